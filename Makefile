@@ -1,0 +1,53 @@
+# Everything works on a machine that has only make, Python >= 3.11 and a way to PyPI.
+# `make demo PYTHON=python3.12` picks the interpreter; `VENV=elsewhere` picks the place of the environment.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
+
+DEMO := examples/demo-cpu-2ranks
+
+.PHONY: help demo test lint format bench docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.runs ## the report of a recorded training, in an environment made for it
+	$(BIN)/stepscope report $(DEMO)
+
+test: $(VENV)/.develops ## all tests and docstring examples; branch coverage of src must reach the bar in pyproject.toml
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+lint: $(VENV)/.develops ## ruff (rules and format) and mypy --strict
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict src
+
+format: $(VENV)/.develops ## put the code into its format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/.develops ## time and memory of `stepscope report` on big traces; BENCH_PEERS=1 measures other tools too
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.develops ## the pages of docs/ that are made from the code
+	$(BIN)/python scripts/generate_docs.py
+
+clean: ## remove the environment and every cache
+	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 found; name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "hint: on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+# Both stamps install the package as a link to src, so that neither goes stale when the code changes.
+$(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.develops: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.runs

@@ -1,0 +1,188 @@
+"""Writes the pages of docs/ that are made from the code: tables, analyses, formats, command line.
+
+python scripts/generate_docs.py           write them
+python scripts/generate_docs.py --check   write nothing; say which are out of date, and exit 1 if any is
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import typer
+
+from stepscope import analyses, cli, readers, renderers, schema
+from stepscope.cli._options import options_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from stepscope.schema import Column, Table
+
+DOCS = Path(__file__).parents[1] / "docs"
+MADE = "<!-- Made by scripts/generate_docs.py from the code; `make docs` writes it anew. -->\n"
+
+TABLES_ARE = """\
+What every reader fills in and every analysis reads: `stepscope show spans TRACE`, or `trace.spans` in Python.
+Intervals are half-open. Times are nanoseconds from the trace's origin, whose Unix time is
+`trace.meta.origin_unix_ns` where the format has it. Null means unknown: never −1, never 0 for absent. Ratios are
+0 to 1. Columns in bold identify a row.
+"""
+ANALYSES_ARE = """\
+On the command line `stepscope show NAME TRACE`, in Python `stepscope.show(trace, NAME)`. Every result is a table;
+columns in bold are keys, the others are measures. How the parts fit together is told in
+[how it works](how-it-works.md), what the tables that they read hold in [tables](tables.md).
+"""
+FORMATS_ARE = "Recognised by content, not by name; plain, or packed with gzip, zstd, xz, bz2 or zip.\n"
+THE_COMMAND_IS = """\
+Tables go to stdout, progress and messages to stderr; `NO_COLOR` is obeyed. Exit codes: 0 fine, 1 bad input or
+refused, 2 wrong usage, 3 a gate failed. Every verb takes `--help`.
+"""
+#: Lines of a docstring that stand for themselves.
+LABEL = re.compile(r"^(Units:|Source:|Raises)(?= )", re.MULTILINE)
+
+
+def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+def columns_of(table: Table) -> str:
+    """The columns of a table, one in a row. Keys are set in bold."""
+    return grid(("column", "type", "unit", "meaning"), [column_row(c) for c in table.columns])
+
+
+def column_row(column: Column) -> Sequence[str]:
+    """One column: its name, type, unit, meaning; of a closed list, its values."""
+    name = f"**`{column.name}`**" if column.key else f"`{column.name}`"
+    if not isinstance(column.dtype, pl.Enum):
+        return name, str(column.dtype), column.unit or "", column.doc
+    if all(value in column.doc for value in column.dtype.categories):
+        return name, "Enum", column.unit or "", column.doc
+    values = ", ".join(f"`{value}`" for value in column.dtype.categories)
+    return name, "Enum", column.unit or "", f"{column.doc}. One of {values}"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital at its start and a full stop at its end."""
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def tables_page() -> str:
+    """The tables that a trace holds."""
+    parts = [
+        "# Tables of a trace\n",
+        MADE,
+        TABLES_ARE,
+    ]
+    parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in schema.TABLES.values()]
+    return "\n".join(parts)
+
+
+def analyses_page() -> str:
+    """Every analysis: what it answers and from what, its options, its columns."""
+    answers = [(f"[`{name}`](#{name})", sentence(analyses.find(name).doc)) for name in analyses.names()]
+    parts = [
+        "# Analyses\n",
+        MADE,
+        ANALYSES_ARE,
+        grid(("name", "answers"), answers),
+    ]
+    for name in analyses.names():
+        found = analyses.find(name)
+        reads = ", ".join(f"`{t.name}`" for t in found.inputs)
+        if found.optional:
+            reads += "; where recorded: " + ", ".join(f"`{t.name}`" for t in found.optional)
+        text = LABEL.sub(r"- **\1**", inspect.getdoc(found.run) or sentence(found.doc))
+        parts.append(f"## {name}\n\n{text}\n- **Reads:** {reads}.\n")
+        options = {o.flag: o for o in options_of(found).values()}
+        rows = [(f"`{o.flag}`", o.values or "switch", default(o.default)) for o in options.values()]
+        if rows:
+            parts.append(grid(("option", "value", "default"), rows))
+        parts.append(columns_of(found.output))
+    return "\n".join(parts)
+
+
+def formats_page() -> str:
+    """What can be read and written."""
+    inputs = [(r.name, r.doc, ", ".join(f"`{t}`" for t in r.provides)) for r in readers.readers()]
+    outputs = [renderers.find(name) for name in renderers._MODULES]
+    rows = []
+    for r in outputs:
+        suffixes = ", ".join(f"`{suffix}`" for suffix in r.suffixes)
+        rows.append((r.name, sentence(r.doc), suffixes, "yes" if r.report else "", "yes" if r.table else ""))
+    return "\n".join(
+        [
+            "# Formats\n",
+            MADE,
+            "## Read\n",
+            FORMATS_ARE,
+            grid(("format", "what it is", "tables it can fill"), inputs),
+            "## Written\n\n`--format NAME`, or by the suffix of `-o FILE`.\n",
+            grid(("format", "what it is", "suffixes", "report", "table"), rows),
+        ]
+    )
+
+
+def cli_page() -> str:
+    """Every verb of the command line."""
+    root: Any = typer.main.get_command(cli._app())
+    parts = [
+        "# Command line\n",
+        MADE,
+        THE_COMMAND_IS,
+    ]
+    for name, verb in root.commands.items():
+        arguments = [p for p in verb.params if p.param_type_name == "argument"]
+        usage = " ".join([f"stepscope {name}", verb.options_metavar, *(argument_usage(a) for a in arguments)])
+        rows: list[Sequence[str]] = [(f"`{p.metavar.strip('[]')}`", p.help or "", "") for p in arguments]
+        rows += [option_row(p) for p in verb.params if p.param_type_name == "option" and not p.hidden]
+        text = inspect.cleandoc(verb.help or "")
+        parts.append(f"## {name}\n\n```\n{usage}\n```\n\n{text}\n\n{grid(('', 'meaning', 'default'), rows)}")
+    return "\n".join(parts)
+
+
+def argument_usage(argument: Any) -> str:
+    """An argument as it stands in a usage line."""
+    word = argument.metavar.strip("[]") + ("..." if argument.nargs != 1 else "")
+    return word if argument.required else f"[{word}]"
+
+
+def option_row(option: Any) -> Sequence[str]:
+    """An option, what it means, its default."""
+    value = "" if option.is_flag else f" {option.metavar or 'VALUE'}"
+    return f"`{', '.join(option.opts)}{value}`", option.help or "", default(option.default)
+
+
+def default(value: object) -> str:
+    """A default in words; nothing where there is none or where it is that of every switch."""
+    return "" if value is None or value is False else "on" if value is True else f"`{value}`"
+
+
+PAGES = {"tables.md": tables_page, "analyses.md": analyses_page, "formats.md": formats_page, "cli.md": cli_page}
+
+
+def main() -> int:
+    """Writes or checks every page; the exit code."""
+    stale = []
+    for name, page in PAGES.items():
+        path, text = DOCS / name, page()
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote docs/{name}")
+    if stale and "--check" in sys.argv[1:]:
+        print(f"out of date: {', '.join(stale)}; `make docs` writes them anew", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""stepscope says where the time of a training or inference step went. The public names, each imported on first use.
+
+>>> import stepscope
+>>> trace = stepscope.load("rank0.pt.trace.json.gz")  # doctest: +SKIP
+>>> print(stepscope.report(trace))  # doctest: +SKIP
+>>> stepscope.show(trace, "idle", min_gap_ns=5_000)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.api import load, load_run, report, show
+    from stepscope.errors import (
+        CorruptInput,
+        MissingExtra,
+        MissingTable,
+        StepscopeError,
+        UnknownFormat,
+        UnknownName,
+        UnsupportedVersion,
+        WouldOverwrite,
+    )
+    from stepscope.reports.model import Report
+    from stepscope.trace import Run, Trace
+
+    __version__: str
+
+__all__ = [
+    "CorruptInput",
+    "MissingExtra",
+    "MissingTable",
+    "Report",
+    "Run",
+    "StepscopeError",
+    "Trace",
+    "UnknownFormat",
+    "UnknownName",
+    "UnsupportedVersion",
+    "WouldOverwrite",
+    "load",
+    "load_run",
+    "report",
+    "show",
+]
+
+_HOMES = {
+    **dict.fromkeys(("load", "load_run", "report", "show"), "stepscope.api"),
+    **dict.fromkeys(("Trace", "Run"), "stepscope.trace"),
+    "Report": "stepscope.reports.model",
+    **dict.fromkeys(
+        (
+            "CorruptInput", "MissingExtra", "MissingTable", "StepscopeError", "UnknownFormat", "UnknownName",
+            "UnsupportedVersion", "WouldOverwrite",
+        ),
+        "stepscope.errors",
+    ),
+}  # fmt: skip
+
+
+if not TYPE_CHECKING:  # or a misspelt name would pass as any object
+
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return _version()
+        if name not in _HOMES:
+            msg = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("stepscope")
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "0+source"

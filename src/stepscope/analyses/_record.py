@@ -1,0 +1,49 @@
+"""What an analysis is: a name, the tables it reads, the table it returns, and one pure function."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepscope.errors import UnknownName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import polars as pl
+
+    from stepscope.schema import Table
+    from stepscope.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A question that tables answer.
+
+    `run` takes the frames of `inputs` in order (never empty: calling raises MissingTable first), then those of
+    `optional` (perhaps empty), then keyword options. It returns a frame whose columns are all declared in `output`,
+    in that order; a declared column may be absent when an option leaves it out.
+    """
+
+    name: str
+    doc: str
+    inputs: tuple[Table, ...]
+    output: Table
+    run: Callable[..., pl.DataFrame]
+    optional: tuple[Table, ...] = ()
+
+    def options(self) -> dict[str, inspect.Parameter]:
+        """Keyword options of `run`, by name: the command line and the docs are made from them."""
+        signature = inspect.signature(self.run, eval_str=True)
+        return {n: p for n, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    def __call__(self, trace: Trace, **options: Any) -> pl.DataFrame:
+        """The result for one trace. Raises MissingTable, UnknownName (option)."""
+        known = self.options()
+        for name in options:
+            if name not in known:
+                raise UnknownName(f"option of {self.name}", name, known)
+        frames = [trace.require(t.name, needed_by=self.name) for t in self.inputs]
+        frames += [trace.table(t.name) for t in self.optional]
+        return self.run(*frames, **options)

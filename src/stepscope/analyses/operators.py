@@ -1,0 +1,162 @@
+"""What each framework operator cost: its own time and that of all it called, on the host and on the device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stepscope.analyses._nesting import ends_of
+from stepscope.analyses._record import Analysis
+from stepscope.errors import MissingTable
+from stepscope.intervals import enclosing, nearest, own_lengths
+from stepscope.schema import DEVICE_WORK, OPS, SPANS, STACKS, Column, Name, Table
+
+__all__ = ["ANALYSIS", "OPERATORS", "operators"]
+
+Ints = NDArray[np.int64]
+
+OPERATORS = Table(
+    "operators",
+    "what each framework operator cost, on the host and on the device",
+    (
+        Column("name", Name, "operator", key=True),
+        Column("input_shapes", Name, "shapes of its inputs, as compact JSON (by shape)", key=True),
+        Column("stack", pl.String(), "where it was called from, outermost frame first (by stack)", key=True),
+        Column("calls", pl.Int64(), "how often it was called"),
+        Column("device_self_ns", pl.Int64(), "device work that it launched itself", "ns"),
+        Column("device_total_ns", pl.Int64(), "device work launched by it and by the operators inside it", "ns"),
+        Column("n_kernels", pl.Int64(), "kernels that it launched itself"),
+        Column("host_self_ns", pl.Int64(), "host time less that of operators and runtime calls inside it", "ns"),
+        Column("host_total_ns", pl.Int64(), "host time from call to return, recursion counted once", "ns"),
+        Column("host_mean_ns", pl.Float64(), "mean host time of a call", "ns"),
+        Column("share_ratio", pl.Float64(), "its own part of all device work; without any, of operators' time", "ratio"),
+    ),
+)
+
+#: Host spans whose time is not the own time of the operator around them. Python frames, modules and annotations are
+#: seen through: what an operator does in Python is its own.
+_CALLS = ("operator", "runtime", "driver")
+
+
+def operators(
+    spans: pl.DataFrame, ops: pl.DataFrame, stacks: pl.DataFrame, *, by: Literal["name", "shape", "stack"] = "name"
+) -> pl.DataFrame:
+    """A row per operator, or per operator and `by`, costliest first (own device time; host time where there is none).
+
+    Device time is the plain sum of the durations of kernels, copies and fills whose innermost operator this is (self),
+    and of those of operators that start while it is open on the same thread (total). Totals count a call inside a call
+    of the same row once. Device columns are null where the trace holds no device work.
+
+    Units: ns; ratios 0..1.
+    Source: self and total as in torch.profiler's key_averages, with runtime calls taken as children.
+    Raises MissingTable if there is no operator, or if nothing recorded tells calls apart by shape or stack.
+    """
+    is_operator = (spans["category"] == "operator").to_numpy()
+    calls = np.flatnonzero(is_operator)
+    if calls.size == 0:
+        raise MissingTable("operators", needed_by="operators", hint="record the host side too: ProfilerActivity.CPU")
+    work = spans.filter(pl.col("category").is_in(DEVICE_WORK)).select("dur_ns", "category", "op_id")
+    rows = spans.select("track_id", "ts_ns", "dur_ns", "name").filter(pl.Series(is_operator))
+    rows = rows.with_columns(_key(ops, calls, by), pl.Series("host", _host_self(spans, is_operator)))
+    outermost = _outermost(rows)
+    sums = {
+        "host_self_ns": pl.col("host").sum(),
+        "host_total_ns": pl.col("dur_ns").filter("outermost").sum(),
+        "host_mean_ns": pl.col("dur_ns").mean(),
+    }
+    if not work.is_empty():
+        own, n_kernels = _device_self(work, spans.height, calls)
+        rows = rows.with_columns(device=own, kernels=n_kernels, below=_device_total(rows, own, outermost))
+        sums |= {
+            "device_self_ns": pl.col("device").sum(),
+            "device_total_ns": pl.col("below").sum(),
+            "n_kernels": pl.col("kernels").sum(),
+        }
+    rows = rows.with_columns(outermost=outermost)
+    found = rows.group_by("name", "key").agg(pl.len().cast(pl.Int64).alias("calls"), **sums)
+    return _named(found, stacks, by, int(work["dur_ns"].sum()))
+
+
+def _key(ops: pl.DataFrame, calls: Ints, by: str) -> pl.Series:
+    """What tells calls of one operator apart, a value per call: shapes, a stack's id, or nothing."""
+    if by == "name":
+        return pl.Series("key", [None], dtype=pl.Null).new_from_index(0, calls.size)
+    column = "input_shapes" if by == "shape" else "stack_id"
+    known = ops.select("span_id", column).drop_nulls()
+    if known.is_empty():
+        how = "record_shapes=True" if by == "shape" else "with_stack=True"
+        raise MissingTable(f"operators' {by}s", needed_by=f"operators by {by}", hint=f"record with {how}")
+    wanted = pl.DataFrame({"span_id": calls.astype(np.uint32)})
+    return wanted.join(known, on="span_id", how="left", maintain_order="left")[column].alias("key")
+
+
+def _host_self(spans: pl.DataFrame, is_operator: NDArray[np.bool_]) -> Ints:
+    """Own host time of each operator."""
+    is_call = spans["category"].is_in(_CALLS).to_numpy()
+    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    rows = np.flatnonzero(is_call)
+    above = parents[rows]
+    if not is_call[above[above >= 0]].all():
+        above = np.where(above >= 0, nearest(parents, is_call)[above], -1)
+    position = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
+    position[rows] = np.arange(rows.size)
+    starts = spans["ts_ns"].to_numpy()[rows]
+    return own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above])[is_operator[rows]]
+
+
+def _device_self(work: pl.DataFrame, n_spans: int, calls: Ints) -> tuple[Ints, Ints]:
+    """Summed duration of the device work, and number of the kernels, whose innermost operator each call is."""
+    linked = work.filter(pl.col("op_id").is_not_null())
+    at = linked["op_id"].to_numpy()
+    own = np.bincount(at, linked["dur_ns"].to_numpy(), minlength=n_spans)[calls]
+    n_kernels = np.bincount(at, (linked["category"] == "kernel").to_numpy(), minlength=n_spans)[calls]
+    return own.astype(np.int64), n_kernels.astype(np.int64)
+
+
+def _outermost(rows: pl.DataFrame) -> NDArray[np.bool_]:
+    """Whether each call lies in no other call of its row of the result on its thread."""
+    groups = rows.select(pl.struct("track_id", "name", "key").rank("dense")).to_series().to_numpy()
+    small = groups.max(initial=0) < 1 << 16  # two-byte keys are sorted by counting
+    order = np.argsort(groups.astype(np.uint16) if small else groups, kind="stable")
+    starts = rows["ts_ns"].to_numpy()[order]
+    ends = starts + rows["dur_ns"].to_numpy()[order]
+    out = np.empty(rows.height, np.bool_)
+    out[order] = enclosing(starts, ends, groups[order].astype(np.int64)) < 0
+    return out
+
+
+def _device_total(rows: pl.DataFrame, own: Ints, wanted: NDArray[np.bool_]) -> Ints:
+    """Device work of each wanted call and of those that start within it on its track; 0 for the others."""
+    starts = rows["ts_ns"].to_numpy()
+    at = np.flatnonzero(wanted)
+    after = ends_of(rows["track_id"].to_numpy(), starts, starts + rows["dur_ns"].to_numpy(), at)
+    before = np.concatenate(([0], np.cumsum(own)))
+    total = np.zeros(rows.height, np.int64)
+    total[at] = before[after] - before[at]
+    return total
+
+
+def _named(found: pl.DataFrame, stacks: pl.DataFrame, by: str, work_ns: int) -> pl.DataFrame:
+    rank = "device_self_ns" if "device_self_ns" in found.columns else "host_self_ns"
+    whole = work_ns if rank == "device_self_ns" else found[rank].sum()
+    found = found.with_columns(share_ratio=pl.col(rank) / whole if whole else None)
+    if by == "stack":
+        text = stacks.select("stack_id", stack=pl.col("frames").list.join(";"))
+        found = found.join(text, left_on="key", right_on="stack_id", how="left")
+    elif by == "shape":
+        found = found.rename({"key": "input_shapes"})
+    found = OPERATORS.conform(found).sort(rank, "host_total_ns", "calls", "name", descending=[True, True, True, False])
+    return found.drop({"name": ("input_shapes", "stack"), "shape": ("stack",), "stack": ("input_shapes",)}[by])
+
+
+ANALYSIS = Analysis(
+    name="operators",
+    doc=OPERATORS.doc,
+    inputs=(SPANS,),
+    optional=(OPS, STACKS),
+    output=OPERATORS,
+    run=operators,
+)

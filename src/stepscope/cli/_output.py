@@ -1,0 +1,160 @@
+"""Where text goes: standard output, or a file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import typer
+
+from stepscope.errors import StepscopeError, WouldOverwrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stepscope.renderers import Renderer, Screen
+
+STDOUT = "-"
+_DRAWN = "█▒░→·"
+
+
+def screen() -> Screen:
+    """What standard output can show: its width and colour if it is a terminal, else 100 plain columns."""
+    from stepscope.renderers import Screen
+
+    tty = sys.stdout.isatty()
+    width = shutil.get_terminal_size((100, 24)).columns if tty else 100
+    return Screen(width=max(width, 40), colour=tty and coloured(), unicode=_can_write(_DRAWN))
+
+
+def coloured() -> bool:
+    """Whether the user takes colour on a terminal. Source: no-color.org."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def renderer_for(format_name: str | None, output: str | None, default: str) -> Renderer:
+    """What to write with: the format asked for, else the one of the file's suffix, else the default."""
+    from stepscope import renderers
+
+    if format_name is not None:
+        return renderers.find(format_name)
+    return renderers.by_suffix(output) if output not in (None, STDOUT) else renderers.find(default)
+
+
+def check_target(output: str | None, inputs: Sequence[str], *, force: bool) -> None:
+    """Refuse before the work what would be refused after it. Raises WouldOverwrite, StepscopeError."""
+    if output is None or output == STDOUT:
+        return
+    target = Path(output)
+    if target.is_dir():
+        raise StepscopeError(f"cannot write {output}: it is a folder", "name a file in it")
+    if not target.parent.is_dir():
+        raise StepscopeError(f"cannot write {output}: there is no folder {target.parent}", "make it first")
+    if target.exists() and any(Path(p).exists() and target.samefile(p) for p in inputs):
+        raise StepscopeError(f"cannot write {output}: it is one of the inputs", "choose another -o FILE")
+    if target.is_file() and not force:
+        raise WouldOverwrite(output)
+
+
+def emit(content: str | bytes, output: str | None, *, force: bool = False, drawn: bool = True) -> None:
+    """Write to a file, or to standard output if none is named.
+
+    `drawn` says that the text was made for a terminal; other text is made harmless to one before it goes there.
+    Raises WouldOverwrite, StepscopeError.
+    """
+    if output is not None and output != STDOUT:
+        data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+        _write_file(Path(output), data, force=force)
+        return
+    if isinstance(content, bytes):
+        raise StepscopeError("this format is binary and is not written to a terminal", "name a file with -o FILE")
+    _write_stdout(content if drawn or not sys.stdout.isatty() else _harmless(content))
+
+
+def complain(text: str, *, colour: str = "") -> None:
+    """A line on standard error, with nothing in it that a terminal would obey."""
+    from stepscope.renderers.cells import printable
+
+    text = printable(text)
+    if colour and sys.stderr.isatty() and coloured():
+        head, colon, rest = text.partition(":")
+        text = typer.style(head + colon, fg=colour, bold=True) + rest
+    try:
+        sys.stderr.write(_writable(text, sys.stderr) + "\n")
+        sys.stderr.flush()
+    except BrokenPipeError:
+        _close(sys.stderr)
+
+
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    """No cycle collection within: readers make millions of objects without cycles, which it would visit in vain."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _write_file(target: Path, data: bytes, *, force: bool) -> None:
+    # A terminal, pipe or device is written to, not replaced.
+    special = target.exists() and not target.is_file()
+    part = target if special else target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        try:
+            with part.open("wb" if special else "xb") as file:
+                file.write(data)
+            if special:
+                return
+            if target.exists() and not force:
+                raise WouldOverwrite(str(target))
+            part.replace(target)
+        finally:
+            if not special:
+                part.unlink(missing_ok=True)
+    except OSError as error:
+        raise StepscopeError(f"cannot write {target}: {error.strerror or error}") from None
+
+
+def _write_stdout(text: str) -> None:
+    try:
+        sys.stdout.write(_writable(text, sys.stdout))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough, which is no error. The rest goes nowhere, or Python would complain
+        # when it flushes at exit.
+        _close(sys.stdout)
+        raise typer.Exit(0) from None
+
+
+def _close(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _harmless(text: str) -> str:
+    from stepscope.renderers.cells import printable
+
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _writable(text: str, stream: TextIO) -> str:
+    """The text with what the stream's encoding lacks as escapes."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _can_write(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,62 @@
+"""How far reading has got, on standard error, and only at a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_WIDTH = 30
+_EVERY_S = 0.1
+
+
+@contextmanager
+def progress(paths: Sequence[str], *, wanted: bool) -> Iterator[Callable[[str, int], None] | None]:
+    """What `load_run` tells the bytes read to; None if there is nobody to look. The line is wiped at the end.
+
+    `paths` are looked at when reading begins: they may be filled in until then.
+    """
+    if not (wanted and sys.stderr.isatty()):
+        yield None
+        return
+    sizes: dict[str, int] = {}
+    read: dict[str, int] = {}
+    drawn_at = time.monotonic()
+
+    def tell(path: str, n_bytes: int) -> None:
+        nonlocal drawn_at
+        if not sizes:
+            sizes.update({p: _size(p) for p in paths})
+        if path not in read:  # files are read one after the other: those before are done
+            read.update({earlier: sizes.get(earlier, 0) for earlier in read})
+        read[path] = n_bytes
+        now = time.monotonic()
+        if now - drawn_at >= _EVERY_S:
+            drawn_at = now
+            _draw(min(sum(read.values()) / max(sum(sizes.values()), 1), 1.0), len(read), len(paths))
+
+    try:
+        yield tell
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def _draw(ratio: float, at: int, n_files: int) -> None:
+    bar = "#" * round(ratio * _WIDTH)
+    files = f"  file {at} of {n_files}" if n_files > 1 else ""
+    sys.stderr.write(f"\rreading [{bar:<{_WIDTH}}] {ratio:4.0%}{files}\x1b[K")
+    sys.stderr.flush()
+
+
+def _size(path: str) -> int:
+    """Bytes on disk; 0 where that is not known (a member of an archive, a remote file)."""
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0

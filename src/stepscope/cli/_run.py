@@ -1,0 +1,47 @@
+"""From the words of a command line to a Run: files found, sizes parsed, progress shown."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stepscope.cli._output import without_collecting
+from stepscope.cli._progress import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stepscope.trace import Run
+
+Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")]
+Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write here; the suffix says how.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
+MaxBytes = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Refuse files that unpack to more, as in 20GB.", show_default=False)
+]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
+
+
+@contextmanager
+def opened(paths: Sequence[str], *, max_bytes: str | None, no_progress: bool) -> Iterator[Run]:
+    """The run that the words name. Raises StepscopeError if nothing is there; typer.BadParameter for a wrong size."""
+    from stepscope.api import load_run
+
+    limit = None if max_bytes is None else size_of(max_bytes)
+    files: list[str] = []
+    with without_collecting(), progress(files, wanted=not no_progress) as tell:
+        run = load_run(paths, max_bytes=limit, progress=tell)
+        files += run.paths
+        yield run
+
+
+def size_of(text: str) -> int:
+    """Bytes from words such as 20GB. Raises typer.BadParameter."""
+    from stepscope import units
+
+    try:
+        return int(units.parse(text, "bytes"))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a size such as 500MB or 20GB", param_hint="--max-bytes") from None

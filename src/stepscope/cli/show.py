@@ -1,0 +1,149 @@
+"""`stepscope show`: one table, in whatever form."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stepscope.cli._options import options_of, parsed
+from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
+from stepscope.cli._run import Force, MaxBytes, NoProgress, Output, opened
+
+if TYPE_CHECKING:
+    from stepscope.analyses import Analysis
+    from stepscope.errors import MissingTable
+
+# What is not an option of ours may be one of the analysis. Help waits until the analysis is known.
+SETTINGS: dict[str, Any] = {
+    "context_settings": {"ignore_unknown_options": True},
+    "add_help_option": False,
+    "short_help": "One table: an analysis, or a part of the trace.",
+    "options_metavar": "[OPTIONS] [OPTIONS OF THE TABLE]",
+}
+ROWS_SHOWN = 50
+
+
+def command(
+    ctx: typer.Context,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="Its name; 'stepscope tables' lists them.")
+    ] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")
+    ] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="SQL", help='Only rows for which it holds: "total_ns > 1000000".')
+    ] = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(metavar="COLS", help="Put rows together: counts, durations and bytes add up, averages go."),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLS", help="Measures sort from the largest, all else from the smallest; -COL and +COL force it."
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help=f"Rows at most; 0 is all, as is the default but for table and md ({ROWS_SHOWN})."
+        ),
+    ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="COLS", help="Only these, in this order.")] = None,
+    format_name: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="table|csv|json|parquet|md", help="table and md round, the others do not."
+        ),
+    ] = None,
+    output: Output = None,
+    force: Force = False,
+    max_bytes: MaxBytes = None,
+    no_progress: NoProgress = False,
+    help_wanted: Annotated[
+        bool, typer.Option("--help", help="Show this message, with the columns and options of TABLE, and exit.")
+    ] = False,
+) -> None:
+    """Show one table: the answer of an analysis, or a table of the trace as it is.
+
+    Columns in COLS are separated by commas and may lack their unit. Several traces are stacked, the first column says
+    which rank (or trace) a row comes from.
+    """
+    from stepscope import views
+
+    if help_wanted:
+        _help(ctx, table)
+        return
+    if table is None or not words:
+        raise typer.BadParameter(
+            "TABLE and PATH are needed, as in 'stepscope show kernels trace.json'; 'stepscope tables' lists the tables"
+        )
+    analysis = views.find(table)
+    paths, options = parsed(analysis, words)
+    if not paths:
+        raise typer.BadParameter(f"PATH is missing, as in 'stepscope show {table} trace.json'")
+    renderer = renderer_for(format_name, output, "table")
+    if renderer.table is None:
+        raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
+    with opened(paths, max_bytes=max_bytes, no_progress=no_progress) as run:
+        check_target(output, run.paths, force=force)
+        frame, schema = views.collect(run, analysis, where=where, on_missing=_left_out, **options)
+    if group_by:
+        frame, schema = views.grouped(frame, schema, _listed(group_by))
+    frame = views.ordered(frame, schema, _listed(sort))
+    for_people = renderer.name in ("terminal", "markdown")
+    shown = ROWS_SHOWN if limit is None and for_people else limit or frame.height
+    note = ""
+    if for_people and frame.height > shown:
+        note = f"{shown:,} of {frame.height:,} rows; --limit 0 shows all"
+    frame = views.chosen(frame.head(shown), _listed(columns))
+
+    from stepscope.renderers import Screen
+    from stepscope.reports.model import Block
+
+    block = Block(analysis.name, schema, frame, note=note)
+    text = renderer.table(block, Screen() if output else screen())
+    emit(text, output, force=force, drawn=renderer.name == "terminal")
+
+
+def _listed(text: str | None) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()] if text else []
+
+
+def _left_out(label: str, error: MissingTable) -> None:
+    complain(f"note: {label} is left out: {error.message}")
+
+
+def _help(ctx: typer.Context, table: str | None) -> None:
+    text = ctx.get_help()
+    if table is not None:
+        from stepscope import views
+
+        text += "\n\n" + described(views.find(table))
+    emit(text + "\n", None)
+
+
+def described(analysis: Analysis) -> str:
+    """What an analysis answers, its options and its columns, in words."""
+    import textwrap
+
+    options = {option.flag: option for option in options_of(analysis).values()}
+    text = inspect.getdoc(analysis.run) or analysis.doc
+    usage = [(f"{o.flag} {o.values}".rstrip(), _default(o.default)) for o in options.values()]
+    columns = [(c.name, f"{c.doc} [{c.unit}]" if c.unit else c.doc) for c in analysis.output.columns]
+    parts = [f"Table {analysis.name}: {analysis.doc}"]
+    parts += [] if text == analysis.doc or text.startswith("The frame") else [textwrap.indent(text, "  ")]
+    parts += ["Options of the table:\n" + _pairs(usage)] if usage else []
+    return "\n\n".join([*parts, "Columns:\n" + _pairs(columns)])
+
+
+def _default(value: object) -> str:
+    return "" if value is None or value is False else f"[default: {'on' if value is True else value}]"
+
+
+def _pairs(pairs: list[tuple[str, str]]) -> str:
+    room = max(len(left) for left, _ in pairs)
+    return "\n".join(f"  {left:<{room}}  {right}".rstrip() for left, right in pairs)

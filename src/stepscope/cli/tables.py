@@ -1,0 +1,77 @@
+"""`stepscope tables`: what can be shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stepscope.cli._output import check_target, emit, renderer_for, screen
+from stepscope.cli._run import Force, Output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.analyses import Analysis
+    from stepscope.reports.model import Block
+
+SETTINGS: dict[str, Any] = {"short_help": "Which tables can be shown, and their columns."}
+Format = Annotated[
+    str | None, typer.Option("--format", metavar="table|csv|json|md", help="How to write it.", show_default=False)
+]
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One table.", show_default=False)] = None,
+    format_name: Format = None,
+    output: Output = None,
+    force: Force = False,
+) -> None:
+    """List the tables that can be shown; with NAME, the columns, units and options of one."""
+    from stepscope import views
+
+    block = _all() if name is None else _one(views.find(name))
+    write(block, format_name, output, force=force)
+
+
+def write(block: Block, format_name: str | None, output: str | None, *, force: bool) -> None:
+    """Write a small table as asked for."""
+    from stepscope.renderers import Screen
+
+    renderer = renderer_for(format_name, output, "table")
+    if renderer.table is None:
+        raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
+    check_target(output, (), force=force)
+    text = renderer.table(block, Screen() if output else screen())
+    emit(text, output, force=force, drawn=renderer.name == "terminal")
+
+
+def _all() -> Block:
+    from stepscope import views
+
+    rows = [(name, kind, views.find(name).doc) for name, kind in views.names()]
+    note = "stepscope show NAME PATH... shows one; stepscope tables NAME lists its columns and options"
+    return block_of("tables", ("name", "kind", "doc"), rows, note)
+
+
+def _one(analysis: Analysis) -> Block:
+    from stepscope.cli._options import options_of
+
+    rows: list[tuple[str | None, ...]] = []
+    rows += [(c.name, "key" if c.key else "measure", str(c.dtype), c.unit, c.doc) for c in analysis.output.columns]
+    for option in {o.flag: o for o in options_of(analysis).values()}.values():
+        default = None if option.default is None else f"default: {option.default}"
+        rows.append((option.flag, "option", option.values or "switch", None, default))
+    return block_of(analysis.name, ("name", "kind", "type", "unit", "doc"), rows, analysis.doc)
+
+
+def block_of(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str | None, ...]], note: str) -> Block:
+    """Words in rows and columns as a Block, so that every renderer can write them."""
+    import polars as pl
+
+    from stepscope.reports.model import Block
+    from stepscope.schema import Column, Table
+
+    table = Table(title, note, tuple(Column(name, pl.String(), name) for name in columns))
+    frame = pl.DataFrame(rows, schema=dict(table.dtypes), orient="row")
+    return Block(title, table, frame, note=note)

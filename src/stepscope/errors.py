@@ -1,0 +1,85 @@
+"""What stepscope raises: one base class whose children say what was wrong, where, and what to do next."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "CorruptInput",
+    "MissingExtra",
+    "MissingTable",
+    "StepscopeError",
+    "UnknownFormat",
+    "UnknownName",
+    "UnsupportedVersion",
+    "WouldOverwrite",
+]
+
+
+class StepscopeError(Exception):
+    """Anything stepscope refuses to do: a message (what and where) and a hint (what to do next)."""
+
+    exit_code: int = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UnknownFormat(StepscopeError):
+    """No reader recognises the input."""
+
+
+class CorruptInput(StepscopeError):
+    """The input is of a known format but damaged beyond salvage, at a known place."""
+
+    def __init__(self, message: str, hint: str = "", *, path: str = "", offset: int | None = None) -> None:
+        where = path if offset is None else f"{path} at byte {offset:,}"
+        super().__init__(f"{where}: {message}" if where else message, hint)
+        self.path = path
+        self.offset = offset
+
+
+class UnsupportedVersion(StepscopeError):
+    """The input is of a known format in a version that the reader does not know."""
+
+
+class MissingTable(StepscopeError):
+    """An analysis needs data that this trace does not hold."""
+
+    def __init__(self, what: str, *, needed_by: str = "", providers: Sequence[str] = (), hint: str = "") -> None:
+        reason = f"{needed_by} needs {what}, which this trace does not hold" if needed_by else f"no {what} in this trace"
+        if not hint and providers:
+            hint = f"{what} come from: {', '.join(providers)}"
+        super().__init__(reason, hint)
+        self.what = what
+
+
+class UnknownName(StepscopeError):
+    """A table, column, format or option that does not exist; the nearest existing names are offered."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        rest = [n for n in names if n not in near]
+        super().__init__(f"no {kind} named {name!r}", f"known: {', '.join([*near, *rest])}")
+        self.name = name
+
+
+class MissingExtra(StepscopeError):
+    """An optional package is needed; the hint is the line that installs it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs a package that is not installed", f"pip install 'stepscope[{extra}]'")
+
+
+class WouldOverwrite(StepscopeError):
+    """The output file exists already."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} exists already", "choose another -o FILE, or pass --force to replace it")

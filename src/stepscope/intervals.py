@@ -1,0 +1,314 @@
+"""Interval algebra on NumPy arrays: union, intersection, gaps, nesting, own time, how many at once.
+
+Intervals are half-open [start, end) with int64 bounds in any one unit (times in ns here); a set of intervals is a pair
+`(starts, ends)`. "Disjoint" means sorted, non-empty and not touching, as `union` returns it. Nothing loops over rows in
+Python and nothing is rounded. Results are new arrays or views of the arguments, never the arguments changed.
+
+Groups (one thread, one stream) are handled by laying them end to end on one axis, so that a single sorted pass serves
+all of them. Nesting is one question, "which is the last earlier interval that still lasts?", answered for all rows at
+once in a tree of maxima of ends: O(n log n) whatever the depth and whether or not intervals overlap partially.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Intervals", "covered", "difference", "enclosing", "gaps", "innermost_at", "intersection", "level", "locate",
+    "nearest", "own_lengths", "total", "union", "union_by",
+]  # fmt: skip
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Intervals = tuple[Ints, Ints]
+
+_INT64_MAX = 2**63 - 1
+_CHUNK = 1 << 17  # rows worked on at a time where temporary arrays are many: they stay in the cache
+_HOPS = 8  # steps from parent to parent before the tree, which needs building, pays
+
+
+def union(starts: Ints, ends: Ints) -> Intervals:
+    """The disjoint intervals that cover the same points: touching ones join, empty or reversed ones vanish."""
+    keep = ends > starts
+    if not keep.all():
+        starts, ends = starts[keep], ends[keep]
+    if starts.size == 0:
+        return _no_ints(), _no_ints()
+    if not _is_sorted(starts):
+        order = np.argsort(starts)
+        starts, ends = starts[order], ends[order]
+    reach = np.maximum.accumulate(ends)
+    heads = np.flatnonzero(starts[1:] > reach[:-1]) + 1
+    return starts[np.concatenate(([0], heads))], reach[np.concatenate((heads - 1, [-1]))]
+
+
+def union_by(groups: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
+    """`union` within each group: (groups, starts, ends), sorted by group and start; a group without points vanishes."""
+    if starts.size == 0:
+        return _no_ints(), _no_ints(), _no_ints()
+    if _is_sorted(groups):
+        index = _run_index(groups)
+        names = groups[np.searchsorted(index, np.arange(index[-1] + 1))]
+    else:
+        names, index = np.unique(groups, return_inverse=True)
+    axis = _axis(len(names), starts, ends)
+    placed_starts, placed_ends = union(axis.place(index, starts), axis.place(index, ends))
+    index = placed_starts // axis.width
+    return names[index].astype(np.int64), axis.times(index, placed_starts), axis.times(index, placed_ends)
+
+
+def total(iv: Intervals) -> int:
+    """Summed length of disjoint intervals."""
+    return int((iv[1] - iv[0]).sum())
+
+
+def intersection(a: Intervals, b: Intervals) -> Intervals:
+    """The points in both of two disjoint sets, as a disjoint set."""
+    first = np.searchsorted(a[1], b[0], side="right")
+    counts = np.searchsorted(a[0], b[1], side="left") - first
+    of_b = np.repeat(np.arange(counts.size), counts)
+    of_a = np.arange(of_b.size) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+    return np.maximum(a[0][of_a], b[0][of_b]), np.minimum(a[1][of_a], b[1][of_b])
+
+
+def difference(a: Intervals, b: Intervals) -> Intervals:
+    """The points of the disjoint set `a` that are not in the disjoint set `b`, as a disjoint set."""
+    if a[0].size == 0:
+        return a
+    return intersection(a, gaps(b, int(a[0][0]), int(a[1][-1])))
+
+
+def gaps(iv: Intervals, lo: int, hi: int) -> Intervals:
+    """The points of [lo, hi) that are not in the disjoint set, as a disjoint set."""
+    if hi <= lo:
+        return _no_ints(), _no_ints()
+    edge = np.array([lo, hi], np.int64)
+    starts = np.concatenate((edge[:1], np.clip(iv[1], lo, hi)))
+    ends = np.concatenate((np.clip(iv[0], lo, hi), edge[1:]))
+    keep = ends > starts
+    return starts[keep], ends[keep]
+
+
+def covered(iv: Intervals, lows: Ints, highs: Ints) -> Ints:
+    """How much of each window [low, high) the disjoint set covers; 0 where the window is empty or reversed."""
+    if iv[0].size == 0:
+        return np.zeros(lows.size, np.int64)
+    below = np.concatenate((np.zeros(1, np.int64), np.cumsum(iv[1] - iv[0])))
+    return np.where(highs > lows, _length_below(iv, below, highs) - _length_below(iv, below, lows), 0)
+
+
+def locate(iv: Intervals, points: Ints) -> Ints:
+    """Index of the disjoint interval that holds each point, -1 where none does."""
+    if iv[0].size == 0:
+        return np.full(points.size, -1, np.int64)
+    index = np.searchsorted(iv[0], points, side="right") - 1
+    return np.where((index >= 0) & (points < iv[1][index]), index, -1)
+
+
+def enclosing(starts: Ints, ends: Ints, groups: Ints) -> Ints:
+    """For each row the innermost earlier row of its group that is still open at its start (end > start), -1 if none.
+
+    Rows are sorted by (group, start, -end): a row's parent comes before it. Innermost means latest, which is exact
+    also where intervals overlap partially: a row that starts inside another and outlasts it is its child. An empty row
+    may be a child and is never a parent. Returns int64 row indices.
+    """
+    n = starts.size
+    parents = np.full(n, -1, np.int64)
+    if n < 2:
+        return parents
+    index = _run_index(groups)
+    if index[-1] > 0:
+        axis = _axis(int(index[-1]) + 1, starts, ends)
+        starts, ends = axis.place(index, starts), axis.place(index, ends)
+    del index
+    # Two cases need no search: the row before is the parent, or everything before has ended.
+    direct = ends[:-1] > starts[1:]
+    pending = np.flatnonzero((np.maximum.accumulate(ends)[:-1] > starts[1:]) & ~direct) + 1
+    rows = np.flatnonzero(direct)
+    parents[rows + 1] = rows
+    if pending.size == 0:
+        return parents
+    # In a run of pending rows each has ended before the next starts: the first one's parent serves all until it ends.
+    tree = _maxima(ends)
+    is_first = np.diff(pending, prepend=-1) != 1
+    first = pending[is_first]
+    guess = _last_open(tree, first - 2, starts[first])[np.cumsum(is_first) - 1]
+    parents[pending] = guess
+    rest = np.flatnonzero(ends[guess] <= starts[pending])
+    parents[pending[rest]] = _last_open(tree, guess[rest] - 1, starts[pending[rest]])
+    return parents
+
+
+def nearest(parents: Ints, wanted: Bools) -> Ints:
+    """For each row the nearest of itself, its parent, its parent's parent … that is wanted, -1 if none is."""
+    found = np.where(wanted, np.arange(parents.size), parents)
+    pending = np.flatnonzero(~wanted & (parents >= 0))
+    # Every pending row points past unwanted ancestors only; pointing where its target points doubles the stride.
+    while (pending := pending[(found[pending] >= 0) & ~wanted[found[pending]]]).size:
+        found[pending] = found[found[pending]]
+    return found
+
+
+def own_lengths(starts: Ints, ends: Ints, parents: Ints) -> Ints:
+    """Each row's length less what its direct children cover of it, each point once; never negative.
+
+    `parents` holds row indices or -1, as `enclosing` returns; children are clipped to their parent.
+    """
+    n = parents.size
+    own: Ints = np.maximum(ends - starts, 0)
+    children = np.flatnonzero(parents >= 0)
+    # One sort of a packed key groups the children by parent and keeps their order in time.
+    key = np.sort(parents[children] * n + children)
+    del children
+    cuts = np.searchsorted(key, key[_CHUNK::_CHUNK] // max(n, 1) * n)  # whole families, some _CHUNK rows a piece
+    for piece in np.split(key, cuts):
+        above = piece // max(n, 1)
+        row = piece - above * n
+        inner = union_by(above, np.maximum(starts[row], starts[above]), np.minimum(ends[row], ends[above]))
+        np.subtract.at(own, inner[0], inner[2] - inner[1])
+    return own
+
+
+def innermost_at(groups: Ints, points: Ints, starts: Ints, ends: Ints, span_groups: Ints, parents: Ints) -> Ints:
+    """For each (group, point) the innermost row of that group open then (start <= point < end), -1 if none.
+
+    Rows are sorted by (span_group, start, -end) and `parents` is what `enclosing` returns for them.
+    """
+    found = np.full(points.size, -1, np.int64)
+    if starts.size == 0 or points.size == 0:
+        return found
+    index = _run_index(span_groups)
+    names = span_groups[np.searchsorted(index, np.arange(index[-1] + 1))]
+    axis = _axis(len(names), starts, ends)
+    group_index = np.minimum(np.searchsorted(names, groups), len(names) - 1)
+    pending = np.flatnonzero((names[group_index] == groups) & (points >= axis.low) & (points <= axis.high))
+    group_index, at = group_index[pending], points[pending]
+    last = np.searchsorted(axis.place(index, starts), axis.place(group_index, at), side="right") - 1
+    keep = (last >= 0) & (index[last] == group_index)
+    pending, at, last = pending[keep], at[keep], last[keep]
+    found[pending] = last
+    for _ in range(_HOPS):
+        closed = (found[pending] >= 0) & (ends[found[pending]] <= at)
+        pending, at = pending[closed], at[closed]
+        if pending.size == 0:
+            return found
+        found[pending] = parents[found[pending]]
+    # What is left has ended far below a deep stack; the last open row may lie in an earlier group, then there is none.
+    pending, at = pending[found[pending] >= 0], at[found[pending] >= 0]
+    last = _last_open(_maxima(ends), found[pending], at)
+    found[pending] = np.where((last >= 0) & (index[last] == index[found[pending]]), last, -1)
+    return found
+
+
+def level(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """How many intervals are open, as a step function: (times, levels), at times[i] the level becomes levels[i].
+
+    Times ascend and only those at which the level changes are there; before the first it is 0, the last level is 0.
+    """
+    keep = ends > starts
+    starts, ends = np.sort(starts[keep]), np.sort(ends[keep])
+    times = _distinct(starts, ends)
+    levels = np.searchsorted(starts, times, side="right") - np.searchsorted(ends, times, side="right")
+    changes = np.diff(levels, prepend=0) != 0
+    return times[changes], levels[changes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis on which groups lie end to end, a gap between them: group k's times at k * width and up."""
+
+    low: int
+    high: int
+    width: int
+    ranks: Ints | None  # the distinct times, where the times themselves would not fit: then their ranks are placed
+
+    def place(self, index: Ints, times: Ints) -> Ints:
+        """Position of each time (within low and high) of each group, in an order that is theirs."""
+        if self.ranks is None:
+            return index * self.width + (times - self.low)
+        return index * self.width + (np.searchsorted(self.ranks, times, side="right") - 1)
+
+    def times(self, index: Ints, placed: Ints) -> Ints:
+        """The time at each position."""
+        offset = placed - index * self.width
+        times: Ints = offset + self.low if self.ranks is None else self.ranks[offset]
+        return times
+
+
+def _axis(n_groups: int, starts: Ints, ends: Ints) -> _Axis:
+    low, high = int(min(starts.min(), ends.min())), int(max(starts.max(), ends.max()))
+    width = high - low + 2
+    if width * n_groups <= _INT64_MAX:
+        return _Axis(low, high, width, None)
+    ranks = _distinct(starts, ends)
+    return _Axis(low, high, ranks.size + 1, ranks)
+
+
+def _maxima(values: Ints) -> list[Ints]:
+    """Maxima of blocks: number i at height k is over the 2**k values from i * 2**k on; incomplete blocks have none."""
+    tree = [values]
+    while tree[-1].size > 1:
+        pairs = tree[-1][: tree[-1].size // 2 * 2]
+        tree.append(np.maximum(pairs[::2], pairs[1::2]))
+    return tree
+
+
+def _last_open(tree: list[Ints], last: Ints, at: Ints) -> Ints:
+    """For each query the greatest row <= last whose end > at, -1 if none; `tree` is that of the ends."""
+    found = np.empty(last.size, np.int64)
+    for lo in range(0, last.size, _CHUNK):
+        found[lo : lo + _CHUNK] = _query(tree, last[lo : lo + _CHUNK], at[lo : lo + _CHUNK])
+    return found
+
+
+def _query(tree: list[Ints], last: Ints, at: Ints) -> Ints:
+    found = np.full(last.size, -1, np.int64)
+    hits: list[tuple[Ints, Ints]] = []  # per height: queries whose answer lies in a block of it, and the blocks
+    query, block = np.flatnonzero(last >= 0), last[last >= 0]
+    for ends in tree:
+        # Blocks 0..block of this height are still to be searched, backwards. An odd one is the right half of its pair.
+        left = np.flatnonzero((block & 1) == 0)
+        hit = left[ends[block[left]] > at[query[left]]]
+        hits.append((query[hit], block[hit]))
+        block[left] -= 1
+        block[hit] = -1
+        more = block >= 0
+        query, block = query[more], block[more] >> 1
+    query, block = _no_ints(), _no_ints()
+    for ends, (new_query, new_block) in zip(reversed(tree), reversed(hits), strict=True):
+        block = 2 * block + 1
+        block -= ends[block] <= at[query]
+        query, block = np.concatenate((query, new_query)), np.concatenate((block, new_block))
+    found[query] = block
+    return found
+
+
+def _length_below(iv: Intervals, below: Ints, points: Ints) -> Ints:
+    index = np.searchsorted(iv[0], points, side="right")
+    beyond = np.maximum(iv[1][np.maximum(index, 1) - 1] - points, 0)
+    return below[index] - np.where(index > 0, beyond, 0)
+
+
+def _run_index(groups: Ints) -> Ints:
+    """0 for the rows of the first run of equal values, 1 for those of the second, and so on."""
+    index = np.zeros(groups.size, np.int64)
+    np.cumsum(groups[1:] != groups[:-1], out=index[1:])
+    return index
+
+
+def _distinct(a: Ints, b: Ints) -> Ints:
+    # Not np.unique, whose hashing of millions of distinct values takes fifty times as long as sorting them.
+    values = np.sort(np.concatenate((a, b)))
+    distinct: Ints = values[np.concatenate((np.ones(min(values.size, 1), np.bool_), values[1:] != values[:-1]))]
+    return distinct
+
+
+def _is_sorted(values: Ints) -> bool:
+    return bool(np.all(values[1:] >= values[:-1]))
+
+
+def _no_ints() -> Ints:
+    return np.empty(0, np.int64)

@@ -1,0 +1,109 @@
+"""Readers: one file per format, found by the first bytes of a file. Adding one is a file and a line here."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from stepscope.errors import StepscopeError, UnknownFormat
+from stepscope.readers._record import Reader
+from stepscope.readers._source import Source, head_of, members
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from stepscope.trace import Trace
+
+__all__ = ["Reader", "Source", "expand", "open_trace", "reader_for", "readers"]
+
+#: Modules that hold a READER, in order of preference among equally sure ones.
+_MODULES = ("kineto",)
+_ENDINGS = (".json", ".gz", ".zst", ".zip", ".xz", ".bz2")
+_MEMBER = "!"
+
+
+@cache
+def readers() -> tuple[Reader, ...]:
+    """All readers: our own, then those that other packages offer under the entry-point group stepscope.readers."""
+    own = [import_module(f"stepscope.readers.{module}").READER for module in _MODULES]
+    return (*own, *(point.load() for point in entry_points(group="stepscope.readers")))
+
+
+def reader_for(path: str, head: bytes) -> Reader:
+    """The reader surest of the file. Raises UnknownFormat if none is."""
+    best = max(readers(), key=lambda reader: reader.sniff(path, head))
+    if best.sniff(path, head) <= 0:
+        what = "is empty" if not head else f"begins with {head[:12]!r}, which no reader knows"
+        raise UnknownFormat(f"{path} {what}", "see `stepscope formats` for what can be read")
+    return best
+
+
+def open_trace(path: str, *, max_bytes: int | None = None, progress: Callable[[int], None] | None = None) -> Trace:
+    """One file (or `archive.zip!member`) as a Trace.
+
+    `max_bytes` bounds what it may unpack to; `progress` is told the packed bytes read so far.
+    Raises StepscopeError (unreadable, too big), UnknownFormat, CorruptInput.
+    """
+    file, member = _file_and_member(path)
+    head = head_of(file, member)
+    source = Source(file, member, max_bytes, progress)
+    return reader_for(file, head).read(source)
+
+
+def expand(paths: Iterable[str]) -> list[str]:
+    """Files to read for what the user named: files, folders, patterns, zips (each member).
+
+    A folder gives the traces in it, or if it holds none, those below it. Files in a folder that are no traces are
+    passed over. Raises StepscopeError if something named does not exist or holds no trace.
+    """
+    found: list[str] = []
+    for path in paths:
+        if os.path.isdir(path):
+            found += _folder(path)
+        elif not os.path.exists(path) and glob.has_magic(path):
+            matches = sorted(glob.glob(path, recursive=True))
+            if not matches:
+                raise StepscopeError(f"nothing matches {path}", "check the pattern")
+            found += expand(matches)
+        else:
+            found += _members(path)
+    return list(dict.fromkeys(found))
+
+
+def _file_and_member(path: str) -> tuple[str, str | None]:
+    """`archive.zip!member` taken apart at the first mark that ends the name of a file; else the path as it is."""
+    marks = [i for i, sign in enumerate(path) if sign == _MEMBER]
+    cut = None if os.path.exists(path) else next((i for i in marks if os.path.isfile(path[:i])), None)
+    return (path, None) if cut is None else (path[:cut], path[cut + 1 :] or None)
+
+
+def _members(path: str) -> list[str]:
+    inside = members(path) if _file_and_member(path)[1] is None else []
+    return [f"{path}{_MEMBER}{member}" for member in inside] if len(inside) > 1 else [path]
+
+
+def _folder(path: str) -> list[str]:
+    try:
+        os.scandir(path).close()
+    except OSError as error:
+        raise StepscopeError(f"cannot read {path}: {error.strerror or error}", "check its owner and mode") from None
+    for depth in (1, None):
+        here = itertools.islice(os.walk(path), depth)
+        files = sorted(os.path.join(root, f) for root, _, names in here for f in names if f.lower().endswith(_ENDINGS))
+        traces = [member for file in files if _is_trace(file) for member in _members(file)]
+        if traces:
+            return traces
+    raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_ENDINGS)}")
+
+
+def _is_trace(file: str) -> bool:
+    try:
+        head = head_of(file)
+    except StepscopeError:
+        return True  # let reading it report what is wrong
+    return any(reader.sniff(file, head) >= 0.4 for reader in readers())

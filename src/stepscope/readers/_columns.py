@@ -1,0 +1,187 @@
+"""From decoded events to columns: with `_others`, the reader's only loops over events, each over one block.
+
+What is done per event is a list comprehension or a `map`; everything else works on whole columns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from stepscope.readers import _others
+from stepscope.readers._classify import CALL, DEVICE, LANE, METRICS, OPERATOR, kind_of
+from stepscope.readers._column import Interned, columns_of
+from stepscope.readers._events import ABSENT, Args, RawEvent
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stepscope.readers._column import Column
+    from stepscope.readers._events import AnyEvent
+    from stepscope.readers._notes import Notes
+
+
+class Columns:
+    """All columns of one file. Feed it blocks with `add`.
+
+    Tracks are numbered by key: (pid, tid) for host threads, (pid, tid, lane) for lanes that are no threads, and
+    (pid, tid, device, stream) for device work.
+    """
+
+    def __init__(self, notes: Notes, *, exact: bool) -> None:
+        self.notes = notes
+        self.exact = exact
+        self.n_events = 0
+        self.n_spans = 0
+        self.phases: set[str] = set()
+        self.names, self.cats, self.tracks, self.flow_ids = Interned(), Interned(), Interned(), Interned()
+        self.texts, self.dims, self.stacks = Interned(), Interned(), Interned()
+        i8, u4, u2, f8 = np.int64, np.uint32, np.uint16, np.float64
+        time = i8 if exact else f8
+        self.spans = columns_of({"ts": time, "dur": time, "name": u4, "cat": u2, "track": u4})
+        self.calls = columns_of({"row": u4, "correlation": i8, "external": i8})
+        self.ops = columns_of({
+            "row": u4, "external": i8, "sequence": i8, "forward": i8, "shapes": u4, "types": u4, "concrete": u4, "stack": u4,
+        })  # fmt: skip
+        self.kernels = columns_of({
+            "row": u4, "grid": u4, "block": u4, "registers": i8, "shared": i8, "blocks_sm": f8, "warps_sm": f8, "occupancy": f8,
+        })  # fmt: skip
+        self.transfers = columns_of({"row": u4, "bytes": i8, "bandwidth": f8})
+        self.collectives = columns_of({
+            "row": u4, "collective": u4, "dtype": u4, "in": i8, "out": i8, "group": u4, "size": i8, "ranks": u4, "seq": i8,
+        })  # fmt: skip
+        self.memory = columns_of({
+            "ts": time, "track": u4, "type": i8, "index": i8, "address": np.uint64, "bytes": i8, "allocated": i8, "reserved": i8,
+        })  # fmt: skip
+        self.edges = columns_of({"ts": time, "name": u4, "cat": u2, "track": u4, "begin": i8})
+        self.flows = columns_of({"ts": time, "track": u4, "id": u4, "cat": u2, "start": i8})
+        self.samples = columns_of({"ts": time, "track": u4, "metric": u4, "value": f8})
+        self.metrics = columns_of({"row": u4, "metric": u4, "value": f8})
+        self.launch_flows = columns_of({"id": i8})["id"]
+        self.has_launch_flows = False
+        self.threads: dict[tuple[Any, Any], dict[str, str]] = {}
+        self.raw = msgspec.json.Decoder(list[RawEvent])
+
+    def times(self, values: list[Any]) -> list[Any]:
+        """µs as doubles; in exact files, whose times are decimals, whole ns."""
+        return [None if v is None else int(v * 1000) for v in values] if self.exact else values
+
+    def add(self, events: list[AnyEvent], block: bytes) -> None:
+        """Append one block of events; `block` is the JSON they came from."""
+        self.n_events += len(events)
+        spans = [e for e in events if e.ph == "X"]
+        if len(spans) < len(events):
+            self.phases |= _others.add_others(self, [e for e in events if e.ph != "X"], block)
+        if spans:
+            self.phases.add("X")
+            self._add_spans(spans, block)
+
+    def _add_spans(self, events: list[AnyEvent], block: bytes) -> None:
+        first, cols = self.n_spans, self.spans
+        self.n_spans += len(events)
+        cats = self.cats.codes([e.cat for e in events])
+        kind = np.array([kind_of(c) for c in self.cats], np.uint8)[cats]
+        cols["ts"].extend(self.times([e.ts for e in events]))
+        cols["dur"].extend(self.times([e.dur for e in events]))
+        cols["name"].extend(self.names.codes([e.name for e in events]))
+        cols["cat"].extend(cats)
+        args = [e.args for e in events]
+        keys: list[tuple[Any, ...]] = [(e.pid, e.tid) for e in events]
+        groups = {k: np.flatnonzero(kind == k) for k in np.unique(kind).tolist()}
+        for i in groups.get(DEVICE, _NO_ROWS).tolist():
+            keys[i] = (*keys[i], args[i].device, args[i].stream)
+        for lane in (LANE, METRICS):  # ranges drawn on a device have a lane beside the stream of the same number
+            for i in groups.get(lane, _NO_ROWS).tolist():
+                keys[i] = (*keys[i], "range")
+        cols["track"].extend(self.tracks.codes(keys))
+        for kind_code, rows in groups.items():
+            some = [args[i] for i in rows.tolist()] if rows.size < len(args) else args
+            if kind_code == OPERATOR:
+                self._add_ops(rows + first, some)
+            elif kind_code in (CALL, DEVICE):
+                self._add_calls(rows + first, some)
+                if kind_code == DEVICE:
+                    self._add_device(rows + first, some)
+            elif kind_code == METRICS:
+                self._add_metrics(first, block)
+        if b'"Collective name"' in block:
+            self._add_collectives([(first + i, a) for i, a in enumerate(args) if a.collective is not None])
+
+    def _add_ops(self, rows: NDArray[np.intp], args: list[Args]) -> None:
+        cols, texts = self.ops, self.texts
+        cols["row"].extend(rows)
+        cols["external"].extend([a.external_id for a in args])
+        cols["sequence"].extend([a.sequence for a in args])
+        cols["forward"].extend([a.forward_thread for a in args])
+        cols["shapes"].extend(texts.codes([bytes(a.input_dims) or bytes(a.input_dims_old) for a in args]))
+        cols["types"].extend(texts.codes([bytes(a.input_types) for a in args]))
+        cols["concrete"].extend(texts.codes([bytes(a.concrete_inputs) for a in args]))
+        cols["stack"].extend(self.stacks.codes([a.call_stack for a in args]))
+
+    def _add_calls(self, rows: NDArray[np.intp], args: list[Args]) -> None:
+        cols = self.calls
+        cols["row"].extend(rows)
+        cols["correlation"].extend([a.correlation for a in args])
+        external = [a.external_id for a in args]
+        if external[0] == ABSENT:
+            external = [a.external_id if a.external_id != ABSENT else a.external_id_old for a in args]
+        cols["external"].extend(external)
+
+    def _add_device(self, rows: NDArray[np.intp], args: list[Args]) -> None:
+        launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.grid or a.registers != ABSENT]
+        cols, dims = self.kernels, self.dims
+        cols["row"].extend([r for r, _ in launched])
+        cols["grid"].extend(dims.codes([bytes(a.grid) for _, a in launched]))
+        cols["block"].extend(dims.codes([bytes(a.block) for _, a in launched]))
+        cols["registers"].extend([a.registers for _, a in launched])
+        cols["shared"].extend([a.shared_bytes for _, a in launched])
+        cols["blocks_sm"].extend([a.blocks_per_sm for _, a in launched])
+        cols["warps_sm"].extend([a.warps_per_sm for _, a in launched])
+        cols["occupancy"].extend([a.occupancy for _, a in launched])
+        moved = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.size_bytes is not None]
+        cols = self.transfers
+        cols["row"].extend([r for r, _ in moved])
+        cols["bytes"].extend([a.size_bytes for _, a in moved])
+        cols["bandwidth"].extend([a.bandwidth for _, a in moved])
+
+    def _add_collectives(self, rows: list[tuple[int, Args]]) -> None:
+        if not rows:
+            return
+        cols, codes = self.collectives, self.texts.codes
+        cols["row"].extend([r for r, _ in rows])
+        cols["collective"].extend(codes([a.collective for _, a in rows]))
+        cols["dtype"].extend(codes([a.dtype for _, a in rows]))
+        cols["in"].extend([a.in_elements for _, a in rows])
+        cols["out"].extend([a.out_elements for _, a in rows])
+        cols["group"].extend(codes([a.group for _, a in rows]))
+        cols["size"].extend([a.group_size for _, a in rows])
+        cols["ranks"].extend(codes([a.group_ranks for _, a in rows]))
+        cols["seq"].extend([a.seq for _, a in rows])
+
+    def _add_metrics(self, first: int, block: bytes) -> None:
+        """Hardware counters of profiled ranges: the keys of `args` are data, so the block is decoded again."""
+        spans = [e for e in self.raw.decode(block) if e.ph == "X"]
+        if len(spans) != self.n_spans - first:
+            self.notes.add("metrics_skipped", "warning", len(spans), "hardware counters in a damaged block")
+            return
+        for i, event in enumerate(spans):
+            if kind_of(event.cat) == METRICS:
+                self.add_values(self.metrics, {"row": first + i}, event)
+
+    def add_values(self, cols: dict[str, Column], fixed: dict[str, Any], event: RawEvent) -> None:
+        """A row of metric and value for each number in the event's arguments."""
+        values = msgspec.json.decode(event.args) if event.args else None
+        numbers = [(k, v) for k, v in values.items() if _is_number(v)] if isinstance(values, dict) else []
+        for key, value in fixed.items():
+            cols[key].extend([value] * len(numbers))
+        cols["metric"].extend([self.texts[k] for k, _ in numbers])
+        cols["value"].extend([v for _, v in numbers])
+
+
+_NO_ROWS = np.empty(0, np.intp)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,156 @@
+"""The shape of one Chrome-trace event, as far as stepscope reads it; unknown fields are skipped undecoded."""
+
+from __future__ import annotations
+
+from decimal import Decimal  # noqa: TC003  msgspec resolves the annotations at run time
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+#: Stands for an absent integer inside a reader; becomes null when a column is made.
+ABSENT = -(2**62)
+_NOTHING = Raw(b"")
+
+
+class Args(Struct, gc=False, frozen=True):
+    """`args` of an event. The order is that of Kineto's writer, which lets the decoder match keys in sequence."""
+
+    external_id: int = field(name="External id", default=ABSENT)
+    external_id_old: int = field(name="external id", default=ABSENT)
+    concrete_inputs: Raw = field(name="Concrete Inputs", default=_NOTHING)
+    input_types: Raw = field(name="Input type", default=_NOTHING)
+    input_dims: Raw = field(name="Input Dims", default=_NOTHING)
+    input_dims_old: Raw = field(name="Input dims", default=_NOTHING)
+    sequence: int = field(name="Sequence number", default=ABSENT)
+    forward_thread: int = field(name="Fwd thread id", default=ABSENT)
+    call_stack: str = field(name="Call stack", default="")
+    device: int | str | None = None
+    stream: int | str | None = None
+    correlation: int | None = ABSENT
+    registers: int = field(name="registers per thread", default=ABSENT)
+    shared_bytes: int = field(name="shared memory", default=ABSENT)
+    blocks_per_sm: float | None = field(name="blocks per SM", default=None)
+    warps_per_sm: float | None = field(name="warps per SM", default=None)
+    grid: Raw = _NOTHING
+    block: Raw = _NOTHING
+    occupancy: float | None = field(name="est. achieved occupancy %", default=None)
+    size_bytes: int | str | None = field(name="bytes", default=None)
+    bandwidth: float | str | None = field(name="memory bandwidth (GB/s)", default=None)
+    total_reserved: int | None = field(name="Total Reserved", default=None)
+    total_allocated: int | None = field(name="Total Allocated", default=None)
+    alloc_bytes: int | str | None = field(name="Bytes", default=None)
+    device_index: int | None = field(name="Device Id", default=None)
+    device_type: int | None = field(name="Device Type", default=None)
+    address: int | None = field(name="Addr", default=None)
+    module_id: int | None = field(name="Python module id", default=None)
+    collective: str | None = field(name="Collective name", default=None)
+    dtype: str | None = None
+    in_elements: int | None = field(name="In msg nelems", default=None)
+    out_elements: int | None = field(name="Out msg nelems", default=None)
+    group: str | None = field(name="Process Group Name", default=None)
+    group_size: int | None = field(name="Group size", default=None)
+    group_ranks: str | None = field(name="Process Group Ranks", default=None)
+    seq: int | None = field(name="Seq", default=None)
+    kind: Raw = _NOTHING
+    name: str | None = None
+    labels: str | None = None
+
+
+_NO_ARGS = Args()
+
+
+class Event(Struct, gc=False):
+    """One element of `traceEvents`. `ts` and `dur` are microseconds."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: float | None = None
+    dur: float | None = None
+    id: int | str | None = None
+    args: Args = _NO_ARGS
+
+
+class ExactEvent(Struct, gc=False):
+    """As Event, with times as decimals: a double cannot hold a Unix time in µs with three decimals."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = ""
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: Decimal | None = None
+    dur: Decimal | None = None
+    id: int | str | None = None
+    args: Args = _NO_ARGS
+
+
+class RawEvent(Struct, gc=False):
+    """As Event, with `args` left undecoded: for events whose keys are data (counters, hardware metrics)."""
+
+    ph: str = ""
+    cat: str | None = None
+    ts: float | str | None = None
+    args: Raw = _NOTHING
+
+
+AnyEvent = Event | ExactEvent
+
+_TEXT = {"ph", "cat", "name"}
+_KEYS = {f.encode_name: f.name for f in msgspec.structs.fields(Args)}
+_ARG_TYPES = {f.encode_name: f.type for f in msgspec.structs.fields(Args)}
+_ID_LIMIT = 2**63
+
+
+def coerce(raw: dict[str, Any], kind: type[AnyEvent]) -> AnyEvent | None:
+    """An event from untyped JSON, field by field: what does not fit its type is left out. None if nothing fits."""
+    kept: dict[str, Any] = {}
+    for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "id"):
+        value = raw.get(key)
+        if value is None:
+            continue
+        if key in _TEXT:
+            kept[key] = value if isinstance(value, str) else str(value)
+        elif key in ("ts", "dur"):
+            kept[key] = _number(value)
+        else:
+            kept[key] = value if isinstance(value, int | str) and not isinstance(value, bool) else str(value)
+    args = raw.get("args")
+    if isinstance(args, dict):
+        kept["args"] = _coerce_args(args)
+    if kind is ExactEvent:
+        kept.update({k: Decimal_(kept[k]) for k in ("ts", "dur") if kept.get(k) is not None})
+    return kind(**kept)
+
+
+def Decimal_(value: float) -> Decimal:  # noqa: N802  a constructor
+    """The decimal that prints like the number."""
+    from decimal import Decimal
+
+    return Decimal(repr(value))
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if number - number == 0 else None  # neither infinite nor NaN
+
+
+def _coerce_args(args: dict[str, Any]) -> Args:
+    kept: dict[str, Any] = {}
+    for key, value in args.items():
+        name = _KEYS.get(key)
+        if name is None or value is None:
+            continue
+        try:
+            kept[name] = msgspec.json.decode(msgspec.json.encode(value), type=_ARG_TYPES[key], strict=False)
+        except (msgspec.MsgspecError, OverflowError, RecursionError, UnicodeError):
+            continue
+    return Args(**kept)

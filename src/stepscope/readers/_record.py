@@ -1,0 +1,23 @@
+"""What a reader is: a name, a test of the first bytes, and one function from a source to a Trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.readers._source import Source
+    from stepscope.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """One input format. `sniff(path, head)` gives 0..1 from the first unpacked bytes and never raises."""
+
+    name: str
+    doc: str
+    sniff: Callable[[str, bytes], float]
+    read: Callable[[Source], Trace]
+    provides: tuple[str, ...]

@@ -1,0 +1,308 @@
+"""From columns to the tables of a Trace: categories, side tables, links and their coverage."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from stepscope import intervals, names
+from stepscope.readers import _links, _sides, _stacks
+from stepscope.readers._classify import category_of
+from stepscope.readers._events import ABSENT
+from stepscope.readers._sides import nullable, side_columns, text_column
+from stepscope.readers._spans import Spans, build_spans, to_ns
+from stepscope.readers._tracks import Tracks, build_tracks
+from stepscope.schema import CATEGORIES, DEVICE_WORK, OPS, SPANS, STEPS, Category, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from stepscope.readers._columns import Columns
+    from stepscope.readers._notes import Notes
+
+    Rows = NDArray[np.int64]
+
+_CODE = {name: i for i, name in enumerate(CATEGORIES)}
+
+
+def build_tables(
+    columns: Columns, meta: Mapping[str, Any], notes: Notes, *, rank: int | None, host: str | None
+) -> tuple[dict[str, pl.DataFrame], int]:
+    """All tables of the trace, and the origin of its time in ns of the recorder's clock."""
+    tracks = build_tracks(columns, meta, rank, host)
+    spans = build_spans(columns, tracks.of_key, notes)
+    name_list = [n or "" for n in columns.names]
+    category = _categories(spans, columns, tracks, name_list)
+    is_work = np.isin(category, [_CODE[c] for c in DEVICE_WORK])
+    is_device = tracks.is_device[spans.track]
+    tables = {"tracks": tracks.tracks, "devices": tracks.devices}
+
+    calls, correlation, external = _calls(columns, spans)
+    is_call = np.isin(category, [_CODE["runtime"], _CODE["driver"]])
+    parent = _links.parents(spans.ts, spans.dur, spans.track, ~is_device)
+    launch = _links.launches(correlation, is_call, is_device)
+    is_op = category == _CODE["operator"]
+    is_plain_work = is_device & is_work
+    for heads, tails in _arrows(columns, tracks, spans, parent, is_op):
+        free = is_plain_work[heads] & ~is_call[np.maximum(launch[heads], 0)]
+        launch[heads[free]] = tails[free]
+    op_sides, op_rows, op_external = _ops(columns, spans, parent, category, name_list, tables)
+    rows = np.flatnonzero(is_call)
+    op = np.full(spans.ts.size, -1, np.int64)
+    op[rows] = _links.nearest_op(rows, parent, is_op)
+    _links.by_external_id(op, calls, external, op_rows, op_external)
+    work = np.flatnonzero(is_device)
+    through = launch[work]
+    behind = np.where(through >= 0, op[through], -1)
+    loose = (through >= 0) & (behind < 0) & ~is_call[through]  # tied by an arrow to something that is no call
+    behind[loose] = _links.nearest_op(through[loose], parent, is_op)
+    op[work] = behind
+    tables["steps"], step = _steps(spans, category, is_device, launch, name_list, tracks, rank)
+    flow = _flow(columns, correlation, is_plain_work)
+    tables["spans"] = _span_frame(spans, category, correlation, parent, launch, op, step, flow, name_list)
+    tables["ops"] = op_sides
+    tables["kernels"] = _sides.kernels(columns, spans, category == _CODE["kernel"], name_list)
+    is_transfer = (category == _CODE["memcpy"]) | (category == _CODE["memset"])
+    tables["transfers"] = _sides.transfers(columns, spans, is_transfer & is_device, name_list)
+    tables["collectives"] = _sides.collectives(columns, spans)
+    tables["kernel_metrics"] = _sides.metrics(columns, spans)
+    tables["allocations"] = _sides.allocations(columns, spans, tracks, parent, is_op, notes)
+    tables["counters"] = _sides.counters(columns, spans, tracks)
+    _coverage(spans, launch, op, is_plain_work, notes)
+    tables = {name: frame for name, frame in tables.items() if not frame.is_empty()}
+    return tables, spans.origin_ns
+
+
+def _categories(spans: Spans, columns: Columns, tracks: Tracks, name_list: list[str]) -> NDArray[np.uint8]:
+    """Category codes: the recorder's category, then what the track is, then what the name says."""
+    by_cat = np.array([_CODE[category_of(c)] for c in columns.cats] or [0], np.uint8)
+    category = by_cat[spans.cat]
+    other = category == _CODE["other"]
+    if other.any():
+        by_track = np.array([_CODE[c or "other"] for c in tracks.category] or [0], np.uint8)
+        category[other] = by_track[spans.track[other]]
+    unset = 255
+    rules = np.full((len(CATEGORIES), len(name_list)), unset, np.uint8)
+    for i, name in enumerate(name_list):
+        if name.startswith("ProfilerStep#"):
+            rules[[_CODE["operator"], _CODE["user_range"]], i] = _CODE["step"]
+        elif name.startswith("nn.Module: "):
+            rules[_CODE["python"], i] = _CODE["module"]
+        elif names.is_dataloader(name):
+            rules[[_CODE["operator"], _CODE["user_range"]], i] = _CODE["dataloader"]
+        elif (kind := _odd_device_work(name)) is not None:
+            rules[_CODE["kernel"], i] = _CODE[kind]
+    if name_list:
+        refined = rules[category, spans.name]
+        category = np.where(refined == unset, category, refined)
+    return category
+
+
+def _odd_device_work(name: str) -> str | None:
+    """Device records that are no kernels although listed with them (MTIA, Ascend)."""
+    lowered = name.lower()
+    if lowered.startswith(("event_", "notify", "event sync", "stream_wait", "wait")):
+        return "sync"
+    if lowered.startswith(("memcpy", "dma", "sdma", "memory copy")):
+        return "memcpy"
+    return "memset" if lowered.startswith("memset") else None
+
+
+def _calls(columns: Columns, spans: Spans) -> tuple[Rows, Rows, Rows]:
+    rows, side = side_columns(columns.calls, spans)
+    correlation = np.full(spans.ts.size, ABSENT, np.int64)
+    correlation[rows] = side["correlation"]
+    return rows, correlation, side["external"]
+
+
+def _ops(
+    columns: Columns,
+    spans: Spans,
+    parent: Rows,
+    category: NDArray[np.uint8],
+    name_list: list[str],
+    tables: dict[str, pl.DataFrame],
+) -> tuple[pl.DataFrame, Rows, Rows]:
+    rows, side = side_columns(columns.ops, spans)
+    external = side["external"]
+    if not rows.size:
+        return OPS.empty(), rows, external
+    stack_texts = list(columns.stacks)
+    if any(stack_texts):
+        tables["stacks"], stack = _stacks.from_texts(stack_texts, side["stack"])
+    else:
+        is_frame = (category == _CODE["python"]) | (category == _CODE["module"])
+        tables["stacks"], stack = _stacks.from_frames(rows, parent, is_frame, spans.name, name_list)
+    texts = [_compact(t) if isinstance(t, bytes) else t for t in columns.texts]
+    frame = pl.DataFrame({
+        "span_id": rows.astype(np.uint32),
+        "input_shapes": text_column(side["shapes"], texts),
+        "input_types": text_column(side["types"], texts),
+        "concrete_inputs": text_column(side["concrete"], texts),
+        "sequence": nullable(np.where(side["sequence"] < 0, ABSENT, side["sequence"]), pl.Int64()),
+        "forward_thread": nullable(np.where(side["forward"] <= 0, ABSENT, side["forward"]), pl.Int64()),
+        "external_id": nullable(external, pl.Int64()),
+        "stack_id": nullable(stack, pl.UInt32(), -1),
+    })  # fmt: skip
+    return OPS.conform(frame), rows, external
+
+
+def _compact(raw: bytes) -> str | None:
+    """JSON text without blanks; a string as its content; null, empty and unset as None."""
+    if raw in (b"", b"null", b'""'):
+        return None
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return raw.decode("utf-8", "replace")
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _steps(
+    spans: Spans,
+    category: NDArray[np.uint8],
+    is_device: NDArray[np.bool_],
+    launch: Rows,
+    name_list: list[str],
+    tracks: Tracks,
+    rank: int | None,
+) -> tuple[pl.DataFrame, Rows]:
+    """The steps table, and each span's step: host work by time, device work as its launch, else by time."""
+    found = np.flatnonzero((category == _CODE["step"]) & ~is_device)
+    numbers = {i: names.step_number(name_list[i]) for i in np.unique(spans.name[found]).tolist()}
+    found = (
+        found[[numbers[i] is not None and abs(numbers[i]) < 2**31 for i in spans.name[found].tolist()]]
+        if found.size
+        else found
+    )
+    if found.size:  # a step noted on several threads counts once: on the thread that has most of them
+        main = np.argmax(np.bincount(spans.track[found]))
+        found = found[spans.track[found] == main]
+    number = np.array([numbers[i] for i in spans.name[found].tolist()], np.int64)
+    starts = spans.ts[found]
+    ends = starts + spans.dur[found]
+    ends = np.minimum(ends, np.append(starts[1:], np.iinfo(np.int64).max))
+    frame = pl.DataFrame({
+        "step": number, "ts_ns": starts, "dur_ns": spans.dur[found],
+        "source": ["annotation"] * found.size,
+    }, schema_overrides={"source": STEPS.dtypes["source"]})  # fmt: skip
+    frame = frame.with_columns(pl.lit(rank, dtype=pl.Int32).alias("rank"))
+    step = _links.step_of(spans.ts, starts, ends, number)
+    linked = launch >= 0
+    step[linked] = step[launch[linked]]
+    return STEPS.conform(frame), step
+
+
+def _flow(columns: Columns, correlation: Rows, is_work: NDArray[np.bool_]) -> pl.Series:
+    if not columns.has_launch_flows:
+        return pl.repeat(None, correlation.size, dtype=pl.Boolean, eager=True)
+    ids = np.sort(columns.launch_flows.join())
+    rows = np.flatnonzero(is_work)
+    tied = np.zeros(correlation.size, bool)
+    if ids.size:
+        at = np.minimum(np.searchsorted(ids, correlation[rows]), ids.size - 1)
+        tied[rows] = (ids[at] == correlation[rows]) & (correlation[rows] != ABSENT)
+    return pl.select(pl.when(pl.Series(is_work)).then(pl.Series(tied))).to_series()
+
+
+def _arrows(
+    columns: Columns, tracks: Tracks, spans: Spans, parent: Rows, is_op: NDArray[np.bool_]
+) -> Iterator[tuple[Rows, Rows]]:
+    """Per kind of arrow: rows of device work at the heads, and of the innermost host spans at the tails.
+
+    Recorders without correlation ids (Ascend) tie work to its launch by arrows alone. Kinds whose tails lie in an
+    operator come last, so that they prevail.
+    """
+    cols = {n: c.join() for n, c in columns.flows.items()}
+    if not cols["ts"].size:
+        return
+    ts, track = to_ns(cols["ts"]) - spans.origin_ns, tracks.of_key[cols["track"]].astype(np.int64)
+    host = np.flatnonzero(~tracks.is_device[spans.track])
+    to_host = np.full(spans.ts.size, -1, np.int64)
+    to_host[host] = np.arange(host.size)
+    up = np.where(parent[host] >= 0, to_host[parent[host]], -1)
+    found = []
+    for cat in np.unique(cols["cat"]):
+        tails = np.flatnonzero((cols["cat"] == cat) & (cols["start"] > 0) & ~tracks.is_device[track])
+        heads = np.flatnonzero((cols["cat"] == cat) & (cols["start"] == 0) & tracks.is_device[track])
+        if not tails.size or not heads.size:
+            continue
+        order = tails[np.argsort(cols["id"][tails], kind="stable")]
+        at = np.minimum(np.searchsorted(cols["id"][order], cols["id"][heads]), order.size - 1)
+        heads, tails = (
+            heads[cols["id"][order[at]] == cols["id"][heads]],
+            order[at][cols["id"][order[at]] == cols["id"][heads]],
+        )
+        work = _span_at(spans, track[heads], ts[heads])
+        inner = intervals.innermost_at(
+            track[tails],
+            ts[tails],
+            spans.ts[host],
+            (spans.ts + spans.dur)[host],
+            spans.track[host].astype(np.int64),
+            up,
+        )
+        good = (work >= 0) & (inner >= 0)
+        rows = host[inner[good]]
+        found.append((int((_links.nearest_op(rows, parent, is_op) >= 0).sum()), work[good], rows))
+    for _, work, rows in sorted(found, key=lambda f: f[0]):
+        yield work, rows
+
+
+def _span_at(spans: Spans, track: Rows, ts: Rows) -> Rows:
+    """Row of the span that starts on that track at that time, −1 if none."""
+    low = np.searchsorted(spans.track, track, "left")
+    high = np.searchsorted(spans.track, track, "right")
+    at = np.full(track.size, -1, np.int64)
+    for one in np.unique(track):
+        mine = np.flatnonzero(track == one)
+        lo, hi = int(low[mine[0]]), int(high[mine[0]])
+        place = np.minimum(lo + np.searchsorted(spans.ts[lo:hi], ts[mine]), max(hi - 1, 0))
+        at[mine] = np.where((hi > lo) & (spans.ts[place] == ts[mine]), place, -1)
+    return at
+
+
+def _span_frame(
+    spans: Spans,
+    category: NDArray[np.uint8],
+    correlation: Rows,
+    parent: Rows,
+    launch: Rows,
+    op: Rows,
+    step: Rows,
+    flow: pl.Series,
+    name_list: list[str],
+) -> pl.DataFrame:
+    n = spans.ts.size
+    return pl.DataFrame({
+        "span_id": np.arange(n, dtype=np.uint32),
+        "track_id": spans.track,
+        "ts_ns": spans.ts,
+        "dur_ns": spans.dur,
+        "name": pl.Series(name_list, dtype=Name).gather(pl.Series(spans.name)),
+        "category": pl.Series(CATEGORIES, dtype=Category).gather(pl.Series(category)),
+        "correlation": nullable(correlation, pl.Int64()),
+        "parent_id": nullable(parent.astype(np.int32), pl.UInt32(), -1),
+        "launch_id": nullable(launch.astype(np.int32), pl.UInt32(), -1),
+        "op_id": nullable(op.astype(np.int32), pl.UInt32(), -1),
+        "step": nullable(step, pl.Int32()),
+        "flow": flow,
+    }, schema=dict(SPANS.dtypes))  # fmt: skip
+
+
+def _coverage(spans: Spans, launch: Rows, op: Rows, is_work: NDArray[np.bool_], notes: Notes) -> None:
+    """How much device work could not be tied to its launch or operator, by number and by time."""
+    n_work, work_ns = int(is_work.sum()), int(spans.dur[is_work].sum())
+    for code, link, what in (
+        ("no_launch", launch, "device events have no launch in the trace"),
+        ("no_operator", op, "device events are launched by a call outside any operator"),
+    ):
+        bare = is_work & (link < 0) & (launch >= 0 if code == "no_operator" else True)
+        n, ns = int(bare.sum()), int(spans.dur[bare].sum())
+        share = f"{n:,} of {n_work:,} {what} ({ns / max(work_ns, 1):.1%} of device time)"
+        notes.add(code, "warning" if code == "no_launch" and 2 * n > n_work else "info", n, share)

@@ -1,0 +1,134 @@
+"""Kineto and other Chrome traces: PyTorch 1.8 to 2.x on any accelerator, Ascend and XLA lanes, generic spans.
+
+Format: the Trace Event Format (Chrome), as written by pytorch/kineto's `output_json.cpp`; times are microseconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from typing import TYPE_CHECKING, Any
+
+from stepscope.errors import UnknownFormat
+from stepscope.readers._columns import Columns
+from stepscope.readers._events import ExactEvent
+from stepscope.readers._json import Document
+from stepscope.readers._notes import Notes
+from stepscope.readers._record import Reader
+from stepscope.readers._tables import build_tables
+from stepscope.trace import Meta, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.readers._source import Source
+
+_RANK_IN_NAME = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
+_YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
+
+
+def sniff(path: str, head: bytes) -> float:
+    """How sure it is that the file is a Chrome trace, from its first unpacked bytes."""
+    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text.startswith(b"{"):
+        return (
+            1.0
+            if b'"traceEvents"' in text
+            else (0.4 if b'"schemaVersion"' in text or b'"deviceProperties"' in text else 0.1)
+        )
+    if text.startswith(b"["):
+        return 0.9 if re.match(rb"\[\s*\{", text) and b'"ph"' in text else 0.1
+    return 0.0
+
+
+def read(source: Source) -> Trace:
+    """The whole file as tables. Memory: one block of events and the columns so far.
+
+    Raises UnknownFormat, CorruptInput, StepscopeError (size limit); lesser damage is counted in `issues`.
+    """
+    notes = Notes()
+    document = Document(source, notes)
+    columns: Columns | None = None
+    collecting = gc.isenabled()
+    gc.disable()  # decoded events hold no cycles; collecting them costs a third of the time
+    try:
+        for events, block in document.blocks():
+            if columns is None:
+                columns = Columns(notes, exact=document.kind is ExactEvent)
+            columns.add(events, block)
+        columns = columns or Columns(notes, exact=False)
+        rank = _rank(document.meta, source.path)
+        tables, origin_ns = build_tables(columns, document.meta, notes, rank=rank, host=_host(document.meta))
+    finally:
+        if collecting:
+            gc.enable()
+    if columns.n_events and not columns.phases:
+        msg = f"{source.label} is a list, but not of trace events"
+        raise UnknownFormat(msg, "see `stepscope formats` for what can be read")
+    if "spans" not in tables:
+        notes.add("no_spans", "warning", 1, "the trace holds nothing with a start and an end")
+    issues = notes.table()
+    if not issues.is_empty():
+        tables["issues"] = issues
+    return Trace(_meta(document.meta, source, columns, rank, origin_ns), tables)
+
+
+def _rank(meta: Mapping[str, Any], path: str) -> int | None:
+    info = meta.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    if isinstance(rank, str) and rank.isdecimal():
+        rank = int(rank)
+    if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 2**31:
+        return rank
+    found = _RANK_IN_NAME.findall(path)
+    return int(found[-1]) if found and len(found[-1]) < 9 else None
+
+
+def _host(meta: Mapping[str, Any]) -> str | None:
+    host = meta.get("host_name") or meta.get("hostname")
+    return str(host) if host else None
+
+
+def _meta(meta: Mapping[str, Any], source: Source, columns: Columns, rank: int | None, origin_ns: int) -> Meta:
+    info = meta.get("distributedInfo")
+    world = info.get("world_size") if isinstance(info, dict) else None
+    base = meta.get("baseTimeNanoseconds")
+    unix = origin_ns + base if isinstance(base, int) else origin_ns
+    known = isinstance(base, int) or _YEAR_2001_NS < origin_ns < _YEAR_2100_NS
+    facts = {k: str(v) for k, v in meta.items() if isinstance(v, str | int | float) and not isinstance(v, bool)}
+    if isinstance(info, dict) and info.get("backend"):
+        facts["backend"] = str(info["backend"])
+    return Meta(
+        path=source.label,
+        format="kineto",
+        n_events=columns.n_events,
+        size_bytes=source.n_bytes,
+        rank=rank,
+        world_size=world if isinstance(world, int) and not isinstance(world, bool) else None,
+        host=_host(meta),
+        framework=_framework(meta, columns),
+        framework_version=str(meta["pytorch_version"]) if "pytorch_version" in meta else None,
+        origin_unix_ns=unix if known else None,
+        facts=facts,
+    )
+
+
+def _framework(meta: Mapping[str, Any], columns: Columns) -> str | None:
+    if "schemaVersion" in meta or {"cpu_op", "Operator", "cuda_runtime"} & set(columns.cats):
+        return "PyTorch"
+    processes = [t.get("process_name", "") for t in columns.threads.values()]
+    if any(p.startswith("/device:") for p in processes):
+        return "JAX/XLA"
+    return "Ascend" if any(p in ("CANN", "Ascend Hardware") for p in processes) else None
+
+
+READER = Reader(
+    name="kineto",
+    doc="PyTorch profiler (Kineto) and other Chrome traces: .json, also gzip, zstd, xz, bz2 or zip",
+    sniff=sniff,
+    read=read,
+    provides=(
+        "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
+        "counters", "stacks", "steps", "issues",
+    ),
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""Values and column names as people read them: rounded by unit, never interpreted, wide letters counted as two."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+from stepscope import units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from stepscope.schema import Table
+
+UNKNOWN = "–"
+#: Control characters, line separators, and marks that reorder or hide what a terminal draws.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+#: Whole numbers that name something and count nothing.
+_AN_ID = re.compile(r"id$|^(address|correlation|forward_thread|index|rank|seq|sequence|step|stream)$")
+_SUFFIX = re.compile(r"_(ns|bytes|ratio|bytes_per_s)$")
+
+
+def printable(text: str) -> str:
+    """The text with everything that a terminal would obey instead of draw written as an escape."""
+    return _UNPRINTABLE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    char = match.group()
+    return _SHORT.get(char) or (f"\\x{ord(char):02x}" if char < "\x80" else f"\\u{ord(char):04x}")
+
+
+def width(text: str) -> int:
+    """Columns that the text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def labels(columns: Sequence[str]) -> list[str]:
+    """Column names for people: without the unit, which stands in the cells; the full name where that is ambiguous."""
+    short = [_SUFFIX.sub("", name).removeprefix("n_").replace("_", " ") for name in columns]
+    return [s if short.count(s) == 1 else name.replace("_", " ") for s, name in zip(short, columns, strict=True)]
+
+
+def cell(value: Any, unit: str | None = None, *, separated: bool = False) -> str:
+    """One value in words. `separated`: a whole number without unit is a count, with separators, and not an id."""
+    match value:
+        case bool():
+            text = "yes" if value else "no"
+        case float() if not math.isfinite(value):
+            text = UNKNOWN if math.isnan(value) else f"{value:+}"
+        case int() | float() if unit is not None:
+            text = units.render(value, unit)
+        case int():
+            text = units.count(value) if separated else str(value)
+        case float():
+            text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        case list() | tuple():
+            text = ", ".join(cell(v) for v in value)
+        case _:
+            text = UNKNOWN if value is None else printable(str(value))
+    return text
+
+
+def cells(frame: pl.DataFrame, table: Table) -> list[list[str]]:
+    """All values in words, column by column."""
+    declared = {column.name: column for column in table.columns}
+    found = []
+    for series in frame.iter_columns():
+        column = declared.get(series.name)
+        unit = column.unit if column else None
+        separated = not (column is None or column.key or _AN_ID.search(series.name))
+        found.append([cell(value, unit, separated=separated) for value in series.to_list()])
+    return found

@@ -1,0 +1,209 @@
+"""For people at a terminal: one screen of a report, or a table set to its width. Plain strings, as rich costs 70 ms.
+
+Names are drawn literally: control characters become escapes, nothing in them is markup. Where the encoding has no
+block characters, ASCII stands in.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import polars as pl
+import polars.selectors as cs
+
+from stepscope import units
+from stepscope.renderers._grid import Column, Grid, fit, grid, pad
+from stepscope.renderers._record import Renderer, Screen
+from stepscope.renderers.cells import cells, labels, printable, width
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from stepscope.reports.model import Bar, Block, Finding, Report
+
+#: What fills a bar, in order of appearance, with its stand-in and colour; idle is always the lightest.
+_FILLS = (("█", "#", "32"), ("▒", "=", "35"), ("▓", "%", "33"), ("▚", "+", "34"), ("▞", "*", "36"), ("▖", "-", "31"))
+_IDLE = ("░", ".", "90")
+_BOLD, _DIM = "1", "2"
+_ASCII = {"→": "->", "·": "|", "±": "+-", "–": "-", "—": "-", "×": "x", "…": "..", "µ": "u", "─": "-", "≥": ">=",
+          "≤": "<=", "\u00a0": " ", "\u202f": " ", "\u2009": " "}  # fmt: skip
+_TO_ASCII = str.maketrans(_ASCII | {fill[0]: fill[1] for fill in (*_FILLS, _IDLE)})
+#: Columns of sentences, which are broken into lines; other texts are names, which are shortened.
+_PROSE = frozenset({"doc", "example", "provides"})
+NAME_WIDTH = 60
+BAR_WIDTH = 25
+
+
+def report(report: Report, screen: Screen) -> str:
+    """One screen: what was recorded, bars, what costs most, top tables, what the data lacks."""
+    sections = [
+        _wrap(report.headline, screen.width),
+        _bars(report.bars, screen),
+        _findings(report.findings, screen),
+        *(_block(block, screen) for block in report.tables),
+        _quality(report, screen),
+    ]
+    text = "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+    return text if screen.unicode else text.translate(_TO_ASCII)
+
+
+def table(block: Block, screen: Screen) -> str:
+    """The whole frame, with a note below on columns that found no room."""
+    found = _grid(block, screen.width, screen.width)
+    lines = [*(_ink(line, _BOLD, screen) for line in found.head), *found.body]
+    if block.frame.is_empty():
+        lines.append("no rows")
+    if found.left_out:
+        left_out = f"no room for: {', '.join(found.left_out)} (choose with --columns, or see all with --format csv)"
+        lines += ["", *(_ink(line, _DIM, screen) for line in _wrap(left_out, screen.width))]
+    if block.note:
+        lines += ["", *(_ink(line, _DIM, screen) for line in _wrap(block.note, screen.width))]
+    text = "\n".join(lines) + "\n"
+    return text if screen.unicode else text.translate(_TO_ASCII)
+
+
+def _bars(bars: Sequence[Bar], screen: Screen) -> list[str]:
+    fills = _fills(bars)
+    heads = [(printable(bar.label), printable(bar.value)) for bar in bars]
+    label_room = max((width(label) for label, _ in heads), default=0)
+    value_room = max((width(value) for _, value in heads), default=0)
+    indent = label_room + 2 + value_room + 3
+    lines = []
+    for bar, (label, value) in zip(bars, heads, strict=True):
+        head = f"{_ink(pad(label, label_room), _BOLD, screen)}  {pad(value, value_room)}"
+        legend = [_legend(part.name, part.ratio, fills[part.name], screen) for part in bar.parts]
+        if not legend:
+            lines.append(head.rstrip())
+        else:
+            room = screen.width - indent - BAR_WIDTH - 3
+            beside = room >= max(wide for wide, _ in legend)
+            first, *rest = _flow(legend, room) if beside else ["", *_flow(legend, screen.width - indent)]
+            below = " " * (indent + BAR_WIDTH + 3 if first else indent)
+            lines.append(f"{head}   {_drawn(bar, fills, screen)}   {first}".rstrip())
+            lines += [below + line for line in rest]
+        notes = [(width(note), note) for note in map(printable, bar.notes)]
+        lines += [" " * indent + _ink(line, _DIM, screen) for line in _flow(notes, max(screen.width - indent, 20))]
+    return lines
+
+
+def _fills(bars: Sequence[Bar]) -> Mapping[str, tuple[str, str, str]]:
+    """The same name is drawn the same in every bar."""
+    names = dict.fromkeys(part.name for bar in bars for part in bar.parts)
+    busy = [name for name in names if name != "idle"]
+    return {name: _FILLS[i % len(_FILLS)] for i, name in enumerate(busy)} | {"idle": _IDLE}
+
+
+def _legend(name: str, ratio: float, fill: tuple[str, str, str], screen: Screen) -> tuple[int, str]:
+    text = f"{printable(name)} {units.percent(ratio)}"
+    return width(text) + 2, f"{_ink(fill[0], fill[2], screen)} {text}"
+
+
+def _drawn(bar: Bar, fills: Mapping[str, tuple[str, str, str]], screen: Screen) -> str:
+    """Blocks in proportion. Edges are rounded, not lengths, so that parts that make a whole fill the bar exactly."""
+    ratios = [part.ratio if part.ratio > 0 else 0.0 for part in bar.parts]  # NaN counts as nothing too
+    scale = BAR_WIDTH / max(1.0, sum(ratios))
+    drawn, edge, reach = "", 0, 0.0
+    for part, ratio in zip(bar.parts, ratios, strict=True):
+        reach += ratio * scale
+        fill = fills[part.name]
+        drawn += _ink(fill[0] * (round(reach) - edge), fill[2], screen)
+        edge = round(reach)
+    return drawn + " " * (BAR_WIDTH - edge)
+
+
+def _flow(pieces: Sequence[tuple[int, str]], room: int) -> list[str]:
+    """Pieces (their width, their text) set side by side, three blanks apart, in as few lines as fit."""
+    lines: list[str] = []
+    used = 0
+    for wide, text in pieces:
+        if lines and used + 3 + wide <= room:
+            lines[-1] += "   " + text
+            used += 3 + wide
+        else:
+            lines.append(text)
+            used = wide
+    return lines
+
+
+def _findings(findings: Sequence[Finding], screen: Screen) -> list[str]:
+    if not findings:
+        return []
+    shared = {finding.value_label for finding in findings if finding.value_ns is not None}
+    label = shared.pop() if len(shared) == 1 else ""
+    values = [_value(finding, label) for finding in findings]
+    shares = ["" if f.share_ratio is None else units.percent(f.share_ratio) for f in findings]
+    commands = [printable(finding.command) for finding in findings]
+    value_room = max(map(width, [*values, label]))
+    share_room, command_room = max(map(width, shares)), max(map(width, commands))
+    indent = len(str(len(findings))) + 2
+    room = max(screen.width - indent - value_room - share_room - command_room - 3 * 3, 20)
+    lines = [_ink("What costs most", _BOLD, screen) + pad(label, room + indent + 3 + value_room - 15, right=True)]
+    for i, finding in enumerate(findings):
+        first, *rest = _wrap(finding.title, room)
+        figures = f"{pad(values[i], value_room, right=True)}   {pad(shares[i], share_room, right=True)}"
+        number = _ink(pad(str(i + 1), indent), _BOLD, screen)
+        lines.append(f"{number}{pad(first, room)}   {figures}   {_ink(commands[i], _DIM, screen)}".rstrip())
+        lines += [" " * indent + line for line in rest]
+        for detail in finding.details:
+            lines += [" " * indent + line for line in _wrap(detail, screen.width - indent, hang=2)]
+    return [line.rstrip() for line in lines]
+
+
+def _value(finding: Finding, shared_label: str) -> str:
+    if finding.value_ns is None:
+        return ""
+    text = units.duration(finding.value_ns)
+    return text if shared_label or not finding.value_label else f"{text} {printable(finding.value_label)}"
+
+
+def _block(block: Block, screen: Screen) -> list[str]:
+    title, command = printable(block.title), printable(block.command)
+    found = _grid(block, screen.width, NAME_WIDTH)
+    lines = [_ink(pad(title, screen.width - width(command)), _BOLD, screen) + _ink(command, _DIM, screen)]
+    lines += [_ink(line, _DIM, screen) for line in found.head]
+    lines += found.body
+    if block.note:
+        lines += [_ink(line, _DIM, screen) for line in _wrap(block.note, screen.width)]
+    return [line.rstrip() for line in lines]
+
+
+def _grid(block: Block, room: int, name_room: int) -> Grid:
+    """The frame's columns: numbers to the right, texts to the left and no wider than `name_room`."""
+    frame = block.frame
+    texts = set(frame.select(cs.string() | cs.categorical() | cs.enum() | cs.nested()).columns)
+    numbers = set(frame.select(cs.numeric()).columns)
+    columns = []
+    for header, name, found in zip(labels(frame.columns), frame.columns, cells(frame, block.table), strict=True):
+        prose = name in texts and name in _PROSE
+        named = name in texts and not prose
+        fitted = [fit(text, name_room) for text in found] if named else found
+        columns.append(Column(printable(header), fitted, right=name in numbers, squeeze=named, wrap=prose))
+    return grid(columns, room)
+
+
+def _quality(report: Report, screen: Screen) -> list[str]:
+    sentences = list(report.quality)
+    if not sentences and report.issues is not None:
+        loud = report.issues.filter(pl.col("severity") != "info")
+        sentences = [f"{units.count(count)} × {code}." for code, count in loud.select("code", "count").iter_rows()]
+    if not sentences:
+        return []
+    command = "show issues"
+    first, *rest = _wrap("Data: " + " ".join(sentences), screen.width - len(command) - 3)
+    lines = [pad(first, screen.width - len(command)) + _ink(command, _DIM, screen), *("      " + line for line in rest)]
+    return [_ink("Data:", _BOLD, screen) + lines[0].removeprefix("Data:"), *lines[1:]]
+
+
+def _wrap(text: str, room: int, *, hang: int = 0) -> list[str]:
+    """The text in lines of `room`; words are kept whole where they fit, and are never thrown away."""
+    text = printable(text)
+    lines = textwrap.wrap(text, max(room, 20), subsequent_indent=" " * hang, break_on_hyphens=False)
+    return lines or [""]
+
+
+def _ink(text: str, code: str, screen: Screen) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if screen.colour and text.strip() else text
+
+
+RENDERER = Renderer("terminal", "text for people", (".txt",), report=report, table=table)

@@ -1,0 +1,1 @@
+"""Which tables stand together for a reader: `model` is the value, each other module fills one."""

@@ -1,0 +1,253 @@
+"""Every table that a trace can hold: names, types, units, one line each. The only place for them.
+
+Intervals are half-open. Time is Int64 nanoseconds from the trace's origin. Null means unknown: never −1, never 0
+for absent. Result tables of analyses are declared with the same two classes, beside their analysis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CATEGORIES = (
+    "step", "user_range", "module", "operator", "python", "runtime", "driver", "dataloader", "kernel", "memcpy",
+    "memset", "sync", "device_range", "sched_oncpu", "sched_runq", "io", "overhead", "other",
+)  # fmt: skip
+DEVICE_TYPES = ("cpu", "cuda", "rocm", "mlu", "npu", "xpu", "mtia", "tpu", "accelerator")
+TRACK_KINDS = ("thread", "stream", "annotation", "async", "other")
+SEVERITIES = ("info", "warning", "error")
+
+Category = pl.Enum(CATEGORIES)
+DeviceType = pl.Enum(DEVICE_TYPES)
+TrackKind = pl.Enum(TRACK_KINDS)
+Severity = pl.Enum(SEVERITIES)
+Name = pl.Categorical()
+
+#: Work that occupies an accelerator. `sync` and `device_range` lie on device tracks too but occupy nothing.
+DEVICE_WORK = ("kernel", "memcpy", "memset")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its type, what it means, its unit, and whether it identifies a row (key) or measures it."""
+
+    name: str
+    dtype: pl.DataType
+    doc: str
+    unit: str | None = None
+    key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A named list of columns: the contract between readers, analyses and renderers."""
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    dtypes: Mapping[str, pl.DataType] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtypes", {c.name: c.dtype for c in self.columns})
+
+    def column(self, name: str) -> Column:
+        """The column of that name; KeyError if there is none."""
+        return next(c for c in self.columns if c.name == name)
+
+    def empty(self) -> pl.DataFrame:
+        """A frame of this table without rows."""
+        return pl.DataFrame(schema=dict(self.dtypes))
+
+    def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The frame with exactly this table's columns, in order and type; absent ones become null."""
+        have = frame.schema
+        return frame.select(
+            (pl.col(name) if have[name] == dtype else pl.col(name).cast(dtype))
+            if name in have
+            else pl.lit(None, dtype=dtype).alias(name)
+            for name, dtype in self.dtypes.items()
+        )
+
+
+DEVICES = Table(
+    "devices",
+    "an accelerator, or the host",
+    (
+        Column("device_id", pl.UInt32(), "row number, referred to by tracks and allocations", key=True),
+        Column("type", DeviceType, "cuda, rocm, mlu, npu, xpu, mtia, tpu, cpu"),
+        Column("index", pl.Int32(), "the framework's ordinal, as in cuda:3", key=True),
+        Column("name", pl.String(), "product name"),
+        Column("sm_count", pl.Int32(), "streaming multiprocessors or compute units"),
+        Column("memory_bytes", pl.Int64(), "memory on the device", "bytes"),
+        Column("compute_capability", pl.String(), "architecture version, as in 9.0 or gfx942"),
+    ),
+)
+TRACKS = Table(
+    "tracks",
+    "where spans lie: a thread, a stream, an annotation lane",
+    (
+        Column("track_id", pl.UInt32(), "row number, referred to by spans", key=True),
+        Column("rank", pl.Int32(), "rank of the process in its job"),
+        Column("host", pl.String(), "host name"),
+        Column("pid", pl.Int64(), "process id as recorded; null where the trace gives text"),
+        Column("tid", pl.Int64(), "thread id as recorded; null where the trace gives text"),
+        Column("device_id", pl.UInt32(), "device whose work lies here; null for host tracks"),
+        Column("stream", pl.Int64(), "device stream or queue"),
+        Column("kind", TrackKind, "thread, stream, annotation, async, other"),
+        Column("process", pl.String(), "process name"),
+        Column("label", pl.String(), "thread or lane name"),
+    ),
+)
+SPANS = Table(
+    "spans",
+    "anything with a start and an end, sorted by track, start, longest first",
+    (
+        Column("span_id", pl.UInt32(), "row number, referred to by every side table", key=True),
+        Column("track_id", pl.UInt32(), "track it lies on"),
+        Column("ts_ns", pl.Int64(), "start, from the trace's origin", "ns"),
+        Column("dur_ns", pl.Int64(), "duration", "ns"),
+        Column("name", Name, "name as recorded"),
+        Column("category", Category, "what it is, in stepscope's own closed list"),
+        Column("correlation", pl.Int64(), "id shared by a host call and the device work it queued"),
+        Column("parent_id", pl.UInt32(), "innermost span of the same host thread that was open at its start"),
+        Column("launch_id", pl.UInt32(), "of device work: the host call that queued it"),
+        Column("op_id", pl.UInt32(), "of device work and runtime calls: the innermost framework operator behind it"),
+        Column("step", pl.Int32(), "number of the step it belongs to (device work: the step that queued it)"),
+        Column("flow", pl.Boolean(), "of device work: the trace draws an arrow from a launch to it; null: no arrows"),
+    ),
+)
+OPS = Table(
+    "ops",
+    "side of spans: what a framework operator was called with",
+    (
+        Column("span_id", pl.UInt32(), "the operator's span", key=True),
+        Column("input_shapes", Name, "shapes of all inputs, as compact JSON"),
+        Column("input_types", Name, "element types of all inputs, as compact JSON"),
+        Column("concrete_inputs", Name, "values of scalar inputs, as compact JSON"),
+        Column("sequence", pl.Int64(), "autograd sequence number, shared by a forward and its backward operator"),
+        Column("forward_thread", pl.Int64(), "of backward operators: autograd's number of the forward thread"),
+        Column("external_id", pl.Int64(), "the recorder's id of this call"),
+        Column("stack_id", pl.UInt32(), "call stack it was called from"),
+    ),
+)
+KERNELS = Table(
+    "kernels",
+    "side of spans: launch configuration of a device kernel",
+    (
+        Column("span_id", pl.UInt32(), "the kernel's span", key=True),
+        *(Column(f"grid_{a}", pl.Int32(), f"blocks in {a}") for a in "xyz"),
+        *(Column(f"block_{a}", pl.Int32(), f"threads per block in {a}") for a in "xyz"),
+        Column("registers", pl.Int32(), "registers per thread"),
+        Column("shared_bytes", pl.Int32(), "shared memory per block", "bytes"),
+        Column("blocks_per_sm", pl.Float64(), "blocks per multiprocessor if spread evenly"),
+        Column("warps_per_sm", pl.Float64(), "warps per multiprocessor if spread evenly"),
+        Column("est_occupancy_ratio", pl.Float64(), "occupancy estimated by the recorder", "ratio"),
+        Column("tensor_core", pl.Boolean(), "the name says that it uses matrix units"),
+    ),
+)
+TRANSFERS = Table(
+    "transfers",
+    "side of spans: a copy or a fill",
+    (
+        Column("span_id", pl.UInt32(), "the transfer's span", key=True),
+        Column("bytes", pl.Int64(), "bytes moved", "bytes"),
+        Column("kind", Name, "HtoD, DtoH, DtoD, PtoP, HtoH, memset, unknown"),
+        Column("src", Name, "source memory, as in Pageable, Pinned, Device"),
+        Column("dst", Name, "destination memory"),
+        Column("recorded_bytes_per_s", pl.Float64(), "bandwidth as stated by the recorder", "bytes/s"),
+    ),
+)
+COLLECTIVES = Table(
+    "collectives",
+    "side of spans: a communication among ranks, from its operator or kernel",
+    (
+        Column("span_id", pl.UInt32(), "the operator's or kernel's span", key=True),
+        Column("collective", Name, "as in allreduce, _allgather_base"),
+        Column("dtype", Name, "element type"),
+        Column("in_elements", pl.Int64(), "elements sent in by this rank"),
+        Column("out_elements", pl.Int64(), "elements that this rank gets"),
+        Column("group", Name, "process group"),
+        Column("group_size", pl.Int32(), "ranks in the group"),
+        Column("group_ranks", Name, "ranks in the group, as recorded"),
+        Column("seq", pl.Int64(), "number of the collective within its group, where recorded"),
+    ),
+)
+KERNEL_METRICS = Table(
+    "kernel_metrics",
+    "a hardware counter of one kernel launch or profiled range",
+    (
+        Column("span_id", pl.UInt32(), "the kernel's or range's span", key=True),
+        Column("metric", Name, "the counter's own name", key=True),
+        Column("unit", Name, "its unit, where recorded"),
+        Column("value", pl.Float64(), "its value"),
+    ),
+)
+ALLOCATIONS = Table(
+    "allocations",
+    "an allocate or a free",
+    (
+        Column("ts_ns", pl.Int64(), "when, from the trace's origin", "ns"),
+        Column("track_id", pl.UInt32(), "thread that did it"),
+        Column("device_id", pl.UInt32(), "device whose memory it is", key=True),
+        Column("address", pl.UInt64(), "address of the block"),
+        Column("bytes", pl.Int64(), "size; negative for a free", "bytes"),
+        Column("total_allocated_bytes", pl.Int64(), "held by tensors after it", "bytes"),
+        Column("total_reserved_bytes", pl.Int64(), "held by the allocator after it", "bytes"),
+        Column("op_id", pl.UInt32(), "innermost operator open on that thread"),
+    ),
+)
+COUNTERS = Table(
+    "counters",
+    "a sample of a resource",
+    (
+        Column("ts_ns", pl.Int64(), "when, from the trace's origin", "ns", key=True),
+        Column("device_id", pl.UInt32(), "accelerator it belongs to, where known"),
+        Column("device", Name, "host, cpuN, gpuN, pid:N, a disk, an interface, or the trace's own track", key=True),
+        Column("pid", pl.Int64(), "process it belongs to, where known"),
+        Column("metric", Name, "what was sampled", key=True),
+        Column("unit", Name, "unit of value, where known"),
+        Column("value", pl.Float64(), "the sample"),
+    ),
+)
+STACKS = Table(
+    "stacks",
+    "interned call stacks",
+    (
+        Column("stack_id", pl.UInt32(), "row number", key=True),
+        Column("frames", pl.List(pl.String()), "frames, outermost first"),
+    ),
+)
+STEPS = Table(
+    "steps",
+    "an iteration",
+    (
+        Column("step", pl.Int32(), "its number", key=True),
+        Column("rank", pl.Int32(), "rank that recorded it"),
+        Column("ts_ns", pl.Int64(), "start on the host", "ns"),
+        Column("dur_ns", pl.Int64(), "duration on the host", "ns"),
+        Column("source", pl.Enum(("annotation", "detected")), "where the step's bounds come from"),
+    ),
+)
+ISSUES = Table(
+    "issues",
+    "what a reader dropped, guessed or repaired",
+    (
+        Column("code", pl.String(), "what happened, one word", key=True),
+        Column("severity", Severity, "info, warning, error"),
+        Column("count", pl.Int64(), "how often"),
+        Column("example", pl.String(), "one case in words"),
+    ),
+)
+
+TABLES: Mapping[str, Table] = {
+    t.name: t
+    for t in (
+        DEVICES, TRACKS, SPANS, OPS, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, ALLOCATIONS, COUNTERS, STACKS,
+        STEPS, ISSUES,
+    )
+}  # fmt: skip

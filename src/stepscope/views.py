@@ -1,0 +1,227 @@
+"""One named table out of one trace or many: an analysis' result or a raw table, filtered, grouped, sorted, cut.
+
+A name is that of an analysis, or `trace.X` for table X as the reader made it (just `X` where no analysis is called so).
+Of several traces the results are stacked, with `rank` as first column; where ranks are missing or not unique, `trace`
+(from the file's name) stands there instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import polars.selectors as cs
+
+from stepscope import analyses
+from stepscope.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.schema import ISSUES, TABLES, Column, Table
+from stepscope.trace import Run, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+RAW = "trace."
+RANK = Column("rank", pl.Int32(), "rank of the process in its job", key=True)
+TRACE = Column("trace", pl.String(), "the file that it comes from", key=True)
+ROWS = Column("n_rows", pl.Int64(), "rows that were put together")
+
+_SUFFIXES = re.compile(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
+#: What cannot be added up: points in time, levels, averages, shares.
+_POINT = re.compile(r"^(ts|start|end|first|last)_ns$|^(mean|avg|median|std|p\d+)_|^total_(allocated|reserved)_bytes$")
+_ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
+
+
+def names() -> list[tuple[str, str]]:
+    """Names that `find` knows, each with what it is: 'analysis' or 'table'."""
+    known = analyses.names()
+    raw = [RAW + name if name in known else name for name in TABLES]
+    return [*((name, "analysis") for name in known), *((name, "table") for name in raw)]
+
+
+def find(name: str) -> analyses.Analysis:
+    """The analysis of that name, or one that hands out a raw table as it is. Raises UnknownName."""
+    if name.startswith(RAW) and name.removeprefix(RAW) in TABLES:
+        return _raw(TABLES[name.removeprefix(RAW)])
+    try:
+        return analyses.find(name)
+    except UnknownName:
+        if name in TABLES:
+            return _raw(TABLES[name])
+        raise UnknownName("table", name, [known for known, _ in names()]) from None
+
+
+def collect(
+    source: Trace | Run,
+    analysis: analyses.Analysis,
+    *,
+    where: str | None = None,
+    on_missing: Callable[[str, MissingTable], None],
+    **options: Any,
+) -> tuple[pl.DataFrame, Table]:
+    """The analysis' result for all traces, which are read one at a time, and the schema of its columns.
+
+    `where` is a condition in SQL over the result's columns (and `rank`, `trace`). A trace that lacks what the analysis
+    needs is reported to `on_missing` and left out. Raises MissingTable if all lack it; UnknownName, StepscopeError.
+    """
+    labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
+    parts: list[tuple[int | None, str, pl.DataFrame]] = []
+    missing: list[tuple[str, MissingTable]] = []
+    traces = iter([source]) if isinstance(source, Trace) else iter(source)
+    for label, (rank, result) in zip(labels, _results(traces, analysis, options), strict=True):
+        if isinstance(result, MissingTable):
+            missing.append((label, result))
+        else:
+            parts.append((rank, label, filtered(result, where, rank=rank, trace=label)))
+    if not parts:
+        raise missing[0][1] if missing else StepscopeError("no traces given")
+    for label, error in missing:
+        on_missing(label, error)
+    if len(labels) == 1:
+        return parts[0][2], analysis.output
+    return _stacked(parts, analysis.output)
+
+
+def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFrame:
+    """Rows for which a condition in SQL holds; `extra` are constants that it may name too.
+
+    Raises UnknownName (column), StepscopeError (not a condition).
+    """
+    if where is None:
+        return frame
+    wide = frame.with_columns(pl.lit(v).alias(k) for k, v in extra.items() if k not in frame.columns)
+    try:
+        condition = pl.sql_expr(where)
+        used = condition.meta.root_names()
+        for name in used:
+            if name not in wide.columns:
+                raise UnknownName("column", name, wide.columns)
+        # As text, as LIKE and the like do not work on categories.
+        operands = wide.select(used).with_columns((cs.categorical() | cs.enum()).cast(pl.String)) if used else wide
+        mask = operands.select(keep=condition)["keep"]
+        return frame.filter(mask if mask.len() == frame.height else pl.lit(bool(mask.item())))
+    except (pl.exceptions.PolarsError, ValueError, TypeError) as error:
+        reason = str(error).strip().split("\n")[0]
+        msg = f"not a condition: {where!r} ({reason})"
+        hint = "write a condition in SQL, as in \"total_ns > 1000000 AND name LIKE '%gemm%'\""
+        raise StepscopeError(msg, hint) from None
+
+
+def grouped(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> tuple[pl.DataFrame, Table]:
+    """Rows that agree in `by` put together: counts, durations and bytes are summed, min_ and max_ kept as such.
+
+    What cannot be put together (averages, shares, points in time, texts) is left out; n_rows says how many rows there
+    were. Raises UnknownName (column).
+    """
+    by = [column_named(name, frame.columns) for name in by]
+    numbers = [name for name in frame.select(cs.numeric()).columns if name not in by and name != ROWS.name]
+    folded = {name: expr for name in numbers if (expr := _folded(name)) is not None}
+    result = frame.group_by(by, maintain_order=True).agg(pl.len().cast(pl.Int64).alias(ROWS.name), **folded)
+    summed = next((name for name in folded if _ADDS_UP.search(name)), ROWS.name)
+    result = result.sort(summed, descending=True, nulls_last=True, maintain_order=True)
+    declared = {c.name: c for c in table.columns} | {ROWS.name: ROWS}
+    return result, Table(table.name, table.doc, tuple(declared[c] for c in result.columns if c in declared))
+
+
+def ordered(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> pl.DataFrame:
+    """Sorted by columns: measures from the largest, keys, texts and times of day from the smallest.
+
+    `-column` is from the largest in any case, `+column` from the smallest. Unknown values come last.
+    Raises UnknownName.
+    """
+    if not by:
+        return frame
+    keys = {c.name for c in table.columns if c.key}
+    numbers = set(frame.select(cs.numeric()).columns)
+    exprs, descending = [], []
+    for word in by:
+        name = column_named(word.lstrip("+-"), frame.columns)
+        is_text = isinstance(frame.schema[name], (pl.Categorical, pl.Enum))
+        exprs.append(pl.col(name).cast(pl.String) if is_text else pl.col(name))
+        measure = name in numbers and name not in keys and not _is_point(name)
+        descending.append(word[0] == "-" or (word[0] != "+" and measure))
+    return frame.sort(exprs, descending=descending, nulls_last=True, maintain_order=True)
+
+
+def chosen(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Only these columns, in this order; all if none are named. Raises UnknownName."""
+    return frame.select(column_named(name, frame.columns) for name in columns) if columns else frame
+
+
+def column_named(name: str, columns: Sequence[str]) -> str:
+    """The column of that name, whose unit may be left out: dur for dur_ns. Raises UnknownName (none, or several)."""
+    if name in columns:
+        return name
+    like = [c for c in columns if re.fullmatch(rf"(n_)?{re.escape(name)}(_(ns|bytes|ratio))?", c)]
+    if len(like) != 1:
+        raise UnknownName("column", name, columns)
+    return like[0]
+
+
+def file_labels(paths: Sequence[str]) -> list[str]:
+    """A short name for each file, unique among them: its stem, or as much of its path as tells them apart."""
+    stems = [_stem(PurePath(path).name) for path in paths]
+    if len(set(stems)) == len(stems):
+        return stems
+    shared = os.path.commonpath([PurePath(path).parent for path in paths])
+    labels = [_stem(str(PurePath(path).relative_to(shared)) if shared else path) for path in paths]
+    return labels if len(set(labels)) == len(labels) else list(paths)
+
+
+def _stem(name: str) -> str:
+    return _SUFFIXES.sub("", name) or name
+
+
+def _raw(table: Table) -> analyses.Analysis:
+    # No issues is good news, not a lack of data.
+    always = table is ISSUES
+    inputs, optional = ((), (table,)) if always else ((table,), ())
+    return analyses.Analysis(table.name, table.doc, inputs, table, _as_it_is, optional)
+
+
+def _as_it_is(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame
+
+
+def _results(
+    traces: Iterator[Trace], analysis: analyses.Analysis, options: dict[str, Any]
+) -> Iterator[tuple[int | None, pl.DataFrame | MissingTable]]:
+    """Rank and result of each trace. No trace outlives its turn: only one is in memory at a time."""
+    while (trace := next(traces, None)) is not None:
+        rank = trace.rank
+        result: pl.DataFrame | MissingTable
+        try:
+            result = analysis(trace, **options)
+        except MissingTable as error:
+            result = error.with_traceback(None)  # its frames would keep the trace alive
+        del trace
+        yield rank, result
+
+
+def _stacked(parts: Sequence[tuple[int | None, str, pl.DataFrame]], table: Table) -> tuple[pl.DataFrame, Table]:
+    ranks = [rank for rank, _, _ in parts]
+    by_rank = None not in ranks and len(set(ranks)) == len(ranks)
+    lead = RANK if by_rank else TRACE
+    if by_rank:
+        parts = sorted(parts, key=lambda part: part[0] or 0)
+    frames = []
+    for rank, label, frame in parts:
+        value = pl.lit(rank if by_rank else label, lead.dtype).alias(lead.name)
+        frames.append(frame if lead.name in frame.columns else frame.select(value, pl.all()))
+    frame = pl.concat(frames, how="diagonal_relaxed")
+    declared = {lead.name: lead} | {c.name: c for c in table.columns}
+    return frame.select(lead.name, pl.exclude(lead.name)), Table(table.name, table.doc, tuple(declared.values()))
+
+
+def _is_point(name: str) -> bool:
+    return _POINT.search(name) is not None
+
+
+def _folded(name: str) -> pl.Expr | None:
+    if name.startswith("min_"):
+        return pl.col(name).min()
+    if name.startswith(("max_", "peak_")):
+        return pl.col(name).max()
+    return pl.col(name).sum() if _ADDS_UP.search(name) and not _is_point(name) else None

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import stepscope
+from stepscope.cli import show
+
+
+def spawn(*words, **kwargs):
+    return subprocess.run([sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, check=False, **kwargs)
+
+
+def test_help_needs_nothing_heavy():
+    code = (
+        "import sys; from stepscope.cli import main; main(['--help']); "
+        "print([m for m in ('polars', 'numpy', 'rich', 'msgspec', 'scipy') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "Where the time went" in out
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_importing_the_package_needs_nothing_heavy():
+    code = "import sys, stepscope; dir(stepscope); print([m for m in ('polars', 'numpy', 'typer') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_public_names_are_all_there():
+    assert all(getattr(stepscope, name) is not None for name in stepscope.__all__)
+    assert set(stepscope.__all__) <= set(dir(stepscope))
+    assert stepscope.__version__
+    with pytest.raises(AttributeError, match="no attribute 'bogus'"):
+        _ = stepscope.bogus
+
+
+def test_the_version_is_shown(run):
+    assert run("--version").out == f"stepscope {stepscope.__version__}\n"
+
+
+def test_without_a_verb_it_helps(run):
+    result = run()
+    assert result.code == 2
+    assert "Commands:" in result.err + result.out
+    assert run("bogus").code == 2
+
+
+def test_a_missing_file_is_one_clear_error():
+    result = spawn("show", "spans", "no-such-file.json")
+    assert (result.returncode, result.stdout) == (1, "")
+    first, second = result.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert "no-such-file.json" in first
+    assert second.startswith("hint: ")
+
+
+def test_a_bug_shows_its_traceback(run, paths, monkeypatch):
+    def broken(ctx, table):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(show, "_help", broken)
+    with pytest.raises(ZeroDivisionError):
+        run("show", "--help")
+
+
+def test_an_interrupt_ends_without_a_traceback(run, monkeypatch):
+    def interrupted(ctx, table):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(show, "_help", interrupted)
+    result = run("show", "--help")
+    assert result.code == 130
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals and head(1) are POSIX")
+def test_an_interrupt_from_outside_ends_at_once(tmp_path):
+    fifo = tmp_path / "never.json"
+    os.mkfifo(fifo)
+    with subprocess.Popen(
+        [sys.executable, "-m", "stepscope", "show", "spans", str(fifo)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals and head(1) are POSIX")
+def test_a_closed_pipe_is_quiet():
+    command = f"{sys.executable} -m stepscope tables --format csv | head -c 1"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr) == ("n", "")
+
+
+def test_output_survives_an_ascii_locale():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
+    result = spawn("tables", env=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.isascii()

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import pytest
+
+import stepscope
+from stepscope import api
+from stepscope.reports.model import Finding, Report
+
+
+@pytest.fixture
+def overview(monkeypatch):
+    """A report that tells only which traces it was given."""
+
+    def made(source):
+        ranks = ", ".join(str(trace.rank) for trace in source)
+        return Report(headline=f"ranks {ranks}", findings=(Finding("all of it", value_ns=5.0),))
+
+    module = types.ModuleType("stepscope.reports.overview")
+    module.overview = made
+    monkeypatch.setitem(sys.modules, "stepscope.reports.overview", module)
+
+
+pytestmark = pytest.mark.usefixtures("overview")
+
+
+def test_the_report_goes_to_the_terminal_by_default(run, paths):
+    result = run("report", *paths)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("ranks 0, 1, 10\n\nWhat costs most")
+
+
+def test_python_and_the_command_line_print_the_same(run, paths):
+    report = stepscope.report(api.load_run(paths))
+    assert str(report) + "\n" == run("report", *paths).out
+    assert repr(report) == "Report('ranks 0, 1, 10', 1 findings, 0 tables)"
+
+
+@pytest.mark.parametrize(("suffix", "begins"), [("md", "# stepscope report"), ("json", "{"), ("txt", "ranks 0")])
+def test_a_file_s_suffix_says_how_to_write_it(run, paths, tmp_path, suffix, begins):
+    assert run("report", paths[0], "-o", f"out.{suffix}").out == ""
+    assert (tmp_path / f"out.{suffix}").read_text().startswith(begins)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_format_wins_over_the_suffix(run, paths, tmp_path):
+    run("report", paths[0], "--format", "json", "-o", "out.txt")
+    assert json.loads((tmp_path / "out.txt").read_text())["headline"] == "ranks 0"
+    assert json.loads(run("report", paths[0], "--format", "json", "-o", "-").out)["schema"] == "stepscope.report/1"
+
+
+def test_a_file_is_only_replaced_by_force(run, job, paths, tmp_path):
+    (tmp_path / "out.md").write_text("precious")
+    result = run("report", paths[0], "-o", "out.md")
+    assert (result.code, result.err.splitlines()) == (
+        1, ["error: out.md exists already", "hint: choose another -o FILE, or pass --force to replace it"]
+    )  # fmt: skip
+    assert job.opened == []  # refused before the work
+    assert run("report", paths[0], "-o", "out.md", "--force").code == 0
+    assert (tmp_path / "out.md").read_text().startswith("# stepscope report")
+
+
+def test_formats_for_tables_alone_are_usage_errors(run, paths):
+    result = run("report", paths[0], "--format", "csv")
+    assert result.code == 2
+    assert "a report is not written as csv" in result.err
+
+
+def test_no_path_is_a_usage_error(run):
+    assert run("report").code == 2

@@ -1,0 +1,23 @@
+"""What every test may use: the recorded demo traces, and how hypothesis behaves on a busy machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).parents[1]
+
+# No deadline: the cores that tests run on may be shared, and a slow example is not a wrong one. Where CI is set, the
+# same examples are tried every time, so that a change is not failed by what it did not touch.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(scope="session")
+def examples() -> Path:
+    """The folder of recorded traces: demo-cpu-2ranks (training, Python stacks), demo-cpu-decode (no stacks)."""
+    return ROOT / "examples"

@@ -1,0 +1,128 @@
+"""The docs cannot go stale: generated pages are what the code says now, and nothing that users can name is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from stepscope import analyses, readers, renderers, schema
+from stepscope.cli import _VERBS
+from stepscope.cli._options import options_of
+from stepscope.errors import CorruptInput
+from stepscope.reports.model import Block
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for folder in (ROOT, DOCS, ROOT / "examples") for path in folder.glob("*.md"))
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def load_generator():
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "scripts" / "generate_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+generator = load_generator()
+
+
+def page(name):
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def section(text, heading):
+    """What stands under a heading of the second level."""
+    return text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("name", generator.PAGES)
+def test_generated_pages_are_fresh(name):
+    assert page(name) == generator.PAGES[name](), "run `make docs`"
+
+
+@pytest.mark.parametrize("table", schema.TABLES.values(), ids=lambda t: t.name)
+def test_every_table_and_column_of_a_trace_is_in_the_docs(table):
+    text = section(page("tables.md"), table.name)
+    assert not [c.name for c in table.columns if f"`{c.name}`" not in text or c.doc not in text]
+
+
+@pytest.mark.parametrize("name", analyses.names())
+def test_every_analysis_with_its_columns_and_options_is_in_the_docs(name):
+    found, text = analyses.find(name), section(page("analyses.md"), name)
+    assert not [c.name for c in found.output.columns if f"`{c.name}`" not in text]
+    assert not [o for o in found.options() if f"`--{o.replace('_', '-')}`" not in text]
+
+
+@pytest.mark.parametrize("verb", _VERBS, ids=lambda v: v.__name__.rpartition(".")[2])
+def test_every_verb_is_in_the_docs(verb):
+    assert f"stepscope {verb.__name__.rpartition('.')[2]}" in section(page("cli.md"), verb.__name__.rpartition(".")[2])
+
+
+def test_every_format_is_in_the_docs():
+    text = page("formats.md")
+    assert not [r.name for r in readers.readers() if f"| {r.name} |" not in text]
+    assert not [name for name in renderers._MODULES if f"| {name} |" not in text]
+
+
+def test_the_index_leads_to_every_page():
+    linked = set(LINK.findall(page("README.md")))
+    assert {p.name for p in DOCS.glob("*.md")} - {"README.md"} <= linked
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    targets = [t for t in LINK.findall(path.read_text(encoding="utf-8")) if "://" not in t]
+    assert not [t for t in targets if not (path.parent / t).exists()]
+
+
+def test_check_names_what_is_out_of_date(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(generator, "DOCS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["generate_docs.py", "--check"])
+    assert generator.main() == 1
+    assert "tables.md" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("sys.argv", ["generate_docs.py"])
+    assert generator.main() == 0
+    monkeypatch.setattr("sys.argv", ["generate_docs.py", "--check"])
+    assert generator.main() == 0
+
+
+def examples_in_contributing():
+    """The example files of CONTRIBUTING by their path, as modules' namespaces."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n# src/stepscope/(\S+)\n(.*?)```", text, re.DOTALL)
+    spaces = {path: {"__name__": path} for path, _ in blocks}
+    for path, code in blocks:
+        exec(compile(code, path, "exec", dont_inherit=True), spaces[path])
+    return spaces
+
+
+def test_the_examples_in_contributing_work(tmp_path):
+    spaces = examples_in_contributing()
+    reader, analysis, renderer = (
+        spaces[path][record]
+        for path, record in (
+            ("readers/timings.py", "READER"),
+            ("analyses/categories.py", "ANALYSIS"),
+            ("renderers/tsv.py", "RENDERER"),
+        )
+    )
+    sample = tmp_path / "sample.csv"
+    sample.write_text("name,ts_ns,dur_ns\nb,20,5\na,10,30\nc,11,2\n")
+    assert reader.sniff(str(sample), sample.read_bytes()) == 1
+    trace = reader.read(readers.Source(str(sample)))
+    assert trace.spans["name"].to_list() == ["a", "c", "b"]
+    found = analysis(trace, min_dur_ns=5)
+    assert found.to_dict(as_series=False) == {"category": ["other"], "count": [2], "total_ns": [35]}
+    assert "--min-dur-ns" in options_of(analysis)
+    text = renderer.table(Block("categories", analysis.output, found), renderers.Screen())
+    assert text == "category\tcount\ttotal_ns\nother\t2\t35\n"
+    sample.write_text("name,ts_ns,dur_ns\na,soon,30\n")
+    with pytest.raises(CorruptInput, match=r"sample\.csv"):
+        reader.read(readers.Source(str(sample)))
