@@ -49,6 +49,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 TESTED_ELSEWHERE: dict[str, str] = {
     "__main__.py": "cli/test_main.py",
     "cli/__init__.py": "cli/test_main.py",
+    "readers/_record.py": "readers/test_readers.py",
+    "renderers/_record.py": "renderers/test_renderers.py",
 }
 #: Modules that hold nothing to test.
 EMPTY = ("reports/__init__.py",)

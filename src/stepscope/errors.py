@@ -53,7 +53,9 @@ class MissingTable(StepscopeError):
     """An analysis needs data that this trace does not hold."""
 
     def __init__(self, what: str, *, needed_by: str = "", providers: Sequence[str] = (), hint: str = "") -> None:
-        reason = f"{needed_by} needs {what}, which this trace does not hold" if needed_by else f"no {what} in this trace"
+        reason = (
+            f"{needed_by} needs {what}, which this trace does not hold" if needed_by else f"no {what} in this trace"
+        )
         if not hint and providers:
             hint = f"{what} come from: {', '.join(providers)}"
         super().__init__(reason, hint)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "KERNEL_CLASSES", "is_communication", "is_dataloader", "is_graph_launch", "is_launch_call", "is_sync_call",
+    "KERNEL_CLASSES", "is_collective_library", "is_communication", "is_dataloader", "is_graph_launch", "is_launch_call", "is_sync_call",
     "is_tensor_core", "kernel_class", "map_names", "shorten", "step_number", "transfer_kind",
 ]  # fmt: skip
 
@@ -35,10 +35,17 @@ _CACHED = 1 << 16
 
 _COMMUNICATION = re.compile(
     r"(?:n|r|h|m|x|b|one)ccl|cncl|bkcl|\bccl|^hcom|c10d::|c10d_functional|record_param_comms|^(?:gloo|mpi|ucc|ucx):"
-    r"|nvshmem|rocshmem|symm_mem|deep_ep::(?!\w*layout)|(?:inter|intra)node(?:_ll)?(?:::|\d)|(?:^|_)multimem_|userbuffers"
-    r"|cross_device_reduce|quick_?reduce|lamport|epdispatch|epcombine"
-    r"|(?<!warp)(?<!block)(?<!warp_)(?<!block_)all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all|all2all|collective[_-]permute"
+    r"|nvshmem|rocshmem|symm_mem|deep_ep::(?!\w*layout)|(?:inter|intra)node(?:_ll)?(?:::|\d)|userbuffers"
+    r"|(?<![a-z])multimem_|cross_device_reduce|quick_?reduce|lamport|epdispatch|epcombine"
+    r"|(?<!warp)(?<!block)(?<!warp_)(?<!block_)all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all"
+    r"|all2all|collective[_-]permute"
     r"|^%?(?:send|recv)(?:-start|-done)?(?:\.\d+)?$"
+)
+#: The narrower set that other tools count (TraceLens: nccl, rccl, cross_device_reduce), with the vendors that they do
+#: not know and XLA's own collectives.
+_LIBRARY = re.compile(
+    r"nccl|rccl|hccl|cncl|mccl|xccl|bkcl|oneccl|^hcom|cross_device_reduce"
+    r"|^%?(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start|-done)?(?:\.\d+)?$"
 )
 #: Kernels that Inductor wrote: their names list the operators fused into them, so a collective's name there is a guest.
 _INDUCTOR = re.compile(r"^triton_(?:poi|red|per|tem|for|mix|unk|split_scan)_fused")
@@ -122,6 +129,15 @@ def is_communication(name: str) -> bool:
     """
     lower = name.lower()
     return _COMMUNICATION.search(lower) is not None and _GUEST.search(lower) is None
+
+
+def is_collective_library(name: str) -> bool:
+    """Whether a kernel is one of a collective library: NCCL and its kin, vLLM's cross_device_reduce, XLA's collectives.
+
+    Narrower than `is_communication`, which also knows kernels that talk to other ranks by themselves.
+    """
+    lower = name.lower()
+    return _LIBRARY.search(lower) is not None and _GUEST.search(lower) is None
 
 
 #: CANN names a kernel by where it comes from: a path of scopes, or the operator, its implementation and the kernel.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "UNKNOWN", "count", "duration", "number", "parse", "parse_duration", "parse_size", "percent", "rate", "render",
+    "UNKNOWN", "count", "duration", "number", "parse_duration", "parse_size", "percent", "rate", "render",
     "size",
 ]  # fmt: skip
 
@@ -40,12 +40,10 @@ def duration(ns: float | None) -> str:
     if _significant(ns / _SECOND_NS) < 60:
         return sign + _scaled(ns, _TIME_NS)
     seconds = ns / _SECOND_NS
-    for (big, big_s), (small, small_s) in pairwise(_LONG_TIME_S):
-        n_small = round(seconds / small_s)
-        if n_small * small_s >= big_s:
-            whole, rest = divmod(n_small, big_s // small_s)
-            return f"{sign}{whole:,} {big} {rest} {small}"
-    raise AssertionError(ns)  # 60 s and more have a minute
+    steps = pairwise(_LONG_TIME_S)
+    (big, big_s), (small, small_s) = next(s for s in steps if round(seconds / s[1][1]) * s[1][1] >= s[0][1])
+    whole, rest = divmod(round(seconds / small_s), big_s // small_s)
+    return f"{sign}{whole:,} {big} {rest} {small}"
 
 
 def size(n_bytes: float | None) -> str:
@@ -82,7 +80,7 @@ def number(value: float | None) -> str:
         return _special(value)
     if isinstance(value, int) or abs(value) >= 999.5:
         return f"{round(value):,}"
-    rounded = _significant(value)
+    rounded = _significant(value) + 0.0  # -0.0 becomes 0.0
     return f"{rounded:.3g}" if 0 < abs(rounded) < 0.001 else _trimmed(f"{rounded:.5f}")
 
 
@@ -127,16 +125,9 @@ def parse_duration(text: str) -> int:
     while (match := _QUANTITY.match(text, end)) and match.group(2) in _TIME_FACTOR:
         total += Decimal(match.group(1)) * _TIME_FACTOR[match.group(2)]
         end = match.end()
-    if end < len(text) and text.strip() != "0":
-        raise _unreadable("duration", text, hint)
-    if not text:
+    if not text or (end < len(text) and text.strip() != "0"):
         raise _unreadable("duration", text, hint)
     return _whole(total, "duration", text)
-
-
-def parse(text: str, unit: str) -> int:
-    """The reverse of `render` for the units 'bytes' and 'ns'. Raises StepscopeError."""
-    return parse_size(text) if unit == "bytes" else parse_duration(text)
 
 
 def _whole(value: Decimal, what: str, text: str | int) -> int:
@@ -167,15 +158,11 @@ def _prefixed(value: float | None, steps: tuple[tuple[str, int], ...]) -> str:
 
 
 def _scaled(value: float, steps: tuple[tuple[str, int], ...]) -> str:
-    """The value in the largest unit in which it is at least 1 once rounded."""
+    """The value in the largest unit in which it is at least 1 once rounded: 999.9 µs is 1 ms."""
     if value == 0:
         return "0"
     unit, factor = next(((u, f) for u, f in reversed(steps) if _significant(value / f) >= 1), steps[0])
-    rounded = _significant(value / factor)
-    following = steps[steps.index((unit, factor)) + 1 :]
-    if following and rounded * factor >= following[0][1]:  # 999.9 µs is 1 ms
-        unit, rounded = following[0][0], 1
-    return f"{number(rounded)} {unit}"
+    return f"{number(_significant(value / factor))} {unit}"
 
 
 def _significant(value: float) -> float:

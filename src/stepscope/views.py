@@ -93,20 +93,25 @@ def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFra
         return frame
     wide = frame.with_columns(pl.lit(v).alias(k) for k, v in extra.items() if k not in frame.columns)
     try:
-        condition = pl.sql_expr(where)
-        used = condition.meta.root_names()
-        for name in used:
-            if name not in wide.columns:
-                raise UnknownName("column", name, wide.columns)
-        # As text, as LIKE and the like do not work on categories.
-        operands = wide.select(used).with_columns((cs.categorical() | cs.enum()).cast(pl.String)) if used else wide
-        mask = operands.select(keep=condition)["keep"]
-        return frame.filter(mask if mask.len() == frame.height else pl.lit(bool(mask.item())))
+        mask = _truth(wide, pl.sql_expr(where))
+        if mask.dtype == pl.Boolean:
+            return frame.filter(mask if mask.len() == frame.height else pl.lit(bool(mask.item())))
+        reason = f"it gives {mask.dtype}, not true or false"
     except (pl.exceptions.PolarsError, ValueError, TypeError) as error:
         reason = str(error).strip().split("\n")[0]
-        msg = f"not a condition: {where!r} ({reason})"
-        hint = "write a condition in SQL, as in \"total_ns > 1000000 AND name LIKE '%gemm%'\""
-        raise StepscopeError(msg, hint) from None
+    hint = "write a condition in SQL, as in \"total_ns > 1000000 AND name LIKE '%gemm%'\""
+    raise StepscopeError(f"not a condition: {where!r} ({reason})", hint)
+
+
+def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series:
+    """The condition's value for each row, or a single one if it looks at none."""
+    used = condition.meta.root_names()
+    for name in used:
+        if name not in frame.columns:
+            raise UnknownName("column", name, frame.columns)
+    # As text, as LIKE and the like do not work on categories.
+    operands = frame.select(used).with_columns((cs.categorical() | cs.enum()).cast(pl.String)) if used else frame
+    return operands.select(keep=condition)["keep"]
 
 
 def grouped(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> tuple[pl.DataFrame, Table]:
@@ -119,8 +124,9 @@ def grouped(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> tuple[pl.Da
     numbers = [name for name in frame.select(cs.numeric()).columns if name not in by and name != ROWS.name]
     folded = {name: expr for name in numbers if (expr := _folded(name)) is not None}
     result = frame.group_by(by, maintain_order=True).agg(pl.len().cast(pl.Int64).alias(ROWS.name), **folded)
-    summed = next((name for name in folded if _ADDS_UP.search(name)), ROWS.name)
-    result = result.sort(summed, descending=True, nulls_last=True, maintain_order=True)
+    summed = [name for name in folded if _ADDS_UP.search(name)]
+    summed = [*(name for name in summed if name.endswith(("_ns", "bytes"))), *summed, ROWS.name]
+    result = result.sort(summed[0], descending=True, nulls_last=True, maintain_order=True)
     declared = {c.name: c for c in table.columns} | {ROWS.name: ROWS}
     return result, Table(table.name, table.doc, tuple(declared[c] for c in result.columns if c in declared))
 

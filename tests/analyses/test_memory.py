@@ -90,12 +90,17 @@ def test_operators_are_charged_for_what_they_still_hold_at_the_peak() -> None:
         ("aten::relu", 60, 60, 60, 1, 0),
         (None, 0, 5, 5, 1, 0),
     ]
-    assert ANALYSIS(trace, by="module").select("module", "at_peak_bytes").rows() == [("nn.Module: Linear_0", 100), (None, 60)]
+    assert ANALYSIS(trace, by="module").select("module", "at_peak_bytes").rows() == [
+        ("nn.Module: Linear_0", 100),
+        (None, 60),
+    ]
     assert ANALYSIS(trace, by="stack").select("name", "stack").rows()[0] == ("aten::addmm", "train;forward")
 
 
 def test_a_block_freed_in_the_same_nanosecond_as_the_peak_is_judged_by_order() -> None:
-    got = ANALYSIS(trace_of((1, GPU, 1, 10, None, None), (1, GPU, 2, 5, None, None), (1, GPU, 1, -10, None, None)), by="operator")
+    got = ANALYSIS(
+        trace_of((1, GPU, 1, 10, None, None), (1, GPU, 2, 5, None, None), (1, GPU, 1, -10, None, None)), by="operator"
+    )
     assert got["at_peak_bytes"].to_list() == [15]
 
 

@@ -100,9 +100,7 @@ def test_a_parent_that_starts_with_its_child_does_not_lend_it_its_device_work() 
 
 
 def test_without_device_work_its_columns_are_null_and_shares_are_of_host_time() -> None:
-    got = operators(
-        spans_of((0, 0, 30, "a", "operator", None), (0, 40, 10, "b", "operator", None)), NO_OPS, NO_STACKS
-    )
+    got = operators(spans_of((0, 0, 30, "a", "operator", None), (0, 40, 10, "b", "operator", None)), NO_OPS, NO_STACKS)
     assert got["device_self_ns"].null_count() == got["n_kernels"].null_count() == 2
     assert got.select("name", "share_ratio").rows() == [("a", 0.75), ("b", 0.25)]
 
@@ -127,7 +125,7 @@ def test_what_is_missing_is_named() -> None:
     with pytest.raises(MissingTable, match="operators' shapes") as caught:
         ANALYSIS(trace, by="shape")
     assert "record_shapes" in caught.value.hint
-    with pytest.raises(MissingTable, match="with_stack|stacks"):
+    with pytest.raises(MissingTable, match="operators' stacks"):
         ANALYSIS(trace, by="stack")
     with pytest.raises(MissingTable, match="needs operators"):
         ANALYSIS(trace.with_tables(spans=TRAINING.filter(pl.col("category") == "kernel")))

@@ -14,7 +14,9 @@ def spans_of(*rows: tuple[int, int, int, str, str, int | None]) -> pl.DataFrame:
     return SPANS.conform(pl.DataFrame(rows, schema=columns, orient="row").with_row_index("span_id"))
 
 
-def softmax(track: int, at: int, first: int, kernels: tuple[str, ...]) -> list[tuple[int, int, int, str, str, int | None]]:
+def softmax(
+    track: int, at: int, first: int, kernels: tuple[str, ...]
+) -> list[tuple[int, int, int, str, str, int | None]]:
     """A matching call at `at` (row `first`) with an inner one; its kernels, the last of the outer call."""
     outer = [(track, at, 50, "aten::softmax", "operator", None), (track, at + 5, 20, "aten::exp", "operator", None)]
     owners = [first + 1] * (len(kernels) - 1) + [first]

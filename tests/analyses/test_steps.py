@@ -93,14 +93,19 @@ def test_the_result_has_the_declared_columns() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 1), st.integers(0, 30), st.integers(0, 12), st.sampled_from(["operator", "dataloader", "python"])
+            st.integers(0, 1),
+            st.integers(0, 30),
+            st.integers(0, 12),
+            st.sampled_from(["operator", "dataloader", "python"]),
         ),
         max_size=12,
     ),
     st.integers(0, 30),
     st.integers(0, 20),
 )
-def test_host_time_equals_counting_each_nanosecond(host: list[tuple[int, int, int, str]], low: int, length: int) -> None:
+def test_host_time_equals_counting_each_nanosecond(
+    host: list[tuple[int, int, int, str]], low: int, length: int
+) -> None:
     spans = spans_of(*((track, ts, dur, "x", category, None) for track, ts, dur, category in host))
     window = set(range(low, low + length))
 

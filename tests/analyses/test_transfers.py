@@ -40,6 +40,12 @@ def test_bandwidth_is_bytes_by_time_of_transfers_that_have_both() -> None:
     assert got["share_ratio"] == 0.8
 
 
+def test_a_recorded_rate_is_preferred_for_single_transfers() -> None:
+    recorded = SIZES.with_columns(recorded_bytes_per_s=pl.Series([5e9, None, 7e9, None, 0.0]))
+    got = transfers(SPANS_6, recorded).row(0, named=True)
+    assert (got["min_bytes_per_s"], got["max_bytes_per_s"], got["bytes_per_s"]) == pytest.approx((3e9, 7e9, 2.5e9))
+
+
 def test_unknown_sizes_stay_unknown() -> None:
     got = transfers(SPANS_6, SIZES).row(by_predicate=pl.col("kind") == "DtoH", named=True)
     assert (got["bytes"], got["bytes_per_s"], got["max_bytes_per_s"], got["total_ns"]) == (None, None, None, 500)

@@ -70,7 +70,9 @@ def test_without_device_work_its_time_is_unknown() -> None:
 
 
 def test_no_ranges_says_how_to_name_some() -> None:
-    trace = Trace(Meta("x", "kineto"), {"spans": TWO_FORWARDS.filter(pl.col("category") == "kernel"), "tracks": TRACKS_OF_ALL})
+    trace = Trace(
+        Meta("x", "kineto"), {"spans": TWO_FORWARDS.filter(pl.col("category") == "kernel"), "tracks": TRACKS_OF_ALL}
+    )
     with pytest.raises(MissingTable) as caught:
         ANALYSIS(trace)
     assert "record_function" in caught.value.hint

@@ -15,7 +15,11 @@ from stepscope.errors import StepscopeError
 from stepscope.schema import ISSUES, SPANS, TRACKS
 from stepscope.trace import Meta, Trace
 
-KERNELS = [("gemm<float>", "kernel", 100, 40), ("[bold]evil\x1b[31m\nname|`x`", "kernel", 150, 5), ("copy", "memcpy", 160, 10)]
+KERNELS = [
+    ("gemm<float>", "kernel", 100, 40),
+    ("[bold]evil\x1b[31m\nname|`x`", "kernel", 150, 5),
+    ("copy", "memcpy", 160, 10),
+]
 
 
 def trace(path: str, rank: int | None, scale: int = 1, *, issues: int = 0) -> Trace:

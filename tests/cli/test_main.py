@@ -13,7 +13,9 @@ from stepscope.cli import show
 
 
 def spawn(*words, **kwargs):
-    return subprocess.run([sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, check=False, **kwargs)
+    return subprocess.run(
+        [sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, check=False, **kwargs
+    )
 
 
 def test_help_needs_nothing_heavy():
@@ -24,19 +26,6 @@ def test_help_needs_nothing_heavy():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "Where the time went" in out
     assert out.splitlines()[-1] == "[]"
-
-
-def test_importing_the_package_needs_nothing_heavy():
-    code = "import sys, stepscope; dir(stepscope); print([m for m in ('polars', 'numpy', 'typer') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def test_public_names_are_all_there():
-    assert all(getattr(stepscope, name) is not None for name in stepscope.__all__)
-    assert set(stepscope.__all__) <= set(dir(stepscope))
-    assert stepscope.__version__
-    with pytest.raises(AttributeError, match="no attribute 'bogus'"):
-        _ = stepscope.bogus
 
 
 def test_the_version_is_shown(run):
@@ -59,8 +48,8 @@ def test_a_missing_file_is_one_clear_error():
     assert second.startswith("hint: ")
 
 
-def test_a_bug_shows_its_traceback(run, paths, monkeypatch):
-    def broken(ctx, table):
+def test_a_bug_shows_its_traceback(run, monkeypatch):
+    def broken(*_):
         raise ZeroDivisionError
 
     monkeypatch.setattr(show, "_help", broken)
@@ -69,7 +58,7 @@ def test_a_bug_shows_its_traceback(run, paths, monkeypatch):
 
 
 def test_an_interrupt_ends_without_a_traceback(run, monkeypatch):
-    def interrupted(ctx, table):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(show, "_help", interrupted)
@@ -85,9 +74,12 @@ def test_an_interrupt_from_outside_ends_at_once(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-m", "stepscope", "show", "spans", str(fifo)], stderr=subprocess.PIPE, text=True
     ) as process:
-        time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        try:
+            time.sleep(2.0)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
 

@@ -32,7 +32,18 @@ ANALYSIS = Analysis("answer", "an answer", (SPANS,), SPANS, answer)
 
 
 def test_words_become_typed_options_and_paths():
-    words = ["a.json", "--min-gap-ns", "5", "--share=0.5", "--by", "stream", "--linked-only", "--no-merge", "-", "b.json"]
+    words = [
+        "a.json",
+        "--min-gap-ns",
+        "5",
+        "--share=0.5",
+        "--by",
+        "stream",
+        "--linked-only",
+        "--no-merge",
+        "-",
+        "b.json",
+    ]
     assert parsed(ANALYSIS, words) == (
         ["a.json", "-", "b.json"],
         {"min_gap_ns": 5, "share": 0.5, "by": "stream", "linked_only": True, "merge": False},

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import io
 import os
 import stat
@@ -100,8 +99,16 @@ def test_a_file_that_came_up_meanwhile_is_kept(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
 
 
+def test_a_link_stays_a_link(tmp_path):
+    target, link = tmp_path / "out.txt", tmp_path / "link.txt"
+    target.write_text("old")
+    link.symlink_to(target)
+    _output.emit("new", str(link), force=True)
+    assert (link.is_symlink(), target.read_text()) == (True, "new")
+
+
 def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
-    def full(self, target):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(_output.Path, "replace", full)
@@ -110,7 +117,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_pipe_or_device_is_written_to_and_not_replaced(tmp_path):
+def test_a_pipe_or_device_is_written_to_and_not_replaced():
     _output.emit("gone", os.devnull)
     assert not os.path.isfile(os.devnull)  # noqa: PTH113
 
@@ -125,7 +132,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(monkeypatch, tmp_path):
     class Closed(io.StringIO):
         encoding = "utf-8"
 
-        def write(self, text):
+        def write(self, _):
             raise BrokenPipeError
 
         def fileno(self):
@@ -139,14 +146,3 @@ def test_a_reader_that_has_seen_enough_is_no_error(monkeypatch, tmp_path):
     _output.complain("error: nobody reads this")
     os.close(spare)
     assert caught.value.exit_code == 0
-
-
-def test_collection_is_off_within_and_as_before_after():
-    with _output.without_collecting():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.disable()
-    with _output.without_collecting():
-        pass
-    assert not gc.isenabled()
-    gc.enable()

@@ -16,22 +16,27 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def terminal(monkeypatch):
-    fake = Terminal()
-    monkeypatch.setattr(sys, "stderr", fake)
-    monkeypatch.setattr(_progress, "_EVERY_S", 0.0)
-    return fake
+    def made():  # within the test, as pytest sets its own stderr after the fixtures
+        fake = Terminal()
+        monkeypatch.setattr(sys, "stderr", fake)
+        monkeypatch.setattr(_progress, "_EVERY_S", 0.0)
+        return fake
+
+    return made
 
 
 def test_nothing_is_told_where_nobody_looks(terminal, monkeypatch):
+    stream = terminal()
     with progress(["a"], wanted=False) as tell:
         assert tell is None
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with progress(["a"], wanted=True) as tell:
         assert tell is None
-    assert terminal.getvalue() == ""
+    assert stream.getvalue() == ""
 
 
 def test_the_share_of_bytes_read_is_drawn_and_wiped(terminal, tmp_path):
+    stream = terminal()
     paths = [str(tmp_path / name) for name in ("a", "b")]
     for path in paths:
         (tmp_path / path).write_bytes(b"x" * 100)
@@ -40,7 +45,7 @@ def test_the_share_of_bytes_read_is_drawn_and_wiped(terminal, tmp_path):
         tell(paths[0], 90)
         tell(paths[1], 50)
         tell("elsewhere", 500)
-    drawn = [frame.split("\x1b")[0] for frame in terminal.getvalue().split("\r")[1:]]
+    drawn = [frame.split("\x1b")[0] for frame in stream.getvalue().split("\r")[1:]]
     assert [line.split("] ")[1].strip() for line in drawn[:-1]] == [
         "25%  file 1 of 2", "45%  file 1 of 2", "75%  file 2 of 2", "100%  file 3 of 2"
     ]  # fmt: skip
@@ -48,6 +53,7 @@ def test_the_share_of_bytes_read_is_drawn_and_wiped(terminal, tmp_path):
 
 
 def test_files_of_unknown_size_do_not_fail(terminal):
+    stream = terminal()
     with progress(["archive.zip!member"], wanted=True) as tell:
         tell("archive.zip!member", 5)
-    assert "100%" in terminal.getvalue()
+    assert "100%" in stream.getvalue()

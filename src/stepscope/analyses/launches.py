@@ -170,19 +170,23 @@ def _unlinked(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 
 def _waits(work: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """One row per call and stream: queued (when the call started) and start (of its first work there)."""
-    waits = work.group_by(*QUEUE, "launch_id", maintain_order=True).agg(start=pl.col("ts_ns").min())
-    called = of_spans(spans, waits["launch_id"], "ts_ns")
-    return waits.with_columns(queued=pl.min_horizontal(called, "start"))  # the two clocks may disagree by a little
+    first = work.sort("ts_ns").unique(["track_id", "launch_id"], keep="first", maintain_order=True)
+    called = of_spans(spans, first["launch_id"], "ts_ns")
+    # The clocks of host and device may disagree by a little.
+    return first.select(*QUEUE, "track_id", start="ts_ns").with_columns(queued=pl.min_horizontal(called, "start"))
 
 
 def _lengths(waits: pl.DataFrame) -> pl.DataFrame:
     changes = [
-        waits.select(*QUEUE, ts_ns="queued", change=pl.lit(1, pl.Int64)),
-        waits.select(*QUEUE, ts_ns="start", change=pl.lit(-1, pl.Int64)),
+        waits.select("track_id", ts_ns="queued", change=pl.lit(1, pl.Int64)),
+        waits.select("track_id", ts_ns="start", change=pl.lit(-1, pl.Int64)),
     ]
-    at_once = pl.concat(changes).group_by(*QUEUE, "ts_ns").agg(pl.col("change").sum())
-    length = pl.col("change").cum_sum().over(QUEUE)
-    return at_once.sort(*QUEUE, "ts_ns", nulls_last=True).select(*QUEUE, "ts_ns", queue_length=length)
+    steps = pl.concat(changes).sort("track_id", "ts_ns")
+    steps = steps.with_columns(queue_length=pl.col("change").cum_sum().over("track_id"))
+    last = (pl.col("ts_ns") != pl.col("ts_ns").shift(-1)) | (pl.col("track_id") != pl.col("track_id").shift(-1))
+    where = waits.select(*QUEUE, "track_id").unique("track_id").sort(*QUEUE, nulls_last=True)
+    steps = steps.filter(last.fill_null(value=True)).drop("change")
+    return where.join(steps, on="track_id", how="left", maintain_order="left_right").drop("track_id")
 
 
 def _queues(waits: pl.DataFrame, full_queue: int) -> pl.DataFrame:

@@ -63,6 +63,7 @@ def memory(
     allocated before the recording belong to no operator: `peak_allocated_bytes` may exceed the sum of `at_peak_bytes`.
 
     Units: bytes; ns.
+    Source: the allocator's own totals and events, as PyTorch records them with profile_memory=True.
     Raises UnknownName (by).
     """
     if by not in _WAYS:
@@ -101,7 +102,9 @@ def device_memory(allocations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFram
     ends = at.join_asof(levels, on="ts_ns", by="device_id", check_sortedness=False)  # both are sorted above
     growth = ends.group_by("device_id").agg(growth_bytes_per_step=pl.col("allocated_bytes").diff().median())
     inside = found.select("device_id", "peak_ts_ns").sort("peak_ts_ns")
-    inside = inside.join_asof(bounds, left_on="peak_ts_ns", right_on="ts_ns").filter(pl.col("peak_ts_ns") < pl.col("end"))
+    inside = inside.join_asof(bounds, left_on="peak_ts_ns", right_on="ts_ns").filter(
+        pl.col("peak_ts_ns") < pl.col("end")
+    )
     peak = inside.select("device_id", peak_step="step")
     return found.join(growth, on="device_id", how="left").join(peak, on="device_id", how="left")
 

@@ -32,7 +32,9 @@ OPERATORS = Table(
         Column("host_self_ns", pl.Int64(), "host time less that of operators and runtime calls inside it", "ns"),
         Column("host_total_ns", pl.Int64(), "host time from call to return, recursion counted once", "ns"),
         Column("host_mean_ns", pl.Float64(), "mean host time of a call", "ns"),
-        Column("share_ratio", pl.Float64(), "its own part of all device work; without any, of operators' time", "ratio"),
+        Column(
+            "share_ratio", pl.Float64(), "its own part of all device work; without any, of operators' time", "ratio"
+        ),
     ),
 )
 
@@ -58,39 +60,53 @@ def operators(
     calls = np.flatnonzero(is_operator)
     if calls.size == 0:
         raise MissingTable("operators", needed_by="operators", hint="record the host side too: ProfilerActivity.CPU")
-    work = spans.filter(pl.col("category").is_in(DEVICE_WORK)).select("dur_ns", "category", "op_id")
-    rows = spans.select("track_id", "ts_ns", "dur_ns", "name").filter(pl.Series(is_operator))
-    rows = rows.with_columns(_key(ops, calls, by), pl.Series("host", _host_self(spans, is_operator)))
-    outermost = _outermost(rows)
+    found, group = _groups(spans["name"], ops, calls, by)
+    work = spans.select("dur_ns", "category", "op_id").filter(spans["category"].is_in(DEVICE_WORK))
+    tracks, starts, durations = (spans[c].to_numpy()[calls] for c in ("track_id", "ts_ns", "dur_ns"))
+    outermost = _outermost(tracks, starts, starts + durations, group)
     sums = {
-        "host_self_ns": pl.col("host").sum(),
-        "host_total_ns": pl.col("dur_ns").filter("outermost").sum(),
-        "host_mean_ns": pl.col("dur_ns").mean(),
+        "host_self_ns": _host_self(spans, is_operator),
+        "host_total_ns": durations * outermost,
+        "host_ns": durations,
     }
     if not work.is_empty():
         own, n_kernels = _device_self(work, spans.height, calls)
-        rows = rows.with_columns(device=own, kernels=n_kernels, below=_device_total(rows, own, outermost))
-        sums |= {
-            "device_self_ns": pl.col("device").sum(),
-            "device_total_ns": pl.col("below").sum(),
-            "n_kernels": pl.col("kernels").sum(),
-        }
-    rows = rows.with_columns(outermost=outermost)
-    found = rows.group_by("name", "key").agg(pl.len().cast(pl.Int64).alias("calls"), **sums)
+        total = _device_total(tracks, starts, starts + durations, own, np.flatnonzero(outermost))
+        sums |= {"device_self_ns": own, "device_total_ns": total, "n_kernels": n_kernels}
+    # Sums of whole nanoseconds are exact in a double up to 104 days.
+    columns = {c: np.bincount(group, values, minlength=found.height).astype(np.int64) for c, values in sums.items()}
+    found = found.with_columns(calls=np.bincount(group, minlength=found.height), **columns)
     return _named(found, stacks, by, int(work["dur_ns"].sum()))
 
 
-def _key(ops: pl.DataFrame, calls: Ints, by: str) -> pl.Series:
-    """What tells calls of one operator apart, a value per call: shapes, a stack's id, or nothing."""
+def _groups(names: pl.Series, ops: pl.DataFrame, calls: Ints, by: str) -> tuple[pl.DataFrame, Ints]:
+    """The result's rows by their keys (name, key), and for each call which of them it belongs to."""
+    of_call = names.to_physical().to_numpy()[calls]
+    distinct = names.unique()
+    codes = distinct.to_physical().to_numpy()
+    used = np.zeros(int(codes.max()) + 1, np.bool_)
+    used[of_call] = True
+    rows = pl.DataFrame({"name": distinct}).filter(pl.Series(used[codes]))
+    position = np.zeros(used.size, np.int64)
+    position[rows["name"].to_physical().to_numpy()] = np.arange(rows.height)
+    group = position[of_call]
     if by == "name":
-        return pl.Series("key", [None], dtype=pl.Null).new_from_index(0, calls.size)
+        return rows, group
+    keys = pl.DataFrame({"group": group, "key": _key(ops, calls, by)})
+    pairs = keys.unique(maintain_order=True).with_row_index("pair")
+    group = keys.join(pairs, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")["pair"].to_numpy()
+    return pairs.select(rows["name"].gather(pairs["group"]), "key"), group.astype(np.int64)
+
+
+def _key(ops: pl.DataFrame, calls: Ints, by: str) -> pl.Series:
+    """What tells calls of one operator apart, a value per call: its inputs' shapes or its stack's id."""
     column = "input_shapes" if by == "shape" else "stack_id"
     known = ops.select("span_id", column).drop_nulls()
     if known.is_empty():
         how = "record_shapes=True" if by == "shape" else "with_stack=True"
         raise MissingTable(f"operators' {by}s", needed_by=f"operators by {by}", hint=f"record with {how}")
     wanted = pl.DataFrame({"span_id": calls.astype(np.uint32)})
-    return wanted.join(known, on="span_id", how="left", maintain_order="left")[column].alias("key")
+    return wanted.join(known, on="span_id", how="left", maintain_order="left")[column]
 
 
 def _host_self(spans: pl.DataFrame, is_operator: NDArray[np.bool_]) -> Ints:
@@ -116,33 +132,30 @@ def _device_self(work: pl.DataFrame, n_spans: int, calls: Ints) -> tuple[Ints, I
     return own.astype(np.int64), n_kernels.astype(np.int64)
 
 
-def _outermost(rows: pl.DataFrame) -> NDArray[np.bool_]:
+def _outermost(tracks: NDArray[np.uint32], starts: Ints, ends: Ints, group: Ints) -> NDArray[np.bool_]:
     """Whether each call lies in no other call of its row of the result on its thread."""
-    groups = rows.select(pl.struct("track_id", "name", "key").rank("dense")).to_series().to_numpy()
-    small = groups.max(initial=0) < 1 << 16  # two-byte keys are sorted by counting
-    order = np.argsort(groups.astype(np.uint16) if small else groups, kind="stable")
-    starts = rows["ts_ns"].to_numpy()[order]
-    ends = starts + rows["dur_ns"].to_numpy()[order]
-    out = np.empty(rows.height, np.bool_)
-    out[order] = enclosing(starts, ends, groups[order].astype(np.int64)) < 0
+    lanes = group * (int(tracks.max()) + 1) + tracks
+    small = int(lanes.max()) < 1 << 16  # two-byte keys are sorted by counting
+    order = np.argsort(lanes.astype(np.uint16) if small else lanes, kind="stable")
+    out = np.empty(lanes.size, np.bool_)
+    out[order] = enclosing(starts[order], ends[order], lanes[order]) < 0
     return out
 
 
-def _device_total(rows: pl.DataFrame, own: Ints, wanted: NDArray[np.bool_]) -> Ints:
+def _device_total(tracks: NDArray[np.uint32], starts: Ints, ends: Ints, own: Ints, wanted: Ints) -> Ints:
     """Device work of each wanted call and of those that start within it on its track; 0 for the others."""
-    starts = rows["ts_ns"].to_numpy()
-    at = np.flatnonzero(wanted)
-    after = ends_of(rows["track_id"].to_numpy(), starts, starts + rows["dur_ns"].to_numpy(), at)
     before = np.concatenate(([0], np.cumsum(own)))
-    total = np.zeros(rows.height, np.int64)
-    total[at] = before[after] - before[at]
+    total = np.zeros(own.size, np.int64)
+    total[wanted] = before[ends_of(tracks, starts, ends, wanted)] - before[wanted]
     return total
 
 
 def _named(found: pl.DataFrame, stacks: pl.DataFrame, by: str, work_ns: int) -> pl.DataFrame:
     rank = "device_self_ns" if "device_self_ns" in found.columns else "host_self_ns"
     whole = work_ns if rank == "device_self_ns" else found[rank].sum()
-    found = found.with_columns(share_ratio=pl.col(rank) / whole if whole else None)
+    found = found.with_columns(
+        share_ratio=pl.col(rank) / whole if whole else None, host_mean_ns=pl.col("host_ns") / pl.col("calls")
+    )
     if by == "stack":
         text = stacks.select("stack_id", stack=pl.col("frames").list.join(";"))
         found = found.join(text, left_on="key", right_on="stack_id", how="left")

@@ -42,7 +42,7 @@ def overlap(
     *,
     by: By = "rank",
     linked_only: bool = False,
-    communication: str | None = None,
+    communication: str = "library",
 ) -> pl.DataFrame:
     """How much of the communication runs while something computes, by rank, device or communication kernel.
 

@@ -41,7 +41,7 @@ def sequences(spans: pl.DataFrame, *, operator: str = "aten::", min_kernels: int
         raise StepscopeError(f"min_kernels is {min_kernels}, a pattern has at least 1 kernel")
     distinct = spans["name"].unique().cast(pl.String)
     matching = distinct.filter(distinct.str.contains(operator, literal=True).fill_null(value=False))
-    is_match = (spans["category"] == "operator") & spans["name"].is_in(matching.cast(spans["name"].dtype))
+    is_match = (spans["category"] == "operator") & spans["name"].is_in(matching.cast(spans["name"].dtype).implode())
     calls = spans.filter(is_match)
     starts = calls["ts_ns"].to_numpy()
     ends = starts + calls["dur_ns"].to_numpy()

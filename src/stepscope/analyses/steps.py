@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ANALYSIS", "STEPS", "host_time", "joined", "open_time", "require_steps", "steps", "with_windows"]
 
+_CHUNK = 1 << 17  # rows looked at together, so that scratch space stays small
+
 STEPS = Table(
     "steps",
     "where each step's time went, a row per step and rank",
@@ -115,12 +117,24 @@ def host_time(spans: pl.DataFrame, lows: NDArray[np.int64], highs: NDArray[np.in
 
 def open_time(spans: pl.DataFrame, wanted: pl.Series) -> Intervals:
     """When some span of those wanted (a mask over all spans) is open on any thread, as disjoint intervals."""
-    # A span within another of its kind adds nothing; leaving direct children out spares most of the sorting.
-    mine = spans.select(start="ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"), above="parent_id").filter(wanted)
-    above = mine["above"]
-    outer_end = spans["ts_ns"].gather(above) + spans["dur_ns"].gather(above)
-    mine = mine.filter(~(wanted.gather(above) & (outer_end >= mine["end"])).fill_null(value=False))
-    return union(mine["start"].to_numpy(), mine["end"].to_numpy())
+    columns = spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy(), wanted.to_numpy()
+    starts, durations, _ = columns
+    parents = spans["parent_id"]
+    found = [_outer(columns, parents, low, min(low + _CHUNK, spans.height)) for low in range(0, spans.height, _CHUNK)]
+    rows = np.concatenate([np.empty(0, np.int64), *found])
+    return union(starts[rows], starts[rows] + durations[rows])
+
+
+def _outer(
+    columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]], parents: pl.Series, low: int, high: int
+) -> NDArray[np.int64]:
+    """Rows from low to high that are wanted and not within a wanted parent: no other matters to a union of them all."""
+    starts, durations, wanted = columns
+    rows = low + np.flatnonzero(wanted[low:high])
+    above = parents[low:high].cast(pl.Int64).fill_null(-1).to_numpy()[rows - low]
+    inside = (above >= 0) & wanted[above] & (starts[above] + durations[above] >= starts[rows] + durations[rows])
+    outer: NDArray[np.int64] = rows[~inside]
+    return outer
 
 
 def joined(a: Intervals, b: Intervals) -> Intervals:

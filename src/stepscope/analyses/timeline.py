@@ -50,7 +50,7 @@ def timeline(
     *,
     by: By = "rank",
     linked_only: bool = False,
-    communication: str | None = None,
+    communication: str = "library",
 ) -> pl.DataFrame:
     """How the time of the devices divides. Streams are merged: what overlaps counts once.
 
@@ -60,8 +60,9 @@ def timeline(
     within the step's window on the host, from its start to the start of the next step (to its own end if the next
     number is missing): work counts where it runs, not where it was queued.
 
-    `linked_only` leaves out work that the trace does not tie to a launch. `communication` is a regular expression
-    for names of communication kernels, in place of the built-in list.
+    `linked_only` leaves out work that the trace does not tie to a launch. `communication`
+    says which kernels talk to other ranks: `library` (those of collective libraries, as TraceLens counts), `any` (also
+    those that do it themselves: multimem, NVSHMEM, DeepEP, one-shot all-reduce), or a regular expression of names.
 
     Units: ns.
     Source: the definition of TraceLens's gpu_timeline, so that the two can be compared.

@@ -41,11 +41,12 @@ TRANSFER_SUMMARY = Table(
 def transfers(spans: pl.DataFrame, sizes: pl.DataFrame, *, by: By = "kind") -> pl.DataFrame:
     """Copies and fills by direction, or also by the memory at both ends (pageable, pinned, …), longest in total first.
 
-    `sizes` is the trace's table `transfers`. Bandwidth is computed from size and duration, of transfers that have
-    both: neither the recorder's own figure nor an average of rates, so that bytes and times add up.
+    `sizes` is the trace's table `transfers`. `bytes_per_s` is all bytes by all time of transfers that have both, so
+    that long ones weigh more. The spread (min, median, max) is that of single transfers, as recorded, or else bytes by
+    time: recorders round the time of short copies, not their rate.
 
     Units: ns, bytes, bytes/s.
-    Source: bytes by duration.
+    Source: bytes by duration; HTA's memory bandwidth takes the recorded rates and adds those of concurrent copies.
     Raises UnknownName (by).
     """
     if by not in KEYS:
@@ -54,7 +55,8 @@ def transfers(spans: pl.DataFrame, sizes: pl.DataFrame, *, by: By = "kind") -> p
     size, duration = pl.col("bytes"), pl.col("dur_ns")
     timed = size.is_not_null() & (duration > 0)
     seconds = duration.filter(timed).sum() / 1e9
-    rate = (size / (duration / 1e9)).filter(timed)
+    recorded = pl.col("recorded_bytes_per_s")
+    rate = pl.when(recorded > 0).then(recorded).when(timed).then(size / (duration / 1e9))
     result = (
         moved.group_by(KEYS[by])
         .agg(

@@ -38,7 +38,7 @@ def user_ranges(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
     """A row per name and side, longest in total first. Marks of steps are not here but in `steps`.
 
     Device work of a host range is what its own thread launched while it was open (backward work that autograd launches
-    from another thread is not); of a device range, what ran during it on its stream. Null where no device work is known.
+    from another thread is not); of a device range, what ran during it on its stream. Null where there is none at all.
 
     Units: ns; ratios 0..1.
     Source: HTA's user annotation breakdown, whose standard deviation is 0 where there is one run.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -15,7 +13,7 @@ import typer
 from stepscope.errors import StepscopeError, WouldOverwrite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from stepscope.renderers import Renderer, Screen
 
@@ -69,7 +67,7 @@ def emit(content: str | bytes, output: str | None, *, force: bool = False, drawn
     """
     if output is not None and output != STDOUT:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
-        _write_file(Path(output), data, force=force)
+        _write_file(Path(output).resolve(), data, force=force)  # a link stays, what it points to is replaced
         return
     if isinstance(content, bytes):
         raise StepscopeError("this format is binary and is not written to a terminal", "name a file with -o FILE")
@@ -89,18 +87,6 @@ def complain(text: str, *, colour: str = "") -> None:
         sys.stderr.flush()
     except BrokenPipeError:
         _close(sys.stderr)
-
-
-@contextmanager
-def without_collecting() -> Iterator[None]:
-    """No cycle collection within: readers make millions of objects without cycles, which it would visit in vain."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _write_file(target: Path, data: bytes, *, force: bool) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepscope.cli._output import without_collecting
 from stepscope.cli._progress import progress
+from stepscope.errors import StepscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,11 +31,19 @@ def opened(paths: Sequence[str], *, max_bytes: str | None, no_progress: bool) ->
     from stepscope.api import load_run
 
     limit = None if max_bytes is None else size_of(max_bytes)
+    _let_interrupts_through()
     files: list[str] = []
-    with without_collecting(), progress(files, wanted=not no_progress) as tell:
+    with progress(files, wanted=not no_progress) as tell:
         run = load_run(paths, max_bytes=limit, progress=tell)
         files += run.paths
         yield run
+
+
+def _let_interrupts_through() -> None:
+    # Polars, imported by now, takes SIGINT in such a way that a blocked read (a pipe, a dead network folder) starts
+    # again instead of ending.
+    if hasattr(signal, "siginterrupt"):
+        signal.siginterrupt(signal.SIGINT, True)
 
 
 def size_of(text: str) -> int:
@@ -42,6 +51,6 @@ def size_of(text: str) -> int:
     from stepscope import units
 
     try:
-        return int(units.parse(text, "bytes"))
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a size such as 500MB or 20GB", param_hint="--max-bytes") from None
+        return units.parse_size(text)
+    except StepscopeError as error:
+        raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint="--max-bytes") from None

@@ -30,9 +30,7 @@ def command(
     table: Annotated[
         str | None, typer.Argument(metavar="TABLE", help="Its name; 'stepscope tables' lists them.")
     ] = None,
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")] = None,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help='Only rows for which it holds: "total_ns > 1000000".')
     ] = None,
@@ -55,9 +53,7 @@ def command(
     columns: Annotated[str | None, typer.Option(metavar="COLS", help="Only these, in this order.")] = None,
     format_name: Annotated[
         str | None,
-        typer.Option(
-            "--format", metavar="table|csv|json|parquet|md", help="table and md round, the others do not."
-        ),
+        typer.Option("--format", metavar="table|csv|json|parquet|md", help="table and md round, the others do not."),
     ] = None,
     output: Output = None,
     force: Force = False,

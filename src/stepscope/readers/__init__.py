@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from stepscope.errors import StepscopeError, UnknownFormat
 from stepscope.readers._record import Reader
 from stepscope.readers._source import Source, head_of, members
+from stepscope.readers.counters import attach, beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,16 +44,24 @@ def reader_for(path: str, head: bytes) -> Reader:
     return best
 
 
-def open_trace(path: str, *, max_bytes: int | None = None, progress: Callable[[int], None] | None = None) -> Trace:
-    """One file (or `archive.zip!member`) as a Trace.
+def open_trace(
+    path: str,
+    *,
+    counters: str | None = None,
+    max_bytes: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Trace:
+    """One file (or `archive.zip!member`) as a Trace, with the counters recorded beside it.
 
-    `max_bytes` bounds what it may unpack to; `progress` is told the packed bytes read so far.
+    `counters` names the side file of counters; without it one that lies beside the trace is taken. `max_bytes` bounds what it may unpack to; `progress` is told the packed bytes read so far.
     Raises StepscopeError (unreadable, too big), UnknownFormat, CorruptInput.
     """
     file, member = _file_and_member(path)
     head = head_of(file, member)
     source = Source(file, member, max_bytes, progress)
-    return reader_for(file, head).read(source)
+    trace = reader_for(file, head).read(source)
+    side = counters or beside(file)
+    return trace if side is None else attach(trace, side, required=counters is not None)
 
 
 def expand(paths: Iterable[str]) -> list[str]:

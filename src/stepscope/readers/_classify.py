@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-
 # What a reader looks for in an event's arguments. Plain numbers: they index arrays.
 PLAIN, OPERATOR, CALL, DEVICE, LANE, METRICS = range(6)
 

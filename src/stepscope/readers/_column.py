@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import numpy as np
 from stepscope.readers._events import ABSENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
+
+_INTEGER = re.compile(r"\s*-?[0-9]{1,18}\s*")
 
 
 class Interned(dict[Any, int]):
@@ -66,7 +67,12 @@ def fitting(value: object, dtype: type[np.generic] = np.int64) -> float | int:
         except (ValueError, OverflowError):
             return float("nan")
     if isinstance(value, str):
-        value = int(value) if value.lstrip("-").isdecimal() and len(value) < 20 else None
+        value = number_in(value)
     if dtype is np.uint64:
         return value if isinstance(value, int) and 0 <= value < 2**64 else 0
     return value if isinstance(value, int) and abs(value) < 2**62 else ABSENT
+
+
+def number_in(text: str) -> int | None:
+    """The integer that the text spells, if it does and 64 bits hold it."""
+    return int(text) if _INTEGER.fullmatch(text) else None

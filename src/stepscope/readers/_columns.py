@@ -14,6 +14,7 @@ from stepscope.readers import _others
 from stepscope.readers._classify import CALL, DEVICE, LANE, METRICS, OPERATOR, kind_of
 from stepscope.readers._column import Interned, columns_of
 from stepscope.readers._events import ABSENT, Args, RawEvent
+from stepscope.readers._repair import FAILS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,23 +63,29 @@ class Columns:
         self.launch_flows = columns_of({"id": i8})["id"]
         self.has_launch_flows = False
         self.threads: dict[tuple[Any, Any], dict[str, str]] = {}
-        self.raw = msgspec.json.Decoder(list[RawEvent])
+        self._raw = msgspec.json.Decoder(list[RawEvent])
 
     def times(self, values: list[Any]) -> list[Any]:
         """µs as doubles; in exact files, whose times are decimals, whole ns."""
-        return [None if v is None else int(v * 1000) for v in values] if self.exact else values
+        if not self.exact:
+            return values
+        try:
+            return [None if v is None else round(v * 1000) if v.adjusted() < _MOST_DIGITS else None for v in values]
+        except (ArithmeticError, ValueError):  # text that spells infinity or not-a-number
+            sound = [v if v is not None and v.is_finite() else None for v in values]
+            return self.times(sound)
 
     def add(self, events: list[AnyEvent], block: bytes) -> None:
         """Append one block of events; `block` is the JSON they came from."""
         self.n_events += len(events)
         spans = [e for e in events if e.ph == "X"]
         if len(spans) < len(events):
-            self.phases |= _others.add_others(self, [e for e in events if e.ph != "X"], block)
+            self.phases |= _others.add_others(self, events, block)
         if spans:
             self.phases.add("X")
-            self._add_spans(spans, block)
+            self._add_spans(spans, events, block)
 
-    def _add_spans(self, events: list[AnyEvent], block: bytes) -> None:
+    def _add_spans(self, events: list[AnyEvent], whole: list[AnyEvent], block: bytes) -> None:
         first, cols = self.n_spans, self.spans
         self.n_spans += len(events)
         cats = self.cats.codes([e.cat for e in events])
@@ -99,35 +106,33 @@ class Columns:
         for kind_code, rows in groups.items():
             some = [args[i] for i in rows.tolist()] if rows.size < len(args) else args
             if kind_code == OPERATOR:
-                self._add_ops(rows + first, some)
+                self._add_ops(rows + first, some, block)
             elif kind_code in (CALL, DEVICE):
                 self._add_calls(rows + first, some)
                 if kind_code == DEVICE:
                     self._add_device(rows + first, some)
             elif kind_code == METRICS:
-                self._add_metrics(first, block)
+                self._add_metrics(first, whole, block)
         if b'"Collective name"' in block:
             self._add_collectives([(first + i, a) for i, a in enumerate(args) if a.collective is not None])
 
-    def _add_ops(self, rows: NDArray[np.intp], args: list[Args]) -> None:
+    def _add_ops(self, rows: NDArray[np.intp], args: list[Args], block: bytes) -> None:
         cols, texts = self.ops, self.texts
         cols["row"].extend(rows)
-        cols["external"].extend([a.external_id for a in args])
+        cols["external"].extend(_external(args))
         cols["sequence"].extend([a.sequence for a in args])
         cols["forward"].extend([a.forward_thread for a in args])
         cols["shapes"].extend(texts.codes([bytes(a.input_dims) or bytes(a.input_dims_old) for a in args]))
         cols["types"].extend(texts.codes([bytes(a.input_types) for a in args]))
         cols["concrete"].extend(texts.codes([bytes(a.concrete_inputs) for a in args]))
-        cols["stack"].extend(self.stacks.codes([a.call_stack for a in args]))
+        has_stacks = b'"Call stack"' in block  # looking once is far cheaper than asking each event
+        cols["stack"].extend(self.stacks.codes([a.call_stack for a in args] if has_stacks else [""] * len(args)))
 
     def _add_calls(self, rows: NDArray[np.intp], args: list[Args]) -> None:
         cols = self.calls
         cols["row"].extend(rows)
         cols["correlation"].extend([a.correlation for a in args])
-        external = [a.external_id for a in args]
-        if external[0] == ABSENT:
-            external = [a.external_id if a.external_id != ABSENT else a.external_id_old for a in args]
-        cols["external"].extend(external)
+        cols["external"].extend(_external(args))
 
     def _add_device(self, rows: NDArray[np.intp], args: list[Args]) -> None:
         launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.grid or a.registers != ABSENT]
@@ -160,19 +165,28 @@ class Columns:
         cols["ranks"].extend(codes([a.group_ranks for _, a in rows]))
         cols["seq"].extend([a.seq for _, a in rows])
 
-    def _add_metrics(self, first: int, block: bytes) -> None:
-        """Hardware counters of profiled ranges: the keys of `args` are data, so the block is decoded again."""
-        spans = [e for e in self.raw.decode(block) if e.ph == "X"]
-        if len(spans) != self.n_spans - first:
-            self.notes.add("metrics_skipped", "warning", len(spans), "hardware counters in a damaged block")
-            return
-        for i, event in enumerate(spans):
+    def _add_metrics(self, first: int, whole: list[AnyEvent], block: bytes) -> None:
+        """Hardware counters of profiled ranges."""
+        spans = [(e, args) for e, args in zip(whole, self.raw_args(whole, block), strict=True) if e.ph == "X"]
+        for row, (event, args) in enumerate(spans, first):
             if kind_of(event.cat) == METRICS:
-                self.add_values(self.metrics, {"row": first + i}, event)
+                self.add_values(self.metrics, {"row": row}, args)
 
-    def add_values(self, cols: dict[str, Column], fixed: dict[str, Any], event: RawEvent) -> None:
-        """A row of metric and value for each number in the event's arguments."""
-        values = msgspec.json.decode(event.args) if event.args else None
+    def raw_args(self, events: list[AnyEvent], block: bytes) -> list[bytes]:
+        """Arguments of each event in the block as JSON: where the keys are data, the block is decoded again."""
+        try:
+            return [bytes(e.args) for e in self._raw.decode(block)]
+        except FAILS:
+            self.notes.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
+            return [b""] * len(events)
+
+    def add_values(self, cols: dict[str, Column], fixed: dict[str, Any], args: bytes) -> None:
+        """A row of metric and value for each number in an event's arguments."""
+        try:
+            values = msgspec.json.decode(args) if args else None
+        except FAILS:
+            self.notes.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
+            return
         numbers = [(k, v) for k, v in values.items() if _is_number(v)] if isinstance(values, dict) else []
         for key, value in fixed.items():
             cols[key].extend([value] * len(numbers))
@@ -181,6 +195,16 @@ class Columns:
 
 
 _NO_ROWS = np.empty(0, np.intp)
+#: Times of this many digits and more, in µs, fit no column; multiplying them out could take hours.
+_MOST_DIGITS = 16
+
+
+def _external(args: list[Args]) -> list[int]:
+    """The recorder's ids. PyTorch before 2.1 spells the key of calls in lower case."""
+    found = [a.external_id for a in args]
+    if ABSENT in found:
+        found = [a.external_id if a.external_id != ABSENT else a.external_id_old for a in args]
+    return found
 
 
 def _is_number(value: object) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal  # noqa: TC003  msgspec resolves the annotations at run time
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -89,58 +90,53 @@ class ExactEvent(Struct, gc=False):
 
 
 class RawEvent(Struct, gc=False):
-    """As Event, with `args` left undecoded: for events whose keys are data (counters, hardware metrics)."""
+    """An event's `args` undecoded: for those whose keys are data (counters, hardware metrics)."""
 
-    ph: str = ""
-    cat: str | None = None
-    ts: float | str | None = None
     args: Raw = _NOTHING
 
 
 AnyEvent = Event | ExactEvent
 
 _TEXT = {"ph", "cat", "name"}
+_TIMES = {"ts", "dur"}
 _KEYS = {f.encode_name: f.name for f in msgspec.structs.fields(Args)}
 _ARG_TYPES = {f.encode_name: f.type for f in msgspec.structs.fields(Args)}
-_ID_LIMIT = 2**63
 
 
-def coerce(raw: dict[str, Any], kind: type[AnyEvent]) -> AnyEvent | None:
-    """An event from untyped JSON, field by field: what does not fit its type is left out. None if nothing fits."""
+def coerce(raw: dict[str, Any], kind: type[AnyEvent]) -> AnyEvent:
+    """An event from untyped JSON, field by field: what does not fit its type is left out."""
     kept: dict[str, Any] = {}
     for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "id"):
         value = raw.get(key)
-        if value is None:
+        if value is None or isinstance(value, bool | dict | list):
             continue
         if key in _TEXT:
-            kept[key] = value if isinstance(value, str) else str(value)
-        elif key in ("ts", "dur"):
-            kept[key] = _number(value)
+            kept[key] = str(value)
+        elif key in _TIMES:
+            kept[key] = _exact(value) if kind is ExactEvent else _number(value)
         else:
-            kept[key] = value if isinstance(value, int | str) and not isinstance(value, bool) else str(value)
+            kept[key] = value if isinstance(value, int | str) else str(value)
     args = raw.get("args")
     if isinstance(args, dict):
         kept["args"] = _coerce_args(args)
-    if kind is ExactEvent:
-        kept.update({k: Decimal_(kept[k]) for k in ("ts", "dur") if kept.get(k) is not None})
     return kind(**kept)
 
 
-def Decimal_(value: float) -> Decimal:  # noqa: N802  a constructor
-    """The decimal that prints like the number."""
-    from decimal import Decimal
-
-    return Decimal(repr(value))
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+def _exact(value: float | str) -> Decimal | None:
+    """The decimal that prints like the value; None if it is no finite number."""
+    try:
+        number = Decimal(value.strip() if isinstance(value, str) else repr(value))
+    except ArithmeticError:
         return None
+    return number if number.is_finite() else None
+
+
+def _number(value: float | str) -> float | None:
     try:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    return number if number - number == 0 else None  # neither infinite nor NaN
+    return number if isfinite(number) else None
 
 
 def _coerce_args(args: dict[str, Any]) -> Args:

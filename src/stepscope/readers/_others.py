@@ -13,10 +13,11 @@ _FLOW_TO_DEVICE = frozenset({"ac2g", "async_cpu_to_gpu", "async"})
 
 
 def add_others(columns: Columns, events: list[AnyEvent], block: bytes) -> set[str]:
-    """Sort the events of one block by phase into the columns; the phases seen."""
+    """Sort the events of one block, except the complete ones, by phase into the columns; the phases seen."""
     by_phase: dict[str, list[AnyEvent]] = {}
     for event in events:
-        by_phase.setdefault(event.ph, []).append(event)
+        if event.ph != "X":
+            by_phase.setdefault(event.ph, []).append(event)
     for phase, group in by_phase.items():
         timed = group if phase == "M" else [e for e in group if e.ts is not None]
         if phase in ("i", "I"):
@@ -28,7 +29,7 @@ def add_others(columns: Columns, events: list[AnyEvent], block: bytes) -> set[st
         elif phase in ("B", "E", "b", "e"):
             _edges(columns, timed, begin=phase in "Bb", nested=phase in "be")
         elif phase == "C":
-            _samples(columns, timed, block)
+            _samples(columns, events, block)
         else:
             columns.notes.add("unknown_events", "info", len(group), f"events of phase {phase!r} are not read")
     return {phase for phase in by_phase if phase}
@@ -88,11 +89,8 @@ def _edges(columns: Columns, events: list[AnyEvent], *, begin: bool, nested: boo
 
 
 def _samples(columns: Columns, events: list[AnyEvent], block: bytes) -> None:
-    """Counter samples: the keys of `args` are data, so the block is decoded again."""
-    raw = [e for e in columns.raw.decode(block) if e.ph == "C" and e.ts is not None]
-    if len(raw) != len(events):
-        columns.notes.add("samples_skipped", "warning", len(raw), "counter events in a damaged block")
-        return
-    for event, sample in zip(events, raw, strict=True):
-        track = columns.tracks[(event.pid, event.name, "counter")]
-        columns.add_values(columns.samples, {"ts": columns.times([event.ts])[0], "track": track}, sample)
+    """Counter samples, from a whole block of events: the keys of their `args` are data."""
+    for event, args in zip(events, columns.raw_args(events, block), strict=True):
+        if event.ph == "C" and event.ts is not None:
+            track = columns.tracks[(event.pid, event.name, "counter")]
+            columns.add_values(columns.samples, {"ts": columns.times([event.ts])[0], "track": track}, args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from stepscope.readers._notes import Notes
 
 BORDER = re.compile(rb"\}\s*,\s*\{")
-#: A false border (inside a nested list or a string) is passed by joining pieces, so far and no further.
+#: A false border (inside a nested list or a string) is passed by joining pieces: so many, and no more than so many
+#: bytes decoded in vain per block, or a file of nothing but damage would take hours.
 _MOST_JOINED = 64
-_CONTROL = bytes(32 if i < 32 else i for i in range(256))
+_MOST_IN_VAIN = 32 << 20
+_CONTROL = bytes(max(i, 32) for i in range(256))
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _BAD = re.compile(
     rb'(?P<string>"(?:[^"\\]|\\.)*+")|(?P<number>-?\b(?:Infinity|NaN|nan|inf)\b|-?\b\d+(?:\.\d+)?[eE]\+?\d{3,}\b|\bN/A\b)',
@@ -25,7 +27,13 @@ _BAD = re.compile(
 _ESCAPE = re.compile(
     rb'\\(?:u(?P<code>[0-9a-fA-F]{4})(?:\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2}))?|["\\/bfnrt])|(?P<bad>\\)'
 )
-_FAILS = (msgspec.DecodeError, RecursionError, UnicodeError, OverflowError)
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\],]', re.DOTALL)
+#: After the bracket that closes the array come other fields, or nothing. Before a list or an object it is a stray one.
+_STRAY = re.compile(rb"\s*,?\s*[\[{\]]")
+#: After a last element that is damaged: the end of the array, and of the document or its next field.
+_TAIL = re.compile(rb'\}(?P<array>\s*\])\s*(?:\}\s*\Z|,\s*"[^"\\]*"\s*:)')
+#: What decoding raises on damaged text.
+FAILS = (msgspec.DecodeError, RecursionError, UnicodeError, OverflowError)
 
 
 @dataclass(slots=True)
@@ -36,7 +44,13 @@ class Salvage:
     pieces: list[bytes] = field(default_factory=list)
     end: int | None = None
     n_lost: int = 0
+    n_commas: int = 0
     lost_at: int | None = None
+
+    def keep(self, event: AnyEvent, piece: bytes) -> None:
+        """Take an element, and the text that it came from."""
+        self.events.append(event)
+        self.pieces.append(piece)
 
     def lose(self, at: int) -> None:
         """Count an element given up, and remember where the first one was."""
@@ -84,52 +98,105 @@ def repaired(text: bytes, notes: Notes) -> bytes:
     return mended
 
 
-def salvaged(text: bytes, kind: type[AnyEvent]) -> Salvage:
-    """Every element of the array `text` (it begins with a bracket and may end anywhere) that can be read."""
-    found = Salvage()
-    borders = [m.start() + 1 for m in BORDER.finditer(text)]
-    start, joined = 1, 0
-    i = 0
-    while True:
-        last = i >= len(borders)
-        stop = len(text) if last else borders[i]
-        i += 1
-        piece = text[start:stop].strip(b" ,")
-        element, rest, whole = _element(piece)
-        if not whole and not last and joined < _MOST_JOINED:
-            joined += 1
-            continue
-        if joined and not whole:  # joining did not help: give up the first piece alone and try from the next border
-            i -= joined
-            stop, last = borders[i - 1], False
-            element, rest = None, None
-        joined = 0
-        if isinstance(element, dict):
-            event = coerce(element, kind)
-            found.events.append(event)
-            found.pieces.append(piece if rest is None else piece[:rest])
-        elif piece not in (b"", b"]"):
-            found.lose(start)
-        after = b"" if rest is None else piece[rest:].lstrip(b" ,")
-        if piece.startswith(b"]") or after.startswith(b"]"):
-            found.end = text.index(b"]", text.index(piece, start) + (rest or 0)) + 1
-            break
-        if after:
-            found.lose(start + (rest or 0))
-        if last:
-            break
-        start = stop + 1
+def closes(text: bytes | bytearray, after: int) -> bool:
+    """Whether a closing bracket that ends at `after` may be the one of the events array."""
+    return _STRAY.match(text, after) is None
+
+
+def last_border(text: bytes | bytearray) -> int | None:
+    """The last comma between elements of the array that `text` begins with, found by counting brackets."""
+    depth, found = 0, None
+    for token in _TOKEN.finditer(text):
+        sign = token.group()
+        if sign == b",":
+            if depth == 1:
+                found = token.start()
+        elif sign in b"{[":
+            depth += 1
+        elif sign in b"}]":
+            depth -= 1
     return found
 
 
-def _element(piece: bytes) -> tuple[Any, int | None, bool]:
-    """Decoded value or None; where it ends if more follows; whether trying with more text is pointless."""
-    try:
-        return msgspec.json.decode(piece), None, True
-    except msgspec.DecodeError as error:
-        if trailing := _TRAILING.search(str(error)):
-            end = int(trailing.group(1)) - 1  # msgspec counts from 1
-            return msgspec.json.decode(piece[:end]), end, True
-        return None, None, "truncated" not in str(error)
-    except _FAILS:
-        return None, None, True
+def salvaged(text: bytes, kind: type[AnyEvent]) -> Salvage:
+    """Every element of the array `text` (it begins with a bracket and may end anywhere) that can be read."""
+    found = Salvage()
+    elements = _Elements(kind)
+    stops = [m.start() + 1 for m in BORDER.finditer(text)]
+    stops.append(len(text))
+    start, i = 1, 0
+    while i < len(stops):
+        event, end, i = elements.next(text, start, stops, i)
+        if event is not None:
+            found.keep(event, text[start:end].strip(_BLANK))
+        # What stands between the element and the border: nothing, the end of the array, or damage.
+        at = stops[i] - len(text[end : stops[i]].lstrip(_BLANK))
+        if text[at : at + 1] == b"]" and closes(text, at + 1):
+            found.end = at + 1
+            break
+        if event is None and at < stops[i]:
+            found.lose(at)
+        again = text.find(b'{"', max(at, start + 1), stops[i])
+        if event is None and (again < 0 or text[at : at + 1] == b"{"):
+            if i == len(stops) - 1 and (tail := _TAIL.search(text, start)):
+                found.end = tail.end("array")
+            again = -1
+        elif event is not None and again == at:
+            found.n_commas += 1
+        elif event is not None and at < stops[i]:
+            found.lose(at)
+        if again >= 0:
+            start = again
+        else:
+            start, i = stops[i] + 1, i + 1
+    return found
+
+
+_BLANK = b" \t\r\n,"
+
+
+class _Elements:
+    """Decodes one element after the other, and stops trying hard when most of it is in vain."""
+
+    def __init__(self, kind: type[AnyEvent]) -> None:
+        self._kind = kind
+        self._typed = msgspec.json.Decoder(kind, strict=False)
+        self._in_vain = 0
+
+    def next(self, text: bytes, start: int, stops: list[int], first: int) -> tuple[AnyEvent | None, int, int]:
+        """The element that begins at `start`, or None; where it ends; and the index of the border reached."""
+        for j in range(first, min(first + _MOST_JOINED, len(stops))):
+            piece = text[start : stops[j]]
+            event, end, cut_off = self._decode(piece)
+            if event is not None:
+                return event, start + end, j
+            self._in_vain += len(piece)
+            if not cut_off or self._in_vain > _MOST_IN_VAIN:
+                break
+        return None, start, first
+
+    def _decode(self, piece: bytes) -> tuple[AnyEvent | None, int, bool]:
+        """An event or None; where it ends in the piece; whether more text might make it whole."""
+        body = piece.lstrip(_BLANK)
+        lead, end = len(piece) - len(body), len(body)
+        try:
+            return self._event(body), len(piece), False
+        except FAILS as error:
+            if (found := trailing_at(error)) is None:
+                return None, 0, "truncated" in str(error)
+            end = found
+        return self._event(body[:end]), lead + end, False
+
+    def _event(self, body: bytes) -> AnyEvent | None:
+        """The event of this JSON text, None if it is not an object. Raises one of FAILS."""
+        try:
+            return self._typed.decode(body)
+        except msgspec.ValidationError:
+            raw = msgspec.json.decode(body)
+            return coerce(raw, self._kind) if isinstance(raw, dict) else None
+
+
+def trailing_at(error: Exception) -> int | None:
+    """Where the decoder found something after a complete value; None if that is not what it complains about."""
+    found = _TRAILING.search(str(error))
+    return int(found.group(1)) - 1 if found else None  # msgspec counts from 1

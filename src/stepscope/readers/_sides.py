@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers._columns import Column, Columns
+    from stepscope.readers._column import Column
+    from stepscope.readers._columns import Columns
     from stepscope.readers._notes import Notes
     from stepscope.readers._spans import Spans
     from stepscope.readers._tracks import Tracks
@@ -127,7 +128,8 @@ def transfers(columns: Columns, spans: Spans, is_transfer: NDArray[np.bool_], na
     size[rows], bandwidth[rows] = side["bytes"], side["bandwidth"]
     codes = spans.name[all_rows]
     used = np.unique(codes).tolist()
-    kinds, ends = dict.fromkeys(used, ""), dict.fromkeys(used, (None, None))
+    kinds: dict[int, str] = {}
+    ends: dict[int, tuple[str | None, str | None]] = {}
     for i in used:
         kinds[i] = names.transfer_kind(name_list[i])
         ends[i] = _ends(name_list[i])
@@ -180,7 +182,7 @@ def metrics(columns: Columns, spans: Spans) -> pl.DataFrame:
     frame = pl.DataFrame({
         "span_id": rows.astype(np.uint32),
         "metric": text_column(side["metric"], _decoded(columns.texts)),
-        "value": side["value"],
+        "value": nullable(side["value"], pl.Float64()),
     })  # fmt: skip
     return KERNEL_METRICS.conform(frame)
 
@@ -190,9 +192,11 @@ def allocations(
 ) -> pl.DataFrame:
     """The `allocations` table, in order of time, each with the innermost operator open on its thread."""
     cols = {n: c.join() for n, c in columns.memory.items()}
-    ts = to_ns(cols["ts"]) - spans.origin_ns
-    keep = cols["bytes"] != ABSENT
-    notes.add("incomplete_allocations", "warning", int((~keep).sum()), "memory events without a size were dropped")
+    cols["ts"] = to_ns(cols["ts"])
+    ts = cols["ts"] - spans.origin_ns
+    keep = (cols["bytes"] != ABSENT) & (cols["ts"] != ABSENT)
+    what = "memory events without a size or a usable time were dropped"
+    notes.add("incomplete_allocations", "warning", int((~keep).sum()), what)
     order = np.flatnonzero(keep)
     order = order[np.argsort(ts[order], kind="stable")]
     if not order.size:
@@ -208,7 +212,7 @@ def allocations(
         found = intervals.innermost_at(track, ts, spans.ts[host], ends, spans.track[host].astype(np.int64), up)
         at = nearest_op(np.where(found >= 0, host[found], -1), parent, is_op)
     index = cols["index"][order]
-    of_index = {k: v for k, v in tracks.device_of_index.items()}
+    of_index = tracks.device_of_index
     device = [of_index.get(i, -1) for i in np.unique(index).tolist()]
     device_id = np.array(device, np.int64)[np.searchsorted(np.unique(index), index)]
     frame = pl.DataFrame({
@@ -227,6 +231,9 @@ def allocations(
 def counters(columns: Columns, spans: Spans, tracks: Tracks) -> pl.DataFrame:
     """The `counters` table from counter events: device is the track, metric the event's name and series."""
     cols = {n: c.join() for n, c in columns.samples.items()}
+    cols["ts"] = to_ns(cols["ts"])
+    usable = cols["ts"] != ABSENT
+    cols = {n: values[usable] for n, values in cols.items()}
     if not cols["ts"].size:
         return COUNTERS.empty()
     track = tracks.of_key[cols["track"]]
@@ -237,12 +244,12 @@ def counters(columns: Columns, spans: Spans, tracks: Tracks) -> pl.DataFrame:
     pairs, inverse = np.unique(track.astype(np.int64) * len(series) + cols["metric"], return_inverse=True)
     metric = [_metric(name_of[p // len(series)], series[p % len(series)] or "") for p in pairs.tolist()]
     frame = pl.DataFrame({
-        "ts_ns": to_ns(cols["ts"]) - spans.origin_ns,
+        "ts_ns": cols["ts"] - spans.origin_ns,
         "device_id": labels["device_id"].gather(pl.Series(track)),
         "device": text_column(track, owner),
         "pid": labels["pid"].gather(pl.Series(track)),
         "metric": text_column(inverse, metric),
-        "value": cols["value"],
+        "value": nullable(cols["value"], pl.Float64()),
     })  # fmt: skip
     return COUNTERS.conform(frame).sort("ts_ns", maintain_order=True)
 

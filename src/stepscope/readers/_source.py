@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from zipfile import ZipFile
 
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 #: Without --max-bytes, a packed file may unpack to 2 GiB or to 200 times its size, whichever is more: traces pack to
 #: a tenth or a thirtieth, decompression bombs to a thousandth.
 DEFAULT_LIMIT = 2 << 30
@@ -214,7 +214,7 @@ def _size(path: str) -> int:
 
 def _open(path: str) -> IO[bytes]:
     try:
-        return Path(path).open("rb")  # noqa: SIM115  the caller closes it
+        return Path(path).open("rb")
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
 

@@ -65,7 +65,9 @@ def build_spans(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> S
             np.concatenate(both) for both in zip((ts, dur, name, cat, track), pairs, strict=True)
         )
     incomplete = (ts == ABSENT) | (dur == ABSENT)
-    notes.add("incomplete_events", "warning", int(incomplete.sum()), "complete events without ts or dur were dropped")
+    notes.add(
+        "incomplete_events", "warning", int(incomplete.sum()), "complete events without a usable ts or dur were dropped"
+    )
     negative = (dur < 0) & (dur != ABSENT)
     notes.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
     np.maximum(dur, 0, out=dur, where=dur != ABSENT)

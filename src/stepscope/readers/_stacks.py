@@ -18,8 +18,9 @@ _MOST_FRAMES = 256
 
 
 def from_texts(texts: Iterable[str], of_row: NDArray[np.uint32]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
-    """Stacks recorded as text, frames innermost first and separated by semicolons; and the stack of each row (−1 none)."""
-    frames, number = [], []
+    """Stacks recorded as text, innermost frame first, semicolons between; and the stack of each row (−1 none)."""
+    frames: list[list[str]] = []
+    number: list[int] = []
     for text in texts:
         number.append(len(frames) if text else -1)
         if text:

@@ -158,9 +158,10 @@ def _compact(raw: bytes) -> str | None:
         return None
     try:
         value = json.loads(raw)
+        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return text.encode().decode()  # which lone surrogates do not survive
     except (ValueError, RecursionError):
         return raw.decode("utf-8", "replace")
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _steps(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.readers._events import ABSENT
+from stepscope.readers._column import number_in
 from stepscope.schema import DEVICES, TRACKS
 
 if TYPE_CHECKING:
@@ -39,9 +39,14 @@ class Tracks:
 
 
 def _integer(value: object) -> int | None:
-    if isinstance(value, str) and value.lstrip("-").isdecimal():
-        value = int(value)
-    return value if isinstance(value, int) and abs(value) < 2**62 else None
+    if isinstance(value, str):
+        value = number_in(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62 else None
+
+
+def _int32(value: object) -> int | None:
+    number = _integer(value)
+    return number if number is not None and abs(number) < 2**31 else None
 
 
 def device_type(meta: Mapping[str, Any], cats: Iterable[str | None], names: Iterable[str | None]) -> str:
@@ -97,18 +102,20 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
     category: list[str | None] = []
     for i, (pid, tid, device, stream, lane) in enumerate(rows):
         texts = labels.get((pid, tid), {})
-        label = texts.get("thread_name") or (None if _integer(tid) is not None else str(tid))
-        name = process.get(pid) or (None if _integer(pid) is not None else str(pid))
+        label = texts.get("thread_name") or (tid if isinstance(tid, str) else None)
+        name = process.get(pid) or (pid if isinstance(pid, str) else None)
         kind, plain, device_id, queue = "thread", None, None, None
         xla = _XLA_PROCESS.match(name or "")
-        if lane in ("counter", "async"):
-            kind = "other" if lane == "counter" else "async"
+        if lane == "counter":
+            kind, label = "other", str(tid or "")
+        elif lane == "async":
+            kind = "async"
         elif device is not None or stream is not None:
             kind, queue = "stream", _integer(stream)
             device_id = devices.find(device if device is not None else _ordinal(pid) or 0)
         elif xla:
-            device_id = devices.find(int(xla["index"]), xla["type"].lower())
-            kind, plain = _xla_lane(label or "", pid in has_xla_streams)
+            device_id = devices.find(_ordinal(xla["index"]) or 0, xla["type"].lower())
+            kind, plain = _xla_lane(label or "", has_streams=pid in has_xla_streams)
         elif process_label.get(pid) == "NPU" or name == "Ascend Hardware":
             device_id = devices.find(0, "npu")
             is_stream = name == "Ascend Hardware" and _STREAM.match(label or "") is not None
@@ -123,7 +130,8 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
     memory_index = {
         int(i)
         for kind, index in zip(columns.memory["type"].blocks, columns.memory["index"].blocks, strict=True)
-        for i in np.unique(index[(kind != _HOST_TYPE) & (index != ABSENT)])
+        for i in np.unique(index[kind != _HOST_TYPE])
+        if _ordinal(int(i)) is not None
     }
     devices.own_memory(memory_index)
     tracks = pl.DataFrame(table, schema=dict(TRACKS.dtypes), orient="row")
@@ -141,7 +149,7 @@ def _ordinal(value: object) -> int | None:
     return number if number is not None and 0 <= number < 1 << 16 else None
 
 
-def _xla_lane(label: str, has_streams: bool) -> tuple[str, str]:
+def _xla_lane(label: str, *, has_streams: bool) -> tuple[str, str]:
     """Kind and category of a lane of an XLA device: its operations are the work where no streams are recorded."""
     if _STREAM.search(label):
         return "stream", "kernel"
@@ -156,14 +164,13 @@ class _Devices:
     def __init__(self, kind: str, properties: list[dict[str, Any]]) -> None:
         self._kind = kind
         self._properties = {i: p for p in properties if (i := _integer(p.get("id"))) is not None}
-        self._rows: dict[int, str] = {}
+        self._rows: dict[int, tuple[int, str]] = {}
         self._alias: dict[int, int] = {}
 
     def find(self, index: int, kind: str | None = None) -> int:
         """device_id of an ordinal."""
         known = kind if kind in ("tpu", "npu") else self._kind
-        self._rows.setdefault(index, known)
-        return 1 + list(self._rows).index(index)
+        return self._rows.setdefault(index, (len(self._rows) + 1, known))[0]
 
     def own_memory(self, indices: set[int]) -> None:
         """Devices of memory events. ROCm numbers kernels by node and memory by ordinal: one of each is one device."""
@@ -174,20 +181,20 @@ class _Devices:
             self.find(index)
 
     def by_index(self) -> dict[int, int]:
-        own = {index: 1 + i for i, index in enumerate(self._rows)}
+        own = {index: device_id for index, (device_id, _) in self._rows.items()}
         return own | {index: own[target] for index, target in self._alias.items()}
 
     def table(self) -> pl.DataFrame:
         rows: list[tuple[Any, ...]] = [(0, "cpu", None, None, None, None, None)]
         alike = {str(p.get("name")) for p in self._properties.values()}
         default = next(iter(self._properties.values())) if len(alike) == 1 else {}
-        for i, (index, kind) in enumerate(self._rows.items()):
+        for index, (device_id, kind) in self._rows.items():
             p = self._properties.get(index, default)
             major, minor = p.get("computeMajor"), p.get("computeMinor")
             capability = f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else None
             name = p.get("name")
-            mebibytes = _integer(p.get("totalMem(MiB)"))
+            mebibytes = _int32(p.get("totalMem(MiB)"))
             memory = _integer(p.get("totalGlobalMem")) or (mebibytes and mebibytes << 20)
-            units = _integer(p.get("numSms"))
-            rows.append((1 + i, kind, index, str(name).strip() if name else None, units, memory, capability))
+            units = _int32(p.get("numSms"))
+            rows.append((device_id, kind, index, str(name).strip() if name else None, units, memory, capability))
         return pl.DataFrame(rows, schema=dict(DEVICES.dtypes), orient="row")

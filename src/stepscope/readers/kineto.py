@@ -9,7 +9,7 @@ import gc
 import re
 from typing import TYPE_CHECKING, Any
 
-from stepscope.errors import UnknownFormat
+from stepscope.errors import CorruptInput, UnknownFormat
 from stepscope.readers._columns import Columns
 from stepscope.readers._events import ExactEvent
 from stepscope.readers._json import Document
@@ -27,7 +27,7 @@ _RANK_IN_NAME = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGN
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
 
 
-def sniff(path: str, head: bytes) -> float:
+def sniff(_path: str, head: bytes) -> float:
     """How sure it is that the file is a Chrome trace, from its first unpacked bytes."""
     text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text.startswith(b"{"):
@@ -62,9 +62,12 @@ def read(source: Source) -> Trace:
     finally:
         if collecting:
             gc.enable()
-    if columns.n_events and not columns.phases:
-        msg = f"{source.label} is a list, but not of trace events"
-        raise UnknownFormat(msg, "see `stepscope formats` for what can be read")
+    if not columns.phases and (columns.n_events or document.n_lost):
+        if columns.n_events or document.bare:
+            msg = f"{source.label} is a list, but not of trace events"
+            raise UnknownFormat(msg, "see `stepscope formats` for what can be read")
+        msg = "not one of its events can be read"
+        raise CorruptInput(msg, "copy or record the trace again", path=source.label, offset=document.lost_at)
     if "spans" not in tables:
         notes.add("no_spans", "warning", 1, "the trace holds nothing with a start and an end")
     issues = notes.table()
@@ -74,14 +77,21 @@ def read(source: Source) -> Trace:
 
 
 def _rank(meta: Mapping[str, Any], path: str) -> int | None:
-    info = meta.get("distributedInfo")
-    rank = info.get("rank") if isinstance(info, dict) else None
-    if isinstance(rank, str) and rank.isdecimal():
-        rank = int(rank)
-    if isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank < 2**31:
-        return rank
+    rank = _small(_job(meta).get("rank"))
     found = _RANK_IN_NAME.findall(path)
-    return int(found[-1]) if found and len(found[-1]) < 9 else None
+    return _small(found[-1]) if rank is None and found else rank
+
+
+def _job(meta: Mapping[str, Any]) -> dict[str, Any]:
+    info = meta.get("distributedInfo")
+    return info if isinstance(info, dict) else {}
+
+
+def _small(value: object) -> int | None:
+    """A number of 0 or more that fits a column of ranks, given as such or as text."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= 10:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
 
 def _host(meta: Mapping[str, Any]) -> str | None:
@@ -90,25 +100,25 @@ def _host(meta: Mapping[str, Any]) -> str | None:
 
 
 def _meta(meta: Mapping[str, Any], source: Source, columns: Columns, rank: int | None, origin_ns: int) -> Meta:
-    info = meta.get("distributedInfo")
-    world = info.get("world_size") if isinstance(info, dict) else None
     base = meta.get("baseTimeNanoseconds")
-    unix = origin_ns + base if isinstance(base, int) else origin_ns
-    known = isinstance(base, int) or _YEAR_2001_NS < origin_ns < _YEAR_2100_NS
+    if isinstance(base, int) and not isinstance(base, bool) and 0 <= base < 2**63:
+        unix = origin_ns + base
+    else:
+        unix = origin_ns if _YEAR_2001_NS < origin_ns < _YEAR_2100_NS else None
     facts = {k: str(v) for k, v in meta.items() if isinstance(v, str | int | float) and not isinstance(v, bool)}
-    if isinstance(info, dict) and info.get("backend"):
-        facts["backend"] = str(info["backend"])
+    if backend := _job(meta).get("backend"):
+        facts["backend"] = str(backend)
     return Meta(
         path=source.label,
         format="kineto",
         n_events=columns.n_events,
         size_bytes=source.n_bytes,
         rank=rank,
-        world_size=world if isinstance(world, int) and not isinstance(world, bool) else None,
+        world_size=_small(_job(meta).get("world_size")),
         host=_host(meta),
         framework=_framework(meta, columns),
         framework_version=str(meta["pytorch_version"]) if "pytorch_version" in meta else None,
-        origin_unix_ns=unix if known else None,
+        origin_unix_ns=unix,
         facts=facts,
     )
 

@@ -19,13 +19,17 @@ MIN_TEXT = 14
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A header, its cells, and how they are set where room is short: `squeeze` shortens texts, `wrap` breaks lines."""
+    """A header, its cells, and how they are set where room is short: `squeeze` shortens texts, `wrap` breaks lines.
+
+    The higher `spare`, the sooner the column is left out; among equals the one furthest right goes first.
+    """
 
     header: str
     cells: Sequence[str]
     right: bool = False
     squeeze: bool = False
     wrap: bool = False
+    spare: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ def fit(text: str, room: int) -> str:
     """The text in no more than `room` columns: names of kernels by their telling part, others cut."""
     if width(text) <= room:
         return text
-    if "::" in text or "<" in text or text.startswith("_Z"):
+    if "::" in text or "<" in text or " " not in text:
         text = names.shorten(text, room)
     while width(text) > room:
         text = text[: max(len(text) - max(width(text) - room, 1) - 1, 0)].rstrip("…") + "…"
@@ -57,20 +61,21 @@ def pad(text: str, room: int, *, right: bool = False) -> str:
 
 
 def grid(columns: Sequence[Column], room: int) -> Grid:
-    """The columns side by side in `room`. Text shrinks before columns are left out, from the right."""
-    widths = [_natural(column) for column in columns]
-    kept = len(columns)
-    while kept > 1 and not _squeeze(columns[:kept], widths, room):
-        kept -= 1
-        widths = [_natural(column) for column in columns[:kept]]
-    heads = [_wrapped(c.header, w) for c, w in zip(columns[:kept], widths, strict=False)]
+    """The columns side by side in `room`. Text shrinks before columns are left out; the first stays in any case."""
+    kept, left_out = list(columns), []
+    widths = [_natural(column) for column in kept]
+    while not _squeeze(kept, widths, room) and len(kept) > 1:
+        _, at = max((column.spare, i) for i, column in enumerate(kept) if i > 0)
+        left_out.append(kept.pop(at).header)
+        widths = [_natural(column) for column in kept]
+    heads = [_wrapped(c.header, w) for c, w in zip(kept, widths, strict=True)]
     height = max((len(h) for h in heads), default=0)
     raised = [[""] * (height - len(h)) + h for h in heads]
-    head = [_line(columns, widths, texts) for texts in zip(*raised, strict=True)]
-    broken = [[_broken(c, text, w) for text in c.cells] for c, w in zip(columns[:kept], widths, strict=False)]
+    head = [_line(kept, widths, texts) for texts in zip(*raised, strict=True)]
+    broken = [[_broken(c, text, w) for text in c.cells] for c, w in zip(kept, widths, strict=True)]
     rows = [texts for row in zip(*broken, strict=True) for texts in zip_longest(*row, fillvalue="")]
-    body = [_line(columns, widths, texts) for texts in rows]
-    return Grid(tuple(head), tuple(body), tuple(c.header for c in columns[kept:]))
+    body = [_line(kept, widths, texts) for texts in rows]
+    return Grid(tuple(head), tuple(body), tuple(c.header for c in columns if c.header in left_out))
 
 
 def _broken(column: Column, text: str, room: int) -> list[str]:
@@ -86,15 +91,15 @@ def _natural(column: Column) -> int:
 
 def _squeeze(columns: Sequence[Column], widths: list[int], room: int) -> bool:
     """Narrow the widest texts in place until all fits; False if it cannot."""
-    del widths[len(columns) :]
     over = sum(widths) + GAP * (len(widths) - 1) - room
+    least = max(MIN_TEXT, room // 4)  # a name cut to less tells less than a column further right
     while over > 0:
-        able = [(widths[i], i) for i, c in enumerate(columns) if (c.squeeze or c.wrap) and widths[i] > MIN_TEXT]
+        able = [(widths[i], i) for i, c in enumerate(columns) if (c.squeeze or c.wrap) and widths[i] > least]
         if not able:
             return False
         wide, at = max(able)
         # Down to the next widest at once, so that texts of like width end alike.
-        next_wide = max([w for w, i in able if i != at] + [MIN_TEXT])
+        next_wide = max([w for w, i in able if i != at] + [least])
         cut = min(over, max(wide - next_wide, 1))
         widths[at] -= cut
         over -= cut
@@ -113,5 +118,5 @@ def _wrapped(header: str, room: int) -> list[str]:
 
 
 def _line(columns: Sequence[Column], widths: Sequence[int], texts: Sequence[str]) -> str:
-    cells = (pad(text, w, right=c.right) for text, w, c in zip(texts, widths, columns, strict=False))
+    cells = (pad(text, w, right=c.right) for text, w, c in zip(texts, widths, columns, strict=True))
     return (" " * GAP).join(cells).rstrip()

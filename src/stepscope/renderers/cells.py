@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
     from stepscope.schema import Table
 
-UNKNOWN = "–"
 #: Control characters, line separators, and marks that reorder or hide what a terminal draws.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -53,18 +51,16 @@ def cell(value: Any, unit: str | None = None, *, separated: bool = False) -> str
     match value:
         case bool():
             text = "yes" if value else "no"
-        case float() if not math.isfinite(value):
-            text = UNKNOWN if math.isnan(value) else f"{value:+}"
         case int() | float() if unit is not None:
             text = units.render(value, unit)
-        case int():
-            text = units.count(value) if separated else str(value)
-        case float():
-            text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        case int() if not separated:
+            text = str(value)
+        case int() | float():
+            text = units.number(value)
         case list() | tuple():
             text = ", ".join(cell(v) for v in value)
         case _:
-            text = UNKNOWN if value is None else printable(str(value))
+            text = units.UNKNOWN if value is None else printable(str(value))
     return text
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepscope.reports.model import Bar, Block, Finding, Report
 
 #: Punctuation that means something wherever it stands; an underscore does only at the edge of a word.
-_SPECIAL = re.compile(r"([\\`*\[\]<>|~$&]|(?<!\w)_|_(?!\w))")
+_SPECIAL = re.compile(r"([\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_]))")
 _LEADING = re.compile(r"^(\s*)([#+=-]|\d+(?=[.)]))")
 
 

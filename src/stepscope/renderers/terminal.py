@@ -6,6 +6,7 @@ block characters, ASCII stands in.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -20,19 +21,23 @@ from stepscope.renderers.cells import cells, labels, printable, width
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from stepscope.reports.model import Bar, Block, Finding, Report
+    from stepscope.reports.model import Bar, Block, Finding, Part, Report
 
 #: What fills a bar, in order of appearance, with its stand-in and colour; idle is always the lightest.
 _FILLS = (("█", "#", "32"), ("▒", "=", "35"), ("▓", "%", "33"), ("▚", "+", "34"), ("▞", "*", "36"), ("▖", "-", "31"))
 _IDLE = ("░", ".", "90")
 _BOLD, _DIM = "1", "2"
-_ASCII = {"→": "->", "·": "|", "±": "+-", "–": "-", "—": "-", "×": "x", "…": "..", "µ": "u", "─": "-", "≥": ">=",
+_ASCII = {"→": "->", "·": "|", "±": "+-", "–": "-", "—": "-", "×": "x", "…": "~", "µ": "u", "─": "-", "≥": ">=",
           "≤": "<=", "\u00a0": " ", "\u202f": " ", "\u2009": " "}  # fmt: skip
 _TO_ASCII = str.maketrans(_ASCII | {fill[0]: fill[1] for fill in (*_FILLS, _IDLE)})
 #: Columns of sentences, which are broken into lines; other texts are names, which are shortened.
 _PROSE = frozenset({"doc", "example", "provides"})
 NAME_WIDTH = 60
-BAR_WIDTH = 25
+#: A longer command goes one line below, to leave the titles their room.
+SHORT_COMMAND = 16
+FIRST_MEASURES = 4
+BAR_WIDTH, WIDE_BAR = 25, 60
+_UNINKED = re.compile("\x1b\\[[0-9;]*m")
 
 
 def report(report: Report, screen: Screen) -> str:
@@ -64,26 +69,25 @@ def table(block: Block, screen: Screen) -> str:
 
 
 def _bars(bars: Sequence[Bar], screen: Screen) -> list[str]:
+    """Bars of one length, each with its legend beside it if all find room there, else below wider bars."""
     fills = _fills(bars)
-    heads = [(printable(bar.label), printable(bar.value)) for bar in bars]
+    heads = [(_letters(bar.label, screen), _letters(bar.value, screen)) for bar in bars]
     label_room = max((width(label) for label, _ in heads), default=0)
     value_room = max((width(value) for _, value in heads), default=0)
     indent = label_room + 2 + value_room + 3
+    room = max(screen.width - indent, 20)
+    legends = [_flow([_legend(part, fills[part.name], screen) for part in bar.parts], 10**6) for bar in bars]
+    beside = all(width(_UNINKED.sub("", line)) <= room - BAR_WIDTH - 3 for lines in legends for line in lines)
+    length = BAR_WIDTH if beside else min(room, WIDE_BAR)
     lines = []
-    for bar, (label, value) in zip(bars, heads, strict=True):
+    for bar, (label, value), legend in zip(bars, heads, legends, strict=True):
         head = f"{_ink(pad(label, label_room), _BOLD, screen)}  {pad(value, value_room)}"
-        legend = [_legend(part.name, part.ratio, fills[part.name], screen) for part in bar.parts]
-        if not legend:
-            lines.append(head.rstrip())
-        else:
-            room = screen.width - indent - BAR_WIDTH - 3
-            beside = room >= max(wide for wide, _ in legend)
-            first, *rest = _flow(legend, room) if beside else ["", *_flow(legend, screen.width - indent)]
-            below = " " * (indent + BAR_WIDTH + 3 if first else indent)
-            lines.append(f"{head}   {_drawn(bar, fills, screen)}   {first}".rstrip())
-            lines += [below + line for line in rest]
-        notes = [(width(note), note) for note in map(printable, bar.notes)]
-        lines += [" " * indent + _ink(line, _DIM, screen) for line in _flow(notes, max(screen.width - indent, 20))]
+        if bar.parts:
+            head += "   " + _drawn(bar, fills, length, screen) + ("   " + legend[0] if beside else "")
+        lines.append(head.rstrip())
+        below = [] if beside else _flow([_legend(part, fills[part.name], screen) for part in bar.parts], room)
+        notes = _flow([(width(note), note) for note in map(printable, bar.notes)], room)
+        lines += [" " * indent + line for line in (*below, *(_ink(note, _DIM, screen) for note in notes))]
     return lines
 
 
@@ -94,22 +98,22 @@ def _fills(bars: Sequence[Bar]) -> Mapping[str, tuple[str, str, str]]:
     return {name: _FILLS[i % len(_FILLS)] for i, name in enumerate(busy)} | {"idle": _IDLE}
 
 
-def _legend(name: str, ratio: float, fill: tuple[str, str, str], screen: Screen) -> tuple[int, str]:
-    text = f"{printable(name)} {units.percent(ratio)}"
+def _legend(part: Part, fill: tuple[str, str, str], screen: Screen) -> tuple[int, str]:
+    text = f"{printable(part.name)} {units.percent(part.ratio)}"
     return width(text) + 2, f"{_ink(fill[0], fill[2], screen)} {text}"
 
 
-def _drawn(bar: Bar, fills: Mapping[str, tuple[str, str, str]], screen: Screen) -> str:
+def _drawn(bar: Bar, fills: Mapping[str, tuple[str, str, str]], length: int, screen: Screen) -> str:
     """Blocks in proportion. Edges are rounded, not lengths, so that parts that make a whole fill the bar exactly."""
     ratios = [part.ratio if part.ratio > 0 else 0.0 for part in bar.parts]  # NaN counts as nothing too
-    scale = BAR_WIDTH / max(1.0, sum(ratios))
+    scale = length / max(1.0, sum(ratios))
     drawn, edge, reach = "", 0, 0.0
     for part, ratio in zip(bar.parts, ratios, strict=True):
         reach += ratio * scale
         fill = fills[part.name]
         drawn += _ink(fill[0] * (round(reach) - edge), fill[2], screen)
         edge = round(reach)
-    return drawn + " " * (BAR_WIDTH - edge)
+    return drawn + " " * (length - edge)
 
 
 def _flow(pieces: Sequence[tuple[int, str]], room: int) -> list[str]:
@@ -135,19 +139,30 @@ def _findings(findings: Sequence[Finding], screen: Screen) -> list[str]:
     shares = ["" if f.share_ratio is None else units.percent(f.share_ratio) for f in findings]
     commands = [printable(finding.command) for finding in findings]
     value_room = max(map(width, [*values, label]))
-    share_room, command_room = max(map(width, shares)), max(map(width, commands))
+    share_room = max(map(width, shares))
+    command_room = max((width(command) for command in commands if width(command) <= SHORT_COMMAND), default=0)
     indent = len(str(len(findings))) + 2
     room = max(screen.width - indent - value_room - share_room - command_room - 3 * 3, 20)
     lines = [_ink("What costs most", _BOLD, screen) + pad(label, room + indent + 3 + value_room - 15, right=True)]
     for i, finding in enumerate(findings):
-        first, *rest = _wrap(finding.title, room)
+        title, *rest = _wrap(finding.title, room)
         figures = f"{pad(values[i], value_room, right=True)}   {pad(shares[i], share_room, right=True)}"
         number = _ink(pad(str(i + 1), indent), _BOLD, screen)
-        lines.append(f"{number}{pad(first, room)}   {figures}   {_ink(commands[i], _DIM, screen)}".rstrip())
-        lines += [" " * indent + line for line in rest]
+        is_short = width(commands[i]) <= SHORT_COMMAND
+        lines.append(f"{number}{pad(title, room)}   {figures}   {_ink(commands[i] if is_short else '', _DIM, screen)}")
         for detail in finding.details:
-            lines += [" " * indent + line for line in _wrap(detail, screen.width - indent, hang=2)]
+            rest += _wrap(detail, screen.width - indent, hang=2)
+        if not is_short:
+            rest = _with_right(rest, commands[i], screen.width - indent, screen)
+        lines += [" " * indent + line for line in rest]
     return [line.rstrip() for line in lines]
+
+
+def _with_right(lines: Sequence[str], text: str, room: int, screen: Screen) -> list[str]:
+    """The text to the right of the first line that has room for it, else on a line of its own."""
+    at = next((i for i, line in enumerate(lines) if width(line) + 3 + width(text) <= room), len(lines))
+    line = lines[at] if at < len(lines) else ""
+    return [*lines[:at], pad(line, room - width(text)) + _ink(text, _DIM, screen), *lines[at + 1 :]]
 
 
 def _value(finding: Finding, shared_label: str) -> str:
@@ -173,12 +188,17 @@ def _grid(block: Block, room: int, name_room: int) -> Grid:
     frame = block.frame
     texts = set(frame.select(cs.string() | cs.categorical() | cs.enum() | cs.nested()).columns)
     numbers = set(frame.select(cs.numeric()).columns)
-    columns = []
+    keys = {column.name for column in block.table.columns if column.key}
+    columns: list[Column] = []
+    n_measures = 0
     for header, name, found in zip(labels(frame.columns), frame.columns, cells(frame, block.table), strict=True):
         prose = name in texts and name in _PROSE
         named = name in texts and not prose
+        n_measures += name in numbers and name not in keys
+        # What tells most: keys and the first measures, then texts beside them, then further measures.
+        spare = 0 if name in keys or prose else 1 if name not in numbers else 2 * (n_measures > FIRST_MEASURES)
         fitted = [fit(text, name_room) for text in found] if named else found
-        columns.append(Column(printable(header), fitted, right=name in numbers, squeeze=named, wrap=prose))
+        columns.append(Column(printable(header), fitted, name in numbers, squeeze=named, wrap=prose, spare=spare))
     return grid(columns, room)
 
 
@@ -200,6 +220,11 @@ def _wrap(text: str, room: int, *, hang: int = 0) -> list[str]:
     text = printable(text)
     lines = textwrap.wrap(text, max(room, 20), subsequent_indent=" " * hang, break_on_hyphens=False)
     return lines or [""]
+
+
+def _letters(text: str, screen: Screen) -> str:
+    """Text whose width matters, in the letters that will be drawn."""
+    return printable(text) if screen.unicode else printable(text).translate(_TO_ASCII)
 
 
 def _ink(text: str, code: str, screen: Screen) -> str:

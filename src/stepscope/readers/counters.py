@@ -1,0 +1,111 @@
+"""Counters recorded beside a trace: a CSV or Parquet side file in long form, placed on the trace's time axis.
+
+Format: header `ts_ns,metric,unit,device,value`; `ts_ns` is Unix time; `device` is `host`, `cpuN`, `gpuN`, `pid:N`, or a
+disk's or network interface's name. Picked up when called counters.csv[.gz|.zst] or counters.parquet beside a trace.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.errors import CorruptInput, StepscopeError
+from stepscope.readers._notes import Notes
+from stepscope.readers._source import Source
+from stepscope.schema import COUNTERS, ISSUES
+
+if TYPE_CHECKING:
+    from stepscope.trace import Trace
+
+NAMES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
+_COLUMNS = {
+    "ts_ns": pl.Int64(),
+    "metric": pl.String(),
+    "unit": pl.String(),
+    "device": pl.String(),
+    "value": pl.Float64(),
+}
+
+
+def beside(path: str) -> str | None:
+    """The side file that lies in the same folder as the trace, if there is one."""
+    folder = os.path.dirname(path)
+    found = (os.path.join(folder, name) for name in NAMES)
+    return next((file for file in found if os.path.exists(file)), None)
+
+
+def read_counters(path: str) -> pl.DataFrame:
+    """The side file as recorded: ts_ns (Unix), metric, unit, device, value. Rows that do not parse have nulls.
+
+    Raises StepscopeError (unreadable), CorruptInput (columns missing, not CSV or Parquet).
+    """
+    source = Source(path)
+    text = b"".join(source.chunks())
+    if source.damage:
+        raise CorruptInput(source.damage, "copy the file again", path=path, offset=source.n_bytes)
+    try:
+        if text.startswith(b"PAR1"):
+            frame = pl.read_parquet(io.BytesIO(text))
+        else:
+            frame = pl.read_csv(io.BytesIO(text), infer_schema=False, truncate_ragged_lines=True)
+    except (pl.exceptions.PolarsError, UnicodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise CorruptInput(f"not a counters file: {reason}", _HINT, path=path) from None
+    missing = [name for name in _COLUMNS if name not in frame.columns]
+    if missing:
+        raise CorruptInput(f"not a counters file: no column {', '.join(missing)}", _HINT, path=path)
+    return frame.select(pl.col(name).cast(dtype, strict=False) for name, dtype in _COLUMNS.items())
+
+
+_HINT = "the header must be ts_ns,metric,unit,device,value; see docs/counters.md"
+
+
+def attach(trace: Trace, path: str, *, required: bool) -> Trace:
+    """The trace with the side file's samples in its `counters` table, and in `issues` what could not be used.
+
+    With `required` (the user named the file) a file that cannot be read raises; otherwise it is an issue.
+    """
+    notes = Notes()
+    try:
+        frame = read_counters(path)
+    except StepscopeError as error:
+        if required:
+            raise
+        notes.add("counters_unreadable", "warning", 1, error.message)
+        return _with_issues(trace, notes)
+    sound = frame.drop_nulls(["ts_ns", "metric", "device", "value"])
+    notes.add(
+        "counters_dropped", "warning", frame.height - sound.height, f"rows of {path} without time, metric or value"
+    )
+    origin = trace.meta.origin_unix_ns
+    if origin is None:
+        notes.add("counters_unplaced", "warning", sound.height, "the trace does not say when it began, in Unix time")
+        return _with_issues(trace, notes)
+    devices = trace.devices.filter(pl.col("type") != "cpu").select(
+        pl.format("gpu{}", "index").alias("device"), pl.col("device_id").alias("_id")
+    )
+    placed = (
+        sound.with_columns(
+            pl.col("ts_ns") - origin,
+            pl.col("device").str.extract(r"^pid:(\d+)$").cast(pl.Int64).alias("pid"),
+        )
+        .join(devices, on="device", how="left", maintain_order="left")
+        .rename({"_id": "device_id"})
+        .sort("ts_ns", maintain_order=True)
+    )
+    spans = trace.spans
+    if not spans.is_empty():
+        first, last = int(spans["ts_ns"].min()), int((spans["ts_ns"] + spans["dur_ns"]).max())  # type: ignore[arg-type]
+        inside = placed.filter(pl.col("ts_ns").is_between(first - 10**9, last + 10**9)).height
+        if not inside and placed.height:
+            notes.add("counters_elsewhere", "warning", placed.height, "no sample lies within a second of the trace")
+    both = pl.concat([trace.counters, COUNTERS.conform(placed)])
+    return _with_issues(trace.with_tables(counters=both), notes)
+
+
+def _with_issues(trace: Trace, notes: Notes) -> Trace:
+    found = notes.table()
+    return trace if found.is_empty() else trace.with_tables(issues=pl.concat([ISSUES.conform(trace.issues), found]))

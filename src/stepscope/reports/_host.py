@@ -1,0 +1,162 @@
+"""Where the host's time went, in recordings without device work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.steps import joined, open_time
+from stepscope.intervals import covered, nearest, own_lengths
+from stepscope.names import is_communication, map_names
+from stepscope.reports._idle import loader_advice
+from stepscope.reports._summary import Cost
+from stepscope.reports._where import is_own_code, most_of
+from stepscope.reports._words import collective_of, counted, per_step, shares, sum_of
+from stepscope.units import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from stepscope.reports._summary import Scope
+    from stepscope.trace import Trace
+
+OPERATORS, COMMUNICATION, LOADING, OTHER = "operators", "exposed communication", "data loading", "Python and other"
+_HOST = ("operator", "python", "user_range", "module", "dataloader", "runtime", "driver")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostTime:
+    """How the scope's windows divide on the host, and what of it costs most."""
+
+    parts: Mapping[str, int]
+    by_window: Mapping[str, NDArray[np.int64]]
+    costs: tuple[Cost, ...]
+
+
+def host_time(trace: Trace, operators: pl.DataFrame | None, scope: Scope) -> HostTime:
+    """The host's time in the scope, threads merged: loading data before operators, operators before communication.
+
+    `operators` is the result of that analysis, null where there are none.
+    """
+    spans = trace.spans
+    names = spans["name"]
+    talks = spans["category"].is_in(["operator", "user_range"]) & map_names(names, is_communication, pl.Boolean())
+    loading = open_time(spans, spans["category"] == "dataloader")
+    computing = joined(loading, open_time(spans, (spans["category"] == "operator") & ~talks))
+    every = joined(computing, open_time(spans, talks))
+    loads, computes, all_of_it = (covered(iv, *scope.windows) for iv in (loading, computing, every))
+    by_window = {
+        OPERATORS: computes - loads,
+        COMMUNICATION: all_of_it - computes,
+        LOADING: loads,
+        OTHER: scope.highs - scope.lows - all_of_it,
+    }
+    parts = {name: int(lengths.sum()) for name, lengths in by_window.items()}
+    costs = [
+        *_operators(trace, operators, scope, parts[OPERATORS]),
+        *_communication(spans, talks, scope, parts[COMMUNICATION]),
+        *_loading(trace, scope, parts[LOADING]),
+        *_other(trace, parts[OTHER]),
+    ]
+    return HostTime(parts, by_window, tuple(costs))
+
+
+def _operators(trace: Trace, operators: pl.DataFrame | None, scope: Scope, part_ns: int) -> list[Cost]:
+    """The costliest operators. Threads at the same time share it, so that operators add up to the part."""
+    if operators is None:
+        return []
+    summed = operators["host_self_ns"].sum()
+    costs = []
+    for row in operators.sort("host_self_ns", descending=True).head(4).iter_rows(named=True):
+        if not row["host_self_ns"]:
+            continue
+        name = str(row["name"])
+        details = [per_step(row["calls"], row["host_self_ns"], scope.n, "call", stepped=bool(scope.numbers))]
+        mine = trace.spans.filter((trace.spans["category"] == "operator") & (trace.spans["name"] == name))
+        place = most_of(trace.spans, mine["span_id"], mine["dur_ns"], ("module",))
+        if place is not None and place[1] >= 0.3:
+            details[0] += f"; {percent(place[1])} of it in {place[0]}"
+        details += _types(trace, mine)
+        cost_ns = part_ns * row["host_self_ns"] / summed
+        costs.append(Cost(f"operator {name}", f"Operator {name}", cost_ns, tuple(details), "show operators --by shape"))
+    return costs
+
+
+def _types(trace: Trace, calls: pl.DataFrame) -> list[str]:
+    """A word on element types that are wider than training needs."""
+    known = (
+        trace.ops.select("span_id", "input_types").drop_nulls().join(calls.select("span_id", "dur_ns"), on="span_id")
+    )
+    if known.is_empty() or not known["dur_ns"].sum():
+        return []
+    types = known.group_by("input_types").agg(pl.col("dur_ns").sum())
+    wide = types.filter(types["input_types"].cast(pl.String).str.contains('"double"', literal=True))
+    ratio = sum_of(wide["dur_ns"]) / sum_of(known["dur_ns"])
+    return [f"→ {percent(ratio)} of it works on float64 (double): float32 is twice as fast"] if ratio > 0.1 else []
+
+
+def _communication(spans: pl.DataFrame, talks: pl.Series, scope: Scope, part_ns: int) -> list[Cost]:
+    if part_ns <= 0:
+        return []
+    calls = spans.select("name", "dur_ns").filter(talks)
+    kinds = calls.with_columns(what=map_names(calls["name"], collective_of, pl.String()))
+    sums = kinds.group_by("what").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
+    whole = sums["dur_ns"].sum()
+    told = shares([(what, ns / whole) for what, ns in sums.iter_rows()], at_least=0.1) if whole else ""
+    title = f"Communication with other ranks while no operator runs: {told}"
+    detail = counted(calls.height / scope.n, "call") + (" a step" if scope.numbers else "")
+    advice = "→ a rank that comes late makes the others wait here: compare the ranks' own operators"
+    return [Cost("communication", title, part_ns, (detail, advice), "show user-ranges")]
+
+
+def _loading(trace: Trace, scope: Scope, part_ns: int) -> list[Cost]:
+    if part_ns <= 0:
+        return []
+    batches = int((trace.spans["category"] == "dataloader").sum())
+    detail = per_step(batches, part_ns, scope.n, "batch", stepped=bool(scope.numbers), plural="batches")
+    return [
+        Cost("loading", "The program waits for the data loader", part_ns, (detail, loader_advice(trace)), "show steps")
+    ]
+
+
+def _other(trace: Trace, part_ns: int) -> list[Cost]:
+    if part_ns <= 0:
+        return []
+    where = _python(trace.spans)
+    detail = where or "with_stack=True in the profiler would name the functions that it is spent in"
+    return [Cost("other", "Python and waiting, outside operators and data loading", part_ns, (detail,), "show steps")]
+
+
+def _python(spans: pl.DataFrame) -> str:
+    """The program's own functions with the most own time, calls of libraries included."""
+    frames = spans.select("name").filter(spans["category"] == "python")
+    if frames.is_empty():
+        return ""
+    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    distinct = frames["name"].unique()
+    own = distinct.filter(map_names(distinct, is_own_code, pl.Boolean()))
+    wanted = ((spans["category"] != "python") | spans["name"].is_in(own.implode())).to_numpy()
+    # A frame of a library is time of the function that called it.
+    at = nearest(parents, wanted)
+    above = np.where(parents >= 0, at[parents], -1)
+    rows = np.flatnonzero(wanted)
+    position = np.full(spans.height + 1, -1, np.int64)
+    position[rows] = np.arange(rows.size)
+    starts = spans["ts_ns"].to_numpy()[rows]
+    lengths = own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above[rows]])
+    mine = spans.select("name", "category").filter(pl.Series(wanted)).with_columns(ns=pl.Series(lengths))
+    mine = mine.filter(pl.col("category") == "python").group_by("name").agg(pl.col("ns").sum())
+    mine = mine.sort("ns", descending=True)
+    whole = mine["ns"].sum()
+    told = shares([(str(name), ns / whole) for name, ns in mine.head(2).iter_rows()], at_least=0.1) if whole else ""
+    return f"Most of Python's own time: {told}" if told else ""
+
+
+def has_host_work(spans: pl.DataFrame) -> bool:
+    """Whether anything of a framework's host side was recorded."""
+    return bool(spans["category"].is_in(list(_HOST)).any())

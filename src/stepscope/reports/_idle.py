@@ -1,0 +1,186 @@
+"""What idle time of a device is to be blamed on, in words that can be acted on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses._device_work import of_spans
+from stepscope.analyses.idle import caused_gaps
+from stepscope.analyses.steps import open_time
+from stepscope.intervals import covered
+from stepscope.names import is_sync_call, map_names, shorten
+from stepscope.reports._summary import Cost
+from stepscope.reports._where import during, most_of
+from stepscope.reports._words import counted, sum_of
+from stepscope.units import duration, percent
+
+if TYPE_CHECKING:
+    from stepscope.reports._summary import Scope
+    from stepscope.trace import Trace
+
+#: What people call the operators in which a host waits for the device.
+_WAITS = {
+    "aten::_local_scalar_dense": ".item(), or a tensor used as a number or a condition",
+    "aten::item": ".item(), or a tensor used as a number or a condition",
+    "aten::is_nonzero": "a tensor used as a condition",
+    "aten::copy_": "a copy to the host, as .cpu(), .tolist() or .to() do",
+    "aten::_to_copy": "a copy to the host, as .cpu(), .tolist() or .to() do",
+    "aten::nonzero": "nonzero(), or indexing with a mask",
+    "aten::unique": "unique()",
+    "aten::_unique2": "unique()",
+}
+_MANY = 20  # gaps a step from which on launching, rather than one place in the program, is what is slow
+
+
+def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> list[Cost]:
+    """A cost for each cause of gaps between pieces of device work; one for the ends of the scope without any."""
+    if idle_ns <= 0:
+        return []
+    work = work.select("rank", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step")
+    gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank",))
+    starts = gaps["ts_ns"].to_numpy()
+    inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
+    gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)
+    told = {
+        "host_late": _host_late, "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other,
+        "unlinked": _unlinked,
+    }  # fmt: skip
+    costs = [
+        told[str(cause)](mine, trace, scope) for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
+    ]
+    return [*costs, *_ends(work, trace, scope, idle_ns - sum_of(gaps["ns"]))]
+
+
+def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]:
+    """Idle time before the first and after the last device work."""
+    first = max(int(work["ts_ns"].min()) - scope.low, 0)  # type: ignore[arg-type]
+    last = max(scope.high - int(work["end_ns"].max()), 0)  # type: ignore[arg-type]
+    if ns <= 0 or not first + last:
+        return []
+    whole = "recorded steps" if len(scope.numbers) > 1 else "step" if scope.numbers else "recording"
+    parts = [
+        f"the {word} {duration(length)}" for word, length in (("first", first), ("last", last)) if length > 0.1 * ns
+    ]
+    low, high = (scope.low, scope.low + first) if first >= last else (scope.high - last, scope.high)
+    doing = during(trace.spans, low, high)
+    details = (f"The host spends most of that in {doing}",) if doing else ()
+    return [Cost("idle ends", f"No device work in {' and '.join(parts)} of the {whole}", ns, details, "show steps")]
+
+
+def _often(gaps: pl.DataFrame, scope: Scope) -> str:
+    amount = counted(gaps.height / scope.n, "gap") + (" a step" if scope.numbers else "")
+    return f"{amount}, mean {duration(gaps['ns'].sum() / gaps.height)}, longest {duration(gaps['ns'].max())}"  # type: ignore[arg-type]
+
+
+def _place(gaps: pl.DataFrame, trace: Trace) -> str:
+    """The part of the program in which the work after the gaps was launched, if much of it is in one."""
+    for categories, lead in ((("python",), "at"), (("user_range",), "in"), (("module",), "in")):
+        found = most_of(trace.spans, gaps["launch_id"], gaps["ns"], categories)
+        if found is not None and found[1] >= 0.3:
+            return f"{percent(found[1])} of it {lead} {found[0]}"
+    return ""
+
+
+def _host_late(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
+    low = gaps["ts_ns"].to_numpy()
+    high = low + gaps.select(pl.min_horizontal("late_ns", "dur_ns")).to_series().to_numpy()
+    active = covered(open_time(trace.spans, trace.spans["category"] == "operator"), low, high)
+    python = 1 - active.sum() / max((high - low).sum(), 1)
+    details = [_often(gaps, scope)]
+    place = _place(gaps, trace)
+    if place:
+        details[0] += f"; {place}"
+    many = gaps.height / scope.n >= _MANY
+    if python > 0.5:
+        details.append(f"In {percent(python)} of that time no operator was running on the host: it is spent in Python")
+    if many and _is_launching(gaps):
+        details.append(
+            "→ fewer, larger launches: torch.compile, CUDA graphs, fused or foreach operators, a larger batch"
+        )
+    else:
+        details.append(_longest(gaps, trace, scope))
+    title = "The device waits for the host to launch work"
+    return Cost("idle host_late", title, sum_of(gaps["ns"]), tuple(details), "show idle")
+
+
+def _longest(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
+    """Where to look: the longest gap, what ended it and what the host was doing meanwhile."""
+    gap = gaps.sort("ns", descending=True).row(0, named=True)
+    ids = pl.Series([gap["op_id"], gap["after_id"]], dtype=pl.UInt32)
+    op, kernel = of_spans(trace.spans, ids, "name")
+    after = op or shorten(kernel)
+    when = f" in step {gap['step']}" if gap["step"] is not None and len(scope.numbers) > 1 else ""
+    doing = during(trace.spans, gap["ts_ns"], gap["ts_ns"] + min(gap["late_ns"], gap["dur_ns"]))
+    told = f": the host was in {doing}" if doing and doing != after else ""
+    return f"→ look at the longest gap{when}, before {after}{told}"
+
+
+def _is_launching(gaps: pl.DataFrame) -> bool:
+    """Whether most of the time lies in gaps too short for anything but the launches themselves."""
+    short = sum_of(gaps.filter(pl.col("dur_ns") < 100_000)["ns"])
+    return short > 0.5 * sum_of(gaps["ns"])
+
+
+def _sync(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
+    spans = trace.spans
+    calls = spans.filter(spans["category"].is_in(["runtime", "driver"]))
+    calls = calls.filter(map_names(calls["name"], is_sync_call, pl.Boolean()))
+    calls = calls.select("span_id", "name", "op_id", end=pl.col("ts_ns") + pl.col("dur_ns")).sort("end")
+    launched = (gaps["ts_ns"] + gaps["late_ns"]).to_numpy()
+    at = np.searchsorted(calls["end"].to_numpy(), launched, side="right") - 1
+    blamed = calls[np.maximum(at, 0)].with_columns(ns=gaps["ns"])
+    blamed = blamed.with_columns(op=of_spans(spans, blamed["op_id"], "name"))
+    top = blamed.group_by("name", "op").agg(pl.col("ns").sum()).sort("ns", descending=True).row(0)
+    call, op, ns = top
+    mine = blamed.filter((pl.col("name") == call) & pl.col("op").eq_missing(pl.lit(op, blamed.schema["op"])))
+    ratio = ns / sum_of(gaps["ns"])
+    means = _WAITS.get(str(op), "")
+    detail = f"{percent(ratio)} of it after {call}" + (f" in {op}" if op else "") + (f": {means}" if means else "")
+    place = most_of(spans, mine["span_id"], mine["ns"], ("python",)) or most_of(
+        spans, mine["span_id"], mine["ns"], ("user_range",)
+    )
+    if place is not None:
+        detail += f", at {place[0]}" + (f" ({percent(place[1])})" if place[1] < 0.95 else "")
+    advice = (
+        "→ keep values on the device and read them rarely; copy with non_blocking=True; drop explicit synchronize()"
+    )
+    title = "The device runs dry because the host waits for it before launching more"
+    return Cost("idle sync", title, sum_of(gaps["ns"]), (f"{_often(gaps, scope)}; {detail}", advice), "show idle")
+
+
+def _loading(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
+    title = "The device waits for the next batch from the data loader"
+    details = (_often(gaps, scope), loader_advice(trace))
+    return Cost("idle data_loading", title, sum_of(gaps["ns"]), details, "show steps")
+
+
+def loader_advice(trace: Trace) -> str:
+    """What to change in the data loader, as far as its name tells how it works."""
+    names = trace.spans["name"].filter(trace.spans["category"] == "dataloader").unique().cast(pl.String).to_list()
+    if any("SingleProcess" in name for name in names):
+        return "→ batches are made in the training process itself: DataLoader(num_workers=…, pin_memory=True)"
+    if any("MultiProcessing" in name for name in names):
+        return "→ its workers do not keep up: more num_workers, prefetch_factor, persistent_workers, cheaper transforms"
+    return "→ prepare batches ahead of time, in other processes or threads"
+
+
+def _short(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG001  all causes have one signature
+    title = "Short gaps between kernels that were queued in time"
+    details = [_often(gaps, scope)]
+    if gaps.height / scope.n > 100:
+        details.append("→ fewer kernels: torch.compile or fused operators; CUDA graphs shorten these gaps too")
+    return Cost("idle kernel_wait", title, sum_of(gaps["ns"]), tuple(details), "show idle")
+
+
+def _other(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
+    title = "Queued work starts late: it waits for another stream, an event or a slow launch"
+    details = (_often(gaps, scope), _longest(gaps, trace, scope))
+    return Cost("idle other", title, sum_of(gaps["ns"]), details, "show idle --by gap")
+
+
+def _unlinked(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG001  all causes have one signature
+    title = "Idle before work whose launch is not in the trace: the cause cannot be told"
+    return Cost("idle unlinked", title, sum_of(gaps["ns"]), (_often(gaps, scope),), "show idle --by gap")

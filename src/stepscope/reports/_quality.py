@@ -1,0 +1,96 @@
+"""What the data lacks, in sentences: what a reader of the report must know before trusting it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.analyses._device_work import of_spans
+from stepscope.names import is_graph_launch, is_launch_call, map_names
+from stepscope.reports._summary import Lack
+from stepscope.reports._words import sum_of
+from stepscope.units import count, duration, percent
+
+if TYPE_CHECKING:
+    from stepscope.reports._summary import Scope
+    from stepscope.trace import Trace
+
+_TOLD_HERE = ("no_launch", "no_operator")  # by share of time, which says more than their count
+_WORTH_TELLING = 0.001
+
+
+def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack, ...]:
+    """What is missing of links, unmarked or cut steps, and what the reader dropped. `work`: as of `device_work`."""
+    found: list[Lack] = []
+    if work is not None:
+        found += _links(trace, work)
+        found += _edges(scope, work)
+    elif _launches(trace):
+        found.append(Lack("no_device", "The host launched device work, but none of it was recorded."))
+    found += _steps(trace, scope)
+    found += _issues(trace.issues)
+    return tuple(found)
+
+
+def _launches(trace: Trace) -> bool:
+    calls = trace.spans.filter(trace.spans["category"].is_in(["runtime", "driver"]))["name"]
+    return bool(map_names(calls, is_launch_call, pl.Boolean()).any())
+
+
+def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
+    whole = sum_of(work["dur_ns"])
+    if not whole:
+        return []
+    if not trace.spans["category"].is_in(["operator", "runtime", "driver"]).any():
+        what = "No launches or operators are in the trace: whose the device work is, and why it waited, cannot be told."
+        return [Lack("no_host", what)]
+    found = []
+    loose = work.filter(pl.col("launch_id").is_null())
+    ratio = sum_of(loose["dur_ns"]) / whole
+    if ratio > _WORTH_TELLING:
+        what = f"{count(loose.height)} pieces of device work have no launch record ({percent(ratio)} of device time)."
+        found.append(Lack("no_launch", what))
+    if not (trace.spans["category"] == "operator").any():
+        what = "No operators are in the trace: record them with ProfilerActivity.CPU to see whose the kernels are."
+        return [*found, Lack("no_operators", what)]
+    linked = work.filter(pl.col("launch_id").is_not_null() & pl.col("op_id").is_null())
+    ratio = sum_of(linked["dur_ns"]) / whole
+    if ratio > 0.01:
+        calls = of_spans(trace.spans, linked["launch_id"], "name")
+        replayed = sum_of(linked["dur_ns"].filter(map_names(calls, is_graph_launch, pl.Boolean()))) / whole
+        why = "" if replayed < ratio / 2 else ": replayed graphs do not say by which operators they were captured"
+        found.append(Lack("no_operator", f"{percent(ratio)} of device time belongs to no operator{why}."))
+    return found
+
+
+def _edges(scope: Scope, work: pl.DataFrame) -> list[Lack]:
+    after = int(work["end_ns"].max()) - scope.high  # type: ignore[arg-type]
+    if len(scope.numbers) < 2 or after < 0.02 * scope.whole_ns:
+        return []
+    what = f"Device work goes on for {duration(after)} after the last step's end, which is in no step's breakdown."
+    return [Lack("after_steps", what)]
+
+
+def _steps(trace: Trace, scope: Scope) -> list[Lack]:
+    spans = trace.spans
+    if not scope.numbers:
+        if (spans["category"] == "operator").any():
+            what = "No steps are marked: call profiler.step() after every iteration to see times per step."
+            return [Lack("no_steps", what)]
+        return []
+    recorded = int((spans["ts_ns"] + spans["dur_ns"]).max() - spans["ts_ns"].min())  # type: ignore[operator,arg-type]
+    ratio = scope.whole_ns / recorded if recorded else 1.0
+    if ratio > 0.7:
+        return []
+    what = f"Steps cover {percent(ratio)} of the recording; bars and costs are of steps alone."
+    return [Lack("outside_steps", what)]
+
+
+def _issues(issues: pl.DataFrame) -> list[Lack]:
+    loud = issues.filter((pl.col("severity") != "info") & ~pl.col("code").is_in(_TOLD_HERE))
+    found = []
+    for code, _, n, example in loud.iter_rows():
+        text = example or code.replace("_", " ")
+        found.append(Lack(code, f"{text[0].upper()}{text[1:]}" + (f" ({count(n)} ×)." if n > 1 else ".")))
+    return found

@@ -1,0 +1,208 @@
+"""The summaries of the ranks of a job as one report: means over ranks, and how far they are apart."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.reports._tables import merged
+from stepscope.reports._words import counted, ranges
+from stepscope.reports.model import Bar, Finding, Part, Report
+from stepscope.schema import ISSUES
+from stepscope.units import count, duration, percent, size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.reports._summary import Cost, Summary
+
+_SHOWN = 3
+_LEAST_SHARE = 0.01
+_APART = 0.03  # ranks nearer than that are told as one
+
+
+def overview_of_ranks(summaries: Sequence[Summary], *more_quality: str) -> Report:
+    """One report of the summaries of all ranks of a job, or of a single trace's."""
+    summaries = sorted(summaries, key=lambda s: (s.meta.rank is None, s.meta.rank or 0))
+    return Report(
+        headline=_headline(summaries),
+        bars=_bars(summaries),
+        findings=_findings(summaries),
+        tables=merged([summary.tables for summary in summaries]),
+        quality=(*_quality(summaries), *more_quality),
+        issues=_issues(summaries),
+        meta=_meta(summaries),
+    )
+
+
+def _quality(summaries: Sequence[Summary]) -> list[str]:
+    """Each sort of lack once, in the words of the first that has it."""
+    told = []
+    for kind in dict.fromkeys(lack.kind for summary in summaries for lack in summary.quality):
+        having = [(summary, lack.text) for summary in summaries for lack in summary.quality if lack.kind == kind]
+        (first, text), n = having[0], len(having)
+        if len(summaries) > 1 and (n < len(summaries) or len({words for _, words in having}) > 1):
+            others = f", alike on {counted(n - 1, 'other')}" if n > 1 else ""
+            text = f"{text.removesuffix('.')} (on {first.label}{others})."
+        told.append(text)
+    return told
+
+
+def _headline(summaries: Sequence[Summary]) -> str:
+    first = summaries[0].meta
+    version = (first.framework_version or "").partition("+")[0]
+    words = [f"{first.framework} {version}".strip() if first.framework else "Chrome trace"]
+    devices = Counter(name for summary in summaries for name in summary.devices)
+    words += [name if n == 1 else f"{n} × {name}" for name, n in devices.items()]
+    if not devices and any(summary.parts for summary in summaries):
+        words.append("CPU only")
+    words += filter(None, [_whose(summaries), _steps(summaries)])
+    words.append(f"{duration(max(summary.recorded_ns for summary in summaries))} recorded")
+    words.append(f"{count(sum(summary.meta.n_events for summary in summaries))} events read")
+    return " · ".join(words)
+
+
+def _whose(summaries: Sequence[Summary]) -> str:
+    ranks = [summary.meta.rank for summary in summaries if summary.meta.rank is not None]
+    world = summaries[0].meta.world_size
+    if len(summaries) == 1:
+        if not ranks or (world or 1) == 1:
+            return ""
+        return f"rank {ranks[0]} of {world}"
+    if len(set(ranks)) < len(summaries):
+        return f"{len(summaries)} files"
+    return f"ranks {ranges(ranks)}" + (f" of {world}" if world and world != len(ranks) else "")
+
+
+def _steps(summaries: Sequence[Summary]) -> str:
+    numbers = sorted({number for summary in summaries for number in summary.numbers})
+    if not numbers:
+        return ""
+    return f"steps {ranges(numbers)} ({len(numbers)})" if len(numbers) > 1 else f"step {numbers[0]}"
+
+
+def _bars(summaries: Sequence[Summary]) -> tuple[Bar, ...]:
+    told = [summary for summary in summaries if summary.parts]
+    if not told:
+        return ()
+    whole = sum(sum(summary.windows_ns) for summary in told)
+    names = dict.fromkeys(name for summary in told for name in summary.parts)
+    parts = [Part(name, sum(s.parts.get(name, 0) for s in told) / whole) for name in names] if whole else []
+    lengths = [length for summary in told for length in summary.windows_ns]
+    stepped = any(summary.numbers for summary in told)
+    value = duration(statistics.fmean(lengths))
+    if stepped and len(lengths) > 2 and whole:
+        value += f" ±{percent(statistics.stdev(lengths) / statistics.fmean(lengths))}"
+    label = "Step" if stepped else "Device" if told[0].devices else "Recording"
+    notes = [*_apart(told), *_busy(told), *_memory(told)]
+    if len(summaries) == 1:
+        notes += summaries[0].notes
+    return (Bar(label, value, tuple(part for part in parts if part.ratio > 0), tuple(notes)),)
+
+
+def _apart(summaries: Sequence[Summary]) -> list[str]:
+    """How far the ranks' mean steps are apart."""
+    means = {s.label: statistics.fmean(s.windows_ns) for s in summaries if s.numbers}
+    if len(means) < 2:
+        return []
+    slow, fast = max(means, key=lambda k: means[k]), min(means, key=lambda k: means[k])
+    if means[slow] < means[fast] * (1 + _APART):
+        return []
+    return [f"slowest {slow}: {duration(means[slow])}, fastest {fast}: {duration(means[fast])}"]
+
+
+def _busy(summaries: Sequence[Summary]) -> list[str]:
+    one = len(summaries) == 1
+    busy = {
+        " ".join(filter(None, ("" if one else s.label, name if len(s.busy) > 1 else ""))): ratio
+        for s in summaries
+        for name, ratio in s.busy.items()
+    }
+    if not busy:
+        return []
+    mean = statistics.fmean(busy.values())
+    least = min(busy, key=lambda k: busy[k])
+    apart = f" (least: {least}, {percent(busy[least])})" if mean - busy[least] > _APART else ""
+    return [f"device busy {percent(mean)}{apart}"]
+
+
+def _memory(summaries: Sequence[Summary]) -> list[str]:
+    known = [summary for summary in summaries if summary.memory is not None]
+    if not known:
+        return []
+    top = max(known, key=lambda s: s.memory.peak_bytes if s.memory else 0)
+    if top.memory is None:
+        return []
+    of = f" of {size(top.memory.capacity_bytes)}" if top.memory.capacity_bytes else ""
+    whose = f" ({top.label})" if len(summaries) > 1 else " on the host" if top.memory.device == "cpu" else ""
+    return [f"peak memory {size(top.memory.peak_bytes)}{of}{whose}"]
+
+
+def _findings(summaries: Sequence[Summary]) -> tuple[Finding, ...]:
+    told = [summary for summary in summaries if sum(summary.windows_ns)]
+    if not told:
+        return ()
+    whole = sum(sum(summary.windows_ns) for summary in told)
+    kinds = dict.fromkeys(cost.kind for summary in told for cost in summary.costs)
+    found = []
+    for kind in kinds:
+        of_rank = {i: cost for i, summary in enumerate(told) for cost in summary.costs if cost.kind == kind}
+        finding = _finding(told, of_rank, whole)
+        if finding.share_ratio is None or finding.share_ratio >= _LEAST_SHARE:
+            found.append((kind, finding))
+    timed = sorted((f for _, f in found if f.value_ns is not None), key=lambda f: -(f.value_ns or 0))
+    # What has no price in time stands behind what has, and always.
+    return (*timed[:_SHOWN], *(finding for _, finding in found if finding.value_ns is None))
+
+
+def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: int) -> Finding:
+    """The same cost of several ranks: the mean over all of them, in the words of the one that pays most."""
+    stepped = any(summary.numbers for summary in summaries)
+    each = {i: (of_rank[i].ns or 0.0) / summaries[i].n if i in of_rank else 0.0 for i in range(len(summaries))}
+    most, least = max(each, key=lambda i: each[i]), min(each, key=lambda i: each[i])
+    cost = of_rank[most]
+    details = list(cost.details)
+    if len(summaries) > 1 and each[most] - each[least] > 0.3 * each[most]:
+        far = f"{summaries[most].label}: {duration(each[most])}, {summaries[least].label}: {duration(each[least])}"
+        if cost.kind == "communication":
+            far += f"; the others seem to wait for {summaries[least].label}, which waits least"
+        details = [far, f"On {summaries[most].label}: {details[0]}", *details[1:]] if details else [far]
+    if cost.ns is None:
+        return Finding(cost.title, tuple(details), command=cost.command)
+    total = sum(c.ns or 0.0 for c in of_rank.values())
+    return Finding(
+        title=cost.title,
+        details=tuple(details),
+        value_ns=statistics.fmean(each.values()),
+        value_label="per step" if stepped else "in all",
+        share_ratio=total / whole_ns,
+        command=cost.command,
+    )
+
+
+def _issues(summaries: Sequence[Summary]) -> pl.DataFrame:
+    parts = [summary.issues for summary in summaries if summary.issues is not None]
+    if not parts:
+        return ISSUES.empty()
+    every = pl.concat(parts)
+    sums = every.group_by("code", maintain_order=True).agg(
+        pl.col("severity").first(), pl.col("count").sum(), pl.col("example").first()
+    )
+    return ISSUES.conform(sums)
+
+
+def _meta(summaries: Sequence[Summary]) -> dict[str, object]:
+    first = summaries[0].meta
+    return {
+        "paths": [summary.meta.path for summary in summaries],
+        "ranks": [summary.meta.rank for summary in summaries],
+        "framework": first.framework,
+        "framework_version": first.framework_version,
+        "world_size": first.world_size,
+        "n_events": sum(summary.meta.n_events for summary in summaries),
+        "n_steps": len({number for summary in summaries for number in summary.numbers}),
+        "recorded_ns": max(summary.recorded_ns for summary in summaries),
+    }

@@ -1,0 +1,147 @@
+"""What one trace has to say, in few numbers and words: small enough to keep one for each of many ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.analyses.steps import with_windows
+from stepscope.schema import DEVICE_WORK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from stepscope.intervals import Intervals
+    from stepscope.reports.model import Block
+    from stepscope.trace import Meta, Trace
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Something that took time: how much over the whole scope, and what to say of it.
+
+    `kind` is the same on every rank, so that the same thing can be told of several ranks. Costs of one summary do not
+    overlap in meaning, except `outlier`, which says when time was lost and not where.
+    """
+
+    kind: str
+    title: str
+    ns: float | None
+    details: tuple[str, ...] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A sentence on what the data lacks. `kind` is the same on every rank, the figures in `text` are the rank's own."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The device with the highest peak."""
+
+    device: str | None
+    peak_bytes: int
+    reserved_bytes: int | None
+    capacity_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """The stretch of a recording that a summary is about: its steps' windows, else all device work, else everything."""
+
+    lows: Ints
+    highs: Ints
+    numbers: tuple[int, ...] = ()  # of the steps, in the order of the windows
+    late_ns: int = 0  # device work of the only step after its end on the host, which the window takes in
+
+    @property
+    def windows(self) -> Intervals:
+        """The windows as disjoint intervals."""
+        return self.lows, self.highs
+
+    @property
+    def whole_ns(self) -> int:
+        """Summed length of the windows."""
+        return int((self.highs - self.lows).sum())
+
+    @property
+    def low(self) -> int:
+        """Start of the first window."""
+        return int(self.lows[0])
+
+    @property
+    def high(self) -> int:
+        """End of the last window."""
+        return int(self.highs[-1])
+
+    @property
+    def n(self) -> int:
+        """What totals are divided by to give a cost per step; 1 without steps."""
+        return max(len(self.numbers), 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """All that a report needs of one trace."""
+
+    meta: Meta
+    recorded_ns: int
+    devices: tuple[str, ...] = ()  # product or kind of each device that worked
+    numbers: tuple[int, ...] = ()  # of the steps
+    windows_ns: tuple[int, ...] = ()  # what each step took; without steps the scope's one window
+    parts: Mapping[str, int] = field(default_factory=dict)  # how the windows divide, summed over them
+    busy: Mapping[str, float] = field(default_factory=dict)  # share of the windows in which each device worked
+    memory: Memory | None = None
+    notes: tuple[str, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    tables: tuple[Block, ...] = ()
+    quality: tuple[Lack, ...] = ()
+    issues: pl.DataFrame | None = None
+
+    @property
+    def n(self) -> int:
+        """What totals are divided by to give a cost per step; 1 without steps."""
+        return max(len(self.numbers), 1)
+
+    @property
+    def label(self) -> str:
+        """What the trace is called beside others."""
+        if self.meta.rank is not None:
+            return f"rank {self.meta.rank}"
+        return self.meta.path.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def scope_of(trace: Trace) -> Scope:
+    """What to report on. The trace has at least one span.
+
+    A lone step lasts until the device has done what it queued: its host may be long ahead, and no other step follows
+    in which that work would count.
+    """
+    spans = trace.spans
+    is_work = spans["category"].is_in(DEVICE_WORK)
+    if not trace.steps.is_empty():
+        windows = with_windows(trace.steps)
+        lows = windows["ts_ns"].to_numpy()
+        highs = lows + windows["window_ns"].to_numpy()
+        # Windows of damaged traces may overlap; the later step begins where it says.
+        highs = np.minimum(highs, np.append(lows[1:], highs[-1:]))
+        late = 0
+        if windows.height == 1:
+            queued = spans.filter(is_work & (spans["step"] == windows["step"][0]))
+            end = (queued["ts_ns"] + queued["dur_ns"]).max()
+            late = max(int(end) - int(highs[0]), 0) if isinstance(end, int) else 0
+        return Scope(lows, highs + late, tuple(windows["step"].to_list()), late)
+    mine = spans.filter(is_work) if is_work.any() else spans
+    low, high = int(mine["ts_ns"].min()), int((mine["ts_ns"] + mine["dur_ns"]).max())  # type: ignore[arg-type]
+    return Scope(np.array([low]), np.array([high]))

@@ -1,0 +1,135 @@
+"""The small tables at the end of a report: what took most, by operator, kernel, track or name."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.kernels import KERNEL_SUMMARY
+from stepscope.analyses.operators import OPERATORS
+from stepscope.intervals import own_lengths, union_by
+from stepscope.names import map_names, shorten
+from stepscope.reports.model import Block
+from stepscope.schema import Column, Name, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.trace import Trace
+
+ROWS = 6
+_NUMBERED = re.compile(r"(?:\.\d+)+$")
+_KEPT = 30  # rows kept of each rank, so that what is large on all of them is not lost
+_LEAST_SHARE = 0.001
+
+TRACKS = Table(
+    "tracks",
+    "how busy each track was",
+    (
+        Column("track", pl.String(), "process and thread or lane", key=True),
+        Column("n_spans", pl.Int64(), "spans on it"),
+        Column("busy_ns", pl.Int64(), "time in which any span was open", "ns"),
+        Column("share_ratio", pl.Float64(), "the same over the length of the recording", "ratio"),
+    ),
+)
+NAMES = Table(
+    "names",
+    "what spans of a name took",
+    (
+        Column("name", Name, "the spans' name", key=True),
+        Column("calls", pl.Int64(), "how many"),
+        Column("self_ns", pl.Int64(), "summed duration less that of spans inside them", "ns"),
+        Column("share_ratio", pl.Float64(), "its part of all", "ratio"),
+    ),
+)
+
+
+def operator_block(operators: pl.DataFrame) -> Block:
+    """The costliest operators, from the result of that analysis."""
+    on_device = operators["device_self_ns"].null_count() == 0
+    measures = (
+        ("device_self_ns", "share_ratio", "n_kernels", "host_self_ns")
+        if on_device
+        else ("host_self_ns", "share_ratio", "host_total_ns")
+    )
+    frame = operators.select("name", "calls", *measures).head(_KEPT)
+    return Block("Operators", OPERATORS, frame, "show operators")
+
+
+def kernel_block(kernels: pl.DataFrame) -> Block:
+    """The costliest kernels, from the result of that analysis."""
+    short = map_names(kernels["name"], _readable, pl.String()).cast(Name)
+    frame = kernels.select("calls", "total_ns", "share_ratio").with_columns(name=short)
+    frame = frame.group_by("name", maintain_order=True).agg(pl.all().sum()).sort("total_ns", descending=True)
+    frame = frame.select("name", "calls", "total_ns", "share_ratio", mean_ns=pl.col("total_ns") / pl.col("calls"))
+    return Block("Kernels", KERNEL_SUMMARY, frame.head(_KEPT), "show kernels")
+
+
+def _readable(name: str) -> str:
+    """The name without what tells its variants apart, under which they are shown as one: numbers that XLA gives too."""
+    return shorten(_NUMBERED.sub("", name))
+
+
+def track_block(trace: Trace) -> Block:
+    """The busiest tracks."""
+    spans, tracks = trace.spans, trace.tracks
+    starts = spans["ts_ns"].to_numpy()
+    ids, lows, highs = union_by(
+        spans["track_id"].cast(pl.Int64).to_numpy(), starts, starts + spans["dur_ns"].to_numpy()
+    )
+    busy = pl.DataFrame({"track_id": ids, "busy_ns": highs - lows}).group_by("track_id").agg(pl.col("busy_ns").sum())
+    counts = spans.group_by("track_id").agg(n_spans=pl.len().cast(pl.Int64))
+    parts = [pl.col("process"), pl.coalesce(pl.col("label"), pl.col("tid").cast(pl.String))]
+    named = tracks.select("track_id", track=pl.concat_str(parts, separator=" / ", ignore_nulls=True))
+    whole = int((spans["ts_ns"] + spans["dur_ns"]).max() - spans["ts_ns"].min())  # type: ignore[operator,arg-type]
+    frame = (
+        counts.join(busy.with_columns(pl.col("track_id").cast(pl.UInt32)), on="track_id", how="left")
+        .join(named, on="track_id", how="left")
+        .with_columns(pl.col("busy_ns").fill_null(0))
+        .with_columns(share_ratio=pl.col("busy_ns") / whole if whole else None)
+        .sort("busy_ns", "track_id", descending=[True, False])
+    )
+    return Block("Tracks, by time in which something is open", TRACKS, TRACKS.conform(frame).head(_KEPT), "show tracks")
+
+
+def name_block(trace: Trace) -> Block:
+    """What took most time itself, by name."""
+    spans = trace.spans
+    starts = spans["ts_ns"].to_numpy()
+    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    own = own_lengths(starts, starts + spans["dur_ns"].to_numpy(), parents)
+    frame = spans.select("name").with_columns(self_ns=pl.Series(own.astype(np.int64)))
+    frame = frame.group_by("name").agg(calls=pl.len().cast(pl.Int64), self_ns=pl.col("self_ns").sum())
+    whole = frame["self_ns"].sum()
+    frame = frame.with_columns(share_ratio=pl.col("self_ns") / whole if whole else None)
+    frame = NAMES.conform(frame).sort("self_ns", "calls", descending=True).head(_KEPT)
+    return Block("Names, by their own time", NAMES, frame, "show spans --sort dur")
+
+
+def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
+    """The blocks of all ranks as one set: measures summed over ranks, averages remade, the first rows kept."""
+    found = []
+    for title in dict.fromkeys(block.title for of_rank in blocks for block in of_rank):
+        mine = [block for of_rank in blocks for block in of_rank if block.title == title]
+        frame = mine[0].frame if len(mine) == 1 else _summed([block.frame for block in mine])
+        frame = frame.filter(pl.col("share_ratio").fill_null(1.0) >= _LEAST_SHARE).head(ROWS)
+        if "name" in frame.columns:
+            frame = frame.with_columns(map_names(frame["name"], shorten, pl.String()).alias("name"))
+        note = f"Sums over {len(mine)} traces." if len(mine) > 1 else ""
+        if not frame.is_empty():
+            found.append(Block(title, mine[0].table, frame, mine[0].command, note))
+    return tuple(found)
+
+
+def _summed(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    columns = frames[0].columns
+    key, order = columns[0], next(c for c in columns if c.endswith("_ns"))
+    known = [frame.select(columns) for frame in frames if frame.columns == columns]
+    sums = [pl.col(c).sum() for c in columns[1:] if c not in ("share_ratio", "mean_ns")]
+    frame = pl.concat(known).group_by(key).agg(*sums, share_ratio=pl.col("share_ratio").sum() / len(known))
+    if "mean_ns" in columns:
+        frame = frame.with_columns(mean_ns=pl.col("total_ns") / pl.col("calls"))
+    return frame.select(columns).sort(order, descending=True)

@@ -1,0 +1,147 @@
+"""The report: what was recorded, where the time of a step went, what costs most, and what the data lacks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.analyses._device_work import label_devices
+from stepscope.analyses.kernels import kernels
+from stepscope.analyses.memory import device_memory
+from stepscope.analyses.operators import operators
+from stepscope.errors import MissingTable, StepscopeError
+from stepscope.reports._device import device_time
+from stepscope.reports._host import has_host_work, host_time
+from stepscope.reports._outliers import outlier_costs
+from stepscope.reports._quality import quality
+from stepscope.reports._ranks import overview_of_ranks
+from stepscope.reports._summary import Cost, Lack, Memory, Scope, Summary, scope_of
+from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
+from stepscope.reports._words import counted
+from stepscope.schema import DEVICE_WORK
+from stepscope.trace import Trace
+from stepscope.units import duration, percent, size
+
+if TYPE_CHECKING:
+    from stepscope.reports._device import DeviceTime
+    from stepscope.reports._host import HostTime
+    from stepscope.reports.model import Block, Report
+    from stepscope.trace import Run
+
+__all__ = ["overview", "overview_of_ranks", "summarise"]
+
+_MEBIBYTE = 1 << 20
+
+
+def overview(source: Trace | Run) -> Report:
+    """The report of one trace, or of all traces of a run, of which one at a time is in memory.
+
+    Files of a run that cannot be read are left out, and named. Raises StepscopeError if none can be.
+    """
+    if isinstance(source, Trace):
+        return overview_of_ranks([summarise(source)])
+    summaries, failed = [], []
+    for path in source.paths:
+        try:
+            summaries.append(summarise(source.open_trace(path)))
+        except StepscopeError as error:
+            failed.append((path.replace("\\", "/").rsplit("/", 1)[-1], error.with_traceback(None)))
+    if not summaries:
+        raise failed[0][1]
+    if not failed:
+        return overview_of_ranks(summaries)
+    names = ", ".join(name for name, _ in failed[:3]) + (" …" if len(failed) > 3 else "")
+    return overview_of_ranks(summaries, f"{counted(len(failed), 'file')} left out: {names} ({failed[0][1].message}).")
+
+
+def summarise(trace: Trace) -> Summary:
+    """What a report needs of one trace, without keeping the trace."""
+    spans = trace.spans
+    if spans.is_empty():
+        nothing = Lack("no_spans", "The trace holds no spans with times: there is nothing to report.")
+        return Summary(trace.meta, recorded_ns=0, quality=(nothing,), issues=trace.issues)
+    scope = scope_of(trace)
+    per_operator = _operators(trace)
+    tables: list[Block] = [] if per_operator is None else [operator_block(per_operator)]
+    found: DeviceTime | HostTime | None
+    found = device = device_time(trace, scope) if spans["category"].is_in(DEVICE_WORK).any() else None
+    if device is not None:
+        tables += _kernel_tables(trace)
+    elif has_host_work(spans) and (per_operator is not None or scope.numbers):
+        found = host_time(trace, per_operator, scope)
+    if not tables:
+        tables = [track_block(trace), name_block(trace)]
+    memory = None if trace.allocations.is_empty() else device_memory(trace.allocations, trace.steps)
+    costs = [] if found is None else [*found.costs, *outlier_costs(found.by_window, scope)]
+    if memory is not None:
+        costs += _growth(memory, scope)
+    return Summary(
+        meta=trace.meta,
+        recorded_ns=int((spans["ts_ns"] + spans["dur_ns"]).max() - spans["ts_ns"].min()),  # type: ignore[operator,arg-type]
+        devices=_devices(trace, device),
+        numbers=scope.numbers,
+        windows_ns=tuple((scope.highs - scope.lows).tolist()),
+        parts={} if found is None else found.parts,
+        busy={} if device is None else device.busy,
+        memory=None if memory is None else _peak(trace, memory),
+        notes=() if device is None else (*device.notes, *_late(scope)),
+        costs=tuple(costs),
+        tables=tuple(tables),
+        quality=quality(trace, scope, None if device is None else device.work),
+        issues=trace.issues,
+    )
+
+
+def _operators(trace: Trace) -> pl.DataFrame | None:
+    try:
+        return operators(trace.spans, trace.ops, trace.stacks)
+    except MissingTable:
+        return None
+
+
+def _kernel_tables(trace: Trace) -> list[Block]:
+    try:
+        return [kernel_block(kernels(trace.spans, trace.tracks))]
+    except MissingTable:  # copies and fills alone
+        return []
+
+
+def _devices(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:
+    """The product, or else the kind, of each device that worked; none where none did."""
+    if device is None:
+        return ()
+    used = device.work.select("device_id").unique(maintain_order=True)
+    named = used.join(trace.devices, on="device_id", how="left", maintain_order="left")
+    kind = pl.col("type").cast(pl.String).fill_null("unknown device").str.to_uppercase()
+    return tuple(named.select(pl.coalesce("name", kind)).to_series().to_list())
+
+
+def _peak(trace: Trace, memory: pl.DataFrame) -> Memory | None:
+    """The accelerator with the highest peak; of a recording without any, the host."""
+    known = label_devices(memory, trace.devices).join(
+        trace.devices.select("device_id", "type", capacity_bytes="memory_bytes"), on="device_id", how="left"
+    )
+    order = [pl.col("type").cast(pl.String).eq("cpu").fill_null(value=True), pl.col("peak_allocated_bytes")]
+    top = known.sort(order, descending=[False, True]).row(0, named=True)
+    if not top["peak_allocated_bytes"]:
+        return None
+    return Memory(top["device"], top["peak_allocated_bytes"], top["peak_reserved_bytes"], top["capacity_bytes"])
+
+
+def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:
+    """A finding where tensors hold more after each step, by amounts that will matter."""
+    if len(scope.numbers) < 4 or "growth_bytes_per_step" not in memory.columns:
+        return []
+    least = pl.max_horizontal(pl.lit(_MEBIBYTE), pl.col("peak_allocated_bytes") * 0.001)
+    growing = memory.filter(pl.col("growth_bytes_per_step") > least).sort("growth_bytes_per_step", descending=True)
+    if growing.is_empty():
+        return []
+    rise, peak = growing.select("growth_bytes_per_step", "peak_allocated_bytes").row(0)
+    title = f"Memory held by tensors grows by {size(rise)} with every step ({percent(rise / peak)} of the peak)"
+    advice = "→ look for tensors kept across steps: losses summed with their graph, growing lists, caches"
+    return [Cost("growth", title, None, (advice,), "show memory --by operator")]
+
+
+def _late(scope: Scope) -> tuple[str, ...]:
+    return (f"device done {duration(scope.late_ns)} after the step's end on the host",) if scope.late_ns else ()

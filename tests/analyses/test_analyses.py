@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from stepscope import analyses
+from stepscope.errors import UnknownName
+from stepscope.schema import TABLES
+
+GROUP = "stepscope.analyses"
+
+
+def offered(monkeypatch, *points):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: points if group == GROUP else ())
+
+
+@pytest.mark.parametrize("name", analyses.names())
+def test_an_analysis_is_found_under_its_own_name_and_reads_tables_of_a_trace(name):
+    found = analyses.find(name)
+    assert (found.name, found.output.name) == (name, name)
+    assert {t.name for t in (*found.inputs, *found.optional)} <= set(TABLES)
+    assert found.doc
+    assert all(option.default is not option.empty for option in found.options().values())
+
+
+def test_an_unknown_name_lists_the_known_ones_nearest_first():
+    with pytest.raises(UnknownName) as caught:
+        analyses.find("kernel")
+    assert caught.value.hint.startswith("known: kernels")
+
+
+def test_other_packages_add_theirs_after_ours(monkeypatch):
+    offered(monkeypatch, EntryPoint("extra", "stepscope.analyses.steps:ANALYSIS", GROUP))
+    assert analyses.names()[-1] == "extra"
+    assert analyses.find("extra").name == "steps"
+
+
+def test_other_packages_do_not_replace_ours(monkeypatch):
+    offered(monkeypatch, EntryPoint("steps", "nowhere:ANALYSIS", GROUP))
+    assert analyses.names().count("steps") == 1
+    assert analyses.find("steps").name == "steps"
+
+
+def test_an_entry_point_that_gives_something_else_is_refused(monkeypatch):
+    offered(monkeypatch, EntryPoint("extra", "stepscope.schema:TABLES", GROUP))
+    with pytest.raises(TypeError, match="extra"):
+        analyses.find("extra")

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.renderers.cells import cell, cells, labels, printable, width
+from stepscope.schema import SPANS, TRANSFERS
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, None, "–"),
+        (None, "ns", "–"),
+        (float("nan"), None, "–"),
+        (float("nan"), "ratio", "–"),
+        (True, None, "yes"),
+        (False, "ns", "no"),
+        (1_500_000, "ns", "1.5 ms"),
+        (0.61, "ratio", "61 %"),
+        (2048, "bytes", "2 KiB"),
+        (123456, None, "123456"),
+        (1234.5, None, "1,234"),
+        ([1, None, "a\n"], None, "1, –, a\\n"),
+        ("a\x1b[0m", None, "a\\x1b[0m"),
+        ("12", "ns", "12"),
+    ],
+)
+def test_values_are_read_as_people_do(value, unit, text):
+    assert cell(value, unit) == text
+
+
+def test_counts_have_separators_and_ids_have_none():
+    frame = pl.DataFrame({"span_id": [123456], "bytes": [1], "correlation": [123456], "other": [123456]})
+    assert cells(frame, SPANS) == [["123456"], ["1"], ["123456"], ["123456"]]
+    assert cells(frame.select("bytes"), TRANSFERS) == [["1 B"]]
+    assert cell(123456, separated=True) == "123,456"
+
+
+def test_labels_leave_the_unit_out_unless_two_would_be_alike():
+    assert labels(["dur_ns", "n_calls", "idle_ns", "idle_ratio", "recorded_bytes_per_s", "bytes"]) == [
+        "dur", "calls", "idle ns", "idle ratio", "recorded", "bytes"
+    ]  # fmt: skip
+
+
+@given(st.text())
+def test_printable_text_holds_nothing_that_a_terminal_obeys(text):
+    assert not any(ord(sign) < 32 or 127 <= ord(sign) < 160 for sign in printable(text))
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"])))
+def test_plain_text_stays_as_it_is(text):
+    assert printable(text) == text
+
+
+@pytest.mark.parametrize(("text", "columns"), [("abc", 3), ("内核", 4), ("e\u0301", 1), ("🚀", 2), ("", 0)])
+def test_wide_signs_count_twice_and_accents_not_at_all(text, columns):
+    assert width(text) == columns

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from stepscope.errors import MissingTable, UnknownName
+from stepscope.schema import STEPS, TABLES
+from stepscope.trace import Meta, Run, Trace
+
+STEP = STEPS.conform(pl.DataFrame({"step": [3], "ts_ns": [0], "dur_ns": [10]}))
+TRACE = Trace(Meta("a.json", "kineto", rank=2), {"steps": STEP})
+
+
+def test_a_table_that_the_file_lacks_is_empty_and_typed():
+    assert TRACE.ops.is_empty()
+    assert TRACE.ops.schema == dict(TABLES["ops"].dtypes)
+
+
+def test_an_unknown_table_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(UnknownName, match="no table named 'step'") as caught:
+        TRACE.table("step")
+    assert caught.value.hint.startswith("known: steps")
+
+
+def test_require_gives_the_table_or_says_who_misses_it():
+    assert TRACE.require("steps") is STEP
+    with pytest.raises(MissingTable, match=r"^idle needs spans"):
+        TRACE.require("spans", needed_by="idle")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_has_an_attribute(name):
+    assert getattr(TRACE, name).equals(TRACE.table(name))
+
+
+def test_tables_cannot_be_replaced_in_place():
+    with pytest.raises(TypeError):
+        TRACE.tables["steps"] = STEP
+    given = {"steps": STEP}
+    trace = Trace(Meta("a.json", "kineto"), given)
+    given.clear()
+    assert trace.steps.height == 1
+
+
+def test_with_tables_gives_a_copy():
+    changed = TRACE.with_tables(steps=STEPS.empty())
+    assert (changed.steps.height, TRACE.steps.height, changed.rank) == (0, 1, 2)
+
+
+def test_repr_counts_rows():
+    assert repr(TRACE) == "Trace('a.json', kineto, steps 1)"
+
+
+def test_a_run_opens_traces_one_at_a_time():
+    opened = []
+
+    def open_trace(path):
+        opened.append(path)
+        return Trace(Meta(path, "kineto"), {})
+
+    run = Run(("a", "b"), open_trace)
+    traces = iter(run)
+    assert (len(run), opened) == (2, [])
+    assert next(traces).meta.path == "a"
+    assert opened == ["a"]
+    assert [trace.meta.path for trace in run] == ["a", "b"]

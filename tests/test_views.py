@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import weakref
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope import analyses, views
+from stepscope.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.schema import SPANS, TABLES, Column, Table
+from stepscope.trace import Meta, Run, Trace
+
+WORK = Table(
+    "work",
+    "work",
+    (
+        Column("name", pl.String(), "what", key=True),
+        Column("calls", pl.Int64(), "how often"),
+        Column("ts_ns", pl.Int64(), "when", "ns"),
+        Column("total_ns", pl.Int64(), "how long", "ns"),
+        Column("mean_ns", pl.Float64(), "mean", "ns"),
+        Column("min_ns", pl.Int64(), "shortest", "ns"),
+        Column("max_ns", pl.Int64(), "longest", "ns"),
+        Column("busy_ratio", pl.Float64(), "share", "ratio"),
+    ),
+)
+FRAME = WORK.conform(
+    pl.DataFrame(
+        {
+            "name": ["a", "b", "a", None],
+            "calls": [1, 2, 3, 4],
+            "ts_ns": [40, 30, 20, 10],
+            "total_ns": [5, 50, None, 7],
+            "mean_ns": [5.0, 25.0, None, 1.75],
+            "min_ns": [5, 1, 9, 1],
+            "max_ns": [5, 49, 2, 3],
+            "busy_ratio": [0.1, 0.2, 0.3, 0.4],
+        }
+    )
+)
+
+
+def never(label, error):
+    raise AssertionError((label, error))
+
+
+def trace(path="x.json", rank=None, durations=(1,)):
+    rows = {"span_id": range(len(durations)), "dur_ns": durations, "ts_ns": [0] * len(durations)}
+    tables = {"spans": SPANS.conform(pl.DataFrame(rows))} if durations else {}
+    return Trace(Meta(path=path, format="literal", rank=rank), tables)
+
+
+def total(spans, *, scale=1):
+    return pl.DataFrame({"dur_ns": [spans["dur_ns"].sum() * scale]})
+
+
+def ranked(spans):
+    return pl.DataFrame({"dur_ns": [spans["dur_ns"].sum()], "rank": pl.Series([5], dtype=pl.Int32)})
+
+
+TOTAL = analyses.Analysis("total", "sum", (SPANS,), Table("total", "sum", (SPANS.column("dur_ns"),)), total)
+RANKED = analyses.Analysis(
+    "ranked", "sum", (SPANS,), Table("ranked", "sum", (SPANS.column("dur_ns"), views.RANK)), ranked
+)
+
+
+def run_of(*traces):
+    found = {str(i): each for i, each in enumerate(traces)}
+    return Run(tuple(found), found.__getitem__)
+
+
+def test_every_name_is_found_and_raw_tables_have_two():
+    for name, kind in views.names():
+        assert kind == "analysis" or views.find(name).output is TABLES[name.removeprefix("trace.")]
+    assert views.find("spans").output is views.find("trace.spans").output
+    assert views.find("trace.kernels").output is not views.find("kernels").output
+
+
+@pytest.mark.parametrize("name", ["trace.bogus", "bogus", "trace.", ""])
+def test_unknown_names_are_refused_with_the_known_ones(name):
+    with pytest.raises(UnknownName) as caught:
+        views.find(name)
+    assert "trace.kernels" in caught.value.hint
+    assert "timeline" in caught.value.hint
+
+
+def test_one_trace_keeps_the_columns_of_its_result():
+    frame, table = views.collect(trace(rank=3, durations=(1, 2)), TOTAL, on_missing=never, scale=10)
+    assert frame.to_dict(as_series=False) == {"dur_ns": [30]}
+    assert table is TOTAL.output
+    assert views.collect(run_of(trace(rank=3)), TOTAL, on_missing=never)[0].columns == ["dur_ns"]
+
+
+def test_ranks_come_first_and_in_order():
+    frame, table = views.collect(run_of(trace(rank=10), trace(rank=2)), TOTAL, on_missing=never)
+    assert frame.to_dict(as_series=False) == {"rank": [2, 10], "dur_ns": [1, 1]}
+    assert [column.name for column in table.columns] == ["rank", "dur_ns"]
+    assert frame.schema["rank"] == pl.Int32
+
+
+def test_a_rank_that_the_analysis_gives_moves_to_the_front():
+    frame, _ = views.collect(run_of(trace(rank=10), trace(rank=2)), RANKED, on_missing=never)
+    assert frame.to_dict(as_series=False) == {"rank": [5, 5], "dur_ns": [1, 1]}
+
+
+@pytest.mark.parametrize("ranks", [(None, 1), (1, 1), (None, None)])
+def test_files_stand_in_for_ranks_that_do_not_tell(ranks):
+    frame, table = views.collect(run_of(*(trace(rank=rank) for rank in ranks)), TOTAL, on_missing=never)
+    assert frame.to_dict(as_series=False) == {"trace": ["0", "1"], "dur_ns": [1, 1]}
+    assert table.columns[0] is views.TRACE
+
+
+def test_where_may_name_rank_and_trace_of_each():
+    run = run_of(trace(rank=0), trace(rank=1, durations=(7,)))
+    for where in ("rank = 1", "trace = '1'", "dur_ns > 1"):
+        frame, _ = views.collect(run, TOTAL, where=where, on_missing=never)
+        assert frame.to_dict(as_series=False) == {"rank": [1], "dur_ns": [7]}
+
+
+def test_a_trace_that_lacks_the_data_is_reported():
+    missing = []
+    run = run_of(trace(rank=0), trace(rank=1, durations=()), trace(rank=2))
+    frame, _ = views.collect(run, TOTAL, on_missing=lambda label, error: missing.append((label, error.what)))
+    assert frame["rank"].to_list() == [0, 2]
+    assert [(label, what.split()[0]) for label, what in missing] == [("1", "spans")]
+
+
+def test_if_all_lack_the_data_that_is_an_error():
+    with pytest.raises(MissingTable, match="total needs spans"):
+        views.collect(run_of(trace(durations=()), trace(durations=())), TOTAL, on_missing=never)
+    with pytest.raises(StepscopeError, match="no traces"):
+        views.collect(Run((), trace), TOTAL, on_missing=never)
+
+
+def test_only_one_trace_is_in_memory_at_a_time():
+    alive: list[weakref.ref[pl.DataFrame]] = []
+
+    def open_trace(path):
+        assert [ref for ref in alive if ref() is not None] == []
+        made = trace(path, rank=int(path), durations=() if path == "1" else (1, 2))
+        alive.append(weakref.ref(made.table("spans")) if made.tables else (lambda: None))
+        return made
+
+    missing = []
+    frame, _ = views.collect(
+        Run(("0", "1", "2", "3"), open_trace), TOTAL, on_missing=lambda label, _: missing.append(label)
+    )
+    assert frame["rank"].to_list() == [0, 2, 3]
+    assert (missing, len(alive)) == (["1"], 4)
+
+
+@pytest.mark.parametrize(
+    ("where", "calls"),
+    [
+        (None, [1, 2, 3, 4]),
+        ("calls > 1 AND total_ns IS NOT NULL", [2, 4]),
+        ("name IN ('b', 'c')", [2]),
+        ("UPPER(name) = 'A'", [1, 3]),
+        ("2 > 1", [1, 2, 3, 4]),
+        ("2 < 1", []),
+        ("total_ns > 6", [2, 4]),
+        ("MAX(calls) = 4", [1, 2, 3, 4]),
+    ],
+)
+def test_conditions_choose_rows(where, calls):
+    assert views.filtered(FRAME, where)["calls"].to_list() == calls
+    assert views.filtered(FRAME.with_columns(pl.col("name").cast(pl.Categorical)), where)["calls"].to_list() == calls
+
+
+@pytest.mark.parametrize(
+    "where", ["", "calls", "calls >", "name + 1 > 2", "1", "NOSUCHFUNCTION(calls)", "calls = (SELECT 1)"]
+)
+def test_what_is_no_condition_is_refused(where):
+    with pytest.raises(StepscopeError, match="not a condition"):
+        views.filtered(FRAME, where)
+
+
+def test_groups_add_up_what_adds_up_and_drop_the_rest():
+    frame, table = views.grouped(FRAME, WORK, ["name"])
+    assert frame.to_dicts() == [
+        {"name": "b", "n_rows": 1, "calls": 2, "total_ns": 50, "min_ns": 1, "max_ns": 49},
+        {"name": None, "n_rows": 1, "calls": 4, "total_ns": 7, "min_ns": 1, "max_ns": 3},
+        {"name": "a", "n_rows": 2, "calls": 4, "total_ns": 5, "min_ns": 5, "max_ns": 5},
+    ]
+    assert [column.name for column in table.columns] == frame.columns
+
+
+def test_groups_without_measures_count_rows():
+    frame, _ = views.grouped(FRAME.select("name", "busy_ratio"), WORK, ["name"])
+    assert frame.to_dict(as_series=False) == {"name": ["a", "b", None], "n_rows": [2, 1, 1]}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 100)), min_size=1))
+def test_groups_keep_the_sum(rows):
+    frame = pl.DataFrame(rows, schema={"name": pl.String, "total_ns": pl.Int64}, orient="row")
+    found, _ = views.grouped(frame, WORK, ["name"])
+    assert found["total_ns"].sum() == frame["total_ns"].sum()
+    assert found["n_rows"].sum() == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("by", "calls"),
+    [
+        ([], [1, 2, 3, 4]),
+        (["calls"], [4, 3, 2, 1]),
+        (["+calls"], [1, 2, 3, 4]),
+        (["name"], [1, 3, 2, 4]),
+        (["-name"], [2, 1, 3, 4]),
+        (["ts"], [4, 3, 2, 1]),
+        (["total"], [2, 4, 1, 3]),
+        (["+total_ns"], [1, 4, 2, 3]),
+        (["name", "calls"], [3, 1, 2, 4]),
+    ],
+)
+def test_measures_sort_from_the_largest_and_all_else_from_the_smallest(by, calls):
+    assert views.ordered(FRAME, WORK, by)["calls"].to_list() == calls
+
+
+def test_categories_sort_by_their_text():
+    frame = pl.DataFrame({"name": ["b", "a"]}, schema={"name": pl.Categorical})
+    assert views.ordered(frame, WORK, ["name"])["name"].to_list() == ["a", "b"]
+
+
+def test_columns_are_named_with_or_without_unit():
+    columns = ["dur_ns", "n_calls", "idle_ns", "idle_ratio", "total_bytes", "a.b"]
+    assert [views.column_named(name, columns) for name in ("dur", "calls", "total", "a.b")] == [
+        "dur_ns", "n_calls", "total_bytes", "a.b"
+    ]  # fmt: skip
+    for name in ("idle", "a?b", "ns"):
+        with pytest.raises(UnknownName):
+            views.column_named(name, columns)
+
+
+@pytest.mark.parametrize(
+    ("paths", "labels"),
+    [
+        (["x/a.pt.trace.json.gz", "y/b.json"], ["a", "b"]),
+        (["r/0/trace.json", "r/1/trace.json"], ["0/trace", "1/trace"]),
+        (["a.json", "a.json.gz"], ["a.json", "a.json.gz"]),
+        ([".json", "b"], [".json", "b"]),
+        (["0/t.json", "t.json"], ["0/t", "t"]),
+    ],
+)
+def test_files_are_labelled_as_short_as_tells_them_apart(paths, labels):
+    assert views.file_labels(paths) == labels
