@@ -388,3 +388,20 @@ def test_map_names_ignores_categories_of_other_series():
     seen: list[str] = []
     names.map_names(series, lambda name: seen.append(name) or True, pl.Boolean())
     assert seen == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "anywhere"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True, True),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", True, True),
+        ("all-reduce.17", True, True),
+        ("void multimem_all_reduce_kernel<c10::BFloat16, 16>(unsigned int*)", False, True),
+        ("void dpsk::ep::internode::dispatch<false, 4>(int*)", False, True),
+        ("triton_poi_fused_nccl_all_reduce_add_0", False, False),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn", False, False),
+    ],
+)
+def test_kernels_of_collective_libraries_are_told_from_kernels_that_communicate_by_themselves(name, library, anywhere):
+    assert names.is_collective_library(name) is library
+    assert names.is_communication(name) is anywhere

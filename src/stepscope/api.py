@@ -23,19 +23,29 @@ if TYPE_CHECKING:
     Source = Trace | Run | PathLike
 
 
-def load(path: PathLike, *, max_bytes: int | None = None, progress: Callable[[int], None] | None = None) -> Trace:
-    """Read one file. `max_bytes` bounds what it may unpack to; `progress` is told the bytes read so far.
+def load(
+    path: PathLike,
+    *,
+    counters: PathLike | None = None,
+    max_bytes: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Trace:
+    """Read one file, with the counters recorded beside it (or in the file `counters`).
+
+    `max_bytes` bounds what it may unpack to; `progress` is told the bytes read so far.
 
     Raises UnknownFormat, CorruptInput, UnsupportedVersion, StepscopeError (unreadable, unpacks to more than allowed).
     """
     from stepscope.readers import open_trace
 
-    return open_trace(os.fspath(path), max_bytes=max_bytes, progress=progress)
+    side = None if counters is None else os.fspath(counters)
+    return open_trace(os.fspath(path), counters=side, max_bytes=max_bytes, progress=progress)
 
 
 def load_run(
     paths: PathLike | Iterable[PathLike],
     *,
+    counters: PathLike | None = None,
     max_bytes: int | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Run:
@@ -49,7 +59,8 @@ def load_run(
     found = expand([os.fspath(word) for word in words])
 
     def open_one(path: str) -> Trace:
-        return load(path, max_bytes=max_bytes, progress=partial(progress, path) if progress else None)
+        tell = partial(progress, path) if progress else None
+        return load(path, counters=counters, max_bytes=max_bytes, progress=tell)
 
     return Run(tuple(found), open_one)
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "KERNEL_CLASSES", "is_collective_library", "is_communication", "is_dataloader", "is_graph_launch", "is_launch_call", "is_sync_call",
-    "is_tensor_core", "kernel_class", "map_names", "shorten", "step_number", "transfer_kind",
+    "KERNEL_CLASSES", "is_collective_library", "is_communication", "is_dataloader", "is_graph_launch", "is_launch_call",
+    "is_sync_call", "is_tensor_core", "kernel_class", "map_names", "shorten", "step_number", "transfer_kind",
 ]  # fmt: skip
 
 #: Everything that `kernel_class` can say. `memory` is what a copy engine does (copies and fills), `copy` is a kernel
@@ -131,6 +131,7 @@ def is_communication(name: str) -> bool:
     return _COMMUNICATION.search(lower) is not None and _GUEST.search(lower) is None
 
 
+@lru_cache(_CACHED)
 def is_collective_library(name: str) -> bool:
     """Whether a kernel is one of a collective library: NCCL and its kin, vLLM's cross_device_reduce, XLA's collectives.
 

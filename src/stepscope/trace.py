@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+#: How to get a table that is missing.
+_HINTS = {
+    "allocations": "record with profile_memory=True",
+    "counters": "put counters.csv beside the trace or name it with --counters; see docs/counters.md",
+    "kernels": "record with the device's activity on, as in activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    "ops": "record with ProfilerActivity.CPU; shapes need record_shapes=True",
+    "stacks": "record with with_stack=True",
+    "steps": "call profiler.step() after each iteration",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Meta:
     """What the file says of itself. Every field is null where the format has no such fact."""
@@ -57,7 +68,7 @@ class Trace:
         """The table of that name. Raises MissingTable if it has no rows, UnknownName if there is no such table."""
         frame = self.table(name)
         if frame.is_empty():
-            raise MissingTable(f"{name} ({TABLES[name].doc})", needed_by=needed_by)
+            raise MissingTable(f"{name} ({TABLES[name].doc})", needed_by=needed_by, hint=_HINTS.get(name, ""))
         return frame
 
     def with_tables(self, **tables: pl.DataFrame) -> Trace:

@@ -112,7 +112,9 @@ def test_timeline_equals_gpu_timeline(shared: Path, golden: str) -> None:
     assert {c: rounded[c] / per_ms for c in expected} == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_multicast_all_reduce_is_communication_only_when_any_kernel_that_talks_to_ranks_is_asked_for(shared: Path) -> None:
+def test_a_multicast_all_reduce_is_communication_only_when_any_kernel_that_talks_to_ranks_is_asked_for(
+    shared: Path,
+) -> None:
     trace = trace_of(shared / "traces/tracelens/b200/eager_trace.json.gz")
     ours, theirs = TIMELINE(trace, communication="any"), TIMELINE(trace)
     same = ["busy_ns", "idle_ns", "total_ns", "memcpy_ns", "exposed_memcpy_ns"]

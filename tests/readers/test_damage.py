@@ -25,7 +25,15 @@ EVENTS = [
     call("cudaLaunchKernel", 2, 3, 91, External_id=4),
     kernel("gemm}, {x", 14, 9, 91, grid=[8, 1, 1], block=[32, 1, 1]),
     arrow("s", 91, 2),
-    {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": 3, "args": {"Device Type": 1, "Device Id": 0, "Bytes": 8}},
+    {
+        "ph": "i",
+        "s": "t",
+        "name": "[memory]",
+        "pid": 1,
+        "tid": 1,
+        "ts": 3,
+        "args": {"Device Type": 1, "Device Id": 0, "Bytes": 8},
+    },
     {"ph": "C", "name": "use", "pid": 1, "ts": 3, "args": {"value": 4}},
     {"ph": "B", "name": "open", "pid": 1, "tid": 2, "ts": 3},
     {"ph": "E", "name": "open", "pid": 1, "tid": 2, "ts": 9},
@@ -59,7 +67,11 @@ def sound(trace):
     return trace
 
 
-@pytest.mark.parametrize("document", [DOCUMENT, TAIL, DOCUMENT[DOCUMENT.index(b"[") : -1], packed(EVENTS, a=1)], ids=["last", "first", "bare", "meta"])
+@pytest.mark.parametrize(
+    "document",
+    [DOCUMENT, TAIL, DOCUMENT[DOCUMENT.index(b"[") : -1], packed(EVENTS, a=1)],
+    ids=["last", "first", "bare", "meta"],
+)
 def test_a_file_cut_off_anywhere_keeps_every_event_before_the_cut(document):
     start, end = document.index(b"["), document.rindex(b"]")
     for at in range(0, len(document), 3):
@@ -92,7 +104,10 @@ def test_a_cut_off_gzip_gives_the_events_up_to_the_cut():
     for share in (0.999, 0.5, 0.02):
         trace = sound(read(data[: int(len(data) * share)], "t.json.gz"))
         assert abs(trace.meta.n_events / 20_000 - share) < 0.02
-        assert column(trace.spans, "name")[-2:] == [f"name {zlib.crc32(b'%d' % i):x}" for i in range(trace.meta.n_events)][-2:]
+        assert (
+            column(trace.spans, "name")[-2:]
+            == [f"name {zlib.crc32(b'%d' % i):x}" for i in range(trace.meta.n_events)][-2:]
+        )
         found = issues(trace)
         assert found["damaged_packing"] == found["truncated"] == 1
 
@@ -143,7 +158,11 @@ ONE = '{"ph":"X","name":"n","ts":1,"dur":2,"args":{}},'
     [
         ('{"ph":"X","name":"a\x01b","ts":1,"dur":2}', "a b", {"control_characters": 1}),
         ('{"ph":"X","name":"a\udcffb","ts":1,"dur":2}', "a\ufffdb", {"invalid_utf8": 1}),
-        ('{"ph":"X","name":"b","ts":1,"dur":2,"args":{"q":NaN,"r":Infinity,"s":-Infinity}}', "b", {"non_finite_numbers": 3}),
+        (
+            '{"ph":"X","name":"b","ts":1,"dur":2,"args":{"q":NaN,"r":Infinity,"s":-Infinity}}',
+            "b",
+            {"non_finite_numbers": 3},
+        ),
         ('{"ph":"X","name":"b","ts":1,"dur":2,"args":{"q":N/A}}', "b", {"non_finite_numbers": 1}),
         (r'{"ph":"X","name":"a\qb","ts":1,"dur":2}', r"a\qb", {"bad_escapes": 1}),
         (r'{"ph":"X","name":"a\ud800b","ts":1,"dur":2}', "a\ufffdb", {"bad_escapes": 1}),
@@ -188,7 +207,16 @@ def test_overlapping_durations_have_parents_by_start():
 
 
 def test_duplicate_ids_bind_to_the_first_call():
-    trace = sound(read([call("cudaLaunchKernel", 0, 1, 5), call("cudaMemcpyAsync", 2, 1, 5), kernel("k", 4, 1, 5), kernel("l", 6, 1, 5)]))
+    trace = sound(
+        read(
+            [
+                call("cudaLaunchKernel", 0, 1, 5),
+                call("cudaMemcpyAsync", 2, 1, 5),
+                kernel("k", 4, 1, 5),
+                kernel("l", 6, 1, 5),
+            ]
+        )
+    )
     assert by_name(trace, "launch_id")["k"] == by_name(trace, "launch_id")["l"] == 0
 
 
@@ -225,7 +253,15 @@ def nested(depth: int) -> bytes:
 def test_deep_nesting_costs_at_most_its_own_event(depth, phases):
     for deep in (nested(depth), b'{"a":' * depth + b"1" + b"}" * depth, b"[" * depth):
         for ph in phases:
-            odd = b'{"ph":"' + ph.encode() + b'","name":"deep","ts":1,"dur":1,"args":{"Input Dims":' + deep + b',"q":' + deep + b"}}"
+            odd = (
+                b'{"ph":"'
+                + ph.encode()
+                + b'","name":"deep","ts":1,"dur":1,"args":{"Input Dims":'
+                + deep
+                + b',"q":'
+                + deep
+                + b"}}"
+            )
             data = b'{"traceEvents":[' + ONE.encode() + odd + b"," + ONE.rstrip(",").encode() + b"]}"
             try:
                 trace = sound(read(data))
@@ -234,7 +270,9 @@ def test_deep_nesting_costs_at_most_its_own_event(depth, phases):
             assert column(trace.spans, "name").count("n") >= (1 if deep == b"[" * depth else 2)
 
 
-@pytest.mark.parametrize("text", [b"[" * 10**6, nested(10**6), b'{"a":' * 10**6, b'{"traceEvents":' + nested(10**6) + b"}", b"[{" * 10**6])
+@pytest.mark.parametrize(
+    "text", [b"[" * 10**6, nested(10**6), b'{"a":' * 10**6, b'{"traceEvents":' + nested(10**6) + b"}", b"[{" * 10**6]
+)
 def test_nothing_but_nesting_is_no_trace(text):
     with pytest.raises(StepscopeError) as caught:
         read(text)
@@ -328,7 +366,9 @@ def mutated(data: bytes, kind: str, place: int, what) -> bytes:
 EXACT = TAIL.replace(b'"ts":', b'"ts":171234567890123').replace(b'"dur":', b'"dur":0.00')
 
 
-@pytest.mark.parametrize("seed", [TAIL, EXACT, json.dumps(EVENTS, indent=1).encode()], ids=["compact", "Unix times", "bare"])
+@pytest.mark.parametrize(
+    "seed", [TAIL, EXACT, json.dumps(EVENTS, indent=1).encode()], ids=["compact", "Unix times", "bare"]
+)
 @given(changes=st.lists(mutations, min_size=1, max_size=6))
 def test_any_mutation_loads_or_is_refused(seed, changes):
     data = seed

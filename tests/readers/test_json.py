@@ -13,8 +13,12 @@ from stepscope.errors import CorruptInput, UnknownFormat
 from stepscope.readers import _json, _source
 
 # Text that looks like a border between elements, like brackets, quotes, escapes; and any text at all.
-nasty = st.sampled_from(['},{"ph":"X"', "},{", '"}, {"', "}\n,\n{", "]}", '\\"},{', "[{", "\\", '"', "\u2028", "é", "𝄞", "\t\n", "\x7f", ""])
-texts = st.one_of(st.lists(nasty, max_size=3).map("".join), st.text(st.characters(exclude_categories=["Cs"]), max_size=12))
+nasty = st.sampled_from(
+    ['},{"ph":"X"', "},{", '"}, {"', "}\n,\n{", "]}", '\\"},{', "[{", "\\", '"', "\u2028", "é", "𝄞", "\t\n", "\x7f", ""]
+)
+texts = st.one_of(
+    st.lists(nasty, max_size=3).map("".join), st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+)
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-9, 9), texts),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(texts, inner, max_size=4)),
@@ -25,11 +29,18 @@ extras = st.dictionaries(texts.map(lambda t: f"x{t}"), values, max_size=3)
 numbers = st.integers(0, 10**6)
 times = st.one_of(numbers, st.floats(0, 10**6).map(lambda v: round(v, 3)))
 spans = st.builds(
-    lambda name, ts, dur, tid, args: x(name, ts, dur, "cpu_op", tid=tid) | {"args": args}, texts, times, times, st.integers(1, 3), extras
+    lambda name, ts, dur, tid, args: x(name, ts, dur, "cpu_op", tid=tid) | {"args": args},
+    texts,
+    times,
+    times,
+    st.integers(1, 3),
+    extras,
 )
 others = st.one_of(
     st.builds(lambda text: label("thread_name", text, tid=1), texts),
-    st.builds(lambda ts, value: {"ph": "C", "name": "use", "pid": 1, "ts": ts, "args": {"value": value}}, numbers, numbers),
+    st.builds(
+        lambda ts, value: {"ph": "C", "name": "use", "pid": 1, "ts": ts, "args": {"value": value}}, numbers, numbers
+    ),
 )
 events = st.lists(st.one_of(spans, spans, others), max_size=12)
 layouts = st.sampled_from([
@@ -67,13 +78,17 @@ def test_any_size_of_block_gives_the_same_tables(found, before, after, layout, s
     expected = sorted((e["name"], e["tid"], round(e["ts"] * 1000), round(e["dur"] * 1000)) for e in plain)
     origin = min((row[2] for row in expected), default=0)
     tid = cut.tracks["tid"].to_list()
-    got = sorted((n, tid[t], s + origin, d) for n, t, s, d in cut.spans.select("name", "track_id", "ts_ns", "dur_ns").rows())
+    got = sorted(
+        (n, tid[t], s + origin, d) for n, t, s, d in cut.spans.select("name", "track_id", "ts_ns", "dur_ns").rows()
+    )
     assert got == expected
     counted = [e for e in found if e["ph"] == "C"]
     assert cut.counters.height == len(counted)
     assert issues(cut) == ({} if plain else {"no_spans": 1})
     facts = {**before, **after} if not bare else {}
-    assert dict(cut.meta.facts) == {k: str(v) for k, v in facts.items() if isinstance(v, int | str) and not isinstance(v, bool)}
+    assert dict(cut.meta.facts) == {
+        k: str(v) for k, v in facts.items() if isinstance(v, int | str) and not isinstance(v, bool)
+    }
 
 
 @given(events.filter(len), st.integers(1, 200), st.sampled_from([b"", b"\n", b",", b" ,\n"]))
@@ -95,7 +110,14 @@ def test_a_block_may_hold_more_false_borders_than_true_ones():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 64, 1000])
 def test_the_array_is_found_however_the_head_is_cut(size):
-    head = {"a": '"traceEvents": [', "b": {"traceEvents": [1, {"c": 2}]}, "list": [{"traceEvents": []}], "e": "\\", "é": 1, "g": "}{]["}
+    head = {
+        "a": '"traceEvents": [',
+        "b": {"traceEvents": [1, {"c": 2}]},
+        "list": [{"traceEvents": []}],
+        "e": "\\",
+        "é": 1,
+        "g": "}{][",
+    }
     document = json.dumps({**head, "traceEvents": [op("n", 1, 1)], "last": {"x": [{}, {}]}, "h": 7}).encode()
     with cut_at(size):
         trace = read(document)
@@ -123,7 +145,9 @@ def test_unreadable_fields_beside_the_events_are_noted_and_the_events_kept():
 
 
 def test_lone_surrogates_in_metadata_become_replacement_characters():
-    trace = read(packed([op("n", 1, 1)])[:-1] + rb',"host_name":"a\ud800b","deviceProperties":[{"id":0,"name":"\udc00"}]}')
+    trace = read(
+        packed([op("n", 1, 1)])[:-1] + rb',"host_name":"a\ud800b","deviceProperties":[{"id":0,"name":"\udc00"}]}'
+    )
     assert trace.meta.host == "a\ufffdb"
     assert issues(trace) == {"bad_escapes": 2}
 

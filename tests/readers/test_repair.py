@@ -31,7 +31,11 @@ def notes_of(text: bytes) -> tuple[bytes, dict[str, int]]:
         (b"[N/A]", b"[null]", {"non_finite_numbers": 1}),
         (b'["NaN","N/A","Infinity"]', b'["NaN","N/A","Infinity"]', {}),
         (rb'["C:\windows\x"]', rb'["C:\\windows\\x"]', {"bad_escapes": 2}),
-        (rb'["\u12","\uD83D\uDE00","\ud800","\uDC00x"]', rb'["\\u12","\uD83D\uDE00","\ufffd","\ufffdx"]', {"bad_escapes": 3}),
+        (
+            rb'["\u12","\uD83D\uDE00","\ud800","\uDC00x"]',
+            rb'["\\u12","\uD83D\uDE00","\ufffd","\ufffdx"]',
+            {"bad_escapes": 3},
+        ),
         (rb'["\"\\\/\b\f\n\r\t\u00e9"]', rb'["\"\\\/\b\f\n\r\t\u00e9"]', {}),
     ],
 )
@@ -40,7 +44,12 @@ def test_what_json_forbids_is_replaced_and_counted(text, mended, noted):
     json.loads(mended)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(-1e99, 1e99) | st.text(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(-1e99, 1e99) | st.text(),
+        lambda s: st.lists(s) | st.dictionaries(st.text(), s),
+    )
+)
 def test_sound_json_stays_as_it_is(value):
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
         data = text.encode("utf-8", "replace")
@@ -101,7 +110,9 @@ def test_an_array_that_closes_says_where():
 
 
 def test_fields_of_the_wrong_type_are_left_out_not_their_event():
-    found = salvaged(b'[{"ph":"X","ts":[1],"dur":"2","name":3,"pid":true,"args":[],"cat":{"a":1}},{"ph":"X","id":1.5}]', Event)
+    found = salvaged(
+        b'[{"ph":"X","ts":[1],"dur":"2","name":3,"pid":true,"args":[],"cat":{"a":1}},{"ph":"X","id":1.5}]', Event
+    )
     first, second = found.events
     assert (first.ph, first.ts, first.dur, first.name, first.pid, first.cat) == ("X", None, 2.0, "3", None, None)
     assert second.id == "1.5"
@@ -134,7 +145,8 @@ def test_the_last_border_is_that_of_the_last_element(events):
 
 
 @pytest.mark.parametrize(
-    ("rest", "whole"), [(b"", True), (b"}", True), (b',"a":1}', True), (b",{", False), (b"{", False), (b"]", False), (b" , [", False)]
+    ("rest", "whole"),
+    [(b"", True), (b"}", True), (b',"a":1}', True), (b",{", False), (b"{", False), (b"]", False), (b" , [", False)],
 )
 def test_a_bracket_before_another_element_is_no_end(rest, whole):
     assert closes(b"[]" + rest, 2) is whole

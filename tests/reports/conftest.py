@@ -21,12 +21,14 @@ def _spans(rows: list[dict[str, Any]], steps: list[tuple[int, int, int]]) -> tup
     ids = {row["id"]: i for i, row in enumerate(rows) if "id" in row}
     track, ts, dur = (np.array([row[k] for row in rows], np.int64) for k in ("track", "ts", "dur"))
     parents = enclosing(ts, ts + dur, track)
-    launches = [ids.get(row.get("launch", ""), None) for row in rows]
+    launches = [ids.get(row.get("launch", "")) for row in rows]
 
     def step_of(at: int) -> int | None:
         return next((number for number, low, length in steps if low <= at < low + length), None)
 
-    queued = [rows[launch]["ts"] if launch is not None else row["ts"] for row, launch in zip(rows, launches, strict=True)]
+    queued = [
+        rows[launch]["ts"] if launch is not None else row["ts"] for row, launch in zip(rows, launches, strict=True)
+    ]
     frame = pl.DataFrame(
         {
             "span_id": range(len(rows)),
@@ -35,9 +37,11 @@ def _spans(rows: list[dict[str, Any]], steps: list[tuple[int, int, int]]) -> tup
             "dur_ns": dur,
             "name": [row["name"] for row in rows],
             "category": [row["category"] for row in rows],
-            "parent_id": [int(p) if p >= 0 and row["track"] < STREAM else None for p, row in zip(parents, rows, strict=True)],
+            "parent_id": [
+                int(p) if p >= 0 and row["track"] < STREAM else None for p, row in zip(parents, rows, strict=True)
+            ],
             "launch_id": launches,
-            "op_id": [ids.get(row.get("op", ""), None) for row in rows],
+            "op_id": [ids.get(row.get("op", "")) for row in rows],
             "step": [step_of(at) for at in queued],
         },
         schema_overrides={"launch_id": pl.UInt32, "op_id": pl.UInt32, "step": pl.Int32, "parent_id": pl.UInt32},
@@ -55,7 +59,9 @@ class Rows:
 
     def add(self, track: int, ts: int, dur: int, name: str, category: str, **links: str) -> str:
         label = f"row {len(self.rows)}"
-        self.rows.append({"id": label, "track": track, "ts": ts, "dur": dur, "name": name, "category": category, **links})
+        self.rows.append(
+            {"id": label, "track": track, "ts": ts, "dur": dur, "name": name, "category": category, **links}
+        )
         return label
 
     def op(self, ts: int, dur: int, name: str = "aten::mm", track: int = MAIN) -> str:
@@ -75,16 +81,20 @@ class Rows:
     def side(self, table: str, row: str, **values: Any) -> None:
         self.tables.setdefault(table, []).append({"span_id": row, **values})
 
-    def trace(self, *, rank: int | None = None, world_size: int | None = None, path: str = "run/a.json", **extra: Any) -> Trace:
+    def trace(
+        self, *, rank: int | None = None, world_size: int | None = None, path: str = "run/a.json", **extra: Any
+    ) -> Trace:
         """`extra` are whole tables by name, as rows; `devices` replaces the two H100s."""
         tracks = [
-            {"track_id": t, "rank": rank, "device_id": {0: None, 1: 1, 2: 2}[t // 10], "stream": t % 10 + 7 if t >= 10 else None,
+            {"track_id": t, "rank": rank, "device_id": (None, 1, 2)[t // 10], "stream": 7 + t % 10 if t >= 10 else None,
              "kind": "stream" if t >= 10 else "thread", "tid": t}
             for t in (MAIN, LOADER, STREAM, STREAM_2, OTHER_DEVICE)
         ]  # fmt: skip
         devices = extra.pop("devices", [{"device_id": 1, "index": 0, **H100}, {"device_id": 2, "index": 1, **H100}])
         spans, ids = _spans(self.rows, self.steps) if self.rows else (SPANS.empty(), {})
-        steps = [{"step": n, "rank": rank, "ts_ns": ts, "dur_ns": dur, "source": "annotation"} for n, ts, dur in self.steps]
+        steps = [
+            {"step": n, "rank": rank, "ts_ns": ts, "dur_ns": dur, "source": "annotation"} for n, ts, dur in self.steps
+        ]
         found = {
             "spans": spans,
             "tracks": TRACKS.conform(pl.DataFrame(tracks)),

@@ -75,9 +75,10 @@ def device_work(
 
 def talks_to_ranks(names: pl.Series, communication: str = "library") -> pl.Series:
     """Whether each kernel name is one of communication: `library`, `any`, or a regular expression."""
-    known = {"library": is_collective_library, "any": is_communication}
-    if communication in known:
-        return map_names(names, known[communication], pl.Boolean())
+    if communication == "library":
+        return map_names(names, is_collective_library, pl.Boolean())
+    if communication == "any":
+        return map_names(names, is_communication, pl.Boolean())
     try:
         search = re.compile(communication).search
     except re.error as error:

@@ -9,7 +9,7 @@ import polars as pl
 
 from stepscope.analyses._device_work import label_devices
 from stepscope.analyses._record import Analysis
-from stepscope.errors import UnknownName
+from stepscope.errors import MissingTable, UnknownName
 from stepscope.intervals import nearest
 from stepscope.schema import ALLOCATIONS, DEVICES, OPS, SPANS, STACKS, Column, Name, Table
 from stepscope.schema import STEPS as TRACE_STEPS
@@ -64,10 +64,12 @@ def memory(
 
     Units: bytes; ns.
     Source: the allocator's own totals and events, as PyTorch records them with profile_memory=True.
-    Raises UnknownName (by).
+    Raises MissingTable (no allocations), UnknownName (by).
     """
     if by not in _WAYS:
         raise UnknownName("grouping of memory", by, _WAYS)
+    if allocations.is_empty():
+        raise MissingTable("allocations", needed_by="memory", hint="record with profile_memory=True")
     events = _levels(allocations)
     if by == "time":
         found = events.select("device_id", "ts_ns", "allocated_bytes", "reserved_bytes")
@@ -165,8 +167,8 @@ def _stack(op_ids: pl.Series, ops: pl.DataFrame, stacks: pl.DataFrame) -> pl.Ser
 ANALYSIS = Analysis(
     name="memory",
     doc=MEMORY.doc,
-    inputs=(ALLOCATIONS,),
-    optional=(DEVICES, TRACE_STEPS, SPANS, OPS, STACKS),
+    inputs=(),
+    optional=(ALLOCATIONS, DEVICES, TRACE_STEPS, SPANS, OPS, STACKS),
     output=MEMORY,
     run=memory,
 )

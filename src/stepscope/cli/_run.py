@@ -22,11 +22,17 @@ Force = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.
 MaxBytes = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Refuse files that unpack to more, as in 20GB.", show_default=False)
 ]
+Counters = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Counters of the run, if not in counters.csv beside it.", show_default=False),
+]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 
 
 @contextmanager
-def opened(paths: Sequence[str], *, max_bytes: str | None, no_progress: bool) -> Iterator[Run]:
+def opened(
+    paths: Sequence[str], *, counters: str | None = None, max_bytes: str | None, no_progress: bool
+) -> Iterator[Run]:
     """The run that the words name. Raises StepscopeError if nothing is there; typer.BadParameter for a wrong size."""
     from stepscope.api import load_run
 
@@ -34,7 +40,7 @@ def opened(paths: Sequence[str], *, max_bytes: str | None, no_progress: bool) ->
     _let_interrupts_through()
     files: list[str] = []
     with progress(files, wanted=not no_progress) as tell:
-        run = load_run(paths, max_bytes=limit, progress=tell)
+        run = load_run(paths, counters=counters, max_bytes=limit, progress=tell)
         files += run.paths
         yield run
 

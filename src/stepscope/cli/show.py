@@ -9,7 +9,7 @@ import typer
 
 from stepscope.cli._options import options_of, parsed
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
-from stepscope.cli._run import Force, MaxBytes, NoProgress, Output, opened
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened
 
 if TYPE_CHECKING:
     from stepscope.analyses import Analysis
@@ -57,6 +57,7 @@ def command(
     ] = None,
     output: Output = None,
     force: Force = False,
+    counters: Counters = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
     help_wanted: Annotated[
@@ -84,7 +85,7 @@ def command(
     renderer = renderer_for(format_name, output, "table")
     if renderer.table is None:
         raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
-    with opened(paths, max_bytes=max_bytes, no_progress=no_progress) as run:
+    with opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run:
         check_target(output, run.paths, force=force)
         frame, schema = views.collect(run, analysis, where=where, on_missing=_left_out, **options)
     if group_by:

@@ -1,5 +1,7 @@
 """Readers: one file per format, found by the first bytes of a file. Adding one is a file and a line here."""
 
+# os.path says no where Path raises: names too long, folders that may not be searched.
+# ruff: noqa: PTH110, PTH112, PTH118, PTH207
 from __future__ import annotations
 
 import glob
@@ -53,7 +55,8 @@ def open_trace(
 ) -> Trace:
     """One file (or `archive.zip!member`) as a Trace, with the counters recorded beside it.
 
-    `counters` names the side file of counters; without it one that lies beside the trace is taken. `max_bytes` bounds what it may unpack to; `progress` is told the packed bytes read so far.
+    `counters` names the side file of counters; without it one that lies beside the trace is taken. `max_bytes` bounds
+    what the trace may unpack to; `progress` is told the packed bytes read so far.
     Raises StepscopeError (unreadable, too big), UnknownFormat, CorruptInput.
     """
     file, member = _file_and_member(path)
@@ -87,7 +90,7 @@ def expand(paths: Iterable[str]) -> list[str]:
 def _file_and_member(path: str) -> tuple[str, str | None]:
     """`archive.zip!member` taken apart at the first mark that ends the name of a file; else the path as it is."""
     marks = [i for i, sign in enumerate(path) if sign == _MEMBER]
-    cut = None if os.path.exists(path) else next((i for i in marks if os.path.isfile(path[:i])), None)
+    cut = None if os.path.exists(path) else next((i for i in marks if os.path.exists(path[:i])), None)
     return (path, None) if cut is None else (path[:cut], path[cut + 1 :] or None)
 
 

@@ -44,17 +44,21 @@ class Columns:
         self.spans = columns_of({"ts": time, "dur": time, "name": u4, "cat": u2, "track": u4})
         self.calls = columns_of({"row": u4, "correlation": i8, "external": i8})
         self.ops = columns_of({
-            "row": u4, "external": i8, "sequence": i8, "forward": i8, "shapes": u4, "types": u4, "concrete": u4, "stack": u4,
+            "row": u4, "external": i8, "sequence": i8, "forward": i8,
+            "shapes": u4, "types": u4, "concrete": u4, "stack": u4,
         })  # fmt: skip
         self.kernels = columns_of({
-            "row": u4, "grid": u4, "block": u4, "registers": i8, "shared": i8, "blocks_sm": f8, "warps_sm": f8, "occupancy": f8,
+            "row": u4, "grid": u4, "block": u4, "registers": i8,
+            "shared": i8, "blocks_sm": f8, "warps_sm": f8, "occupancy": f8,
         })  # fmt: skip
         self.transfers = columns_of({"row": u4, "bytes": i8, "bandwidth": f8})
         self.collectives = columns_of({
-            "row": u4, "collective": u4, "dtype": u4, "in": i8, "out": i8, "group": u4, "size": i8, "ranks": u4, "seq": i8,
+            "row": u4, "collective": u4, "dtype": u4, "in": i8, "out": i8,
+            "group": u4, "size": i8, "ranks": u4, "seq": i8,
         })  # fmt: skip
         self.memory = columns_of({
-            "ts": time, "track": u4, "type": i8, "index": i8, "address": np.uint64, "bytes": i8, "allocated": i8, "reserved": i8,
+            "ts": time, "track": u4, "type": i8, "index": i8,
+            "address": np.uint64, "bytes": i8, "allocated": i8, "reserved": i8,
         })  # fmt: skip
         self.edges = columns_of({"ts": time, "name": u4, "cat": u2, "track": u4, "begin": i8})
         self.flows = columns_of({"ts": time, "track": u4, "id": u4, "cat": u2, "start": i8})

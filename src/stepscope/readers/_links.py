@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,19 +16,11 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 NONE = -1
+#: Ancestors looked at one by one, before looking all up at once pays. Overlapping calls may form chains of any length.
+_HOPS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Per span: rows of its parent, launch and operator (−1: none), and its step's number (ABSENT: none)."""
-
-    parent: Rows
-    launch: Rows
-    op: Rows
-    step: Rows
-
-
-def parents(ts: Rows, dur: Rows, track: Rows, is_host: Flags) -> Rows:
+def parents(ts: Rows, dur: Rows, track: NDArray[Any], is_host: Flags) -> Rows:
     """Innermost open span of the same host track at each span's start; rows sorted by track, start, longest first."""
     parent = intervals.enclosing(ts, ts + dur, track)
     parent[~is_host] = NONE
@@ -37,7 +28,7 @@ def parents(ts: Rows, dur: Rows, track: Rows, is_host: Flags) -> Rows:
 
 
 def launches(correlation: Rows, is_call: Flags, is_device: Flags) -> Rows:
-    """For device work the row of the call with the same correlation; of several the first. Ids of 0 or less bind nothing."""
+    """For device work the row of the call with the same correlation; of several the first. Ids below 1 bind nothing."""
     launch = np.full(correlation.size, NONE, np.int64)
     calls = np.flatnonzero(is_call & (correlation > 0))
     work = np.flatnonzero(is_device & (correlation > 0))
@@ -53,9 +44,12 @@ def nearest_op(rows: Rows, parent: Rows, is_op: Flags) -> Rows:
     """For each of the rows the nearest ancestor, or itself, that is an operator."""
     found = rows.astype(np.int64, copy=True)
     open_ = np.flatnonzero((found >= 0) & ~is_op[found])
-    while open_.size:
+    for _ in range(_HOPS):
+        if not open_.size:
+            return found
         found[open_] = parent[found[open_]]
         open_ = open_[(found[open_] >= 0) & ~is_op[found[open_]]]
+    found[open_] = intervals.nearest(parent, is_op)[found[open_]]
     return found
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 #: Kineto's names, by age, for the arrow from a launch to the work it queued. Its id is the correlation.
 _FLOW_TO_DEVICE = frozenset({"ac2g", "async_cpu_to_gpu", "async"})
+_EDGES = frozenset("BEbe")
 
 
 def add_others(columns: Columns, events: list[AnyEvent], block: bytes) -> set[str]:
@@ -26,12 +27,14 @@ def add_others(columns: Columns, events: list[AnyEvent], block: bytes) -> set[st
             _metadata(columns, group)
         elif phase in ("s", "t", "f"):
             _arrows(columns, timed, start=phase == "s")
-        elif phase in ("B", "E", "b", "e"):
-            _edges(columns, timed, begin=phase in "Bb", nested=phase in "be")
+        elif phase in _EDGES:
+            continue
         elif phase == "C":
             _samples(columns, events, block)
         else:
             columns.notes.add("unknown_events", "info", len(group), f"events of phase {phase!r} are not read")
+    if by_phase.keys() & _EDGES:  # together, as recorded: an end and a begin may be of one instant
+        _edges(columns, [e for e in events if e.ph in _EDGES and e.ts is not None])
     return {phase for phase in by_phase if phase}
 
 
@@ -78,14 +81,14 @@ def _arrows(columns: Columns, events: list[AnyEvent], *, start: bool) -> None:
     cols["start"].extend([int(start)] * len(others))
 
 
-def _edges(columns: Columns, events: list[AnyEvent], *, begin: bool, nested: bool) -> None:
+def _edges(columns: Columns, events: list[AnyEvent]) -> None:
     cols = columns.edges
     cols["ts"].extend(columns.times([e.ts for e in events]))
     cols["name"].extend(columns.names.codes([e.name for e in events]))
     cols["cat"].extend(columns.cats.codes([e.cat for e in events]))
-    keys = [(e.pid, f"{e.cat}:{e.id}", "async") if nested else (e.pid, e.tid) for e in events]
+    keys = [(e.pid, e.tid) if e.ph in "BE" else (e.pid, f"{e.cat}:{e.id}", "async") for e in events]
     cols["track"].extend(columns.tracks.codes(keys))
-    cols["begin"].extend([int(begin)] * len(events))
+    cols["begin"].extend([int(e.ph in "Bb") for e in events])
 
 
 def _samples(columns: Columns, events: list[AnyEvent], block: bytes) -> None:

@@ -73,14 +73,13 @@ class Source:
 
     def _gzip(self, file: IO[bytes]) -> Iterator[bytes]:
         from isal import isal_zlib
-        from isal.igzip_lib import IsalError
 
         inflate = isal_zlib.decompressobj(wbits=31)
         packed, inside = b"", False
         while packed or (packed := file.read(CHUNK // 4)):
             try:
                 chunk = inflate.decompress(packed, CHUNK)
-            except IsalError as error:
+            except isal_zlib.error as error:  # type: ignore[misc]  # the stubs say that it is an instance
                 self.damage = f"gzip data damaged: {error}"
                 yield from _until_damage(file, self.n_bytes)
                 return
@@ -106,7 +105,7 @@ class Source:
         if packing == "zstd":
             reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
         else:
-            reader = bz2.BZ2File(file) if packing == "bz2" else lzma.LZMAFile(file)
+            reader = bz2.BZ2File(file) if packing == "bz2" else lzma.LZMAFile(file)  # noqa: SIM115  closing them is ours
         while True:
             try:
                 chunk = reader.read1(CHUNK)  # an error then costs no more than what the last step would have given

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: Kineto can write zero or far-off times for single events. A recording longer than this is not believed.
 _DAY_NS = 86_400 * 10**9
 _MOST_WILD_RATIO = 0.01
+#: Sums of two times must stay within 64 bits.
+_MOST_US = 2**51
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,18 @@ class Spans:
 
 
 def to_ns(values: NDArray[Any]) -> Rows:
-    """µs as doubles to ns, rounded; ns pass through. What no 64-bit time can hold becomes ABSENT."""
+    """µs as doubles to ns, rounded; ns pass through. What is no time before 2041 becomes ABSENT."""
     if values.dtype == np.int64:
-        return values
+        far = (values < -_MOST_US * 1000) | (values > _MOST_US * 1000)
+        return np.where(far, ABSENT, values) if far.any() else values
     with np.errstate(invalid="ignore"):
-        bad = ~(np.abs(values) < 2.0**51)  # also true of NaN, which stands for absent
+        bad = ~(np.abs(values) < _MOST_US)  # also true of NaN, which stands for absent
     if bad.any():
-        return np.where(bad, ABSENT, to_ns(np.where(bad, 0.0, values)))
+        none: Rows = np.where(bad, ABSENT, to_ns(np.where(bad, 0.0, values)))
+        return none
     # Whole µs apart from the rest: a Unix time times 1000 does not fit the 53 bits of a double.
     whole = values.astype(np.int64)
-    rest = values - whole
+    rest: NDArray[np.float64] = values - whole
     rest *= 1000.0
     np.rint(rest, out=rest)
     whole *= 1000
@@ -85,7 +89,7 @@ def build_spans(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> S
 
 
 def _believable(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
-    keep = (ts != ABSENT) & (dur != ABSENT) & (dur <= 30 * _DAY_NS)
+    keep: NDArray[np.bool_] = (ts != ABSENT) & (dur != ABSENT) & (dur <= 30 * _DAY_NS)
     if keep.any():
         middle = int(np.median(ts[keep]))
         near = np.abs(ts - middle) <= _DAY_NS

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.readers._links import nearest_op
 from stepscope.schema import STACKS
 
 if TYPE_CHECKING:
@@ -42,9 +43,7 @@ def from_frames(
     frames = np.flatnonzero(is_frame)
     if not frames.size:
         return STACKS.empty(), np.full(rows.size, -1, np.int64)
-    above = parent[frames]
-    while (skip := np.flatnonzero((above >= 0) & ~is_frame[above])).size:
-        above[skip] = parent[above[skip]]
+    above = nearest_op(parent[frames], parent, is_frame)
     position = np.full(parent.size, -1, np.int64)
     position[frames] = np.arange(frames.size)
     up = np.where(above >= 0, position[above], -1)
@@ -69,9 +68,7 @@ def from_frames(
         counts = hi - lo
         offsets = np.repeat(lo - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) + np.arange(counts.sum())
         level = children_of[offsets]
-    at = parent[rows]
-    while (skip := np.flatnonzero((at >= 0) & ~is_frame[at])).size:
-        at[skip] = parent[at[skip]]
+    at = nearest_op(parent[rows], parent, is_frame)
     of_row = np.where(at >= 0, chain[position[at]], -1)
     used = np.unique(of_row[of_row >= 0])
     if not used.size:

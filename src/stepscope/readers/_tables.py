@@ -62,7 +62,7 @@ def build_tables(
     loose = (through >= 0) & (behind < 0) & ~is_call[through]  # tied by an arrow to something that is no call
     behind[loose] = _links.nearest_op(through[loose], parent, is_op)
     op[work] = behind
-    tables["steps"], step = _steps(spans, category, is_device, launch, name_list, tracks, rank)
+    tables["steps"], step = _steps(spans, category, is_device, launch, name_list, rank)
     flow = _flow(columns, correlation, is_plain_work)
     tables["spans"] = _span_frame(spans, category, correlation, parent, launch, op, step, flow, name_list)
     tables["ops"] = op_sides
@@ -170,17 +170,13 @@ def _steps(
     is_device: NDArray[np.bool_],
     launch: Rows,
     name_list: list[str],
-    tracks: Tracks,
     rank: int | None,
 ) -> tuple[pl.DataFrame, Rows]:
     """The steps table, and each span's step: host work by time, device work as its launch, else by time."""
     found = np.flatnonzero((category == _CODE["step"]) & ~is_device)
-    numbers = {i: names.step_number(name_list[i]) for i in np.unique(spans.name[found]).tolist()}
-    found = (
-        found[[numbers[i] is not None and abs(numbers[i]) < 2**31 for i in spans.name[found].tolist()]]
-        if found.size
-        else found
-    )
+    all_numbers = {i: names.step_number(name_list[i]) for i in np.unique(spans.name[found]).tolist()}
+    numbers = {i: n for i, n in all_numbers.items() if n is not None and abs(n) < 2**31}
+    found = found[np.isin(spans.name[found], list(numbers))]
     if found.size:  # a step noted on several threads counts once: on the thread that has most of them
         main = np.argmax(np.bincount(spans.track[found]))
         found = found[spans.track[found] == main]

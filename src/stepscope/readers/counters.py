@@ -7,7 +7,7 @@ disk's or network interface's name. Picked up when called counters.csv[.gz|.zst]
 from __future__ import annotations
 
 import io
-import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -32,9 +32,8 @@ _COLUMNS = {
 
 def beside(path: str) -> str | None:
     """The side file that lies in the same folder as the trace, if there is one."""
-    folder = os.path.dirname(path)
-    found = (os.path.join(folder, name) for name in NAMES)
-    return next((file for file in found if os.path.exists(file)), None)
+    folder = Path(path).parent
+    return next((str(folder / name) for name in NAMES if (folder / name).exists()), None)
 
 
 def read_counters(path: str) -> pl.DataFrame:

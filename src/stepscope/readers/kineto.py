@@ -101,7 +101,8 @@ def _host(meta: Mapping[str, Any]) -> str | None:
 
 def _meta(meta: Mapping[str, Any], source: Source, columns: Columns, rank: int | None, origin_ns: int) -> Meta:
     base = meta.get("baseTimeNanoseconds")
-    if isinstance(base, int) and not isinstance(base, bool) and 0 <= base < 2**63:
+    unix: int | None
+    if isinstance(base, int) and not isinstance(base, bool) and 0 <= base < 2**62:
         unix = origin_ns + base
     else:
         unix = origin_ns if _YEAR_2001_NS < origin_ns < _YEAR_2100_NS else None

@@ -18,7 +18,7 @@ from stepscope.analyses._device_work import (
     of_spans,
 )
 from stepscope.intervals import covered, union
-from stepscope.names import is_tensor_core, kernel_class, map_names, shorten
+from stepscope.names import is_collective_library, is_tensor_core, kernel_class, map_names, shorten
 from stepscope.reports._idle import idle_costs
 from stepscope.reports._summary import Cost
 from stepscope.reports._words import UNNAMED, collective_of, per_step, shares, sum_of
@@ -75,7 +75,7 @@ class DeviceTime:
 
 def device_time(trace: Trace, scope: Scope) -> DeviceTime:
     """Time of all devices of the trace in the scope. Raises MissingTable without device work."""
-    work = device_work(trace.spans, trace.tracks, needed_by="report").select(_COLUMNS)
+    work = device_work(trace.spans, trace.tracks, needed_by="report", communication="any").select(_COLUMNS)
     times = occupied(work)
     computation, kernels, busy = (covered(iv, *scope.windows) for iv in (times.computation, times.kernels, times.busy))
     by_window = {
@@ -194,7 +194,10 @@ def _communication(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Sco
         "→ start it earlier or overlap it (gradient buckets, prefetching), or send less; check for ranks that come late"
     )
     title = "Exposed communication, while nothing computes" + (f": {lead}" if lead else "")
-    return [Cost("communication", title, exposed_ns, (detail, advice), "show overlap --by name")]
+    # Tables count as other tools do, collective libraries alone, unless they are asked for any that talks to ranks.
+    in_libraries = bool(map_names(calls["name"], is_collective_library, pl.Boolean()).all())
+    command = "show overlap --by name" if in_libraries else "show overlap --by name --communication any"
+    return [Cost("communication", title, exposed_ns, (detail, advice), command)]
 
 
 def _collective(calls: pl.DataFrame, trace: Trace) -> pl.Series:

@@ -67,7 +67,7 @@ def host_time(trace: Trace, operators: pl.DataFrame | None, scope: Scope) -> Hos
 
 
 def _operators(trace: Trace, operators: pl.DataFrame | None, scope: Scope, part_ns: int) -> list[Cost]:
-    """The costliest operators. Threads at the same time share it, so that operators add up to the part."""
+    """The costliest operators. Where threads run at the same time they share it, so as not to exceed the part."""
     if operators is None:
         return []
     summed = operators["host_self_ns"].sum()
@@ -82,7 +82,7 @@ def _operators(trace: Trace, operators: pl.DataFrame | None, scope: Scope, part_
         if place is not None and place[1] >= 0.3:
             details[0] += f"; {percent(place[1])} of it in {place[0]}"
         details += _types(trace, mine)
-        cost_ns = part_ns * row["host_self_ns"] / summed
+        cost_ns = row["host_self_ns"] * min(part_ns / summed, 1.0)
         costs.append(Cost(f"operator {name}", f"Operator {name}", cost_ns, tuple(details), "show operators --by shape"))
     return costs
 

@@ -88,17 +88,17 @@ def _host_late(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     low = gaps["ts_ns"].to_numpy()
     high = low + gaps.select(pl.min_horizontal("late_ns", "dur_ns")).to_series().to_numpy()
     active = covered(open_time(trace.spans, trace.spans["category"] == "operator"), low, high)
-    python = 1 - active.sum() / max((high - low).sum(), 1)
+    outside = 1 - active.sum() / max((high - low).sum(), 1)
     details = [_often(gaps, scope)]
     place = _place(gaps, trace)
     if place:
         details[0] += f"; {place}"
     many = gaps.height / scope.n >= _MANY
-    if python > 0.5:
-        details.append(f"In {percent(python)} of that time no operator was running on the host: it is spent in Python")
+    if outside > 0.5:
+        details.append(f"In {percent(outside)} of that time no operator was running on the host: Python, or waiting")
     if many and _is_launching(gaps):
         details.append(
-            "→ fewer, larger launches: torch.compile, CUDA graphs, fused or foreach operators, a larger batch"
+            "→ fewer, larger launches: torch.compile, CUDA or HIP graphs, fused or foreach operators, a larger batch"
         )
     else:
         details.append(_longest(gaps, trace, scope))
@@ -163,7 +163,7 @@ def loader_advice(trace: Trace) -> str:
     if any("SingleProcess" in name for name in names):
         return "→ batches are made in the training process itself: DataLoader(num_workers=…, pin_memory=True)"
     if any("MultiProcessing" in name for name in names):
-        return "→ its workers do not keep up: more num_workers, prefetch_factor, persistent_workers, cheaper transforms"
+        return "→ its workers are not ahead: more num_workers, prefetch_factor, persistent_workers, cheaper transforms"
     return "→ prepare batches ahead of time, in other processes or threads"
 
 
@@ -171,12 +171,12 @@ def _short(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG
     title = "Short gaps between kernels that were queued in time"
     details = [_often(gaps, scope)]
     if gaps.height / scope.n > 100:
-        details.append("→ fewer kernels: torch.compile or fused operators; CUDA graphs shorten these gaps too")
+        details.append("→ fewer kernels: torch.compile or fused operators; captured graphs shorten these gaps too")
     return Cost("idle kernel_wait", title, sum_of(gaps["ns"]), tuple(details), "show idle")
 
 
 def _other(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
-    title = "Queued work starts late: it waits for another stream, an event or a slow launch"
+    title = "Work was queued in time but starts late, as behind another stream, an event or a slow launch"
     details = (_often(gaps, scope), _longest(gaps, trace, scope))
     return Cost("idle other", title, sum_of(gaps["ns"]), details, "show idle --by gap")
 

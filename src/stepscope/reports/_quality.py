@@ -9,7 +9,7 @@ import polars as pl
 from stepscope.analyses._device_work import of_spans
 from stepscope.names import is_graph_launch, is_launch_call, map_names
 from stepscope.reports._summary import Lack
-from stepscope.reports._words import sum_of
+from stepscope.reports._words import counted, sum_of
 from stepscope.units import count, duration, percent
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
     loose = work.filter(pl.col("launch_id").is_null())
     ratio = sum_of(loose["dur_ns"]) / whole
     if ratio > _WORTH_TELLING:
-        what = f"{count(loose.height)} pieces of device work have no launch record ({percent(ratio)} of device time)."
+        what = f"No launch record of {counted(loose.height, 'piece')} of device work ({percent(ratio)} of device time)."
         found.append(Lack("no_launch", what))
     if not (trace.spans["category"] == "operator").any():
         what = "No operators are in the trace: record them with ProfilerActivity.CPU to see whose the kernels are."

@@ -168,7 +168,8 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     if len(summaries) > 1 and each[most] - each[least] > 0.3 * each[most]:
         far = f"{summaries[most].label}: {duration(each[most])}, {summaries[least].label}: {duration(each[least])}"
         if cost.kind == "communication":
-            far += f"; the others seem to wait for {summaries[least].label}, which waits least"
+            who = f"{summaries[most].label} seems" if len(summaries) == 2 else "the others seem"
+            far += f"; {who} to wait for {summaries[least].label}, which waits least"
         details = [far, f"On {summaries[most].label}: {details[0]}", *details[1:]] if details else [far]
     if cost.ns is None:
         return Finding(cost.title, tuple(details), command=cost.command)

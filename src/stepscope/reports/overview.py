@@ -124,7 +124,7 @@ def _peak(trace: Trace, memory: pl.DataFrame) -> Memory | None:
     )
     order = [pl.col("type").cast(pl.String).eq("cpu").fill_null(value=True), pl.col("peak_allocated_bytes")]
     top = known.sort(order, descending=[False, True]).row(0, named=True)
-    if not top["peak_allocated_bytes"]:
+    if (top["peak_allocated_bytes"] or 0) <= 0:
         return None
     return Memory(top["device"], top["peak_allocated_bytes"], top["peak_reserved_bytes"], top["capacity_bytes"])
 

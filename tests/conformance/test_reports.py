@@ -1,0 +1,59 @@
+"""Every real trace has a report: its parts make a whole, its costs are in order, and it fits on one screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stepscope.errors import StepscopeError
+from stepscope.readers import open_trace
+from stepscope.renderers import Screen, find
+from stepscope.reports.overview import overview
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDERS = (
+    "traces/hta", "traces/kineto", "traces/tracelens", "traces/more/ascend", "traces/more/ibm-spyre",
+    "traces/more/kineto-cudagraph", "traces/more/kineto-multirank", "traces/more/kineto-recent", "traces/more/rocm-rpd",
+    "traces/more/tpu-jax-trace", "faultlab/ddp_straggler",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_trace_has_a_report(shared: Path, folder: str) -> None:
+    n_reports = 0
+    for path in sorted((shared / folder).rglob("*.json.gz")):
+        try:
+            trace = open_trace(str(path))
+        except StepscopeError:  # not a trace: other JSON lies among them
+            continue
+        report = overview(trace)
+        n_reports += 1
+        for bar in report.bars:
+            assert sum(part.ratio for part in bar.parts) == pytest.approx(1), path
+        costs = [finding.value_ns for finding in report.findings if finding.value_ns is not None]
+        assert costs == sorted(costs, reverse=True), path
+        assert report.tables, path
+        assert all(block.frame.height <= 6 for block in report.tables), path
+        render = find("terminal").report
+        assert render is not None
+        assert len(render(report, Screen(width=120)).splitlines()) < 50, path
+    assert n_reports
+
+
+def test_the_rank_that_comes_late_is_the_one_that_others_wait_for(shared: Path) -> None:
+    """Rank 2 was given extra work: `labels.json` of the case says so."""
+    from stepscope.api import load_run
+
+    report = overview(load_run(shared / "faultlab" / "ddp_straggler" / "abnormal"))
+    waiting = next(finding for finding in report.findings if finding.title.startswith("Communication"))
+    assert "wait for rank 2" in waiting.details[0]
+
+
+def test_a_slow_loader_and_a_wide_type_are_told(shared: Path) -> None:
+    loader = overview(open_trace(str(shared / "faultlab/slow_dataloader/abnormal/trace.json.gz")))
+    assert any("data loader" in finding.title for finding in loader.findings)
+    wide = overview(open_trace(str(shared / "faultlab/slow_op/abnormal/trace.json.gz")))
+    assert "float64" in wide.findings[0].details[1]

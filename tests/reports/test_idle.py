@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pytest
+
+from stepscope.analyses._device_work import device_work
+from stepscope.intervals import covered, union
+from stepscope.reports._idle import idle_costs, loader_advice
+from stepscope.reports._summary import scope_of
+
+US = 1_000
+
+
+def costs(trace):
+    scope = scope_of(trace)
+    work = device_work(trace.spans, trace.tracks, needed_by="test")
+    starts = work["ts_ns"].to_numpy()
+    idle = scope.whole_ns - int(covered(union(starts, work["end_ns"].to_numpy()), *scope.windows).sum())
+    found = idle_costs(work, trace, scope, idle)
+    assert sum(cost.ns for cost in found) == idle
+    return {cost.kind.removeprefix("idle "): cost for cost in found}
+
+
+def late(rows, *, n: int, gap_us: int, work_us: int = 2) -> None:
+    """Kernels that the host launches one by one, each after the one before has ended."""
+    for i in range(n):
+        at = i * (gap_us + work_us) * US
+        op = rows.op(at, US, "aten::add")
+        rows.kernel(at + 500, work_us * US, "add", launch=rows.launch(at + 100, 100, op=op), op=op)
+
+
+def test_many_short_gaps_are_the_cost_of_launching(rows) -> None:
+    late(rows, n=50, gap_us=20)
+    found = costs(rows.trace())["host_late"]
+    assert found.title == "The device waits for the host to launch work"
+    assert found.details[0] == "49 gaps, mean 20 µs, longest 20 µs"
+    assert "no operator was running" in found.details[1]
+    assert "CUDA or HIP graphs" in found.details[2]
+
+
+def test_few_long_gaps_point_to_what_the_host_was_doing(rows) -> None:
+    rows.add(0, 0, 9000 * US, "train.py(1): main", "python")
+    late(rows, n=2, gap_us=5000)
+    rows.add(0, 10 * US, 4900 * US, "train.py(8): log", "python")
+    found = costs(rows.trace())["host_late"]
+    assert found.details[-1] == "→ look at the longest gap, before aten::add: the host was in train.py(8): log"
+    assert "100 % of it at train.py(1): main" in found.details[0]
+
+
+def test_a_wait_for_the_device_is_told_with_the_call_and_the_place(rows) -> None:
+    rows.add(0, 0, 900 * US, "train.py(5): step", "python")
+    op = rows.op(0, 400 * US, "aten::_local_scalar_dense")
+    rows.kernel(10 * US, 100 * US, launch=rows.launch(US, 100))
+    rows.launch(5 * US, 300 * US, "cudaStreamSynchronize", op=op)
+    rows.kernel(450 * US, 10 * US, launch=rows.launch(420 * US, 100))
+    found = costs(rows.trace())["sync"]
+    assert "after cudaStreamSynchronize in aten::_local_scalar_dense: .item()" in found.details[0]
+    assert found.details[0].endswith("at train.py(5): step")
+
+
+def test_a_wait_for_the_loader_is_told_with_what_the_loader_is(rows) -> None:
+    rows.kernel(0, 10 * US, launch=rows.launch(0, 10))
+    rows.add(0, 20 * US, 500 * US, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "dataloader")
+    rows.kernel(540 * US, 10 * US, launch=rows.launch(530 * US, 10))
+    found = costs(rows.trace())["data_loading"]
+    assert found.title == "The device waits for the next batch from the data loader"
+    assert "num_workers" in found.details[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "in the training process itself"),
+        ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "workers are not ahead"),
+        ("enumerate(DataPipe)#Mapper", "ahead of time"),
+    ],
+)
+def test_advice_depends_on_the_kind_of_loader(rows, name, words) -> None:
+    rows.add(0, 0, 10, name, "dataloader")
+    assert words in loader_advice(rows.trace())
+
+
+def test_work_that_was_queued_in_time_but_starts_late_is_told_apart(rows) -> None:
+    calls = [rows.launch(10 * i, 5) for i in range(3)]
+    rows.kernel(1 * US, 10 * US, launch=calls[0])
+    rows.kernel(13 * US, 10 * US, launch=calls[1])
+    rows.kernel(123 * US, 10 * US, "last", launch=calls[2])
+    found = costs(rows.trace())
+    assert found["kernel_wait"].ns == 2 * US
+    assert found["other"].ns == 100 * US
+    assert found["other"].details[1] == "→ look at the longest gap, before last"
+
+
+def test_many_short_gaps_between_queued_kernels_ask_for_fewer_kernels(rows) -> None:
+    calls = [rows.launch(i, 1) for i in range(150)]
+    for i, call in enumerate(calls):
+        rows.kernel(1000 + 3000 * i, 1000, launch=call)
+    assert "fewer kernels" in costs(rows.trace())["kernel_wait"].details[1]
+
+
+def test_without_launches_the_cause_cannot_be_told(rows) -> None:
+    rows.kernel(0, 10)
+    rows.kernel(50, 10)
+    assert "cannot be told" in costs(rows.trace())["unlinked"].title
+
+
+def test_gaps_count_as_far_as_they_lie_in_the_steps_and_name_the_step(rows) -> None:
+    rows.step(1, 0, 100)
+    rows.step(2, 100, 100)
+    rows.kernel(0, 80, launch=rows.launch(0))
+    rows.kernel(130, 70, launch=rows.launch(120))
+    rows.kernel(900, 10, launch=rows.launch(890))
+    found = costs(rows.trace())
+    assert found["host_late"].ns == 50
+    assert "in step 2" in found["host_late"].details[-1]
+
+
+def test_the_ends_without_device_work_are_told_with_what_the_host_did(rows) -> None:
+    rows.step(1, 0, 1000)
+    rows.op(10, 560, "aten::randn")
+    rows.kernel(600, 300, launch=rows.launch(590))
+    found = costs(rows.trace())["ends"]
+    assert found.ns == 700
+    assert found.title == "No device work in the first 600 ns and the last 100 ns of the step"
+    assert found.details == ("The host spends most of that in aten::randn",)
+
+
+def test_a_device_that_is_never_idle_costs_nothing(rows) -> None:
+    rows.kernel(0, 10)
+    assert costs(rows.trace()) == {}

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stepscope.errors import CorruptInput, StepscopeError
+from stepscope.reports.overview import overview, summarise
+from stepscope.trace import Meta, Run, Trace
+
+US = 1_000
+
+
+def training(rows, *, steps: int = 5, slow: int | None = None):
+    """Steps of 100 µs: 60 µs of computation, then 20 µs of all-reduce; a slow step idles 300 µs more."""
+    at = 0
+    for number in range(steps):
+        length = (100 + (300 if number == slow else 0)) * US
+        rows.step(number, at, length)
+        op = rows.op(at + US, 10 * US)
+        rows.kernel(at + 5 * US, 60 * US, "ampere_bf16_s16816gemm", launch=rows.launch(at + 2 * US, US, op=op), op=op)
+        talk = rows.op(at + 12 * US, 5 * US, "c10d::allreduce_")
+        call = rows.launch(at + 13 * US, US, op=talk)
+        rows.kernel(at + 65 * US, 20 * US, "ncclDevKernel_AllReduce_Sum", launch=call, op=talk, track=11)
+        at += length
+    return rows
+
+
+def test_a_training_run_on_a_device(rows) -> None:
+    report = overview(training(rows).trace(rank=0, world_size=2))
+    assert report.headline.startswith("PyTorch 2.9.0 · NVIDIA H100 · rank 0 of 2 · steps 0–4 (5) · 500 µs recorded")
+    (bar,) = report.bars
+    assert {part.name: round(part.ratio, 3) for part in bar.parts} == {
+        "computation": 0.6, "exposed communication": 0.2, "idle": 0.2,
+    }  # fmt: skip
+    assert bar.notes[0] == "device busy 80 %"
+    assert [finding.title.partition(":")[0] for finding in report.findings] == [
+        "Matrix products", "Exposed communication, while nothing computes",
+        "The device waits for the host to launch work",
+    ]  # fmt: skip
+    assert report.findings[0].value_ns == 60 * US
+    assert [block.title for block in report.tables] == ["Operators", "Kernels"]
+    assert report.quality == ()
+
+
+def test_a_slow_step_stands_out(rows) -> None:
+    report = overview(training(rows, slow=2).trace())
+    assert "Step 2 took 400 µs, 4.0 × the median" in [finding.title for finding in report.findings]
+
+
+def test_a_training_run_on_the_host_alone(rows) -> None:
+    for number in range(4):
+        rows.step(number, number * 100 * US, 100 * US)
+        rows.op(number * 100 * US, 90 * US)
+    report = overview(rows.trace())
+    assert "CPU only" in report.headline
+    assert [part.name for part in report.bars[0].parts] == ["operators", "Python and other"]
+    assert report.findings[0].title == "Operator aten::mm"
+    assert [block.title for block in report.tables] == ["Operators"]
+
+
+def test_memory_that_grows_with_every_step_is_a_finding(rows) -> None:
+    training(rows)
+    levels = [{"ts_ns": i * 100 * US + 50, "device_id": 1, "bytes": 64 << 20, "address": i,
+               "total_allocated_bytes": (i + 1) * 64 << 20} for i in range(5)]  # fmt: skip
+    report = overview(rows.trace(allocations=levels))
+    assert report.findings[-1].title == "Memory held by tensors grows by 64 MiB with every step (20 % of the peak)"
+    assert report.findings[-1].value_ns is None
+    assert "peak memory 320 MiB of 80 GiB" in report.bars[0].notes
+
+
+def test_memory_of_the_host_is_told_as_such_and_steady_memory_is_no_finding(rows) -> None:
+    rows.step(0, 0, 10)
+    rows.op(0, 5)
+    level = [{"ts_ns": 1, "device_id": 0, "bytes": 1 << 20, "address": 1}]
+    report = overview(rows.trace(allocations=level, devices=[{"device_id": 0, "type": "cpu"}]))
+    assert report.bars[0].notes == ("peak memory 1 MiB on the host",)
+    nothing = [{"ts_ns": 1, "device_id": 0, "bytes": -8, "address": 1}]
+    assert summarise(rows.trace(allocations=nothing, devices=[{"device_id": 0, "type": "cpu"}])).memory is None
+
+
+def test_a_recording_of_a_device_alone(rows) -> None:
+    rows.kernel(0, 60, "gemm")
+    rows.kernel(80, 20, "gemm")
+    report = overview(rows.trace())
+    assert report.bars[0].label == "Device"
+    assert [finding.value_label for finding in report.findings] == ["in all", "in all"]
+    assert "cannot be told" in report.quality[0]
+    assert [block.title for block in report.tables] == ["Kernels"]
+
+
+def test_copies_alone_have_no_table_of_kernels(rows) -> None:
+    rows.kernel(0, 60, "Memcpy HtoD (Pageable -> Device)")
+    report = overview(rows.trace())
+    assert [block.title for block in report.tables] == [
+        "Tracks, by time in which something is open",
+        "Names, by their own time",
+    ]
+    assert report.findings[0].title.startswith("Copies while no kernel runs")
+
+
+def test_a_lone_step_says_how_much_later_the_device_was_done(rows) -> None:
+    rows.step(3, 0, 100)
+    rows.kernel(50, 100, launch=rows.launch(10))
+    assert "device done 50 ns after the step's end on the host" in overview(rows.trace()).bars[0].notes
+
+
+def test_any_other_trace_shows_its_tracks_and_names(rows) -> None:
+    rows.add(0, 0, 100, "load", "other")
+    report = overview(rows.trace())
+    assert report.bars == report.findings == ()
+    assert [block.command for block in report.tables] == ["show tracks", "show spans --sort dur"]
+
+
+def test_a_trace_without_spans_says_so(rows) -> None:
+    report = overview(rows.trace())
+    assert report.quality == ("The trace holds no spans with times: there is nothing to report.",)
+    assert report.bars == report.findings == report.tables == ()
+
+
+def test_spans_without_length_break_nothing(rows) -> None:
+    rows.step(1, 0, 0)
+    rows.op(0, 0)
+    rows.kernel(0, 0, launch=rows.launch(0, 0))
+    report = overview(rows.trace())
+    assert report.findings == ()
+    assert report.bars[0].value == "0"
+
+
+def test_a_run_reads_one_trace_at_a_time_and_reports_them_together(rows, new_rows) -> None:
+    traces = {f"rank{i}.json": training(r).trace(rank=i, world_size=2) for i, r in enumerate((rows, new_rows()))}
+    report = overview(Run(tuple(traces), traces.__getitem__))
+    assert "2 × NVIDIA H100 · ranks 0–1 ·" in report.headline
+    assert report.tables[0].note == "Sums over 2 traces."
+
+
+def test_files_of_a_run_that_cannot_be_read_are_left_out_and_named(rows) -> None:
+    good = training(rows).trace(rank=0)
+
+    def read(path: str) -> Trace:
+        if path == "good.json":
+            return good
+        raise CorruptInput("not JSON", path=path)
+
+    report = overview(Run(("good.json", *(f"run/bad{i}.json" for i in range(4))), read))
+    assert report.quality == ("4 files left out: bad0.json, bad1.json, bad2.json … (run/bad0.json: not JSON).",)
+    with pytest.raises(StepscopeError, match="not JSON"):
+        overview(Run(("bad.json",), read))
+
+
+def test_a_device_without_a_name_is_called_by_its_kind(rows) -> None:
+    rows.kernel(0, 10)
+    assert summarise(rows.trace(devices=[{"device_id": 1, "type": "npu", "index": 0}])).devices == ("NPU",)
+    assert summarise(rows.trace(devices=[{"device_id": 9, "type": "cpu"}])).devices == ("UNKNOWN DEVICE",)
+
+
+def test_a_trace_with_nothing_but_metadata_has_a_report() -> None:
+    assert overview(Trace(Meta("x.json", "kineto"), {})).headline == "Chrome trace · 0 recorded · 0 events read"
+
+
+NAMES = (
+    "aten::mm", "cudaLaunchKernel", "cudaStreamSynchronize", "ncclDevKernel_AllReduce_Sum", "gloo:all_reduce", "gemm",
+    "Memcpy HtoD (Pageable -> Device)", "train.py(3): step", "",
+)  # fmt: skip
+HOST = ("operator", "runtime", "python", "module", "user_range", "dataloader", "other")
+row_values = st.tuples(
+    st.integers(0, 4), st.integers(0, 60), st.integers(0, 40), st.sampled_from(NAMES), st.integers(0, 6),
+    st.none() | st.integers(0, 20), st.none() | st.integers(0, 20),
+)  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(row_values, min_size=1, max_size=20),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40)), max_size=6),
+)
+def test_whatever_a_trace_holds_there_is_a_report_whose_parts_make_a_whole(new_rows, values, steps) -> None:
+    made = new_rows()
+    for number, (at, length) in enumerate(sorted(steps)):
+        made.step(number, at, length)
+    for track, ts, dur, name, kind, launch, op in values:
+        links = {"launch": f"row {launch}", "op": f"row {op}"}
+        if track < 2:
+            made.add(track, ts, dur, name, HOST[kind])
+        else:
+            category = ("kernel", "memcpy", "memset", "sync", "device_range")[kind % 5]
+            made.add((10, 11, 20)[track - 2], ts, dur, name, category, **links)
+    report = overview(made.trace())
+    for bar in report.bars:
+        assert sum(part.ratio for part in bar.parts) == pytest.approx(1) or not bar.parts
+    assert all(finding.share_ratio is None or finding.share_ratio >= 0.01 for finding in report.findings)

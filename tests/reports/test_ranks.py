@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import pytest
+
+from stepscope.reports._ranks import overview_of_ranks
+from stepscope.reports._summary import Cost, Lack, Memory, Summary
+from stepscope.schema import ISSUES
+from stepscope.trace import Meta
+
+MS = 1_000_000
+
+
+def summary(rank: int | None = 0, **fields) -> Summary:
+    known = {
+        "recorded_ns": 400 * MS,
+        "devices": ("NVIDIA H100",),
+        "numbers": (4, 5, 6),
+        "windows_ns": (100 * MS, 100 * MS, 100 * MS),
+        "parts": {"computation": 240 * MS, "idle": 60 * MS},
+        "busy": {"cuda:0": 0.8},
+    }
+    meta = Meta(
+        f"run/rank{rank}.json", "kineto", n_events=1000, rank=rank, world_size=8, framework="PyTorch",
+        framework_version="2.9.0+cu128",
+    )  # fmt: skip
+    return Summary(meta, **(known | fields))
+
+
+def test_the_headline_of_one_rank_says_what_was_recorded() -> None:
+    assert overview_of_ranks([summary(3)]).headline == (
+        "PyTorch 2.9.0 · NVIDIA H100 · rank 3 of 8 · steps 4–6 (3) · 400 ms recorded · 1,000 events read"
+    )
+
+
+def test_the_headline_of_a_job_counts_devices_and_names_ranks() -> None:
+    headline = overview_of_ranks([summary(i) for i in range(8)]).headline
+    assert headline.startswith("PyTorch 2.9.0 · 8 × NVIDIA H100 · ranks 0–7 · steps")
+    assert headline.endswith("8,000 events read")
+    assert "ranks 0–1 of 8" in overview_of_ranks([summary(0), summary(1)]).headline
+    assert "2 files" in overview_of_ranks([summary(None), summary(None)]).headline
+
+
+def test_a_lone_step_a_host_without_devices_and_a_foreign_trace() -> None:
+    assert "CPU only" in overview_of_ranks([summary(devices=(), numbers=(6,), windows_ns=(5,))]).headline
+    assert "step 6" in overview_of_ranks([summary(numbers=(6,), windows_ns=(5,))]).headline
+    foreign = Summary(Meta("x.json", "kineto", n_events=5), 1000)
+    assert overview_of_ranks([foreign]).headline == "Chrome trace · 1 µs recorded · 5 events read"
+
+
+def test_the_bar_shows_the_mean_step_its_spread_and_its_parts() -> None:
+    (bar,) = overview_of_ranks([summary(windows_ns=(90 * MS, 100 * MS, 110 * MS))]).bars
+    assert (bar.label, bar.value) == ("Step", "100 ms ±10 %")
+    assert [(part.name, part.ratio) for part in bar.parts] == [("computation", 0.8), ("idle", 0.2)]
+    assert bar.notes == ("device busy 80 %",)
+
+
+def test_two_steps_have_no_spread_and_no_steps_have_no_step() -> None:
+    assert overview_of_ranks([summary(numbers=(1, 2), windows_ns=(MS, 3 * MS))]).bars[0].value == "2 ms"
+    without = {"numbers": (), "windows_ns": (7 * MS,)}
+    assert overview_of_ranks([summary(**without)]).bars[0].label == "Device"
+    assert overview_of_ranks([summary(**without, devices=())]).bars[0].label == "Recording"
+    assert overview_of_ranks([summary(parts={})]).bars == ()
+
+
+def test_ranks_that_are_apart_are_named_in_the_notes() -> None:
+    slow = summary(
+        1, windows_ns=(150 * MS,) * 3, busy={"cuda:0": 0.5}, memory=Memory("cuda:0", 2 << 30, None, 80 << 30)
+    )
+    notes = overview_of_ranks([summary(0), slow]).bars[0].notes
+    assert notes == (
+        "slowest rank 1: 150 ms, fastest rank 0: 100 ms",
+        "device busy 65 % (least: rank 1, 50 %)",
+        "peak memory 2 GiB of 80 GiB (rank 1)",
+    )
+
+
+def test_of_several_devices_the_least_busy_is_named() -> None:
+    notes = overview_of_ranks([summary(busy={"cuda:0": 0.9, "cuda:1": 0.5})]).bars[0].notes
+    assert notes == ("device busy 70 % (least: cuda:1, 50 %)",)
+
+
+def test_the_three_largest_costs_are_told_per_step_and_small_ones_are_not() -> None:
+    costs = [Cost(f"kind {i}", f"cost {i}", ns * MS, ("why",), "show x") for i, ns in enumerate((30, 90, 2, 60, 15))]
+    findings = overview_of_ranks([summary(costs=tuple(costs))]).findings
+    assert [(f.title, f.value_ns, f.value_label) for f in findings] == [
+        ("cost 1", 30 * MS, "per step"), ("cost 3", 20 * MS, "per step"), ("cost 0", 10 * MS, "per step"),
+    ]  # fmt: skip
+    assert findings[0].share_ratio == pytest.approx(0.3)
+    tiny = summary(costs=(Cost("kind", "cost", 2 * MS),))
+    assert overview_of_ranks([tiny]).findings == ()
+
+
+def test_what_has_no_price_in_time_stands_last() -> None:
+    costs = (Cost("growth", "memory grows", None), Cost("kind", "cost", 90 * MS))
+    assert [f.title for f in overview_of_ranks([summary(costs=costs)]).findings] == ["cost", "memory grows"]
+
+
+def test_the_same_cost_of_ranks_is_their_mean_in_the_words_of_the_one_that_pays_most() -> None:
+    ranks = [
+        summary(0, costs=(Cost("communication", "of rank 0", 30 * MS, ("ten calls",)),)),
+        summary(1, costs=(Cost("communication", "of rank 1", 150 * MS, ("nine calls", "→ do")),)),
+    ]
+    (finding,) = overview_of_ranks(ranks).findings
+    assert (finding.title, finding.value_ns, finding.share_ratio) == ("of rank 1", 30 * MS, pytest.approx(0.3))
+    assert finding.details == (
+        "rank 1: 50 ms, rank 0: 10 ms; rank 1 seems to wait for rank 0, which waits least",
+        "On rank 1: nine calls",
+        "→ do",
+    )
+
+
+def test_a_cost_that_one_rank_lacks_counts_as_none_there() -> None:
+    (finding,) = overview_of_ranks([summary(0, costs=(Cost("idle", "late", 60 * MS),)), summary(1)]).findings
+    assert (finding.value_ns, finding.share_ratio) == (10 * MS, pytest.approx(0.1))
+    assert finding.details == ("rank 0: 20 ms, rank 1: 0",)
+
+
+def test_ranks_that_agree_are_told_as_one() -> None:
+    same = Cost("idle", "late", 60 * MS, ("often",))
+    (finding,) = overview_of_ranks([summary(0, costs=(same,)), summary(1, costs=(same,))]).findings
+    assert finding.details == ("often",)
+
+
+def test_a_lack_is_told_once_with_the_ranks_that_have_it() -> None:
+    everywhere, here = Lack("steps", "No steps."), Lack("launch", "1 % lacks a launch.")
+    there = Lack("launch", "2 % lacks a launch.")
+    ranks = [summary(0, quality=(everywhere, here)), summary(1, quality=(everywhere, there))]
+    ranks.append(summary(2, quality=(everywhere, Lack("cut", "Cut off."))))
+    report = overview_of_ranks(ranks, "1 file left out.")
+    assert report.quality == (
+        "No steps.",
+        "1 % lacks a launch (on rank 0, alike on 1 other).",
+        "Cut off (on rank 2).",
+        "1 file left out.",
+    )
+
+
+def test_issues_of_all_ranks_are_added_up() -> None:
+    row = {"code": "no_launch", "severity": "info", "count": 3, "example": "x"}
+    issues = ISSUES.conform(ISSUES.empty().__class__([row]))
+    report = overview_of_ranks([summary(0, issues=issues), summary(1, issues=issues)])
+    assert report.issues is not None
+    assert report.issues.select("code", "count").rows() == [("no_launch", 6)]
+    alone = overview_of_ranks([summary(0)]).issues
+    assert alone is not None
+    assert alone.is_empty()
+
+
+def test_machines_get_the_facts() -> None:
+    meta = overview_of_ranks([summary(1), summary(0)]).meta
+    assert meta["ranks"] == [0, 1]
+    assert (meta["n_events"], meta["n_steps"], meta["recorded_ns"]) == (2000, 3, 400 * MS)

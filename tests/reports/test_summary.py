@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from stepscope.reports._summary import Summary, scope_of
+from stepscope.trace import Meta
+
+
+def test_with_steps_the_scope_is_their_windows(rows) -> None:
+    rows.step(1, 0, 90)
+    rows.step(2, 100, 50)
+    rows.kernel(500, 10)
+    scope = scope_of(rows.trace())
+    assert (scope.lows.tolist(), scope.highs.tolist(), scope.numbers) == ([0, 100], [100, 150], (1, 2))
+    assert (scope.n, scope.whole_ns, scope.low, scope.high, scope.late_ns) == (2, 150, 0, 150, 0)
+
+
+def test_a_lone_step_lasts_until_its_device_work_is_done(rows) -> None:
+    rows.step(6, 0, 100)
+    launch = rows.launch(10)
+    rows.kernel(90, 60, launch=launch)
+    rows.kernel(400, 60)
+    scope = scope_of(rows.trace())
+    assert (scope.highs.tolist(), scope.late_ns) == ([150], 50)
+
+
+def test_windows_of_damaged_traces_do_not_overlap(rows) -> None:
+    rows.step(1, 0, 200)
+    rows.step(3, 100, 50)
+    scope = scope_of(rows.trace())
+    assert (scope.lows.tolist(), scope.highs.tolist()) == ([0, 100], [100, 150])
+
+
+def test_without_steps_it_is_all_device_work_or_else_everything(rows) -> None:
+    rows.op(0, 1000)
+    assert (scope_of(rows.trace()).low, scope_of(rows.trace()).high) == (0, 1000)
+    rows.kernel(300, 50)
+    scope = scope_of(rows.trace())
+    assert (scope.low, scope.high, scope.n, scope.numbers) == (300, 350, 1, ())
+
+
+def test_a_summary_is_called_by_its_rank_or_else_its_file() -> None:
+    assert Summary(Meta("run/x.json", "kineto", rank=3), 0).label == "rank 3"
+    assert Summary(Meta("run\\x.json", "kineto"), 0).label == "x.json"
