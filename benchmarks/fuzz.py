@@ -1,10 +1,11 @@
-"""Mutated traces through the whole of stepscope: nothing but a StepscopeError may come of them, soon and in little memory.
+"""Mutated traces through all of stepscope: nothing but a StepscopeError may come of them, soon, in little memory.
 
 python fuzz.py [--cases 20000] [--first 0] [--jobs 2] [--minutes M]
 python fuzz.py --first 1234 --cases 1 --keep DIR        one case again, its file kept
 
 Every case reads a trace, runs every analysis with options taken at random, and renders the report. Case N follows from
-the random seed N alone. Exit code 1 if a case failed: an error that is none of ours, too long, too much memory, a crash.
+the random seed N alone. Exit code 1 if a case failed: an error that is none of ours, too long, too much memory,
+a crash.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import inspect
 import json
 import os
 import resource
@@ -35,6 +35,7 @@ from stepscope import analyses, renderers
 from stepscope.errors import MissingTable, StepscopeError
 
 if TYPE_CHECKING:
+    import inspect
     from collections.abc import Iterator
 
     from stepscope.trace import Trace
@@ -206,7 +207,7 @@ def _one(tally: Tally, case: int, path: Path, random: Random) -> None:
             tally.fail(case, f"{step}: {type(error).__name__} without a hint: {error.message[:60]}")
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # what a bug raises, a panic in Polars and our alarm among them
+    except BaseException as error:  # noqa: BLE001  what a bug raises, a panic in Polars and our alarm among them
         tally.fail(case, _place_of(error, step), "".join(traceback.format_exception(error)[-12:]))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -247,6 +248,8 @@ def _option(parameter: inspect.Parameter, random: Random) -> Any:
     if isinstance(parameter.default, int):
         return random.choice((0, 1, parameter.default * 2, 10**9))
     words = [w for w in get_args(kind) if isinstance(w, str)]
+    if isinstance(parameter.default, str) and not words:
+        words = ["", "mm", "aten::", "("]
     return random.choice(words) if words else None
 
 
@@ -267,7 +270,8 @@ def _summary(tally: Tally, seconds: float) -> None:
     n = sum(tally.outcomes.values()) + sum(len(c) for key, c in tally.failures.items() if key.startswith("read:"))
     print(f"{n:,} cases in {seconds:,.0f} s ({n / max(seconds, 1e-9):.1f} a second)")
     print(
-        f"slowest {tally.slowest_s:.2f} s (case {tally.slowest_case}), most memory of a process {tally.peak_mib:.0f} MiB\n"
+        f"slowest {tally.slowest_s:.2f} s (case {tally.slowest_case}), "
+        f"most memory of a process {tally.peak_mib:.0f} MiB\n"
     )
     for title, counts in (("became of the file", tally.outcomes), ("became of the questions", tally.steps)):
         print(f"| {title} | n |\n| :-- | --: |")

@@ -1,4 +1,4 @@
-"""Traces to begin with, and ways to damage them. Everything follows from one random.Random, so that it can be repeated."""
+"""Traces to begin with, and ways to damage them, all from one random.Random, so that it can be repeated."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import zstandard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from random import Random
 
     Document = dict[str, Any]
@@ -24,27 +24,38 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 EVENTS_KEPT = 150
 
 ODD_VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 7, 2**31, 2**53 + 1, 2**63, 2**64, -(2**62), 10**30, 0.5, -0.25, 1e300, -1e300, 1e15 + 0.001, 5e-324,
-    float("nan"), float("inf"), "", "x", "7", "-3", "1.5", "NaN", "1e999", "0x10", "\u0663", "\ud800", "a\0b", "},{", "é" * 300, "-", "--5",
+    None, True, False, 0, -1, 1, 7, 2**31, 2**53 + 1, 2**63, 2**64, -(2**62), 10**30, 0.5, -0.25, 1e300, -1e300,
+    1e15 + 0.001, 5e-324,
+    float("nan"), float("inf"), "", "x", "7", "-3", "1.5", "NaN", "1e999", "0x10", "\u0663", "\ud800", "a\0b", "},{",
+    "é" * 300, "-", "--5",
     [], {}, [[]], [1, [2, 3]], {"a": {"b": [{}]}}, [2**40, 1, 1], "[2, 3]", [[2, 3], "x", None],
 )  # fmt: skip
 ODD_BYTES = (
-    b"NaN", b"-Infinity", b"null", b"true", b'""', b"-1", b"1e400", b"1e999999", b"[]", b"{}", b"},{", b"]", b"[", b"}", b"{", b'"', b",", b":",
-    b"\\", b"\\ud800", b"\\u00", b"\xff", b"\xc3", b"\0", b"\x1b", b"9" * 40, b'"ts":', b'"args":{', b"/* */", b"\xef\xbb\xbf", b" " * 5000,
+    b"NaN", b"-Infinity", b"null", b"true", b'""', b"-1", b"1e400", b"1e999999", b"[]", b"{}", b"},{", b"]", b"[",
+    b"}", b"{", b'"', b",", b":",
+    b"\\", b"\\ud800", b"\\u00", b"\xff", b"\xc3", b"\0", b"\x1b", b"9" * 40, b'"ts":', b'"args":{', b"/* */",
+    b"\xef\xbb\xbf", b" " * 5000,
     b"[" * 3000, b'{"a":' * 3000,
 )  # fmt: skip
 PHASES = ("X", "B", "E", "b", "e", "n", "i", "I", "C", "M", "s", "t", "f", "P", "N", "", "XX")
 CATS = (
-    "cpu_op", "Operator", "user_annotation", "gpu_user_annotation", "kernel", "Kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver",
-    "cuda_sync", "python_function", "overhead", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_npu", "mtia_ccp_events", "cuda_profiler_range",
+    "cpu_op", "Operator", "user_annotation", "gpu_user_annotation", "kernel", "Kernel", "gpu_memcpy", "gpu_memset",
+    "cuda_runtime", "cuda_driver",
+    "cuda_sync", "python_function", "overhead", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_npu", "mtia_ccp_events",
+    "cuda_profiler_range",
     "Trace", "", None,
 )  # fmt: skip
 NAMES = (
-    "", "ProfilerStep#5", "ProfilerStep#99999999999999999999", "ProfilerStep#-1", "ProfilerStep#", "[memory]", "nccl:all_reduce",
-    "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "void at::native::elementwise_kernel<4, foo<(int)3>>(int, foo)", "cudaGraphLaunch",
-    "cudaStreamSynchronize", "cudaMemcpyAsync", "hipMemcpyWithStream", "Memcpy HtoD (Pageable -> Device)", "Memcpy (", "nn.Module: A_0",
-    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "aten::mm", "autograd::engine::evaluate_function: AddmmBackward0",
-    "process_name", "thread_name", "process_labels", "x" * 5000, "a\nb\tc", "\u202e", "<b>&amp;|`", "$(HOME)", "[red]x[/red]", "}, {",
+    "", "ProfilerStep#5", "ProfilerStep#99999999999999999999", "ProfilerStep#-1", "ProfilerStep#", "[memory]",
+    "nccl:all_reduce",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "void at::native::elementwise_kernel<4, foo<(int)3>>(int, foo)",
+    "cudaGraphLaunch",
+    "cudaStreamSynchronize", "cudaMemcpyAsync", "hipMemcpyWithStream", "Memcpy HtoD (Pageable -> Device)", "Memcpy (",
+    "nn.Module: A_0",
+    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "aten::mm",
+    "autograd::engine::evaluate_function: AddmmBackward0",
+    "process_name", "thread_name", "process_labels", "x" * 5000, "a\nb\tc", "\u202e", "<b>&amp;|`", "$(HOME)",
+    "[red]x[/red]", "}, {",
 )  # fmt: skip
 META: dict[str, tuple[Any, ...]] = {
     "distributedInfo": ({"rank": 3, "world_size": 8, "backend": "nccl"}, {"rank": "x"}, [1], None),
@@ -109,13 +120,16 @@ def _on_device(vendor: str) -> Document:
         events += [
             _x(f"ProfilerStep#{step + 3}", t, 990, "user_annotation"),
             _x("train.py(3): loop", t + 1, 900, "python_function", **{"Python id": step, "Python module id": 0}),
-            _x("aten::mm", t + 5, 40, "cpu_op", **{"External id": c + 1, "Input Dims": [[4, 8], [8, 2]], "Sequence number": c}),
+            _x("aten::mm", t + 5, 40, "cpu_op",
+            **{"External id": c + 1, "Input Dims": [[4, 8], [8, 2]], "Sequence number": c}),
             _x(f"{vendor}LaunchKernel", t + 10, 5, "cuda_runtime", **{"External id": c + 1, "correlation": c + 1}),
             _x("gemm_kernel", t + 30, 200, "kernel", 0, stream, **on, **shape, correlation=c + 1),
             _x(f"{vendor}MemcpyAsync", t + 60, 9, "cuda_runtime", correlation=c + 2),
-            _x("Memcpy HtoD (Pinned -> Device)", t + 240, 30, "gpu_memcpy", 0, stream, **on, correlation=c + 2, bytes=4096),
+            _x("Memcpy HtoD (Pinned -> Device)", t + 240, 30, "gpu_memcpy", 0, stream, **on, correlation=c + 2,
+            bytes=4096),
             _x(f"{vendor}GraphLaunch", t + 80, 20, "cuda_runtime", correlation=c + 3),
-            *(_x(f"node{i}", t + 300 + 9 * i, 8, "kernel", 0, stream, **on, **shape, correlation=c + 3) for i in range(3)),
+            *(_x(f"node{i}", t + 300 + 9 * i, 8, "kernel", 0, stream, **on, **shape,
+            correlation=c + 3) for i in range(3)),
             _x("nccl:all_reduce", t + 100, 30, "cpu_op", tid=2, **group),
             _x(f"{vendor}LaunchKernel", t + 110, 5, "cuda_runtime", tid=2, correlation=c + 4),
             _x("ncclDevKernel_AllReduce", t + 320, 300, "kernel", 0, 9, device=0, stream=9, **group, correlation=c + 4),
@@ -123,7 +137,8 @@ def _on_device(vendor: str) -> Document:
             {"ph": "s", "id": c + 1, "cat": "ac2g", "name": "ac2g", "pid": 1, "tid": 1, "ts": t + 10},
             {"ph": "f", "id": c + 1, "cat": "ac2g", "name": "ac2g", "pid": 0, "tid": stream, "ts": t + 30, "bp": "e"},
             {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": t + 6, "args": {
-                "Device Type": 1, "Device Id": 0, "Bytes": 512 * (1 - 2 * step), "Addr": 4096, "Total Allocated": 512, "Total Reserved": 2048,
+                "Device Type": 1, "Device Id": 0, "Bytes": 512 * (1 - 2 * step), "Addr": 4096, "Total Allocated": 512,
+                "Total Reserved": 2048,
             }},
             {"ph": "C", "name": "GPU use", "pid": 0, "ts": t, "args": {"percent": 5}},
         ]  # fmt: skip
@@ -140,7 +155,8 @@ def _ascend() -> Document:
     for i in range(6):
         t = f"{1712345678901000 + 20 * i}.{i:03}"
         events += [
-            _x("aten::mul", t, 5, "cpu_op", 900), _x("Mul", t, 9.5, None, 901, 2, **{"Task Type": "AI_CORE"}), _x("Computing", t, 9.5, None, 902),
+            _x("aten::mul", t, 5, "cpu_op", 900), _x("Mul", t, 9.5, None, 901, 2, **{"Task Type": "AI_CORE"}),
+            _x("Computing", t, 9.5, None, 902),
             {"ph": "s", "id": str(i), "cat": "async_npu", "name": "to_npu", "pid": 900, "tid": 1, "ts": t},
             {"ph": "f", "id": str(i), "cat": "async_npu", "name": "to_npu", "pid": 901, "tid": 2, "ts": t},
         ]  # fmt: skip
@@ -175,7 +191,7 @@ def _pairs() -> Document:
 
 
 def mutated(document: Document, random: Random) -> bytes:
-    """The document with a few changes to its values, written in one of several ways, with a few changes to its bytes, packed or not."""
+    """The document with some values changed, written in one of several ways, some bytes changed, packed or not."""
     level = random.choice(("values", "bytes", "both", "packing"))
     if level in ("values", "both"):
         document = {**document, "traceEvents": copy.deepcopy(document["traceEvents"])}
@@ -297,7 +313,8 @@ def _odd_meta(document: Document, random: Random) -> None:
 
 
 VALUE_CHANGES: tuple[Callable[[Document, Random], None], ...] = (
-    _odd_field, _odd_argument, _odd_argument, _known_value, _known_value, _moved, _moved, _borrowed, _borrowed, _renamed, _dropped, _shuffled,
+    _odd_field, _odd_argument, _odd_argument, _known_value, _known_value, _moved, _moved, _borrowed, _borrowed,
+    _renamed, _dropped, _shuffled,
     _repeated, _removed, _odd_event, _odd_meta,
 )  # fmt: skip
 

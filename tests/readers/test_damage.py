@@ -77,9 +77,8 @@ def test_a_file_cut_off_anywhere_keeps_every_event_before_the_cut(document):
     for at in range(0, len(document), 3):
         try:
             trace = sound(read(document[:at]))
-        except StepscopeError as error:
+        except StepscopeError:
             assert not events_before(document, at, end), at
-            assert error.hint
             continue
         assert trace.meta.n_events == events_before(document, at, end), at
         whole_and_bare = document.startswith(b"[") and "damaged_events" not in issues(trace)
@@ -230,13 +229,16 @@ def test_numbers_beyond_their_columns_are_unknown():
     big = 2**80
     trace = sound(read([
         op("a", 0, 5, External_id=big, Sequence_number=-big, Fwd_thread_id=big),
-        kernel("k", 6, 1, big, device=big, stream=big, registers_per_thread=2**40, shared_memory=-big, grid=[big, 1, 1], block=[1, -1, 1]),
+        kernel("k", 6, 1, big, device=big, stream=big, registers_per_thread=2**40, shared_memory=-big,
+        grid=[big, 1, 1], block=[1, -1, 1]),
         kernel("l", 6, 1, -(2**62), device=2**40, stream=-(2**62), warps_per_SM=1e308),
         x("Memcpy HtoD", 8, 1, "gpu_memcpy", pid=big, tid=-big, device=-5, stream=3, bytes=big),
-        {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 1, "args": {"Device Type": big, "Device Id": 2**40, "Bytes": 8, "Addr": big}},
+        {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 1,
+        "args": {"Device Type": big, "Device Id": 2**40, "Bytes": 8, "Addr": big}},
         {"ph": "C", "name": "use", "pid": big, "ts": 3, "args": {"value": 10**400, "b": True, "c": "x", "d": [1]}},
         arrow("s", big, 1), arrow("s", "q", 1),
-    ], deviceProperties=[{"id": 2**40, "numSms": 2**40, "totalGlobalMem": big, "totalMem(MiB)": 2**62}, {"id": 0, "numSms": "x"}]))  # fmt: skip
+    ], deviceProperties=[{"id": 2**40, "numSms": 2**40, "totalGlobalMem": big, "totalMem(MiB)": 2**62},
+    {"id": 0, "numSms": "x"}]))  # fmt: skip
     assert trace.spans.height == 4
     assert column(trace.ops, "external_id") == [None]
     assert rows(trace.kernels, "registers", "shared_bytes", "grid_x", "block_y") == [(None,) * 4] * 2
@@ -338,8 +340,10 @@ def test_other_formats_are_named_by_their_first_bytes(data, what):
 
 # What a mutation does: flip, insert, delete, repeat, cut, or put in what JSON or the format finds odd.
 odd = st.sampled_from([
-    b"NaN", b"null", b'""', b"-1", b"1e400", b"[]", b"{}", b"},{", b"]", b'"', b"\\", b"\\ud800", b"\xff", b"\0", b"9" * 30, b'"ts":', b"true",
-    b'"ph":"B"', b'"ph":"E"', b'"ph":"C"', b'"ph":"i"', b'"cat":"kernel"', b'"cat":"cuda_profiler_range"', b"Input Dims", b"1e999999", b'"NaN"',
+    b"NaN", b"null", b'""', b"-1", b"1e400", b"[]", b"{}", b"},{", b"]", b'"', b"\\", b"\\ud800", b"\xff", b"\0",
+    b"9" * 30, b'"ts":', b"true",
+    b'"ph":"B"', b'"ph":"E"', b'"ph":"C"', b'"ph":"i"', b'"cat":"kernel"', b'"cat":"cuda_profiler_range"',
+    b"Input Dims", b"1e999999", b'"NaN"',
 ])  # fmt: skip
 places = st.integers(0, 2**20)
 mutations = st.one_of(
@@ -374,8 +378,9 @@ def test_any_mutation_loads_or_is_refused(seed, changes):
     data = seed
     for change in changes:
         data = mutated(data, *change)
+    refused: StepscopeError | None = None
     try:
         sound(read(data))
     except StepscopeError as error:
-        assert error.message
-        assert error.hint
+        refused = error
+    assert refused is None or (refused.message and refused.hint)

@@ -44,7 +44,8 @@ others = st.one_of(
 )
 events = st.lists(st.one_of(spans, spans, others), max_size=12)
 layouts = st.sampled_from([
-    {"separators": (",", ":")}, {}, {"indent": 2}, {"indent": 0}, {"separators": (" ,\n ", " : ")}, {"ensure_ascii": False}
+    {"separators": (",", ":")}, {}, {"indent": 2}, {"indent": 0}, {"separators": (" ,\n ", " : ")},
+    {"ensure_ascii": False}
 ])  # fmt: skip
 metas = st.dictionaries(texts.map(lambda t: f"m{t}"), values, max_size=3)
 

@@ -178,7 +178,8 @@ def test_external_ids_of_either_spelling_tie_calls_on_other_threads(key):
 @pytest.mark.parametrize("cat", ["ac2g", "async_cpu_to_gpu"])
 def test_arrows_to_the_device_are_noted_on_its_work(cat):
     trace = read([
-        call("cudaLaunchKernel", 1, 1, 1), call("cudaLaunchKernel", 3, 1, 2), kernel("with", 4, 1, 1), kernel("without", 6, 1, 2),
+        call("cudaLaunchKernel", 1, 1, 1), call("cudaLaunchKernel", 3, 1, 2), kernel("with", 4, 1, 1),
+        kernel("without", 6, 1, 2),
         arrow("s", 1, 1, cat=cat), arrow("f", 1, 4, pid=0, tid=7, cat=cat),
     ])  # fmt: skip
     assert by_name(trace, "flow") == {"cudaLaunchKernel": None, "with": True, "without": False}
@@ -254,7 +255,8 @@ def test_ascend_lanes_and_arrows():
         x("Mul", "30.500", "2.25", None, pid=901, tid=2, Model_Id=1, Task_Type="AI_VECTOR_CORE"),
         x("Computing", "30.500", "2.25", None, pid=902, tid=0),
         {"ph": "s", "cat": "async_npu", "name": "torch_to_npu", "id": "12", "pid": 900, "tid": 1, "ts": "10.000"},
-        {"ph": "f", "bp": "e", "cat": "async_npu", "name": "torch_to_npu", "id": "12", "pid": 901, "tid": 2, "ts": "30.500"},
+        {"ph": "f", "bp": "e", "cat": "async_npu", "name": "torch_to_npu", "id": "12", "pid": 901, "tid": 2,
+        "ts": "30.500"},
     ])  # fmt: skip
     assert by_name(trace, "ts_ns", "dur_ns", "category") == {
         "aten::mul": (0, 5_000, "operator"),
@@ -271,7 +273,8 @@ def test_xla_lanes_of_a_tpu():
         label("process_name", "/device:TPU:1", pid=3),
         label("thread_name", "XLA Ops", pid=3, tid=1), label("thread_name", "XLA Modules", pid=3, tid=2),
         label("process_name", "/host:CPU", pid=701),
-        x("fusion.1", 10, 5, None, pid=3, tid=1), x("jit_step", 10, 6, None, pid=3, tid=2), x("PjitFunction", 1, 2, None, pid=701),
+        x("fusion.1", 10, 5, None, pid=3, tid=1), x("jit_step", 10, 6, None, pid=3, tid=2),
+        x("PjitFunction", 1, 2, None, pid=701),
     ])  # fmt: skip
     assert by_name(trace, "category") == {"fusion.1": "kernel", "jit_step": "device_range", "PjitFunction": "other"}
     assert rows(trace.devices, "type", "index") == [("cpu", None), ("tpu", 1)]
@@ -391,7 +394,7 @@ def test_no_events_load_as_a_trace_that_says_so():
 
 
 def test_every_table_has_the_columns_of_the_schema():
-    trace = read(EVENTS + [{"ph": "C", "name": "use", "pid": 1, "ts": 3, "args": {"value": 4}}], **META)
+    trace = read([*EVENTS, {"ph": "C", "name": "use", "pid": 1, "ts": 3, "args": {"value": 4}}], **META)
     for name, frame in trace.tables.items():
         assert dict(frame.schema) == dict(TABLES[name].dtypes), name
         assert not frame.is_empty(), name

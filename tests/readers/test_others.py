@@ -21,10 +21,12 @@ def sample(name, ts, *, pid=1, **values):
 def test_memory_events_become_allocations_with_their_operator():
     trace = read([
         op("outer", 0, 10), op("inner", 2, 3),
-        memory(3, 512, **{"Total Allocated": 512, "Total Reserved": 2048}), memory(6, -512, **{"Total Allocated": 0, "Total Reserved": 2048}),
+        memory(3, 512, **{"Total Allocated": 512, "Total Reserved": 2048}),
+        memory(6, -512, **{"Total Allocated": 0, "Total Reserved": 2048}),
         memory(20, 8, kind=0, index=-1, tid=9),
     ])  # fmt: skip
-    assert rows(trace.allocations, "ts_ns", "device_id", "address", "bytes", "total_allocated_bytes", "total_reserved_bytes", "op_id") == [
+    assert rows(trace.allocations, "ts_ns", "device_id", "address", "bytes", "total_allocated_bytes",
+    "total_reserved_bytes", "op_id") == [
         (3_000, 1, 4096, 512, 512, 2048, 1), (6_000, 1, 4096, -512, 0, 2048, 0), (20_000, 0, 4096, 8, None, None, None),
     ]  # fmt: skip
 
@@ -53,18 +55,21 @@ def test_other_instants_are_counted_except_the_recorders_own_marks():
 
 def test_begin_and_end_are_paired_per_track_innermost_first():
     trace = read([
-        edge("B", "outer", 0), edge("B", "other", 1, tid=2), edge("B", "inner", 2), edge("E", "", 5), edge("E", "", 7, tid=2), edge("E", "", 9),
+        edge("B", "outer", 0), edge("B", "other", 1, tid=2), edge("B", "inner", 2), edge("E", "", 5),
+        edge("E", "", 7, tid=2), edge("E", "", 9),
         edge("B", "inner", 9), edge("E", "", 12),
     ])  # fmt: skip
     assert rows(trace.spans, "name", "ts_ns", "dur_ns", "parent_id") == [
-        ("outer", 0, 9_000, None), ("inner", 2_000, 3_000, 0), ("inner", 9_000, 3_000, None), ("other", 1_000, 6_000, None),
+        ("outer", 0, 9_000, None), ("inner", 2_000, 3_000, 0), ("inner", 9_000, 3_000, None),
+        ("other", 1_000, 6_000, None),
     ]  # fmt: skip
     assert trace.issues.is_empty()
 
 
 def test_what_has_no_partner_is_counted_and_leaves_the_others_alone():
     trace = read([
-        edge("E", "", 0), edge("B", "never closed", 1), edge("B", "closed", 2), edge("E", "", 4), edge("E", "", 1, tid=2), edge("B", "open", 5, tid=2),
+        edge("E", "", 0), edge("B", "never closed", 1), edge("B", "closed", 2), edge("E", "", 4),
+        edge("E", "", 1, tid=2), edge("B", "open", 5, tid=2),
         edge("B", "fine", 1, tid=3), edge("E", "", 2, tid=3),
     ])  # fmt: skip
     assert by_name(trace, "ts_ns", "dur_ns") == {"closed": (1_000, 2_000), "fine": (0, 1_000)}
@@ -73,8 +78,10 @@ def test_what_has_no_partner_is_counted_and_leaves_the_others_alone():
 
 def test_asynchronous_pairs_belong_together_by_category_and_id():
     trace = read([
-        edge("b", "load", 0, cat="io", ident=1), edge("b", "load", 2, cat="io", ident=2), edge("e", "load", 5, cat="io", ident=1, tid=4),
-        edge("b", "load", 6, cat="net", ident=2), edge("e", "load", 8, cat="io", ident=2), edge("e", "load", 9, cat="net", ident=2),
+        edge("b", "load", 0, cat="io", ident=1), edge("b", "load", 2, cat="io", ident=2),
+        edge("e", "load", 5, cat="io", ident=1, tid=4),
+        edge("b", "load", 6, cat="net", ident=2), edge("e", "load", 8, cat="io", ident=2),
+        edge("e", "load", 9, cat="net", ident=2),
     ])  # fmt: skip
     assert sorted(rows(trace.spans, "ts_ns", "dur_ns")) == [(0, 5_000), (2_000, 6_000), (6_000, 3_000)]
     assert column(trace.tracks, "kind") == ["async"] * 3
@@ -91,7 +98,8 @@ def test_counter_samples_have_a_row_for_each_number():
         ]
     )
     assert rows(trace.counters, "ts_ns", "metric", "value", "pid") == [
-        (1_000, "Load", 3.0, 1), (2_000, "Memory used", 5.0, 1), (2_000, "Memory free", 7.5, 1), (3_000, "Load", 4.0, 1),
+        (1_000, "Load", 3.0, 1), (2_000, "Memory used", 5.0, 1), (2_000, "Memory free", 7.5, 1),
+        (3_000, "Load", 4.0, 1),
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import os
 import zipfile
 import zlib
 from functools import cache, partial
+from pathlib import Path
 
 import pytest
 import zstandard
@@ -218,7 +219,7 @@ def test_what_cannot_be_opened_says_why(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_says_so(written):
     path = written(b"[]")
-    os.chmod(path, 0)
+    Path(path).chmod(0)
     with pytest.raises(StepscopeError, match="Permission denied") as caught:
         head_of(path)
     assert "owner and mode" in caught.value.hint

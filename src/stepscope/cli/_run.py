@@ -35,6 +35,9 @@ def opened(
 ) -> Iterator[Run]:
     """The run that the words name. Raises StepscopeError if nothing is there; typer.BadParameter for a wrong size."""
     from stepscope.api import load_run
+    from stepscope.cli._allocator import keep_freed_memory
+
+    keep_freed_memory()
 
     limit = None if max_bytes is None else size_of(max_bytes)
     _let_interrupts_through()

@@ -49,7 +49,7 @@ def build_tables(
     is_op = category == _CODE["operator"]
     is_plain_work = is_device & is_work
     for heads, tails in _arrows(columns, tracks, spans, parent, is_op):
-        free = is_plain_work[heads] & ~is_call[np.maximum(launch[heads], 0)]
+        free = is_plain_work[heads] & ((launch[heads] < 0) | ~is_call[launch[heads]])
         launch[heads[free]] = tails[free]
     op_sides, op_rows, op_external = _ops(columns, spans, parent, category, name_list, tables)
     rows = np.flatnonzero(is_call)

@@ -102,8 +102,8 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
     category: list[str | None] = []
     for i, (pid, tid, device, stream, lane) in enumerate(rows):
         texts = labels.get((pid, tid), {})
-        label = texts.get("thread_name") or (tid if isinstance(tid, str) else None)
-        name = process.get(pid) or (pid if isinstance(pid, str) else None)
+        label = texts.get("thread_name") or (tid if isinstance(tid, str) else "") or None
+        name = process.get(pid) or (pid if isinstance(pid, str) else "") or None
         kind, plain, device_id, queue = "thread", None, None, None
         xla = _XLA_PROCESS.match(name or "")
         if lane == "counter":

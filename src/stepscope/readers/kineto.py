@@ -13,6 +13,7 @@ from stepscope.errors import CorruptInput, UnknownFormat
 from stepscope.readers._columns import Columns
 from stepscope.readers._events import ExactEvent
 from stepscope.readers._json import Document
+from stepscope.readers._memory import give_back
 from stepscope.readers._notes import Notes
 from stepscope.readers._record import Reader
 from stepscope.readers._tables import build_tables
@@ -62,6 +63,7 @@ def read(source: Source) -> Trace:
     finally:
         if collecting:
             gc.enable()
+    give_back()
     if not columns.phases and (columns.n_events or document.n_lost):
         if columns.n_events or document.bare:
             msg = f"{source.label} is a list, but not of trace events"

@@ -122,7 +122,8 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
     names = names.with_columns(group=map_names(names["name"], _group_of, pl.String())).sort("dur_ns", descending=True)
     groups = names.group_by("group", maintain_order=True).agg(pl.col("n").sum(), pl.col("dur_ns").sum())
     costs = []
-    for group, n, ns in groups.sort("dur_ns", descending=True).head(4).iter_rows():
+    timed = groups.filter(pl.col("dur_ns") > 0)  # damaged times may leave kernels without any
+    for group, n, ns in timed.sort("dur_ns", descending=True).head(4).iter_rows():
         cost_ns = computation_ns * ns / summed
         mine = names.filter(pl.col("group") == group)
         its = work.filter(work["name"].is_in(mine["name"].implode()))

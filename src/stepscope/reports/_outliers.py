@@ -30,6 +30,8 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
     if len(scope.numbers) < 4:
         return []
     median = statistics.median(lengths.tolist())
+    if median <= 0:
+        return []
     slow = lengths > _SLOW * median
     excess = float((lengths[slow] - median).sum())
     if excess < _LEAST_SHARE * scope.whole_ns or excess <= 0:

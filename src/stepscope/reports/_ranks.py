@@ -179,7 +179,7 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
         details=tuple(details),
         value_ns=statistics.fmean(each.values()),
         value_label="per step" if stepped else "in all",
-        share_ratio=total / whole_ns,
+        share_ratio=total / whole_ns if whole_ns else None,
         command=cost.command,
     )
 

@@ -40,10 +40,11 @@ def most_of(
         return None
     found = _nearest(spans, ids, categories, wanted)
     sums = pl.DataFrame({"name": spans["name"].gather(found), "weight": weights}).drop_nulls("name")
-    if sums.is_empty():
+    whole = weights.sum()
+    if sums.is_empty() or not whole:
         return None
     top = sums.group_by("name").agg(pl.col("weight").sum()).sort("weight", descending=True).row(0)
-    return str(top[0]), top[1] / weights.sum()
+    return str(top[0]), top[1] / whole
 
 
 def during(spans: pl.DataFrame, low: int, high: int) -> str:
