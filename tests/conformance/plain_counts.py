@@ -34,9 +34,9 @@ class Counts(NamedTuple):
 
 def load(path: Path) -> Any:
     """The document."""
-    opened = gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-    with opened as file:
-        return json.loads(file.read().decode("utf-8", "replace"), strict=False)
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8", "replace")
+    return json.loads(text, strict=False)
 
 
 def events_of(document: Any) -> list[Event] | None:
@@ -53,7 +53,12 @@ def count(events: list[Event]) -> Counts:
     on_device = [e for e in complete if category(e) in WORK]
     lanes = lane_work(events, complete)
     kernels = sum(not NOT_KERNELS.match(e["name"]) for e in [e for e in on_device if is_kernel(e)] + lanes)
-    return Counts(len(complete) + pairs(events), kernels, by_id(complete, on_device) + by_arrow(events, complete, lanes), steps(complete))
+    return Counts(
+        len(complete) + pairs(events),
+        kernels,
+        by_id(complete, on_device) + by_arrow(events, complete, lanes),
+        steps(complete),
+    )
 
 
 def category(event: Event) -> str:
@@ -70,7 +75,9 @@ def pairs(events: list[Event]) -> int:
     """Begin events that an end event closes."""
     open_: Counter[Any] = Counter()
     closed = 0
-    for event in sorted((e for e in events if e.get("ph") in set("BEbe") and e.get("ts") is not None), key=lambda e: float(e["ts"])):
+    for event in sorted(
+        (e for e in events if e.get("ph") in set("BEbe") and e.get("ts") is not None), key=lambda e: float(e["ts"])
+    ):
         thread = event.get("tid") if event["ph"] in "BE" else (event.get("cat"), event.get("id"))
         key = (event.get("pid"), event["ph"].lower() == event["ph"], thread)
         if event["ph"] in "Bb":
@@ -83,7 +90,11 @@ def pairs(events: list[Event]) -> int:
 
 def lane_work(events: list[Event], complete: list[Event]) -> list[Event]:
     """Events of recorders whose lanes, not categories, say what runs on the device: XLA and Ascend."""
-    process = {e["pid"]: e["args"]["name"] for e in events if e.get("ph") == "M" and e.get("name") == "process_name" and e.get("args")}
+    process = {
+        e["pid"]: e["args"]["name"]
+        for e in events
+        if e.get("ph") == "M" and e.get("name") == "process_name" and e.get("args")
+    }
     thread = {
         (e["pid"], e["tid"]): e["args"].get("name", "")
         for e in events
@@ -120,7 +131,9 @@ def by_arrow(events: list[Event], complete: list[Event], lanes: list[Event]) -> 
     device = {(e["pid"], e["tid"]) for e in lanes}
     threads = defaultdict(list)
     for event in complete:
-        threads[event.get("pid"), event.get("tid")].append((float(event["ts"]), float(event["ts"]) + float(event["dur"])))
+        threads[event.get("pid"), event.get("tid")].append(
+            (float(event["ts"]), float(event["ts"]) + float(event["dur"]))
+        )
     tied = set()
     for head in events:
         if head.get("ph") in ("f", "t") and (head["pid"], head["tid"]) in device:
@@ -140,7 +153,9 @@ def steps(complete: list[Event]) -> int:
 
 def files(root: Path) -> list[Path]:
     """Everything that is called JSON, traces or not."""
-    return sorted(path for folder in FOLDERS for name in ("*.json", "*.json.gz") for path in (root / folder).rglob(name))
+    return sorted(
+        path for folder in FOLDERS for name in ("*.json", "*.json.gz") for path in (root / folder).rglob(name)
+    )
 
 
 def main(root: Path) -> None:

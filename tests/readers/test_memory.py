@@ -16,14 +16,14 @@ class Library:
 
 def test_freed_memory_goes_back_where_the_library_can_do_it(monkeypatch):
     library = Library()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: library)
     monkeypatch.setattr(sys, "platform", "linux")
     give_back()
     assert library.calls == [0]
 
 
 def test_a_library_without_the_call_and_other_systems_are_left_alone(monkeypatch):
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: object())
     monkeypatch.setattr(sys, "platform", "linux")
     give_back()
     monkeypatch.setattr(ctypes, "CDLL", None)

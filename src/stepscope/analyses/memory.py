@@ -166,7 +166,7 @@ def _stack(op_ids: pl.Series, ops: pl.DataFrame, stacks: pl.DataFrame) -> pl.Ser
 
 ANALYSIS = Analysis(
     name="memory",
-    doc=MEMORY.doc,
+    doc="Memory held by tensors: per device, per operator, or over time.",
     inputs=(),
     optional=(ALLOCATIONS, DEVICES, TRACE_STEPS, SPANS, OPS, STACKS),
     output=MEMORY,

@@ -167,7 +167,7 @@ def _named(found: pl.DataFrame, stacks: pl.DataFrame, by: str, work_ns: int) -> 
 
 ANALYSIS = Analysis(
     name="operators",
-    doc=OPERATORS.doc,
+    doc="What each framework operator cost, on the host and on the device.",
     inputs=(SPANS,),
     optional=(OPS, STACKS),
     output=OPERATORS,

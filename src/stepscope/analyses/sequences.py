@@ -89,4 +89,10 @@ def _in_words(patterns: pl.Series, names: pl.Series) -> pl.Series:
     return pl.Series("pattern", [" | ".join(text[code] or "?" for code in pattern) for pattern in patterns.to_list()])
 
 
-ANALYSIS = Analysis(name="sequences", doc=SEQUENCES.doc, inputs=(SPANS,), output=SEQUENCES, run=sequences)
+ANALYSIS = Analysis(
+    name="sequences",
+    doc="Frequent sequences of device work of an operator.",
+    inputs=(SPANS,),
+    output=SEQUENCES,
+    run=sequences,
+)

@@ -155,7 +155,7 @@ def _counts(spans: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 ANALYSIS = Analysis(
     name="steps",
-    doc=STEPS.doc,
+    doc="Where each step's time went, a row per step and rank.",
     inputs=(SPANS, TRACKS),
     optional=(TRACE_STEPS,),
     output=STEPS,

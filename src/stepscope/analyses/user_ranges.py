@@ -112,5 +112,9 @@ def _ran(ranges: pl.DataFrame, tracks: pl.DataFrame, work: pl.DataFrame) -> pl.D
 
 
 ANALYSIS = Analysis(
-    name="user-ranges", doc=USER_RANGES.doc, inputs=(SPANS, TRACKS), output=USER_RANGES, run=user_ranges
+    name="user-ranges",
+    doc="What named ranges took.",
+    inputs=(SPANS, TRACKS),
+    output=USER_RANGES,
+    run=user_ranges,
 )

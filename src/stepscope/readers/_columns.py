@@ -110,17 +110,16 @@ class Columns:
         for kind_code, rows in groups.items():
             some = [args[i] for i in rows.tolist()] if rows.size < len(args) else args
             if kind_code == OPERATOR:
-                self._add_ops(rows + first, some, block)
+                self._add_ops(rows + first, some)
             elif kind_code in (CALL, DEVICE):
                 self._add_calls(rows + first, some)
                 if kind_code == DEVICE:
                     self._add_device(rows + first, some)
             elif kind_code == METRICS:
                 self._add_metrics(first, whole, block)
-        if b'"Collective name"' in block:
-            self._add_collectives([(first + i, a) for i, a in enumerate(args) if a.collective is not None])
+        self._add_collectives([(first + i, a) for i, a in enumerate(args) if a.collective is not None])
 
-    def _add_ops(self, rows: NDArray[np.intp], args: list[Args], block: bytes) -> None:
+    def _add_ops(self, rows: NDArray[np.intp], args: list[Args]) -> None:
         cols, texts = self.ops, self.texts
         cols["row"].extend(rows)
         cols["external"].extend(_external(args))
@@ -129,8 +128,7 @@ class Columns:
         cols["shapes"].extend(texts.codes([bytes(a.input_dims) or bytes(a.input_dims_old) for a in args]))
         cols["types"].extend(texts.codes([bytes(a.input_types) for a in args]))
         cols["concrete"].extend(texts.codes([bytes(a.concrete_inputs) for a in args]))
-        has_stacks = b'"Call stack"' in block  # looking once is far cheaper than asking each event
-        cols["stack"].extend(self.stacks.codes([a.call_stack for a in args] if has_stacks else [""] * len(args)))
+        cols["stack"].extend(self.stacks.codes([a.call_stack for a in args]))
 
     def _add_calls(self, rows: NDArray[np.intp], args: list[Args]) -> None:
         cols = self.calls

@@ -36,7 +36,7 @@ LONGEST = 64 << 20
 PROBE = 1 << 16
 
 _BOM = b"\xef\xbb\xbf"
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]"]', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"]', re.DOTALL)
 _KEY = b'"traceEvents"'
 _ARRAY = re.compile(rb"\s*:\s*\[")
 _CUT_OFF = re.compile(rb"\s*:?\s*\Z")
@@ -61,6 +61,7 @@ class Document:
         self._buf = bytearray()  # always begins with the bracket of an open array, once that is found
         self._offset = 0  # of the buffer in the unpacked document
         self._searched = 0  # of the buffer: no border begins before
+        self._is_open = False  # the last piece that did not decode may just be too short
         self._eof = False
         self.bare = False
         self._decoder: msgspec.json.Decoder[list[AnyEvent]] = msgspec.json.Decoder(list[Event], strict=False)
@@ -182,7 +183,8 @@ class Document:
             yield len(self._buf)
             return
         yield from cuts[:3]
-        border = last_border(self._buf) if len(cuts) > 3 else None
+        # All three inside of something that is still open: a nested list, a string. Damage would show otherwise.
+        border = last_border(self._buf) if len(cuts) > 3 and self._is_open else None
         if border is not None and border not in cuts[:3]:
             yield border
 
@@ -195,12 +197,14 @@ class Document:
 
     def _decode(self, block: bytes) -> Found | None:
         """Events, the array that holds them, and where it ended if before the block did. None: it does not decode."""
+        self._is_open = False
         try:
             return self._decoder.decode(block), block, None
         except msgspec.ValidationError:
             return None
         except FAILS as error:
             end = trailing_at(error)
+            self._is_open = "truncated" in str(error)
         if end is None or not closes(block, end):
             return None
         return self._decoder.decode(block[:end]), block[:end], end
