@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import inspect
     from collections.abc import Iterator
 
-    from stepscope.trace import Trace
+    from stepscope.trace import Run, Trace
 
 SECONDS_PER_CASE = 20
 #: A reader may take some times a block of memory, whatever is in the file; the interpreter and its libraries take 200.
@@ -99,6 +99,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more cases after so long")
     parser.add_argument("--keep", type=Path, help="folder for the files of the cases")
+    parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--mark", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -146,6 +147,7 @@ def _start(
     ]
     command += ["--minutes", str(left)] if left < float("inf") else []
     command += ["--keep", str(given.keep)] if given.keep else []
+    command += ["--also", str(given.also)] if given.also else []
     with out.open("wb") as file, (folder / f"{first}.err").open("wb") as errors:
         return subprocess.Popen(command, stdout=file, stderr=errors), first, n, out
 
@@ -167,7 +169,7 @@ def _work(given: argparse.Namespace) -> Tally:
     """Cases in this process."""
     faulthandler.enable()
     signal.signal(signal.SIGALRM, _alarm)
-    tally, seeds = Tally(), mutations.seeds()
+    tally, seeds = Tally(), mutations.seeds(given.also)
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as folder:
         for case in range(given.first, given.first + given.cases):
@@ -193,7 +195,7 @@ def _one(tally: Tally, case: int, path: Path, random: Random) -> None:
     try:
         trace = stepscope.load(path)
         tally.outcomes["read, with issues" if trace.issues.height else "read"] += 1
-        for step, run in _questions(trace, random):
+        for step, run in _questions(path, trace, random):
             try:
                 run()
                 tally.steps[f"{step}: answered"] += 1
@@ -220,17 +222,20 @@ def _one(tally: Tally, case: int, path: Path, random: Random) -> None:
     tally.peak_mib = max(tally.peak_mib, peak)
 
 
-def _questions(trace: Trace, random: Random) -> Iterator[tuple[str, Any]]:
-    """Every analysis with options taken at random, and the report in every format."""
+def _questions(path: Path, trace: Trace, random: Random) -> Iterator[tuple[str, Any]]:
+    """Every analysis with options taken at random, and the report in every format, also as one rank of two."""
     for name in analyses.names():
         analysis = analyses.find(name)
         options = {n: value for n, p in analysis.options().items() if (value := _option(p, random)) is not None}
         yield name, lambda analysis=analysis, options=options: analysis(trace, **options)
     yield "report", lambda: _rendered(trace)
+    if random.random() < 0.1:
+        sound = random.choice(sorted(mutations.EXAMPLES.glob("*decode/*.json.gz")))
+        yield "report of two", lambda: _rendered(stepscope.load_run(random.sample([path, sound], 2)))
 
 
-def _rendered(trace: Trace) -> None:
-    report = stepscope.report(trace)
+def _rendered(source: Trace | Run) -> None:
+    report = stepscope.report(source)
     for name in FORMATS:
         render = renderers.find(name).report
         if render is not None:

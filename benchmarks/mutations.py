@@ -73,17 +73,20 @@ META: dict[str, tuple[Any, ...]] = {
 }
 
 
-def seeds() -> list[Document]:
-    """Recorded traces cut down to some events, and small made ones with what no recorded one has."""
-    found = [_shrunk(path, EVENTS_KEPT) for path in sorted(EXAMPLES.glob("*/*.json.gz"))]
+def seeds(also: Path | None = None) -> list[Document]:
+    """Recorded traces cut down to some events, `also` those below a folder, and made ones with what no other has."""
+    paths = [*sorted(EXAMPLES.glob("*/*.json.gz")), *(sorted(also.rglob("*.json.gz")) if also else ())]
+    found = [document for path in paths if (document := _shrunk(path, EVENTS_KEPT)) is not None]
     return [*found, *map(_on_device, ("cuda", "hip")), _ascend(), _xla(), _pairs()]
 
 
-def _shrunk(path: Path, n: int) -> Document:
-    """The metadata, and from each part of the recording a run of events."""
+def _shrunk(path: Path, n: int) -> Document | None:
+    """The metadata, and from each part of the recording a run of events; None if it is no trace."""
     with gzip.open(path) as file:
-        document: Document = json.load(file)
-    events = document["traceEvents"]
+        document: Document = json.loads(file.read().decode("utf-8", "replace"), strict=False)
+    events = document.get("traceEvents") if isinstance(document, dict) else None
+    if not isinstance(events, list):
+        return None
     stride = max(len(events) // 5, 1)
     document["traceEvents"] = [e for start in range(0, len(events), stride) for e in events[start : start + n // 5]]
     return document

@@ -44,7 +44,7 @@ def test_corrupt_input_says_where(place, message):
 def test_missing_table_says_who_needs_it_and_who_provides_it():
     error = MissingTable("steps", needed_by="overlap", providers=("kineto", "paddle"))
     assert error.message == "overlap needs steps, which this trace does not hold"
-    assert error.hint == "steps come from: kineto, paddle"
+    assert error.hint == "recorded by: kineto, paddle"
     assert MissingTable("steps").message == "no steps in this trace"
     assert MissingTable("steps", providers=("kineto",), hint="record them").hint == "record them"
 

@@ -245,3 +245,41 @@ def test_columns_are_named_with_or_without_unit():
 )
 def test_files_are_labelled_as_short_as_tells_them_apart(paths, labels):
     assert views.file_labels(paths) == labels
+
+
+def test_groups_know_averages_extremes_and_points_wherever_their_names_say_so():
+    frame = pl.DataFrame(
+        {
+            "name": ["a", "a"],
+            "host_mean_ns": [2.0, 4.0],
+            "delay_p50_ns": [2, 4],
+            "host_max_ns": [5, 9],
+            "peak_ts_ns": [1, 2],
+            "first_ts_ns": [1, 2],
+            "late_ns": [-3, 1],
+            "host_total_ns": [2, 4],
+        }
+    )
+    schema = Table("t", "t", tuple(Column(c, t, c, key=c == "name") for c, t in frame.schema.items()))
+    found, _ = views.grouped(frame, schema, ["name"])
+    assert found.to_dicts() == [{"name": "a", "n_rows": 2, "host_max_ns": 9, "host_total_ns": 6}]
+
+
+def test_the_sum_of_nothing_known_is_unknown():
+    frame = FRAME.with_columns(total_ns=pl.lit(None, pl.Int64))
+    found, _ = views.grouped(frame, WORK, ["name"])
+    assert found["total_ns"].to_list() == [None, None, None]
+
+
+def test_a_file_that_cannot_be_read_is_left_out_unless_it_is_the_only_one():
+    def open_trace(path):
+        if path == "broken.json":
+            raise StepscopeError("broken")
+        return trace(path)
+
+    reported = []
+    run = Run(("a.json", "broken.json"), open_trace)
+    frame, _ = views.collect(run, TOTAL, on_missing=lambda label, error: reported.append((label, error.message)))
+    assert (frame["trace"].to_list(), reported) == (["a"], [("broken", "broken")])
+    with pytest.raises(StepscopeError, match="broken"):
+        views.collect(Run(("broken.json",), open_trace), TOTAL, on_missing=never)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from stepscope.errors import MissingTable
+    from stepscope.errors import StepscopeError
     from stepscope.reports.model import Report
 
     PathLike = str | Path
@@ -35,6 +35,10 @@ def load(
     `max_bytes` bounds what it may unpack to; `progress` is told the bytes read so far.
 
     Raises UnknownFormat, CorruptInput, UnsupportedVersion, StepscopeError (unreadable, unpacks to more than allowed).
+
+    >>> trace = load("examples/demo-cpu-decode/rank0.pt.trace.json.gz")
+    >>> trace.meta.framework, trace.steps.height, trace.spans["name"].n_unique() > 20
+    ('PyTorch', 12, True)
     """
     from stepscope.readers import open_trace
 
@@ -52,6 +56,9 @@ def load_run(
     """The traces of one job: files, folders, patterns. Each is read when iterated over, none is kept.
 
     `progress` is told the file and the bytes read of it. Raises StepscopeError if nothing is there.
+
+    >>> [trace.rank for trace in load_run("examples/demo-cpu-2ranks")]
+    [0, 1]
     """
     from stepscope.readers import expand
 
@@ -98,5 +105,5 @@ def _plain(report: Report) -> str:
     return render(report, renderers.Screen()) if render else report.headline
 
 
-def _warn(label: str, error: MissingTable) -> None:
+def _warn(label: str, error: StepscopeError) -> None:
     warnings.warn(f"{label} is left out: {error.message}", stacklevel=4)

@@ -57,13 +57,15 @@ class MissingTable(StepscopeError):
             f"{needed_by} needs {what}, which this trace does not hold" if needed_by else f"no {what} in this trace"
         )
         if not hint and providers:
-            hint = f"{what} come from: {', '.join(providers)}"
+            hint = f"recorded by: {', '.join(providers)}"
         super().__init__(reason, hint)
         self.what = what
 
 
 class UnknownName(StepscopeError):
     """A table, column, format or option that does not exist; the nearest existing names are offered."""
+
+    exit_code = 2  # a matter of usage, not of the input
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)

@@ -31,7 +31,11 @@ _HOPS = 8  # steps from parent to parent before the tree, which needs building, 
 
 
 def union(starts: Ints, ends: Ints) -> Intervals:
-    """The disjoint intervals that cover the same points: touching ones join, empty or reversed ones vanish."""
+    """The disjoint intervals that cover the same points: touching ones join, empty or reversed ones vanish.
+
+    >>> union(np.array([0, 5, 20]), np.array([10, 12, 30]))
+    (array([ 0, 20]), array([12, 30]))
+    """
     keep = ends > starts
     if not keep.all():
         starts, ends = starts[keep], ends[keep]

@@ -162,7 +162,11 @@ def _kernel_itself(name: str) -> str:
 
 @lru_cache(_CACHED)
 def kernel_class(name: str) -> str:
-    """What sort of work a device kernel does: one of KERNEL_CLASSES."""
+    """What sort of work a device kernel does: one of KERNEL_CLASSES.
+
+    >>> kernel_class("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn")
+    'gemm'
+    """
     if is_communication(name):
         return "collective"
     lower = _kernel_itself(name).lower()
@@ -273,7 +277,11 @@ def is_dataloader(name: str) -> bool:
 
 @lru_cache(_CACHED)
 def step_number(name: str) -> int | None:
-    """12 for the annotation `ProfilerStep#12`, whatever follows the number; None for other names."""
+    """The number in an annotation of a step, whatever follows it; None for other names.
+
+    >>> step_number("ProfilerStep#12"), step_number("aten::mm")
+    (12, None)
+    """
     match = _STEP.match(name)
     return int(match.group(1)) if match else None
 
@@ -299,6 +307,9 @@ def shorten(name: str, width: int = 60) -> str:
 
     Return type, arguments, template arguments and namespaces that say nothing go; of a generic kernel's template
     arguments the function it applies stays. Itanium-mangled names are read as far as their nested name goes.
+
+    >>> shorten("void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, int>(int)")
+    'vectorized_elementwise_kernel<MulFunctor>'
     """
     text = _demangle(name) if name.startswith("_Z") else name
     tensile = _TENSILE.match(text)

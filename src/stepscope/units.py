@@ -33,7 +33,11 @@ _INT64_MAX = 2**63 - 1
 
 
 def duration(ns: float | None) -> str:
-    """Nanoseconds as '850 ns', '64 µs', '431 ms', '1.21 s', '3 m 20 s', '2 h 5 m', '1 d 3 h'."""
+    """Nanoseconds as '850 ns', '64 µs', '431 ms', '1.21 s', '3 m 20 s', '2 h 5 m', '1 d 3 h'.
+
+    >>> duration(431_000_000), duration(None), duration(200_000_000_000)
+    ('431 ms', '–', '3 m 20 s')
+    """
     if ns is None or not math.isfinite(ns):
         return _special(ns)
     sign, ns = ("-", -ns) if ns < 0 else ("", ns)
@@ -110,7 +114,11 @@ _TIME_FACTOR = {
 
 
 def parse_size(text: str | int) -> int:
-    """Bytes of '2GiB' (2 · 2³⁰), '500MB' (500 · 10⁶), '1.5 G' (decimal), '1e9' or 4096. Raises StepscopeError."""
+    """Bytes of '2GiB' (2 · 2³⁰), '500MB' (500 · 10⁶), '1.5 G' (decimal), '1e9' or 4096. Raises StepscopeError.
+
+    >>> parse_size("2GiB"), parse_size("500MB")
+    (2147483648, 500000000)
+    """
     match = _QUANTITY.fullmatch(str(text))
     factor = _SIZE_FACTOR.get(match.group(2).lower()) if match else None
     if match is None or factor is None:

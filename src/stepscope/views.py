@@ -30,7 +30,10 @@ ROWS = Column("n_rows", pl.Int64(), "rows that were put together")
 
 _SUFFIXES = re.compile(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
 #: What cannot be added up: points in time, levels, averages, shares.
-_POINT = re.compile(r"^(ts|start|end|first|last)_ns$|^(mean|avg|median|std|p\d+)_|^total_(allocated|reserved)_bytes$")
+_POINT = re.compile(
+    r"(^|_)(ts|start|end|first|last)_ns$|(^|_)(mean|avg|median|std|p\d+|late)_|^total_(allocated|reserved)_bytes$"
+)
+_LEAST, _MOST = re.compile(r"(^|_)min_"), re.compile(r"(^|_)(max|peak)_")
 _ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
 
 
@@ -58,20 +61,20 @@ def collect(
     analysis: analyses.Analysis,
     *,
     where: str | None = None,
-    on_missing: Callable[[str, MissingTable], None],
+    on_missing: Callable[[str, StepscopeError], None],
     **options: Any,
 ) -> tuple[pl.DataFrame, Table]:
     """The analysis' result for all traces, which are read one at a time, and the schema of its columns.
 
-    `where` is a condition in SQL over the result's columns (and `rank`, `trace`). A trace that lacks what the analysis
-    needs is reported to `on_missing` and left out. Raises MissingTable if all lack it; UnknownName, StepscopeError.
+    `where` is a condition in SQL over the result's columns (and `rank`, `trace`). A trace that cannot be read, or lacks
+    what the analysis needs, is reported to `on_missing` and left out. Raises its error if that is true of all;
+    UnknownName, StepscopeError.
     """
     labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
     parts: list[tuple[int | None, str, pl.DataFrame]] = []
-    missing: list[tuple[str, MissingTable]] = []
-    traces = iter([source]) if isinstance(source, Trace) else iter(source)
-    for label, (rank, result) in zip(labels, _results(traces, analysis, options), strict=True):
-        if isinstance(result, MissingTable):
+    missing: list[tuple[str, StepscopeError]] = []
+    for label, (rank, result) in zip(labels, _results(source, analysis, options), strict=True):
+        if isinstance(result, StepscopeError):
             missing.append((label, result))
         else:
             parts.append((rank, label, filtered(result, where, rank=rank, trace=label)))
@@ -192,18 +195,32 @@ def _as_it_is(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _results(
-    traces: Iterator[Trace], analysis: analyses.Analysis, options: dict[str, Any]
-) -> Iterator[tuple[int | None, pl.DataFrame | MissingTable]]:
+    source: Trace | Run, analysis: analyses.Analysis, options: dict[str, Any]
+) -> Iterator[tuple[int | None, pl.DataFrame | StepscopeError]]:
     """Rank and result of each trace. No trace outlives its turn: only one is in memory at a time."""
-    while (trace := next(traces, None)) is not None:
-        rank = trace.rank
-        result: pl.DataFrame | MissingTable
+    if isinstance(source, Trace):
+        yield _result(source, analysis, options)
+        return
+    for path in source.paths:
         try:
-            result = analysis(trace, **options)
-        except MissingTable as error:
-            result = error.with_traceback(None)  # its frames would keep the trace alive
+            trace = source.open_trace(path)
+        except StepscopeError as error:
+            if len(source.paths) == 1:
+                raise
+            yield None, error.with_traceback(None)
+            continue
+        found = _result(trace, analysis, options)
         del trace
-        yield rank, result
+        yield found
+
+
+def _result(
+    trace: Trace, analysis: analyses.Analysis, options: dict[str, Any]
+) -> tuple[int | None, pl.DataFrame | StepscopeError]:
+    try:
+        return trace.rank, analysis(trace, **options)
+    except MissingTable as error:
+        return trace.rank, error.with_traceback(None)  # its frames would keep the trace alive
 
 
 def _stacked(parts: Sequence[tuple[int | None, str, pl.DataFrame]], table: Table) -> tuple[pl.DataFrame, Table]:
@@ -226,8 +243,12 @@ def _is_point(name: str) -> bool:
 
 
 def _folded(name: str) -> pl.Expr | None:
-    if name.startswith("min_"):
+    if _is_point(name):
+        return None
+    if _LEAST.search(name):
         return pl.col(name).min()
-    if name.startswith(("max_", "peak_")):
+    if _MOST.search(name):
         return pl.col(name).max()
-    return pl.col(name).sum() if _ADDS_UP.search(name) and not _is_point(name) else None
+    # The sum of nothing known is unknown, not 0.
+    known = pl.col(name).count() > 0
+    return pl.when(known).then(pl.col(name).sum()) if _ADDS_UP.search(name) else None

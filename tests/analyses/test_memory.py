@@ -118,3 +118,12 @@ def test_an_unknown_grouping_lists_the_known_ones() -> None:
 def test_results_have_declared_columns_in_order(by: str) -> None:
     got = ANALYSIS(trace_of((1, GPU, 1, 10, None, None), spans=SPANS.empty(), steps=steps_of((0, 0, 5))), by=by)
     assert dict(got.schema) == {c: t for c, t in MEMORY.dtypes.items() if c in got.columns}
+
+
+def test_without_addresses_nothing_is_said_of_what_is_still_held() -> None:
+    allocations = [(1, GPU, None, 10, 10, None), (2, GPU, None, -10, 0, None)]
+    spans = SPANS.conform(pl.DataFrame({"span_id": [0], "ts_ns": [0], "dur_ns": [9], "name": ["aten::mm"]}))
+    got = ANALYSIS(trace_of(*allocations, spans=spans), by="operator")
+    row = got.row(0, named=True)
+    assert (row["requested_bytes"], row["n_allocations"]) == (10, 1)
+    assert (row["at_peak_bytes"], row["kept_bytes"], row["n_frees"]) == (None, None, None)

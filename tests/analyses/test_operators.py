@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.operators import ANALYSIS, OPERATORS, operators
-from stepscope.errors import MissingTable
+from stepscope.errors import MissingTable, UnknownName
 from stepscope.intervals import enclosing
 from stepscope.schema import OPS, SPANS, STACKS
 from stepscope.trace import Meta, Trace
@@ -198,3 +198,8 @@ def test_it_equals_counting_span_by_span(spans: pl.DataFrame) -> None:
             assert got["device_self_ns"] == sum(device[r["span_id"]] for r in mine)
             below = [device[c["span_id"]] for r in outermost for c in calls if within(r, c)]
             assert got["device_total_ns"] == sum(below)
+
+
+def test_an_unknown_grouping_is_refused() -> None:
+    with pytest.raises(UnknownName, match="grouping of operators"):
+        operators(SPANS.empty(), OPS.empty(), STACKS.empty(), by="colour")  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -69,11 +70,13 @@ def test_an_interrupt_ends_without_a_traceback(run, monkeypatch):
 
 @pytest.mark.skipif(os.name != "posix", reason="signals and head(1) are POSIX")
 def test_an_interrupt_from_outside_ends_at_once(tmp_path):
-    fifo = tmp_path / "never.json"
-    os.mkfifo(fifo)
-    with subprocess.Popen(
-        [sys.executable, "-m", "stepscope", "show", "spans", str(fifo)], stderr=subprocess.PIPE, text=True
-    ) as process:
+    endless = tmp_path / "endless.json.gz"  # 13 GB of blanks: long enough to be interrupted in the middle
+    blanks = gzip.compress(b" " * (64 << 20), 9)
+    with endless.open("wb") as file:
+        file.write(gzip.compress(b'{"traceEvents": ['))
+        file.writelines([blanks] * 200)
+    words = ["show", "spans", str(endless), "--max-bytes", "100GB"]
+    with subprocess.Popen([sys.executable, "-m", "stepscope", *words], stderr=subprocess.PIPE, text=True) as process:
         try:
             time.sleep(2.0)
             process.send_signal(signal.SIGINT)

@@ -29,5 +29,5 @@ def test_the_listing_fits_its_width_without_losing_words(run):
 
 
 def test_an_unknown_table_is_refused(run):
-    assert run("tables", "bogus").code == 1
+    assert run("tables", "bogus").code == 2
     assert run("tables", "--format", "terminal").code == 0

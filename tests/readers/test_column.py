@@ -28,6 +28,10 @@ def test_values_are_numbered_in_order_of_first_appearance(values, cut):
     assert firsts == sorted(firsts)
 
 
+def test_numbers_beyond_the_most_share_the_last():
+    assert Interned().codes(list("abcdab"), 3).tolist() == [0, 1, 2, 2, 0, 1]
+
+
 def test_a_column_joins_its_blocks_once():
     column = Column(np.int64)
     column.extend([1, 2])

@@ -189,3 +189,30 @@ def _written(data: bytes):
 )
 def test_exact_decimals_are_used_where_doubles_would_lose_nanoseconds(text, exact):
     assert _json.needs_exact(text) is exact
+
+
+def test_an_element_longer_than_any_is_given_up_and_what_follows_is_read():
+    long = op("long", 5, 1) | {"args": {"x": "y" * 9_000}}
+    data = packed([op("a", 1, 1), long, *(op(f"b{i}", 10 + i, 1) for i in range(40))])
+    with cut_at(200), mock.patch.object(_json, "LONGEST", 2_000):
+        trace = read(data)
+    names = column(trace.spans, "name")
+    assert names[0] == "a"
+    assert names[-39:] == [f"b{i}" for i in range(1, 40)]
+    assert 1 <= issues(trace)["damaged_events"] <= 9_000 // 2_000 + 3
+
+
+def test_no_more_than_so_much_is_searched_for_the_events():
+    data = b'{"x":[' + b"1," * 5_000 + b'1],"traceEvents":[{"ph":"X","ts":1,"dur":1}]}'
+    with cut_at(200):
+        assert read(data).spans.height == 1
+        with mock.patch.object(_json, "LONGEST", 2_000), pytest.raises(UnknownFormat, match="no traceEvents"):
+            read(data)
+
+
+def test_no_more_than_so_much_metadata_is_kept_after_the_events():
+    data = packed([op("a", 1, 1)])[:-1] + b',"a":1,"x":"' + b"y" * 9_000 + b'"}'
+    with cut_at(200), mock.patch.object(_json, "LONGEST", 2_000):
+        trace = read(data)
+    assert trace.spans.height == 1
+    assert dict(trace.meta.facts) == {"a": "1"}

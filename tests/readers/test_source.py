@@ -216,6 +216,15 @@ def test_what_cannot_be_opened_says_why(tmp_path):
             assert path in caught.value.message
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for ask in (head_of, members):
+        with pytest.raises(StepscopeError, match="pipe") as caught:
+            ask(str(tmp_path / "pipe"))
+        assert "file first" in caught.value.hint
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_says_so(written):
     path = written(b"[]")

@@ -132,3 +132,8 @@ def test_chains_of_overlapping_calls_take_time_in_proportion():
     n = 60_000
     trace = read([call("cudaLaunchKernel", 2 * i, 3, i + 1) for i in range(n)] + [op("first", -1, 2 * n)])
     assert trace.spans["op_id"].null_count() == 1
+
+
+def test_more_categories_than_a_column_tells_apart():
+    trace = read([op("a", 0, 1), *(x("b", i, 1, f"cat {i}") for i in range(2**16 + 9)), op("c", 0, 1)])
+    assert trace.spans["category"].value_counts().sort("category").rows() == [("operator", 2), ("other", 2**16 + 9)]

@@ -145,8 +145,13 @@ def _by_caller(
         n_allocations=pl.len().cast(pl.Int64),
         n_frees=pl.col("is_freed").sum().cast(pl.Int64),
     )
-    order = ("device_id", "at_peak_bytes", "requested_bytes", *keys[1:])
-    return found.sort(order, descending=[c.endswith("_bytes") for c in order])
+    # Without addresses nobody knows which free belongs to which allocation.
+    followed = blocks.group_by("device_id").agg(followed=pl.col("address").is_not_null().any())
+    found = found.join(followed, on="device_id", how="left").with_columns(
+        pl.when("followed").then(pl.col(c)).alias(c) for c in ("at_peak_bytes", "kept_bytes", "n_frees")
+    )
+    order = ("at_peak_bytes", "requested_bytes", *keys)
+    return found.sort(order, descending=[c.endswith("_bytes") for c in order], nulls_last=True)
 
 
 def _module(op_ids: pl.Series, spans: pl.DataFrame) -> pl.Series:

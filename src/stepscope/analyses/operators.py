@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stepscope.analyses._nesting import ends_of
 from stepscope.analyses._record import Analysis
-from stepscope.errors import MissingTable
+from stepscope.errors import MissingTable, UnknownName
 from stepscope.intervals import enclosing, nearest, own_lengths
 from stepscope.schema import DEVICE_WORK, OPS, SPANS, STACKS, Column, Name, Table
 
@@ -41,6 +41,7 @@ OPERATORS = Table(
 #: Host spans whose time is not the own time of the operator around them. Python frames, modules and annotations are
 #: seen through: what an operator does in Python is its own.
 _CALLS = ("operator", "runtime", "driver")
+_WAYS = ("name", "shape", "stack")
 
 
 def operators(
@@ -54,8 +55,11 @@ def operators(
 
     Units: ns; ratios 0..1.
     Source: self and total as in torch.profiler's key_averages, with runtime calls taken as children.
-    Raises MissingTable if there is no operator, or if nothing recorded tells calls apart by shape or stack.
+    Raises MissingTable if there is no operator, or if nothing recorded tells calls apart by shape or stack;
+    UnknownName (by).
     """
+    if by not in _WAYS:
+        raise UnknownName("grouping of operators", by, _WAYS)
     is_operator = (spans["category"] == "operator").to_numpy()
     calls = np.flatnonzero(is_operator)
     if calls.size == 0:

@@ -13,7 +13,7 @@ from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, op
 
 if TYPE_CHECKING:
     from stepscope.analyses import Analysis
-    from stepscope.errors import MissingTable
+    from stepscope.errors import StepscopeError
 
 # What is not an option of ours may be one of the analysis. Help waits until the analysis is known.
 SETTINGS: dict[str, Any] = {
@@ -110,7 +110,7 @@ def _listed(text: str | None) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()] if text else []
 
 
-def _left_out(label: str, error: MissingTable) -> None:
+def _left_out(label: str, error: StepscopeError) -> None:
     complain(f"note: {label} is left out: {error.message}")
 
 

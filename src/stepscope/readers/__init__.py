@@ -118,4 +118,5 @@ def _is_trace(file: str) -> bool:
         head = head_of(file)
     except StepscopeError:
         return True  # let reading it report what is wrong
-    return any(reader.sniff(file, head) >= 0.4 for reader in readers())
+    # An empty file is a trace that was lost: reading it says so.
+    return not head or any(reader.sniff(file, head) >= 0.4 for reader in readers())

@@ -12,6 +12,8 @@ from stepscope.readers._events import ABSENT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+#: Recorder's categories that 16 bits tell apart; there are some dozens.
+MOST_CATS = 2**16
 _INTEGER = re.compile(r"\s*-?[0-9]{1,18}\s*")
 
 
@@ -22,12 +24,13 @@ class Interned(dict[Any, int]):
         number = self[key] = len(self)
         return number
 
-    def codes(self, values: list[Any]) -> NDArray[np.uint32]:
-        """Numbers of the values. Looking all up in C first and numbering only what is new halves the time."""
-        try:
-            return np.array(list(map(self.get, values)), np.uint32)
+    def codes(self, values: list[Any], most: int = 2**32) -> NDArray[np.uint32]:
+        """Numbers of the values; those numbered `most` and up share the last one that is smaller."""
+        try:  # Looking all up in C first and numbering only what is new halves the time.
+            numbers = np.array(list(map(self.get, values)), np.uint32)
         except TypeError:  # something is new: it came back as None
-            return np.array([self[v] for v in values], np.uint32)
+            numbers = np.array([self[v] for v in values], np.uint32)
+        return np.minimum(numbers, most - 1) if len(self) > most else numbers
 
 
 class Column:

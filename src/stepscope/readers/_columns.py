@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.readers import _others
 from stepscope.readers._classify import CALL, DEVICE, LANE, METRICS, OPERATOR, kind_of
-from stepscope.readers._column import Interned, columns_of
+from stepscope.readers._column import MOST_CATS, Interned, columns_of
 from stepscope.readers._events import ABSENT, Args, RawEvent
 from stepscope.readers._repair import FAILS
 
@@ -92,7 +92,7 @@ class Columns:
     def _add_spans(self, events: list[AnyEvent], whole: list[AnyEvent], block: bytes) -> None:
         first, cols = self.n_spans, self.spans
         self.n_spans += len(events)
-        cats = self.cats.codes([e.cat for e in events])
+        cats = self.cats.codes([e.cat for e in events], MOST_CATS)
         kind = np.array([kind_of(c) for c in self.cats], np.uint8)[cats]
         cols["ts"].extend(self.times([e.ts for e in events]))
         cols["dur"].extend(self.times([e.dur for e in events]))

@@ -126,7 +126,7 @@ class Document:
             self._buf.clear()
             self._more()
         if not first:
-            msg = self.source.damage or "nothing but blanks" if self.source.n_bytes else "the file is empty"
+            msg = self.source.damage or ("nothing but blanks" if self.source.n_bytes else "the file is empty")
             raise CorruptInput(msg, "record the trace again, or copy it again", path=self.source.label, offset=0)
         if first == b"[":
             self.bare = True
@@ -160,9 +160,10 @@ class Document:
             if len(self._buf) >= LONGEST or self._eof:
                 break
             self._fill(2 * len(self._buf))  # twice as much: what is scanned again stays in proportion
-        if self.source.damage:
+        if self.source.damage or (self._eof and (depth or scanned < len(self._buf))):
+            msg = self.source.damage or "the file ends before its traceEvents"
             raise CorruptInput(
-                self.source.damage, "copy or record the trace again", path=self.source.label, offset=self.source.n_bytes
+                msg, "copy or record the trace again", path=self.source.label, offset=self.source.n_bytes
             )
         msg = f"{self.source.label} is JSON but holds no traceEvents list"
         raise UnknownFormat(msg, "see `stepscope formats` for what can be read")

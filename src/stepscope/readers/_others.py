@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.readers._column import MOST_CATS
+
 if TYPE_CHECKING:
     from stepscope.readers._columns import Columns
     from stepscope.readers._events import AnyEvent
@@ -77,7 +79,7 @@ def _arrows(columns: Columns, events: list[AnyEvent], *, start: bool) -> None:
     cols["ts"].extend(columns.times([e.ts for e in others]))
     cols["track"].extend(columns.tracks.codes([(e.pid, e.tid) for e in others]))
     cols["id"].extend(columns.flow_ids.codes([e.id for e in others]))
-    cols["cat"].extend(columns.cats.codes([e.cat for e in others]))
+    cols["cat"].extend(columns.cats.codes([e.cat for e in others], MOST_CATS))
     cols["start"].extend([int(start)] * len(others))
 
 
@@ -85,7 +87,7 @@ def _edges(columns: Columns, events: list[AnyEvent]) -> None:
     cols = columns.edges
     cols["ts"].extend(columns.times([e.ts for e in events]))
     cols["name"].extend(columns.names.codes([e.name for e in events]))
-    cols["cat"].extend(columns.cats.codes([e.cat for e in events]))
+    cols["cat"].extend(columns.cats.codes([e.cat for e in events], MOST_CATS))
     keys = [(e.pid, e.tid) if e.ph in "BE" else (e.pid, f"{e.cat}:{e.id}", "async") for e in events]
     cols["track"].extend(columns.tracks.codes(keys))
     cols["begin"].extend([int(e.ph in "Bb") for e in events])

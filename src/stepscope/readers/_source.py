@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,6 +186,7 @@ def members(path: str) -> list[str]:
     """Names of the JSON documents inside a zip; empty for every other file."""
     import zipfile
 
+    _size(path)
     with _open(path) as file:
         if packing_of(file.read(8)) != "zip":
             return []
@@ -206,9 +208,13 @@ def _documents(archive: ZipFile) -> list[str]:
 
 def _size(path: str) -> int:
     try:
-        return Path(path).stat().st_size
+        status = Path(path).stat()
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        msg = f"cannot read {path}: it is a pipe or a device, which can be read only once"
+        raise StepscopeError(msg, "write it to a file first; packed files need no unpacking")
+    return status.st_size
 
 
 def _open(path: str) -> IO[bytes]:

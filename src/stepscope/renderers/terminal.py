@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _FILLS = (("█", "#", "32"), ("▒", "=", "35"), ("▓", "%", "33"), ("▚", "+", "34"), ("▞", "*", "36"), ("▖", "-", "31"))
 _IDLE = ("░", ".", "90")
 _BOLD, _DIM = "1", "2"
+_UNIT = re.compile(r"(\d) (%|[nµm]?s\b|[KMGT]?i?B(?:/s)?\b)")
 _ASCII = {"→": "->", "·": "|", "±": "+-", "–": "-", "—": "-", "×": "x", "…": "~", "µ": "u", "─": "-", "≥": ">=",
           "≤": "<=", "\u00a0": " ", "\u202f": " ", "\u2009": " "}  # fmt: skip
 _TO_ASCII = str.maketrans(_ASCII | {fill[0]: fill[1] for fill in (*_FILLS, _IDLE)})
@@ -197,6 +198,8 @@ def _grid(block: Block, room: int, name_room: int) -> Grid:
         n_measures += name in numbers and name not in keys
         # What tells most: keys and the first measures, then texts beside them, then further measures.
         spare = 0 if name in keys or prose else 1 if name not in numbers else 2 * (n_measures > FIRST_MEASURES)
+        if frame[name].null_count() == frame.height or (name == "device_id" and "device" in frame.columns):
+            spare = 3  # says nothing, or what the column beside it says better
         fitted = [fit(text, name_room) for text in found] if named else found
         columns.append(Column(printable(header), fitted, name in numbers, squeeze=named, wrap=prose, spare=spare))
     return grid(columns, room)
@@ -217,9 +220,9 @@ def _quality(report: Report, screen: Screen) -> list[str]:
 
 def _wrap(text: str, room: int, *, hang: int = 0) -> list[str]:
     """The text in lines of `room`; words are kept whole where they fit, and are never thrown away."""
-    text = printable(text)
+    text = _UNIT.sub("\\1\u00a0\\2", printable(text))  # a number and its unit stay on one line
     lines = textwrap.wrap(text, max(room, 20), subsequent_indent=" " * hang, break_on_hyphens=False)
-    return lines or [""]
+    return [line.replace("\u00a0", " ") for line in lines] or [""]
 
 
 def _letters(text: str, screen: Screen) -> str:
