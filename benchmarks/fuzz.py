@@ -83,6 +83,8 @@ class Tally:
 def main() -> int:
     """Run what was asked for, print a summary."""
     given = _arguments()
+    if given.keep:
+        given.keep.mkdir(parents=True, exist_ok=True)
     if given.worker:
         print(json.dumps(vars(_work(given))))
         return 0

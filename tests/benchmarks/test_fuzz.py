@@ -37,7 +37,8 @@ def test_some_cases_go_through_everything(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"case{n}.json" for n in range(77, 81)]
 
 
-def test_a_failure_is_told_with_its_case(mutations, monkeypatch, tmp_path, capsys):
+@pytest.mark.usefixtures("mutations")
+def test_a_failure_is_told_with_its_case(monkeypatch, tmp_path, capsys):
     fuzz = importlib.import_module("fuzz")
 
     def broken(_path):

@@ -414,13 +414,19 @@ def test_every_table_has_the_columns_of_the_schema():
         b"[[[]]]",
         b'["a"]',
         b'{"ph":"X"}',
-        b'{"traceEvents":',
     ],
 )
 def test_json_that_is_no_trace_is_refused(document):
     with pytest.raises(UnknownFormat) as caught:
         read(document)
     assert "trace.json" in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("document", [b'{"traceEvents":', b'{"schemaVersion": 1, "devicePro', b"{"])
+def test_a_file_that_ends_before_its_events_is_corrupt(document):
+    with pytest.raises(CorruptInput, match=r"trace\.json at byte \d+: the file ends before its traceEvents") as caught:
+        read(document)
     assert caught.value.hint
 
 
