@@ -150,3 +150,11 @@ def test_machines_get_the_facts() -> None:
     meta = overview_of_ranks([summary(1), summary(0)]).meta
     assert meta["ranks"] == [0, 1]
     assert (meta["n_events"], meta["n_steps"], meta["recorded_ns"]) == (2000, 3, 400 * MS)
+
+
+@pytest.mark.parametrize("ns", [None, 0])
+def test_a_cost_without_time_is_told_in_the_words_of_a_rank_that_has_it(ns) -> None:
+    ranks = [summary(0), summary(1, costs=(Cost("growth", "memory grows on rank 1", ns),))]
+    titles = [finding.title for finding in overview_of_ranks(ranks).findings]
+    assert titles in ([], ["memory grows on rank 1"])
+    assert titles or ns == 0

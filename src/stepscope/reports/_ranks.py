@@ -162,7 +162,7 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     """The same cost of several ranks: the mean over all of them, in the words of the one that pays most."""
     stepped = any(summary.numbers for summary in summaries)
     each = {i: (of_rank[i].ns or 0.0) / summaries[i].n if i in of_rank else 0.0 for i in range(len(summaries))}
-    most, least = max(each, key=lambda i: each[i]), min(each, key=lambda i: each[i])
+    most, least = max(of_rank, key=lambda i: each[i]), min(each, key=lambda i: each[i])
     cost = of_rank[most]
     details = list(cost.details)
     if len(summaries) > 1 and each[most] - each[least] > 0.3 * each[most]:
