@@ -3,6 +3,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import zipfile
@@ -251,3 +252,26 @@ def test_no_damage_raises_anything_else(tmp_path_factory, packing, data, draw):
 )
 def test_packing_is_known_by_the_first_bytes(head, packing):
     assert packing_of(head) == packing
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstandard.compress])
+def test_members_of_a_zip_may_be_packed_themselves(tmp_path, pack):
+    path = tmp_path / "job.zip"
+    text = b'{"traceEvents": []}' * 50_000
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("rank0.json.gz", pack(text))
+    source = Source(str(path), "rank0.json.gz")
+    assert b"".join(source.chunks()) == text
+    assert source.damage is None
+
+
+def test_a_packed_member_of_a_zip_that_is_cut_gives_what_it_has(tmp_path):
+    path = tmp_path / "job.zip"
+    text = json.dumps(list(range(100_000))).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("rank0.json.gz", gzip.compress(text)[:-2000])
+    source = Source(str(path), "rank0.json.gz")
+    found = b"".join(source.chunks())
+    assert text.startswith(found)
+    assert len(found) > 0.9 * len(text)
+    assert source.damage == "gzip data ends early"

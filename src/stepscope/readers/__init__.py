@@ -41,7 +41,9 @@ def reader_for(path: str, head: bytes) -> Reader:
     """The reader surest of the file. Raises UnknownFormat if none is."""
     best = max(readers(), key=lambda reader: reader.sniff(path, head))
     if best.sniff(path, head) <= 0:
-        what = "is empty" if not head else f"begins with {head[:12]!r}, which no reader knows"
+        if not head:
+            raise UnknownFormat(f"{path} is empty", "record the trace again, or copy it again")
+        what = f"begins with {head[:12]!r}, which no reader knows"
         raise UnknownFormat(f"{path} {what}", "see `stepscope formats` for what can be read")
     return best
 

@@ -128,6 +128,10 @@ class Source:
         )  # fmt: skip
         try:
             with zipfile.ZipFile(file) as archive, archive.open(self.member or _documents(archive)[0]) as member:
+                packing = packing_of(member.peek(8))  # type: ignore[attr-defined]
+                if packing not in (None, "zip"):  # packed before it was put into the archive
+                    yield from self._unpacked(member, packing)
+                    return
                 # The checksum is looked at with the last bytes, which a small step keeps few.
                 while chunk := member.read1(CHUNK // 16):  # type: ignore[attr-defined]
                     yield chunk
