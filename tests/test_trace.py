@@ -5,7 +5,7 @@ import pytest
 
 from stepscope.errors import MissingTable, UnknownName
 from stepscope.schema import STEPS, TABLES
-from stepscope.trace import Meta, Run, Trace
+from stepscope.trace import Meta, Run, Trace, extent_ns
 
 STEP = STEPS.conform(pl.DataFrame({"step": [3], "ts_ns": [0], "dur_ns": [10]}))
 TRACE = Trace(Meta("a.json", "kineto", rank=2), {"steps": STEP})
@@ -64,3 +64,8 @@ def test_a_run_opens_traces_one_at_a_time():
     assert next(traces).meta.path == "a"
     assert opened == ["a"]
     assert [trace.meta.path for trace in run] == ["a", "b"]
+
+
+def test_the_extent_of_spans_goes_from_the_first_start_to_the_last_end():
+    spans = pl.DataFrame({"ts_ns": [30, 10, 20], "dur_ns": [1, 50, 0]})
+    assert extent_ns(spans) == (10, 60)

@@ -43,6 +43,12 @@ class Meta:
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
+def extent_ns(spans: pl.DataFrame) -> tuple[int, int]:
+    """First start and last end of some (not no) spans. Units: ns from the trace's origin."""
+    starts = spans["ts_ns"].to_numpy()
+    return int(starts.min()), int((starts + spans["dur_ns"].to_numpy()).max())
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """One process' recording: read-only tables (see `stepscope.schema`) and metadata.

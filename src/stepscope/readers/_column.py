@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +27,9 @@ class Interned(dict[Any, int]):
 
     def codes(self, values: list[Any], most: int = 2**32) -> NDArray[np.uint32]:
         """Numbers of the values; those numbered `most` and up share the last one that is smaller."""
-        try:  # Looking all up in C first and numbering only what is new halves the time.
-            numbers = np.array(list(map(self.get, values)), np.uint32)
+        known: list[Any] = list(map(self.get, values))
+        try:  # Looking all up in C first, and numbering only what is new, halves the time.
+            numbers = np.frombuffer(array("I", known), np.uint32)
         except TypeError:  # something is new: it came back as None
             numbers = np.array([self[v] for v in values], np.uint32)
         return np.minimum(numbers, most - 1) if len(self) > most else numbers
@@ -45,7 +47,7 @@ class Column:
     def extend(self, values: list[Any] | NDArray[Any]) -> None:
         """Append a block; what is null or does not fit 64 bits becomes ABSENT (integers) or NaN (floats)."""
         try:
-            block = np.array(values, dtype=self.dtype)
+            block = np.asarray(values, dtype=self.dtype)
         except (TypeError, ValueError, OverflowError):
             block = np.array([fitting(v, self.dtype) for v in values], dtype=self.dtype)
         self.blocks.append(block)

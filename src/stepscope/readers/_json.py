@@ -44,6 +44,10 @@ _FIRST_KEY = re.compile(rb'\[\s*\{\s*("[^"\\]*")')
 _TIME = re.compile(rb'"ts"\s*:\s*("?)-?(\d{1,20})(\.\d{0,20}[1-9])?')
 _MOST_FIELDS_DROPPED = 8
 _COMMA = ord(",")
+_DECODERS: dict[type[AnyEvent], msgspec.json.Decoder[Any]] = {
+    Event: msgspec.json.Decoder(list[Event], strict=False),
+    ExactEvent: msgspec.json.Decoder(list[ExactEvent], strict=False),
+}
 _NEAR = 1 << 16
 
 
@@ -64,7 +68,7 @@ class Document:
         self._is_open = False  # the last piece that did not decode may just be too short
         self._eof = False
         self.bare = False
-        self._decoder: msgspec.json.Decoder[list[AnyEvent]] = msgspec.json.Decoder(list[Event], strict=False)
+        self._decoder = _DECODERS[Event]
 
     def blocks(self) -> Iterator[tuple[list[AnyEvent], bytes]]:
         """Events of one block, and the JSON array they were decoded from.
@@ -74,7 +78,7 @@ class Document:
         self._find_array()
         self._fill(max(BLOCK, PROBE))
         self.kind = ExactEvent if needs_exact(self._buf) else Event
-        self._decoder = msgspec.json.Decoder(list[self.kind], strict=False)  # type: ignore[name-defined]
+        self._decoder = _DECODERS[self.kind]
         done = False
         while not done:
             self._fill(BLOCK)

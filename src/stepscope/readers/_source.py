@@ -6,7 +6,7 @@ import stat
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from stepscope.errors import CorruptInput, StepscopeError
 
@@ -127,13 +127,14 @@ class Source:
             KeyError, ValueError, NotImplementedError, RuntimeError,
         )  # fmt: skip
         try:
-            with zipfile.ZipFile(file) as archive, archive.open(self.member or _documents(archive)[0]) as member:
-                packing = packing_of(member.peek(8))  # type: ignore[attr-defined]
+            with zipfile.ZipFile(file) as archive, archive.open(self.member or _documents(archive)[0]) as opened:
+                member = cast("zipfile.ZipExtFile", opened)
+                packing = packing_of(member.peek(8))
                 if packing not in (None, "zip"):  # packed before it was put into the archive
-                    yield from self._unpacked(member, packing)
+                    yield from self._unpacked(opened, packing)
                     return
                 # The checksum is looked at with the last bytes, which a small step keeps few.
-                while chunk := member.read1(CHUNK // 16):  # type: ignore[attr-defined]
+                while chunk := member.read1(CHUNK // 16):
                     yield chunk
         except damages as error:
             if not self.n_bytes:

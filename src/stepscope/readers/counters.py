@@ -16,6 +16,7 @@ from stepscope.errors import CorruptInput, StepscopeError
 from stepscope.readers._notes import Notes
 from stepscope.readers._source import Source
 from stepscope.schema import COUNTERS, ISSUES
+from stepscope.trace import extent_ns
 
 if TYPE_CHECKING:
     from stepscope.trace import Trace
@@ -97,7 +98,7 @@ def attach(trace: Trace, path: str, *, required: bool) -> Trace:
     )
     spans = trace.spans
     if not spans.is_empty():
-        first, last = int(spans["ts_ns"].min()), int((spans["ts_ns"] + spans["dur_ns"]).max())  # type: ignore[arg-type]
+        first, last = extent_ns(spans)
         inside = placed.filter(pl.col("ts_ns").is_between(first - 10**9, last + 10**9)).height
         if not inside and placed.height:
             notes.add("counters_elsewhere", "warning", placed.height, "no sample lies within a second of the trace")

@@ -56,8 +56,8 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
 
 def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]:
     """Idle time before the first and after the last device work."""
-    first = max(int(work["ts_ns"].min()) - scope.low, 0)  # type: ignore[arg-type]
-    last = max(scope.high - int(work["end_ns"].max()), 0)  # type: ignore[arg-type]
+    begin, end = int(work["ts_ns"].to_numpy().min()), int(work["end_ns"].to_numpy().max())
+    first, last = max(begin - scope.low, 0), max(scope.high - end, 0)
     if ns <= 0 or not first + last:
         return []
     whole = "recorded steps" if len(scope.numbers) > 1 else "step" if scope.numbers else "recording"
@@ -72,7 +72,8 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]
 
 def _often(gaps: pl.DataFrame, scope: Scope) -> str:
     amount = counted(gaps.height / scope.n, "gap") + (" a step" if scope.numbers else "")
-    return f"{amount}, mean {duration(gaps['ns'].sum() / gaps.height)}, longest {duration(gaps['ns'].max())}"  # type: ignore[arg-type]
+    lengths = gaps["ns"].to_numpy()
+    return f"{amount}, mean {duration(float(lengths.mean()))}, longest {duration(float(lengths.max()))}"
 
 
 def _place(gaps: pl.DataFrame, trace: Trace) -> str:

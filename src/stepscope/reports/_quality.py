@@ -10,6 +10,7 @@ from stepscope.analyses._device_work import of_spans
 from stepscope.names import is_graph_launch, is_launch_call, map_names
 from stepscope.reports._summary import Lack
 from stepscope.reports._words import counted, sum_of
+from stepscope.trace import extent_ns
 from stepscope.units import count, duration, percent
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
 
 
 def _edges(scope: Scope, work: pl.DataFrame) -> list[Lack]:
-    after = int(work["end_ns"].max()) - scope.high  # type: ignore[arg-type]
+    after = int(work["end_ns"].to_numpy().max()) - scope.high
     if len(scope.numbers) < 2 or after < 0.02 * scope.whole_ns:
         return []
     what = f"Device work goes on for {duration(after)} after the last step's end, which is in no step's breakdown."
@@ -79,7 +80,8 @@ def _steps(trace: Trace, scope: Scope) -> list[Lack]:
             what = "No steps are marked: call profiler.step() after every iteration to see times per step."
             return [Lack("no_steps", what)]
         return []
-    recorded = int((spans["ts_ns"] + spans["dur_ns"]).max() - spans["ts_ns"].min())  # type: ignore[operator,arg-type]
+    first, last = extent_ns(spans)
+    recorded = last - first
     ratio = scope.whole_ns / recorded if recorded else 1.0
     if ratio > 0.7:
         return []

@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.analyses.steps import with_windows
 from stepscope.schema import DEVICE_WORK
+from stepscope.trace import extent_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,5 +144,5 @@ def scope_of(trace: Trace) -> Scope:
             late = max(int(end) - int(highs[0]), 0) if isinstance(end, int) else 0
         return Scope(lows, highs + late, tuple(windows["step"].to_list()), late)
     mine = spans.filter(is_work) if is_work.any() else spans
-    low, high = int(mine["ts_ns"].min()), int((mine["ts_ns"] + mine["dur_ns"]).max())  # type: ignore[arg-type]
+    low, high = extent_ns(mine)
     return Scope(np.array([low]), np.array([high]))

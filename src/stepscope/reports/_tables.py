@@ -14,6 +14,7 @@ from stepscope.intervals import own_lengths, union_by
 from stepscope.names import map_names, shorten
 from stepscope.reports.model import Block
 from stepscope.schema import Column, Name, Table
+from stepscope.trace import extent_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +85,8 @@ def track_block(trace: Trace) -> Block:
     counts = spans.group_by("track_id").agg(n_spans=pl.len().cast(pl.Int64))
     parts = [pl.col("process"), pl.coalesce(pl.col("label"), pl.col("tid").cast(pl.String))]
     named = tracks.select("track_id", track=pl.concat_str(parts, separator=" / ", ignore_nulls=True))
-    whole = int((spans["ts_ns"] + spans["dur_ns"]).max() - spans["ts_ns"].min())  # type: ignore[operator,arg-type]
+    first, last = extent_ns(spans)
+    whole = last - first
     frame = (
         counts.join(busy.with_columns(pl.col("track_id").cast(pl.UInt32)), on="track_id", how="left")
         .join(named, on="track_id", how="left")

@@ -20,7 +20,7 @@ from stepscope.reports._summary import Cost, Lack, Memory, Scope, Summary, scope
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.reports._words import counted
 from stepscope.schema import DEVICE_WORK
-from stepscope.trace import Trace
+from stepscope.trace import Trace, extent_ns
 from stepscope.units import duration, percent, size
 
 if TYPE_CHECKING:
@@ -76,9 +76,10 @@ def summarise(trace: Trace) -> Summary:
     costs = [] if found is None else [*found.costs, *outlier_costs(found.by_window, scope)]
     if memory is not None:
         costs += _growth(memory, scope)
+    first, last = extent_ns(spans)
     return Summary(
         meta=trace.meta,
-        recorded_ns=int((spans["ts_ns"] + spans["dur_ns"]).max() - spans["ts_ns"].min()),  # type: ignore[operator,arg-type]
+        recorded_ns=last - first,
         devices=_devices(trace, device),
         numbers=scope.numbers,
         windows_ns=tuple((scope.highs - scope.lows).tolist()),
