@@ -113,7 +113,9 @@ SPANS = Table(
         Column("dur_ns", pl.Int64(), "duration", "ns"),
         Column("name", Name, "name as recorded"),
         Column("category", Category, "what it is, in stepscope's own closed list"),
+        Column("recorded_category", Name, "what it is, in the recorder's own word"),
         Column("correlation", pl.Int64(), "id shared by a host call and the device work it queued"),
+        Column("external_id", pl.Int64(), "recorder's id of an operator, shared by the calls and work behind it"),
         Column("parent_id", pl.UInt32(), "innermost span of the same host thread that was open at its start"),
         Column("launch_id", pl.UInt32(), "of device work: the host call that queued it"),
         Column("op_id", pl.UInt32(), "of device work and runtime calls: the innermost framework operator behind it"),
@@ -123,7 +125,7 @@ SPANS = Table(
 )
 OPS = Table(
     "ops",
-    "side of spans: what a framework operator was called with",
+    "side of spans: what a framework operator (or a user's range) was called with",
     (
         Column("span_id", pl.UInt32(), "the operator's span", key=True),
         Column("input_shapes", Name, "shapes of all inputs, as compact JSON"),
@@ -131,7 +133,6 @@ OPS = Table(
         Column("concrete_inputs", Name, "values of scalar inputs, as compact JSON"),
         Column("sequence", pl.Int64(), "autograd sequence number, shared by a forward and its backward operator"),
         Column("forward_thread", pl.Int64(), "of backward operators: autograd's number of the forward thread"),
-        Column("external_id", pl.Int64(), "the recorder's id of this call"),
         Column("stack_id", pl.UInt32(), "call stack it was called from"),
     ),
 )
@@ -148,6 +149,30 @@ KERNELS = Table(
         Column("warps_per_sm", pl.Float64(), "warps per multiprocessor if spread evenly"),
         Column("est_occupancy_ratio", pl.Float64(), "occupancy estimated by the recorder", "ratio"),
         Column("tensor_core", pl.Boolean(), "the name says that it uses matrix units"),
+        Column("kernel_type", Name, "how it occupies the device, in the recorder's own word (MLU: BLOCK, UNION1 …)"),
+        Column("graph_id", pl.Int64(), "captured graph it belongs to"),
+        Column("graph_node_id", pl.Int64(), "its node in that graph"),
+    ),
+)
+FRAMES = Table(
+    "frames",
+    "side of spans: a call of a Python function or of a module",
+    (
+        Column("span_id", pl.UInt32(), "the call's span", key=True),
+        Column("python_id", pl.Int64(), "recorder's id of the call"),
+        Column("python_parent_id", pl.Int64(), "recorder's id of the call around it"),
+        Column("module_id", pl.Int64(), "of modules: which instance of its class"),
+    ),
+)
+ARROWS = Table(
+    "arrows",
+    "an arrow that the trace draws between host threads, as from a forward operator to its backward",
+    (
+        Column("recorded_category", Name, "its kind, in the recorder's own word", key=True),
+        Column("from_track_id", pl.UInt32(), "track where it starts"),
+        Column("from_ts_ns", pl.Int64(), "when it starts, from the trace's origin", "ns"),
+        Column("to_track_id", pl.UInt32(), "track where it ends"),
+        Column("to_ts_ns", pl.Int64(), "when it ends, from the trace's origin", "ns"),
     ),
 )
 TRANSFERS = Table(
@@ -220,6 +245,7 @@ STACKS = Table(
     (
         Column("stack_id", pl.UInt32(), "row number", key=True),
         Column("frames", pl.List(pl.String()), "frames, outermost first"),
+        Column("text", pl.String(), "as recorded; null where it was made from enclosing Python frames"),
     ),
 )
 STEPS = Table(
@@ -247,7 +273,7 @@ ISSUES = Table(
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
-        DEVICES, TRACKS, SPANS, OPS, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, ALLOCATIONS, COUNTERS, STACKS,
-        STEPS, ISSUES,
+        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, ALLOCATIONS, COUNTERS,
+        STACKS, ARROWS, STEPS, ISSUES,
     )
 }  # fmt: skip

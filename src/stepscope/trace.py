@@ -40,6 +40,8 @@ class Meta:
     framework: str | None = None
     framework_version: str | None = None
     origin_unix_ns: int | None = None
+    #: The origin of the tables' times on the clock that the file's own times count.
+    origin_recorded_ns: int = 0
     facts: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 # What a reader looks for in an event's arguments. Plain numbers: they index arrays.
-PLAIN, OPERATOR, CALL, DEVICE, LANE, METRICS = range(6)
+PLAIN, OPERATOR, CALL, DEVICE, LANE, METRICS, FRAME = range(7)
 
 #: The recorder's category (lower case) → ours.
 CATEGORY = {
@@ -38,19 +38,25 @@ def category_of(cat: str | None) -> str:
         return "runtime"
     if text.endswith("_driver"):
         return "driver"
+    if text.endswith(("_memcpy", "_memset")):
+        return text[-len("memcpy") :]
+    if text.endswith("_user_annotation"):
+        return "device_range"
     return "other"
 
 
 _KINDS = {
-    "operator": OPERATOR, "runtime": CALL, "driver": CALL, "kernel": DEVICE, "memcpy": DEVICE,
-    "memset": DEVICE, "sync": DEVICE,
-    "device_range": LANE,
+    "operator": OPERATOR, "user_range": OPERATOR, "python": FRAME, "runtime": CALL, "driver": CALL,
+    "kernel": DEVICE, "memcpy": DEVICE, "memset": DEVICE, "sync": DEVICE, "device_range": LANE,
 }  # fmt: skip
 
 
 @cache
 def kind_of(cat: str | None) -> int:
     """Which arguments to read of events of the recorder's category."""
-    if (cat or "").lower() == "cuda_profiler_range":
+    text = (cat or "").lower()
+    if text == "cuda_profiler_range":
         return METRICS
+    if text == "python":  # functions in traces of the autograd profiler, which have an operator's arguments
+        return OPERATOR
     return _KINDS.get(category_of(cat), PLAIN)

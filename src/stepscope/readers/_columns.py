@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from stepscope.readers import _others
-from stepscope.readers._classify import CALL, DEVICE, LANE, METRICS, OPERATOR, kind_of
+from stepscope.readers._classify import CALL, DEVICE, FRAME, LANE, METRICS, OPERATOR, kind_of
 from stepscope.readers._column import MOST_CATS, Interned, columns_of
 from stepscope.readers._events import ABSENT, Args, RawEvent
 from stepscope.readers._repair import FAILS
@@ -42,15 +42,18 @@ class Columns:
         i8, u4, u2, f8 = np.int64, np.uint32, np.uint16, np.float64
         time = i8 if exact else f8
         self.spans = columns_of({"ts": time, "dur": time, "name": u4, "cat": u2, "track": u4})
-        self.calls = columns_of({"row": u4, "correlation": i8, "external": i8})
+        self.calls = columns_of({"row": u4, "correlation": i8})
+        self.ids = columns_of({"row": u4, "external": i8})
         self.ops = columns_of({
-            "row": u4, "external": i8, "sequence": i8, "forward": i8,
+            "row": u4, "sequence": i8, "forward": i8,
             "shapes": u4, "types": u4, "concrete": u4, "stack": u4,
         })  # fmt: skip
+        self.frames = columns_of({"row": u4, "id": i8, "parent": i8, "module": i8})
         self.kernels = columns_of({
             "row": u4, "grid": u4, "block": u4, "registers": i8,
             "shared": i8, "blocks_sm": f8, "warps_sm": f8, "occupancy": f8,
         })  # fmt: skip
+        self.launches = columns_of({"row": u4, "kind": u4, "dims": u4, "graph": i8, "node": i8})
         self.transfers = columns_of({"row": u4, "bytes": i8, "bandwidth": f8})
         self.collectives = columns_of({
             "row": u4, "collective": u4, "dtype": u4, "in": i8, "out": i8,
@@ -109,20 +112,30 @@ class Columns:
         cols["track"].extend(self.tracks.codes(keys))
         for kind_code, rows in groups.items():
             some = [args[i] for i in rows.tolist()] if rows.size < len(args) else args
-            if kind_code == OPERATOR:
-                self._add_ops(rows + first, some)
-            elif kind_code in (CALL, DEVICE):
-                self._add_calls(rows + first, some)
-                if kind_code == DEVICE:
-                    self._add_device(rows + first, some)
-            elif kind_code == METRICS:
-                self._add_metrics(first, whole, block)
+            self._add_sides(kind_code, rows + first, some)
+        if METRICS in groups:
+            self._add_metrics(first, whole, block)
+        if DEVICE in groups and any(key in block for key in _MLU_KEYS):
+            self._add_launches(first, whole, block)
         self._add_collectives([(first + i, a) for i, a in enumerate(args) if a.collective is not None])
+
+    def _add_sides(self, kind: int, rows: NDArray[np.intp], args: list[Args]) -> None:
+        if kind == FRAME:
+            self._add_frames(rows, args)
+        if kind not in (OPERATOR, CALL, DEVICE, LANE):
+            return
+        self.ids["row"].extend(rows)
+        self.ids["external"].extend(_external(args))
+        if kind == OPERATOR:
+            self._add_ops(rows, args)
+        elif kind in (CALL, DEVICE):
+            self._add_calls(rows, args)
+            if kind == DEVICE:
+                self._add_device(rows, args)
 
     def _add_ops(self, rows: NDArray[np.intp], args: list[Args]) -> None:
         cols, texts = self.ops, self.texts
         cols["row"].extend(rows)
-        cols["external"].extend(_external(args))
         cols["sequence"].extend([a.sequence for a in args])
         cols["forward"].extend([a.forward_thread for a in args])
         cols["shapes"].extend(texts.codes([bytes(a.input_dims) or bytes(a.input_dims_old) for a in args]))
@@ -134,7 +147,13 @@ class Columns:
         cols = self.calls
         cols["row"].extend(rows)
         cols["correlation"].extend([a.correlation for a in args])
-        cols["external"].extend(_external(args))
+
+    def _add_frames(self, rows: NDArray[np.intp], args: list[Args]) -> None:
+        cols = self.frames
+        cols["row"].extend(rows)
+        cols["id"].extend([a.python_id for a in args])
+        cols["parent"].extend([a.python_parent_id for a in args])
+        cols["module"].extend([a.module_id for a in args])
 
     def _add_device(self, rows: NDArray[np.intp], args: list[Args]) -> None:
         launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.grid or a.registers != ABSENT]
@@ -167,6 +186,19 @@ class Columns:
         cols["ranks"].extend(codes([a.group_ranks for _, a in rows]))
         cols["seq"].extend([a.seq for _, a in rows])
 
+    def _add_launches(self, first: int, whole: list[AnyEvent], block: bytes) -> None:
+        """How kernels of an MLU are launched: few traces have it, so the block is decoded a second time instead."""
+        spans = [(e, args) for e, args in zip(whole, self.raw_args(whole, block), strict=True) if e.ph == "X"]
+        cols = self.launches
+        for row, (event, raw) in enumerate(spans, first):
+            if kind_of(event.cat) == DEVICE and any(key in raw for key in _MLU_KEYS):
+                args = _decoded(raw)
+                cols["row"].extend([row])
+                cols["kind"].extend([self.texts[args.get("kernel type")]])
+                cols["dims"].extend([self.dims[msgspec.json.encode([args.get(f"dim{a}") for a in "xyz"])]])
+                cols["graph"].extend([args.get("tasktopo")])
+                cols["node"].extend([args.get("tasktopo_node")])
+
     def _add_metrics(self, first: int, whole: list[AnyEvent], block: bytes) -> None:
         """Hardware counters of profiled ranges."""
         spans = [(e, args) for e, args in zip(whole, self.raw_args(whole, block), strict=True) if e.ph == "X"]
@@ -196,6 +228,8 @@ class Columns:
         cols["value"].extend([v for _, v in numbers])
 
 
+#: Words for a launch that only Cambricon's recorder writes.
+_MLU_KEYS = (b'"kernel type"', b'"tasktopo"')
 _NO_ROWS = np.empty(0, np.intp)
 #: Times of this many digits and more, in µs, fit no column; multiplying them out could take hours.
 _MOST_DIGITS = 16
@@ -207,6 +241,15 @@ def _external(args: list[Args]) -> list[int]:
     if ABSENT in found:
         found = [a.external_id if a.external_id != ABSENT else a.external_id_old for a in args]
     return found
+
+
+def _decoded(raw: bytes) -> dict[str, Any]:
+    """The arguments as a dictionary; what is none, or cannot be read, as an empty one."""
+    try:
+        found = msgspec.json.decode(raw)
+    except FAILS:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_number(value: object) -> bool:

@@ -44,6 +44,8 @@ class Args(Struct, gc=False, frozen=True):
     device_index: int | None = field(name="Device Id", default=None)
     device_type: int | None = field(name="Device Type", default=None)
     address: int | None = field(name="Addr", default=None)
+    python_parent_id: int | None = field(name="Python parent id", default=None)
+    python_id: int | None = field(name="Python id", default=None)
     module_id: int | None = field(name="Python module id", default=None)
     collective: str | None = field(name="Collective name", default=None)
     dtype: str | None = None

@@ -12,7 +12,16 @@ from stepscope import intervals, names
 from stepscope.readers._events import ABSENT
 from stepscope.readers._links import nearest_op
 from stepscope.readers._spans import to_ns
-from stepscope.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, KERNEL_METRICS, KERNELS, TRANSFERS, Name
+from stepscope.schema import (
+    ALLOCATIONS,
+    COLLECTIVES,
+    COUNTERS,
+    FRAMES,
+    KERNEL_METRICS,
+    KERNELS,
+    TRANSFERS,
+    Name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,6 +90,9 @@ def kernels(columns: Columns, spans: Spans, is_kernel: NDArray[np.bool_], name_l
         return np.where(have, values[at], absent)
 
     grid, block = (spread_dims(dims, side[k], have, at) for k in ("grid", "block"))
+    mlu = _mlu_launches(columns, spans, all_rows)
+    if mlu is not None:
+        grid[mlu[0]] = dims[mlu[1].pop("dims")]
     used = np.unique(spans.name[all_rows])
     is_tc = np.zeros(len(name_list), bool)
     is_tc[used] = [names.is_tensor_core(name_list[i]) for i in used.tolist()]
@@ -95,7 +107,41 @@ def kernels(columns: Columns, spans: Spans, is_kernel: NDArray[np.bool_], name_l
         "est_occupancy_ratio": nullable(spread(side["occupancy"]) / 100.0, pl.Float64()),
         "tensor_core": pl.Series(is_tc[spans.name[all_rows]]),
     }
-    return KERNELS.conform(pl.DataFrame(frame))
+    table = KERNELS.conform(pl.DataFrame(frame))
+    if mlu is not None:
+        special = pl.DataFrame({"span_id": all_rows[mlu[0]].astype(np.uint32), **mlu[1]})
+        table = table.drop(mlu[1]).join(special, on="span_id", how="left", maintain_order="left")
+    return KERNELS.conform(table)
+
+
+def _mlu_launches(columns: Columns, spans: Spans, kernel_rows: Rows) -> tuple[Rows, dict[str, Any]] | None:
+    """Which of the kernels carry an MLU's launch configuration, and that; None where none does."""
+    rows, side = side_columns(columns.launches, spans)
+    is_kernel = np.isin(rows, kernel_rows)
+    if not is_kernel.any():
+        return None
+    side = {name: values[is_kernel] for name, values in side.items()}
+    texts = [t if isinstance(t, str) else None for t in columns.texts]
+    return np.searchsorted(kernel_rows, rows[is_kernel]), {
+        "dims": side["dims"],
+        "kernel_type": text_column(side["kind"], texts),
+        "graph_id": nullable(side["graph"], pl.Int64()),
+        "graph_node_id": nullable(side["node"], pl.Int64()),
+    }
+
+
+def frames(columns: Columns, spans: Spans) -> pl.DataFrame:
+    """The `frames` table: Python calls with the recorder's ids."""
+    rows, side = side_columns(columns.frames, spans)
+    if not rows.size:
+        return FRAMES.empty()
+    frame = pl.DataFrame({
+        "span_id": rows.astype(np.uint32),
+        "python_id": nullable(side["id"], pl.Int64()),
+        "python_parent_id": nullable(side["parent"], pl.Int64()),
+        "module_id": nullable(side["module"], pl.Int64()),
+    })  # fmt: skip
+    return FRAMES.conform(frame)
 
 
 def spread_dims(dims: Rows, codes: NDArray[Any], have: NDArray[np.bool_], at: Rows) -> Rows:

@@ -21,12 +21,14 @@ _MOST_FRAMES = 256
 def from_texts(texts: Iterable[str], of_row: NDArray[np.uint32]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
     """Stacks recorded as text, innermost frame first, semicolons between; and the stack of each row (−1 none)."""
     frames: list[list[str]] = []
+    recorded: list[str | None] = []
     number: list[int] = []
     for text in texts:
         number.append(len(frames) if text else -1)
         if text:
             frames.append([f.strip() for f in text.split(";") if f.strip()][::-1])
-    return _table(frames), np.array(number or [-1], np.int64)[of_row]
+            recorded.append(text)
+    return _table(frames, recorded), np.array(number or [-1], np.int64)[of_row]
 
 
 def from_frames(
@@ -75,7 +77,7 @@ def from_frames(
         return STACKS.empty(), np.full(rows.size, -1, np.int64)
     outer_of, name_of = np.concatenate(parent_chain), np.concatenate(own_name)
     texts = [_unwind(int(c), outer_of, name_of, names) for c in used]
-    return _table(texts), np.where(of_row >= 0, np.searchsorted(used, of_row), -1)
+    return _table(texts, [None] * len(texts)), np.where(of_row >= 0, np.searchsorted(used, of_row), -1)
 
 
 def _unwind(chain: int, outer: NDArray[np.int64], name: NDArray[np.int64], names: list[str]) -> list[str]:
@@ -86,5 +88,5 @@ def _unwind(chain: int, outer: NDArray[np.int64], name: NDArray[np.int64], names
     return found[::-1]
 
 
-def _table(frames: list[list[str]]) -> pl.DataFrame:
-    return pl.DataFrame({"stack_id": range(len(frames)), "frames": frames}, schema=dict(STACKS.dtypes))
+def _table(frames: list[list[str]], texts: list[str | None]) -> pl.DataFrame:
+    return pl.DataFrame({"stack_id": range(len(frames)), "frames": frames, "text": texts}, schema=dict(STACKS.dtypes))

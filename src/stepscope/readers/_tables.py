@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope import intervals, names
-from stepscope.readers import _links, _sides, _stacks
+from stepscope import names
+from stepscope.readers import _arrows, _links, _sides, _stacks
 from stepscope.readers._classify import category_of
 from stepscope.readers._events import ABSENT
 from stepscope.readers._sides import nullable, side_columns, text_column
-from stepscope.readers._spans import Spans, build_spans, to_ns
+from stepscope.readers._spans import Spans, build_spans
 from stepscope.readers._tracks import Tracks, build_tracks
 from stepscope.schema import CATEGORIES, DEVICE_WORK, OPS, SPANS, STEPS, Category, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -48,14 +48,16 @@ def build_tables(
     launch = _links.launches(correlation, is_call, is_device)
     is_op = category == _CODE["operator"]
     is_plain_work = is_device & is_work
-    for heads, tails in _arrows(columns, tracks, spans, parent, is_op):
+    arrows = _arrows.recorded(columns, tracks, spans)
+    for heads, tails in _arrows.to_device(arrows, tracks, spans, parent, is_op):
         free = is_plain_work[heads] & ((launch[heads] < 0) | ~is_call[launch[heads]])
         launch[heads[free]] = tails[free]
-    op_sides, op_rows, op_external = _ops(columns, spans, parent, category, name_list, tables)
+    op_sides = _ops(columns, spans, parent, category, name_list, tables)
     rows = np.flatnonzero(is_call)
     op = np.full(spans.ts.size, -1, np.int64)
     op[rows] = _links.nearest_op(rows, parent, is_op)
-    _links.by_external_id(op, calls, external, op_rows, op_external)
+    op_rows = np.flatnonzero(is_op)
+    _links.by_external_id(op, calls, external[calls], op_rows, external[op_rows])
     work = np.flatnonzero(is_device)
     through = launch[work]
     behind = np.where(through >= 0, op[through], -1)
@@ -64,8 +66,12 @@ def build_tables(
     op[work] = behind
     tables["steps"], step = _steps(spans, category, is_device, launch, name_list, rank)
     flow = _flow(columns, correlation, is_plain_work)
-    tables["spans"] = _span_frame(spans, category, correlation, parent, launch, op, step, flow, name_list)
+    ids = {"correlation": correlation, "external_id": external}
+    links = {"parent_id": parent, "launch_id": launch, "op_id": op}
+    tables["spans"] = _span_frame(spans, columns, category, ids, links, step, flow)
     tables["ops"] = op_sides
+    tables["frames"] = _sides.frames(columns, spans)
+    tables["arrows"] = _arrows.between_hosts(arrows, tracks)
     tables["kernels"] = _sides.kernels(columns, spans, category == _CODE["kernel"], name_list)
     is_transfer = (category == _CODE["memcpy"]) | (category == _CODE["memset"])
     tables["transfers"] = _sides.transfers(columns, spans, is_transfer & is_device, name_list)
@@ -114,10 +120,14 @@ def _odd_device_work(name: str) -> str | None:
 
 
 def _calls(columns: Columns, spans: Spans) -> tuple[Rows, Rows, Rows]:
+    """Rows of calls and device work; every span's correlation and external id."""
     rows, side = side_columns(columns.calls, spans)
     correlation = np.full(spans.ts.size, ABSENT, np.int64)
     correlation[rows] = side["correlation"]
-    return rows, correlation, side["external"]
+    external = np.full(spans.ts.size, ABSENT, np.int64)
+    with_id, ids = side_columns(columns.ids, spans)
+    external[with_id] = ids["external"]
+    return rows, correlation, external
 
 
 def _ops(
@@ -127,11 +137,10 @@ def _ops(
     category: NDArray[np.uint8],
     name_list: list[str],
     tables: dict[str, pl.DataFrame],
-) -> tuple[pl.DataFrame, Rows, Rows]:
+) -> pl.DataFrame:
     rows, side = side_columns(columns.ops, spans)
-    external = side["external"]
     if not rows.size:
-        return OPS.empty(), rows, external
+        return OPS.empty()
     stack_texts = list(columns.stacks)
     if any(stack_texts):
         tables["stacks"], stack = _stacks.from_texts(stack_texts, side["stack"])
@@ -146,10 +155,9 @@ def _ops(
         "concrete_inputs": text_column(side["concrete"], texts),
         "sequence": nullable(np.where(side["sequence"] < 0, ABSENT, side["sequence"]), pl.Int64()),
         "forward_thread": nullable(np.where(side["forward"] <= 0, ABSENT, side["forward"]), pl.Int64()),
-        "external_id": nullable(external, pl.Int64()),
         "stack_id": nullable(stack, pl.UInt32(), -1),
     })  # fmt: skip
-    return OPS.conform(frame), rows, external
+    return OPS.conform(frame)
 
 
 def _compact(raw: bytes) -> str | None:
@@ -207,73 +215,14 @@ def _flow(columns: Columns, correlation: Rows, is_work: NDArray[np.bool_]) -> pl
     return pl.select(pl.when(pl.Series(is_work)).then(pl.Series(tied))).to_series()
 
 
-def _arrows(
-    columns: Columns, tracks: Tracks, spans: Spans, parent: Rows, is_op: NDArray[np.bool_]
-) -> Iterator[tuple[Rows, Rows]]:
-    """Per kind of arrow: rows of device work at the heads, and of the innermost host spans at the tails.
-
-    Recorders without correlation ids (Ascend) tie work to its launch by arrows alone. Kinds whose tails lie in an
-    operator come last, so that they prevail.
-    """
-    cols = {n: c.join() for n, c in columns.flows.items()}
-    if not cols["ts"].size:
-        return
-    ts, track = to_ns(cols["ts"]) - spans.origin_ns, tracks.of_key[cols["track"]].astype(np.int64)
-    host = np.flatnonzero(~tracks.is_device[spans.track])
-    to_host = np.full(spans.ts.size, -1, np.int64)
-    to_host[host] = np.arange(host.size)
-    up = np.where(parent[host] >= 0, to_host[parent[host]], -1)
-    found = []
-    for cat in np.unique(cols["cat"]):
-        tails = np.flatnonzero((cols["cat"] == cat) & (cols["start"] > 0) & ~tracks.is_device[track])
-        heads = np.flatnonzero((cols["cat"] == cat) & (cols["start"] == 0) & tracks.is_device[track])
-        if not tails.size or not heads.size:
-            continue
-        order = tails[np.argsort(cols["id"][tails], kind="stable")]
-        at = np.minimum(np.searchsorted(cols["id"][order], cols["id"][heads]), order.size - 1)
-        heads, tails = (
-            heads[cols["id"][order[at]] == cols["id"][heads]],
-            order[at][cols["id"][order[at]] == cols["id"][heads]],
-        )
-        work = _span_at(spans, track[heads], ts[heads])
-        inner = intervals.innermost_at(
-            track[tails],
-            ts[tails],
-            spans.ts[host],
-            (spans.ts + spans.dur)[host],
-            spans.track[host].astype(np.int64),
-            up,
-        )
-        good = (work >= 0) & (inner >= 0)
-        rows = host[inner[good]]
-        found.append((int((_links.nearest_op(rows, parent, is_op) >= 0).sum()), work[good], rows))
-    for _, work, rows in sorted(found, key=lambda f: f[0]):
-        yield work, rows
-
-
-def _span_at(spans: Spans, track: Rows, ts: Rows) -> Rows:
-    """Row of the span that starts on that track at that time, −1 if none."""
-    low = np.searchsorted(spans.track, track, "left")
-    high = np.searchsorted(spans.track, track, "right")
-    at = np.full(track.size, -1, np.int64)
-    for one in np.unique(track):
-        mine = np.flatnonzero(track == one)
-        lo, hi = int(low[mine[0]]), int(high[mine[0]])
-        place = np.minimum(lo + np.searchsorted(spans.ts[lo:hi], ts[mine]), max(hi - 1, 0))
-        at[mine] = np.where((hi > lo) & (spans.ts[place] == ts[mine]), place, -1)
-    return at
-
-
 def _span_frame(
     spans: Spans,
+    columns: Columns,
     category: NDArray[np.uint8],
-    correlation: Rows,
-    parent: Rows,
-    launch: Rows,
-    op: Rows,
+    ids: dict[str, Rows],
+    links: dict[str, Rows],
     step: Rows,
     flow: pl.Series,
-    name_list: list[str],
 ) -> pl.DataFrame:
     n = spans.ts.size
     return pl.DataFrame({
@@ -281,12 +230,11 @@ def _span_frame(
         "track_id": spans.track,
         "ts_ns": spans.ts,
         "dur_ns": spans.dur,
-        "name": pl.Series(name_list, dtype=Name).gather(pl.Series(spans.name)),
+        "name": pl.Series([n or "" for n in columns.names], dtype=Name).gather(pl.Series(spans.name)),
         "category": pl.Series(CATEGORIES, dtype=Category).gather(pl.Series(category)),
-        "correlation": nullable(correlation, pl.Int64()),
-        "parent_id": nullable(parent.astype(np.int32), pl.UInt32(), -1),
-        "launch_id": nullable(launch.astype(np.int32), pl.UInt32(), -1),
-        "op_id": nullable(op.astype(np.int32), pl.UInt32(), -1),
+        "recorded_category": pl.Series(list(columns.cats), dtype=Name).gather(pl.Series(spans.cat)),
+        **{name: nullable(values, pl.Int64()) for name, values in ids.items()},
+        **{name: nullable(rows.astype(np.int32), pl.UInt32(), -1) for name, rows in links.items()},
         "step": nullable(step, pl.Int32()),
         "flow": flow,
     }, schema=dict(SPANS.dtypes))  # fmt: skip

@@ -6,6 +6,7 @@ Format: the Trace Event Format (Chrome), as written by pytorch/kineto's `output_
 from __future__ import annotations
 
 import gc
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from stepscope.readers._source import Source
 
 _RANK_IN_NAME = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
+#: Parts of the document that are kept as JSON text: of the machine and of the job, not of what ran.
+_KEPT_WHOLE = ("deviceProperties", "distributedInfo")
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
 
 
@@ -111,6 +114,9 @@ def _meta(meta: Mapping[str, Any], source: Source, columns: Columns, rank: int |
     facts = {k: str(v) for k, v in meta.items() if isinstance(v, str | int | float) and not isinstance(v, bool)}
     if backend := _job(meta).get("backend"):
         facts["backend"] = str(backend)
+    for key in _KEPT_WHOLE:
+        if meta.get(key):
+            facts[key] = json.dumps(meta[key])
     return Meta(
         path=source.label,
         format="kineto",
@@ -122,6 +128,7 @@ def _meta(meta: Mapping[str, Any], source: Source, columns: Columns, rank: int |
         framework=_framework(meta, columns),
         framework_version=str(meta["pytorch_version"]) if "pytorch_version" in meta else None,
         origin_unix_ns=unix,
+        origin_recorded_ns=origin_ns,
         facts=facts,
     )
 

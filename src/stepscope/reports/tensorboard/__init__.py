@@ -1,0 +1,1 @@
+"""The views of the TensorBoard PyTorch profiler plugin, value by value, as one JSON object."""
