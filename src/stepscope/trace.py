@@ -113,6 +113,16 @@ class Trace:
         return self.table("ops")
 
     @property
+    def frames(self) -> pl.DataFrame:
+        """Python calls with the recorder's ids."""
+        return self.table("frames")
+
+    @property
+    def arrows(self) -> pl.DataFrame:
+        """Arrows between host threads."""
+        return self.table("arrows")
+
+    @property
     def kernels(self) -> pl.DataFrame:
         """Launch configuration of kernels."""
         return self.table("kernels")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.readers._classify import CALL, DEVICE, LANE, METRICS, OPERATOR, PLAIN, category_of, kind_of
+from stepscope.readers._classify import CALL, DEVICE, FRAME, LANE, METRICS, OPERATOR, PLAIN, category_of, kind_of
 from stepscope.schema import CATEGORIES
 
 
@@ -11,7 +11,7 @@ from stepscope.schema import CATEGORIES
     [
         ("cpu_op", "operator", OPERATOR),
         ("Operator", "operator", OPERATOR),
-        ("user_annotation", "user_range", None),
+        ("user_annotation", "user_range", OPERATOR),
         ("gpu_user_annotation", "device_range", LANE),
         ("kernel", "kernel", DEVICE),
         ("Kernel", "kernel", DEVICE),
@@ -27,7 +27,11 @@ from stepscope.schema import CATEGORIES
         ("xpu_runtime", "runtime", CALL),
         ("mlu_runtime", "runtime", CALL),
         ("privateuse1_driver", "driver", CALL),
-        ("python_function", "python", PLAIN),
+        ("python_function", "python", FRAME),
+        ("python", "python", OPERATOR),
+        ("mlu_memcpy", "memcpy", DEVICE),
+        ("mlu_memset", "memset", DEVICE),
+        ("mlu_user_annotation", "device_range", LANE),
         ("overhead", "overhead", PLAIN),
         ("cuda_profiler_range", "device_range", METRICS),
         ("Trace", "other", PLAIN),

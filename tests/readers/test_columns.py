@@ -4,10 +4,10 @@ from decimal import Decimal
 
 import msgspec
 import pytest
-from chrome_traces import call, column, kernel, op, packed, read, rows, x
+from chrome_traces import by_name, call, column, kernel, op, packed, read, rows, x
 
 from stepscope.readers._columns import Columns
-from stepscope.readers._events import ABSENT, Event
+from stepscope.readers._events import Event
 from stepscope.readers._notes import Notes
 
 DOCUMENT = [
@@ -40,7 +40,7 @@ def test_blocks_of_any_size_give_the_same_columns(block_size):
     assert joined(columns.spans) == {
         "ts": [0, 2, 5, 1], "dur": [9, 1, 2, 1], "name": [0, 1, 2, 3], "cat": [0, 1, 2, 3], "track": [0, 0, 1, 0],
     }  # fmt: skip
-    assert joined(columns.calls) == {"row": [1, 2], "correlation": [91, 91], "external": [4, ABSENT]}
+    assert joined(columns.calls) == {"row": [1, 2], "correlation": [91, 91]}
     assert joined(columns.ops)["row"] == [0]
     assert joined(columns.kernels)["row"] == [2]
     assert list(columns.dims) == [b"[8,1,1]", b"[64,1,1]"]
@@ -66,7 +66,7 @@ def test_ids_spelled_in_lower_case_are_found_beside_the_others():
         op("a", 0, 1, External_id=1), op("b", 2, 1, external_id=2), op("c", 4, 1),
         call("d", 6, 1, 1, external_id=2, tid=2), call("e", 8, 1, 2, External_id=1, tid=2),
     ])  # fmt: skip
-    assert column(trace.ops, "external_id") == [1, 2, None]
+    assert by_name(trace, "external_id") == {"a": 1, "b": 2, "c": None, "d": 2, "e": 1}
     assert column(trace.spans, "op_id") == [None, None, None, 1, 0]
 
 

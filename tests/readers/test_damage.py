@@ -240,7 +240,7 @@ def test_numbers_beyond_their_columns_are_unknown():
     ], deviceProperties=[{"id": 2**40, "numSms": 2**40, "totalGlobalMem": big, "totalMem(MiB)": 2**62},
     {"id": 0, "numSms": "x"}]))  # fmt: skip
     assert trace.spans.height == 4
-    assert column(trace.ops, "external_id") == [None]
+    assert column(trace.spans, "external_id") == [None] * 4
     assert rows(trace.kernels, "registers", "shared_bytes", "grid_x", "block_y") == [(None,) * 4] * 2
     assert column(trace.transfers, "bytes") == [None]
     assert rows(trace.allocations, "bytes", "address", "device_id") == [(8, None, None)]

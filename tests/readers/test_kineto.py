@@ -172,7 +172,7 @@ def test_external_ids_of_either_spelling_tie_calls_on_other_threads(key):
         kernel("sgemm", 5, 2, 91, **{key: 4}),
     ])  # fmt: skip
     assert linked(trace, "op_id") == {"aten::mm": None, "cudaLaunchKernel": "aten::mm", "sgemm": "aten::mm"}
-    assert column(trace.ops, "external_id") == [4]
+    assert column(trace.spans, "external_id") == [4, 4, 4]
 
 
 @pytest.mark.parametrize("cat", ["ac2g", "async_cpu_to_gpu"])
@@ -204,7 +204,9 @@ def test_pytorch_1_8_upper_case_categories_and_stacks():
     assert column(trace.spans, "category") == ["operator", "runtime", "kernel", "memcpy", "memset"]
     assert linked(trace, "op_id")["add_kernel"] == "aten::add"
     assert column(trace.stacks, "frames") == [["out.py(9): main", "in.py(3): f"]]
-    assert rows(trace.ops, "external_id", "input_shapes", "stack_id") == [(12, "[[2]]", 0)]
+    assert column(trace.stacks, "text") == ["in.py(3): f;out.py(9): main"]
+    assert rows(trace.ops, "input_shapes", "stack_id") == [("[[2]]", 0)]
+    assert column(trace.spans, "external_id") == [12, 12, None, None, None]
     assert column(trace.spans, "flow") == [None, None, True, False, False]
 
 

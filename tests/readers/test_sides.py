@@ -21,9 +21,35 @@ def test_kernels_have_their_launch_configuration():
         kernel("plain", 2, 1, 2),
     ])  # fmt: skip
     assert trace.kernels.drop("tensor_core").rows() == [
-        (0, 8, 2, 1, 128, 1, 1, 64, 1024, 0.5, 2.0, 0.25),
-        (1, *(None,) * 11),
+        (0, 8, 2, 1, 128, 1, 1, 64, 1024, 0.5, 2.0, 0.25, None, None, None),
+        (1, *(None,) * 14),
     ]
+
+
+def test_kernels_of_an_mlu_have_their_kind_and_task_dimensions():
+    mlu = {"kernel type": "UNION1", "dimx": 16, "dimy": 4, "dimz": 1}
+    trace = read([
+        kernel("a", 0, 1, 1, **mlu),
+        kernel("b", 2, 1, 2, **mlu, tasktopo=7, tasktopo_node=3),
+        kernel("plain", 4, 1, 3),
+        x("Memcpy", 6, 1, "mlu_memcpy", pid=0, tid=7, device=0, stream=7, **{"kernel type": "none"}),
+    ])  # fmt: skip
+    assert rows(trace.kernels, "kernel_type", "grid_x", "grid_y", "grid_z", "graph_id", "graph_node_id") == [
+        ("UNION1", 16, 4, 1, None, None), ("UNION1", 16, 4, 1, 7, 3), (None,) * 6,
+    ]  # fmt: skip
+
+
+def test_an_mlu_launch_that_makes_no_sense_is_unknown():
+    trace = read([kernel("a", 0, 1, 1, **{"kernel type": 5, "dimx": "x", "tasktopo": "y"}), kernel("b", 2, 1, 2)])
+    assert rows(trace.kernels, "kernel_type", "grid_x", "graph_id") == [(None, None, None)] * 2
+
+
+def test_python_calls_keep_the_recorders_ids():
+    trace = read([
+        x("main.py(1): f", 0, 9, "python_function", Python_id=1, Python_parent_id=None),
+        x("nn.Module: Linear_0", 1, 5, "python_function", Python_id=2, Python_parent_id=1, Python_module_id=4),
+    ])  # fmt: skip
+    assert trace.frames.rows() == [(0, 1, None, None), (1, 2, 1, 4)]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def test_side_tables_follow_their_spans_when_others_are_dropped():
             op("wild", 10**14, 1, External_id=8),
         ]
     )
-    assert rows(trace.ops, "span_id", "external_id") == [(0, 1), (1, 2)]
+    assert rows(trace.spans, "span_id", "external_id") == [(0, 1), (1, 2)]
+    assert column(trace.ops, "span_id") == [0, 1]
     assert column(trace.spans, "name") == ["a", "b"]
 
 

@@ -22,6 +22,7 @@ def stacks(trace) -> dict[str, list[str] | None]:
 def test_texts_are_split_into_frames_outermost_first_and_shared():
     frame, stack = from_texts(["", "b.py(2): g;a.py(1): f", " c ; ;"], np.array([1, 0, 2, 1], np.uint32))
     assert frame["frames"].to_list() == [["a.py(1): f", "b.py(2): g"], ["c"]]
+    assert frame["text"].to_list() == ["b.py(2): g;a.py(1): f", " c ; ;"]
     assert stack.tolist() == [0, -1, 1, 0]
 
 
