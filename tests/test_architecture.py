@@ -38,10 +38,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "renderers": ("errors", "units", "names", "schema", "reports.model"),
     "reports": (*FOUNDATION, "trace", "analyses", "reports.model"),
     "views": (*FOUNDATION, "trace", "analyses"),
-    "api": (*FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers"),
+    "exports": ("errors", "reports"),
+    "api": (*FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports"),
     # The public names, each imported on first use.
     "": ("errors", "trace", "reports.model", "api"),
-    "cli": (*FOUNDATION, "trace", "readers", "analyses", "reports.model", "views", "renderers", "api", ""),
+    "cli": (*FOUNDATION, "trace", "readers", "analyses", "reports.model", "views", "renderers", "api", "exports", ""),
     "__main__": ("cli",),
 }  # fmt: skip
 

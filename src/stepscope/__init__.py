@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepscope.api import load, load_run, report, show
+    from stepscope.api import export, load, load_run, report, show
     from stepscope.errors import (
         CorruptInput,
         MissingExtra,
@@ -43,6 +43,7 @@ __all__ = [
     "UnknownName",
     "UnsupportedVersion",
     "WouldOverwrite",
+    "export",
     "load",
     "load_run",
     "report",
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("load", "load_run", "report", "show"), "stepscope.api"),
+    **dict.fromkeys(("export", "load", "load_run", "report", "show"), "stepscope.api"),
     **dict.fromkeys(("Trace", "Run"), "stepscope.trace"),
     "Report": "stepscope.reports.model",
     **dict.fromkeys(

@@ -94,6 +94,22 @@ def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
     return frame
 
 
+def export(source: Source, to: str, **options: Any) -> str | bytes:
+    """The run in a form that another tool's users know, whole, as the content of a file.
+
+    `to` is the kind (`stepscope export --help` lists them), `options` are its own. Raises UnknownName (kind, option),
+    MissingTable, StepscopeError.
+    """
+    from stepscope import exports
+
+    return exports.find(to)(_as_run(source), load_run, **options)
+
+
+def _as_run(source: Source) -> Run:
+    opened = _opened(source)
+    return opened if isinstance(opened, Run) else Run((opened.meta.path,), lambda _: opened)
+
+
 def _opened(source: Source) -> Trace | Run:
     return source if isinstance(source, (Trace, Run)) else load_run(source)
 

@@ -11,8 +11,17 @@ import typer
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Sequence
+    from typing import Protocol
 
-    from stepscope.analyses import Analysis
+    class Optioned(Protocol):
+        """What has options of its own: an analysis, an export."""
+
+        @property
+        def name(self) -> str:
+            """Its name."""
+
+        def options(self) -> dict[str, inspect.Parameter]:
+            """Its options by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +46,15 @@ class Option:
         words = [str(choice) for choice in self.choices]
         return "|".join(words) or ("text" if self.kind is str else self.kind.__name__)
 
+    def usage(self) -> tuple[str, str]:
+        """The flag with its value, and the default, in words."""
+        default = "on" if self.default is True else self.default
+        shown = "" if self.default is None or self.default is False else f"[default: {default}]"
+        return f"{self.flag} {self.values}".rstrip(), shown
 
-def options_of(analysis: Analysis) -> dict[str, Option]:
-    """The options of an analysis by flag, `--no-…` for switches that are on by default included."""
+
+def options_of(analysis: Optioned) -> dict[str, Option]:
+    """The options of an analysis (or export) by flag, `--no-…` for switches that are on by default included."""
     found = {}
     for name, parameter in analysis.options().items():
         option = Option(name, *_kind(parameter), parameter.default)
@@ -49,8 +64,8 @@ def options_of(analysis: Analysis) -> dict[str, Option]:
     return found
 
 
-def parsed(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """Paths and options among the words that follow the table's name.
+def parsed(analysis: Optioned, words: Sequence[str], help_with: str) -> tuple[list[str], dict[str, Any]]:
+    """Paths and options among the words that follow the table's name; `help_with` is the command that lists them.
 
     Raises typer.BadParameter, which ends with exit code 2, for an unknown option or a value that does not fit.
     """
@@ -66,7 +81,7 @@ def parsed(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], dict[st
         flag, has_value, value = word.partition("=")
         option = known.get(flag)
         if option is None:
-            raise typer.BadParameter(_unknown(analysis, flag, known))
+            raise typer.BadParameter(_unknown(analysis, flag, known, help_with))
         if option.kind is bool:
             if has_value:
                 raise typer.BadParameter(f"{flag} takes no value")
@@ -80,10 +95,10 @@ def parsed(analysis: Analysis, words: Sequence[str]) -> tuple[list[str], dict[st
     return paths, options
 
 
-def _unknown(analysis: Analysis, flag: str, known: dict[str, Option]) -> str:
+def _unknown(analysis: Optioned, flag: str, known: dict[str, Option], help_with: str) -> str:
     own = ", ".join(sorted({option.flag for option in known.values()}))
     has = f"it has {own}" if own else "it has no options of its own"
-    return f"{analysis.name} has no option {flag}: {has}, and see 'stepscope show {analysis.name} --help'"
+    return f"{analysis.name} has no option {flag}: {has}, and see '{help_with}'"
 
 
 def _kind(parameter: inspect.Parameter) -> tuple[type, tuple[Any, ...]]:

@@ -79,7 +79,7 @@ def command(
             "TABLE and PATH are needed, as in 'stepscope show kernels trace.json'; 'stepscope tables' lists the tables"
         )
     analysis = views.find(table)
-    paths, options = parsed(analysis, words)
+    paths, options = parsed(analysis, words, f"stepscope show {table} --help")
     if not paths:
         raise typer.BadParameter(f"PATH is missing, as in 'stepscope show {table} trace.json'")
     renderer = renderer_for(format_name, output, "table")
@@ -129,16 +129,12 @@ def described(analysis: Analysis) -> str:
 
     options = {option.flag: option for option in options_of(analysis).values()}
     text = inspect.getdoc(analysis.run) or analysis.doc
-    usage = [(f"{o.flag} {o.values}".rstrip(), _default(o.default)) for o in options.values()]
+    usage = [option.usage() for option in options.values()]
     columns = [(c.name, f"{c.doc} [{c.unit}]" if c.unit else c.doc) for c in analysis.output.columns]
     parts = [f"Table {analysis.name}: {analysis.doc}"]
     parts += [] if text == analysis.doc or text.startswith("The frame") else [textwrap.indent(text, "  ")]
     parts += ["Options of the table:\n" + _pairs(usage)] if usage else []
     return "\n\n".join([*parts, "Columns:\n" + _pairs(columns)])
-
-
-def _default(value: object) -> str:
-    return "" if value is None or value is False else f"[default: {'on' if value is True else value}]"
 
 
 def _pairs(pairs: list[tuple[str, str]]) -> str:

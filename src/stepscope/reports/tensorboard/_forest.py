@@ -209,7 +209,8 @@ def taken(forest: Forest, nodes: Ints) -> Forest:
 def operators_among(forest: Forest) -> Bools:
     """Which nodes are rows of the table of operators."""
     counted = np.array([n not in EXCLUDED and not n.startswith("Optimizer.") for n in forest.names], bool)
-    return (forest.role == PLAIN) & (forest.kind == OPERATOR) & counted[forest.name]
+    found: Bools = (forest.role == PLAIN) & (forest.kind == OPERATOR) & counted[forest.name]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,70 @@
+"""`stepscope export`: a run in a form that another tool's users know."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from stepscope.cli._options import options_of, parsed
+from stepscope.cli._output import check_target, emit
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened
+
+# What is not an option of ours may be one of the kind. Help waits until the kind is known.
+SETTINGS: dict[str, Any] = {
+    "context_settings": {"ignore_unknown_options": True},
+    "add_help_option": False,
+    "short_help": "A form that another tool's users know.",
+    "options_metavar": "--to KIND [OPTIONS] [OPTIONS OF THE KIND]",
+}
+
+
+def command(
+    ctx: typer.Context,
+    words: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="KIND", help="tensorboard.", show_default=False)] = None,
+    output: Output = None,
+    force: Force = False,
+    counters: Counters = None,
+    max_bytes: MaxBytes = None,
+    no_progress: NoProgress = False,
+    help_wanted: Annotated[
+        bool, typer.Option("--help", help="Show this message, with the options of KIND, and exit.")
+    ] = False,
+) -> None:
+    """Write a run in the form of another tool, for its users and for programs that read its output."""
+    from stepscope import exports
+
+    if help_wanted:
+        emit(_help(ctx, to) + "\n", None)
+        return
+    if to is None or not words:
+        raise typer.BadParameter(
+            "PATH and --to KIND are needed, as in 'stepscope export trace.json --to tensorboard -o views.json'; "
+            f"kinds: {', '.join(exports.names())}"
+        )
+    kind = exports.find(to)
+    paths, options = parsed(kind, words, f"stepscope export --to {to} --help")
+    if not paths:
+        raise typer.BadParameter(f"PATH is missing, as in 'stepscope export trace.json --to {to}'")
+    with opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run:
+        check_target(output, run.paths, force=force)
+
+        def open_other(path: str) -> Any:
+            with opened([path], max_bytes=max_bytes, no_progress=True) as other:
+                return other
+
+        content = kind(run, open_other, **options)
+    emit(content, output, force=force, drawn=False)
+
+
+def _help(ctx: typer.Context, to: str | None) -> str:
+    from stepscope import exports
+
+    found = [exports.find(name) for name in (exports.names() if to is None else [to])]
+    text = ctx.get_help()
+    for kind in found:
+        text += f"\n\nKind {kind.name}: {kind.doc}"
+        for flag, default in (option.usage() for option in options_of(kind).values()):
+            text += f"\n  {flag}  {default}".rstrip()
+    return text

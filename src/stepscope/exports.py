@@ -1,0 +1,41 @@
+"""Every kind of export by name: forms that users of other tools know.
+
+To add one: a module in `reports` with `EXPORT`, a line in `_MODULES`, a test, a docs line. Other packages offer theirs
+in the entry-point group `stepscope.exports`, each entry loading to an `Export`.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from stepscope.errors import UnknownName
+from stepscope.reports._export import Export
+
+__all__ = ["Export", "find", "names"]
+
+_GROUP = "stepscope.exports"
+_MODULES = {"tensorboard": "stepscope.reports.tensorboard"}
+
+
+def names() -> list[str]:
+    """All kinds, our own first."""
+    from importlib.metadata import entry_points
+
+    return [*_MODULES, *(entry.name for entry in entry_points(group=_GROUP) if entry.name not in _MODULES)]
+
+
+def find(name: str) -> Export:
+    """The export of that kind. Raises UnknownName; TypeError if an entry point gives something else."""
+    from importlib.metadata import entry_points
+
+    if name in _MODULES:
+        found = importlib.import_module(_MODULES[name]).EXPORT
+    else:
+        others = {entry.name: entry for entry in entry_points(group=_GROUP)}
+        if name not in others:
+            raise UnknownName("kind of export", name, [*_MODULES, *others])
+        found = others[name].load()
+    if not isinstance(found, Export):
+        msg = f"{name}: the entry point gives {type(found).__name__}, not an Export"
+        raise TypeError(msg)
+    return found
