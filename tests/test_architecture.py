@@ -23,9 +23,10 @@ FILES = sorted(SRC.rglob("*.py"))
 LONGEST = 400
 
 #: Parts of the package, and the parts that each may import; its own modules besides.
-FOUNDATION = ("errors", "intervals", "units", "schema", "names")
+FOUNDATION = ("errors", "intervals", "units", "schema", "names", "signature")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
+    "signature": (),
     "intervals": ("errors",),
     "units": ("errors",),
     "schema": ("errors",),
@@ -33,11 +34,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "trace": ("errors", "schema"),
     "readers": (*FOUNDATION, "trace"),
     "analyses": (*FOUNDATION, "trace"),
+    "compare": (*FOUNDATION, "trace", "analyses"),
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),
     "renderers": ("errors", "units", "names", "schema", "reports.model"),
     "reports": (*FOUNDATION, "trace", "analyses", "reports.model"),
-    "views": (*FOUNDATION, "trace", "analyses"),
+    "views": (*FOUNDATION, "trace", "analyses", "compare"),
     "exports": ("errors", "reports"),
     "api": (*FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports"),
     # The public names, each imported on first use.

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope import analyses, views
+from stepscope import analyses, compare, views
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.schema import SPANS, TABLES, Column, Table
 from stepscope.trace import Meta, Run, Trace
@@ -73,9 +73,26 @@ def run_of(*traces):
 
 def test_every_name_is_found_and_raw_tables_have_two():
     for name, kind in views.names():
-        assert kind == "analysis" or views.find(name).output is TABLES[name.removeprefix("trace.")]
+        assert kind in ("analysis", "comparison") or views.find(name).output is TABLES[name.removeprefix("trace.")]
     assert views.find("spans").output is views.find("trace.spans").output
     assert views.find("trace.kernels").output is not views.find("kernels").output
+
+
+def test_a_comparison_takes_two_traces_in_the_order_given():
+    def run(base, other):
+        return pl.DataFrame({"dur_ns": [base.spans["dur_ns"].sum(), other.spans["dur_ns"].sum()]})
+
+    pair = compare.Comparison("pair", "two sums", TOTAL.output, run)
+    frame, schema = views.collect(run_of(trace("a", 1, (9,)), trace("b", 0, (4,))), pair, on_missing=never)
+    assert frame["dur_ns"].to_list() == [9, 4]
+    assert schema is TOTAL.output
+    frame, _ = views.collect(
+        run_of(trace("a", 1, (9,)), trace("b", 0, (4,))), pair, where="dur_ns > 5", on_missing=never
+    )
+    assert frame.height == 1
+    for wrong in (trace(), run_of(trace()), run_of(trace(), trace(), trace())):
+        with pytest.raises(StepscopeError, match="pair compares two traces"):
+            views.collect(wrong, pair, on_missing=never)
 
 
 @pytest.mark.parametrize("name", ["trace.bogus", "bogus", "trace.", ""])

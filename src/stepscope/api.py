@@ -102,7 +102,8 @@ def export(source: Source, to: str, **options: Any) -> str | bytes:
     """
     from stepscope import exports
 
-    return exports.find(to)(_as_run(source), load_run, **options)
+    context = exports.Context(load_run, lambda note: warnings.warn(note, stacklevel=5))
+    return exports.find(to)(_as_run(source), context, **options)
 
 
 def _as_run(source: Source) -> Run:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 
 from stepscope.errors import UnknownName
-from stepscope.reports._export import Export
+from stepscope.reports._export import Context, Export
 
-__all__ = ["Export", "find", "names"]
+__all__ = ["Context", "Export", "find", "names"]
 
 _GROUP = "stepscope.exports"
 _MODULES = {"tensorboard": "stepscope.reports.tensorboard"}

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import polars.selectors as cs
 
-from stepscope import analyses
+from stepscope import analyses, compare
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.schema import ISSUES, TABLES, Column, Table
 from stepscope.trace import Run, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    Question = analyses.Analysis | compare.Comparison
 
 RAW = "trace."
 RANK = Column("rank", pl.Int32(), "rank of the process in its job", key=True)
@@ -38,16 +40,19 @@ _ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
 
 
 def names() -> list[tuple[str, str]]:
-    """Names that `find` knows, each with what it is: 'analysis' or 'table'."""
+    """Names that `find` knows, each with what it is: 'analysis', 'comparison' (of two traces) or 'table'."""
     known = analyses.names()
     raw = [RAW + name if name in known else name for name in TABLES]
-    return [*((name, "analysis") for name in known), *((name, "table") for name in raw)]
+    pairs = [(name, "comparison") for name in compare.names()]
+    return [*((name, "analysis") for name in known), *pairs, *((name, "table") for name in raw)]
 
 
-def find(name: str) -> analyses.Analysis:
-    """The analysis of that name, or one that hands out a raw table as it is. Raises UnknownName."""
+def find(name: str) -> Question:
+    """The analysis or comparison of that name, or one that hands out a raw table as it is. Raises UnknownName."""
     if name.startswith(RAW) and name.removeprefix(RAW) in TABLES:
         return _raw(TABLES[name.removeprefix(RAW)])
+    if name in compare.names():
+        return compare.find(name)
     try:
         return analyses.find(name)
     except UnknownName:
@@ -58,7 +63,7 @@ def find(name: str) -> analyses.Analysis:
 
 def collect(
     source: Trace | Run,
-    analysis: analyses.Analysis,
+    analysis: Question,
     *,
     where: str | None = None,
     on_missing: Callable[[str, StepscopeError], None],
@@ -68,8 +73,10 @@ def collect(
 
     `where` is a condition in SQL over the result's columns (and `rank`, `trace`). A trace that cannot be read, or lacks
     what the analysis needs, is reported to `on_missing` and left out. Raises its error if that is true of all;
-    UnknownName, StepscopeError.
+    UnknownName, StepscopeError. A comparison takes exactly two traces, the base first.
     """
+    if isinstance(analysis, compare.Comparison):
+        return filtered(_compared(source, analysis, options), where), analysis.output
     labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
     parts: list[tuple[int | None, str, pl.DataFrame]] = []
     missing: list[tuple[str, StepscopeError]] = []
@@ -192,6 +199,15 @@ def _raw(table: Table) -> analyses.Analysis:
 
 def _as_it_is(frame: pl.DataFrame) -> pl.DataFrame:
     return frame
+
+
+def _compared(source: Trace | Run, comparison: compare.Comparison, options: dict[str, Any]) -> pl.DataFrame:
+    paths = source.paths if isinstance(source, Run) else (source.meta.path,)
+    if not isinstance(source, Run) or len(paths) != 2:
+        hint = f"name two files, the base first: stepscope show {comparison.name} BASE OTHER"
+        raise StepscopeError(f"{comparison.name} compares two traces, {len(paths)} were given", hint)
+    base, other = source
+    return comparison(base, other, **options)
 
 
 def _results(

@@ -30,6 +30,8 @@ def other(spans, *, kinds: tuple[str, ...] = ()):
 
 ANALYSIS = Analysis("answer", "an answer", (SPANS,), SPANS, answer)
 
+HELP = "stepscope show answer --help"
+
 
 def test_words_become_typed_options_and_paths():
     words = [
@@ -44,18 +46,18 @@ def test_words_become_typed_options_and_paths():
         "-",
         "b.json",
     ]
-    assert parsed(ANALYSIS, words) == (
+    assert parsed(ANALYSIS, words, HELP) == (
         ["a.json", "-", "b.json"],
         {"min_gap_ns": 5, "share": 0.5, "by": "stream", "linked_only": True, "merge": False},
     )
 
 
 def test_choices_that_are_numbers_are_numbers():
-    assert parsed(ANALYSIS, ["--top", "1"])[1] == {"top": 1}
+    assert parsed(ANALYSIS, ["--top", "1"], HELP)[1] == {"top": 1}
 
 
 def test_a_value_may_begin_with_a_dash():
-    assert parsed(ANALYSIS, ["--pattern", "-x", "--min-gap-ns", "-3"])[1] == {"pattern": "-x", "min_gap_ns": -3}
+    assert parsed(ANALYSIS, ["--pattern", "-x", "--min-gap-ns", "-3"], HELP)[1] == {"pattern": "-x", "min_gap_ns": -3}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_a_value_may_begin_with_a_dash():
 )
 def test_what_does_not_fit_is_a_usage_error(words, says):
     with pytest.raises(typer.BadParameter) as caught:
-        parsed(ANALYSIS, words)
+        parsed(ANALYSIS, words, HELP)
     assert str(caught.value).startswith(says)
 
 
@@ -82,6 +84,17 @@ def test_values_are_named_in_words():
         "--by": "name|stream", "--top": "1|10", "--min-gap-ns": "int", "--share": "float", "--pattern": "text",
         "--linked-only": "", "--no-linked-only": "", "--merge": "", "--no-merge": "",
     }  # fmt: skip
+
+
+def test_the_refusal_says_where_the_options_are_listed():
+    with pytest.raises(typer.BadParameter, match="and see 'stepscope show answer --help'"):
+        parsed(ANALYSIS, ["--bogus"], HELP)
+
+
+def test_usage_is_the_flag_with_its_value_and_its_default():
+    assert [option.usage() for option in options_of(ANALYSIS).values()][:3] == [
+        ("--by name|stream", "[default: name]"), ("--top 1|10", "[default: 10]"), ("--min-gap-ns int", "[default: 0]"),
+    ]  # fmt: skip
 
 
 def test_an_option_that_the_command_line_cannot_fill_in_is_a_bug():

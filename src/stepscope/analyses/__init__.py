@@ -20,9 +20,12 @@ __all__ = ["Analysis", "find", "names"]
 _GROUP = "stepscope.analyses"
 _MODULES = {
     "steps": "stepscope.analyses.steps",
+    "step-breakdown": "stepscope.analyses.step_breakdown",
     "timeline": "stepscope.analyses.timeline",
     "operators": "stepscope.analyses.operators",
+    "modules": "stepscope.analyses.modules",
     "kernels": "stepscope.analyses.kernels",
+    "device-utilisation": "stepscope.analyses.device_utilisation",
     "idle": "stepscope.analyses.idle",
     "launches": "stepscope.analyses.launches",
     "transfers": "stepscope.analyses.transfers",

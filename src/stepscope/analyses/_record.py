@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import UnknownName
+from stepscope.signature import keyword_options
 
 if TYPE_CHECKING:
+    import inspect
     from collections.abc import Callable
 
     import polars as pl
@@ -35,8 +36,7 @@ class Analysis:
 
     def options(self) -> dict[str, inspect.Parameter]:
         """Keyword options of `run`, by name: the command line and the docs are made from them."""
-        signature = inspect.signature(self.run, eval_str=True)
-        return {n: p for n, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        return keyword_options(self.run)
 
     def __call__(self, trace: Trace, **options: Any) -> pl.DataFrame:
         """The result for one trace. Raises MissingTable, UnknownName (option)."""

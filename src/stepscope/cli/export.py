@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._options import options_of, parsed
-from stepscope.cli._output import check_target, emit
+from stepscope.cli._output import check_target, complain, emit
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened
 
 # What is not an option of ours may be one of the kind. Help waits until the kind is known.
@@ -54,7 +54,8 @@ def command(
             with opened([path], max_bytes=max_bytes, no_progress=True) as other:
                 return other
 
-        content = kind(run, open_other, **options)
+        context = exports.Context(open_other, lambda note: complain(f"note: {note}"))
+        content = kind(run, context, **options)
     emit(content, output, force=force, drawn=False)
 
 

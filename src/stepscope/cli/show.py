@@ -12,8 +12,8 @@ from stepscope.cli._output import check_target, complain, emit, renderer_for, sc
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened
 
 if TYPE_CHECKING:
-    from stepscope.analyses import Analysis
     from stepscope.errors import StepscopeError
+    from stepscope.views import Question
 
 # What is not an option of ours may be one of the analysis. Help waits until the analysis is known.
 SETTINGS: dict[str, Any] = {
@@ -123,7 +123,7 @@ def _help(ctx: typer.Context, table: str | None) -> None:
     emit(text + "\n", None)
 
 
-def described(analysis: Analysis) -> str:
+def described(analysis: Question) -> str:
     """What an analysis answers, its options and its columns, in words."""
     import textwrap
 

@@ -12,8 +12,8 @@ from stepscope.cli._run import Force, Output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.analyses import Analysis
     from stepscope.reports.model import Block
+    from stepscope.views import Question
 
 SETTINGS: dict[str, Any] = {"short_help": "Which tables can be shown, and their columns."}
 Format = Annotated[
@@ -54,7 +54,7 @@ def _all() -> Block:
     return block_of("tables", ("name", "kind", "doc"), rows, note)
 
 
-def _one(analysis: Analysis) -> Block:
+def _one(analysis: Question) -> Block:
     from stepscope.cli._options import options_of
 
     rows: list[tuple[str | None, ...]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from stepscope.reports.tensorboard._communication import Collectives
     from stepscope.reports.tensorboard._events import Events
+    from stepscope.reports.tensorboard._roles import Overlap
     from stepscope.reports.tensorboard._steps import Steps
 
     Ints = NDArray[np.int64]
@@ -36,18 +38,14 @@ _GIB = 1 << 30
 class Part:
     """One worker's part in a distributed run. Small: it holds no events.
 
-    `computation`, `communication`, `overlap` of both and `other` are µs of each step. `devices` are the recorded
-    process ids of its device work, `properties` what the trace says of the devices, by that number. `noun` is the word
-    for a device, as in GPU.
+    `devices` are the recorded process ids of its device work, `properties` what the trace says of the devices, by that
+    number. `noun` is the word for a device, as in GPU.
     """
 
     worker: str
     collectives: Collectives
     steps: Steps
-    computation: Times
-    communication: Times
-    overlap: Times
-    other: Times
+    costs: Overlap
     devices: list[int]
     properties: list[dict[str, Any]]
     noun: str
@@ -126,8 +124,9 @@ def _device_info(workers: list[Part]) -> dict[str, Any] | None:
 def _overlap(workers: list[Part]) -> dict[str, Any]:
     data: dict[str, dict[str, Sequence[float]]] = {"all": {}}
     for part in workers:
-        alone = part.computation - part.overlap, part.overlap, part.communication - part.overlap, part.other
-        rows = [list(row) for row in zip(*(values.tolist() for values in alone), strict=True)]
+        both = part.costs.overlap
+        legs = part.costs.computation - both, both, part.costs.communication - both, part.costs.other
+        rows = [list(row) for row in zip(*(values.tolist() for values in legs), strict=True)]
         for step, row in zip(part.steps.names, rows, strict=True):
             data.setdefault(step, {})[part.worker] = row
         data["all"][part.worker] = _means(rows, 4)
@@ -175,7 +174,7 @@ def _merged(found: Collectives, group: Ints, moving: Times) -> list[tuple[int, f
     start, end, length = found.range_start[order], found.range_end[order], moving[order]
     cuts = np.searchsorted(of_range[order], np.arange(firsts.size + 1)).tolist()
     rows = []
-    for name, lo, hi in zip(group[firsts].tolist(), cuts[:-1], cuts[1:], strict=True):
+    for name, (lo, hi) in zip(group[firsts].tolist(), pairwise(cuts), strict=True):
         last = end[lo:hi]
         rows.append((name, _length(union(start[lo:hi], last)), _length(union(last - length[lo:hi], last))))
     return rows

@@ -1,0 +1,217 @@
+"""How well kernels use a device: how long any runs, how much of it they fill, and whether with matrix units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stepscope.analyses._device_steps import windows_of
+from stepscope.analyses._device_work import device_work, groups_of, label_devices
+from stepscope.analyses._record import Analysis
+from stepscope.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.intervals import Intervals, covered, union
+from stepscope.names import is_tensor_core, map_names
+from stepscope.schema import DEVICES, KERNELS, SPANS, STEPS, TRACKS, Column, Table
+
+__all__ = ["ANALYSIS", "DEVICE_UTILISATION", "device_utilisation", "utilisation_of"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+By = Literal["device", "step", "time"]
+
+#: Kinds of devices whose kernels say by their names whether they use matrix units.
+_NAMED_TENSOR_CORES = ("cuda", "rocm")
+_BUCKETS = 100
+_MOST_BUCKETS = 1_000_000
+_US = 1_000
+
+DEVICE_UTILISATION = Table(
+    "device-utilisation",
+    "how well kernels use each device, over the steps, per step or over time",
+    (
+        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
+        Column("device_id", pl.UInt32(), "device", key=True),
+        Column("device", pl.String(), "device as the framework calls it"),
+        Column("step", pl.Int32(), "step within whose bounds on the device it is (by step)", key=True),
+        Column("ts_ns", pl.Int64(), "start of the window, from the trace's origin (by time)", "ns", key=True),
+        Column(
+            "window_ns", pl.Int64(), "length of the window: from the first step's start to the last one's end", "ns"
+        ),
+        Column("busy_ratio", pl.Float64(), "part of the window in which a kernel runs", "ratio"),
+        Column(
+            "est_sm_efficiency_ratio",
+            pl.Float64(),
+            "multiprocessors with a block to run, estimated from the size of launches, mean over the window",
+            "ratio",
+        ),
+        Column(
+            "est_occupancy_ratio",
+            pl.Float64(),
+            "occupancy of kernels as the recorder estimates it, mean weighted by duration",
+            "ratio",
+        ),
+        Column(
+            "tensor_core_ratio",
+            pl.Float64(),
+            "part of kernels' summed time in those whose name says that they use matrix units",
+            "ratio",
+        ),
+        Column("n_kernels", pl.Int64(), "kernels that start in the window"),
+    ),
+)
+
+
+def device_utilisation(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    devices: pl.DataFrame,
+    steps: pl.DataFrame,
+    launches: pl.DataFrame,
+    *,
+    by: By = "device",
+    bucket_ns: int | None = None,
+) -> pl.DataFrame:
+    """A row per device, per device and step, or per device and stretch of time.
+
+    The window is the time of the steps, from the first one's start to the last one's end, both on the side of the
+    device as in `step-breakdown`; without steps it is the recording. By time it is cut into stretches of `bucket_ns`;
+    without that, of the smallest power of ten µs that makes at most 100; the last one may be shorter. Kernels count
+    with their part within the window. `launches` is the trace's table `kernels`.
+
+    A launch fills as many multiprocessors as it has blocks, all of them at one block per multiprocessor; launches at
+    the same time add up to no more than all. Columns are null where kernels do not carry what they need: blocks per
+    multiprocessor and occupancy are known on NVIDIA devices, matrix units on NVIDIA and AMD.
+
+    Units: ns; ratios 0..1.
+    Source: GPU utilisation, est. SM efficiency, est. achieved occupancy and tensor core time of the TensorBoard
+    profiler plugin, which counts for the latter only kernels that some operator launched.
+    Raises MissingTable (no kernels), UnknownName (by), StepscopeError (too many stretches of time).
+    """
+    if by not in ("device", "step", "time"):
+        raise UnknownName("grouping of device-utilisation", by, ("device", "step", "time"))
+    work = device_work(spans, tracks, needed_by="device-utilisation")
+    windows = windows_of(spans, tracks, steps, work)
+    if by != "step":
+        low, high = int(windows["ts_ns"][0]), int(windows["end_ns"][-1])
+        edges = np.array([low, high]) if by == "device" else _edges(low, high, bucket_ns)
+        windows = pl.DataFrame({"ts_ns": edges[:-1], "end_ns": edges[1:]})
+    found = utilisation_of(work, devices, launches, windows.drop("rank", strict=False))
+    found = label_devices(found, devices)
+    left_out = {"device": ("step", "ts_ns"), "step": ("ts_ns",), "time": ("step",)}[by]
+    return DEVICE_UTILISATION.conform(found).drop(left_out)
+
+
+def utilisation_of(
+    work: pl.DataFrame, devices: pl.DataFrame, launches: pl.DataFrame, windows: pl.DataFrame
+) -> pl.DataFrame:
+    """The measures of `device_utilisation` for each device of `work` and each of the windows (ts_ns, end_ns).
+
+    `work` is what `device_work` returns. Units: ns; ratios 0..1. Raises MissingTable (no kernels).
+    """
+    kernels = work.filter(pl.col("category") == "kernel")
+    if kernels.is_empty():
+        raise MissingTable("kernels", needed_by="device-utilisation", hint="show timeline tells about copies and fills")
+    named = kernels.select("span_id", "rank", "device_id", "ts_ns", "end_ns", "name")
+    side = launches.select("span_id", "blocks_per_sm", "est_occupancy_ratio")
+    named = named.join(side, on="span_id", how="left", maintain_order="left")
+    lows, highs = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
+    telling = devices.filter(devices["type"].is_in(_NAMED_TENSOR_CORES))["device_id"].to_list()
+    parts = []
+    for (rank, device_id), mine in groups_of(named, ("rank", "device_id")):
+        measures = _measures(mine, lows, highs, names_tell=device_id in telling)
+        keys = (pl.lit(rank, pl.Int32).alias("rank"), pl.lit(device_id, pl.UInt32).alias("device_id"))
+        parts.append(windows.with_columns(*keys, **measures))
+    return pl.concat(parts)
+
+
+def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: bool) -> dict[str, pl.Series]:
+    """What each window [low, high) holds of one device's kernels, column by column."""
+    starts, ends = kernels["ts_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    windows = lows, highs
+    length = highs - lows
+    busy = covered(union(starts, ends), lows, highs)
+    begun = np.sort(starts)
+    found = {
+        "window_ns": pl.Series(length),
+        "busy_ratio": _over(busy, length),
+        "n_kernels": pl.Series(np.searchsorted(begun, highs) - np.searchsorted(begun, lows)),
+    }
+    blocks = kernels["blocks_per_sm"].fill_null(0.0).fill_nan(0.0).to_numpy()
+    if (blocks > 0).any():
+        # Each is cut to 1 by itself too, which changes nothing and keeps sums small, hence exact.
+        filled = _Level.of(starts, ends, np.clip(blocks, 0.0, 1.0), most=1.0)
+        found["est_sm_efficiency_ratio"] = _over(filled.within(windows), length)
+    known = kernels.filter(pl.col("est_occupancy_ratio").is_not_null())
+    if known["est_occupancy_ratio"].sum() > 0:
+        bounds = known["ts_ns"].to_numpy(), known["end_ns"].to_numpy()
+        weighted = _Level.of(*bounds, known["est_occupancy_ratio"].to_numpy()).within(windows)
+        found["est_occupancy_ratio"] = _over(weighted, _Level.of(*bounds, np.ones(known.height)).within(windows))
+    if names_tell:
+        uses = map_names(kernels["name"], is_tensor_core, pl.Boolean()).to_numpy()
+        on_units = _Level.of(starts[uses], ends[uses], np.ones(int(uses.sum()))).within(windows)
+        every = _Level.of(starts, ends, np.ones(starts.size)).within(windows)
+        found["tensor_core_ratio"] = _over(on_units, every)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """A sum of weights over time, as a step function: from times[i] on it is levels[i], areas[i] its integral there."""
+
+    times: Ints
+    levels: Floats
+    areas: Floats
+
+    @classmethod
+    def of(cls, starts: Ints, ends: Ints, weights: Floats, most: float = np.inf) -> _Level:
+        """The summed weight of intervals that are open, cut to `most`. Reversed intervals count as empty."""
+        points = np.concatenate((starts, np.maximum(starts, ends)))
+        order = np.argsort(points, kind="stable")
+        times = points[order]
+        levels = np.clip(np.cumsum(np.concatenate((weights, -weights))[order]), 0.0, most)
+        areas = np.concatenate((np.zeros(min(times.size, 1)), np.cumsum(levels[:-1] * np.diff(times))))
+        return cls(times, levels, areas)
+
+    def within(self, windows: Intervals) -> Floats:
+        """Its integral over each window [low, high)."""
+        if self.times.size == 0:
+            return np.zeros(windows[0].size)
+        inside: Floats = self._below(windows[1]) - self._below(windows[0])
+        return inside
+
+    def _below(self, points: Ints) -> Floats:
+        at = np.searchsorted(self.times, points, side="right") - 1
+        inside: Floats = self.areas[at] + self.levels[at] * (points - self.times[at])
+        return np.where(at >= 0, inside, 0.0)
+
+
+def _over(part: NDArray[np.number], whole: NDArray[np.number]) -> pl.Series:
+    """The ratio of the two, null where the whole is 0."""
+    return pl.Series(np.divide(part, whole, out=np.full(part.size, np.nan), where=whole > 0)).fill_nan(None)
+
+
+def _edges(low: int, high: int, bucket_ns: int | None) -> Ints:
+    """Bounds of stretches of equal length from low to high, the last one perhaps shorter. Units: ns."""
+    length = max(high - low, 1)
+    if bucket_ns is None:
+        bucket_ns = _US
+        while bucket_ns * _BUCKETS < length:
+            bucket_ns *= 10
+    if bucket_ns < 1 or length / bucket_ns > _MOST_BUCKETS:
+        hint = f"choose --bucket-ns of at least {-(-length // _MOST_BUCKETS)}"
+        raise StepscopeError(f"no more than {_MOST_BUCKETS:,} stretches of time are shown", hint)
+    return np.append(np.arange(low, low + length, bucket_ns), high)
+
+
+ANALYSIS = Analysis(
+    name="device-utilisation",
+    doc="How well kernels use each device: busy, est. SM efficiency, est. occupancy, tensor cores; also over time.",
+    inputs=(SPANS, TRACKS),
+    optional=(DEVICES, STEPS, KERNELS),
+    output=DEVICE_UTILISATION,
+    run=device_utilisation,
+)
