@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KERNEL_CLASSES", "is_collective_library", "is_communication", "is_dataloader", "is_graph_launch", "is_launch_call",
-    "is_sync_call", "is_tensor_core", "kernel_class", "map_names", "shorten", "step_number", "transfer_kind",
+    "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "map_names", "shorten", "step_number",
+    "transfer_kind",
 ]  # fmt: skip
 
 #: Everything that `kernel_class` can say. `memory` is what a copy engine does (copies and fills), `copy` is a kernel
@@ -204,6 +205,33 @@ def is_tensor_core(name: str) -> bool:
     if _BESIDE_TENSOR_CORE.search(lower) or (_INDUCTOR.match(lower) and not lower.startswith("triton_tem")):
         return False
     return _TENSOR_CORE.search(lower) is not None
+
+
+# What PyTorch's autocast runs in a lower precision (except prelu, which has no product in it), with the operators that
+# do it, their backward, and what came later: attention, scaled, grouped and quantised products.
+_ELIGIBLE_RULES = r"""
+convolution  ^aten::_?(?:slow_|cudnn_|miopen_)?conv(?:olution|_tbc|_?transpose\dd|\dd)(?:_\w+)?$
+product      ^aten::_?(?:add|b|badd?b|addb|int_|scaled_|grouped_|scaled_grouped_|cslt_sparse_|weight_int\w+)?mm_?$
+product      ^aten::_?(?:addmv|addr|mv|matmul|einsum|tensordot|chain_matmul|linalg_multi_dot|addmm_activation)_?$
+product      ^aten::_?(?:linear|matmul)(?:_backward)?$|^aten::_(?:sparse_semi_structured|mixed_dtypes)_\w+$
+recurrent    ^aten::_?(?:thnn_fused_)?(?:lstm|gru)_cell$|^aten::rnn_(?:tanh|relu)_cell$
+recurrent    ^aten::_(?:cudnn|miopen)_rnn(?:_backward)?$|^(?:cudnn|miopen)rnnbackward\d*$
+attention    ^aten::_?(?:scaled_dot_product_|flash_|efficient_|cudnn_|triton_)\w*attention\w*$
+attention    ^aten::(?:_native_multi_head_attention|_transformer_encoder_layer_fwd)$
+attention    ^flash_attn\w*::|^xformers\w*::\w*attention|^(?:scaleddotproduct|flash)\w*attn?\w*backward\d*$
+node         ^(?:cudnn|miopen)?convolution(?:transpose|overrideable)?backward\d*$
+node         ^(?:(?:add|b|baddb|addb|scaled)?mm|addmv|mv|addr|linear|matmul)backward\d*$
+"""
+_ELIGIBLE = re.compile("|".join(pattern.pattern for _, pattern in _compiled(_ELIGIBLE_RULES)))
+
+
+@lru_cache(_CACHED)
+def is_tensor_core_eligible(name: str) -> bool:
+    """Whether an operator computes products that matrix units can do, given a data type for which the device has them.
+
+    Source: PyTorch's list of operators that autocast runs in half precision, as the TensorBoard profiler plugin has it.
+    """
+    return _ELIGIBLE.search(name.lower()) is not None
 
 
 _TRANSFER_KIND = tuple(

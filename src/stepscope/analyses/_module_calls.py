@@ -100,6 +100,13 @@ def module_tree(calls: ModuleCalls) -> tuple[pl.DataFrame, Ints]:
     return nodes, position[node]
 
 
+def classes_of(calls: ModuleCalls) -> tuple[pl.DataFrame, Ints]:
+    """The classes of modules, column module_class, and for each call the row of its class."""
+    known = calls.labels.select("module_class").unique(maintain_order=True).with_row_index("row")
+    row = calls.labels.join(known, on="module_class", how="left", maintain_order="left")["row"]
+    return known.select("module_class"), row.cast(pl.Int64).to_numpy()
+
+
 def _in_order(nodes: pl.DataFrame) -> tuple[pl.DataFrame, Ints]:
     """The nodes in order of the tree with path and depth, and for each its place there.
 

@@ -1,9 +1,11 @@
-"""Which rows of a table sorted by track and start lie within a given one."""
+"""Which rows of a table sorted by track and start lie within which."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stepscope.intervals import enclosing
 
 Ints = NDArray[np.int64]
 
@@ -21,3 +23,13 @@ def ends_of(tracks: NDArray[np.integer], starts: Ints, ends: Ints, rows: Ints) -
         found = low + np.searchsorted(starts[low:high], ends[rows[mine]])
         after[mine] = np.maximum(after[mine], found)
     return after
+
+
+def outermost(tracks: NDArray[np.integer], starts: Ints, ends: Ints, groups: Ints) -> NDArray[np.bool_]:
+    """Whether each row lies in no other row of its group on its track; sorted by (track, start, -end)."""
+    lanes = groups * (int(tracks.max()) + 1) + tracks
+    small = int(lanes.max()) < 1 << 16  # two-byte keys are sorted by counting
+    order = np.argsort(lanes.astype(np.uint16) if small else lanes, kind="stable")
+    found = np.empty(lanes.size, np.bool_)
+    found[order] = enclosing(starts[order], ends[order], lanes[order]) < 0
+    return found

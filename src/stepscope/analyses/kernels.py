@@ -17,10 +17,11 @@ __all__ = ["ANALYSIS", "KERNEL_SUMMARY", "kernels"]
 By = Literal["name", "op", "launch", "stream"]
 Include = Literal["kernel", "device"]
 GRID, BLOCK = ("grid_x", "grid_y", "grid_z"), ("block_x", "block_y", "block_z")
+PER_BLOCK = ("registers", "shared_bytes")
 KEYS = {
     "name": ("name",),
     "op": ("name", "op"),
-    "launch": ("name", *GRID, *BLOCK, "op"),
+    "launch": ("name", *GRID, *BLOCK, *PER_BLOCK, "op"),
     "stream": ("name", "stream"),
 }
 
@@ -47,6 +48,8 @@ KERNEL_SUMMARY = Table(
         Column("std_ns", pl.Float64(), "standard deviation of a sample; null for a single call", "ns"),
         Column("blocks_per_sm", pl.Float64(), "mean blocks per multiprocessor, weighted by duration"),
         Column("est_occupancy_ratio", pl.Float64(), "mean estimated occupancy, weighted by duration", "ratio"),
+        Column("registers", pl.Int32(), "registers per thread; tells launches apart (by launch)"),
+        Column("shared_bytes", pl.Int32(), "shared memory per block; tells launches apart (by launch)", "bytes"),
     ),
 )
 
@@ -63,9 +66,9 @@ def kernels(
 ) -> pl.DataFrame:
     """What each kernel cost, most expensive first: by name, by name and operator or stream, or by launch.
 
-    A launch is a grid, a block and an operator. Durations are summed as recorded: kernels that run at the same time
-    count each. `include="device"` adds copies and fills. `launches` is the trace's table `kernels`. `linked_only` and
-    `communication` are those of `timeline`.
+    A launch is a grid, a block, what a block needs, and an operator. Durations are summed as recorded: kernels that
+    run at the same time count each. `include="device"` adds copies and fills. `launches` is the trace's table
+    `kernels`. `linked_only` and `communication` are those of `timeline`.
 
     Units: ns, ratio.
     Source: percentiles interpolate linearly; weighted means as in the TensorBoard plugin's kernel view.
@@ -111,7 +114,7 @@ def kernels(
 
 
 def _with_launch(work: pl.DataFrame, spans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    side = launches.select("span_id", *GRID, *BLOCK, "blocks_per_sm", "est_occupancy_ratio", "tensor_core")
+    side = launches.select("span_id", *GRID, *BLOCK, *PER_BLOCK, "blocks_per_sm", "est_occupancy_ratio", "tensor_core")
     work = work.join(side, on="span_id", how="left", maintain_order="left")
     return work.with_columns(op=of_spans(spans, work["op_id"], "name"))
 

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses._module_calls import ModuleCalls, module_calls, module_tree
-from stepscope.analyses._nesting import ends_of
+from stepscope.analyses._module_calls import ModuleCalls, classes_of, module_calls, module_tree
+from stepscope.analyses._nesting import ends_of, outermost
 from stepscope.analyses._record import Analysis
 from stepscope.errors import MissingTable, UnknownName
 from stepscope.intervals import nearest, own_lengths
@@ -24,10 +24,15 @@ _BACKWARD_ARROWS = ("fwdbwd", "forward_backward")
 
 MODULES = Table(
     "modules",
-    "what each module of the model cost, as a tree",
+    "what each module of the model cost, as a tree or by class",
     (
-        Column("path", pl.String(), "its name, after those of modules around it, as in Net_0/Conv2d_3", key=True),
-        Column("module_class", pl.String(), "the class of the module, as in Conv2d"),
+        Column(
+            "path",
+            pl.String(),
+            "its name, after those of modules around it, as in Net_0/Conv2d_3 (by module)",
+            key=True,
+        ),
+        Column("module_class", pl.String(), "class of the modules, as in Conv2d (by class)", key=True),
         Column("calls", pl.Int64(), "how often it was called"),
         Column("host_total_ns", pl.Int64(), "host time from call to return", "ns"),
         Column("device_total_ns", pl.Int64(), "device work launched by it and by the modules inside it", "ns"),
@@ -36,8 +41,8 @@ MODULES = Table(
         Column("device_self_ns", pl.Int64(), "device work launched by it and not by a module inside it", "ns"),
         Column("host_self_ns", pl.Int64(), "host time less that of modules inside it", "ns"),
         Column("n_operators", pl.Int64(), "operators that it called itself"),
-        Column("depth", pl.Int64(), "how many modules are around it"),
-        Column("module_id", pl.Int64(), "recorder's number of the instance among those of its class"),
+        Column("depth", pl.Int64(), "how many modules are around it (by module)"),
+        Column("module_id", pl.Int64(), "recorder's number of the instance in its class (by module)"),
     ),
 )
 
@@ -47,50 +52,55 @@ def modules(
     frames: pl.DataFrame,
     arrows: pl.DataFrame,
     *,
-    by: Literal["module", "lightning"] = "module",
+    by: Literal["module", "class", "lightning"] = "module",
 ) -> pl.DataFrame:
     """A row per module in its place in the tree, each followed by those inside it in order of their first calls.
 
     Calls are told apart by the modules around them: what is called from two places has a row for each, and so has the
-    forward that activation checkpointing repeats during the backward pass. Device time is the plain sum of the
-    durations of kernels, copies and fills. Backward time is that of operators to which the trace draws an arrow from
-    an operator inside the module; null without such arrows. Device columns are null without device work.
-    `by="lightning"` takes the ranges that PyTorch Lightning's profiler puts around modules; so it is without asking,
-    where a trace has only these.
+    forward that activation checkpointing repeats during the backward pass. By class there is a row per class of
+    modules, with most time of its own first; totals count a call inside a call of the same class once.
+
+    Device time is the plain sum of the durations of kernels, copies and fills. Backward time is that of operators to
+    which the trace draws an arrow from an operator inside the module; null without such arrows. Device columns are
+    null without device work. `by="lightning"` takes the ranges that PyTorch Lightning's profiler puts around modules;
+    so do the others where a trace has nothing else.
 
     Units: ns.
     Source: the module view of the TensorBoard profiler plugin, which counts a module called from several places once
     for all, takes operators too off its own host time, and moves backward operators into its tree.
     Raises MissingTable (no modules), UnknownName (by).
     """
-    if by not in ("module", "lightning"):
-        raise UnknownName("grouping of modules", by, ("module", "lightning"))
-    calls = module_calls(spans, frames, lightning=by == "lightning")
-    if calls is None and by == "module":
-        calls = module_calls(spans, frames, lightning=True)
+    if by not in ("module", "class", "lightning"):
+        raise UnknownName("grouping of modules", by, ("module", "class", "lightning"))
+    calls = module_calls(spans, frames, lightning=by == "lightning") or module_calls(spans, frames, lightning=True)
     if calls is None:
         hint = "record with with_stack=True (modules appear from PyTorch 1.12 on)"
         raise MissingTable("calls of modules", needed_by="modules", hint=hint)
-    nodes, node = module_tree(calls)
-    columns = {
-        c: np.bincount(node, values, minlength=nodes.height) for c, values in _sums(spans, arrows, calls).items()
-    }
+    rows, row = classes_of(calls) if by == "class" else module_tree(calls)
+    sums = _sums(spans, arrows, calls, row)
     # Sums of whole nanoseconds are exact in a double up to 104 days.
-    return MODULES.conform(nodes.with_columns(**{c: values.astype(np.int64) for c, values in columns.items()}))
+    columns = {c: np.bincount(row, values, minlength=rows.height).astype(np.int64) for c, values in sums.items()}
+    found = MODULES.conform(rows.with_columns(**columns))
+    if by != "class":
+        return found.drop("module_class")
+    costs = ("device_self_ns", "host_self_ns", "calls", "module_class")
+    return found.drop("path", "depth", "module_id").sort(costs, descending=[True, True, True, False])
 
 
-def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls) -> dict[str, Ints]:
-    """What adds up, a value per call."""
+def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls, row: Ints) -> dict[str, Ints]:
+    """What adds up, a value per call; totals are 0 for calls inside a call of the same row of the result."""
     tracks, starts, durations = (spans[c].to_numpy()[calls.rows] for c in ("track_id", "ts_ns", "dur_ns"))
+    first = outermost(tracks, starts, starts + durations, row)
     after = ends_of(tracks, starts, starts + durations, np.arange(calls.rows.size))
 
     def with_inner(own: Ints) -> Ints:
         before = np.concatenate(([0], np.cumsum(own)))
-        return before[after] - before[:-1]
+        inside: Ints = (before[after] - before[:-1]) * first
+        return inside
 
     sums = {
         "calls": np.ones_like(durations),
-        "host_total_ns": durations,
+        "host_total_ns": durations * first,
         "host_self_ns": own_lengths(starts, starts + durations, calls.above),
         "n_operators": _direct_operators(spans, calls),
     }

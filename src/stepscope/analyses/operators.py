@@ -8,10 +8,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses._nesting import ends_of
+from stepscope.analyses._nesting import ends_of, outermost
 from stepscope.analyses._record import Analysis
 from stepscope.errors import MissingTable, UnknownName
-from stepscope.intervals import enclosing, nearest, own_lengths
+from stepscope.intervals import nearest, own_lengths
+from stepscope.names import is_tensor_core, is_tensor_core_eligible, map_names
 from stepscope.schema import DEVICE_WORK, OPS, SPANS, STACKS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "OPERATORS", "operators"]
@@ -35,6 +36,9 @@ OPERATORS = Table(
         Column(
             "share_ratio", pl.Float64(), "its own part of all device work; without any, of operators' time", "ratio"
         ),
+        Column("tc_eligible", pl.Boolean(), "it computes products that matrix units (tensor cores) can do"),
+        Column("tc_self_ratio", pl.Float64(), "part of device_self_ns in kernels that use matrix units", "ratio"),
+        Column("tc_total_ratio", pl.Float64(), "the same of device_total_ns", "ratio"),
     ),
 )
 
@@ -53,8 +57,12 @@ def operators(
     and of those of operators that start while it is open on the same thread (total). Totals count a call inside a call
     of the same row once. Device columns are null where the trace holds no device work.
 
+    An operator is eligible for matrix units if its name says so or if it launched kernels that use them. Kernels tell
+    by their names: a ratio above 0 is reliable, 0 is not (Triton kernels do not tell, nor do those of many vendors).
+
     Units: ns; ratios 0..1.
-    Source: self and total as in torch.profiler's key_averages, with runtime calls taken as children.
+    Source: self and total as in torch.profiler's key_averages, with runtime calls taken as children. Eligible are the
+    operators that PyTorch's autocast runs in half precision, as in the TensorBoard profiler plugin, and later ones.
     Raises MissingTable if there is no operator, or if nothing recorded tells calls apart by shape or stack;
     UnknownName (by).
     """
@@ -65,18 +73,20 @@ def operators(
     if calls.size == 0:
         raise MissingTable("operators", needed_by="operators", hint="record the host side too: ProfilerActivity.CPU")
     found, group = _groups(spans["name"], ops, calls, by)
-    work = spans.select("dur_ns", "category", "op_id").filter(spans["category"].is_in(DEVICE_WORK))
+    work = spans.select("name", "dur_ns", "category", "op_id").filter(spans["category"].is_in(DEVICE_WORK))
     tracks, starts, durations = (spans[c].to_numpy()[calls] for c in ("track_id", "ts_ns", "dur_ns"))
-    outermost = _outermost(tracks, starts, starts + durations, group)
+    first = outermost(tracks, starts, starts + durations, group)
     sums = {
         "host_self_ns": _host_self(spans, is_operator),
-        "host_total_ns": durations * outermost,
+        "host_total_ns": durations * first,
         "host_ns": durations,
     }
     if not work.is_empty():
-        own, n_kernels = _device_self(work, spans.height, calls)
-        total = _device_total(tracks, starts, starts + durations, own, np.flatnonzero(outermost))
-        sums |= {"device_self_ns": own, "device_total_ns": total, "n_kernels": n_kernels}
+        own = _device_self(work, spans.height, calls)
+        after = ends_of(tracks, starts, starts + durations, np.flatnonzero(first))
+        sums |= own
+        sums["device_total_ns"] = _device_total(own["device_self_ns"], np.flatnonzero(first), after)
+        sums["tc_total_ns"] = _device_total(own["tc_self_ns"], np.flatnonzero(first), after)
     # Sums of whole nanoseconds are exact in a double up to 104 days.
     columns = {c: np.bincount(group, values, minlength=found.height).astype(np.int64) for c, values in sums.items()}
     found = found.with_columns(calls=np.bincount(group, minlength=found.height), **columns)
@@ -127,30 +137,21 @@ def _host_self(spans: pl.DataFrame, is_operator: NDArray[np.bool_]) -> Ints:
     return own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above])[is_operator[rows]]
 
 
-def _device_self(work: pl.DataFrame, n_spans: int, calls: Ints) -> tuple[Ints, Ints]:
-    """Summed duration of the device work, and number of the kernels, whose innermost operator each call is."""
+def _device_self(work: pl.DataFrame, n_spans: int, calls: Ints) -> dict[str, Ints]:
+    """Of the work whose innermost operator each call is: time, time on matrix units, number of kernels."""
     linked = work.filter(pl.col("op_id").is_not_null())
-    at = linked["op_id"].to_numpy()
-    own = np.bincount(at, linked["dur_ns"].to_numpy(), minlength=n_spans)[calls]
-    n_kernels = np.bincount(at, (linked["category"] == "kernel").to_numpy(), minlength=n_spans)[calls]
-    return own.astype(np.int64), n_kernels.astype(np.int64)
+    at, ns = linked["op_id"].to_numpy(), linked["dur_ns"].to_numpy()
+    is_kernel = (linked["category"] == "kernel").to_numpy()
+    on_units = is_kernel & map_names(linked["name"], is_tensor_core, pl.Boolean()).to_numpy()
+    weights = {"device_self_ns": ns, "n_kernels": is_kernel, "tc_self_ns": ns * on_units}
+    return {c: np.bincount(at, w, minlength=n_spans)[calls].astype(np.int64) for c, w in weights.items()}
 
 
-def _outermost(tracks: NDArray[np.uint32], starts: Ints, ends: Ints, group: Ints) -> NDArray[np.bool_]:
-    """Whether each call lies in no other call of its row of the result on its thread."""
-    lanes = group * (int(tracks.max()) + 1) + tracks
-    small = int(lanes.max()) < 1 << 16  # two-byte keys are sorted by counting
-    order = np.argsort(lanes.astype(np.uint16) if small else lanes, kind="stable")
-    out = np.empty(lanes.size, np.bool_)
-    out[order] = enclosing(starts[order], ends[order], lanes[order]) < 0
-    return out
-
-
-def _device_total(tracks: NDArray[np.uint32], starts: Ints, ends: Ints, own: Ints, wanted: Ints) -> Ints:
+def _device_total(own: Ints, wanted: Ints, after: Ints) -> Ints:
     """Device work of each wanted call and of those that start within it on its track; 0 for the others."""
     before = np.concatenate(([0], np.cumsum(own)))
     total = np.zeros(own.size, np.int64)
-    total[wanted] = before[ends_of(tracks, starts, ends, wanted)] - before[wanted]
+    total[wanted] = before[after] - before[wanted]
     return total
 
 
@@ -160,6 +161,15 @@ def _named(found: pl.DataFrame, stacks: pl.DataFrame, by: str, work_ns: int) -> 
     found = found.with_columns(
         share_ratio=pl.col(rank) / whole if whole else None, host_mean_ns=pl.col("host_ns") / pl.col("calls")
     )
+    eligible = map_names(found["name"], is_tensor_core_eligible, pl.Boolean())
+    if rank == "device_self_ns":
+        for part in ("self", "total"):
+            device = pl.col(f"device_{part}_ns")
+            found = found.with_columns(
+                pl.when(device > 0).then(pl.col(f"tc_{part}_ns") / device).alias(f"tc_{part}_ratio")
+            )
+        eligible |= found["tc_self_ns"] > 0
+    found = found.with_columns(tc_eligible=eligible)
     if by == "stack":
         text = stacks.select("stack_id", stack=pl.col("frames").list.join(";"))
         found = found.join(text, left_on="key", right_on="stack_id", how="left")

@@ -156,7 +156,7 @@ class Columns:
         cols["module"].extend([a.module_id for a in args])
 
     def _add_device(self, rows: NDArray[np.intp], args: list[Args]) -> None:
-        launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.grid or a.registers != ABSENT]
+        launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if _is_launched(a)]
         cols, dims = self.kernels, self.dims
         cols["row"].extend([r for r, _ in launched])
         cols["grid"].extend(dims.codes([bytes(a.grid) for _, a in launched]))
@@ -241,6 +241,11 @@ def _external(args: list[Args]) -> list[int]:
     if ABSENT in found:
         found = [a.external_id if a.external_id != ABSENT else a.external_id_old for a in args]
     return found
+
+
+def _is_launched(args: Args) -> bool:
+    """Whether the arguments say how a kernel was launched."""
+    return bool(args.grid) or args.registers != ABSENT or args.blocks_per_sm is not None or args.occupancy is not None
 
 
 def _decoded(raw: bytes) -> dict[str, Any]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Device types of torch.c10 (`Device Type` of memory events): 0 is the host, all others are the trace's accelerator.
 _HOST_TYPE = 0
+#: PrivateUse1: of the makers that use it, only Cambricon writes memory events of Kineto's.
+_MLU_TYPE = 20
 _XLA_PROCESS = re.compile(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d+)")
 _STREAM = re.compile(r"(?i)stream\s*#?(\d+)")
 
@@ -90,6 +92,8 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
     process = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_name"))}
     process_label = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_labels"))}
     kind_of_device = device_type(meta, columns.cats, columns.names)
+    if kind_of_device == "accelerator" and any((kind == _MLU_TYPE).any() for kind in columns.memory["type"].blocks):
+        kind_of_device = "mlu"
     rows: dict[tuple[Any, ...], int] = {}
     of_key = np.empty(len(columns.tracks), np.uint32)
     for key, i in columns.tracks.items():

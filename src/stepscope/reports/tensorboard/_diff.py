@@ -35,8 +35,10 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The first tree of one run. The children of node i are `children[first[i] : first[i + 1]]`; `anchor` is −1 for
-    nodes that are not matched, else a number of its kind and name that both sides share.
+    """The first tree of one run.
+
+    The children of node i are `children[first[i] : first[i + 1]]`. `anchor` numbers kind and name of nodes that are
+    matched, the same on both sides, −1 for all others.
     """
 
     forest: Forest
@@ -168,7 +170,7 @@ def _shown(side: _Side, nodes: list[Ints], below: list[list[int]]) -> list[dict[
 
 def _title(forest: Forest, nodes: Ints) -> str:
     if nodes.size == 1:
-        return forest.names[forest.name[nodes[0]]]
+        return forest.names[int(forest.name[nodes[0]])]
     return "CompositeNodes" if nodes.size else "Blank"
 
 

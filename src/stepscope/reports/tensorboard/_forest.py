@@ -272,8 +272,8 @@ def _claimed_lengths(events: Events, launches: Launches, forest: Forest) -> Time
     # Cambricon's calls nest (cnnl… around cn…): the inner ones count once, with the call around them.
     order = np.lexsort((-events.end[rows], events.ts[rows], forest.claim_node))
     end, node = events.end[rows][order], forest.claim_node[order]
-    starts = np.flatnonzero(np.diff(node, prepend=-1))
-    for lo, hi in zip(starts, np.append(starts[1:], node.size), strict=True):
-        reach = np.maximum.accumulate(end[lo:hi])
-        length[order[lo + 1 : hi][end[lo + 1 : hi] <= reach[:-1]]] = 0
+    # As ranks, so that one running maximum serves all nodes.
+    reach = np.searchsorted(np.sort(end), end) + node * (end.size + 1)
+    inner = order[1:][(node[1:] == node[:-1]) & (reach[1:] <= np.maximum.accumulate(reach)[:-1])]
+    length[inner] = 0
     return length

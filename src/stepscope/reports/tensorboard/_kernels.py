@@ -46,7 +46,7 @@ _OCCUPANCY = (
     "as kernel shape, kernel used resource, and the GPU compute capability.\n"
     "Est. Achieved Occupancy of a kernel, OCC_K = min(threads of the kernel / SM number / max threads per SM, "
     "theoretical occupancy of the kernel). "
-    "This \"Mean\" number is the weighted average of all calls' OCC_K of the kernel, "
+    'This "Mean" number is the weighted average of all calls\' OCC_K of the kernel, '
     "using each call's execution duration as weight. "
     "It shows fine-grained low-level GPU utilization."
 )
@@ -156,10 +156,10 @@ def kernel_op_table(events: Events, launches: Launches, forest: Forest) -> dict[
     starts = np.cumsum(calls) - calls
     group = np.repeat(np.arange(calls.size), calls)
     total = np.bincount(group, weights=length).astype(length.dtype)
-    weighted = {key: np.bincount(group, weights=facts[key].fill_null(0).to_numpy()[order] * length) for _, key in measured}
+    weighted = [np.bincount(group, weights=facts[key].fill_null(0).to_numpy()[order] * length) for _, key in measured]
     numbers = (total, np.maximum.reduceat(length, starts), np.minimum.reduceat(length, starts))
     cells = list(zip(calls.tolist(), *(values.tolist() for values in numbers), strict=True))
-    means = [(values / np.where(total > 0, total, 1)).tolist() for values in weighted.values()]
+    means = [(values / np.where(total > 0, total, 1)).tolist() for values in weighted]
     found = []
     for i in np.argsort(-total, kind="stable").tolist():
         name, op, *properties = keys[i]
@@ -170,7 +170,7 @@ def kernel_op_table(events: Events, launches: Launches, forest: Forest) -> dict[
         if not dialect.is_mlu:
             row.append("Yes" if is_eligible(operator) else "No")
         row += [n, summed, round(summed / n), longest, shortest]
-        found.append(row + [round(values[i], 2) for values in means])
+        found.append(row + [round(values[i], 2) if summed else 0 for values in means])
     return _framed(columns, found)
 
 

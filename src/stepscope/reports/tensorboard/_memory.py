@@ -32,8 +32,10 @@ _COLUMNS = (
     ("Allocation Size (KB)", "The allocation size including all children operators."),
     (
         "Self Allocation Size (KB)",
-        "The allocation size belonging to the operator itself.\n"
-        "It will sum up all allocation bytes without considering the memory free.",
+        (
+            "The allocation size belonging to the operator itself.\n"
+            "It will sum up all allocation bytes without considering the memory free."
+        ),
     ),
 )
 
@@ -43,7 +45,8 @@ class Records:
     """Allocations and frees by time. `ts` is in µs of the recorder's clock, `first_ts` that of the trace's first event.
 
     `device` indexes `devices`, the names of devices. `node` is the innermost node of the forest open then on the
-    record's thread, −1 if none. A record without an address is not part of curves and events.
+    record's thread, −1 if none; `in_op` says whether that is an operator. A record without an address is not part of
+    curves and events.
     """
 
     ts: Times
@@ -51,6 +54,7 @@ class Records:
     devices: list[str]
     bytes: Ints
     node: Ints
+    in_op: Bools
     address: NDArray[np.uint64]
     has_address: Bools
     first_ts: float
@@ -69,13 +73,15 @@ def read_records(events: Events, forest: Forest) -> Records:
     }
     ids = table["device_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     used = np.unique(ids)
+    node = _innermost(forest, _threads(events, table["track_id"]), ts)
     starts = [a[0].item() for a in (ts, events.ts[events.order]) if a.size]
     return Records(
         ts=ts,
         device=np.searchsorted(used, ids),
         devices=[known.get(i, events.dialect.noun) for i in used.tolist()],
         bytes=table["bytes"].to_numpy(),
-        node=_innermost(forest, _threads(events, table["track_id"]), ts),
+        node=node,
+        in_op=np.append(forest.is_op, [False])[node],
         address=table["address"].fill_null(0).to_numpy(),
         has_address=table["address"].is_not_null().to_numpy(),
         first_ts=min(starts, default=0),
@@ -86,18 +92,19 @@ def _threads(events: Events, track_id: pl.Series) -> Ints:
     """Threads of tracks, as the spans' are numbered: by recorded id alone."""
     number = {thread: i for i, thread in enumerate(events.threads)}
     tracks = events.trace.tracks
-    place = np.full(int(tracks["track_id"].max() or 0) + 1, -1, np.int64)  # type: ignore[arg-type]
+    place = np.full(tracks["track_id"].to_numpy().max(initial=0) + 1, -1, np.int64)
     place[tracks["track_id"].to_numpy()] = [
         number[tid if tid is not None else label or ""] for tid, label in tracks.select("tid", "label").iter_rows()
     ]
-    return place[track_id.to_numpy()]
+    threads: Ints = place[track_id.to_numpy()]
+    return threads
 
 
 def _innermost(forest: Forest, thread: Ints, ts: Times) -> Ints:
     """For each point the innermost node of its thread's tree that is open (start <= ts < end), −1 if none is."""
     found = np.full(ts.size, -1, np.int64)
     roots = np.flatnonzero(forest.role == ROOT)
-    for low, high in zip(roots.tolist(), [*roots[1:].tolist(), forest.row.size], strict=True):
+    for low, high in zip(roots.tolist(), np.append(roots, forest.row.size)[1:].tolist(), strict=True):
         points = np.flatnonzero(thread == forest.thread[low])
         found[points] = np.searchsorted(forest.start[low:high], ts[points], side="right") - 1 + low
         found[points[ts[points] < forest.start[low]]] = -1
@@ -114,13 +121,13 @@ def memory_stats(
 ) -> dict[str, Any]:
     """What each operator allocated and freed per device, in KB, of records from start to end, both included.
 
-    Operators inside one during which no record falls are not counted as calls. Those that changed nothing are not shown.
+    Operators inside one during which no record falls are not counted as calls. Those that changed nothing are not
+    shown.
     """
     low, high = (-np.inf if start_us is None else start_us), (np.inf if end_us is None else end_us)
     last = _order.last_descendant(forest.parent)
     op_calls = _calls(forest, records, last, low, high)
-    own = np.flatnonzero((records.node >= 0) & (records.ts >= low) & (records.ts <= high))
-    own = own[forest.is_op[records.node[own]]]
+    own = np.flatnonzero(records.in_op & (records.ts >= low) & (records.ts <= high))
     rows = {}
     for device in _devices(records, own):
         some = own[records.device[own] == device]
@@ -171,9 +178,7 @@ def _rows(forest: Forest, records: Records, some: Ints, last: Ints, op_calls: In
     for weights in (size, taken > 0, taken):
         own = np.bincount(node, weights=weights, minlength=forest.row.size).astype(np.int64)
         for values in (_order.below(own, last), own):
-            per_name = np.bincount(
-                forest.name[forest.is_op], weights=values[forest.is_op], minlength=len(forest.names)
-            )
+            per_name = np.bincount(forest.name[forest.is_op], weights=values[forest.is_op], minlength=len(forest.names))
             sums.append(per_name.astype(np.int64))
     some_change = np.flatnonzero(np.any(sums, axis=0))
     rows = []

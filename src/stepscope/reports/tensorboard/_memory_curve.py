@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,9 +43,9 @@ def memory_curve(events: Events, records: Records) -> dict[str, Any]:
     than 10,240 points are thinned to that number.
     """
     table = events.trace.table("allocations")
-    held, reserved = table["total_allocated_bytes"], table["total_reserved_bytes"]
-    usable = np.flatnonzero(records.has_address & (held.is_not_null() & reserved.is_not_null()).to_numpy())
-    held, reserved = (column.fill_null(0).to_numpy() for column in (held, reserved))
+    totals = [table["total_allocated_bytes"], table["total_reserved_bytes"]]
+    usable = np.flatnonzero(records.has_address & (totals[0].is_not_null() & totals[1].is_not_null()).to_numpy())
+    held, reserved = (column.fill_null(0).to_numpy() for column in totals)
     rows, peaks = {}, {}
     for device in _by_appearance(records.device[usable]):
         some = usable[records.device[usable] == device]
@@ -108,7 +109,7 @@ def memory_events(
     """
     known = np.flatnonzero(records.has_address)
     taking = records.bytes > 0
-    op = np.where(taking & (records.node >= 0) & forest.is_op[records.node], records.node, -1)
+    op = np.where(taking & records.in_op, records.node, -1)
     blocks = _blocks(records, known, taking)
     op[blocks.freed] = op[blocks.taken]  # also of blocks that the window cuts off from their allocation
     if start_us is not None or end_us is not None:
@@ -117,16 +118,19 @@ def memory_events(
     taken, freed, held, lost = blocks.taken, blocks.freed, blocks.held, blocks.lost
     since = _MS * (records.ts - records.first_ts)
     row = np.concatenate((taken, held, lost))
-    columns = (
+    cells = (
         _labels(forest, op[row]),
         _sizes(np.concatenate((-records.bytes[freed], records.bytes[held], -records.bytes[lost]))),
         [*_shown(since[taken]), *_shown(since[held]), *[None] * lost.size],
         [*_shown(since[freed]), *[None] * held.size, *_shown(since[lost])],
         [*_shown(_MS * (records.ts[freed] - records.ts[taken])), *[None] * (held.size + lost.size)],
     )
-    rows: dict[str, list[list[Any]]] = {records.devices[d]: [] for d in _by_appearance(records.device[row])}
-    for i, cells in zip(records.device[row].tolist(), zip(*columns, strict=True), strict=True):
-        rows[records.devices[i]].append(list(cells))
+    device = records.device[row]
+    every = list(map(list, zip(*cells, strict=True)))
+    rows = {
+        records.devices[i]: every if (device == i).all() else list(compress(every, (device == i).tolist()))
+        for i in _by_appearance(device)
+    }
     column_names = [{"name": "Operator", "type": "string", "tooltip": ""}]
     column_names += [{"name": name, "type": "number", "tooltip": ""} for name in _EVENT_COLUMNS]
     metadata = {"title": "Memory Events", "default_device": default_device(events, rows)}
@@ -171,14 +175,16 @@ def _blocks(records: Records, rows: Ints, taking: Bools) -> _Blocks:
 
 def _labels(forest: Forest, node: Ints) -> list[str]:
     """Operators' names. `aten::empty…` allocates for others: its caller comes first."""
-    found, which = np.unique(node, return_inverse=True)
+    used = np.flatnonzero(np.bincount(node + 1, minlength=1))
+    place = np.zeros(used.max(initial=0) + 1, np.int64)
+    place[used] = np.arange(used.size)
     texts = []
-    for i in found.tolist():
+    for i in (used - 1).tolist():
         name = forest.names[forest.name[i]] if i >= 0 else ""
         if name.startswith("aten::empty") and (caller := forest.names[forest.name[forest.parent[i]]]):
             name = f"{caller} ({name})"
         texts.append(name or "<unknown>")
-    return [texts[i] for i in which.tolist()]
+    return [texts[i] for i in place[node + 1].tolist()]
 
 
 def _sizes(sizes: Ints) -> list[float]:

@@ -10,6 +10,7 @@ import polars as pl
 
 from stepscope import intervals
 from stepscope.reports.tensorboard import _order
+from stepscope.reports.tensorboard._backward import looked_up
 from stepscope.reports.tensorboard._events import FRAME, MODULE, NONE, PL_MODULE
 from stepscope.reports.tensorboard._forest import BACKWARD
 
@@ -98,9 +99,9 @@ def _by_ids(events: Events, ids: _Ids) -> _Hierarchy:
     latest = np.empty(first.size, np.int64)
     latest[number] = rows
     known, place = np.unique(ids.call[latest], return_index=True)
-    parent = _without_cycles(_looked_up(known, place, ids.around[latest]))
+    parent = _without_cycles(looked_up(known, place, ids.around[latest]))
     is_leaf = np.ones(first.size + 1, bool)
-    is_leaf[_looked_up(known, place, ids.around[rows])] = False
+    is_leaf[looked_up(known, place, ids.around[rows])] = False
     is_module = events.kind[latest] == MODULE
     nearest = intervals.nearest(parent, is_module)
     modules = np.flatnonzero(is_module)
@@ -123,12 +124,6 @@ def _by_ids(events: Events, ids: _Ids) -> _Hierarchy:
     names = [events.names[i] for i in events.name[span].tolist()]
     above = [int(i) for i in up[order]]
     return _distinct(order.tolist(), names, ids.module[span].tolist(), above)
-
-
-def _looked_up(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """The value of each wanted key, −1 for unknown ones. Keys ascend."""
-    at = np.minimum(np.searchsorted(keys, wanted), max(keys.size - 1, 0))
-    return np.where(keys[at] == wanted, values[at], -1) if keys.size else np.full(wanted.size, -1, np.int64)
 
 
 def _without_cycles(parent: Ints) -> Ints:
@@ -165,7 +160,7 @@ def _by_dotted_names(events: Events) -> _Hierarchy:
     _, first = _order.first_in_groups(events.name[rows].astype(np.int64))
     below: dict[str, list[int]] = {_lightning_name(events.names[i]): [] for i in events.name[rows[first]].tolist()}
     modules: list[tuple[str, int, tuple[int, ...]]] = []
-    roots = []
+    roots: list[int] = []
     for name in sorted(below, key=lambda n: -n.count(".")):  # children first, among them by first call
         outer, dot, _ = name.rpartition(".")
         siblings = below[outer] if dot and outer in below else roots
@@ -195,8 +190,9 @@ def _figures(forest: Forest, costs: Costs, ids: Ints | None) -> dict[tuple[str, 
     for total, value in zip(sums, values, strict=True):
         np.add.at(total, number, value)
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    for name_code, key, *row in zip(name[first].tolist(), ident[first].tolist(), *(s.tolist() for s in sums), strict=True):
-        text = forest.names[name_code] if ids is not None else _lightning_name(forest.names[name_code])
+    columns = (name[first].tolist(), ident[first].tolist(), *(total.tolist() for total in sums))
+    for code, key, *row in zip(*columns, strict=True):
+        text = forest.names[code] if ids is not None else _lightning_name(forest.names[code])
         known = found.get((text, key), dict.fromkeys(_FIGURES, 0))  # classes of one path may differ
         found[text, key] = {k: known[k] + v for k, v in zip(_FIGURES, row, strict=True)}
     return found

@@ -74,7 +74,8 @@ class Overlap:
 def find_roles(events: Events) -> dict[str, Ranges]:
     """When each role's work ran, whatever else ran then; merged. Units: µs.
 
-    A kernel with the external id of a collective's host operator is communication, on MLU so is a copy.
+    A kernel with the external id of a collective's host operator is communication, on MLU so is a copy. As in the
+    plugin, to have no id is an id.
     """
     host = events.rows(OPERATOR, PYTHON, ANNOTATION)
     collective, loading = events.where(is_collective, host), events.where(is_data_loading, host)

@@ -52,9 +52,8 @@ class Basis:
 
 def basis_of(trace: Trace) -> Basis:
     """Events, launches, trees and steps of a trace. Raises MissingTable if it holds nothing that the plugin knows."""
-    trace.require("spans", needed_by="tensorboard")
     events = read_events(trace)
-    if not events.order.size:
+    if not events.order.size and trace.table("allocations").is_empty():
         hint = "it reads the categories of PyTorch's profiler: cpu_op, cuda_runtime, kernel …"
         raise MissingTable("events that the TensorBoard plugin knows", needed_by="tensorboard", hint=hint)
     launches = find_launches(events)
