@@ -47,6 +47,7 @@ def test_time_is_split_into_own_and_total_on_host_and_device() -> None:
     assert row(got, "aten::addmm") == {
         "name": "aten::addmm", "calls": 1, "device_self_ns": 500, "device_total_ns": 500, "n_kernels": 1,
         "host_self_ns": 45, "host_total_ns": 60, "host_mean_ns": 60.0, "share_ratio": 500 / 550,
+        "tc_eligible": True, "tc_self_ratio": 0.0, "tc_total_ratio": 0.0,
     }  # fmt: skip
     linear = row(got, "aten::linear")
     assert (linear["calls"], linear["device_self_ns"], linear["device_total_ns"]) == (2, 30, 530)

@@ -34,6 +34,7 @@ _MODULES = {
     "sequences": "stepscope.analyses.sequences",
     "user-ranges": "stepscope.analyses.user_ranges",
     "counters": "stepscope.analyses.counters",
+    "recommendations": "stepscope.analyses.recommendations",
 }
 
 

@@ -31,8 +31,8 @@ KERNEL_SUMMARY = Table(
     (
         Column("name", Name, "kernel", key=True),
         Column("stream", pl.Int64(), "stream it ran on (by stream)", key=True),
-        *(Column(c, pl.Int32(), "blocks of a launch (by launch)", key=True) for c in GRID),
-        *(Column(c, pl.Int32(), "threads of a block (by launch)", key=True) for c in BLOCK),
+        Column("grid", pl.String(), "blocks of a launch, as in 104x1x1 (by launch)", key=True),
+        Column("block", pl.String(), "threads of a block, as in 128x1x1 (by launch)", key=True),
         Column("op", Name, "operator that launched it; by name and stream: the one that did so most often", key=True),
         Column("kernel_class", Name, "what it does, from its name: gemm, attention, norm, collective, …"),
         Column("communication", pl.Boolean(), "it talks to other ranks"),
@@ -50,6 +50,8 @@ KERNEL_SUMMARY = Table(
         Column("est_occupancy_ratio", pl.Float64(), "mean estimated occupancy, weighted by duration", "ratio"),
         Column("registers", pl.Int32(), "registers per thread; tells launches apart (by launch)"),
         Column("shared_bytes", pl.Int32(), "shared memory per block; tells launches apart (by launch)", "bytes"),
+        *(Column(c, pl.Int32(), "the same as in `grid`, as a number (by launch)") for c in GRID),
+        *(Column(c, pl.Int32(), "the same as in `block`, as a number (by launch)") for c in BLOCK),
     ),
 )
 
@@ -100,6 +102,8 @@ def kernels(
         blocks_per_sm=_weighted("blocks_per_sm"),
         est_occupancy_ratio=_weighted("est_occupancy_ratio"),
     )
+    if by == "launch":
+        result = result.with_columns(grid=pl.format("{}x{}x{}", *GRID), block=pl.format("{}x{}x{}", *BLOCK))
     if "op" not in KEYS[by]:
         result = result.join(_main_op(work, KEYS[by]), on=KEYS[by], how="left", nulls_equal=True)
     named = result["kernel_class"]

@@ -18,7 +18,10 @@ from stepscope.intervals import Intervals, covered, union
 from stepscope.names import is_communication, map_names
 from stepscope.schema import DEVICE_WORK, SPANS, STEPS, TRACKS, Column, Table
 
-__all__ = ["ANALYSIS", "PARTS", "STEP_BREAKDOWN", "divided", "host_parts", "step_breakdown"]
+__all__ = [
+    "ANALYSIS", "PARTS", "STEP_BREAKDOWN", "broken_down", "device_parts", "divided", "host_parts", "step_breakdown",
+    "work_of",
+]  # fmt: skip
 
 Ints = NDArray[np.int64]
 
@@ -80,20 +83,33 @@ def step_breakdown(
     """
     if by not in ("step", "part"):
         raise UnknownName("grouping of step-breakdown", by, ("step", "part"))
-    work = spans.filter(spans["category"].is_in(DEVICE_WORK)).with_columns(end_ns="ts_ns", sort=0)
-    if not work.is_empty():
-        work = device_work(spans, tracks, needed_by="step-breakdown", communication=communication)
-    device = _device_parts(work)
-    host = host_parts(spans)
+    work = work_of(spans, tracks, communication)
+    windows = windows_of(spans, tracks, steps, work)
+    parts = broken_down(spans, work, windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy())
+    sums = {f"{part}_ns": ns for part, ns in parts.items()}
+    rows = windows.with_columns(total_ns=pl.col("end_ns") - pl.col("ts_ns"), **sums)
+    return _average(rows) if by == "part" else _each(rows)
+
+
+def work_of(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str = "library") -> pl.DataFrame:
+    """What `device_work` returns; without device work nothing, but with the columns that step-breakdown needs."""
+    work = spans.filter(spans["category"].is_in(DEVICE_WORK))
+    if work.is_empty():
+        return work.with_columns(end_ns="ts_ns", sort=0)
+    return device_work(spans, tracks, needed_by="step-breakdown", communication=communication)
+
+
+def broken_down(spans: pl.DataFrame, work: pl.DataFrame, lows: Ints, highs: Ints) -> dict[str, Ints]:
+    """How each window [low, high) divides into PARTS, which add up to it. `work` is what `work_of` returns.
+
+    Units: ns. Raises MissingTable (neither host nor device work).
+    """
+    device, host = device_parts(work), host_parts(spans)
     if work.is_empty() and not any(starts.size for starts, _ in host.values()):
         hint = "record the host side too: ProfilerActivity.CPU"
         raise MissingTable("host or device work", needed_by="step-breakdown", hint=hint)
-    windows = windows_of(spans, tracks, steps, work)
-    lows, highs = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
     device["communication"] = joined(device["communication"], host.pop("communication"))
-    parts = divided([*device.items(), *host.items()], lows, highs)
-    rows = windows.with_columns(total_ns=highs - lows, **{f"{part}_ns": ns for part, ns in parts.items()})
-    return _average(rows) if by == "part" else _each(rows)
+    return divided([*device.items(), *host.items()], lows, highs)
 
 
 def _each(rows: pl.DataFrame) -> pl.DataFrame:
@@ -147,7 +163,7 @@ def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
     }
 
 
-def _device_parts(work: pl.DataFrame) -> dict[str, Intervals]:
+def device_parts(work: pl.DataFrame) -> dict[str, Intervals]:
     """When the devices are in each of their parts, of what `device_work` returns, as disjoint sets that may overlap."""
     recorded = pl.col("category").cast(pl.String)
     part = pl.when(pl.col("sort") == COMMUNICATION).then(pl.lit("communication")).otherwise(recorded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -126,7 +127,7 @@ def memory_events(
         [*_shown(_MS * (records.ts[freed] - records.ts[taken])), *[None] * (held.size + lost.size)],
     )
     device = records.device[row]
-    every = list(map(list, zip(*cells, strict=True)))
+    every = _as_rows(cells)
     rows = {
         records.devices[i]: every if (device == i).all() else list(compress(every, (device == i).tolist()))
         for i in _by_appearance(device)
@@ -135,6 +136,17 @@ def memory_events(
     column_names += [{"name": name, "type": "number", "tooltip": ""} for name in _EVENT_COLUMNS]
     metadata = {"title": "Memory Events", "default_device": default_device(events, rows)}
     return {"metadata": metadata, "columns": column_names, "rows": rows}
+
+
+def _as_rows(cells: tuple[list[Any], ...]) -> list[list[Any]]:
+    """Columns turned into rows."""
+    had_gc = gc.isenabled()
+    gc.disable()  # rows hold no cycles; a million of them would have it look through everything over and over
+    try:
+        return list(map(list, zip(*cells, strict=True)))
+    finally:
+        if had_gc:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)

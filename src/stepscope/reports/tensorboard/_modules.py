@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
 from stepscope import intervals
 from stepscope.reports.tensorboard import _order
@@ -48,14 +47,16 @@ def module_view(events: Events, forest: Forest, costs: Costs) -> tuple[str, dict
     `forest` and `costs` are those after backward operators have been hung below modules. Times in µs. A module that
     was called in several trees (as when it has two parents) shows the same sums in each.
     """
+    if not (events.kind == (PL_MODULE if events.lightning else MODULE)).any():
+        return None
     if events.lightning:
-        title, hierarchy, module_ids = "Lightning", _by_dotted_names(events), None
+        title, hierarchy, ids = "Lightning", _by_dotted_names(events), None
     else:
         ids = _Ids.of(events)
-        title, hierarchy, module_ids = "Module", _by_ids(events, ids), ids.module
+        title, hierarchy = "Module", _by_ids(events, ids)
     if not hierarchy.roots:
         return None
-    figures = _figures(forest, costs, module_ids)
+    figures = _figures(forest, costs, ids)
     # Modules without a node in the trees (it overlapped another) make the plugin fail; they show zeros here.
     nothing = dict.fromkeys(_FIGURES, 0)
     rows: list[dict[str, Any]] = []
@@ -74,35 +75,36 @@ def module_view(events: Events, forest: Forest, costs: Costs) -> tuple[str, dict
 
 @dataclass(frozen=True, slots=True)
 class _Ids:
-    """Of each span the recorder's Python ids: of the call, of the one around it, of the module. NONE: not recorded."""
+    """The recorder's ids of Python calls; `at` is the place of each span in the columns, whose last value is NONE."""
 
+    at: Ints
     call: Ints
     around: Ints
     module: Ints
 
     @classmethod
     def of(cls, events: Events) -> _Ids:
-        """The ids of all spans."""
+        """The ids of a trace."""
         frames = events.trace.frames
-        rows = frames["span_id"].to_numpy()
-        columns = [np.full(events.kind.size, NONE, np.int64) for _ in range(3)]
-        for column, key in zip(columns, ("python_id", "python_parent_id", "module_id"), strict=True):
-            column[rows] = frames[key].fill_null(pl.lit(NONE)).to_numpy()
-        return cls(*columns)
+        at = np.full(events.kind.size, frames.height, np.int64)
+        at[frames["span_id"].to_numpy()] = np.arange(frames.height)
+        keys = ("python_id", "python_parent_id", "module_id")
+        return cls(at, *(np.append(frames[key].fill_null(NONE).to_numpy(), NONE) for key in keys))
 
 
 def _by_ids(events: Events, ids: _Ids) -> _Hierarchy:
     """Modules by the ids of Python calls: below a module are those whose nearest module around them it is."""
     rows = events.rows(FRAME, MODULE)
     # Of calls with one id the last counts, in the place of the first.
-    number, first = _order.first_in_groups(ids.call[rows])
+    call, around = ids.call[ids.at[rows]], ids.around[ids.at[rows]]
+    number, first = _order.first_in_groups(call)
     latest = np.empty(first.size, np.int64)
-    latest[number] = rows
-    known, place = np.unique(ids.call[latest], return_index=True)
-    parent = _without_cycles(looked_up(known, place, ids.around[latest]))
+    latest[number] = np.arange(rows.size)
+    known, place = np.unique(call[first], return_index=True)
+    parent = _without_cycles(looked_up(known, place, around[latest]))
     is_leaf = np.ones(first.size + 1, bool)
-    is_leaf[looked_up(known, place, ids.around[rows])] = False
-    is_module = events.kind[latest] == MODULE
+    is_leaf[looked_up(known, place, around)] = False
+    is_module = events.kind[rows[latest]] == MODULE
     nearest = intervals.nearest(parent, is_module)
     modules = np.flatnonzero(is_module)
     index = np.full(first.size + 1, -1, np.int64)
@@ -120,10 +122,10 @@ def _by_ids(events: Events, ids: _Ids) -> _Hierarchy:
         np.minimum.at(turn, up[inner], turn[inner])
     order = np.lexsort((turn, -depth))
     order = order[turn[order] < first.size]  # all but those that a later call with the same id has cut off
-    span = latest[modules[order]]
+    span = rows[latest[modules[order]]]
     names = [events.names[i] for i in events.name[span].tolist()]
     above = [int(i) for i in up[order]]
-    return _distinct(order.tolist(), names, ids.module[span].tolist(), above)
+    return _distinct(order.tolist(), names, ids.module[ids.at[span]].tolist(), above)
 
 
 def _without_cycles(parent: Ints) -> Ints:
@@ -174,12 +176,12 @@ def _lightning_name(name: str) -> str:
     return name.partition(": ")[2] or name
 
 
-def _figures(forest: Forest, costs: Costs, ids: Ints | None) -> dict[tuple[str, int], dict[str, Any]]:
+def _figures(forest: Forest, costs: Costs, ids: _Ids | None) -> dict[tuple[str, int], dict[str, Any]]:
     """Sums over the nodes of each module (name and id), but for those that ran within a backward operator."""
     node = np.flatnonzero(forest.kind == (MODULE if ids is not None else PL_MODULE))
     node = node[intervals.nearest(forest.parent, forest.role == BACKWARD)[node] < 0]
     name = forest.name[node]
-    ident = ids[forest.row[node]] if ids is not None else np.zeros(node.size, np.int64)
+    ident = ids.module[ids.at[forest.row[node]]] if ids is not None else np.zeros(node.size, np.int64)
     number, _ = _order.first_in_groups(ident)
     number, first = _order.first_in_groups(name * max(node.size, 1) + number)
     operators = np.bincount(forest.parent[forest.is_op], minlength=forest.row.size)
