@@ -371,6 +371,14 @@ def test_a_world_size_that_is_none_is_unknown(world):
     assert read([op("a", 0, 1)], distributedInfo={"rank": 0, "world_size": world}).meta.world_size is None
 
 
+def test_what_the_machine_and_the_job_are_is_kept_as_text():
+    trace = read([op("a", 0.5, 1)], deviceProperties=[{"id": 0}], distributedInfo={"rank": 1})
+    assert trace.meta.facts["deviceProperties"] == '[{"id": 0}]'
+    assert trace.meta.facts["distributedInfo"] == '{"rank": 1}'
+    assert trace.meta.facts["times"] == "decimal"
+    assert trace.meta.origin_recorded_ns == 500
+
+
 def test_facts_are_the_scalars_among_the_metadata():
     trace = read([op("a", 0, 1)], displayTimeUnit="ms", cupti_version=18, flag=True, nothing=None, list=[1])
     assert trace.meta.facts == {"displayTimeUnit": "ms", "cupti_version": "18"}

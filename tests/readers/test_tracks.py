@@ -158,3 +158,10 @@ def test_xla_operations_are_work_only_where_there_are_no_streams():
     assert column(read(lanes + spans).spans, "category") == ["kernel", "device_range"]
     streams = [label("thread_name", "Stream #2(Compute)", pid=3, tid=2)]
     assert column(read(lanes + streams + spans).spans, "category") == ["device_range", "kernel"]
+
+
+def test_memory_of_a_private_device_is_an_mlus_where_nothing_else_says_what_it_is():
+    args = {"Device Type": 20, "Device Id": 0, "Bytes": 8}
+    event = {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 1, "args": args}
+    assert column(read([event]).devices, "type") == ["cpu", "mlu"]
+    assert column(read([event, call("cudaLaunchKernel", 2, 1, 1)]).devices, "type") == ["cpu", "cuda"]

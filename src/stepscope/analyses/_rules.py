@@ -113,7 +113,7 @@ def _tensor_cores_unused(facts: Facts) -> Advice | None:
         return None
     how = "autocast to bfloat16, or allow TF32" if facts.capability >= 8 else "autocast to float16"
     text = "Tensor cores are not used, but {} of kernel time is in operators that could use them: " + how
-    return _above(facts.eligible, 0.0, text)
+    return _above(facts.eligible, 0.05, text)
 
 
 def _memory_full(facts: Facts) -> Advice | None:
@@ -151,12 +151,12 @@ def _sync_waits(facts: Facts) -> Advice | None:
     return _above(facts.sync, 0.05, text)
 
 
-#: The rules of the TensorBoard profiler plugin with its thresholds, in its order; then those that it does not have.
+#: The rules of the TensorBoard profiler plugin in its order, then those that it does not have.
 RULES = (
-    Rule("data_loading", TENSORBOARD, "show steps", _data_loading),
+    Rule("data_loading", TENSORBOARD, "show step-breakdown", _data_loading),
     Rule("data_parallel", TENSORBOARD, "show operators", _data_parallel),
     Rule("slow_backend", TENSORBOARD, "show user-ranges", _slow_backend),
-    Rule("communication", TENSORBOARD, "show overlap --by name", _communication),
+    Rule("communication", TENSORBOARD, "show step-breakdown", _communication),
     Rule("device_underused", TENSORBOARD, "show idle", _device_underused),
     Rule("tensor_cores_unused", TENSORBOARD, "show operators", _tensor_cores_unused),
     Rule("memory_full", TENSORBOARD, "show memory --by operator", _memory_full),

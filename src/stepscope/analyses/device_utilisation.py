@@ -124,8 +124,8 @@ def utilisation_of(
     for (rank, device_id), mine in groups_of(named, ("rank", "device_id")):
         measures = _measures(mine, lows, highs, names_tell=device_id in telling)
         keys = (pl.lit(rank, pl.Int32).alias("rank"), pl.lit(device_id, pl.UInt32).alias("device_id"))
-        parts.append(windows.with_columns(*keys, **measures))
-    return pl.concat(parts)
+        parts.append(DEVICE_UTILISATION.conform(windows.with_columns(*keys, **measures)))
+    return pl.concat(parts).drop("device")
 
 
 def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: bool) -> dict[str, pl.Series]:

@@ -57,7 +57,9 @@ def recommendations(
     transfers: pl.DataFrame,
     allocations: pl.DataFrame,
 ) -> pl.DataFrame:
-    """A row per rule that has something to say, those of the plugin first; no rows if none has. Measures:
+    """A row per rule that has something to say, those of the plugin first; no rows if none has.
+
+    What the rules measure:
 
     - `data_loading`, `communication`: these parts of `step-breakdown`, as part of all steps
     - `data_parallel`: DataParallel on more than one device; `slow_backend`: DistributedDataParallel that does not
@@ -73,8 +75,8 @@ def recommendations(
     `launches` is the trace's table `kernels`.
 
     Units: ratios 0..1.
-    Source: the recommendations of the TensorBoard profiler plugin, with its thresholds; the measures are those of our
-    own analyses, where steps are cut and communication is known by other means.
+    Source: the recommendations of the TensorBoard profiler plugin, with its thresholds, except that it tells of unused
+    tensor cores at any share; the measures are our own, where steps are cut and communication is known differently.
     Raises MissingTable (neither host nor device work).
     """
     work = work_of(spans, tracks)
@@ -131,21 +133,20 @@ def memory_held(allocations: pl.DataFrame, steps: pl.DataFrame, devices: pl.Data
 def with_kernels(
     facts: Facts, spans: pl.DataFrame, used: pl.DataFrame, kernels: pl.DataFrame, devices: pl.DataFrame
 ) -> Facts:
-    """The facts with those of kernels: `used` is a row per device of `utilisation_of`, `kernels` are those of the work."""
+    """The facts with those of kernels, rows of `device_work`; `used` is what `utilisation_of` says of one window."""
     labelled = label_devices(used, devices).with_columns(pl.coalesce("device", pl.lit("the device")))
     busy = dict(labelled.select("device", "busy_ratio").drop_nulls().iter_rows())
     capability = devices["compute_capability"].filter(devices["type"] == "cuda").drop_nulls().str.extract(r"^(\d+)\.")
     lowest = capability.cast(pl.Int32).min()
     on_units = used["tensor_core_ratio"].max()
-    whole = kernels["dur_ns"].sum()
-    ops = of_spans(spans, kernels["op_id"], "name")
-    in_eligible = kernels["dur_ns"].filter(map_names(ops, is_tensor_core_eligible, pl.Boolean()).fill_null(value=False))
+    eligible = map_names(of_spans(spans, kernels["op_id"], "name"), is_tensor_core_eligible, pl.Boolean())
+    ns, whole = int(kernels["dur_ns"].filter(eligible.fill_null(value=False)).sum()), int(kernels["dur_ns"].sum())
     return replace(
         facts,
         busy=busy,
         on_units=on_units if isinstance(on_units, float) else None,
         capability=lowest if isinstance(lowest, int) else None,
-        eligible=int(in_eligible.sum()) / whole if whole else None,
+        eligible=ns / whole if whole else None,
     )
 
 
@@ -162,8 +163,9 @@ def _with_waits(
         sums[cause] = int(covered((mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy()), *inside).sum()) / whole
     calls = work.drop_nulls("launch_id").group_by("launch_id").agg(pl.col("dur_ns").sum())
     short = calls["dur_ns"] < of_spans(spans, calls["launch_id"], "dur_ns")
+    n_short = int(short.sum())
     return replace(
-        facts, late=sums["host_late"], sync=sums["sync"], short=short.sum() / short.len() if short.len() else None
+        facts, late=sums["host_late"], sync=sums["sync"], short=n_short / short.len() if short.len() else None
     )
 
 

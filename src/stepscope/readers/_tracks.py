@@ -13,7 +13,7 @@ from stepscope.readers._column import number_in
 from stepscope.schema import DEVICES, TRACKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -51,8 +51,16 @@ def _int32(value: object) -> int | None:
     return number if number is not None and abs(number) < 2**31 else None
 
 
-def device_type(meta: Mapping[str, Any], cats: Iterable[str | None], names: Iterable[str | None]) -> str:
-    """Kind of accelerator, by the recorder's own words: metadata keys, categories, product and API names."""
+def device_type(
+    meta: Mapping[str, Any],
+    cats: Iterable[str | None],
+    names: Iterable[str | None],
+    memory_types: Collection[int] = (),
+) -> str:
+    """Kind of accelerator, by the recorder's own words: metadata keys, categories, product and API names.
+
+    Where these say nothing, the device types (torch.c10's) of memory events may.
+    """
     keys = " ".join(meta).lower()
     products = " ".join(str(p.get("name", "")) for p in _properties(meta)).lower()
     lowered = {(c or "").lower() for c in cats}
@@ -78,7 +86,9 @@ def device_type(meta: Mapping[str, Any], cats: Iterable[str | None], names: Iter
                 return "cuda"
             if name.startswith(("cnrt", "cnInvoke", "cnMem")):
                 return "mlu"
-    return "cuda" if any(c.startswith("cuda") for c in lowered) else "accelerator"
+    if any(c.startswith("cuda") for c in lowered):
+        return "cuda"
+    return "mlu" if _MLU_TYPE in memory_types else "accelerator"
 
 
 def _properties(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -91,9 +101,8 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
     labels = {_plain(key): texts for key, texts in columns.threads.items()}
     process = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_name"))}
     process_label = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_labels"))}
-    kind_of_device = device_type(meta, columns.cats, columns.names)
-    if kind_of_device == "accelerator" and any((kind == _MLU_TYPE).any() for kind in columns.memory["type"].blocks):
-        kind_of_device = "mlu"
+    memory_types = {int(t) for block in columns.memory["type"].blocks for t in np.unique(block)}
+    kind_of_device = device_type(meta, columns.cats, columns.names, memory_types)
     rows: dict[tuple[Any, ...], int] = {}
     of_key = np.empty(len(columns.tracks), np.uint32)
     for key, i in columns.tracks.items():

@@ -76,6 +76,10 @@ def test_fractions_are_the_doubles_that_the_file_spells(ts):
     assert events.dur.tolist()[0] == 2.368
 
 
+def test_whole_times_that_are_spelled_with_a_point_are_doubles():
+    assert read_events(read([op("a", 1.0, 2.0)])).ts.dtype == "float64"
+
+
 def test_threads_of_one_number_are_one_whatever_their_process():
     events = read_events(read([op("a", 0, 1, pid=1, tid=5), op("b", 2, 1, pid=2, tid=5), op("c", 3, 1, tid="main")]))
     assert [events.threads[i] for i in events.thread] == [5, 5, "main"]

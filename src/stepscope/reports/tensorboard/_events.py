@@ -50,7 +50,7 @@ _PL_PROFILE, _PL_MODULE = "[pl][profile]", "[pl][module]"
 class Events:
     """One row per span of the trace, in the order of its table; `order` has the rows that count, by time.
 
-    Times are µs of the recorder's clock: int64 if every time of the file is whole, else float64.
+    Times are µs of the recorder's clock: int64 if the file spells every time as a whole number, else float64.
     `name` indexes `names`; `thread` indexes `threads`, the recorded thread ids.
     """
 
@@ -94,7 +94,8 @@ def read_events(trace: Trace) -> Events:
     origin = trace.meta.origin_recorded_ns
     start, dur = spans["ts_ns"].to_numpy() + origin, spans["dur_ns"].to_numpy()
     points = trace.table("allocations")["ts_ns"].to_numpy() + origin
-    whole = not ((start % 1000).any() or (dur % 1000).any() or (points % 1000).any())
+    whole = trace.meta.facts.get("times") != "decimal"
+    whole = whole and not ((start % 1000).any() or (dur % 1000).any() or (points % 1000).any())
     name, names = _coded(spans["name"])
     lightning = trace.meta.facts.get("Framework") == "pytorch-lightning"
     dialect = dialect_of(trace)

@@ -15,6 +15,8 @@ from stepscope.reports.tensorboard._numbers import rounded
 from stepscope.reports.tensorboard._ties import by_total
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from stepscope.reports.tensorboard._dialect import Dialect
@@ -135,43 +137,50 @@ def kernel_op_table(events: Events, launches: Launches, forest: Forest) -> dict[
     claim. Its durations are differences of start and end.
     """
     rows, owner = _claimed(events, launches, forest)
-    dialect = events.dialect
-    columns: list[Column] = [{"type": "string", "name": "Name"}, {"type": "string", "name": "Operator"}]
-    uses_tc = {"type": "string", "name": "Kernel Uses Tensor Cores", "tooltip": _tooltip(dialect)}
-    if dialect.is_mlu:
-        columns += [{"type": "string", "name": "DimXYZ"}, {"type": "string", "name": "Kernel Type"}, uses_tc]
-    else:
-        columns += [
-            {"type": "string", "name": "Grid"}, {"type": "string", "name": "Block"},
-            {"type": "number", "name": "Register Per Thread"}, {"type": "number", "name": "Shared Memory"}, uses_tc,
-            {"type": "string", "name": "Op is Tensor Cores eligible", "tooltip": _OP_ELIGIBLE},
-        ]  # fmt: skip
     measured = _measured(events)
-    columns += [*_numbers(), *(column for column, _ in measured)]
+    columns = [*_op_columns(events.dialect), *_numbers(), *(column for column, _ in measured)]
     if not rows.size:
         return _framed(columns, [])
+    mlu = events.dialect.is_mlu
     facts = _facts(events, rows)
-    keys, order, calls = _grouped(facts, events.name[rows], forest.name[owner], mlu=dialect.is_mlu)
+    keys, order, calls = _grouped(facts, events.name[rows], forest.name[owner], mlu=mlu)
     length = (events.end[rows] - events.ts[rows])[order]
     starts = np.cumsum(calls) - calls
     group = np.repeat(np.arange(calls.size), calls)
     total = np.bincount(group, weights=length).astype(length.dtype)
     weighted = [np.bincount(group, weights=facts[key].fill_null(0).to_numpy()[order] * length) for _, key in measured]
-    numbers = (total, np.maximum.reduceat(length, starts), np.minimum.reduceat(length, starts))
-    cells = list(zip(calls.tolist(), *(values.tolist() for values in numbers), strict=True))
     means = [(values / np.where(total > 0, total, 1)).tolist() for values in weighted]
+    numbers = (calls, total, np.maximum.reduceat(length, starts), np.minimum.reduceat(length, starts))
+    cells = list(zip(*(values.tolist() for values in numbers), strict=True))
+    uses_tc = _told({key[0] for key in keys}, events.names, lambda name: _uses_tc(name, events.dialect))
+    eligible = _told({key[1] for key in keys}, forest.names, is_eligible)
     found = []
     for i in np.argsort(-total, kind="stable").tolist():
         name, op, *properties = keys[i]
         n, summed, longest, shortest = cells[i]
-        kernel, operator = events.names[name], forest.names[op]
-        row = [kernel, operator, *_spelled(properties, mlu=dialect.is_mlu)]
-        row.append("Yes" if _uses_tc(kernel, dialect) else "No")
-        if not dialect.is_mlu:
-            row.append("Yes" if is_eligible(operator) else "No")
+        row = [events.names[name], forest.names[op], *_spelled(properties, mlu=mlu), uses_tc[name]]
+        if not mlu:
+            row.append(eligible[op])
         row += [n, summed, round(summed / n), longest, shortest]
         found.append(row + [round(values[i], 2) if summed else 0 for values in means])
     return _framed(columns, found)
+
+
+def _op_columns(dialect: Dialect) -> list[Column]:
+    """Columns that tell kernels apart, before those with numbers."""
+    uses_tc = {"type": "string", "name": "Kernel Uses Tensor Cores", "tooltip": _tooltip(dialect)}
+    names = ("Name", "Operator", "DimXYZ", "Kernel Type") if dialect.is_mlu else ("Name", "Operator", "Grid", "Block")
+    columns = [{"type": "string", "name": name} for name in names]
+    if dialect.is_mlu:
+        return [*columns, uses_tc]
+    return [
+        *columns, {"type": "number", "name": "Register Per Thread"}, {"type": "number", "name": "Shared Memory"},
+        uses_tc, {"type": "string", "name": "Op is Tensor Cores eligible", "tooltip": _OP_ELIGIBLE},
+    ]  # fmt: skip
+
+
+def _told(codes: set[int], names: list[str], holds: Callable[[str], bool]) -> dict[int, str]:
+    return {code: "Yes" if holds(names[code]) else "No" for code in codes}
 
 
 def _claimed(events: Events, launches: Launches, forest: Forest) -> tuple[Ints, Ints]:
