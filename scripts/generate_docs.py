@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import typer
 
-from stepscope import analyses, cli, readers, renderers, schema
+from stepscope import analyses, cli, compare, exports, readers, renderers, schema
 from stepscope.cli._options import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from stepscope.cli._options import Optioned
     from stepscope.schema import Column, Table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -86,7 +87,9 @@ def tables_page() -> str:
 
 def analyses_page() -> str:
     """Every analysis: what it answers and from what, its options, its columns."""
-    answers = [(f"[`{name}`](#{name})", sentence(analyses.find(name).doc)) for name in analyses.names()]
+    named = [(name, analyses.find(name).doc) for name in analyses.names()]
+    named += [(name, compare.find(name).doc) for name in compare.names()]
+    answers = [(f"[`{name}`](#{name})", sentence(doc)) for name, doc in named]
     parts = [
         "# Analyses\n",
         MADE,
@@ -100,12 +103,21 @@ def analyses_page() -> str:
             reads += "; where recorded: " + ", ".join(f"`{t.name}`" for t in found.optional)
         text = LABEL.sub(r"- **\1**", inspect.getdoc(found.run) or sentence(found.doc))
         parts.append(f"## {name}\n\n{text}\n- **Reads:** {reads}.\n")
-        options = {o.flag: o for o in options_of(found).values()}
-        rows = [(f"`{o.flag}`", o.values or "switch", default(o.default)) for o in options.values()]
-        if rows:
-            parts.append(grid(("option", "value", "default"), rows))
-        parts.append(columns_of(found.output))
+        parts += [*options_grid(found), columns_of(found.output)]
+    for pair in map(compare.find, compare.names()):
+        text = LABEL.sub(r"- **\1**", inspect.getdoc(pair.run) or sentence(pair.doc))
+        parts.append(
+            f"## {pair.name}\n\n`stepscope show {pair.name} BASE OTHER`. {text}\n- **Compares:** two traces.\n"
+        )
+        parts += [*options_grid(pair), columns_of(pair.output)]
     return "\n".join(parts)
+
+
+def options_grid(found: Optioned) -> list[str]:
+    """The options of an analysis, a comparison or an export; nothing if it has none."""
+    options = {o.flag: o for o in options_of(found).values()}
+    rows = [(f"`{o.flag}`", o.values or "switch", default(o.default)) for o in options.values()]
+    return [grid(("option", "value", "default"), rows)] if rows else []
 
 
 def formats_page() -> str:
@@ -116,6 +128,11 @@ def formats_page() -> str:
     for r in outputs:
         suffixes = ", ".join(f"`{suffix}`" for suffix in r.suffixes)
         rows.append((r.name, sentence(r.doc), suffixes, "yes" if r.report else "", "yes" if r.table else ""))
+    kinds = [exports.find(name) for name in exports._MODULES]
+    exported = []
+    for kind in kinds:
+        text = LABEL.sub(r"- **\1**", inspect.getdoc(kind.run) or sentence(kind.doc))
+        exported += [f"### {kind.name}\n\n{text}\n", *options_grid(kind)]
     return "\n".join(
         [
             "# Formats\n",
@@ -125,6 +142,8 @@ def formats_page() -> str:
             grid(("format", "what it is", "tables it can fill"), inputs),
             "## Written\n\n`--format NAME`, or by the suffix of `-o FILE`.\n",
             grid(("format", "what it is", "suffixes", "report", "table"), rows),
+            "## Exported\n\n`stepscope export PATH --to KIND -o FILE`: forms that users of other tools know.\n",
+            *exported,
         ]
     )
 

@@ -405,3 +405,38 @@ def test_map_names_ignores_categories_of_other_series():
 def test_kernels_of_collective_libraries_are_told_from_kernels_that_communicate_by_themselves(name, library, anywhere):
     assert names.is_collective_library(name) is library
     assert names.is_communication(name) is anywhere
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten::_convolution", "aten::conv1d", "aten::conv3d", "aten::conv_tbc", "aten::conv_transpose2d",
+        "aten::convolution", "aten::cudnn_convolution", "aten::cudnn_convolution_transpose", "aten::addmm",
+        "aten::addmv", "aten::addr", "aten::matmul", "aten::mm", "aten::mv", "aten::linear", "aten::addbmm",
+        "aten::baddbmm", "aten::bmm", "aten::chain_matmul", "aten::linalg_multi_dot", "aten::_thnn_fused_lstm_cell",
+        "aten::_thnn_fused_gru_cell", "aten::lstm_cell", "aten::gru_cell", "aten::rnn_tanh_cell",
+        "aten::rnn_relu_cell", "CudnnConvolutionBackward", "BmmBackward0", "CudnnConvolutionTransposeBackward",
+        "MmBackward", "AddmvBackward", "MvBackward", "AddmmBackward", "AddbmmBackward",
+        "aten::cudnn_convolution_transpose_backward_weight", "aten::cudnn_convolution_backward_input", "aten::addmm_",
+        "aten::convolution_backward", "ConvolutionBackward0", "AddmmBackward0", "aten::miopen_convolution",
+        "aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_efficient_attention_backward",
+        "aten::_flash_attention_forward", "aten::_flash_attention_backward", "aten::scaled_dot_product_attention",
+        "aten::_efficient_attention_forward", "ScaledDotProductFlashAttentionBackward0",
+        "aten::_scaled_mm", "aten::_grouped_mm", "aten::_int_mm", "aten::_weight_int4pack_mm", "aten::_cudnn_rnn",
+        "aten::einsum", "aten::linear_backward", "LinearBackward0", "flash_attn::_flash_attn_forward",
+    ],
+)  # fmt: skip
+def test_operators_with_products_are_eligible_for_matrix_units(name):
+    assert names.is_tensor_core_eligible(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten::prelu", "aten::add", "aten::relu", "aten::convert", "aten::comm", "aten::_softmax", "aten::layer_norm",
+        "aten::norm", "aten::move_to", "aten::mul", "MulBackward0", "AddBackward0", "aten::embedding", "aten::copy_",
+        "autograd::engine::evaluate_function: MmBackward0", "aten::address", "nccl:all_reduce", "record_param_comms",
+    ],
+)  # fmt: skip
+def test_other_operators_are_not(name):
+    assert not names.is_tensor_core_eligible(name)

@@ -75,6 +75,15 @@ def test_by_launch_separates_configurations_and_operators() -> None:
     ]
 
 
+def test_by_launch_separates_what_a_block_needs_and_spells_out_the_launch() -> None:
+    launches = LAUNCHES.with_columns(grid_y=2, grid_z=3, registers=pl.Series([16, 32, 32, 1], dtype=pl.Int32))
+    same_op = SPANS_8.with_columns(op_id=pl.lit(0, pl.UInt32))
+    got = kernels(same_op, TRACKS_5, KERNELS.conform(launches), by="launch").filter(pl.col("name") == "sgemm")
+    assert got.select("grid", "block", "registers", "calls").rows() == [
+        ("2x2x3", None, 32, 1), ("1x2x3", None, 32, 1), ("1x2x3", None, 16, 1),
+    ]  # fmt: skip
+
+
 def test_by_stream_separates_streams() -> None:
     got = kernels(SPANS_8, TRACKS_5, by="stream")
     assert got.select("name", "stream").rows() == [("sgemm", 7), (NCCL, 8), ("empty", 8)]

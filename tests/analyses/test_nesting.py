@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses._nesting import ends_of
+from stepscope.analyses._nesting import ends_of, outermost
 
 row_lists = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 15), st.integers(0, 9)), min_size=1, max_size=15)
 
@@ -35,3 +35,10 @@ def test_it_equals_looking_at_every_later_row(rows: list[tuple[int, int, int]], 
         return next((j for j in later if track[j] != track[i] or start[j] >= end[i]), len(rows))
 
     assert ends_of(track, start, end, asked).tolist() == [brute(int(i)) for i in asked]
+
+
+def test_a_row_is_outermost_unless_it_lies_in_one_of_its_group_on_its_track() -> None:
+    tracks, starts, ends = np.array([0, 0, 0, 0, 1]), np.array([0, 2, 3, 20, 4]), np.array([10, 9, 5, 25, 6])
+    groups = np.array([7, 8, 7, 7, 7])
+    assert outermost(tracks, starts, ends, groups).tolist() == [True, True, False, True, True]
+    assert outermost(tracks, starts, ends, groups + (1 << 20)).tolist() == [True, True, False, True, True]

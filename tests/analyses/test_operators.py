@@ -204,3 +204,31 @@ def test_it_equals_counting_span_by_span(spans: pl.DataFrame) -> None:
 def test_an_unknown_grouping_is_refused() -> None:
     with pytest.raises(UnknownName, match="grouping of operators"):
         operators(SPANS.empty(), OPS.empty(), STACKS.empty(), by="colour")  # type: ignore[arg-type]
+
+
+def test_the_part_on_matrix_units_is_told_by_the_names_of_kernels() -> None:
+    spans = spans_of(
+        (0, 0, 100, "aten::linear", "operator", None),
+        (0, 10, 60, "aten::addmm", "operator", None),
+        (0, 200, 50, "fused_step", "operator", None),
+        (7, 300, 30, "ampere_s16816gemm", "kernel", 1),
+        (7, 400, 10, "splitKreduce_kernel", "kernel", 1),
+        (7, 500, 40, "relu", "kernel", 0),
+        (7, 600, 5, "nvjet_hsh_64x8", "kernel", 2),
+    )
+    got = operators(spans, NO_OPS, NO_STACKS)
+    columns = ("name", "tc_eligible", "tc_self_ratio", "tc_total_ratio")
+    assert sorted(got.select(columns).rows()) == [
+        ("aten::addmm", True, 0.75, 0.75),
+        ("aten::linear", True, 0.0, 30 / 80),
+        ("fused_step", True, 1.0, 1.0),
+    ]
+
+
+def test_without_device_work_names_still_tell_who_is_eligible() -> None:
+    got = operators(TRAINING.filter(pl.col("track_id") == 0), NO_OPS, NO_STACKS)
+    assert sorted(got.select("name", "tc_eligible", "tc_self_ratio").rows()) == [
+        ("aten::addmm", True, None),
+        ("aten::linear", True, None),
+        ("aten::view", False, None),
+    ]

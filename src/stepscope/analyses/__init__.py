@@ -30,6 +30,7 @@ _MODULES = {
     "launches": "stepscope.analyses.launches",
     "transfers": "stepscope.analyses.transfers",
     "overlap": "stepscope.analyses.overlap",
+    "communication": "stepscope.analyses.communication",
     "memory": "stepscope.analyses.memory",
     "sequences": "stepscope.analyses.sequences",
     "user-ranges": "stepscope.analyses.user_ranges",

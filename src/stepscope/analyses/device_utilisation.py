@@ -13,7 +13,7 @@ from stepscope.analyses._device_steps import windows_of
 from stepscope.analyses._device_work import device_work, groups_of, label_devices
 from stepscope.analyses._record import Analysis
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.intervals import Intervals, covered, union
+from stepscope.intervals import covered, union
 from stepscope.names import is_tensor_core, map_names
 from stepscope.schema import DEVICES, KERNELS, SPANS, STEPS, TRACKS, Column, Table
 
@@ -117,7 +117,7 @@ def utilisation_of(
         raise MissingTable("kernels", needed_by="device-utilisation", hint="show timeline tells about copies and fills")
     named = kernels.select("span_id", "rank", "device_id", "ts_ns", "end_ns", "name")
     side = launches.select("span_id", "blocks_per_sm", "est_occupancy_ratio")
-    named = named.join(side, on="span_id", how="left", maintain_order="left")
+    named = named.join(side, on="span_id", how="left").sort("ts_ns")
     lows, highs = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
     telling = devices.filter(devices["type"].is_in(_NAMED_TENSOR_CORES))["device_id"].to_list()
     parts = []
@@ -129,63 +129,58 @@ def utilisation_of(
 
 
 def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: bool) -> dict[str, pl.Series]:
-    """What each window [low, high) holds of one device's kernels, column by column."""
+    """What each window [low, high) holds of one device's kernels, sorted by start, column by column."""
     starts, ends = kernels["ts_ns"].to_numpy(), kernels["end_ns"].to_numpy()
-    windows = lows, highs
     length = highs - lows
-    busy = covered(union(starts, ends), lows, highs)
-    begun = np.sort(starts)
     found = {
         "window_ns": pl.Series(length),
-        "busy_ratio": _over(busy, length),
-        "n_kernels": pl.Series(np.searchsorted(begun, highs) - np.searchsorted(begun, lows)),
+        "busy_ratio": _over(covered(union(starts, ends), lows, highs), length),
+        "n_kernels": pl.Series(np.searchsorted(starts, highs) - np.searchsorted(starts, lows)),
     }
+    edges = _Edges.of(starts, ends)
+
+    def within(weights: NDArray[np.number], most: float = np.inf) -> Floats:
+        """Of each window the integral of the summed weight of kernels that run, cut to `most`."""
+        until = edges.integral(weights, most, np.concatenate((lows, highs)))
+        return until[lows.size :] - until[: lows.size]
+
     blocks = kernels["blocks_per_sm"].fill_null(0.0).fill_nan(0.0).to_numpy()
     if (blocks > 0).any():
         # Each is cut to 1 by itself too, which changes nothing and keeps sums small, hence exact.
-        filled = _Level.of(starts, ends, np.clip(blocks, 0.0, 1.0), most=1.0)
-        found["est_sm_efficiency_ratio"] = _over(filled.within(windows), length)
-    known = kernels.filter(pl.col("est_occupancy_ratio").is_not_null())
-    if known["est_occupancy_ratio"].sum() > 0:
-        bounds = known["ts_ns"].to_numpy(), known["end_ns"].to_numpy()
-        weighted = _Level.of(*bounds, known["est_occupancy_ratio"].to_numpy()).within(windows)
-        found["est_occupancy_ratio"] = _over(weighted, _Level.of(*bounds, np.ones(known.height)).within(windows))
+        found["est_sm_efficiency_ratio"] = _over(within(np.clip(blocks, 0.0, 1.0), most=1.0), length)
+    occupancy = kernels["est_occupancy_ratio"]
+    if occupancy.sum() > 0:
+        known = within(occupancy.is_not_null().to_numpy())
+        found["est_occupancy_ratio"] = _over(within(occupancy.fill_null(0.0).to_numpy()), known)
     if names_tell:
         uses = map_names(kernels["name"], is_tensor_core, pl.Boolean()).to_numpy()
-        on_units = _Level.of(starts[uses], ends[uses], np.ones(int(uses.sum()))).within(windows)
-        every = _Level.of(starts, ends, np.ones(starts.size)).within(windows)
-        found["tensor_core_ratio"] = _over(on_units, every)
+        found["tensor_core_ratio"] = _over(within(uses), within(np.ones(starts.size)))
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Level:
-    """A sum of weights over time, as a step function: from times[i] on it is levels[i], areas[i] its integral there."""
+class _Edges:
+    """Starts and ends of intervals in order of time; `rows` says whose, `signs` is 1 for a start and −1 for an end."""
 
     times: Ints
-    levels: Floats
-    areas: Floats
+    rows: Ints
+    signs: Floats
 
     @classmethod
-    def of(cls, starts: Ints, ends: Ints, weights: Floats, most: float = np.inf) -> _Level:
-        """The summed weight of intervals that are open, cut to `most`. Reversed intervals count as empty."""
+    def of(cls, starts: Ints, ends: Ints) -> _Edges:
+        """The edges of these intervals. Reversed ones count as empty."""
         points = np.concatenate((starts, np.maximum(starts, ends)))
-        order = np.argsort(points, kind="stable")
-        times = points[order]
-        levels = np.clip(np.cumsum(np.concatenate((weights, -weights))[order]), 0.0, most)
-        areas = np.concatenate((np.zeros(min(times.size, 1)), np.cumsum(levels[:-1] * np.diff(times))))
-        return cls(times, levels, areas)
+        order = np.argsort(
+            points, kind="stable"
+        )  # merges the starts, which are sorted, with the ends, which nearly are
+        return cls(points[order], order % max(starts.size, 1), np.where(order < starts.size, 1.0, -1.0))
 
-    def within(self, windows: Intervals) -> Floats:
-        """Its integral over each window [low, high)."""
-        if self.times.size == 0:
-            return np.zeros(windows[0].size)
-        inside: Floats = self._below(windows[1]) - self._below(windows[0])
-        return inside
-
-    def _below(self, points: Ints) -> Floats:
-        at = np.searchsorted(self.times, points, side="right") - 1
-        inside: Floats = self.areas[at] + self.levels[at] * (points - self.times[at])
+    def integral(self, weights: NDArray[np.number], most: float, until: Ints) -> Floats:
+        """Of the summed weight of open intervals, cut to `most`, the integral up to each of some points in time."""
+        levels = np.clip(np.cumsum(weights[self.rows] * self.signs), 0.0, most)
+        areas = np.concatenate(([0.0], np.cumsum(levels[:-1] * np.diff(self.times))))
+        at = np.searchsorted(self.times, until, side="right") - 1
+        inside: Floats = areas[at] + levels[at] * (until - self.times[at])
         return np.where(at >= 0, inside, 0.0)
 
 

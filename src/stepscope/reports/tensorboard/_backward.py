@@ -116,7 +116,7 @@ def _outermost(forest: Forest) -> tuple[Ints, _Roots]:
     node = node[np.argsort(number, kind="stable")]
     # Gradients are accumulated right after the operator that made them, and hung with it. Where that comes first of
     # all, the plugin fails; here it is a group of its own.
-    opens = ~_named(forest, ACCUMULATE_GRAD.__eq__)[node]
+    opens = ~_named(forest, lambda name: name == ACCUMULATE_GRAD)[node]
     opens[:1] = True
     return np.flatnonzero(free & is_module), _Roots(node, np.flatnonzero(opens))
 

@@ -145,9 +145,9 @@ def _main_root(forest: Forest) -> int:
         return int(forest.loose[-1])
     roots = np.flatnonzero(forest.parent < 0)
     is_top = (forest.parent >= 0) & (forest.role[forest.parent] == ROOT)
-    backward = np.array([name.startswith(BACKWARD_PREFIX) for name in forest.names])[forest.name]
-    tops = np.flatnonzero(is_top & backward)
-    others = roots[forest.thread[roots] != forest.thread[tops[0]]] if tops.size else roots
+    is_backward = np.array([name.startswith(BACKWARD_PREFIX) for name in forest.names])[forest.name]
+    backward = forest.thread[np.flatnonzero(is_top & is_backward)[0]]  # without steps there is nothing else above them
+    others = roots[forest.thread[roots] != backward]
     others = others if others.size else roots
     return int(others[np.argmax(forest.end[others] - forest.start[others])])
 
