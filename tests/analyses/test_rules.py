@@ -9,7 +9,7 @@ from stepscope.analyses._rules import RULES, STEPSCOPE, TENSORBOARD, Facts, advi
 
 def said(**facts: Any) -> dict[str, str]:
     """Texts of the rules that speak, by name."""
-    return {rule.name: found.text for rule, found in advice(Facts(**facts))}
+    return {rule.name: f"{told.found}: {told.remedy}" for rule, told in advice(Facts(**facts))}
 
 
 def test_nothing_known_is_nothing_advised() -> None:

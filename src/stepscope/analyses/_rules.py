@@ -36,14 +36,15 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What a rule says: its measure, the threshold that it is beyond, what to do, and where to look further.
+    """What a rule says: its measure, the threshold that it is beyond, what was found, and what to try.
 
-    Rules that look for something being there have neither.
+    Rules that look for something being there have neither measure nor threshold.
     """
 
     value: float | None
     threshold: float | None
-    text: str
+    found: str
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,40 +65,38 @@ def advice(facts: Facts) -> Iterator[tuple[Rule, Advice]]:
             yield rule, found
 
 
-def _above(value: float | None, threshold: float, text: str) -> Advice | None:
-    """The advice if the value is known and above the threshold; {} in the text is the value."""
+def _above(value: float | None, threshold: float, found: str, remedy: str) -> Advice | None:
+    """The advice if the value is known and above the threshold; {} in what was found is the value."""
     if value is None or value <= threshold:
         return None
-    return Advice(value, threshold, text.format(percent(value)))
+    return Advice(value, threshold, found.format(percent(value)), remedy)
 
 
 def _data_loading(facts: Facts) -> Advice | None:
-    text = (
-        "Data loading holds up {} of the step: let more workers prepare batches (DataLoader num_workers, "
-        "prefetch_factor, pin_memory), or make that cheaper"
+    remedy = (
+        "let more workers prepare batches (DataLoader num_workers, prefetch_factor, pin_memory), or make that cheaper"
     )
-    return _above(facts.loading, 0.05, text)
+    return _above(facts.loading, 0.05, "Data loading holds up {} of the step", remedy)
 
 
 def _data_parallel(facts: Facts) -> Advice | None:
     if facts.n_data_parallel < 2:
         return None
-    text = f"One process drives {facts.n_data_parallel} devices by DataParallel: DistributedDataParallel is faster"
-    return Advice(None, None, text)
+    found = f"One process drives {facts.n_data_parallel} devices by DataParallel"
+    return Advice(None, None, found, "DistributedDataParallel, with a process for each, is faster")
 
 
 def _slow_backend(facts: Facts) -> Advice | None:
     if not facts.backend:
         return None
-    return Advice(None, None, f"Gradients travel by {facts.backend}: the nccl backend is faster between these devices")
+    return Advice(
+        None, None, f"Gradients travel by {facts.backend}", "the nccl backend is faster between these devices"
+    )
 
 
 def _communication(facts: Facts) -> Advice | None:
-    text = (
-        "Communication that nothing hides takes {} of the step: overlap it, send less (compressed gradients), or less "
-        "often (gradient accumulation, a larger batch)"
-    )
-    return _above(facts.communication, 0.1, text)
+    remedy = "overlap it, send less (compressed gradients), or less often (gradient accumulation, a larger batch)"
+    return _above(facts.communication, 0.1, "Communication that nothing hides takes {} of the step", remedy)
 
 
 def _device_underused(facts: Facts) -> Advice | None:
@@ -105,15 +104,15 @@ def _device_underused(facts: Facts) -> Advice | None:
     if not low:
         return None
     told = ", ".join(f"{device} {percent(ratio)}" for device, ratio in low.items())
-    return Advice(min(low.values()), 0.5, f"Kernels run for little of the time ({told}): try a larger batch")
+    return Advice(min(low.values()), 0.5, f"Kernels run for little of the time ({told})", "try a larger batch")
 
 
 def _tensor_cores_unused(facts: Facts) -> Advice | None:
     if facts.on_units is None or facts.on_units > 0 or facts.capability is None or facts.capability < 7:
         return None
-    how = "autocast to bfloat16, or allow TF32" if facts.capability >= 8 else "autocast to float16"
-    text = "Tensor cores are not used, but {} of kernel time is in operators that could use them: " + how
-    return _above(facts.eligible, 0.05, text)
+    remedy = "autocast to bfloat16, or allow TF32" if facts.capability >= 8 else "autocast to float16"
+    found = "Tensor cores are not used, but {} of kernel time is in operators that could use them"
+    return _above(facts.eligible, 0.05, found, remedy)
 
 
 def _memory_full(facts: Facts) -> Advice | None:
@@ -121,34 +120,29 @@ def _memory_full(facts: Facts) -> Advice | None:
     if not full:
         return None
     device = max(full, key=lambda name: full[name])
-    what = f"Tensors hold up to {percent(full[device])} of the memory of {device}"
-    return Advice(full[device], 0.9, f"{what}: activation checkpointing or autocast make room")
+    found = f"Tensors hold up to {percent(full[device])} of the memory of {device}"
+    return Advice(full[device], 0.9, found, "activation checkpointing or autocast make room")
 
 
 def _launch_bound(facts: Facts) -> Advice | None:
     if facts.short is None or facts.short <= 0.5:
         return None
-    text = (
+    found = (
         f"{percent(facts.short)} of launches take longer than the work they queue, and the device waits {{}} of the "
-        "time for them: torch.compile, captured graphs, fused or foreach operators, a larger batch"
+        "time for them"
     )
-    return _above(facts.late, 0.1, text)
+    return _above(facts.late, 0.1, found, "torch.compile, captured graphs, fused or foreach operators, a larger batch")
 
 
 def _pageable_copies(facts: Facts) -> Advice | None:
-    text = (
-        "Copies from or to pageable memory take {} of the time while no kernel runs: pin_memory=True and "
-        "non_blocking=True would hide them"
-    )
-    return _above(facts.pageable, 0.01, text)
+    found = "Copies from or to pageable memory take {} of the time while no kernel runs"
+    return _above(facts.pageable, 0.01, found, "pin_memory=True and non_blocking=True would hide them")
 
 
 def _sync_waits(facts: Facts) -> Advice | None:
-    text = (
-        "The device runs dry for {} of the time because the host waits for it before it launches more: read values "
-        "(.item(), .cpu(), print) rarely and late, drop explicit synchronize()"
-    )
-    return _above(facts.sync, 0.05, text)
+    found = "The device runs dry for {} of the time because the host waits for it before it launches more"
+    remedy = "read values (.item(), .cpu(), print) rarely and late, drop explicit synchronize()"
+    return _above(facts.sync, 0.05, found, remedy)
 
 
 #: The rules of the TensorBoard profiler plugin in its order, then those that it does not have.

@@ -87,7 +87,7 @@ def recommendations(
     facts = Facts(
         loading=int(parts["dataloader"].sum()) / whole,
         communication=int(parts["communication"].sum()) / whole,
-        memory=memory_held(allocations, steps, devices),
+        memory={} if allocations.is_empty() else memory_held(device_memory(allocations, steps), devices),
     )
     facts = with_program(facts, spans, work, devices)
     kernels = work.filter(work["category"] == "kernel")
@@ -98,8 +98,8 @@ def recommendations(
         facts = _with_waits(facts, spans, tracks, work, inside, whole)
         facts = replace(facts, pageable=_pageable_ns(work, transfers, inside) / whole)
     rows = [
-        (rule.name, rule.origin, found.value, found.threshold, found.text, rule.command)
-        for rule, found in advice(facts)
+        (rule.name, rule.origin, told.value, told.threshold, f"{told.found}: {told.remedy}", rule.command)
+        for rule, told in advice(facts)
     ]
     return pl.DataFrame(rows, schema=dict(RECOMMENDATIONS.dtypes), orient="row")
 
@@ -119,15 +119,15 @@ def with_program(facts: Facts, spans: pl.DataFrame, work: pl.DataFrame, devices:
     return replace(facts, n_data_parallel=n_parallel, backend=backend)
 
 
-def memory_held(allocations: pl.DataFrame, steps: pl.DataFrame, devices: pl.DataFrame) -> dict[str, float]:
-    """What tensors held at the peak of each accelerator, of its memory, by its name; those of which both are known."""
-    if allocations.is_empty():
-        return {}
+def memory_held(peaks: pl.DataFrame, devices: pl.DataFrame) -> dict[str, float]:
+    """What tensors held at the peak of each accelerator, of its memory, by its name; those of which both are known.
+
+    `peaks` is what `device_memory` returns.
+    """
     sizes = devices.filter(devices["type"] != "cpu").select("device_id", "memory_bytes").drop_nulls()
-    peaks = device_memory(allocations, steps).join(sizes, on="device_id", how="inner", maintain_order="left")
-    peaks = label_devices(peaks.filter(pl.col("memory_bytes") > 0), devices)
-    ratios = peaks.select("device", pl.col("peak_allocated_bytes") / pl.col("memory_bytes")).drop_nulls()
-    return dict(ratios.iter_rows())
+    known = peaks.join(sizes, on="device_id", how="inner", maintain_order="left").filter(pl.col("memory_bytes") > 0)
+    ratio = pl.col("peak_allocated_bytes") / pl.col("memory_bytes")
+    return dict(label_devices(known, devices).select("device", ratio).drop_nulls().iter_rows())
 
 
 def with_kernels(

@@ -19,6 +19,7 @@ from stepscope.analyses._device_work import (
 )
 from stepscope.intervals import covered, union
 from stepscope.names import is_collective_library, is_tensor_core, kernel_class, map_names, shorten
+from stepscope.reports._glance import host_while_idle
 from stepscope.reports._idle import idle_costs
 from stepscope.reports._summary import Cost
 from stepscope.reports._words import UNNAMED, collective_of, per_step, shares, sum_of
@@ -63,12 +64,16 @@ _PLAIN_FP32 = re.compile(r"sgemm|scudnn|gemmSN_|(?:^|_)ffma_|simt_s", re.IGNOREC
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTime:
-    """What the devices did in the scope. `parts` are summed over its windows and add up to them."""
+    """What the devices did in the scope. `parts` are summed over its windows and add up to them.
+
+    `while_idle` is what the host did in the idle part.
+    """
 
     work: pl.DataFrame
     parts: Mapping[str, int]
     by_window: Mapping[str, NDArray[np.int64]]
     busy: Mapping[str, float]
+    while_idle: Mapping[str, int]
     costs: tuple[Cost, ...]
     notes: tuple[str, ...]
 
@@ -98,7 +103,8 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
         summed = sum_of(inside["dur_ns"].filter(inside["category"] == "kernel"))
         notes.append(per_step(n_kernels, summed, scope.n, "kernel", stepped=bool(scope.numbers)))
     busy_by_device = _busy(work, times, trace.devices, scope)
-    return DeviceTime(work, parts, by_window, busy_by_device, tuple(costs), tuple(notes))
+    while_idle = host_while_idle(trace.spans, times.busy, scope) if parts["idle"] else {}
+    return DeviceTime(work, parts, by_window, busy_by_device, while_idle, tuple(costs), tuple(notes))
 
 
 def _busy(work: pl.DataFrame, times: Occupied, devices: pl.DataFrame, scope: Scope) -> dict[str, float]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 _LEAST_SHARE = 0.01
+_WORTH_TELLING = 0.005  # of the bar
 _APART = 0.03  # ranks nearer than that are told as one
 
 
@@ -97,9 +98,10 @@ def _bars(summaries: Sequence[Summary]) -> tuple[Bar, ...]:
     if stepped and len(lengths) > 2 and whole:
         value += f" ±{percent(statistics.stdev(lengths) / statistics.fmean(lengths))}"
     label = "Step" if stepped else "Device" if told[0].devices else "Recording"
-    notes = [*_apart(told), *_busy(told), *_memory(told)]
+    notes = [*_apart(told), *_busy(told), *_use(told), *_memory(told)]
     if len(summaries) == 1:
         notes += summaries[0].notes
+    notes += _while_idle(told, whole)
     return (Bar(label, value, tuple(part for part in parts if part.ratio > 0), tuple(notes)),)
 
 
@@ -129,6 +131,27 @@ def _busy(summaries: Sequence[Summary]) -> list[str]:
     return [f"device busy {percent(mean)}{apart}"]
 
 
+def _use(summaries: Sequence[Summary]) -> list[str]:
+    """How well kernels use the devices, means over ranks."""
+    measures = ("est_sm_efficiency_ratio", "est_occupancy_ratio", "tensor_core_ratio")
+    known = {name: [s.use[name] for s in summaries if name in s.use] for name in measures}
+    efficiency, occupancy, on_units = (percent(statistics.fmean(known[m])) if known[m] else "" for m in measures)
+    estimates = [
+        f"{name} {value}" for name, value in (("SM efficiency", efficiency), ("occupancy", occupancy)) if value
+    ]
+    notes = [f"est. {', '.join(estimates)}"] if estimates else []
+    return [*notes, f"tensor cores {on_units}"] if on_units else notes
+
+
+def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[str]:
+    """What the hosts do while the devices are idle, as shares of the bar."""
+    sums = Counter[str]()
+    for summary in summaries:
+        sums.update(summary.while_idle)
+    told = [f"{what} {percent(ns / whole_ns)}" for what, ns in sums.most_common() if ns >= _WORTH_TELLING * whole_ns]
+    return [f"host while idle: {', '.join(told)}"] if told else []
+
+
 def _memory(summaries: Sequence[Summary]) -> list[str]:
     known = [summary for summary in summaries if summary.memory is not None]
     if not known:
@@ -153,9 +176,12 @@ def _findings(summaries: Sequence[Summary]) -> tuple[Finding, ...]:
         finding = _finding(told, of_rank, whole)
         if finding.share_ratio is None or finding.share_ratio >= _LEAST_SHARE:
             found.append((kind, finding))
-    timed = sorted((f for _, f in found if f.value_ns is not None), key=lambda f: -(f.value_ns or 0))
-    # What has no price in time stands behind what has, and always.
-    return (*timed[:_SHOWN], *(finding for _, finding in found if finding.value_ns is None))
+    timed = sorted(((k, f) for k, f in found if f.value_ns is not None), key=lambda kf: -(kf[1].value_ns or 0))[:_SHOWN]
+    shown = {kind for kind, _ in timed}
+    told_by = {cost.kind: set(cost.told_by) for summary in told for cost in summary.costs}
+    # What has no price in time stands behind what has, unless that says it already.
+    more = [finding for kind, finding in found if finding.value_ns is None and not told_by[kind] & shown]
+    return (*(finding for _, finding in timed), *more)
 
 
 def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: int) -> Finding:

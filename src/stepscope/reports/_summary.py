@@ -29,7 +29,8 @@ class Cost:
     """Something that took time: how much over the whole scope, and what to say of it.
 
     `kind` is the same on every rank, so that the same thing can be told of several ranks. Costs of one summary do not
-    overlap in meaning, except `outlier`, which says when time was lost and not where.
+    overlap in meaning, except `outlier`, which says when time was lost and not where. `told_by` are kinds that say it
+    better: where one of them is shown, this one is not.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Cost:
     ns: float | None
     details: tuple[str, ...] = ()
     command: str = ""
+    told_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Summary:
     windows_ns: tuple[int, ...] = ()  # what each step took; without steps the scope's one window
     parts: Mapping[str, int] = field(default_factory=dict)  # how the windows divide, summed over them
     busy: Mapping[str, float] = field(default_factory=dict)  # share of the windows in which each device worked
+    use: Mapping[str, float] = field(default_factory=dict)  # measures of `device-utilisation`, means over devices
+    while_idle: Mapping[str, int] = field(default_factory=dict)  # what the host did while no device worked
     memory: Memory | None = None
     notes: tuple[str, ...] = ()
     costs: tuple[Cost, ...] = ()

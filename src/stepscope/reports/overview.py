@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analyses._device_work import label_devices
+from stepscope.analyses._rules import Facts
 from stepscope.analyses.kernels import kernels
 from stepscope.analyses.memory import device_memory
 from stepscope.analyses.operators import operators
 from stepscope.errors import MissingTable, StepscopeError
 from stepscope.reports._device import device_time
+from stepscope.reports._glance import advice_costs, use_of
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._outliers import outlier_costs
 from stepscope.reports._quality import quality
@@ -76,6 +78,8 @@ def summarise(trace: Trace) -> Summary:
     costs = [] if found is None else [*found.costs, *outlier_costs(found.by_window, scope)]
     if memory is not None:
         costs += _growth(memory, scope)
+    use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
+    costs += advice_costs(facts, memory, trace.devices, costs)
     first, last = extent_ns(spans)
     return Summary(
         meta=trace.meta,
@@ -85,6 +89,8 @@ def summarise(trace: Trace) -> Summary:
         windows_ns=tuple((scope.highs - scope.lows).tolist()),
         parts={} if found is None else found.parts,
         busy={} if device is None else device.busy,
+        use=use,
+        while_idle={} if device is None else device.while_idle,
         memory=None if memory is None else _peak(trace, memory),
         notes=() if device is None else (*device.notes, *_late(scope)),
         costs=tuple(costs),

@@ -49,5 +49,7 @@ def outline(forest: Forest) -> list[str]:
     for parent in forest.parent.tolist():
         depth.append(depth[parent] + 1 if parent >= 0 else 0)
     names = [forest.names[i] for i in forest.name.tolist()]
-    short = [n.replace("nn.Module: ", "").replace(BACKWARD_PREFIX, "eval").replace("CallTreeRoot", "root") for n in names]
+    short = [
+        n.replace("nn.Module: ", "").replace(BACKWARD_PREFIX, "eval").replace("CallTreeRoot", "root") for n in names
+    ]
     return ["." * d + name for d, name in zip(depth, short, strict=True)]

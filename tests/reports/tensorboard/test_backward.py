@@ -35,7 +35,9 @@ def test_backward_operators_hang_below_their_modules_where_their_time_falls_in_t
 
 def test_a_backward_node_lasts_from_its_first_child_to_the_end_of_the_one_that_starts_last():
     _, forest, costs = trees(*FORWARD, WAIT, *BACKWARD_ROOTS, *LINKS)
-    found = {forest.names[forest.name[i]]: (forest.start[i], forest.end[i]) for i in np.flatnonzero(forest.role == BACKWARD)}
+    found = {
+        forest.names[forest.name[i]]: (forest.start[i], forest.end[i]) for i in np.flatnonzero(forest.role == BACKWARD)
+    }
     assert found == {
         "nn.Module: Net.backward": (62, 85), "nn.Module: B.backward": (62, 70), "nn.Module: A.backward": (75, 85),
     }  # fmt: skip
@@ -56,7 +58,12 @@ def test_device_work_moves_with_its_operators_but_steps_keep_what_they_had():
     assert found["nn.Module: A.backward"] == 5
     assert costs.device_total[node_of(forest, "ProfilerStep#1")] == 12
     net, relu = node_of(forest, "nn.Module: Net.backward"), node_of(forest, "nn.Module: B.backward")
-    assert (costs.device_self[net], costs.tc_total[net], costs.eligible[net], costs.eligible[relu]) == (0, 5, True, False)
+    assert (costs.device_self[net], costs.tc_total[net], costs.eligible[net], costs.eligible[relu]) == (
+        0,
+        5,
+        True,
+        False,
+    )
     held = [forest.names[forest.name[i]] for i in forest.claim_node]
     assert sorted(zip(forest.claim_call.tolist(), held, strict=True)) == [(0, "ReluBackward0"), (1, "MmBackward0")]
 
@@ -123,7 +130,12 @@ def test_an_arrow_may_end_deep_below_its_root_or_nowhere():
     deep = (op("aten::mul", 63, 5, tid=2), op("aten::mul_", 64, 3, tid=2))
     events = (*FORWARD, WAIT, root("ReluBackward0", 62, 8), op("ReluBackward0", 63, 6, tid=2), *deep)
     _, forest, _ = trees(*events, *link(1, 12, 9999), *link(2, 32, 64))
-    assert outline(forest)[-4:] == ["....eval ReluBackward0", ".....ReluBackward0", "......aten::mul", ".......aten::mul_"]
+    assert outline(forest)[-4:] == [
+        "....eval ReluBackward0",
+        ".....ReluBackward0",
+        "......aten::mul",
+        ".......aten::mul_",
+    ]
 
 
 def test_a_root_within_a_root_stays_where_it_is():
@@ -140,7 +152,9 @@ def test_a_root_within_a_root_stays_where_it_is():
 
 def test_modules_inside_an_operator_get_no_backward_of_their_own():
     inside = (op("outer", 5, 40), module("A", 10, 30, 1), op("aten::mm", 12, 10))
-    _, forest, _ = trees(*inside, module("B", 50, 9, 3), op("aten::relu", 52, 5), WAIT, *BACKWARD_ROOTS, *link(1, 12, 76))
+    _, forest, _ = trees(
+        *inside, module("B", 50, 9, 3), op("aten::relu", 52, 5), WAIT, *BACKWARD_ROOTS, *link(1, 12, 76)
+    )
     assert outline(forest) == ["root", ".outer", "..A", "...aten::mm", ".B", "..aten::relu", ".aten::wait"]
 
 

@@ -74,7 +74,10 @@ def test_a_list_s_time_is_that_of_the_device_for_each_node_that_used_it_and_of_t
 
 def test_operators_come_children_first_and_once_per_name():
     side = (op("aten::linear", 0, 20), op("aten::mm", 1, 10), op("aten::mm", 30, 4), op("aten::linear", 40, 5))
-    assert differences(side, side)["left"]["aggs"] == [row("aten::mm", 2, 14, 0, 14, 0), row("aten::linear", 2, 25, 0, 15, 0)]
+    assert differences(side, side)["left"]["aggs"] == [
+        row("aten::mm", 2, 14, 0, 14, 0),
+        row("aten::linear", 2, 25, 0, 15, 0),
+    ]
 
 
 def test_without_steps_all_of_the_first_thread_is_compared():

@@ -139,3 +139,12 @@ def test_groups_are_numbered_by_first_appearance(values):
 
 def test_no_nodes_have_no_levels():
     assert _order.levels(ints()) == []
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+def test_integers_of_doubles_sort_as_the_doubles_do(values):
+    found = _order._integers(np.array(values)).tolist()
+    order = sorted(range(len(values)), key=found.__getitem__)
+    ordered = [values[i] for i in order]
+    assert ordered == sorted(values)
+    assert all((found[i] == found[j]) == (values[i] == values[j]) for i in range(len(values)) for j in range(i))

@@ -176,6 +176,6 @@ def _threads(trace: Trace) -> tuple[Ints, list[int | str]]:
         number.setdefault(tid if tid is not None else label or "", len(number))
         for tid, label in tracks.select("tid", "label").iter_rows()
     ]
-    place = np.zeros(int(tracks["track_id"].max() or 0) + 1, np.int64)  # type: ignore[arg-type]
+    place = np.zeros(int(tracks["track_id"].to_numpy().max(initial=0)) + 1, np.int64)
     place[tracks["track_id"].to_numpy()] = of_track
     return place[trace.spans["track_id"].to_numpy()], list(number)

@@ -44,8 +44,9 @@ class _Hierarchy:
 def module_view(events: Events, forest: Forest, costs: Costs) -> tuple[str, dict[str, Any]] | None:
     """The name of the view, Lightning or Module, and the view; None if the trace has no modules.
 
-    `forest` and `costs` are those after backward operators have been hung below modules. Times in µs. A module that
-    was called in several trees (as when it has two parents) shows the same sums in each.
+    `forest` and `costs` are those after backward operators have been hung below modules. Times in µs, summed over all
+    calls of a name and id, wherever in the hierarchy they show. Outermost modules of one name come in the order of
+    their first calls; the plugin leaves that to chance.
     """
     if not (events.kind == (PL_MODULE if events.lightning else MODULE)).any():
         return None
@@ -62,12 +63,10 @@ def module_view(events: Events, forest: Forest, costs: Costs) -> tuple[str, dict
     rows: list[dict[str, Any]] = []
     for name, ident, children in hierarchy.modules:
         mine = figures.get((name, ident), nothing)
-        average = (mine["device_duration"] if mine["device_duration"] > 0 else mine["host_duration"]) / max(
-            mine["occurences"], 1
-        )
+        spent = mine["device_duration"] if mine["device_duration"] > 0 else mine["host_duration"]
         rows.append({
-            "name": name.replace("nn.Module: ", ""), "id": ident, **mine, "avg_duration": average,
-            "children": [rows[i] for i in children],
+            "name": name.replace("nn.Module: ", ""), "id": ident, **mine,
+            "avg_duration": spent / max(mine["occurences"], 1), "children": [rows[i] for i in children],
         })  # fmt: skip
     data = sorted((rows[i] for i in hierarchy.roots), key=lambda row: str(row["name"]))
     return title, {"columns": [{"name": n, "type": t, "key": k} for n, t, k in _COLUMNS], "data": data}

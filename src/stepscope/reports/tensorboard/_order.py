@@ -24,7 +24,7 @@ def nest(begin: Times, end: Times, tree: Ints) -> tuple[Ints, Bools]:
 
     Rows are sorted by (tree, begin, −end). A dropped range is nobody's parent; −1 is the tree's root.
     """
-    starts, ends = _integers(begin, end, int(tree[-1]) + 1 if tree.size else 1)
+    starts, ends = _integers(begin), _integers(end)
     parent = intervals.enclosing(starts, ends, tree)
     kept = np.ones(tree.size, bool)
     suspects = _outlasting(ends, parent, np.arange(tree.size))
@@ -72,14 +72,12 @@ def _one_by_one(starts: Ints, ends: Ints, tree: Ints) -> tuple[Ints, Bools]:
     return parent, kept
 
 
-def _integers(begin: Times, end: Times, n_groups: int) -> tuple[Ints, Ints]:
-    """Integers in the order of the times, equal where those are: doubles on a grid finer than their own."""
-    if begin.dtype == np.int64 or not begin.size:
-        return begin.astype(np.int64), end.astype(np.int64)
-    low = begin.min()
-    reach = float(end.max() - low) + 1.0
-    scale = 2.0 ** (61 - int(np.ceil(np.log2(reach))) - int(np.ceil(np.log2(n_groups + 1))))
-    return np.rint((begin - low) * scale).astype(np.int64), np.rint((end - low) * scale).astype(np.int64)
+def _integers(values: Times) -> Ints:
+    """Integers in the order of the times and equal where those are: of doubles the bits, which sort as they do."""
+    if values.dtype == np.int64:
+        return values
+    bits = (values + 0.0).view(np.int64)  # adding makes −0 a 0
+    return np.where(bits < 0, np.int64(-(2**63)) - bits, bits)
 
 
 def levels(parent: Ints) -> list[Ints]:
