@@ -35,6 +35,15 @@ def test_busy_is_told_for_each_device(rows) -> None:
     assert timed(rows.trace()).busy == {"cuda:0": 0.8, "cuda:1": 0.4}
 
 
+def test_what_the_host_did_is_told_of_idle_time_alone(rows) -> None:
+    rows.step(1, 0, 100)
+    rows.op(0, 100)
+    rows.kernel(0, 80)
+    assert timed(rows.trace()).while_idle["operators"] == 20
+    rows.kernel(80, 20)
+    assert timed(rows.trace()).while_idle == {}
+
+
 def test_computation_is_told_by_class_and_shared_where_kernels_run_at_once(rows) -> None:
     mm, add = rows.op(0, 10), rows.op(20, 10, "aten::add")
     rows.kernel(100, 300, "ampere_bf16_s16816gemm", op=mm)

@@ -43,6 +43,14 @@ def test_a_training_run_on_a_device(rows) -> None:
     assert report.quality == ()
 
 
+def test_advice_that_no_cost_gives_stands_behind_the_costs(rows) -> None:
+    training(rows)
+    full = [{"ts_ns": 0, "device_id": 1, "bytes": 79 << 30, "address": 1}]
+    report = overview(rows.trace(allocations=full))
+    assert report.findings[-1].title == "Tensors hold up to 99 % of the memory of cuda:0"
+    assert report.bars[0].notes[:2] == ("device busy 80 %", "tensor cores 75 %")
+
+
 def test_a_slow_step_stands_out(rows) -> None:
     report = overview(training(rows, slow=2).trace())
     assert "Step 2 took 400 µs, 4.0 × the median" in [finding.title for finding in report.findings]

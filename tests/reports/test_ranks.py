@@ -54,6 +54,34 @@ def test_the_bar_shows_the_mean_step_its_spread_and_its_parts() -> None:
     assert bar.notes == ("device busy 80 %",)
 
 
+def test_how_well_kernels_use_devices_is_told_as_a_mean_over_ranks() -> None:
+    first = summary(0, use={"est_sm_efficiency_ratio": 0.5, "est_occupancy_ratio": 0.25, "tensor_core_ratio": 0.0})
+    second = summary(1, use={"est_sm_efficiency_ratio": 0.7, "tensor_core_ratio": 0.4})
+    assert overview_of_ranks([first, second]).bars[0].notes == (
+        "device busy 80 %", "est. SM efficiency 60 %, occupancy 25 %", "tensor cores 20 %",
+    )  # fmt: skip
+    amd = summary(use={"tensor_core_ratio": 0.4})
+    assert overview_of_ranks([amd]).bars[0].notes == ("device busy 80 %", "tensor cores 40 %")
+
+
+def test_what_hosts_do_while_devices_idle_is_told_as_shares_of_the_bar() -> None:
+    first = summary(0, while_idle={"operators": 30 * MS, "other": 1 * MS, "runtime calls": 9 * MS})
+    second = summary(1, while_idle={"data loading": 60 * MS, "operators": 30 * MS})
+    assert overview_of_ranks([first, second]).bars[0].notes == (
+        "device busy 80 %", "host while idle: operators 10 %, data loading 10 %, runtime calls 1.5 %",
+    )  # fmt: skip
+    assert overview_of_ranks([summary(while_idle={"other": MS})]).bars[0].notes == ("device busy 80 %",)
+
+
+def test_advice_without_a_price_is_left_out_where_a_cost_that_is_shown_says_it() -> None:
+    cost, advice = Cost("compute gemm", "Matrix products", 30.0 * MS), Cost("rule x", "Tensor cores are not used", None)
+    told = Cost("rule y", "Told already", None, told_by=("compute gemm", "other"))
+    findings = overview_of_ranks([summary(costs=(cost, advice, told))]).findings
+    assert [finding.title for finding in findings] == ["Matrix products", "Tensor cores are not used"]
+    findings = overview_of_ranks([summary(costs=(advice, told))]).findings
+    assert [finding.title for finding in findings] == ["Tensor cores are not used", "Told already"]
+
+
 def test_two_steps_have_no_spread_and_no_steps_have_no_step() -> None:
     assert overview_of_ranks([summary(numbers=(1, 2), windows_ns=(MS, 3 * MS))]).bars[0].value == "2 ms"
     without = {"numbers": (), "windows_ns": (7 * MS,)}

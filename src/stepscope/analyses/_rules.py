@@ -121,7 +121,7 @@ def _memory_full(facts: Facts) -> Advice | None:
         return None
     device = max(full, key=lambda name: full[name])
     found = f"Tensors hold up to {percent(full[device])} of the memory of {device}"
-    return Advice(full[device], 0.9, found, "activation checkpointing or autocast make room")
+    return Advice(full[device], 0.9, found, "activation checkpointing, autocast or a smaller batch make room")
 
 
 def _launch_bound(facts: Facts) -> Advice | None:

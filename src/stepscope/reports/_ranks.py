@@ -148,7 +148,7 @@ def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[str]:
     sums = Counter[str]()
     for summary in summaries:
         sums.update(summary.while_idle)
-    told = [f"{what} {percent(ns / whole_ns)}" for what, ns in sums.most_common() if ns >= _WORTH_TELLING * whole_ns]
+    told = [f"{what} {percent(ns / whole_ns)}" for what, ns in sums.most_common(3) if ns > _WORTH_TELLING * whole_ns]
     return [f"host while idle: {', '.join(told)}"] if told else []
 
 

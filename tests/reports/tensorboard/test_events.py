@@ -54,7 +54,7 @@ def test_lightning_ranges_lose_their_marks_and_python_calls_are_left_out():
         op("aten::mm", 1, 1), x("f", 4, 2, "python_function", Python_id=2),
     ]  # fmt: skip
     assert kinds(items, Framework="pytorch-lightning") == {
-        "run_training_batch": _events.PL_PROFILE, "torch.nn.Linear: layer": _events.PL_MODULE,
+        "run_training_batch": _events.PL_PROFILE, "layer": _events.PL_MODULE,
         "aten::mm": _events.OPERATOR, "f": _events.IGNORED,
     }  # fmt: skip
     assert kinds(items)["[pl][module]torch.nn.Linear: layer"] == _events.OPERATOR

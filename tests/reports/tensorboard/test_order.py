@@ -148,3 +148,14 @@ def test_integers_of_doubles_sort_as_the_doubles_do(values):
     ordered = [values[i] for i in order]
     assert ordered == sorted(values)
     assert all((found[i] == found[j]) == (values[i] == values[j]) for i in range(len(values)) for j in range(i))
+
+
+@given(trees, st.lists(st.integers(0, 29), max_size=20))
+def test_sums_of_several_values_a_node_equal_those_by_walking(choices, places):
+    parent = tree_of(choices)
+    node = ints(*(p % len(parent) for p in places)) if parent else ints()
+    values = np.arange(1, node.size + 1)
+    (found,) = _order.sums_below(ints(*parent), node, (values,))
+    own = np.zeros(len(parent), np.int64)
+    np.add.at(own, node, values)
+    assert found.tolist() == _order.below(own, _order.last_descendant(ints(*parent))).tolist()

@@ -167,7 +167,8 @@ def _device_of(events: Events, rows: Ints) -> Ints:
     tracks = events.trace.tracks.sort("track_id").select("device_id")
     joined = tracks.join(devices, on="device_id", how="left", maintain_order="left")
     number: Ints = joined["index"].cast(pl.Int64).fill_null(-1).to_numpy()
-    return number[events.trace.spans["track_id"].to_numpy()[rows]]
+    found: Ints = number[events.trace.spans["track_id"].to_numpy()[rows]]
+    return found
 
 
 def _launch_values(events: Events, rows: Ints) -> tuple[Floats, Floats]:

@@ -101,7 +101,7 @@ def read_events(trace: Trace) -> Events:
     dialect = dialect_of(trace)
     kind = _kinds(trace, name, names, dialect, lightning=lightning)
     if lightning:
-        names = [n.replace(_PL_PROFILE, "").replace(_PL_MODULE, "") for n in names]
+        names = [_without_mark(name) for name in names]
     thread, threads = _threads(trace)
     ts, length = _us(start, whole=whole), _us(dur, whole=whole)
     kept = np.flatnonzero(kind != IGNORED)
@@ -166,6 +166,14 @@ def _kinds(
         rows = frames["span_id"].to_numpy()[is_module]
         kind[rows[kind[rows] == FRAME]] = MODULE
     return kind
+
+
+def _without_mark(name: str) -> str:
+    """A name without Lightning's mark; of a module also without its class."""
+    if name.startswith(_PL_MODULE):
+        rest = name.removeprefix(_PL_MODULE)
+        return rest.partition(": ")[2] or rest
+    return name.replace(_PL_PROFILE, "")
 
 
 def _threads(trace: Trace) -> tuple[Ints, list[int | str]]:

@@ -39,8 +39,9 @@ class Launches:
 
     def summed(self, values: NDArray[Any]) -> NDArray[Any]:
         """Per call the sum of a value of its work."""
-        below = np.concatenate((np.zeros(1, values.dtype), np.cumsum(values[self.by_call])))
-        total: NDArray[Any] = below[self.first[1:]] - below[self.first[:-1]]
+        total = np.zeros(self.calls.size, values.dtype)
+        tied = self.call_of >= 0
+        np.add.at(total, self.call_of[tied], values[tied])
         return total
 
 

@@ -108,6 +108,27 @@ def below(values: Times, last: Ints) -> Times:
     return total
 
 
+def sums_below(parent: Ints, node: Ints, values: tuple[Times, ...]) -> tuple[Times, ...]:
+    """Sums of values over each node and all below it; a value belongs to the `node` beside it, a node may have many.
+
+    Added up one by one: first the sums of the children in their order, then the node's own values in theirs.
+    """
+    depth = np.zeros(parent.size, np.int64)
+    by_depth = levels(parent)
+    for level, nodes in enumerate(by_depth):
+        depth[nodes] = level
+    order = np.argsort(depth[node], kind="stable")
+    bounds = np.searchsorted(depth[node][order], np.arange(len(by_depth) + 1))
+    totals = tuple(np.zeros(parent.size, v.dtype) for v in values)
+    for level in reversed(range(len(by_depth))):
+        nodes, own = by_depth[level], order[bounds[level] : bounds[level + 1]]
+        for total, value in zip(totals, values, strict=True):
+            np.add.at(total, node[own], value[own])
+            if level:
+                np.add.at(total, parent[nodes], total[nodes])
+    return totals
+
+
 def inherited(flags: Bools, may: Bools, parent: Ints) -> Bools:
     """The flags, set also for nodes that may inherit one from a child, from the bottom up."""
     flags = flags.copy()
