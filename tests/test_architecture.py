@@ -52,6 +52,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 TESTED_ELSEWHERE: dict[str, str] = {
     "__main__.py": "cli/test_main.py",
     "cli/__init__.py": "cli/test_main.py",
+    "compare/_record.py": "compare/test_compare.py",
     "readers/_record.py": "readers/test_readers.py",
     "renderers/_record.py": "renderers/test_renderers.py",
 }
