@@ -30,7 +30,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A trace to measure: `copies` of the file `source` (0: `source` as it is), and an analysis to ask of it."""
+    """A trace to measure: `copies` of the file `source` (0: `source` as it is), and what to ask of it.
+
+    `show` is an analysis; `exported` what all views of the TensorBoard plugin may cost, measured where it is set.
+    """
 
     key: str
     source: Path
@@ -39,6 +42,7 @@ class Input:
     show: str = "timeline"
     n_bytes: int | None = None
     target: Target | None = None
+    exported: Target | None = None
 
     @property
     def title(self) -> str:
@@ -86,13 +90,15 @@ def from_examples() -> list[Input]:
 
 def from_collection() -> list[Input]:
     """The traces for which there are targets."""
+    control = COLLECTION / "hta/trace_diff/control/control.json.gz"
     found = [
         Input("a", COLLECTION / "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz", 2, indent=True,
               n_bytes=90_335_587, target=Target(1.6, 350 * MB)),
         Input("b", COLLECTION / "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz", 8, indent=True,
               n_bytes=363_938_571, target=Target(5, 700 * MB)),
-        Input("c", COLLECTION / "hta/trace_diff/control/control.json.gz", 36,
-              n_bytes=1_018_652_820, target=Target(12, 1000 * MB)),
+        Input("control", control, 0, exported=Target(1.3, 220 * MB)),
+        Input("control-x4", control, 4, exported=Target(3, 350 * MB)),
+        Input("c", control, 36, n_bytes=1_018_652_820, target=Target(12, 1000 * MB), exported=Target(20, 1600 * MB)),
     ]  # fmt: skip
     return [one for one in found if one.source.exists()]
 

@@ -76,11 +76,15 @@ def make_inputs(only: Sequence[str] | None) -> Iterator[inputs.Made]:
 
 
 def of_stepscope(made: inputs.Made, runs: int) -> Iterator[Row]:
-    """What a report and an analysis of the trace cost."""
-    target = made.input.target
-    for words in (("report",), ("show", made.input.show)):
-        goal = target if words == ("report",) else None
-        yield page.Row(made, " ".join(words), of_command((*words, str(made.path)), made.n_bytes, runs), goal)
+    """What a report, an analysis and, where there is a target, all views of the TensorBoard plugin cost."""
+    asked: list[tuple[tuple[str, ...], inputs.Target | None]] = [
+        (("report",), made.input.target), (("show", made.input.show), None),
+    ]  # fmt: skip
+    if made.input.exported:
+        asked.append((("export", "--to", "tensorboard", "-o", os.devnull), made.input.exported))
+    for words, goal in asked:
+        cost = of_command((*words, str(made.path)), made.n_bytes, runs)
+        yield page.Row(made, " ".join(words).partition(" -o")[0], cost, goal)
 
 
 def of_help(runs: int) -> Row:
