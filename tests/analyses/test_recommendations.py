@@ -126,5 +126,5 @@ def test_copies_from_pageable_memory_count_while_no_kernel_runs() -> None:
 
 
 def test_a_trace_without_host_and_device_is_refused() -> None:
-    with pytest.raises(MissingTable, match="host or device work"):
+    with pytest.raises(MissingTable, match="recommendations needs host or device work"):
         advised(spans_of((HOST, 0, 5, "x", "python")))

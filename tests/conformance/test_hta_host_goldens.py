@@ -71,7 +71,9 @@ def _ranges(trace: Trace) -> pl.DataFrame:
     view = hta_view(trace)
     annotation = pl.col("category").is_in(["step", "dataloader", "user_range"]) & (pl.col("stream") == -1)
     # What a recorder wrote as an operator is one, whatever it is called.
-    annotation &= ~pl.col("span_id").is_in(trace.ops["span_id"].implode())
+    recorded = pl.col("recorded_category").cast(pl.String).str.to_lowercase()
+    operators = trace.spans.filter(recorded.is_in(["cpu_op", "operator"]))["span_id"]
+    annotation &= ~pl.col("span_id").is_in(operators.implode())
     category = pl.when(annotation).then(pl.lit("user_range")).otherwise(pl.col("category").cast(pl.String))
     rows = view.with_columns(ts_ns=pl.col("ts") * 1000, dur_ns=pl.col("dur") * 1000, category=category)
     # Ranges of hardware counters are none of the program's.

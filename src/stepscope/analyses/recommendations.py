@@ -83,7 +83,7 @@ def recommendations(
     windows = windows_of(spans, tracks, steps, work).select("ts_ns", "end_ns")
     inside = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
     whole = max(int((inside[1] - inside[0]).sum()), 1)
-    parts = broken_down(spans, work, *inside)
+    parts = broken_down(spans, work, *inside, needed_by="recommendations")
     facts = Facts(
         loading=int(parts["dataloader"].sum()) / whole,
         communication=int(parts["communication"].sum()) / whole,

@@ -99,7 +99,9 @@ def work_of(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str = "lib
     return device_work(spans, tracks, needed_by="step-breakdown", communication=communication)
 
 
-def broken_down(spans: pl.DataFrame, work: pl.DataFrame, lows: Ints, highs: Ints) -> dict[str, Ints]:
+def broken_down(
+    spans: pl.DataFrame, work: pl.DataFrame, lows: Ints, highs: Ints, needed_by: str = "step-breakdown"
+) -> dict[str, Ints]:
     """How each window [low, high) divides into PARTS, which add up to it. `work` is what `work_of` returns.
 
     Units: ns. Raises MissingTable (neither host nor device work).
@@ -107,7 +109,7 @@ def broken_down(spans: pl.DataFrame, work: pl.DataFrame, lows: Ints, highs: Ints
     device, host = device_parts(work), host_parts(spans)
     if work.is_empty() and not any(starts.size for starts, _ in host.values()):
         hint = "record the host side too: ProfilerActivity.CPU"
-        raise MissingTable("host or device work", needed_by="step-breakdown", hint=hint)
+        raise MissingTable("host or device work", needed_by=needed_by, hint=hint)
     device["communication"] = joined(device["communication"], host.pop("communication"))
     return divided([*device.items(), *host.items()], lows, highs)
 

@@ -32,7 +32,7 @@ _ASCII = {"→": "->", "·": "|", "±": "+-", "–": "-", "—": "-", "×": "x",
           "≤": "<=", "\u00a0": " ", "\u202f": " ", "\u2009": " "}  # fmt: skip
 _TO_ASCII = str.maketrans(_ASCII | {fill[0]: fill[1] for fill in (*_FILLS, _IDLE)})
 #: Columns of sentences, which are broken into lines; other texts are names, which are shortened.
-_PROSE = frozenset({"doc", "example", "provides"})
+_PROSE = frozenset({"doc", "example", "provides", "text"})
 NAME_WIDTH = 60
 #: A longer command goes one line below, to leave the titles their room.
 SHORT_COMMAND = 16
