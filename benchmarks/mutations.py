@@ -9,6 +9,7 @@ import io
 import json
 import lzma
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -371,13 +372,13 @@ BYTE_CHANGES: tuple[Callable[[bytes, Random], bytes], ...] = (
 def _zipped(data: bytes) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("trace.json", data)
+        archive.writestr(zipfile.ZipInfo("trace.json"), data, zipfile.ZIP_DEFLATED)  # of no time of day
     return file.getvalue()
 
 
 PACKINGS: tuple[Callable[[bytes], bytes], ...] = (
-    gzip.compress,
-    gzip.compress,
+    partial(gzip.compress, mtime=0),
+    partial(gzip.compress, mtime=0),
     zstandard.compress,
     lzma.compress,
     bz2.compress,

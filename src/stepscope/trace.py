@@ -42,6 +42,8 @@ class Meta:
     origin_unix_ns: int | None = None
     #: The origin of the tables' times on the clock that the file's own times count.
     origin_recorded_ns: int = 0
+    #: Whether the file spells durations as 12.0 or 12.345, not as 12; the first one tells.
+    decimal_times: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)
 
 

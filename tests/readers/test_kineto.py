@@ -372,10 +372,10 @@ def test_a_world_size_that_is_none_is_unknown(world):
 
 
 def test_what_the_machine_and_the_job_are_is_kept_as_text():
-    trace = read([op("a", 0.5, 1)], deviceProperties=[{"id": 0}], distributedInfo={"rank": 1})
+    trace = read([op("a", 0.5, 1.0)], deviceProperties=[{"id": 0}], distributedInfo={"rank": 1})
     assert trace.meta.facts["deviceProperties"] == '[{"id": 0}]'
     assert trace.meta.facts["distributedInfo"] == '{"rank": 1}'
-    assert trace.meta.facts["times"] == "decimal"
+    assert trace.meta.decimal_times
     assert trace.meta.origin_recorded_ns == 500
 
 

@@ -135,3 +135,8 @@ def test_only_texts_in_use_become_categories():
 def test_numbers_of_counters_that_are_none_are_null():
     trace = read([op("a", 0, 1), {"ph": "C", "name": "use", "ts": 1, "args": {"x": 10**400, "y": 2}}])
     assert rows(trace.counters, "metric", "value") == [("use x", None), ("use y", 2.0)]
+
+
+def test_kernels_keep_what_the_recorder_estimated_without_a_launch_configuration():
+    trace = read([kernel("a", 0, 1, 1, blocks_per_SM=0.5), kernel("b", 2, 1, 2, **{"est. achieved occupancy %": 25})])
+    assert rows(trace.kernels, "blocks_per_sm", "est_occupancy_ratio") == [(0.5, None), (None, 0.25)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stepscope.readers._source import Source
 
 _RANK_IN_NAME = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
-_TIME_WITH_POINT = re.compile(rb'"ts"\s*:\s*-?[0-9]+\.')
+_DURATION = re.compile(rb'"dur"\s*:\s*-?[0-9]+(\.)?')
 #: Parts of the document that are kept as JSON text: of the machine and of the job, not of what ran.
 _KEPT_WHOLE = ("deviceProperties", "distributedInfo")
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
@@ -54,14 +54,14 @@ def read(source: Source) -> Trace:
     notes = Notes()
     document = Document(source, notes)
     columns: Columns | None = None
-    with_point = False
+    duration: re.Match[bytes] | None = None
     collecting = gc.isenabled()
     gc.disable()  # decoded events hold no cycles; collecting them costs a third of the time
     try:
         for events, block in document.blocks():
             if columns is None:
                 columns = Columns(notes, exact=document.kind is ExactEvent)
-                with_point = _TIME_WITH_POINT.search(block) is not None
+            duration = duration or _DURATION.search(block)
             columns.add(events, block)
         columns = columns or Columns(notes, exact=False)
         rank = _rank(document.meta, source.path)
@@ -81,7 +81,7 @@ def read(source: Source) -> Trace:
     issues = notes.table()
     if not issues.is_empty():
         tables["issues"] = issues
-    return Trace(_meta(document.meta, source, columns, rank, origin_ns, with_point=with_point), tables)
+    return Trace(_meta(document.meta, source, columns, rank, origin_ns, duration), tables)
 
 
 def _rank(meta: Mapping[str, Any], path: str) -> int | None:
@@ -108,7 +108,12 @@ def _host(meta: Mapping[str, Any]) -> str | None:
 
 
 def _meta(
-    meta: Mapping[str, Any], source: Source, columns: Columns, rank: int | None, origin_ns: int, *, with_point: bool
+    meta: Mapping[str, Any],
+    source: Source,
+    columns: Columns,
+    rank: int | None,
+    origin_ns: int,
+    duration: re.Match[bytes] | None,
 ) -> Meta:
     base = meta.get("baseTimeNanoseconds")
     unix: int | None
@@ -119,8 +124,6 @@ def _meta(
     facts = {k: str(v) for k, v in meta.items() if isinstance(v, str | int | float) and not isinstance(v, bool)}
     if backend := _job(meta).get("backend"):
         facts["backend"] = str(backend)
-    if with_point:
-        facts["times"] = "decimal"  # µs are spelled 12.0 or 12.345, not 12
     for key in _KEPT_WHOLE:
         if meta.get(key):
             facts[key] = json.dumps(meta[key])
@@ -136,6 +139,7 @@ def _meta(
         framework_version=str(meta["pytorch_version"]) if "pytorch_version" in meta else None,
         origin_unix_ns=unix,
         origin_recorded_ns=origin_ns,
+        decimal_times=bool(duration and duration[1]),
         facts=facts,
     )
 

@@ -94,7 +94,7 @@ def read_events(trace: Trace) -> Events:
     origin = trace.meta.origin_recorded_ns
     start, dur = spans["ts_ns"].to_numpy() + origin, spans["dur_ns"].to_numpy()
     points = trace.table("allocations")["ts_ns"].to_numpy() + origin
-    whole = trace.meta.facts.get("times") != "decimal"
+    whole = not trace.meta.decimal_times
     whole = whole and not ((start % 1000).any() or (dur % 1000).any() or (points % 1000).any())
     name, names = _coded(spans["name"])
     lightning = trace.meta.facts.get("Framework") == "pytorch-lightning"
