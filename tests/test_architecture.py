@@ -23,16 +23,18 @@ FILES = sorted(SRC.rglob("*.py"))
 LONGEST = 400
 
 #: Parts of the package, and the parts that each may import; its own modules besides.
-FOUNDATION = ("errors", "intervals", "units", "schema", "names")
+FOUNDATION = ("errors", "intervals", "units", "schema", "names", "metrics")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
     "intervals": ("errors",),
     "units": ("errors",),
     "schema": ("errors",),
     "names": ("errors",),
+    "metrics": (),
+    "hardware": ("errors",),
     "trace": ("errors", "schema"),
     "readers": (*FOUNDATION, "trace"),
-    "analyses": (*FOUNDATION, "trace"),
+    "analyses": (*FOUNDATION, "trace", "hardware"),
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),
     "renderers": ("errors", "units", "names", "schema", "reports.model"),

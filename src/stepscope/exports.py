@@ -14,7 +14,7 @@ from stepscope.reports._export import Export
 __all__ = ["Export", "find", "names"]
 
 _GROUP = "stepscope.exports"
-_MODULES = {"tensorboard": "stepscope.reports.tensorboard"}
+_MODULES = {"tensorboard": "stepscope.reports.tensorboard", "kernel-table": "stepscope.reports.kernel_table"}
 
 
 def names() -> list[str]:
