@@ -23,7 +23,7 @@ FILES = sorted(SRC.rglob("*.py"))
 LONGEST = 400
 
 #: Parts of the package, and the parts that each may import; its own modules besides.
-FOUNDATION = ("errors", "intervals", "units", "schema", "names", "signature")
+FOUNDATION = ("errors", "intervals", "units", "schema", "names", "signature", "metrics")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
     "signature": (),
@@ -31,9 +31,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "units": ("errors",),
     "schema": ("errors",),
     "names": ("errors",),
+    "metrics": (),
+    "hardware": ("errors",),
     "trace": ("errors", "schema"),
     "readers": (*FOUNDATION, "trace"),
-    "analyses": (*FOUNDATION, "trace"),
+    "analyses": (*FOUNDATION, "trace", "hardware"),
     "compare": (*FOUNDATION, "trace", "analyses"),
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),

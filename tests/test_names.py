@@ -113,6 +113,21 @@ def test_kernel_class(expected, name):
     assert names.kernel_class(name) == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("Kernel", ("gemm", "kernel")),
+        ("Kernel2", ("gemm", "kernel2")),
+        ("MyKernel", ("other", "")),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm>(T1::Params)", ("gemm", "cutlass_80_tensorop")),
+        ("splitKreduce_kernel", ("gemm", "splitk")),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", ("collective", "nccl")),
+    ],
+)
+def test_the_part_of_the_name_that_told_the_class(name, rule):
+    assert names.kernel_rule(name) == rule
+
+
 def test_every_class_has_an_example():
     assert {expected for expected, _ in CLASSES} == set(names.KERNEL_CLASSES)
 

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from stepscope.errors import MissingTable, UnknownName
-from stepscope.schema import STEPS, TABLES
+from stepscope.schema import SPANS, STEPS, TABLES
 from stepscope.trace import Meta, Run, Trace, extent_ns
 
 STEP = STEPS.conform(pl.DataFrame({"step": [3], "ts_ns": [0], "dur_ns": [10]}))
@@ -26,6 +26,17 @@ def test_require_gives_the_table_or_says_who_misses_it():
     assert TRACE.require("steps") is STEP
     with pytest.raises(MissingTable, match=r"^idle needs spans"):
         TRACE.require("spans", needed_by="idle")
+
+
+def test_spans_may_have_an_order_and_no_clock():
+    untimed = SPANS.conform(pl.DataFrame({"span_id": [0], "dur_ns": [5]}))
+    trace = TRACE.with_tables(spans=untimed)
+    assert not trace.has_clock
+    with pytest.raises(MissingTable, match=r"^idle needs start times") as caught:
+        trace.require_clock(needed_by="idle")
+    assert "record a timeline" in caught.value.hint
+    for spans in (SPANS.empty(), untimed.with_columns(ts_ns=pl.lit(0, pl.Int64))):
+        assert TRACE.with_tables(spans=spans).has_clock
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -300,3 +300,9 @@ def test_a_file_that_cannot_be_read_is_left_out_unless_it_is_the_only_one():
     assert (frame["trace"].to_list(), reported) == (["a"], [("broken", "broken")])
     with pytest.raises(StepscopeError, match="broken"):
         views.collect(Run(("broken.json",), open_trace), TOTAL, on_missing=never)
+
+
+def test_a_raw_table_needs_no_clock():
+    spans = SPANS.conform(pl.DataFrame({"span_id": [0, 1], "dur_ns": [5, 6]}))
+    frame, _ = views.collect(Trace(Meta("a", "ncu-csv"), {"spans": spans}), views.find("spans"), on_missing=never)
+    assert frame["dur_ns"].to_list() == [5, 6]

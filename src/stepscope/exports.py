@@ -14,7 +14,7 @@ from stepscope.reports._export import Context, Export
 __all__ = ["Context", "Export", "find", "names"]
 
 _GROUP = "stepscope.exports"
-_MODULES = {"tensorboard": "stepscope.reports.tensorboard"}
+_MODULES = {"tensorboard": "stepscope.reports.tensorboard", "kernel-table": "stepscope.reports.kernel_table"}
 
 
 def names() -> list[str]:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KERNEL_CLASSES", "is_collective_library", "is_communication", "is_dataloader", "is_graph_launch", "is_launch_call",
-    "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "map_names", "shorten", "step_number",
+    "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names", "shorten",
+    "step_number",
     "transfer_kind",
 ]  # fmt: skip
 
@@ -54,6 +55,8 @@ _GUEST = re.compile(rf"{_INDUCTOR.pattern}|\.py\(\d+\): |^<built-in ")  # nor is
 
 # One rule a line: the class, the pattern that tells it. The order matters: the first rule that matches decides.
 _KERNEL_CLASS_RULES = r"""
+# what is left of cutlass::Kernel<…> in a table that cuts names at the first bracket: nearly always a product
+gemm          ^kernel2?$
 # what is told by a prefix or an exact word, before words that also occur inside other kernels' names
 memory        ^(?:hip)?mem(?:cpy|set)|^\[cuda\smem|copy(?:host|device)to|copybuffer|^dma|memset
 memory        fillfunctor|fill_?buffer|^(?:zeroslike|oneslike|fill)(?:d|v\d)?$
@@ -168,10 +171,21 @@ def kernel_class(name: str) -> str:
     >>> kernel_class("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn")
     'gemm'
     """
+    return kernel_rule(name)[0]
+
+
+@lru_cache(_CACHED)
+def kernel_rule(name: str) -> tuple[str, str]:
+    """The class of a device kernel, and the part of its name by which it was told; empty for `other`.
+
+    >>> kernel_rule("nvjet_hsh_128x64_64x8_2x1_v_bz_TNN"), kernel_rule("saxpy")
+    (('gemm', 'nvjet'), ('elementwise', 'axpy'))
+    """
     if is_communication(name):
-        return "collective"
+        return "collective", _COMMUNICATION.findall(name.lower())[0]
     lower = _kernel_itself(name).lower()
-    return next((found for found, pattern in _KERNEL_CLASS if pattern.search(lower)), "other")
+    matches = ((found, pattern.search(lower)) for found, pattern in _KERNEL_CLASS)
+    return next(((found, match.group()) for found, match in matches if match), ("other", ""))
 
 
 # A library or two, the parts of its kernels' names by which their use of matrix units shows.

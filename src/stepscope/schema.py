@@ -105,11 +105,11 @@ TRACKS = Table(
 )
 SPANS = Table(
     "spans",
-    "anything with a start and an end, sorted by track, start, longest first",
+    "anything with a start and an end, sorted by track, start, longest first; without a clock: in order of launch",
     (
         Column("span_id", pl.UInt32(), "row number, referred to by every side table", key=True),
         Column("track_id", pl.UInt32(), "track it lies on"),
-        Column("ts_ns", pl.Int64(), "start, from the trace's origin", "ns"),
+        Column("ts_ns", pl.Int64(), "start, from the trace's origin; null in all rows: order known, no clock", "ns"),
         Column("dur_ns", pl.Int64(), "duration", "ns"),
         Column("name", Name, "name as recorded"),
         Column("category", Category, "what it is, in stepscope's own closed list"),

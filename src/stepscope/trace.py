@@ -20,10 +20,12 @@ _HINTS = {
     "allocations": "record with profile_memory=True",
     "counters": "put counters.csv beside the trace or name it with --counters; see docs/counters.md",
     "kernels": "record with the device's activity on, as in activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    "kernel_metrics": "profile with Nsight Compute: ncu --csv --set full, or --metrics …",
     "ops": "record with ProfilerActivity.CPU; shapes need record_shapes=True",
     "stacks": "record with with_stack=True",
     "steps": "call profiler.step() after each iteration",
 }
+_NO_CLOCK = "counters of kernels come without a clock: record a timeline too (nsys, or the framework's profiler)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,17 @@ class Trace:
         if frame.is_empty():
             raise MissingTable(f"{name} ({TABLES[name].doc})", needed_by=needed_by, hint=_HINTS.get(name, ""))
         return frame
+
+    def require_clock(self, *, needed_by: str) -> None:
+        """Raises MissingTable if spans have an order but no start times."""
+        if not self.has_clock:
+            raise MissingTable("start times", needed_by=needed_by, hint=_NO_CLOCK)
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether spans have start times. A report of kernels' counters has none: it knows only their order."""
+        times = self.spans["ts_ns"]
+        return times.is_empty() or times.null_count() < len(times)
 
     def with_tables(self, **tables: pl.DataFrame) -> Trace:
         """A copy with some tables replaced."""

@@ -194,7 +194,7 @@ def _raw(table: Table) -> analyses.Analysis:
     # No issues is good news, not a lack of data.
     always = table is ISSUES
     inputs, optional = ((), (table,)) if always else ((table,), ())
-    return analyses.Analysis(table.name, table.doc, inputs, table, _as_it_is, optional)
+    return analyses.Analysis(table.name, table.doc, inputs, table, _as_it_is, optional, needs_clock=False)
 
 
 def _as_it_is(frame: pl.DataFrame) -> pl.DataFrame:

@@ -6,7 +6,7 @@ from device_traces import HOST, STREAM_7, STREAM_8, TRACKS_5, kernel, spans_of
 
 from stepscope.analyses.kernels import ANALYSIS, KERNEL_SUMMARY, kernels
 from stepscope.errors import MissingTable, UnknownName
-from stepscope.schema import KERNELS
+from stepscope.schema import KERNEL_METRICS, KERNELS
 from stepscope.trace import Meta, Trace
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -93,6 +93,22 @@ def test_copies_and_fills_are_there_when_asked_for() -> None:
     assert "Memset (Device)" in kernels(SPANS_8, TRACKS_5, include="device")["name"].to_list()
     with pytest.raises(MissingTable, match="kernels needs kernels"):
         kernels(SPANS_8.filter(pl.col("category") != "kernel"), TRACKS_5)
+
+
+def test_what_was_measured_of_kernels_stands_beside_their_cost() -> None:
+    dram = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+    rows = {"span_id": [2, 3, 7], "metric": [dram] * 3, "unit": ["%"] * 3, "value": [10.0, 40.0, 5.0]}
+    got = kernels(SPANS_8, TRACKS_5, LAUNCHES, KERNEL_METRICS.conform(pl.DataFrame(rows)))
+    assert row(got, "sgemm")["dram_ratio"] == pytest.approx((10 * 0.1 + 20 * 0.4) / 30)
+    assert row(got, NCCL)["dram_ratio"] is None
+    assert "tensor_ratio" not in got.columns
+    assert "dram_ratio" not in kernels(SPANS_8, TRACKS_5, LAUNCHES).columns
+
+
+def test_without_durations_kernels_are_still_counted() -> None:
+    untimed = SPANS_8.with_columns(ts_ns=pl.lit(None, pl.Int64), dur_ns=pl.lit(None, pl.Int64))
+    got = row(kernels(untimed, TRACKS_5), "sgemm")
+    assert (got["calls"], got["total_ns"], got["share_ratio"]) == (3, None, None)
 
 
 def test_unknown_choices_are_refused() -> None:

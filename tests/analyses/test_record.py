@@ -43,6 +43,19 @@ def test_an_unknown_option_is_refused_with_those_it_has():
     assert caught.value.hint == "known: times, by"
 
 
+def test_an_order_without_a_clock_is_refused_by_what_needs_times():
+    spans = SPANS.conform(pl.DataFrame({"span_id": [0, 1], "dur_ns": [5, 6]}))
+    trace = Trace(Meta("a.csv", "ncu-csv"), {"steps": TRACE.steps, "spans": spans})
+
+    def run(frame: pl.DataFrame) -> pl.DataFrame:
+        return pl.DataFrame({"n_steps": [frame.height], "n_ops": [0]})
+
+    with pytest.raises(MissingTable, match="counts needs start times"):
+        Analysis("counts", "", inputs=(SPANS,), output=COUNTS, run=run)(trace)
+    assert Analysis("counts", "", inputs=(SPANS,), output=COUNTS, run=run, needs_clock=False)(trace).height == 1
+    assert Analysis("counts", "", inputs=(STEPS,), output=COUNTS, run=run)(trace).height == 1
+
+
 def test_a_missing_input_is_named_before_anything_runs():
     needs_spans = Analysis("counts", "", inputs=(SPANS,), output=COUNTS, run=counts)
     with pytest.raises(MissingTable, match="counts needs spans"):

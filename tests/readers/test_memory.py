@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 
-from stepscope.readers._memory import give_back
+import pytest
+
+from stepscope.readers._memory import give_back, no_collection
 
 
 class Library:
@@ -29,3 +32,22 @@ def test_a_library_without_the_call_and_other_systems_are_left_alone(monkeypatch
     monkeypatch.setattr(ctypes, "CDLL", None)
     monkeypatch.setattr(sys, "platform", "win32")
     give_back()
+
+
+def fail():
+    assert not gc.isenabled()
+    raise ValueError("x")
+
+
+def test_the_collector_rests_and_comes_back():
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="x"), no_collection():
+        fail()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with no_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

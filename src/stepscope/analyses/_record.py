@@ -24,7 +24,8 @@ class Analysis:
 
     `run` takes the frames of `inputs` in order (never empty: calling raises MissingTable first), then those of
     `optional` (perhaps empty), then keyword options. It returns a frame whose columns are all declared in `output`,
-    in that order; a declared column may be absent when an option leaves it out.
+    in that order; a declared column may be absent when an option leaves it out. `needs_clock` is false of an analysis
+    that can do without the start times of spans, which are then perhaps null.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Analysis:
     output: Table
     run: Callable[..., pl.DataFrame]
     optional: tuple[Table, ...] = ()
+    needs_clock: bool = True
 
     def options(self) -> dict[str, inspect.Parameter]:
         """Keyword options of `run`, by name: the command line and the docs are made from them."""
@@ -45,5 +47,7 @@ class Analysis:
             if name not in known:
                 raise UnknownName(f"option of {self.name}", name, known)
         frames = [trace.require(t.name, needed_by=self.name) for t in self.inputs]
+        if self.needs_clock and "spans" in {t.name for t in (*self.inputs, *self.optional)}:
+            trace.require_clock(needed_by=self.name)
         frames += [trace.table(t.name) for t in self.optional]
         return self.run(*frames, **options)

@@ -7,10 +7,11 @@ from typing import Literal
 import polars as pl
 
 from stepscope.analyses._device_work import COMMUNICATION, device_work, of_spans
+from stepscope.analyses._kernel_launches import RATIOS, with_ratios
 from stepscope.analyses._record import Analysis
 from stepscope.errors import MissingTable, UnknownName
 from stepscope.names import is_tensor_core, kernel_class, map_names
-from stepscope.schema import KERNELS, SPANS, TRACKS, Column, Name, Table
+from stepscope.schema import KERNEL_METRICS, KERNELS, SPANS, TRACKS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "KERNEL_SUMMARY", "kernels"]
 
@@ -40,6 +41,9 @@ KERNEL_SUMMARY = Table(
         Column("calls", pl.Int64(), "how often it ran"),
         Column("total_ns", pl.Int64(), "summed duration", "ns"),
         Column("share_ratio", pl.Float64(), "its part of the summed duration of all rows", "ratio"),
+        Column("tensor_ratio", pl.Float64(), "tensor cores busy, where measured, weighted by duration", "ratio"),
+        Column("dram_ratio", pl.Float64(), "memory bandwidth used, where measured, weighted by duration", "ratio"),
+        Column("sm_ratio", pl.Float64(), "multiprocessors busy, where measured, weighted by duration", "ratio"),
         Column("mean_ns", pl.Float64(), "mean duration", "ns"),
         Column("min_ns", pl.Int64(), "shortest", "ns"),
         Column("p50_ns", pl.Float64(), "median", "ns"),
@@ -60,6 +64,7 @@ def kernels(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
     launches: pl.DataFrame | None = None,
+    metrics: pl.DataFrame | None = None,
     *,
     by: By = "name",
     include: Include = "kernel",
@@ -69,8 +74,8 @@ def kernels(
     """What each kernel cost, most expensive first: by name, by name and operator or stream, or by launch.
 
     A launch is a grid, a block, what a block needs, and an operator. Durations are summed as recorded: kernels that
-    run at the same time count each. `include="device"` adds copies and fills. `launches` is the trace's table
-    `kernels`. `linked_only` and `communication` are those of `timeline`.
+    run at the same time count each. `include="device"` adds copies and fills. `launches` and `metrics` are the trace's
+    tables `kernels` and `kernel_metrics`. `linked_only` and `communication` are those of `timeline`.
 
     Units: ns, ratio.
     Source: percentiles interpolate linearly; weighted means as in the TensorBoard plugin's kernel view.
@@ -86,13 +91,14 @@ def kernels(
         if work.is_empty():
             raise MissingTable("kernels", needed_by="kernels", hint="include=device shows copies and fills")
     work = _with_launch(work, spans, KERNELS.empty() if launches is None else launches)
+    work = with_ratios(work, metrics)
     duration = pl.col("dur_ns")
     result = work.group_by(KEYS[by], maintain_order=True).agg(
         kernel_class=pl.col("name").first(),
         communication=(pl.col("sort").first() == COMMUNICATION),
         tensor_core=pl.col("tensor_core").first(),
         calls=pl.len().cast(pl.Int64),
-        total_ns=duration.sum(),
+        total_ns=pl.when(duration.count() > 0).then(duration.sum()),
         mean_ns=duration.mean(),
         min_ns=duration.min(),
         p50_ns=duration.quantile(0.5, "linear"),
@@ -101,6 +107,7 @@ def kernels(
         std_ns=duration.std(),
         blocks_per_sm=_weighted("blocks_per_sm"),
         est_occupancy_ratio=_weighted("est_occupancy_ratio"),
+        **{ratio: _weighted(ratio) for ratio in RATIOS if work[ratio].count()},
     )
     if by == "launch":
         result = result.with_columns(grid=pl.format("{}x{}x{}", *GRID), block=pl.format("{}x{}x{}", *BLOCK))
@@ -112,7 +119,7 @@ def kernels(
         kernel_class=map_names(named, kernel_class, pl.String()),
         tensor_core=pl.col("tensor_core").fill_null(map_names(named, is_tensor_core, pl.Boolean())),
     )
-    result = result.sort("total_ns", pl.col("name").cast(pl.String), descending=[True, False])
+    result = result.sort("total_ns", pl.col("name").cast(pl.String), descending=[True, False], nulls_last=True)
     columns = {k: t for k, t in KERNEL_SUMMARY.dtypes.items() if k in result.columns}
     return result.select(pl.col(k).cast(t) for k, t in columns.items())
 
@@ -141,5 +148,6 @@ ANALYSIS = Analysis(
     inputs=(SPANS, TRACKS),
     output=KERNEL_SUMMARY,
     run=kernels,
-    optional=(KERNELS,),
+    optional=(KERNELS, KERNEL_METRICS),
+    needs_clock=False,
 )

@@ -41,4 +41,6 @@ class Comparison:
         for name in options:
             if name not in known:
                 raise UnknownName(f"option of {self.name}", name, known)
+        for trace in (base, other):
+            trace.require_clock(needed_by=self.name)
         return self.run(base, other, **options)

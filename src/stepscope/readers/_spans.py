@@ -80,7 +80,7 @@ def build_spans(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> S
         n_wild = int((~keep & ~incomplete).sum())
         notes.add("wild_times", "warning", n_wild, "events more than a day from the others were dropped")
     origin = int(ts[keep].min()) if keep.any() else 0
-    order = _sorted_order(ts, dur, track)
+    order = sorted_order(ts, dur, track)
     if not keep.all():
         order = order[keep[order]]
     position = np.full(ts.size, -1, np.int64)
@@ -98,7 +98,7 @@ def _believable(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
     return keep
 
 
-def _sorted_order(ts: Rows, dur: Rows, track: NDArray[np.uint32]) -> NDArray[np.intp]:
+def sorted_order(ts: Rows, dur: Rows, track: NDArray[np.uint32]) -> NDArray[np.intp]:
     """Stable order by track, start, longest first. Files are nearly in time order, which a stable sort exploits."""
     by_time = np.argsort(ts, kind="stable")
     tracks = track.astype(np.uint16) if track.size and int(track.max()) < 1 << 16 else track

@@ -30,7 +30,7 @@ def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack
     elif _launches(trace):
         found.append(Lack("no_device", "The host launched device work, but none of it was recorded."))
     found += _steps(trace, scope)
-    found += _issues(trace.issues)
+    found += told_issues(trace.issues)
     return tuple(found)
 
 
@@ -89,10 +89,11 @@ def _steps(trace: Trace, scope: Scope) -> list[Lack]:
     return [Lack("outside_steps", what)]
 
 
-def _issues(issues: pl.DataFrame) -> list[Lack]:
+def told_issues(issues: pl.DataFrame) -> tuple[Lack, ...]:
+    """What the reader dropped, guessed or repaired, if it was more than a note."""
     loud = issues.filter((pl.col("severity") != "info") & ~pl.col("code").is_in(_TOLD_HERE))
     found = []
     for code, _, n, example in loud.iter_rows():
         text = example or code.replace("_", " ")
         found.append(Lack(code, f"{text[0].upper()}{text[1:]}" + (f" ({count(n)} ×)." if n > 1 else ".")))
-    return found
+    return tuple(found)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from stepscope.reports._summary import Cost, Summary
 
+_TOOLS = {
+    "kineto": "Chrome trace", "ncu-csv": "Nsight Compute", "ncu-text": "Nsight Compute", "ncu-rep": "Nsight Compute",
+    "kernel-table": "Kernel table",
+}  # fmt: skip
 _SHOWN = 3
 _LEAST_SHARE = 0.01
 _WORTH_TELLING = 0.005  # of the bar
@@ -55,12 +59,18 @@ def _quality(summaries: Sequence[Summary]) -> list[str]:
 def _headline(summaries: Sequence[Summary]) -> str:
     first = summaries[0].meta
     version = (first.framework_version or "").partition("+")[0]
-    words = [f"{first.framework} {version}".strip() if first.framework else "Chrome trace"]
+    words = [f"{first.framework} {version}".strip() if first.framework else _TOOLS.get(first.format, first.format)]
     devices = Counter(name for summary in summaries for name in summary.devices)
     words += [name if n == 1 else f"{n} × {name}" for name, n in devices.items()]
-    if not devices and any(summary.parts for summary in summaries):
+    launches = [summary.n_launches for summary in summaries if summary.n_launches is not None]
+    if not devices and not launches and any(summary.parts for summary in summaries):
         words.append("CPU only")
     words += filter(None, [_whose(summaries), _steps(summaries)])
+    if len(launches) == len(summaries):
+        whole = sum(summary.recorded_ns for summary in summaries)
+        words += [f"{duration(whole)} in kernels"] if whole else []
+        words.append(f"{counted(sum(launches), 'launch', 'launches')} read")
+        return " · ".join(words)
     words.append(f"{duration(max(summary.recorded_ns for summary in summaries))} recorded")
     words.append(f"{count(sum(summary.meta.n_events for summary in summaries))} events read")
     return " · ".join(words)
@@ -97,7 +107,8 @@ def _bars(summaries: Sequence[Summary]) -> tuple[Bar, ...]:
     value = duration(statistics.fmean(lengths))
     if stepped and len(lengths) > 2 and whole:
         value += f" ±{percent(statistics.stdev(lengths) / statistics.fmean(lengths))}"
-    label = "Step" if stepped else "Device" if told[0].devices else "Recording"
+    whole_label = "Device" if told[0].devices else "Recording"
+    label = "Step" if stepped else whole_label if told[0].n_launches is None else "Kernels"
     notes = [*_apart(told), *_busy(told), *_use(told), *_memory(told)]
     if len(summaries) == 1:
         notes += summaries[0].notes

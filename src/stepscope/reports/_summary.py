@@ -113,6 +113,7 @@ class Summary:
     tables: tuple[Block, ...] = ()
     quality: tuple[Lack, ...] = ()
     issues: pl.DataFrame | None = None
+    n_launches: int | None = None  # of kernels whose order is known and whose times are not
 
     @property
     def n(self) -> int:

@@ -12,11 +12,12 @@ from stepscope.analyses.kernels import kernels
 from stepscope.analyses.memory import device_memory
 from stepscope.analyses.operators import operators
 from stepscope.errors import MissingTable, StepscopeError
+from stepscope.reports._clockless import summary_without_clock
 from stepscope.reports._device import device_time
 from stepscope.reports._glance import advice_costs, use_of
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._outliers import outlier_costs
-from stepscope.reports._quality import quality
+from stepscope.reports._quality import quality, told_issues
 from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._summary import Cost, Lack, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
@@ -63,6 +64,8 @@ def summarise(trace: Trace) -> Summary:
     if spans.is_empty():
         nothing = Lack("no_spans", "The trace holds no spans with times: there is nothing to report.")
         return Summary(trace.meta, recorded_ns=0, quality=(nothing,), issues=trace.issues)
+    if not trace.has_clock:
+        return summary_without_clock(trace, told_issues(trace.issues))
     scope = scope_of(trace)
     per_operator = _operators(trace)
     tables: list[Block] = [] if per_operator is None else [operator_block(per_operator)]

@@ -52,6 +52,7 @@ class Basis:
 
 def basis_of(trace: Trace) -> Basis:
     """Events, launches, trees and steps of a trace. Raises MissingTable if it holds nothing that the plugin knows."""
+    trace.require_clock(needed_by="tensorboard")
     events = read_events(trace)
     if not events.order.size and trace.table("allocations").is_empty():
         hint = "it reads the categories of PyTorch's profiler: cpu_op, cuda_runtime, kernel …"

@@ -1,0 +1,77 @@
+"""What there is to say of kernels whose order is known and whose times are not: what they cost and used, by class."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.analyses.kernel_classes import KERNEL_CLASS_SUMMARY, kernel_classes
+from stepscope.analyses.kernels import kernels
+from stepscope.analyses.utilisation import utilisation
+from stepscope.errors import MissingTable
+from stepscope.reports._summary import Lack, Summary
+from stepscope.reports._tables import kernel_block
+from stepscope.reports._words import counted
+from stepscope.reports.model import Block
+from stepscope.units import percent
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from stepscope.trace import Trace
+
+_NO_CLOCK = "The file knows in which order kernels ran, but not when: idle time, overlap and steps cannot be told."
+_LOW = 0.1
+_CLASSES, _OTHERS = 6, "other"
+_RATIOS = {"tensor_ratio": "tensor cores busy", "dram_ratio": "memory bandwidth used", "sm_ratio": "SMs busy"}
+
+
+def summary_without_clock(trace: Trace, quality: tuple[Lack, ...]) -> Summary:
+    """The time of kernels by class, how much of the hardware they used, and the costliest of them.
+
+    `quality` is what else the data lacks.
+    """
+    lacks = (Lack("no_clock", _NO_CLOCK), *quality)
+    n = trace.spans.height
+    devices = tuple(trace.devices["name"].drop_nulls().to_list())
+    try:
+        classes = kernel_classes(trace.spans, trace.kernel_metrics)
+    except MissingTable:  # no kernel, or no durations, which the reader has told
+        return Summary(trace.meta, 0, devices, quality=lacks, issues=trace.issues, n_launches=n)
+    whole = int(classes["total_ns"].sum())
+    vague = int(classes["vague_calls"].sum())
+    if vague:
+        what = f"{counted(vague, 'launch', 'launches')} with a name cut short, as Kernel, counted as matrix products."
+        lacks = (*lacks, Lack("vague_names", what))
+    shown = classes.select("kernel_class", "calls", "total_ns", "share_ratio")
+    costly = kernel_block(kernels(trace.spans, trace.tracks, trace.kernels))
+    return Summary(
+        trace.meta,
+        recorded_ns=whole,
+        devices=devices,
+        windows_ns=(whole,),
+        parts=_parts(classes),
+        notes=_used(trace),
+        tables=(Block("Classes of kernels", KERNEL_CLASS_SUMMARY, shown, "show kernel-classes"), costly),
+        quality=lacks,
+        issues=trace.issues,
+        n_launches=n,
+    )
+
+
+def _parts(classes: pl.DataFrame) -> dict[str, int]:
+    """The time of the costliest classes, and of all others together."""
+    times = dict(classes.select("kernel_class", "total_ns").iter_rows())
+    parts = {name: times.pop(name) for name in list(times)[:_CLASSES] if name != _OTHERS}
+    return parts | {_OTHERS: sum(times.values())}
+
+
+def _used(trace: Trace) -> tuple[str, ...]:
+    """How much of the hardware was used, in words, where it was measured."""
+    try:
+        used = utilisation(trace.spans, trace.kernel_metrics, low=_LOW).row(0, named=True)
+    except MissingTable:
+        return ()
+    told = [f"{what} {percent(used[ratio])}" for ratio, what in _RATIOS.items() if used[ratio] is not None]
+    if used["low_ratio"] is not None:
+        told.append(f"tensor cores and memory both under {percent(_LOW)}: {percent(used['low_ratio'])} of the time")
+    return tuple(told)
