@@ -14,7 +14,10 @@ from stepscope.reports._export import Context, Export
 __all__ = ["Context", "Export", "find", "names"]
 
 _GROUP = "stepscope.exports"
-_MODULES = {"tensorboard": "stepscope.reports.tensorboard"}
+_MODULES = {
+    "tensorboard": "stepscope.reports.tensorboard",
+    "latencyprism": "stepscope.reports.latencyprism",
+}
 
 
 def names() -> list[str]:

@@ -22,7 +22,9 @@ SETTINGS: dict[str, Any] = {
 def command(
     ctx: typer.Context,
     words: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="KIND", help="tensorboard.", show_default=False)] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="KIND", help="tensorboard or latencyprism.", show_default=False)
+    ] = None,
     output: Output = None,
     force: Force = False,
     counters: Counters = None,

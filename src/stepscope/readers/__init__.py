@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Reader", "Source", "expand", "open_trace", "reader_for", "readers"]
 
 #: Modules that hold a READER, in order of preference among equally sure ones.
-_MODULES = ("kineto",)
-_ENDINGS = (".json", ".gz", ".zst", ".zip", ".xz", ".bz2")
+_MODULES = ("kineto", "perf_data", "counters_data")
+_ENDINGS = (".json", ".gz", ".zst", ".zip", ".xz", ".bz2", "perf_data.csv")
 _MEMBER = "!"
 
 
