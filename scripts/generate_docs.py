@@ -33,6 +33,12 @@ Intervals are half-open. Times are nanoseconds from the trace's origin, whose Un
 `trace.meta.origin_unix_ns` where the format has it. Null means unknown: never −1, never 0 for absent. Ratios are
 0 to 1. Columns in bold identify a row.
 """
+RESULTS_ARE = """\
+# Tables of results
+
+What files of results hold in place of a recording: `stepscope show cycles FILE`, or `results.result("cycles")` in
+Python. What another program computed is handed out as it is.
+"""
 ANALYSES_ARE = """\
 On the command line `stepscope show NAME TRACE`, in Python `stepscope.show(trace, NAME)`. Every result is a table;
 columns in bold are keys, the others are measures. How the parts fit together is told in
@@ -82,6 +88,8 @@ def tables_page() -> str:
         TABLES_ARE,
     ]
     parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in schema.TABLES.values()]
+    parts.append(RESULTS_ARE)
+    parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in schema.RESULTS.values()]
     return "\n".join(parts)
 
 

@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),
     "renderers": ("errors", "units", "names", "schema", "reports.model"),
-    "reports": (*FOUNDATION, "trace", "analyses", "reports.model"),
+    "reports": (*FOUNDATION, "trace", "analyses", "compare", "reports.model"),
     "views": (*FOUNDATION, "trace", "analyses", "compare"),
     "exports": ("errors", "reports"),
     "api": (*FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports"),
@@ -57,6 +57,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "compare/_record.py": "compare/test_compare.py",
     "readers/_record.py": "readers/test_readers.py",
     "renderers/_record.py": "renderers/test_renderers.py",
+    "reports/latencyprism/_words.py": "reports/latencyprism/test_report.py",
 }
 #: Modules that hold nothing to test.
 EMPTY = ("reports/__init__.py",)

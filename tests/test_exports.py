@@ -28,7 +28,7 @@ def offered(monkeypatch):
 
 def test_our_own_kinds_are_found_by_name():
     assert exports.names()[0] == "tensorboard"
-    assert exports.find("tensorboard").name == "tensorboard"
+    assert all(exports.find(name).name == name for name in ("tensorboard", "latencyprism"))
 
 
 def test_an_unknown_kind_names_the_known_ones():

@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 
 from stepscope.errors import MissingTable, UnknownName
-from stepscope.schema import SPANS, STEPS, TABLES
-from stepscope.trace import Meta, Run, Trace, extent_ns
+from stepscope.schema import CYCLES, SPANS, STEPS, TABLES
+from stepscope.trace import Meta, Result, Results, Run, Trace, extent_ns
 
 STEP = STEPS.conform(pl.DataFrame({"step": [3], "ts_ns": [0], "dur_ns": [10]}))
 TRACE = Trace(Meta("a.json", "kineto", rank=2), {"steps": STEP})
@@ -60,6 +60,31 @@ def test_with_tables_gives_a_copy():
 
 def test_repr_counts_rows():
     assert repr(TRACE) == "Trace('a.json', kineto, steps 1)"
+
+
+def test_results_are_read_like_a_trace_that_lacks_what_was_not_recorded():
+    frame = CYCLES.conform(pl.DataFrame({"cycle": [1, 2]}))
+    given = {"cycles": Result(CYCLES, frame)}
+    results = Results(Meta("a.csv", "prism", rank=2), {"steps": STEP}, given)
+    given.clear()
+    assert (results.rank, results.steps.height, results.spans.is_empty()) == (2, 1, True)
+    assert results.require("steps") is STEP
+    assert results.result("cycles") is frame
+    assert repr(results) == "Results('a.csv', prism, cycles 2, steps 1)"
+    assert results.with_tables(steps=STEPS.empty()).result("cycles") is frame
+    with pytest.raises(TypeError):
+        results.results["cycles"] = None
+    with pytest.raises(UnknownName, match="no result named 'cycle'"):
+        results.result("cycle")
+
+
+def test_what_results_lack_is_not_to_be_recorded_again():
+    results = Results(Meta("a.csv", "prism"), {}, {"cycles": Result(CYCLES, CYCLES.empty())})
+    with pytest.raises(MissingTable, match=r"^idle needs spans") as caught:
+        results.require("spans", needed_by="idle")
+    assert caught.value.hint == "a.csv holds results, not a recording: show cycles"
+    with pytest.raises(UnknownName):
+        results.require("bogus")
 
 
 def test_a_run_opens_traces_one_at_a_time():

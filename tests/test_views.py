@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from stepscope import analyses, compare, views
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.schema import SPANS, TABLES, Column, Table
-from stepscope.trace import Meta, Run, Trace
+from stepscope.schema import CYCLES, SPANS, TABLES, Column, Table
+from stepscope.trace import Meta, Result, Results, Run, Trace
 
 WORK = Table(
     "work",
@@ -73,9 +73,34 @@ def run_of(*traces):
 
 def test_every_name_is_found_and_raw_tables_have_two():
     for name, kind in views.names():
+        if kind == "result":
+            continue
         assert kind in ("analysis", "comparison") or views.find(name).output is TABLES[name.removeprefix("trace.")]
     assert views.find("spans").output is views.find("trace.spans").output
     assert views.find("trace.kernels").output is not views.find("kernels").output
+
+
+def test_a_table_of_results_is_handed_out_as_it_is():
+    assert ("cycles", "result") in views.names()
+    found = views.find("cycles")
+    assert found.output is CYCLES
+    frame = CYCLES.conform(pl.DataFrame({"cycle": [1, 2]}))
+    held = Results(Meta("a.csv", "prism"), {}, {"cycles": Result(CYCLES, frame)})
+    assert views.collect(held, found, on_missing=never)[0] is frame
+    assert views.collect(held, found, where="cycle > 1", on_missing=never)[0]["cycle"].to_list() == [2]
+    stacked, _ = views.collect(run_of(held, held), found, on_missing=never)
+    assert stacked["trace"].to_list() == ["0", "0", "1", "1"]
+    with pytest.raises(MissingTable, match="no cycles"):
+        views.collect(trace(), found, on_missing=never)
+
+
+def test_what_another_program_computed_is_not_computed_again():
+    frame = TOTAL.output.conform(pl.DataFrame({"dur_ns": [77]}))
+    held = Results(Meta("a.csv", "prism"), trace().tables, {"total": Result(TOTAL.output, frame)})
+    assert views.collect(held, TOTAL, on_missing=never)[0]["dur_ns"].to_list() == [77]
+    assert views.collect(held, RANKED, on_missing=never)[0]["dur_ns"].to_list() == [1]
+    with pytest.raises(StepscopeError, match=r"another program computed total of a\.csv: it takes no options"):
+        views.collect(held, TOTAL, on_missing=never, scale=10)
 
 
 def test_a_comparison_takes_two_traces_in_the_order_given():

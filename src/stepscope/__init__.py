@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         WouldOverwrite,
     )
     from stepscope.reports.model import Report
-    from stepscope.trace import Run, Trace
+    from stepscope.trace import Results, Run, Trace
 
     __version__: str
 
@@ -36,6 +36,7 @@ __all__ = [
     "MissingExtra",
     "MissingTable",
     "Report",
+    "Results",
     "Run",
     "StepscopeError",
     "Trace",
@@ -52,7 +53,7 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("export", "load", "load_run", "report", "show"), "stepscope.api"),
-    **dict.fromkeys(("Trace", "Run"), "stepscope.trace"),
+    **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.trace"),
     "Report": "stepscope.reports.model",
     **dict.fromkeys(
         (

@@ -14,7 +14,11 @@ from stepscope.reports._export import Context, Export
 __all__ = ["Context", "Export", "find", "names"]
 
 _GROUP = "stepscope.exports"
-_MODULES = {"tensorboard": "stepscope.reports.tensorboard", "kernel-table": "stepscope.reports.kernel_table"}
+_MODULES = {
+    "tensorboard": "stepscope.reports.tensorboard",
+    "kernel-table": "stepscope.reports.kernel_table",
+    "latencyprism": "stepscope.reports.latencyprism",
+}
 
 
 def names() -> list[str]:

@@ -270,6 +270,47 @@ ISSUES = Table(
     ),
 )
 
+#: Of a function's events in a cycle, those during which its metric was sampled; the others' values are interpolated.
+SAMPLED = ("all", "some", "none")
+CYCLES = Table(
+    "cycles",
+    "a turn of the program's main loop, or another stretch of it that comes again",
+    (
+        Column("cycle", pl.Int64(), "its number", key=True),
+        Column("host", Name, "host of the process, where recorded", key=True),
+        Column("pid", pl.Int64(), "process", key=True),
+        Column("ts_ns", pl.Int64(), "start, from the origin", "ns"),
+        Column("dur_ns", pl.Int64(), "duration", "ns"),
+        Column("anchor", Name, "function whose calls mark the cycles"),
+    ),
+)
+ATTRIBUTION = Table(
+    "attribution",
+    "what a function took of a cycle (beta), and how a resource fared meanwhile (mu); a row per function and metric",
+    (
+        Column("cycle", pl.Int64(), "number of the cycle", key=True),
+        Column("host", Name, "host of the process, where recorded", key=True),
+        Column("pid", pl.Int64(), "process", key=True),
+        Column("device", Name, "where the function ran: host, gpuN", key=True),
+        Column("name", Name, "function as recorded", key=True),
+        Column("metric", Name, "resource; null if none was sampled during the function", key=True),
+        Column("category", Category, "what the function is, in stepscope's own closed list"),
+        Column("recorded_category", Name, "what it is, in the recorder's own word"),
+        Column("short_name", Name, "its name as shortened by the recorder"),
+        Column("calls", pl.Int64(), "its events in the cycle; the same in each row of the function"),
+        Column("total_ns", pl.Int64(), "their summed duration; the same in each row of the function", "ns"),
+        Column(
+            "beta_ratio", pl.Float64(), "that duration over the cycle's; it exceeds 1 where threads add up", "ratio"
+        ),
+        Column("unit", Name, "unit of mu and sigma, where known"),
+        Column("mu", pl.Float64(), "mean of the metric during the events, weighted by their durations"),
+        Column("sigma", pl.Float64(), "its standard deviation within the events"),
+        Column("sampled", pl.Enum(SAMPLED), "which events had samples of their own: all, some, none"),
+        Column("recorded_beta", pl.Float64(), "100 times beta, as recorded"),
+        Column("recorded_mu", pl.Float64(), "100 times mu, as recorded: percent for shares only"),
+    ),
+)
+
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
@@ -277,3 +318,6 @@ TABLES: Mapping[str, Table] = {
         STACKS, ARROWS, STEPS, ISSUES,
     )
 }  # fmt: skip
+
+#: Tables that a file of results may hold in place of a recording, by the name under which they are shown.
+RESULTS: Mapping[str, Table] = {t.name: t for t in (CYCLES, ATTRIBUTION)}

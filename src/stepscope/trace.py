@@ -1,4 +1,8 @@
-"""The value in the middle: a Trace (one process: frozen tables and metadata) and a Run (many Traces of one job)."""
+"""The values in the middle: a Trace or Results, and a Run of many.
+
+A Trace is what one process recorded: frozen tables and metadata. Results are tables that another program computed. A
+Run is all of these from one job.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import polars as pl
+
+    from stepscope.schema import Table
 
 
 #: How to get a table that is missing.
@@ -181,6 +187,47 @@ class Trace:
     def issues(self) -> pl.DataFrame:
         """What was dropped, guessed or repaired."""
         return self.table("issues")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A table that another program computed, with the schema of its columns."""
+
+    table: Table
+    frame: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Results(Trace):
+    """What a file of results holds in place of a recording: tables already computed, by the name they are shown under.
+
+    It is read like a trace: `tables` has what was recorded besides, such as counters, and lacks the rest.
+    """
+
+    results: Mapping[str, Result] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        Trace.__post_init__(self)
+        object.__setattr__(self, "results", MappingProxyType(dict(self.results)))
+
+    def require(self, name: str, *, needed_by: str = "") -> pl.DataFrame:
+        """The recorded table of that name. Raises MissingTable if it has no rows, UnknownName if there is none."""
+        frame = self.table(name)
+        if frame.is_empty():
+            hint = f"{self.meta.path} holds results, not a recording: show {' or '.join(self.results)}"
+            raise MissingTable(f"{name} ({TABLES[name].doc})", needed_by=needed_by, hint=hint)
+        return frame
+
+    def result(self, name: str) -> pl.DataFrame:
+        """The computed table of that name. Raises UnknownName."""
+        if name not in self.results:
+            raise UnknownName("result", name, self.results)
+        return self.results[name].frame
+
+    def __repr__(self) -> str:
+        frames = {**{name: result.frame for name, result in self.results.items()}, **self.tables}
+        rows = ", ".join(f"{name} {frame.height:,}" for name, frame in frames.items())
+        return f"Results({self.meta.path!r}, {self.meta.format}, {rows})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """One named table out of one trace or many: an analysis' result or a raw table, filtered, grouped, sorted, cut.
 
-A name is that of an analysis, or `trace.X` for table X as the reader made it (just `X` where no analysis is called so).
+A name is that of an analysis, or `trace.X` for table X as the reader made it (just `X` where no analysis is called so),
+or of a table that files of results hold. Of such a file a table is handed out as it is, not computed again.
 Of several traces the results are stacked, with `rank` as first column; where ranks are missing or not unique, `trace`
 (from the file's name) stands there instead.
 """
@@ -17,8 +18,8 @@ import polars.selectors as cs
 
 from stepscope import analyses, compare
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.schema import ISSUES, TABLES, Column, Table
-from stepscope.trace import Run, Trace
+from stepscope.schema import ISSUES, RESULTS, TABLES, Column, Table
+from stepscope.trace import Results, Run, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,15 +41,16 @@ _ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
 
 
 def names() -> list[tuple[str, str]]:
-    """Names that `find` knows, each with what it is: 'analysis', 'comparison' (of two traces) or 'table'."""
+    """Names that `find` knows, each with what it is: 'analysis', 'comparison' (of two traces), 'result' or 'table'."""
     known = analyses.names()
     raw = [RAW + name if name in known else name for name in TABLES]
     pairs = [(name, "comparison") for name in compare.names()]
-    return [*((name, "analysis") for name in known), *pairs, *((name, "table") for name in raw)]
+    results = [(name, "result") for name in RESULTS if name not in known]
+    return [*((name, "analysis") for name in known), *pairs, *results, *((name, "table") for name in raw)]
 
 
 def find(name: str) -> Question:
-    """The analysis or comparison of that name, or one that hands out a raw table as it is. Raises UnknownName."""
+    """The analysis or comparison of that name, or one that hands out a table as it is. Raises UnknownName."""
     if name.startswith(RAW) and name.removeprefix(RAW) in TABLES:
         return _raw(TABLES[name.removeprefix(RAW)])
     if name in compare.names():
@@ -58,6 +60,8 @@ def find(name: str) -> Question:
     except UnknownName:
         if name in TABLES:
             return _raw(TABLES[name])
+        if name in RESULTS:
+            return _result_table(RESULTS[name])
         raise UnknownName("table", name, [known for known, _ in names()]) from None
 
 
@@ -201,6 +205,16 @@ def _as_it_is(frame: pl.DataFrame) -> pl.DataFrame:
     return frame
 
 
+def _result_table(table: Table) -> analyses.Analysis:
+    """A table that only files of results hold: of a recording it is missing."""
+
+    def run() -> pl.DataFrame:
+        """The frame as the file of results has it."""
+        raise MissingTable(f"{table.name} ({table.doc})", hint="files of results hold it; see `stepscope formats`")
+
+    return analyses.Analysis(table.name, table.doc, (), table, run)
+
+
 def _compared(source: Trace | Run, comparison: compare.Comparison, options: dict[str, Any]) -> pl.DataFrame:
     paths = source.paths if isinstance(source, Run) else (source.meta.path,)
     if not isinstance(source, Run) or len(paths) != 2:
@@ -233,6 +247,11 @@ def _results(
 def _result(
     trace: Trace, analysis: analyses.Analysis, options: dict[str, Any]
 ) -> tuple[int | None, pl.DataFrame | StepscopeError]:
+    if isinstance(trace, Results) and analysis.name in trace.results:
+        if options:
+            reason = f"another program computed {analysis.name} of {trace.meta.path}"
+            raise StepscopeError(f"{reason}: it takes no options", "choose rows with --where")
+        return trace.rank, trace.result(analysis.name)
     try:
         return trace.rank, analysis(trace, **options)
     except MissingTable as error:

@@ -22,7 +22,10 @@ SETTINGS: dict[str, Any] = {
 def command(
     ctx: typer.Context,
     words: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="KIND", help="tensorboard, kernel-table.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="KIND", help="tensorboard, kernel-table, latencyprism.", show_default=False),
+    ] = None,
     output: Output = None,
     force: Force = False,
     counters: Counters = None,

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["Reader", "Source", "expand", "open_trace", "reader_for", "readers"]
 
 #: Modules that hold a READER, in order of preference among equally sure ones.
-_MODULES = ("kineto", "nsys", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep", "kernel_table")
+_MODULES = (
+    "kineto", "nsys", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep", "kernel_table", "perf_data",
+    "counters_data",
+)  # fmt: skip
 _ENDINGS = (
     ".json", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
     ".ncu-rep", ".qdrep", ".pftrace",

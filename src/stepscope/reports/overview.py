@@ -19,11 +19,12 @@ from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._outliers import outlier_costs
 from stepscope.reports._quality import quality, told_issues
 from stepscope.reports._ranks import overview_of_ranks
+from stepscope.reports._results import summarise_results
 from stepscope.reports._summary import Cost, Lack, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.reports._words import counted
 from stepscope.schema import DEVICE_WORK
-from stepscope.trace import Trace, extent_ns
+from stepscope.trace import Results, Trace, extent_ns
 from stepscope.units import duration, percent, size
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def overview(source: Trace | Run) -> Report:
 
 def summarise(trace: Trace) -> Summary:
     """What a report needs of one trace, without keeping the trace."""
+    if isinstance(trace, Results):
+        return summarise_results(trace)
     spans = trace.spans
     if spans.is_empty():
         nothing = Lack("no_spans", "The trace holds no spans with times: there is nothing to report.")

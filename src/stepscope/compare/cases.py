@@ -1,0 +1,98 @@
+"""Which runs belong together: a normal one and an abnormal one of the same case, found by their folders' names.
+
+A case is a folder that holds a folder whose name begins with `normal` and one whose name begins with `abnormal`, as in
+case/normal_perf_data/result_perf_data.csv and case/abnormal_perf_data/result_perf_data.csv.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from stepscope.errors import StepscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Case", "cases"]
+
+_SIDE = re.compile(r"(normal|abnormal)(?![a-z])", re.IGNORECASE)
+_PACKING = re.compile(r"\.(gz|zst|xz|bz2|zip)$", re.IGNORECASE)
+_RESULTS = re.compile(r"(?P<job>.*?)(?P<parts>(?:_(?:prefill|decode|layer))*)_perf_data\.csv$")
+#: Decode cycles stand in a file of their own only if the recorder found prefills, so these two answer to each other.
+_ALIKE = ("", "_decode")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Two runs to compare: `label` is the case's folder, or what the two files have in common."""
+
+    label: str
+    base: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A file, the case's folder, the side that it is on, and its name below that side's folder, unpacked."""
+
+    path: str
+    case: str
+    side: str
+    name: str
+
+
+def cases(paths: Sequence[str]) -> list[Case]:
+    """The pairs among some files, in order of the normal ones.
+
+    A file's partner has the same name below the case's other folder; of several normal runs the first is paired. A
+    `_perf_data.csv` may be paired with a `_decode_perf_data.csv`; files of layers never are. Two files alone are a
+    pair whatever they are called, the normal one first, else in the order given. Raises StepscopeError if there is no
+    pair.
+    """
+    places = [_place(path) for path in paths]
+    if len(paths) == 2:
+        base, other = reversed(places) if places[0].side == "abnormal" and places[1].side == "normal" else places
+        return [Case(_label(base, other), base.path, other.path)]
+    abnormal = {(place.case, place.name): place for place in places if place.side == "abnormal"}
+    found = []
+    for base in places:
+        names = _partners(base.name) if base.side == "normal" else ()
+        partner = next((abnormal[base.case, name] for name in names if (base.case, name) in abnormal), None)
+        if partner is not None:
+            found.append(Case(_label(base, partner), base.path, partner.path))
+            del abnormal[partner.case, partner.name]
+    if not found:
+        hint = "name two files, the base first, or a folder that holds a folder normal… and a folder abnormal…"
+        raise StepscopeError(f"no pair of a normal and an abnormal run among {len(paths)} files", hint)
+    return found
+
+
+def _place(path: str) -> _Place:
+    parts = PurePath(path).parts
+    for i in range(len(parts) - 2, -1, -1):
+        if side := _SIDE.match(parts[i]):
+            name = _PACKING.sub("", "/".join(parts[i + 1 :]))
+            return _Place(path, str(PurePath(*parts[:i])), side[1].lower(), name)
+    return _Place(path, str(PurePath(path).parent), "", _PACKING.sub("", PurePath(path).name))
+
+
+def _partners(name: str) -> tuple[str, ...]:
+    """Names that a partner may have, the best first."""
+    match = _RESULTS.fullmatch(name)
+    if match is None or match["parts"] == "_prefill":
+        return (name,)
+    if match["parts"] not in _ALIKE:
+        return ()
+    return (name, *(f"{match['job']}{part}_perf_data.csv" for part in _ALIKE if part != match["parts"]))
+
+
+def _label(base: _Place, other: _Place) -> str:
+    if base.side and base.case == other.case:
+        folder = PurePath(base.case).name or PurePath(os.path.realpath(base.case)).name
+        match = _RESULTS.fullmatch(base.name)
+        return folder + (match["parts"] if match else "")
+    return f"{PurePath(base.path).name} and {PurePath(other.path).name}"
