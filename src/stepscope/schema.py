@@ -113,6 +113,7 @@ SPANS = Table(
         Column("dur_ns", pl.Int64(), "duration", "ns"),
         Column("name", Name, "name as recorded"),
         Column("category", Category, "what it is, in stepscope's own closed list"),
+        Column("recorded_category", Name, "what it is, in the recorder's own word"),
         Column("correlation", pl.Int64(), "id shared by a host call and the device work it queued"),
         Column("parent_id", pl.UInt32(), "innermost span of the same host thread that was open at its start"),
         Column("launch_id", pl.UInt32(), "of device work: the host call that queued it"),
@@ -199,7 +200,17 @@ ALLOCATIONS = Table(
         Column("total_allocated_bytes", pl.Int64(), "held by tensors after it", "bytes"),
         Column("total_reserved_bytes", pl.Int64(), "held by the allocator after it", "bytes"),
         Column("op_id", pl.UInt32(), "innermost operator open on that thread"),
+        Column("span_id", pl.UInt32(), "innermost span open on that thread, where recorded"),
+        Column("recorded_category", Name, "what it is, in the recorder's own word"),
+        Column("place", Name, "the memory, in the recorder's own word, as in Place(gpu:0)"),
+        Column("peak_allocated_bytes", pl.Int64(), "most held by tensors so far, as recorded", "bytes"),
+        Column("peak_reserved_bytes", pl.Int64(), "most held by the allocator so far, as recorded", "bytes"),
     ),
+)
+RESERVATIONS = Table(
+    "reservations",
+    "the allocator takes memory from a device or gives it back",
+    ALLOCATIONS.columns,
 )
 COUNTERS = Table(
     "counters",
@@ -233,6 +244,17 @@ STEPS = Table(
         Column("source", pl.Enum(("annotation", "detected")), "where the step's bounds come from"),
     ),
 )
+STEP_COSTS = Table(
+    "step_costs",
+    "what a training loop's own timer measured, a row per step or batch read",
+    (
+        Column("kind", pl.Enum(("step", "reader")), "the time of a step, or that of reading a batch", key=True),
+        Column("n_before", pl.Int64(), "steps that had ended when it began", key=True),
+        Column("cost_s", pl.Float64(), "wall time", "s"),
+        Column("n_samples", pl.Int64(), "samples in the step, where the loop told"),
+        Column("source", pl.Enum(("timer", "ranges")), "measured by the loop's timer, or length of the step's range"),
+    ),
+)
 ISSUES = Table(
     "issues",
     "what a reader dropped, guessed or repaired",
@@ -247,7 +269,7 @@ ISSUES = Table(
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
-        DEVICES, TRACKS, SPANS, OPS, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, ALLOCATIONS, COUNTERS, STACKS,
-        STEPS, ISSUES,
+        DEVICES, TRACKS, SPANS, OPS, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, ALLOCATIONS, RESERVATIONS,
+        COUNTERS, STACKS, STEPS, STEP_COSTS, ISSUES,
     )
 }  # fmt: skip

@@ -283,6 +283,7 @@ def _span_frame(
         "dur_ns": spans.dur,
         "name": pl.Series(name_list, dtype=Name).gather(pl.Series(spans.name)),
         "category": pl.Series(CATEGORIES, dtype=Category).gather(pl.Series(category)),
+        "recorded_category": pl.repeat(None, n, dtype=Name, eager=True),
         "correlation": nullable(correlation, pl.Int64()),
         "parent_id": nullable(parent.astype(np.int32), pl.UInt32(), -1),
         "launch_id": nullable(launch.astype(np.int32), pl.UInt32(), -1),

@@ -15,6 +15,7 @@ from stepscope.readers._events import ExactEvent
 from stepscope.readers._json import Document
 from stepscope.readers._memory import give_back
 from stepscope.readers._notes import Notes
+from stepscope.readers._ranks import rank_in
 from stepscope.readers._record import Reader
 from stepscope.readers._tables import build_tables
 from stepscope.trace import Meta, Trace
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from stepscope.readers._source import Source
 
-_RANK_IN_NAME = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
 
 
@@ -80,8 +80,7 @@ def read(source: Source) -> Trace:
 
 def _rank(meta: Mapping[str, Any], path: str) -> int | None:
     rank = _small(_job(meta).get("rank"))
-    found = _RANK_IN_NAME.findall(path)
-    return _small(found[-1]) if rank is None and found else rank
+    return rank_in(path) if rank is None else rank
 
 
 def _job(meta: Mapping[str, Any]) -> dict[str, Any]:
