@@ -50,7 +50,7 @@ def test_captures_show_what_the_command_prints(command, output, monkeypatch, cap
 
 def test_every_issue_code_of_the_readers_is_explained():
     folder = Path(_notes.__file__).parent
-    source = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py")))
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py")))
     codes = {one or other for one, other in CODE.findall(source)}
     text = (DOCS / "damaged.md").read_text(encoding="utf-8")
     assert len(codes) > 20

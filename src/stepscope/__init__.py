@@ -15,9 +15,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepscope.api import export, load, load_run, report, show
+    from stepscope.api import bench, export, load, load_run, report, show
     from stepscope.errors import (
         CorruptInput,
+        FunctionFailed,
         MissingExtra,
         MissingTable,
         StepscopeError,
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
         WouldOverwrite,
     )
     from stepscope.reports.model import Report
+    from stepscope.timing import Bench
     from stepscope.trace import Results, Run, Trace
 
     __version__: str
 
 __all__ = [
+    "Bench",
     "CorruptInput",
+    "FunctionFailed",
     "MissingExtra",
     "MissingTable",
     "Report",
@@ -44,6 +48,7 @@ __all__ = [
     "UnknownName",
     "UnsupportedVersion",
     "WouldOverwrite",
+    "bench",
     "export",
     "load",
     "load_run",
@@ -52,13 +57,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("export", "load", "load_run", "report", "show"), "stepscope.api"),
+    **dict.fromkeys(("bench", "export", "load", "load_run", "report", "show"), "stepscope.api"),
     **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.trace"),
     "Report": "stepscope.reports.model",
+    "Bench": "stepscope.timing",
     **dict.fromkeys(
         (
-            "CorruptInput", "MissingExtra", "MissingTable", "StepscopeError", "UnknownFormat", "UnknownName",
-            "UnsupportedVersion", "WouldOverwrite",
+            "CorruptInput", "FunctionFailed", "MissingExtra", "MissingTable", "StepscopeError", "UnknownFormat",
+            "UnknownName", "UnsupportedVersion", "WouldOverwrite",
         ),
         "stepscope.errors",
     ),

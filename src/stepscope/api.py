@@ -1,4 +1,4 @@
-"""The public verbs as functions: load, load_run, report, show. The command line calls these same ones."""
+"""The public verbs as functions: load, load_run, report, show, bench. The command line calls these same ones."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from stepscope.trace import Run, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     import polars as pl
 
     from stepscope.errors import StepscopeError
     from stepscope.reports.model import Report
+    from stepscope.timing import Bench
 
     PathLike = str | Path
     Source = Trace | Run | PathLike
@@ -94,6 +95,60 @@ def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
     return frame
 
 
+def bench(
+    function: Callable[..., object] | str,
+    *,
+    against: Callable[..., object] | str | None = None,
+    sweep: Mapping[str, Any] | PathLike | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    warmup: int = 3,
+    repeats: int | None = None,
+    seconds: float | None = None,
+    device: str | None = None,
+    tolerances: Mapping[str, tuple[float, float]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Bench:
+    """Time a function, and compare its time and result with those of the function `against`: print it, or its frame.
+
+    Functions are callables or 'module:function'. `sweep` is a table as in docs/bench.md, or the .toml or .json file
+    that holds it; `arguments` are passed in every case, whatever the sweep says of them. {"shape": [16, 32], "dtype":
+    "float32", "seed": 0} stands for an array, of the library that the function works with, on `device` (without it, on
+    the accelerator if the library sees one). Other objects are passed as they are: both functions get the same.
+
+    `repeats` are measured of each function and case, or as many as fit into `seconds` (1 if neither is given), after
+    `warmup` calls. `tolerances` are (relative, absolute) by element type, in place of those of
+    torch.testing.assert_close. `progress` is told how many cases are done, and of how many.
+
+    Units: ns; a speedup above 1 is faster than the reference.
+    Raises StepscopeError (functions, sweep, arguments, results of different shape), FunctionFailed (with what the
+    function raised as its cause).
+
+    >>> found = bench(sorted, arguments={"0": [3, 1, 2]}, repeats=20)
+    >>> found.frame.select("function", "n_repeats").rows()
+    [('builtins:sorted', 20)]
+    """
+    from stepscope import timing
+
+    where = "sweep"
+    document: Mapping[str, Any] = {}
+    if isinstance(sweep, (str, os.PathLike)):
+        where = os.fspath(sweep)
+        document = timing.read_sweep(where)
+    elif sweep is not None:
+        document = sweep
+    budget = timing.Budget(warmup, repeats, seconds)
+    found = timing.bench(
+        timing.resolve(function),
+        None if against is None else timing.resolve(against),
+        cases=timing.cases_of(document, arguments or {}, where=where),
+        budget=budget,
+        tolerances=tolerances,
+        device=device,
+        progress=progress,
+    )
+    return replace(found, to_text=_plain_bench)
+
+
 def export(source: Source, to: str, **options: Any) -> str | bytes:
     """The run in a form that another tool's users know, whole, as the content of a file.
 
@@ -120,6 +175,13 @@ def _plain(report: Report) -> str:
 
     render = renderers.find("terminal").report
     return render(report, renderers.Screen()) if render else report.headline
+
+
+def _plain_bench(found: Bench) -> str:
+    from stepscope import renderers, timing
+
+    draw = renderers.find("terminal").table
+    return timing.text(found, lambda block: str(draw(block, renderers.Screen()))) if draw else repr(found)
 
 
 def _warn(label: str, error: StepscopeError) -> None:

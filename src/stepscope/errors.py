@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CorruptInput",
+    "FunctionFailed",
     "MissingExtra",
     "MissingTable",
     "StepscopeError",
@@ -80,6 +81,10 @@ class MissingExtra(StepscopeError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs a package that is not installed", f"pip install 'stepscope[{extra}]'")
+
+
+class FunctionFailed(StepscopeError):
+    """A function of the user's that was to be measured raised; what it raised is the `__cause__`."""
 
 
 class WouldOverwrite(StepscopeError):

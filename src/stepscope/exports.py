@@ -18,6 +18,7 @@ _MODULES = {
     "tensorboard": "stepscope.reports.tensorboard",
     "kernel-table": "stepscope.reports.kernel_table",
     "latencyprism": "stepscope.reports.latencyprism",
+    "paddle-summary": "stepscope.reports.paddle_summary",
 }
 
 

@@ -224,7 +224,17 @@ ALLOCATIONS = Table(
         Column("total_allocated_bytes", pl.Int64(), "held by tensors after it", "bytes"),
         Column("total_reserved_bytes", pl.Int64(), "held by the allocator after it", "bytes"),
         Column("op_id", pl.UInt32(), "innermost operator open on that thread"),
+        Column("span_id", pl.UInt32(), "innermost span open on that thread, where recorded"),
+        Column("recorded_category", Name, "what it is, in the recorder's own word"),
+        Column("place", Name, "the memory, in the recorder's own word, as in Place(gpu:0)"),
+        Column("peak_allocated_bytes", pl.Int64(), "most held by tensors so far, as recorded", "bytes"),
+        Column("peak_reserved_bytes", pl.Int64(), "most held by the allocator so far, as recorded", "bytes"),
     ),
+)
+RESERVATIONS = Table(
+    "reservations",
+    "the allocator takes memory from a device or gives it back",
+    ALLOCATIONS.columns,
 )
 COUNTERS = Table(
     "counters",
@@ -257,6 +267,17 @@ STEPS = Table(
         Column("ts_ns", pl.Int64(), "start on the host", "ns"),
         Column("dur_ns", pl.Int64(), "duration on the host", "ns"),
         Column("source", pl.Enum(("annotation", "detected")), "where the step's bounds come from"),
+    ),
+)
+STEP_COSTS = Table(
+    "step_costs",
+    "what a training loop's own timer measured, a row per step or batch read",
+    (
+        Column("kind", pl.Enum(("step", "reader")), "the time of a step, or that of reading a batch", key=True),
+        Column("n_before", pl.Int64(), "steps that had ended when it began", key=True),
+        Column("cost_s", pl.Float64(), "wall time", "s"),
+        Column("n_samples", pl.Int64(), "samples in the step, where the loop told"),
+        Column("source", pl.Enum(("timer", "ranges")), "measured by the loop's timer, or length of the step's range"),
     ),
 )
 ISSUES = Table(
@@ -314,8 +335,8 @@ ATTRIBUTION = Table(
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
-        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, ALLOCATIONS, COUNTERS,
-        STACKS, ARROWS, STEPS, ISSUES,
+        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, ALLOCATIONS, RESERVATIONS,
+        COUNTERS, STACKS, ARROWS, STEPS, STEP_COSTS, ISSUES,
     )
 }  # fmt: skip
 

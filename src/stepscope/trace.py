@@ -169,6 +169,11 @@ class Trace:
         return self.table("allocations")
 
     @property
+    def reservations(self) -> pl.DataFrame:
+        """Memory that the allocator took and gave back."""
+        return self.table("reservations")
+
+    @property
     def counters(self) -> pl.DataFrame:
         """Samples of resources."""
         return self.table("counters")
@@ -182,6 +187,11 @@ class Trace:
     def steps(self) -> pl.DataFrame:
         """Iterations."""
         return self.table("steps")
+
+    @property
+    def step_costs(self) -> pl.DataFrame:
+        """What the training loop's own timer measured."""
+        return self.table("step_costs")
 
     @property
     def issues(self) -> pl.DataFrame:

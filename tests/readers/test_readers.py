@@ -4,6 +4,7 @@ import gzip
 import os
 import zipfile
 
+import paddle_profiles
 import pytest
 from chrome_traces import column, op, packed
 
@@ -31,7 +32,7 @@ def names(paths: list[str], root) -> list[str]:
 
 
 def test_readers_are_our_own_then_those_of_other_packages():
-    assert [r.name for r in readers.readers()][:1] == ["kineto"]
+    assert {"kineto", "paddle"} <= {r.name for r in readers.readers()[: len(readers._MODULES)]}
     assert all(r.doc for r in readers.readers())
 
 
@@ -104,6 +105,16 @@ def test_a_zip_of_one_trace_is_that_trace(tmp_path):
     assert column(open_trace(str(path)).spans, "name") == ["n"]
     with pytest.raises(CorruptInput, match="zip archive damaged"):
         open_trace(f"{path}!none.json")
+
+
+def test_of_a_recording_exported_both_ways_the_exact_one_is_read(tmp_path):
+    profile = paddle_profiles.training()
+    for name in ("a.pb", "b.pb.gz", "c.pb"):
+        (tmp_path / name).write_bytes(gzip.compress(profile) if name.endswith("gz") else profile)
+    for name in ("a.json.gz", "b.json", "d.json"):
+        (tmp_path / name).write_bytes(paddle_profiles.json_training())
+    assert names(expand([str(tmp_path)]), tmp_path) == ["a.pb", "b.pb.gz", "c.pb", "d.json"]
+    assert names(expand([str(tmp_path / "a.json.gz")]), tmp_path) == ["a.json.gz"]
 
 
 def test_what_is_not_there_says_so(tmp_path):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stepscope.analyses.operators import operators
@@ -66,6 +68,12 @@ def test_communication_and_loading_are_costs_with_advice(rows) -> None:
     assert "comes late" in found["communication"].details[1]
     assert found["loading"].ns == 30
     assert "num_workers" in found["loading"].details[1]
+
+
+def test_paddle_has_ranges_and_no_stacks_to_name_the_rest(rows) -> None:
+    trace = training(rows).trace()
+    found = costs(replace(trace, meta=replace(trace.meta, framework="PaddlePaddle")))
+    assert "RecordEvent" in found["other"].details[0]
 
 
 def test_the_rest_names_the_programs_functions_where_python_was_recorded(rows, new_rows) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepscope.cli import export, formats, report, show, tables
+from stepscope.cli import bench, export, formats, report, show, tables
 from stepscope.cli._output import complain
 from stepscope.errors import StepscopeError
 
@@ -20,14 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EPILOG = "Start with: stepscope report TRACE"
-_VERBS = (report, show, export, tables, formats)
+_VERBS = (report, show, export, tables, formats, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 fine, 1 bad input or refused, 2 usage, 3 a gate failed."""
-    # OpenBLAS starts a thread and a buffer per core when numpy is imported; nothing here multiplies matrices, and
-    # one thread halves the time of that import.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     command = typer.main.get_command(_app())
     if argv is None:  # the process is ours
         # Python looks for cycles once more before it ends, through all that was imported: 80 ms for nothing.
@@ -63,8 +60,13 @@ def _version(wanted: bool) -> None:
 
 
 def _root(
-    version: Annotated[
+    ctx: typer.Context,
+    version: Annotated[  # noqa: ARG001  its callback has dealt with it
         bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """Say where the time of a training or inference step went."""
+    # OpenBLAS starts a thread and a buffer per core when numpy is imported; nothing of ours multiplies matrices, and
+    # one thread halves the time of that import. Functions that are measured do, with as many threads as ever.
+    if ctx.invoked_subcommand != "bench":
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

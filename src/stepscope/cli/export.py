@@ -24,7 +24,9 @@ def command(
     words: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="KIND", help="tensorboard, kernel-table, latencyprism.", show_default=False),
+        typer.Option(
+            "--to", metavar="KIND", help="tensorboard, kernel-table, latencyprism, paddle-summary.", show_default=False
+        ),
     ] = None,
     output: Output = None,
     force: Force = False,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import glob
 import itertools
 import os
+import re
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -26,14 +27,15 @@ __all__ = ["Reader", "Source", "expand", "open_trace", "reader_for", "readers"]
 
 #: Modules that hold a READER, in order of preference among equally sure ones.
 _MODULES = (
-    "kineto", "nsys", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep", "kernel_table", "perf_data",
-    "counters_data",
+    "paddle", "kineto", "nsys", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep", "kernel_table",
+    "perf_data", "counters_data", "step_costs",
 )  # fmt: skip
 _ENDINGS = (
-    ".json", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
+    ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
     ".ncu-rep", ".qdrep", ".pftrace",
 )  # fmt: skip
 _MEMBER = "!"
+_TWIN = re.compile(r"(?P<name>.*)\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?", re.IGNORECASE | re.DOTALL)
 
 
 @cache
@@ -79,7 +81,8 @@ def expand(paths: Iterable[str]) -> list[str]:
     """Files to read for what the user named: files, folders, patterns, zips (each member).
 
     A folder gives the traces in it, or if it holds none, those below it. Files in a folder that are no traces are
-    passed over. Raises StepscopeError if something named does not exist or holds no trace.
+    passed over, and x.json where there is x.pb.
+    Raises StepscopeError if something named does not exist or holds no trace.
     """
     found: list[str] = []
     for path in paths:
@@ -115,10 +118,18 @@ def _folder(path: str) -> list[str]:
     for depth in (1, None):
         here = itertools.islice(os.walk(path), depth)
         files = sorted(os.path.join(root, f) for root, _, names in here for f in names if f.lower().endswith(_ENDINGS))
-        traces = [member for file in files if _is_trace(file) for member in _members(file)]
+        kept = _without_twins([file for file in files if _is_trace(file)])
+        traces = [member for file in kept for member in _members(file)]
         if traces:
             return traces
     raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_ENDINGS)}")
+
+
+def _without_twins(files: list[str]) -> list[str]:
+    """Paddle writes one recording as x.pb or as x.json; of a folder with both the exact one, protobuf, is read."""
+    kinds = [(match["name"], match["kind"]) if (match := _TWIN.fullmatch(file)) else (file, None) for file in files]
+    exact = {name for name, kind in kinds if kind == "pb"}
+    return [file for file, (name, kind) in zip(files, kinds, strict=True) if kind != "json" or name not in exact]
 
 
 def _is_trace(file: str) -> bool:

@@ -19,6 +19,10 @@ class Notes:
             _, before, first = self._rows.get(code, (severity, 0, example))
             self._rows[code] = (severity, before + int(count), first)
 
+    def has(self, severity: str) -> bool:
+        """Whether anything of that severity was counted."""
+        return any(found == severity for found, _, _ in self._rows.values())
+
     def table(self) -> pl.DataFrame:
         """The `issues` table, worst first."""
         rank = {"error": 0, "warning": 1, "info": 2}

@@ -75,7 +75,7 @@ def build_spans(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> S
     negative = (dur < 0) & (dur != ABSENT)
     notes.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
     np.maximum(dur, 0, out=dur, where=dur != ABSENT)
-    keep = _believable(ts, dur)
+    keep = believable(ts, dur)
     if not keep.all():
         n_wild = int((~keep & ~incomplete).sum())
         notes.add("wild_times", "warning", n_wild, "events more than a day from the others were dropped")
@@ -88,7 +88,8 @@ def build_spans(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> S
     return Spans(ts[order] - origin, dur[order], track[order], name[order], cat[order], position[:n_recorded], origin)
 
 
-def _believable(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
+def believable(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
+    """Which rows have times, and no time far from all others'. Units: ns."""
     keep: NDArray[np.bool_] = (ts != ABSENT) & (dur != ABSENT) & (dur <= 30 * _DAY_NS)
     if keep.any():
         middle = int(np.median(ts[keep]))

@@ -16,6 +16,7 @@ from stepscope.readers._events import ExactEvent
 from stepscope.readers._json import Document
 from stepscope.readers._memory import give_back
 from stepscope.readers._notes import Notes
+from stepscope.readers._ranks import rank_in
 from stepscope.readers._record import Reader
 from stepscope.readers._tables import build_tables
 from stepscope.trace import Meta, Trace
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from stepscope.readers._source import Source
 
-_RANK_IN_NAME = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
 _DURATION = re.compile(rb'"dur"\s*:\s*-?[0-9]+(\.)?')
 #: Parts of the document that are kept as JSON text: of the machine and of the job, not of what ran.
 _KEPT_WHOLE = ("deviceProperties", "distributedInfo")
@@ -86,8 +86,7 @@ def read(source: Source) -> Trace:
 
 def _rank(meta: Mapping[str, Any], path: str) -> int | None:
     rank = _small(_job(meta).get("rank"))
-    found = _RANK_IN_NAME.findall(path)
-    return _small(found[-1]) if rank is None and found else rank
+    return rank_in(path) if rank is None else rank
 
 
 def _job(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -128,7 +128,11 @@ def _other(trace: Trace, part_ns: int) -> list[Cost]:
     if part_ns <= 0:
         return []
     where = _python(trace.spans)
-    detail = where or "with_stack=True in the profiler would name the functions that it is spent in"
+    detail = where or (
+        "RecordEvent ranges around parts of the program would show in which it is spent"
+        if trace.meta.framework == "PaddlePaddle"
+        else "with_stack=True in the profiler would name the functions that it is spent in"
+    )
     return [Cost("other", "Python and waiting, outside operators and data loading", part_ns, (detail,), "show steps")]
 
 

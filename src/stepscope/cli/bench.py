@@ -1,0 +1,208 @@
+"""`stepscope bench`: how long a Python function takes, beside a reference, and whether they give the same."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
+from stepscope.cli._run import Force, NoProgress, Output
+from stepscope.errors import FunctionFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stepscope.renderers import Screen
+    from stepscope.reports.model import Block
+    from stepscope.timing import Bench
+
+SETTINGS: dict[str, Any] = {"short_help": "How long a Python function takes, beside a reference."}
+_WORDS = {"True": True, "False": False, "None": None}  # as Python writes what JSON writes small
+_DIFFERS = 3
+
+
+def command(
+    function: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="What to time, as in attention:forward.")],
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="A reference: compare time and result with it."),
+    ] = None,
+    sweep: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Arguments and their combinations, in TOML or JSON.")
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="An argument in every case, as JSON or text; may be repeated."),
+    ] = None,
+    warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Calls before measuring.")] = 3,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Times to measure each function in each case.", show_default=False),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S", help="Or as many as fit in this time (default: 1 s), at least 7.", show_default=False
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE", help="Where arrays of torch or paddle are made; default: the accelerator if there is one."
+        ),
+    ] = None,
+    dtype_tolerance: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DTYPE=RTOL[,ATOL]", help="Tolerance for elements of a type; may be repeated."),
+    ] = None,
+    fail_on_difference: Annotated[
+        bool, typer.Option("--fail-on-difference", help="Exit 3 if a result is not within tolerance.")
+    ] = False,
+    format_name: Annotated[
+        str | None,
+        typer.Option("--format", metavar="table|csv|json|parquet|md", help="table and md round, the others do not."),
+    ] = None,
+    output: Output = None,
+    force: Force = False,
+    no_progress: NoProgress = False,
+) -> None:
+    """Time a Python function: median with its confidence interval, least, mean, 95th percentile.
+
+    Modules are looked for in the current folder too. An array is written as {"shape": [16, 32], "dtype": "float32",
+    "seed": 0}. Devices of torch and paddle are waited for; CUDA events are used where they can be. What the function
+    prints goes to stderr.
+    """
+    from stepscope import api
+
+    _check_usage(function, against, repeats, seconds, fail_on_difference=fail_on_difference)
+    arguments = dict(_argument(word) for word in arg or ())
+    tolerances = dict(_tolerance(word) for word in dtype_tolerance or ())
+    renderer = renderer_for(format_name, output, "table")
+    draw = renderer.table
+    if draw is None:
+        raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
+    check_target(output, [sweep] if sweep else [], force=force)
+    try:
+        with _imports_from_here(), _progress(wanted=not no_progress) as tell, contextlib.redirect_stdout(sys.stderr):
+            found = api.bench(
+                function,
+                against=against,
+                sweep=sweep,
+                arguments=arguments,
+                warmup=warmup,
+                repeats=repeats,
+                seconds=seconds,
+                device=device,
+                tolerances=tolerances,
+                progress=tell,
+            )
+    except FunctionFailed as error:
+        from stepscope.timing import own_traceback
+
+        for line in own_traceback(error).splitlines():
+            complain(line)
+        raise
+    from stepscope.renderers import Screen
+    from stepscope.reports.model import Block
+
+    where = Screen() if output else screen()
+    for_people = renderer.name in {"terminal", "markdown"}
+    content = (
+        _text(found, draw, where) if for_people else draw(Block(found.table.name, found.table, found.frame), where)
+    )
+    emit(content, output, force=force, drawn=renderer.name == "terminal")
+    if fail_on_difference:
+        _gate(found)
+
+
+def _check_usage(
+    function: str, against: str | None, repeats: int | None, seconds: float | None, *, fail_on_difference: bool
+) -> None:
+    from stepscope.timing import is_a_name
+
+    for hint, name in (("MODULE:FUNCTION", function), ("--against", against)):
+        if name is not None and not is_a_name(name):
+            raise typer.BadParameter(f"{name} is not of the form MODULE:FUNCTION, as in numpy:sort", param_hint=hint)
+    if repeats is not None and seconds is not None:
+        raise typer.BadParameter("give --repeats or --seconds, not both", param_hint="--seconds")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise typer.BadParameter(f"{seconds:g} is not a time above 0", param_hint="--seconds")
+    if fail_on_difference and against is None:
+        raise typer.BadParameter("there is nothing to differ from without --against", param_hint="--fail-on-difference")
+
+
+def _argument(word: str) -> tuple[str, Any]:
+    name, equals, value = word.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"{word} is not of the form NAME=VALUE, as in n=1024", param_hint="--arg")
+    if value in _WORDS:
+        return name, _WORDS[value]
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
+
+
+def _tolerance(word: str) -> tuple[str, tuple[float, float]]:
+    dtype, _, values = word.partition("=")
+    try:
+        numbers = [float(value) for value in values.split(",")]
+    except ValueError:
+        numbers = []
+    if not dtype or len(numbers) not in {1, 2} or not all(0 <= number < math.inf for number in numbers):
+        raise typer.BadParameter(
+            f"{word} is not of the form DTYPE=RTOL[,ATOL], as in float16=1e-2,1e-3", param_hint="--dtype-tolerance"
+        )
+    return dtype, (numbers[0], numbers[1] if len(numbers) == 2 else 0.0)
+
+
+@contextmanager
+def _imports_from_here() -> Iterator[None]:
+    """As `python -m` does: an installed command does not look into the current folder."""
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        sys.path.remove("")
+
+
+@contextmanager
+def _progress(*, wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """The number of the case on standard error, only at a terminal, and wiped at the end."""
+    stream = sys.stderr
+    if not (wanted and stream.isatty()):
+        yield None
+        return
+
+    def tell(n_done: int, n_cases: int) -> None:
+        stream.write(f"\rmeasuring case {n_done + 1} of {n_cases}\x1b[K")
+        stream.flush()
+
+    try:
+        yield tell
+    finally:
+        stream.write("\r\x1b[K")
+        stream.flush()
+
+
+def _text(found: Bench, draw: Callable[[Block, Screen], str | bytes], where: Screen) -> str:
+    from stepscope import timing
+
+    return timing.text(found, lambda block: str(draw(block, where)))
+
+
+def _gate(found: Bench) -> None:
+    counts = (
+        (found.n_differing, "differ by more than the tolerance"),
+        (found.n_not_compared, "gave back nothing to compare"),
+    )
+    said = [f"{n} of {len(found.outcomes)} cases {what}" for n, what in counts if n]
+    if said:
+        complain(f"error: {', '.join(said)}", colour=typer.colors.RED)
+        raise typer.Exit(_DIFFERS)

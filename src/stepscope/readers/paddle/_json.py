@@ -1,0 +1,187 @@
+"""Paddle's Chrome-tracing JSON. The order of its elements says what belongs to what, so times need only tell nesting.
+
+Order: threads ascending; in each, host events breadth first, each with its runtime calls, those with their device
+events, then its memory events. Times: `ts` is cut to whole µs, `start_time` and `end_time` are single-precision µs from
+the start of the trace, `dur` is one too, which for durations up to 8 ms is exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.intervals import enclosing
+from stepscope.readers._events import ABSENT
+from stepscope.readers.paddle._columns import Events
+from stepscope.readers.paddle._events import blocks
+from stepscope.readers.paddle._recording import COLUMNS, Recording
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stepscope.readers._notes import Notes
+
+    Ints = NDArray[np.int64]
+    Table = dict[str, NDArray[Any]]
+
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+#: The end of the array: Paddle puts an empty object there, and in any case only there a bracket follows a brace.
+_ENDS = (re.compile(rb"\{\s*\}(\s*\])"), re.compile(rb"\}(\s*\])\s*(?:,\s*\"|\}\s*\Z)"))
+_TAIL = 1 << 16
+_PAIR = re.compile(rb'^\s*"(.*)"\s*:\s*"(.*)"\s*,?\s*$', re.MULTILINE)
+#: Up to here single precision holds thousandths of µs exactly.
+_EXACT_NS = 8_192_000
+_MOST_US = 2**51
+
+
+def decode(text: bytes, notes: Notes) -> Recording:
+    """The whole document. What is damaged is left out, and counted in `notes`."""
+    start, end, meta = _outline(text, notes)
+    events = Events()
+    for block in blocks(text, start, end, notes):
+        events.add(block)
+    recording = _linked(events, notes)
+    version, index = meta.get("schemaVersion"), str(meta.get("span_index", meta.get("span_indx", "")))
+    recording.version = str(version) if version else None
+    recording.span_index = int(index) if index.isdecimal() and len(index) < 10 else None
+    extra, devices = meta.get("ExtraInfo"), meta.get("deviceProperties")
+    recording.extra = {str(k): str(v) for k, v in extra.items()} if isinstance(extra, dict) else {}
+    recording.devices = [p for p in devices if isinstance(p, dict)] if isinstance(devices, list) else []
+    return recording
+
+
+def _outline(text: bytes, notes: Notes) -> tuple[int, int, dict[str, Any]]:
+    """Where the inside of the events array begins and ends; the other fields of the document."""
+    opening = _ARRAY.search(text)
+    start = len(text) if opening is None else opening.end()
+    closing = None
+    for pattern, near in itertools.product(_ENDS, (max(start, len(text) - _TAIL), start)):
+        closing = closing or next(iter(deque(pattern.finditer(text, near), maxlen=1)), None)
+    if closing is None:
+        notes.add("truncated", "error", 1, f"the file ends inside its events, after {len(text):,} bytes")
+    end = len(text) if closing is None else closing.start(1)
+    head = text[: len(text) if opening is None else opening.start()]
+    meta = _object(head.strip().rstrip(b",") + b"}") or {}
+    if closing is not None:
+        tail = text[closing.end(1) :]
+        # Names of threads are not escaped either: then every line that is a pair counts.
+        meta |= _object(b'{"_":0' + tail) or {"ExtraInfo": _lines(tail)}
+    return start, end, meta
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _lines(text: bytes) -> dict[str, str]:
+    pairs = ((k.decode("utf-8", "replace"), v.decode("utf-8", "replace")) for k, v in _PAIR.findall(text))
+    return dict(pairs)
+
+
+def _linked(events: Events, notes: Notes) -> Recording:
+    """The columns with absolute times and with links, from the order of the file and the nesting of times."""
+    host, runtime, device, memory = (events.table(kind) for kind in ("host", "runtime", "device", "memory"))
+    origin = _origin(host, runtime, device)
+    for table in (host, runtime, device):
+        _place(table, origin)
+    host["parent"] = _parents(host)
+    runtime["host"] = _inside(host, runtime, _holder(host, runtime), notes)
+    memory["ts"] = np.where(memory["ts"] == ABSENT, ABSENT, memory["ts"] * 1000)
+    memory["host"] = _holder(host, memory)
+    inside = (memory["host"] >= 0) & (memory["ts"] >= 0)
+    memory["ts"][inside] = np.maximum(memory["ts"][inside], host["start"][memory["host"][inside]])
+    device["runtime"] = _launch(runtime, device)
+    kernels, transfers, arguments = (events.table(kind) for kind in ("kernels", "transfers", "arguments"))
+    for table, owner, link in ((kernels, device, "device"), (transfers, device, "device"), (arguments, host, "host")):
+        table[link] = np.searchsorted(owner["at"], table.pop("at"))
+    return Recording(
+        _only("host", host),
+        _only("runtime", runtime),
+        _only("device", device),
+        _only("kernels", kernels),
+        _only("transfers", transfers),
+        _only("memory", memory),
+        _only("arguments", arguments),
+        names=list(events.names),
+        types=list(events.types),
+        texts=list(events.texts),
+    )
+
+
+def _only(name: str, table: Table) -> Table:
+    return {column: table[column] for column in COLUMNS[name]}
+
+
+def _origin(*tables: Table) -> int:
+    """Unix time of the start of the trace in ns: the only one that fits all starts, whose own times are cut to µs."""
+    start, cut = (np.concatenate([t[c] for t in tables]) for c in ("from", "ts"))
+    known = (start != ABSENT) & (cut != ABSENT)
+    exact = known & (start < _EXACT_NS)
+    if not exact.any():
+        return int((cut[known] * 1000 - start[known]).min()) if known.any() else 0
+    offset = cut[exact] * 1000 - start[exact]
+    low, high = int(offset.max()), int(offset.min()) + 999
+    return (low + high) // 2 if low <= high else int(np.median(offset)) + 500
+
+
+def _place(table: Table, origin: int) -> None:
+    """Adds `start` and `end` in ns: from the start of the trace as written, but within the µs that `ts` says."""
+    cut, since = table["ts"] * 1000, table["from"]
+    start = np.where(since == ABSENT, cut, np.clip(origin + since, cut, cut + 999))
+    length = np.where(table["dur"] == ABSENT, table["to"] - since, table["dur"])
+    lost = (since == ABSENT) | (table["to"] == ABSENT)
+    unknown = (table["ts"] < 0) | (table["ts"] > _MOST_US) | ((table["dur"] == ABSENT) & lost)
+    table["start"], table["end"] = np.where(unknown, ABSENT, start), np.where(unknown, ABSENT, start + length)
+    # Rounding keeps the order of times: what these two say of nesting is right.
+    table["from"] = np.where(lost, table["start"] - origin, since)
+    table["to"] = np.where(lost, table["end"] - origin, table["to"])
+
+
+def _parents(host: Table) -> Ints:
+    """The innermost event around each, of its thread."""
+    order = np.lexsort((np.arange(host["from"].size), -host["to"], host["from"], host["tid"]))
+    found = enclosing(host["from"][order], host["to"][order], host["tid"][order])
+    parent = np.full(order.size, -1, np.int64)
+    parent[order] = np.where(found >= 0, order[found], -1) if order.size else found
+    return parent
+
+
+def _holder(host: Table, table: Table) -> Ints:
+    """The host event that stands last before each row, if it is of the same thread; else the root of its thread."""
+    if not host["at"].size:
+        return np.full(table["at"].size, -1, np.int64)
+    last = np.searchsorted(host["at"], table["at"]) - 1
+    return np.where((last >= 0) & (host["tid"][last] == table["tid"]), last, -1)
+
+
+def _inside(host: Table, calls: Table, holder: Ints, notes: Notes) -> Ints:
+    """The holders less those that a call is not inside of: the event that it was made in is missing."""
+    at = np.maximum(holder, 0)
+    apart = holder >= 0
+    if apart.any():
+        apart &= (calls["from"] < host["from"][at]) | (calls["from"] > host["to"][at])
+    notes.add(
+        "odd_parents", "warning", int(apart.sum()), "calls of the runtime behind an event that does not hold them"
+    )
+    return np.where(apart, -1, holder)
+
+
+def _launch(runtime: Table, device: Table) -> Ints:
+    """The runtime call that stands last before each row; where their ids differ, one with the same id."""
+    if not runtime["at"].size:
+        return np.full(device["at"].size, -1, np.int64)
+    last = np.searchsorted(runtime["at"], device["at"]) - 1
+    wanted, have = device["correlation"], runtime["correlation"]
+    order = np.argsort(have, kind="stable")
+    match = order[np.minimum(np.searchsorted(have[order], wanted), order.size - 1)]
+    other = np.where((have[match] == wanted) & (wanted != ABSENT), match, -1)
+    return np.where((last >= 0) & (have[last] == wanted), last, other)

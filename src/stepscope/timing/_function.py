@@ -1,0 +1,148 @@
+"""A callable by its name, the framework that it works with, and arguments as it takes them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import re
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from stepscope.errors import StepscopeError
+from stepscope.timing._blame import blamed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+#: Libraries whose arrays can be made, NumPy aside; each is also the name of its package.
+FRAMEWORKS = ("torch", "paddle")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A callable, what it is called in tables ('module:function'), and the module that it was found in."""
+
+    label: str
+    call: Callable[..., object]
+    module: str
+
+
+def is_a_name(text: str) -> bool:
+    """Whether the text has the form MODULE:FUNCTION."""
+    return _NAME.fullmatch(text) is not None
+
+
+def resolve(named: Callable[..., object] | str) -> Function:
+    """The function itself, or the one named 'module:function' (or 'module:Class.method').
+
+    Raises StepscopeError: not of that form, no such module, no such function, not callable; FunctionFailed: the module
+    raised when it was imported.
+    """
+    if not isinstance(named, str):
+        if not callable(named):
+            raise StepscopeError(
+                f"what is of type {type(named).__name__} cannot be called", "give a function or 'module:function'"
+            )
+        module = getattr(named, "__module__", None) or ""
+        name = getattr(named, "__qualname__", None) or getattr(named, "__name__", None) or type(named).__qualname__
+        return Function(f"{module}:{name}" if module else name, named, module)
+    if not is_a_name(named):
+        hint = "write it as the import does: kernels.attention:forward is forward of kernels/attention.py"
+        raise StepscopeError(f"{named!r} is not of the form MODULE:FUNCTION", hint)
+    module_name, _, path = named.partition(":")
+    found: Any = _imported(module_name)
+    for word in path.split("."):
+        found = _attribute(found, word, module_name)
+    if not callable(found):
+        raise StepscopeError(f"{named} is of type {type(found).__name__} and cannot be called", "name a function")
+    return Function(named, found, module_name)
+
+
+def _imported(name: str) -> ModuleType:
+    # What is missing may be the module itself, or one that it imports, which is a fault of its own.
+    try:
+        with blamed(f"importing {name}"):
+            return importlib.import_module(name)
+    except StepscopeError as error:
+        cause = error.__cause__
+        missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
+        if missing is None or not f"{name}.".startswith(f"{missing}."):
+            raise
+        hint = "modules are looked for in the current folder and among the installed packages"
+        if name.endswith(".py"):
+            hint = f"write {name.removesuffix('.py')}, as the import does"
+        raise StepscopeError(f"no module named {missing!r}", hint) from None
+
+
+def _attribute(owner: Any, word: str, module: str) -> Any:
+    try:
+        return getattr(owner, word)
+    except AttributeError:
+        names = [name for name in dir(owner) if not name.startswith("_")]
+        near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
+        hint = f"it has {', '.join(near)}" if near else "check the name"
+        where = module if isinstance(owner, ModuleType) else getattr(owner, "__qualname__", module)
+        raise StepscopeError(f"{where} has no function {word!r}", hint) from None
+
+
+def framework_of(function: Function) -> str:
+    """The library whose arrays the function takes: 'torch', 'paddle', or 'numpy' if neither is in its module.
+
+    A function of the library itself, or of a module that has imported it at its top, works with it. Raises
+    StepscopeError if the module has imported both.
+    """
+    for name in (function.module, getattr(function.call, "__module__", None) or ""):
+        if name.partition(".")[0] in FRAMEWORKS:
+            return name.partition(".")[0]
+    inner = inspect.unwrap(function.call)
+    space = getattr(inner, "__globals__", None) or vars(sys.modules.get(function.module, ModuleType("none")))
+    modules = {value.__name__.partition(".")[0] for value in space.values() if isinstance(value, ModuleType)}
+    found = [name for name in FRAMEWORKS if name in modules]
+    if len(found) > 1:
+        hint = 'say which: {"shape": [16, 32], "library": "torch"}'
+        raise StepscopeError(f"{function.label} may take arrays of {' or '.join(found)}", hint)
+    return found[0] if found else "numpy"
+
+
+def bound(function: Function, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of a call. Names that are numbers are positions: 0 is the first.
+
+    Parameters that are positional only are found by their name too. Raises StepscopeError for arguments that the
+    function does not take or that it lacks, as far as its signature can be seen.
+    """
+    numbered = {int(name): value for name, value in arguments.items() if name.isdecimal()}
+    if sorted(numbered) != list(range(len(numbered))):
+        raise StepscopeError(
+            f"arguments of {function.label} stand at positions {', '.join(map(str, sorted(numbered)))}",
+            "positions begin with 0 and have no gaps",
+        )
+    positional = [numbered[at] for at in sorted(numbered)]
+    named = {name: value for name, value in arguments.items() if not name.isdecimal()}
+    signature = _signature(function.call)
+    if signature is None:
+        return tuple(positional), named
+    only = [p.name for p in signature.parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
+    for name in only[len(positional) :]:
+        if name not in named:
+            break
+        positional.append(named.pop(name))
+    try:
+        signature.bind(*positional, **named)
+    except TypeError as error:
+        given = ", ".join(arguments) or "no arguments"
+        short = function.label.rpartition(":")[2]
+        raise StepscopeError(
+            f"{function.label} cannot be called with {given}: {error}", f"it takes {short}{signature}"
+        ) from None
+    return tuple(positional), named
+
+
+def _signature(call: Callable[..., object]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(call)
+    except (TypeError, ValueError):  # of many builtins there is none
+        return None

@@ -1,0 +1,137 @@
+"""Repeats of a call: warmed up, in inner loops where it is short, functions in turn so that drift meets all alike."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.errors import StepscopeError
+from stepscope.timing._clock import Clock, lap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from stepscope.timing._statistics import Times
+
+#: With seven repeats the interval of a median reaches 95 %, and that of a speedup too.
+LEAST_REPEATS = 7
+DEFAULT_SECONDS = 1.0
+#: A call shorter than this is repeated in an inner loop that takes at least LOOP_NS. Reading the clock takes some
+#: 50 ns: 0.5 % of the former, 0.05 % of the latter.
+SHORT_NS = 10_000
+LOOP_NS = 100_000
+LONG_NS = 10_000_000
+MOST_INNER = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much to measure: calls before it, then repeats, or seconds for each function of a case (1 if neither)."""
+
+    warmup: int = 3
+    repeats: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.repeats is not None and self.seconds is not None:
+            raise StepscopeError("both repeats and seconds are given", "give one of them")
+        for name, value, least in (("warmup", self.warmup, 0), ("repeats", self.repeats, 1)):
+            if value is not None and value < least:
+                raise StepscopeError(f"{name} is {value}", f"{least} is the least")
+        if self.seconds is not None and not 0 < self.seconds < float("inf"):
+            raise StepscopeError(f"seconds is {self.seconds:g}", "give a number above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A call without arguments, the clock that it needs, and what to call it in an error."""
+
+    call: Callable[[], object]
+    clock: Clock
+    what: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timings:
+    """Times of the repeats of one function in ns a call, in the order in which they were measured.
+
+    `wall_ns` is the host's clock, the waiting for the device included. With `n_inner` above 1, each repeat is the mean
+    of that many calls in a row. `overhead_ns` is what the same call of a function that does nothing takes.
+    """
+
+    times_ns: Times
+    wall_ns: Times
+    n_inner: int
+    overhead_ns: float
+
+
+def measure(jobs: Sequence[Job], budget: Budget, overheads: Sequence[float]) -> tuple[Timings, ...]:
+    """Time the jobs, one repeat of each in turn, every other round backwards. Raises FunctionFailed.
+
+    Without a number of repeats they go on until the time is up, and for at least LEAST_REPEATS rounds.
+    """
+    for job in jobs:
+        if budget.warmup:
+            lap(job.clock, job.call, budget.warmup, job.what)
+    inner = [inner_calls(job) for job in jobs]
+    laps: list[list[tuple[float, float]]] = [[] for _ in jobs]
+    until = time.perf_counter_ns() + round((budget.seconds or DEFAULT_SECONDS) * 1e9) * len(jobs)
+    n_rounds = 0
+    while _goes_on(n_rounds, budget, until):
+        order = range(len(jobs)) if n_rounds % 2 == 0 else reversed(range(len(jobs)))
+        for at in order:
+            one = lap(jobs[at].clock, jobs[at].call, inner[at], jobs[at].what)
+            laps[at].append((one.ns, one.wall_ns))
+        n_rounds += 1
+    times = [np.asarray(found, dtype=np.float64) for found in laps]
+    return tuple(
+        Timings(found[:, 0], found[:, 1], n, overhead)
+        for found, n, overhead in zip(times, inner, overheads, strict=True)
+    )
+
+
+def _goes_on(n_done: int, budget: Budget, until: int) -> bool:
+    if budget.repeats is not None:
+        return n_done < budget.repeats
+    return n_done < LEAST_REPEATS or time.perf_counter_ns() < until
+
+
+def inner_calls(job: Job) -> int:
+    """How many calls make a repeat: 1, or of short calls so many (1, 2, 5, 10, 20, …) that they take LOOP_NS.
+
+    An event's time may be next to nothing where the host's is not, so the loop grows no further than LONG_NS by that.
+    """
+    one = lap(job.clock, job.call, 1, job.what)
+    if one.ns < 10 * SHORT_NS:  # or else it is surely not short: the best of three, as one alone may be disturbed
+        one = min(one, *(lap(job.clock, job.call, 1, job.what) for _ in range(2)), key=lambda found: found.ns)
+    if one.ns >= SHORT_NS:
+        return 1
+    n = 1
+    while one.ns * n < LOOP_NS and one.wall_ns * n < LONG_NS and n < MOST_INNER:
+        n = _round_up(min(max(2 * n, LOOP_NS / max(one.ns, 1e-3)), 10 * n))
+        one = lap(job.clock, job.call, n, job.what)
+    return n
+
+
+def _round_up(n: float) -> int:
+    """The next of 1, 2, 5, 10, 20 and so on."""
+    power = 1
+    while True:
+        for first in (1, 2, 5):
+            if first * power >= n:
+                return first * power
+        power *= 10
+
+
+def call_overhead_ns(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """What it takes to call a function that does nothing with these arguments, loop and clock included, in ns."""
+    call = partial(_nothing, *args, **kwargs)
+    return min(lap(Clock(), call, 1000, "a call of nothing").ns for _ in range(5))
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:  # noqa: ARG001  as the function that is measured
+    return None

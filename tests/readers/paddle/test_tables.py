@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import paddle_profiles as made
+import polars as pl
+from paddle_profiles import host, profile, thread
+
+from stepscope.readers._notes import Notes
+from stepscope.readers._wire import Wire
+from stepscope.readers.paddle._protobuf import decode
+from stepscope.readers.paddle._tables import CATEGORY, build_tables
+from stepscope.schema import CATEGORIES
+
+US = 1000
+
+
+def tables(data, rank=None):
+    notes = Notes()
+    found, _ = build_tables(decode(Wire([data]), notes), notes, rank=rank, host=None)
+    return found, {row[0]: row[2] for row in notes.table().iter_rows()}
+
+
+def test_every_type_of_paddle_has_a_category_of_ours_and_keeps_its_own_word():
+    assert set(CATEGORY.values()) <= set(CATEGORIES)
+    spans = tables(made.training())[0]["spans"]
+    found = spans.select("recorded_category", "category").unique().cast(pl.String).sort("recorded_category").rows()
+    assert found == [
+        ("Communication", "operator"), ("CudaRuntime", "runtime"), ("Dataloader", "dataloader"),
+        ("DygraphKernelLaunch", "other"), ("Forward", "module"), ("Kernel", "kernel"), ("Memcpy", "memcpy"),
+        ("Operator", "operator"), ("OperatorInner", "other"), ("ProfileStep", "step"),
+        ("PythonUserDefined", "user_range"),
+    ]  # fmt: skip
+
+
+def test_device_work_belongs_to_the_operator_and_the_step_that_launched_it():
+    spans = tables(made.training())[0]["spans"]
+    names = spans["name"].cast(pl.String)
+    work = spans.filter(pl.col("category").is_in(["kernel", "memcpy"])).sort("ts_ns")
+    linked = work.select(
+        "ts_ns", "correlation", "step",
+        launch=names.gather(work["launch_id"]), op=names.gather(work["op_id"]),
+    )  # fmt: skip
+    assert linked.rows() == [
+        (30 * US, 1, 3, "cudaLaunchKernel", "matmul dygraph"),
+        (60 * US, 2, 3, "cudaLaunchKernel", "all_reduce"),
+        (75 * US, 3, 3, "cudaMemcpyAsync", None),
+        (130 * US, 4, 4, "cudaLaunchKernel", "matmul dygraph"),
+    ]
+
+
+def test_parents_are_the_recorded_ones():
+    spans = tables(made.training())[0]["spans"]
+    names = spans["name"].cast(pl.String)
+    above = spans.filter(pl.col("parent_id").is_not_null()).select(
+        "name", up=names.gather(spans["parent_id"].drop_nulls())
+    )
+    assert above.cast(pl.String).row(-1) == ("my range", "ProfileStep#4")
+    assert ("cudaLaunchKernel", "all_reduce") in above.cast(pl.String).rows()
+
+
+def test_steps_are_numbered_ranges_of_one_thread():
+    nodes = [host(f"ProfileStep#{i}", made.STEP, i * 10, i * 10 + 9) for i in (2, 3)]
+    other = thread(
+        (0, host("ProfileStep#7", made.STEP, 0, 90, tid=9)), (0, host("ProfileStep", made.STEP, 0, 90, tid=9)), tid=9
+    )
+    steps = tables(profile(thread(*((0, n) for n in nodes)), other), rank=4)[0]["steps"]
+    assert steps.rows() == [(2, 4, 20, 9, "annotation"), (3, 4, 30, 9, "annotation")]
+
+
+def test_threads_come_in_the_order_of_their_ids_and_ties_in_that_of_the_file():
+    late = thread((0, host("outer", 0, 5, 9, tid=20)), (1, host("inner", 0, 5, 9, tid=20)), tid=20)
+    early = thread((0, host("first", 0, 7, 9, tid=3)), tid=3)
+    spans = tables(profile(late, early))[0]["spans"]
+    assert spans.select("name", "parent_id").cast({"name": pl.String}).rows() == [
+        ("first", None),
+        ("outer", None),
+        ("inner", 1),
+    ]
+
+
+def test_a_parent_that_begins_later_is_none():
+    """Links that point forward could form rings."""
+    found, issues = tables(profile(thread((0, host("a", 0, 50, 60)), (1, host("b", 0, 1, 2)))))
+    assert found["spans"]["parent_id"].null_count() == 2
+    assert issues == {"odd_parents": 1}
+
+
+def test_times_that_cannot_be_are_dropped_or_mended():
+    nodes = [(0, host(f"n{i}", 0, i, i + 5)) for i in range(300)]
+    nodes += [(0, host("wild", 0, 10**18, 10**18 + 5)), (0, host("negative", 0, 9, 4))]
+    found, issues = tables(profile(thread(*nodes)))
+    assert issues == {"wild_times": 1, "negative_durations": 1}
+    spans = found["spans"]
+    assert spans.height == 301
+    assert spans.filter(spans["name"] == "negative")["dur_ns"].to_list() == [0]
