@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,8 @@ from stepscope.readers._sqlite import WIDE
 from stepscope.schema import OPS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from stepscope.readers._notes import Notes
@@ -80,11 +83,15 @@ def other_calls(db: Database, target: Target, names: Names, end_ns: int | None) 
             continue
         cols = db.columns(table, _TIMES | {key: WIDE})
         texts = db.texts("StringIds", unique(cols[key])[0].tolist())
-        name = names.of_keys(cols[key], lambda i, known=texts: known.get(i) or "?")  # type: ignore[misc]
+        name = names.of_keys(cols[key], partial(_text_of, texts))
         track = target.tracks.of_keys(cols["globalTid"], target.thread)
         ends = _closed(cols["start"], cols["end"], end_ns)
         parts.append(Part(category, recorded, cols["start"], ends, track, name))
     return parts
+
+
+def _text_of(texts: Mapping[int, str], key: int) -> str:
+    return texts.get(key) or "?"
 
 
 @dataclass(frozen=True, slots=True)

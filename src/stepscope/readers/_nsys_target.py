@@ -7,7 +7,7 @@ are nobody's business: they are neither read nor kept.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -138,7 +138,7 @@ class Target:
 _GPU_COLUMNS = ("id", "name", "cuDevice", "smCount", "totalMemory", "computeMajor", "computeMinor")
 
 
-def _rows(db: Database, table: str, *columns: str, where: str = "1") -> list[tuple]:  # type: ignore[type-arg]
+def _rows(db: Database, table: str, *columns: str, where: str = "1") -> list[tuple[Any, ...]]:
     """Some columns of a small table; null for those it lacks; no rows if it is not there."""
     have = db.columns_of(table)
     if not have:

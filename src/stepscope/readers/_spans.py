@@ -68,28 +68,35 @@ def build_spans(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> S
         ts, dur, name, cat, track = (
             np.concatenate(both) for both in zip((ts, dur, name, cat, track), pairs, strict=True)
         )
-    incomplete = (ts == ABSENT) | (dur == ABSENT)
-    notes.add(
-        "incomplete_events", "warning", int(incomplete.sum()), "complete events without a usable ts or dur were dropped"
-    )
-    negative = (dur < 0) & (dur != ABSENT)
-    notes.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
-    np.maximum(dur, 0, out=dur, where=dur != ABSENT)
-    keep = believable(ts, dur)
-    if not keep.all():
-        n_wild = int((~keep & ~incomplete).sum())
-        notes.add("wild_times", "warning", n_wild, "events more than a day from the others were dropped")
-    origin = int(ts[keep].min()) if keep.any() else 0
-    order = sorted_order(ts, dur, track)
-    if not keep.all():
-        order = order[keep[order]]
-    position = np.full(ts.size, -1, np.int64)
-    position[order] = np.arange(order.size)
+    order, position, origin = placed(ts, dur, track, notes, "complete events without a usable ts or dur were dropped")
     return Spans(ts[order] - origin, dur[order], track[order], name[order], cat[order], position[:n_recorded], origin)
 
 
-def believable(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
-    """Which rows have times, and no time far from all others'. Units: ns."""
+def placed(
+    ts: Rows, dur: Rows, track: NDArray[np.uint32], notes: Notes, incomplete_means: str
+) -> tuple[NDArray[np.intp], Rows, int]:
+    """Order of the sound rows as spans have it, where each row comes to stand (−1: dropped), and the origin.
+
+    Durations below zero are set to zero, in place. Counts in `notes` what was dropped or repaired; `incomplete_means`
+    says of rows without a time what they are. Units: ns.
+    """
+    incomplete = (ts == ABSENT) | (dur == ABSENT)
+    notes.add("incomplete_events", "warning", int(incomplete.sum()), incomplete_means)
+    negative = (dur < 0) & (dur != ABSENT)
+    notes.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
+    np.maximum(dur, 0, out=dur, where=dur != ABSENT)
+    keep = _believable(ts, dur)
+    order = sorted_order(ts, dur, track)
+    if not keep.all():
+        n_wild = int((~keep & ~incomplete).sum())
+        notes.add("wild_times", "warning", n_wild, "events more than a day from the others were dropped")
+        order = order[keep[order]]
+    position = np.full(ts.size, -1, np.int64)
+    position[order] = np.arange(order.size)
+    return order, position, int(ts[keep].min()) if keep.any() else 0
+
+
+def _believable(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
     keep: NDArray[np.bool_] = (ts != ABSENT) & (dur != ABSENT) & (dur <= 30 * _DAY_NS)
     if keep.any():
         middle = int(np.median(ts[keep]))

@@ -17,7 +17,7 @@ import polars as pl
 from stepscope.readers import _links
 from stepscope.readers._events import ABSENT
 from stepscope.readers._sides import nullable
-from stepscope.readers._spans import believable, sorted_order
+from stepscope.readers._spans import placed
 from stepscope.readers.paddle import _sides
 from stepscope.readers.paddle._tracks import Tracks, build_tracks
 from stepscope.schema import CATEGORIES, SPANS, STEPS, Category, Name
@@ -99,21 +99,8 @@ def _spans(recording: Recording, tracks: Tracks, notes: Notes) -> Spans:
     parts = (recording.host, recording.runtime, recording.device)
     ts, end, name, type_ = (np.concatenate([part[c] for part in parts]) for c in ("start", "end", "name", "type"))
     dur = end - ts
-    incomplete = ts == ABSENT
-    notes.add("incomplete_events", "warning", int(incomplete.sum()), "events without a start or an end were dropped")
-    negative = dur < 0
-    notes.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
-    np.maximum(dur, 0, out=dur)
     track = np.concatenate((tracks.of_host, tracks.of_runtime, tracks.of_device))
-    keep = believable(ts, dur)
-    n_wild = int((~keep & ~incomplete).sum())
-    notes.add("wild_times", "warning", n_wild, "events more than a day from the others were dropped")
-    origin = int(ts[keep].min()) if keep.any() else 0
-    order = sorted_order(ts, dur, track)
-    if not keep.all():
-        order = order[keep[order]]
-    place = np.full(ts.size, -1, np.int64)
-    place[order] = np.arange(order.size)
+    order, place, origin = placed(ts, dur, track, notes, "events without a start or an end were dropped")
     first, second, _ = np.cumsum([part["name"].size for part in parts]).tolist()
     return Spans(
         ts[order] - origin, dur[order], track[order], name[order], type_[order],
