@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import typer
 
-from stepscope import analyses, cli, compare, exports, readers, renderers, schema
+from stepscope import analyses, cli, compare, exports, readers, renderers, schema, summaries
 from stepscope.cli._options import options_of
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def tables_page() -> str:
     ]
     parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in schema.TABLES.values()]
     parts.append(RESULTS_ARE)
-    parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in schema.RESULTS.values()]
+    parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in summaries.RESULTS.values()]
     return "\n".join(parts)
 
 

@@ -8,6 +8,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import stepscope
+from stepscope import readers
 from stepscope.errors import StepscopeError
 
 EVENTS = [
@@ -35,6 +36,42 @@ def test_a_file_is_loaded_as_a_trace(folder):
     assert told[-1] == (folder / "rank1.json").stat().st_size
     with pytest.raises(StepscopeError, match="more than 10"):
         stepscope.load(str(folder / "rank1.json"), max_bytes=10)
+
+
+NCU = """\
+"ID","Process ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
+"0","7","gemm","x","gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed","%","12.50"
+"""
+
+
+def test_counters_of_kernels_are_joined_to_a_timeline(folder):
+    (folder / "ncu.csv").write_text(NCU)
+    plain = stepscope.load(folder / "rank0.json")
+    for joined in (folder / "ncu.csv", stepscope.load(folder / "ncu.csv")):
+        trace = stepscope.load(folder / "rank0.json", with_=joined)
+        assert stepscope.show(trace, "kernels")["dram_ratio"].to_list() == [0.125]
+        assert trace.kernel_metrics["value"].to_list() == [12.5]
+    assert plain.kernel_metrics.is_empty()
+
+
+def test_counters_of_kernels_are_read_once_for_all_ranks_and_not_before(folder, monkeypatch):
+    (folder / "ncu.csv").write_text(NCU)
+    opened = []
+    real = readers.open_trace
+    monkeypatch.setattr(
+        readers, "open_trace", lambda path, **rest: (opened.append(Path(path).name), real(path, **rest))[1]
+    )
+    run = stepscope.load_run([folder / "rank0.json", folder / "rank1.json"], with_=folder / "ncu.csv")
+    assert opened == []
+    assert [trace.kernel_metrics.height for trace in run] == [1, 1]
+    assert sorted(opened) == ["ncu.csv", "rank0.json", "rank1.json"]
+
+
+def test_counters_of_kernels_need_kernels_to_be_joined_to(folder):
+    (folder / "ncu.csv").write_text(NCU)
+    (folder / "host.json").write_text(json.dumps({"traceEvents": EVENTS[:1]}))
+    with pytest.raises(stepscope.MissingTable, match="--with needs kernels"):
+        stepscope.load(folder / "host.json", with_=folder / "ncu.csv")
 
 
 def test_a_folder_is_a_run_that_is_read_when_asked_for(folder):

@@ -23,13 +23,14 @@ FILES = sorted(SRC.rglob("*.py"))
 LONGEST = 400
 
 #: Parts of the package, and the parts that each may import; its own modules besides.
-FOUNDATION = ("errors", "intervals", "units", "schema", "names", "signature", "metrics")
+FOUNDATION = ("errors", "intervals", "units", "schema", "summaries", "names", "signature", "metrics")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
     "signature": (),
     "intervals": ("errors",),
     "units": ("errors",),
     "schema": ("errors",),
+    "summaries": ("schema",),
     "names": ("errors",),
     "metrics": (),
     "hardware": ("errors",),
@@ -39,15 +40,18 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "compare": (*FOUNDATION, "trace", "analyses"),
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),
-    "renderers": ("errors", "units", "names", "schema", "reports.model"),
+    # Pictures of result tables, for renderers and whoever makes a page of its own.
+    "figures": ("errors", "units", "names", "schema"),
+    "renderers": ("errors", "units", "names", "schema", "reports.model", "figures"),
     "reports": (*FOUNDATION, "trace", "analyses", "compare", "reports.model"),
-    "views": (*FOUNDATION, "trace", "analyses", "compare"),
+    "views": (*FOUNDATION, "trace", "analyses", "compare", "figures"),
     "exports": ("errors", "reports"),
+    "stitch": (*FOUNDATION, "trace", "analyses"),
     # Measures functions and knows no trace.
     "timing": ("errors", "units", "schema", "reports.model"),
     "api": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "timing",
+        "stitch", "timing",
     ),
     # The public names, each imported on first use.
     "": ("errors", "trace", "reports.model", "timing", "api"),

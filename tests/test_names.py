@@ -260,6 +260,11 @@ def test_shorten_cuts_the_middle_and_keeps_both_ends():
     assert short == "triton_red_fused__unsafe_v…_unsqueeze_19"
 
 
+def test_shorten_takes_no_nameless_namespace_for_template_arguments():
+    name = "void at::native::<unnamed>::CatArrayBatchedCopy<at::native::<unnamed>::OpaqueType<2>, int>(char *)"
+    assert names.shorten(name) == "CatArrayBatchedCopy"
+
+
 def test_shorten_drops_namespaces_before_it_cuts():
     assert names.shorten("void first::second::third::a_kernel<int>(int)", 12) == "a_kernel"
 

@@ -331,3 +331,22 @@ def test_a_raw_table_needs_no_clock():
     spans = SPANS.conform(pl.DataFrame({"span_id": [0, 1], "dur_ns": [5, 6]}))
     frame, _ = views.collect(Trace(Meta("a", "ncu-csv"), {"spans": spans}), views.find("spans"), on_missing=never)
     assert frame["dur_ns"].to_list() == [5, 6]
+
+
+def test_a_figure_is_drawn_from_the_rows_that_it_needs():
+    spans = SPANS.conform(
+        pl.DataFrame(
+            {"span_id": [0], "track_id": [0], "ts_ns": [0], "dur_ns": [5], "name": ["a"], "category": ["kernel"]}
+        )
+    )
+    tracks = TABLES["tracks"].conform(pl.DataFrame({"track_id": [0], "device_id": [0]}))
+    trace = Trace(Meta("x", "fake"), {"spans": spans, "tracks": tracks})
+    timeline, kernels = views.find("timeline"), views.find("kernels")
+    frame = timeline(trace)
+    assert "ts_ns" not in frame.columns
+    drawn = views.drawn(trace, timeline, frame, linked_only=False)
+    assert drawn["ts_ns"].to_list() == [0]
+    assert views.drawn(trace, timeline, drawn) is drawn
+    assert views.drawn(trace, kernels, kernels(trace)) is None
+    roofline = views.find("roofline")
+    assert views.drawn(trace, roofline, pl.DataFrame({"name": ["a"]})) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope.trace import Run, Trace
@@ -28,14 +28,18 @@ def load(
     path: PathLike,
     *,
     counters: PathLike | None = None,
+    with_: Trace | PathLike | None = None,
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
     """Read one file, with the counters recorded beside it (or in the file `counters`).
 
-    `max_bytes` bounds what it may unpack to; `progress` is told the bytes read so far.
+    `with_` is what measured the hardware counters of single kernels, as Nsight Compute does: they are joined to the
+    kernels of this timeline, see `stepscope.stitch`. `max_bytes` bounds what a file may unpack to; `progress` is told
+    the bytes read so far.
 
-    Raises UnknownFormat, CorruptInput, UnsupportedVersion, StepscopeError (unreadable, unpacks to more than allowed).
+    Raises UnknownFormat, CorruptInput, UnsupportedVersion, StepscopeError (unreadable, unpacks to more than allowed),
+    MissingTable (`with_` and no kernels).
 
     >>> trace = load("examples/demo-cpu-decode/rank0.pt.trace.json.gz")
     >>> trace.meta.framework, trace.steps.height, trace.spans["name"].n_unique() > 20
@@ -44,19 +48,26 @@ def load(
     from stepscope.readers import open_trace
 
     side = None if counters is None else os.fspath(counters)
-    return open_trace(os.fspath(path), counters=side, max_bytes=max_bytes, progress=progress)
+    trace = open_trace(os.fspath(path), counters=side, max_bytes=max_bytes, progress=progress)
+    if with_ is None:
+        return trace
+    from stepscope.stitch import stitched
+
+    return stitched(trace, with_ if isinstance(with_, Trace) else load(with_, max_bytes=max_bytes))
 
 
 def load_run(
     paths: PathLike | Iterable[PathLike],
     *,
     counters: PathLike | None = None,
+    with_: Trace | PathLike | None = None,
     max_bytes: int | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Run:
     """The traces of one job: files, folders, patterns. Each is read when iterated over, none is kept.
 
-    `progress` is told the file and the bytes read of it. Raises StepscopeError if nothing is there.
+    `counters`, `with_` and `max_bytes` are those of `load`; a file `with_` is read once, at first. `progress` is told
+    the file and the bytes read of it. Raises StepscopeError if nothing is there.
 
     >>> [trace.rank for trace in load_run("examples/demo-cpu-2ranks")]
     [0, 1]
@@ -66,9 +77,13 @@ def load_run(
     words = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found = expand([os.fspath(word) for word in words])
 
+    @cache  # of several ranks all are joined to the same
+    def joined() -> Trace | None:
+        return with_ if with_ is None or isinstance(with_, Trace) else load(with_, max_bytes=max_bytes)
+
     def open_one(path: str) -> Trace:
         tell = partial(progress, path) if progress else None
-        return load(path, counters=counters, max_bytes=max_bytes, progress=tell)
+        return load(path, counters=counters, with_=joined(), max_bytes=max_bytes, progress=tell)
 
     return Run(tuple(found), open_one)
 

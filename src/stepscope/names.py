@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "KERNEL_CLASSES", "is_collective_library", "is_communication", "is_dataloader", "is_graph_launch", "is_launch_call",
-    "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names", "shorten",
-    "step_number",
-    "transfer_kind",
+    "KERNEL_CLASSES", "demangled", "is_collective_library", "is_communication", "is_dataloader", "is_graph_launch",
+    "is_launch_call", "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule",
+    "map_names", "shorten", "step_number", "transfer_kind",
 ]  # fmt: skip
 
 #: Everything that `kernel_class` can say. `memory` is what a copy engine does (copies and fills), `copy` is a kernel
@@ -329,7 +328,7 @@ def step_number(name: str) -> int | None:
 
 
 _LEADING = re.compile(r"^(?:void|std::enable_if<.*?>::type|__global__|static)\s+")
-_NAMESPACES = re.compile(r"\(anonymous namespace\)::|\{anonymous\}::|(?:\b(?:at::native|c10|std|detail)::)+")
+_NAMESPACES = re.compile(r"(?:\(anonymous namespace\)|[{<](?:anonymous|unnamed)[}>]|\b(?:at::native|c10|std|detail))::")
 _TENSILE = re.compile(
     r"^(Cijk_[A-Za-z]+_[A-Za-z]+(?:_[BCDFHISZ48]{1,4}(?=_))*)_(?:.*_)?(MT\d+x\d+x\d+)"
     r"(?:_(?:.*_)?(MI\d+x\d+x\d+\w*?)(?=_|$))?"
@@ -353,7 +352,7 @@ def shorten(name: str, width: int = 60) -> str:
     >>> shorten("void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, int>(int)")
     'vectorized_elementwise_kernel<MulFunctor>'
     """
-    text = _demangle(name) if name.startswith("_Z") else name
+    text = demangled(name) if name.startswith("_Z") else name
     tensile = _TENSILE.match(text)
     if tensile:
         text = "_".join(part for part in tensile.groups() if part)
@@ -381,7 +380,8 @@ def _without_arguments(text: str) -> str:
     return base.strip()
 
 
-def _demangle(name: str) -> str:
+def demangled(name: str) -> str:
+    """The nested name in an Itanium-mangled one, as ns::copy, without arguments."""
     rest = re.sub(r"^_Z(?:N[KVr]*)?", "", name)
     parts: list[str] = []
     while match := re.match(r"(\d{1,4})", rest):

@@ -339,6 +339,3 @@ TABLES: Mapping[str, Table] = {
         COUNTERS, STACKS, ARROWS, STEPS, STEP_COSTS, ISSUES,
     )
 }  # fmt: skip
-
-#: Tables that a file of results may hold in place of a recording, by the name under which they are shown.
-RESULTS: Mapping[str, Table] = {t.name: t for t in (CYCLES, ATTRIBUTION)}

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import polars.selectors as cs
 
-from stepscope import analyses, compare
+from stepscope import analyses, compare, figures
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.schema import ISSUES, RESULTS, TABLES, Column, Table
+from stepscope.schema import ISSUES, TABLES, Column, Table
+from stepscope.summaries import RESULTS
 from stepscope.trace import Results, Run, Trace
 
 if TYPE_CHECKING:
@@ -98,6 +99,20 @@ def collect(
     return _stacked(parts, analysis.output)
 
 
+def drawn(source: Trace | Run, analysis: Question, frame: pl.DataFrame, **options: Any) -> pl.DataFrame | None:
+    """The rows that the figure of a table is drawn from: its own, or those that the figure asks for; None without one.
+
+    `frame` is what `collect` returned, and told of the traces that lack it. Raises as `collect` does.
+    """
+    if analysis.name not in figures.names():
+        return None
+    figure = figures.find(analysis.name)
+    if figure.fits(frame) or not figure.options:
+        return frame if figure.fits(frame) else None
+    rows, _ = collect(source, analysis, on_missing=lambda *_: None, **{**options, **figure.options})
+    return rows
+
+
 def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFrame:
     """Rows for which a condition in SQL holds; `extra` are constants that it may name too.
 
@@ -119,7 +134,7 @@ def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFra
 
 def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series:
     """The condition's value for each row, or a single one if it looks at none."""
-    used = condition.meta.root_names()
+    used = list(dict.fromkeys(condition.meta.root_names()))
     for name in used:
         if name not in frame.columns:
             raise UnknownName("column", name, frame.columns)

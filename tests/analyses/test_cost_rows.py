@@ -86,3 +86,29 @@ def test_gradients_of_norms():
     assert bare.nbytes == 12 * N + 4 * C
     rms = cost("aten::_fused_rms_norm_backward", X, X, "[4]", mean, W, "[True, True]")
     assert (rms.flop, rms.nbytes) == (10 * N, 12 * N + 8 * C)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "written", "largest"),
+    [
+        ("aten::silu", [((8, 4), BF16)], 64, 64),
+        ("aten::copy_", [((8, 4), BF16), ((8, 4), F32), False], 64, 128),
+        ("aten::copy_", [((8, 4), F32), ((4,), F32), False], 128, 16),
+        ("aten::fill_", [((8, 4), BF16), 0], 64, 0),
+        ("aten::add", [((8, 4), BF16), ((4,), F32), 1], 128, 64),
+        ("aten::sum", [((8, 4), F32), "[-1]", False, None], 32, 128),
+        ("aten::_softmax_backward_data", [((8, 4), F32), ((8, 4), F32), -1, 6], 128, 128),
+        ("aten::native_layer_norm", [((8, 4), F32), "[4]", ((4,), F32), ((4,), F32), 1e-5], 128, 128),
+        ("_C::fused_add_rms_norm", [((8, 4), BF16), ((8, 4), BF16), ((4,), BF16), 1e-6], 128, 64),
+        ("sgl_kernel::silu_and_mul", [((8, 4), BF16), ((8, 8), BF16)], 64, 128),
+        ("sgl_kernel::rotary_embedding", [((8,), I64), ((8, 4), BF16), ((8, 2), BF16), 2], 96, 64),
+    ],
+)
+def test_of_rows_and_elements_what_is_written_and_the_largest_that_is_read_are_known(name, arguments, written, largest):
+    found = cost(name, *arguments)
+    assert (found.written, found.largest) == (written, largest)
+
+
+def test_of_products_they_are_not_told():
+    found = cost("aten::mm", ((8, 4), F32), ((4, 2), F32))
+    assert found.written is found.largest is None

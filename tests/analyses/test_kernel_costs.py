@@ -5,7 +5,7 @@ import pytest
 from device_traces import STREAM_7, TRACKS_5, kernel, spans_of
 
 from stepscope.analyses._device_work import device_work
-from stepscope.analyses._kernel_costs import counted, role_of
+from stepscope.analyses._kernel_costs import counted, moved, role_of
 from stepscope.schema import KERNEL_METRICS
 
 SASS = "smsp__sass_thread_inst_executed_op_"
@@ -86,3 +86,18 @@ def test_nothing_counted_is_nothing():
 @pytest.mark.parametrize("metric", ["dram__bytes.sum.pct_of_peak_sustained_elapsed", "TCC_HIT[0]", "flops"])
 def test_other_counters_have_no_role(metric):
     assert role_of(metric, None) is None
+
+
+def test_bytes_read_and_written_are_told_apart_where_counters_do():
+    metrics = pl.DataFrame(
+        [
+            (0, "dram__bytes_read.sum", "byte", 5.0), (0, "dram__bytes_write.sum", "byte", 6.0),
+            (1, "dram__bytes.sum", "byte", 64.0), (2, "FETCH_SIZE", None, 1.0), (3, "other", "byte", 1.0),
+        ],
+        schema=("span_id", "metric", "unit", "value"),
+        orient="row",
+    )  # fmt: skip
+    launches = pl.DataFrame({"span_id": [0, 1, 2, 3], "dur_ns": [10] * 4}, schema_overrides={"span_id": pl.UInt32})
+    found = moved(launches, KERNEL_METRICS.conform(metrics)).sort("span_id")
+    assert found.rows() == [(0, 11.0, 5.0, 6.0), (1, 64.0, None, None)]
+    assert moved(launches, KERNEL_METRICS.empty()).is_empty()

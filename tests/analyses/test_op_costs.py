@@ -24,7 +24,7 @@ def ops_of(**calls):
 
 def found(spans, ops):
     work = device_work(spans, TRACKS_5, needed_by="test").with_columns(tensor_core=pl.lit(False))
-    return priced(work, spans, ops).sort("call_id")
+    return priced(work, spans, ops)[1].sort("call_id")
 
 
 def test_the_outermost_operator_with_a_known_cost_stands_for_the_work():

@@ -8,7 +8,7 @@ from device_traces import HOST, STREAM_7, TRACKS_5, kernel, spans_of
 
 from stepscope.analyses.roofline import ANALYSIS, ROOFLINE, roofline
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, STEPS
+from stepscope.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS
 from stepscope.trace import Meta, Trace
 
 BF16 = '["c10::BFloat16","c10::BFloat16"]'
@@ -36,14 +36,11 @@ OPS_4 = OPS.conform(
     )
 )
 H100 = DEVICES.conform(pl.DataFrame({"device_id": [0], "type": ["cuda"], "index": [0], "name": ["NVIDIA H100 PCIe"]}))
-STEPS_2 = STEPS.conform(
-    pl.DataFrame({"step": [1, 2], "ts_ns": [0, 5_000], "dur_ns": [5_000, 30_000], "source": ["annotation"] * 2})
-)
 PEAK, BANDWIDTH = 756e12, 2039e9
 
 
 def got(devices=H100, **options):
-    return roofline(SPANS, TRACKS_5, OPS_4, None, None, devices, STEPS_2, **options)
+    return roofline(SPANS, TRACKS_5, OPS_4, None, None, devices, **options)
 
 
 def row(frame, name):
@@ -65,6 +62,7 @@ def test_operators_against_both_roofs():
     assert mm["roof_ratio"] == pytest.approx(2 * at_bandwidth / 10_000)
     assert (add["bound"], add["flop"], add["bytes"]) == ("memory", N * N, 6 * N * N)
     assert (add["accelerator"], add["reason"]) == ("H100 PCIe", None)
+    assert (mm["peak_flop_per_s"], mm["peak_bytes_per_s"]) == (PEAK, BANDWIDTH)
 
 
 def test_what_has_no_cost_has_a_reason():
@@ -85,9 +83,6 @@ def test_of_an_unknown_device_roofs_are_withheld():
     assert mm["roof_ns"] is mm["roof_ratio"] is mm["bound"] is mm["accelerator"] is None
     assert "'Voodoo 2' is not a known accelerator" in mm["reason"]
     assert "does not describe the device" in row(got(DEVICES.empty()), "aten::mm")["reason"]
-    step = got(unknown, by="step").row(0, named=True)
-    assert step["mfu_ratio"] is None
-    assert "Voodoo" in step["reason"]
 
 
 def test_a_precision_without_a_peak_withholds_the_roof():
@@ -106,22 +101,6 @@ def test_the_product_may_be_named_and_described(tmp_path):
         got(accelerator="Yours")
     with pytest.raises(StepscopeError, match="cannot read"):
         got(hardware="/none.json")
-
-
-def test_steps_have_their_utilisation_of_the_peak():
-    frame = got(by="step")
-    assert frame.select("step", "calls", "window_ns", "device_ns", "flop").rows() == [
-        (1, 1, 5_000, 4_000, FLOP), (2, 3, 30_000, 16_000, FLOP + N * N),
-    ]  # fmt: skip
-    assert frame["mfu_ratio"].to_list() == pytest.approx([FLOP / PEAK / 5e-6, FLOP / PEAK / 30e-6])
-    assert frame["known_ratio"].to_list() == [1.0, 14 / 16]
-    assert frame["flop_per_s"][0] == pytest.approx(FLOP / 5e-6)
-
-
-def test_without_steps_the_recording_is_one():
-    frame = roofline(SPANS, TRACKS_5, OPS_4, None, None, H100, by="step")
-    assert frame.select("step", "window_ns").rows() == [(None, 31_000)]
-    assert frame["mfu_ratio"][0] == pytest.approx(2 * FLOP / PEAK / 31e-6)
 
 
 def test_fp32_products_use_matrix_units_where_the_kernel_says_so():
@@ -153,9 +132,9 @@ def test_kernels_by_their_counters():
     trace = Trace(
         Meta("x", "ncu"), {"spans": clockless, "tracks": TRACKS_5, "kernel_metrics": KERNEL_METRICS.conform(metrics)}
     )
-    assert ANALYSIS(trace, by="kernel")["flop"].to_list()[0] == 10e6
+    assert ANALYSIS(trace)["flop"].to_list()[0] == 10e6  # without a clock kernels are asked for
     with pytest.raises(MissingTable, match="roofline by op needs start times"):
-        ANALYSIS(trace)
+        ANALYSIS(trace, by="op")
 
 
 def test_what_cannot_be_told_is_said():
@@ -175,7 +154,7 @@ def test_work_without_shapes_and_operators_has_rows():
     assert bare.select("name", "calls", "device_ns").rows() == [(None, 4, 20_000)]
 
 
-@pytest.mark.parametrize("by", ["op", "args", "step"])
+@pytest.mark.parametrize("by", ["auto", "op", "args"])
 def test_the_result_is_what_its_table_declares(by):
     frame = got(by=by)
     assert dict(frame.schema) == {name: ROOFLINE.dtypes[name] for name in frame.columns}

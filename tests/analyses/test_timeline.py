@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.timeline import ANALYSIS, TIMELINE, timeline
-from stepscope.errors import MissingTable, UnknownName
+from stepscope.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.schema import STEPS
 from stepscope.trace import Meta, Trace
 
@@ -99,7 +99,38 @@ def test_the_analysis_returns_what_its_table_declares() -> None:
     trace = Trace(Meta("x", "kineto"), {"spans": spans_of(*ONE_DEVICE), "tracks": TRACKS_5, "devices": DEVICES_2})
     got = ANALYSIS(trace, by="device")
     assert dict(got.schema) == {name: TIMELINE.dtypes[name] for name in got.columns}
-    assert set(ANALYSIS.options()) == {"by", "linked_only", "communication"}
+    assert set(ANALYSIS.options()) == {"by", "linked_only", "communication", "bucket_ns"}
+
+
+def test_by_stream_each_is_taken_by_itself() -> None:
+    got = timeline(spans_of(*ONE_DEVICE, kernel(OTHER_DEVICE, 0, 100)), TRACKS_5, DEVICES_2, by="stream")
+    assert got.select("device", "stream", "busy_ns", "total_ns", "n_events").rows() == [
+        ("cuda:0", 7, 30, 50, 2), ("cuda:0", 8, 25, 25, 2), ("cuda:1", 7, 100, 100, 1),
+    ]  # fmt: skip
+
+
+def test_by_time_every_device_has_the_same_stretches() -> None:
+    spans = spans_of(*ONE_DEVICE, kernel(OTHER_DEVICE, 0, 90))
+    got = timeline(spans, TRACKS_5, DEVICES_2, by="time", bucket_ns=40)
+    assert got.columns == ["rank", "device_id", "device", "ts_ns", *MEASURES, "n_events"]
+    columns = ("device", "ts_ns", "computation_ns", "exposed_communication_ns", "busy_ns", "total_ns", "n_events")
+    assert got.select(columns).rows() == [
+        ("cuda:0", 0, 20, 10, 30, 40, 3), ("cuda:0", 40, 10, 0, 15, 40, 1), ("cuda:0", 80, 0, 0, 0, 10, 0),
+        ("cuda:1", 0, 40, 0, 40, 40, 1), ("cuda:1", 40, 40, 0, 40, 40, 0), ("cuda:1", 80, 10, 0, 10, 10, 0),
+    ]  # fmt: skip
+    streams = timeline(spans, TRACKS_5, DEVICES_2, by="stream-time", bucket_ns=40)
+    assert streams.filter(pl.col("stream") == 8).select("ts_ns", "busy_ns").rows() == [(0, 20), (40, 5), (80, 0)]
+    assert dict(streams.schema) == {name: TIMELINE.dtypes[name] for name in streams.columns}
+
+
+def test_what_begins_at_the_very_end_is_counted() -> None:
+    got = timeline(spans_of(kernel(STREAM_7, 0, 10), kernel(STREAM_7, 10, 0)), TRACKS_5, by="time", bucket_ns=5)
+    assert got["n_events"].to_list() == [1, 1]
+
+
+def test_too_many_stretches_are_refused() -> None:
+    with pytest.raises(StepscopeError, match="no more than 1,000,000 stretches"):
+        timeline(spans_of(kernel(STREAM_7, 0, 10_000_000)), TRACKS_5, by="time", bucket_ns=1)
 
 
 WORK = st.lists(
@@ -140,3 +171,8 @@ def test_times_equal_a_count_of_nanoseconds_and_steps_sum_to_the_whole(
     assert by_step["busy_ns"].sum() == (comp | comm | copy)[inside].sum()
     assert by_step["exposed_communication_ns"].sum() == (comm & ~comp)[inside].sum()
     assert by_step["total_ns"].sum() == bounds[-1] - bounds[0]
+
+    by_time = timeline(spans, TRACKS_5, by="time", bucket_ns=7)
+    for measure in MEASURES:
+        assert by_time[measure].sum() == got[measure]
+    assert by_time["n_events"].sum() == len(rows)

@@ -103,3 +103,47 @@ def test_the_curve_agrees_with_counting(rows) -> None:
     whole = sum(duration for duration, _, _ in rows)
     expected = [sum(duration for duration, t, d in rows if max(t, d) <= percent) / whole for percent in range(101)]
     assert curve["share_ratio"].to_list() == pytest.approx(expected)
+
+
+def test_over_time_kernels_lie_end_to_end_in_stretches_of_one_length() -> None:
+    got = utilisation(SPANS_4, METRICS_4, by="time", stretches=4)
+    assert got.columns == [
+        "from_ns", "kernel_class", "calls", "total_ns", "tensor_ratio", "dram_ratio", "sm_ratio", "max_ratio",
+    ]  # fmt: skip
+    assert got.select("from_ns", "total_ns", "calls", "kernel_class").rows() == [
+        (0, 25_000, 1, "gemm"), (25_000, 25_000, 0, "gemm"), (50_000, 25_000, 1, "elementwise"),
+        (75_000, 25_000, 2, "elementwise"),
+    ]  # fmt: skip
+    assert got["tensor_ratio"].to_list() == pytest.approx([0.6, 0.6, 0.6 * 10 / 25, 0.0])
+    assert got["dram_ratio"].to_list() == pytest.approx([0.2, 0.2, (2 + 7.5) / 25, (2.5 + 0.09 * 15 + 0.25) / 25])
+    assert got["sm_ratio"].null_count() == 4
+
+
+def test_over_time_what_was_not_measured_is_left_out_of_means() -> None:
+    spans = spans_of((GEMM, 10), (POINTWISE, 10), (POINTWISE, 0), (POINTWISE, None), (NORM, 20))
+    got = utilisation(spans, percents(tensor=[50, None, 90, 90, None], dram=[10] * 5), by="time", stretches=2)
+    assert got.select("tensor_ratio", "dram_ratio").rows() == [(0.5, 0.1), (None, 0.1)]
+
+
+def test_more_stretches_than_nanoseconds_are_not_made() -> None:
+    assert utilisation(spans_of((GEMM, 3)), percents(dram=[10]), by="time")["total_ns"].to_list() == [1, 1, 1]
+    assert utilisation(spans_of((GEMM, 0)), percents(dram=[10]), by="time").is_empty()
+    for n in (0, 2_000_000):
+        with pytest.raises(StepscopeError, match=f"stretches is {n}"):
+            utilisation(SPANS_4, METRICS_4, by="time", stretches=n)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([None, 0, 40, 100])), min_size=1, max_size=12).filter(
+        lambda rows: sum(t for t, _ in rows) > 0 and any(v is not None for _, v in rows)
+    ),
+    st.integers(1, 12),
+)
+def test_over_time_agrees_with_a_count_of_nanoseconds(rows, n) -> None:
+    spans = spans_of(*((GEMM, t) for t, _ in rows))
+    got = utilisation(spans, percents(dram=[v for _, v in rows]), by="time", stretches=n)
+    each = [v for t, v in rows for _ in range(t)]
+    for start, length, mean in got.select("from_ns", "total_ns", "dram_ratio").rows():
+        known = [v / 100 for v in each[start : start + length] if v is not None]
+        assert mean == (pytest.approx(sum(known) / len(known)) if known else None)
+    assert got["total_ns"].sum() == len(each)

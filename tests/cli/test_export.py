@@ -79,3 +79,9 @@ def test_an_input_is_not_overwritten(run, paths):
     result = run("export", paths[0], "--to", "listing", "-o", paths[0], "--force")
     assert (result.code, result.out) == (1, "")
     assert "it is one of the inputs" in result.err
+
+
+def test_counters_of_another_file_are_joined_before(run, paths):
+    result = run("export", paths[0], "--to", "listing", "--with", paths[1])
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"error: {paths[1]} holds no counters of kernels")

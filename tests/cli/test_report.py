@@ -71,3 +71,9 @@ def test_formats_for_tables_alone_are_usage_errors(run, paths):
 
 def test_no_path_is_a_usage_error(run):
     assert run("report").code == 2
+
+
+def test_counters_of_another_file_are_joined_before(run, paths):
+    result = run("report", paths[0], "--with", paths[1])
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"error: {paths[1]} holds no counters of kernels")

@@ -9,8 +9,10 @@ from polars.testing import assert_frame_equal
 
 import stepscope
 from stepscope import api
+from stepscope.schema import KERNEL_METRICS
 
 RAW = "spans"
+KERNEL_OF_EVIL = "[bold]evil\x1b[31m\nname|`x`"
 
 
 def rows(result):
@@ -122,6 +124,7 @@ def test_an_unknown_table_names_the_nearest(run, paths):
         (["--where", "name LIKE '%gemm%' AND category = 'kernel'"], [40]),
         (["--where", "1 = 1"], [40, 5, 10]),
         (["--where", "rank = 0"], [40, 5, 10]),
+        (["--where", "dur_ns = 5 OR dur_ns = 10"], [5, 10]),
         (["--where", "trace = 'b'"], []),
         (["--where", "dur_ns < 0"], []),
         (["--limit", "2"], [40, 5]),
@@ -192,6 +195,18 @@ def test_columns_are_chosen_in_order(run, paths):
     assert result.out == "name,dur_ns\ngemm<float>,40\n"
 
 
+def test_counters_of_another_file_are_joined(run, job, paths, make_trace):
+    metrics = pl.DataFrame({"span_id": [0], "metric": ["DRAM Throughput"], "unit": ["%"], "value": [12.5]})
+    job.traces["ncu.csv"] = make_trace("ncu.csv", None).with_tables(kernel_metrics=KERNEL_METRICS.conform(metrics))
+    shown = rows(run("show", "kernels", paths[0], "--with", "ncu.csv", "--format", "json"))
+    assert {row["name"]: row["dram_ratio"] for row in shown} == {"gemm<float>": 0.125, KERNEL_OF_EVIL: None}
+    assert sorted(path for path, _ in job.opened) == sorted([str(paths[0]), "ncu.csv"])
+    refused = run("show", "kernels", paths[0], "--with", paths[1])
+    assert (refused.code, refused.err.splitlines()[0]) == (
+        1, f"error: {paths[1]} holds no counters of kernels to join to {paths[0]}"
+    )  # fmt: skip
+
+
 def test_max_bytes_reaches_the_reader(run, job, paths):
     run("show", RAW, paths[0], "--max-bytes", "2GB")
     assert job.opened == [(str(paths[0]), 2_000_000_000)]
@@ -206,3 +221,42 @@ def test_help_of_a_table_lists_its_options_and_columns(run):
     assert "--group-by" in run("show", "--help").out
     assert "dur_ns" in run("show", "spans", "--help").out
     assert run("show", "bogus", "--help").code == 2
+
+
+def test_a_page_holds_the_table_and_its_figure(run, job, paths, tmp_path):
+    assert run("show", "kernels", paths[0], "-o", "kernels.html").code == 0
+    text = (tmp_path / "kernels.html").read_text()
+    assert "gemm&lt;float&gt;" in text
+    assert "plotly" not in text  # kernels have no figure
+    assert run("show", "timeline", paths[0], "--format", "html", "-o", "timeline.html").code == 0
+    page = (tmp_path / "timeline.html").read_text()
+    assert 'id="figure-timeline"' in page
+    assert page.count("<tr>") == 2  # one row of the table, by rank as ever
+    assert len(job.opened) == 2  # each file is read once
+    assert run("show", "timeline", *paths, "-o", "all.html").code == 0
+    assert "rank 10 device 0" in (tmp_path / "all.html").read_text()
+
+
+def test_a_page_of_several_files_names_those_that_are_left_out_once(run, job, paths, make_trace):
+    empty = make_trace(str(paths[1]), 1)
+    job.traces[str(paths[1])] = empty.with_tables(spans=empty.spans.clear())
+    result = run("show", "timeline", *paths, "-o", "all.html")
+    assert result.code == 0
+    assert result.err.count("left out") == 1
+
+
+def test_a_page_shows_the_first_thousand_rows(run, job, paths, tmp_path):
+    path = str(paths[0])
+    job.traces[path] = job.traces[path].with_tables(spans=pl.concat([job.traces[path].spans] * 400))
+    run("show", RAW, path, "-o", "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "1,000 of 1,200 rows; --limit 0 shows all" in text
+    assert text.count("<tr>") == 1_001
+    run("show", RAW, path, "-o", "page.html", "--force", "--limit", "0", "--columns", "name")
+    assert (tmp_path / "page.html").read_text().count("<tr>") == 1_201
+
+
+def test_a_report_is_not_written_as_a_page(run, paths):
+    result = run("report", paths[0], "-o", "x.html")
+    assert result.code == 2
+    assert "a report is not written as html" in result.err

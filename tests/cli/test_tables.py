@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 
 from stepscope import analyses, compare
-from stepscope.schema import RESULTS, TABLES
+from stepscope.schema import TABLES
+from stepscope.summaries import RESULTS
 
 
 def test_every_analysis_and_every_raw_table_is_listed_once(run):

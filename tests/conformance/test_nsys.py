@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 
 from stepscope.errors import UnknownFormat
 from stepscope.readers import open_trace
-from stepscope.trace import extent_ns
+from stepscope.trace import Results, extent_ns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,13 +148,64 @@ def _is_text(column: pl.Series) -> bool:
     return column.dtype in (pl.String, pl.Categorical)
 
 
-def test_summaries_of_nsys_stats_are_refused_with_what_to_do(shared: Path) -> None:
-    paths = sorted((shared / "nsight/nsys-csv").glob("*.csv"))
-    assert len(paths) == 5
-    for path in paths:
-        with pytest.raises(UnknownFormat) as caught:
-            open_trace(str(path))
-        assert caught.value.hint
+#: Every file of nsys stats: by result the number of rows, of calls and their summed time, counted from the text.
+STATS = {
+    "a100-vllm-qwen2.5-7b_cuda_gpu_kern_sum.csv": {"cuda_gpu_kern_sum": (65, 39_002, 2_081_145_534)},
+    "a100-vllm-qwen2.5-7b_cuda_gpu_mem_size_sum.csv": {"cuda_gpu_mem_size_sum": (4, 8_161, 15_881_619_000)},
+    "mineru-default-reports-concatenated.csv": {"osrt_sum": (61, 520_709, 6_392_504_261_307)},
+}
+UNNAMED = "a100-vllm-handmade-kernel_summary-unresolved-ids.csv"
+RANGES = "nbody_nvtx_pushpop_trace.csv"
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows below the only header of a file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(("Time (%)", "Total (", "Start (")))
+    end = next((i for i in range(start, len(lines)) if not lines[i]), len(lines))
+    return list(csv.DictReader(lines[start:end]))
+
+
+@pytest.mark.parametrize("name", STATS)
+def test_summaries_of_nsys_stats_hold_what_their_text_counts(shared: Path, name: str) -> None:
+    found = open_trace(str(shared / "nsight/nsys-csv" / name))
+    assert isinstance(found, Results)
+    (report, expected), rows = next(iter(STATS[name].items())), rows_of(shared / "nsight/nsys-csv" / name)
+    frame = found.result(report)
+    total = next(c for c in ("Total Time (ns)", "Total (MB)") if c in rows[0])
+    calls = next(c for c in ("Instances", "Num Calls", "Count") if c in rows[0])
+    scale = 1_000_000 if "MB" in total else 1
+    summed = sum(round(float(row[total]) * scale) for row in rows)
+    assert (len(rows), sum(int(row[calls]) for row in rows), summed) == expected
+    ours = frame.select("name", "calls", frame.columns[2]).rows()
+    theirs = [(list(row.values())[-1], int(row[calls]), round(float(row[total]) * scale)) for row in rows]
+    assert sorted(ours) == sorted(theirs)
+    assert (frame.height, frame["calls"].sum(), frame[frame.columns[2]].sum()) == expected
+
+
+def test_ranges_of_nsys_stats_are_a_recording(shared: Path) -> None:
+    path = shared / "nsight/nsys-csv" / RANGES
+    trace, rows = open_trace(str(path)), rows_of(path)
+    assert len(rows) == trace.spans.height == 131
+    origin = trace.meta.origin_recorded_ns
+    names = pl.col("name").cast(pl.String)
+    ours = trace.spans.select(names, pl.col("ts_ns") + origin, "dur_ns").rows()
+    assert sorted(ours) == sorted((r["Name"], int(r["Start (ns)"]), int(r["Duration (ns)"])) for r in rows)
+    parents = trace.spans.select(names, "parent_id")
+    of_row = {int(r["RangeId"]): r["Name"] for r in rows}
+    theirs = sorted((r["Name"], of_row.get(int(r["ParentId"] or 0)) or "") for r in rows)
+    above = [(name, "" if at is None else trace.spans["name"][at]) for name, at in parents.rows()]
+    assert sorted(above) == theirs
+
+
+def test_kernels_whose_names_are_numbers_are_refused_with_the_reason(shared: Path) -> None:
+    with pytest.raises(UnknownFormat, match="StringIds") as caught:
+        open_trace(str(shared / "nsight/nsys-csv" / UNNAMED))
+    assert "nsys export --type sqlite" in caught.value.hint
+
+
+def test_every_file_of_nsys_stats_is_listed(shared: Path) -> None:
+    assert {path.name for path in (shared / "nsight/nsys-csv").iterdir()} == {*STATS, RANGES, UNNAMED}
 
 
 def test_every_export_is_listed(shared: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from nsys_files import OTHER_THREAD, THREAD, call, kernel, nvtx, read
 
 from stepscope.readers._events import ABSENT
-from stepscope.readers._nsys_host import _kind
+from stepscope.readers._nsys_host import kind_of_range
 
 
 def codes(trace):
@@ -77,4 +77,4 @@ def test_calls_of_libraries_and_the_system_are_there(tmp_path):
     ],
 )
 def test_what_a_range_is(text, kind):
-    assert _kind(text) == kind
+    assert kind_of_range(text) == kind

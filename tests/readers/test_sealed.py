@@ -28,20 +28,3 @@ def test_in_a_folder_the_export_beside_it_is_taken(tmp_path):
     assert expand([str(tmp_path)]) == [str(tmp_path / "a.nsys-rep")]
     (tmp_path / "a.sqlite").write_bytes(b"SQLite format 3\0 META_DATA_EXPORT")
     assert expand([str(tmp_path)]) == [str(tmp_path / "a.sqlite")]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Time (%),Total Time (ns),Instances,Avg (ns),Name\n32.0,665,3,1,gemm\n",
-        "Total (MB),Count,Avg (MB),Operation\n1,2,3,[CUDA memset]\n",
-        "Generating SQLite file /x.sqlite from /x.nsys-rep\nProcessing [/x.sqlite] with [nvtx_sum.py]...\n",
-        "Start (ns),End (ns),Duration (ns),Name\n1,2,1,main\n",
-    ],
-)
-def test_summaries_of_nsys_stats_are_known(tmp_path, text):
-    path = tmp_path / "stats.csv"
-    path.write_text(text)
-    with pytest.raises(UnknownFormat, match="summary of nsys stats") as caught:
-        open_trace(str(path))
-    assert "nsys export --type sqlite" in caught.value.hint

@@ -34,6 +34,23 @@ def test_what_can_be_spared_is_left_out_from_the_right(room, left_out):
     assert grid(columns, room).left_out == left_out
 
 
+SEQUENCE = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, int>(int) ×3 → "
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float> > >(T3) → "
+    "void ns::layer_norm_kernel<float>(int) → aten::mul"
+)
+
+
+def test_a_sequence_of_kernels_is_told_by_what_each_does():
+    whole = fit(SEQUENCE, 150)
+    assert whole == (
+        "vectorized_elementwise_kernel<CUDAFunctor_add> ×3 → reduce_kernel<MeanOps> → ns::layer_norm_kernel → aten::mul"
+    )
+    assert fit(SEQUENCE, 60) == "add ×3 → Mean → layer_norm → mul"
+    assert fit(SEQUENCE, 20) == "add ×3 → Mean → lay…"
+    assert fit(SEQUENCE, len(SEQUENCE)) == SEQUENCE
+
+
 def test_no_columns_are_no_lines():
     assert grid([], 80).body == ()
 

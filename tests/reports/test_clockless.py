@@ -45,6 +45,13 @@ def test_the_time_of_kernels_by_class_and_what_they_used():
     assert vague == "1 launch with a name cut short, as Kernel, counted as matrix products."
 
 
+def test_runs_that_could_be_one_kernel_are_priced():
+    (bar,) = overview(trace_of(("sgemm", 60_000), ("relu_elementwise", 20_000), ("add_elementwise", 20_000))).bars
+    assert bar.notes[-1] == "fusing runs of memory-bound kernels would save 10 % to 20 %"
+    (bar,) = overview(trace_of(("sgemm", 6_000_000), ("relu_elementwise", 20_000), ("add_elementwise", 20_000))).bars
+    assert "fusing" not in bar.notes[-1]  # next to nothing
+
+
 def test_small_classes_are_one_part():
     names = ("sgemm", "relu", "softmax", "layer_norm", "dropout", "reduce", "sort", "embedding_bag", "whatever")
     (bar,) = overview(trace_of(*[(name, 100 - i) for i, name in enumerate(names)])).bars

@@ -64,6 +64,13 @@ def test_how_well_kernels_use_devices_is_told_as_a_mean_over_ranks() -> None:
     assert overview_of_ranks([amd]).bars[0].notes == ("device busy 80 %", "tensor cores 40 %")
 
 
+def test_mfu_is_told_as_a_mean_over_ranks_and_as_a_lower_bound_where_not_all_is_known() -> None:
+    first = summary(0, use={"mfu_ratio": 0.3, "mfu_known_ratio": 1.0})
+    second = summary(1, use={"mfu_ratio": 0.4, "mfu_known_ratio": 0.7})
+    assert overview_of_ranks([first]).bars[0].notes == ("device busy 80 %", "MFU 30 %")
+    assert overview_of_ranks([first, second]).bars[0].notes[1] == "MFU ≥ 35 %"
+
+
 def test_what_hosts_do_while_devices_idle_is_told_as_shares_of_the_bar() -> None:
     first = summary(0, while_idle={"operators": 30 * MS, "other": 1 * MS, "runtime calls": 9 * MS})
     second = summary(1, while_idle={"data loading": 60 * MS, "operators": 30 * MS})

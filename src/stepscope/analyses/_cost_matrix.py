@@ -6,7 +6,7 @@ Each tensor is read or written once: what caches fail to hold comes on top. A mu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stepscope.analyses._cost_arguments import ELEMENT_BYTES, PRECISION, Arguments, Shape, Unclear
@@ -17,13 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one call has to compute and to move at least. `matrix` says that matrix units can do it."""
+    """What one call has to compute and to move at least. `matrix` says that matrix units can do it.
+
+    Of work that memory bounds, `written` tells how many of the bytes are written, and `largest` those of the largest
+    tensor that is read.
+    """
 
     family: str
     flop: int
     nbytes: float
     precision: str | None
     matrix: bool
+    written: float | None = field(default=None, repr=False)
+    largest: float | None = field(default=None, repr=False)
 
 
 def _gemm(

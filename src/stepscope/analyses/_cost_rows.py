@@ -30,23 +30,23 @@ _REDUCTIONS = "all amax amin any argmax argmin linalg_vector_norm logsumexp max 
 _SCANS = "cumprod cumsum logcumsumexp"
 
 
-def _cost(family: str, flop: int, nbytes: float, dtype: str) -> Cost:
-    return Cost(family, flop, nbytes, PRECISION.get(dtype), matrix=False)
+def _cost(family: str, flop: int, dtype: str, *, read: float, written: float) -> Cost:
+    return Cost(family, flop, read + written, PRECISION.get(dtype), matrix=False, written=written)
 
 
 def _copy(args: Arguments) -> Cost:
     """aten::copy_(target, source): one operation an element, as the conversion of its type may be one."""
     n = args.count(0)
-    return _cost("elementwise", n, n * args.element(0) + args.nbytes(1), args.dtype(0))
+    return _cost("elementwise", n, args.dtype(0), read=args.nbytes(1), written=n * args.element(0))
 
 
 def _unary(args: Arguments) -> Cost:
     n = args.count(0)
-    return _cost("elementwise", n, 2 * args.nbytes(0), args.dtype(0))
+    return _cost("elementwise", n, args.dtype(0), read=args.nbytes(0), written=args.nbytes(0))
 
 
 def _fill(args: Arguments) -> Cost:
-    return _cost("elementwise", 0, args.nbytes(0), args.dtype(0))
+    return _cost("elementwise", 0, args.dtype(0), read=0, written=args.nbytes(0))
 
 
 def _binary(*, in_place: bool = False, out: str | None = None) -> Callable[[Arguments], Cost]:
@@ -60,8 +60,8 @@ def _binary(*, in_place: bool = False, out: str | None = None) -> Callable[[Argu
             dtype = out
         elif not in_place and args.has(1) and (not first or (second and args.element(1) > args.element(0))):
             dtype = args.dtype(1)
-        moved = args.nbytes(0) + args.nbytes(1) + n * ELEMENT_BYTES[dtype]
-        return _cost("elementwise", n, moved, args.dtype(0))
+        read = args.nbytes(0) + args.nbytes(1)
+        return _cost("elementwise", n, args.dtype(0), read=read, written=n * ELEMENT_BYTES[dtype])
 
     return cost
 
@@ -86,12 +86,12 @@ def _upsample(args: Arguments) -> Cost:
     out = math.prod(x[:2]) * math.prod(args.numbers(1))
     if not args.numbers(1):
         raise Unclear("the size of the output is not recorded")
-    return _cost("elementwise", out, args.nbytes(0) + out * args.element(0), args.dtype(0))
+    return _cost("elementwise", out, args.dtype(0), read=args.nbytes(0), written=out * args.element(0))
 
 
 def _gated(args: Arguments) -> Cost:
     """silu_and_mul(out, x): of each pair of halves, silu (4 operations) of one times the other."""
-    return _cost("elementwise", 5 * args.count(0), args.nbytes(0) + args.nbytes(1), args.dtype(1))
+    return _cost("elementwise", 5 * args.count(0), args.dtype(1), read=args.nbytes(1), written=args.nbytes(0))
 
 
 def _reduction(args: Arguments) -> Cost:
@@ -106,21 +106,20 @@ def _reduction(args: Arguments) -> Cost:
         return _binary()(args)
     dims = {d % len(shape) for d in named} if shape else set()
     out = math.prod(n for i, n in enumerate(shape) if i not in dims) if dims else 1
-    n = math.prod(shape)
-    return _cost("reduction", n, args.nbytes(0) + out * args.element(0), args.dtype(0))
+    return _cost("reduction", math.prod(shape), args.dtype(0), read=args.nbytes(0), written=out * args.element(0))
 
 
 def _scan(args: Arguments) -> Cost:
-    return _cost("reduction", args.count(0), 2 * args.nbytes(0), args.dtype(0))
+    return _cost("reduction", args.count(0), args.dtype(0), read=args.nbytes(0), written=args.nbytes(0))
 
 
 def _softmax(args: Arguments) -> Cost:
     """Of each element the exponential, the sum and the quotient."""
-    return _cost("softmax", 3 * args.count(0), 2 * args.nbytes(0), args.dtype(0))
+    return _cost("softmax", 3 * args.count(0), args.dtype(0), read=args.nbytes(0), written=args.nbytes(0))
 
 
 def _softmax_backward(args: Arguments) -> Cost:
-    return _cost("softmax", 6 * args.count(0), 4 * args.nbytes(0), args.dtype(0))
+    return _cost("softmax", 6 * args.count(0), args.dtype(0), read=3 * args.nbytes(0), written=args.nbytes(0))
 
 
 def _norm(args: Arguments, channels: int, *, weight: int, bias: int, statistics: bool) -> Cost:
@@ -128,7 +127,7 @@ def _norm(args: Arguments, channels: int, *, weight: int, bias: int, statistics:
     n, element = args.count(0), args.element(0)
     vectors = 2 + args.has(weight) + args.has(bias) + (2 if statistics else 0)
     flop = 2 * n + 6 * channels + (3 * n if statistics else 0)
-    return _cost("norm", flop, 2 * n * element + channels * element * vectors, args.dtype(0))
+    return _cost("norm", flop, args.dtype(0), read=(n + channels * vectors) * element, written=n * element)
 
 
 def _layer_norm(args: Arguments) -> Cost:
@@ -162,8 +161,9 @@ def _rms_norm(x: int, weight: int, *, residual: bool = False, named: int | None 
         rows = n // max(channels, 1)
         weighted = args.has(weight)
         flop = rows * (2 * channels + 2) + n * (1 + weighted + residual)
-        moved = (4 if residual else 2) * args.nbytes(x) + (channels * args.element(x) if weighted else 0)
-        return _cost("norm", flop, moved, args.dtype(x))
+        both = (2 if residual else 1) * args.nbytes(x)
+        read = both + (channels * args.element(x) if weighted else 0)
+        return _cost("norm", flop, args.dtype(x), read=read, written=both)
 
     return cost
 
@@ -180,8 +180,10 @@ def _norm_backward(*, channels: int, weight: int, mask: int) -> Callable[[Argume
         named = args.numbers(channels) if args.types[channels] == "ScalarList" else []
         vector = math.prod(named) if named else args.shape(channels)[1]
         wanted = args.flags(mask) if mask < len(args.values) and args.value(mask) else [True, True, True]
-        vectors = 1 + args.has(weight) * (1 + sum(wanted[1:]))
-        return _cost("norm", 9 * n, 3 * n * element + vector * element * vectors, args.dtype(0))
+        weighted = args.has(weight)
+        read = (2 * n + vector * (1 + weighted)) * element
+        written = (n + vector * weighted * sum(wanted[1:])) * element
+        return _cost("norm", 9 * n, args.dtype(0), read=read, written=written)
 
     return cost
 
@@ -194,18 +196,19 @@ def _rms_norm_backward(args: Arguments) -> Cost:
     weighted = args.has(4)
     flop = n + n * weighted + 6 * n * for_input
     flop += for_weight * weighted * (n + (n if n > channels else 0))
-    return _cost("norm", flop, 3 * n * element + 2 * channels * element, args.dtype(1))
+    return _cost("norm", flop, args.dtype(1), read=(2 * n + channels) * element, written=(n + channels) * element)
 
 
 def _rotary(args: Arguments) -> Cost:
     """rotary_embedding(positions, query, key, …): two multiplications and an addition an element."""
     n = args.count(1) + (args.count(2) if args.has(2) else 0)
-    return _cost("rope", 3 * n, 2 * n * args.element(1), args.dtype(1))
+    return _cost("rope", 3 * n, args.dtype(1), read=n * args.element(1), written=n * args.element(1))
 
 
 def _store_cache(args: Arguments) -> Cost:
     """store_cache(key, value, …), reshape_and_cache(key, value, …): both are read and written."""
-    return _cost("copy", 0, 2 * (args.nbytes(0) + args.nbytes(1)), args.dtype(0))
+    both = args.nbytes(0) + args.nbytes(1)
+    return _cost("copy", 0, args.dtype(0), read=both, written=both)
 
 
 def _all(words: str, formula: Callable[[Arguments], Cost]) -> Iterable[tuple[str, Callable[[Arguments], Cost]]]:

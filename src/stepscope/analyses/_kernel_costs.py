@@ -20,7 +20,7 @@ class _Role:
     """What a counter says: `flop` or `bytes`, how much each unit of it stands for, in what precision.
 
     `way` ranks ways to the same figure: of those that a launch has, the first is taken. `per` is `cycle` or `second`
-    of a counter that is a rate.
+    of a counter that is a rate. `part` is `read` or `written` of bytes that are one or the other.
     """
 
     what: str
@@ -29,6 +29,7 @@ class _Role:
     matrix: bool = False
     way: int = 0
     per: str | None = None
+    part: str | None = None
 
 
 _PRECISION = {"h": "fp16", "f": "fp32", "d": "fp64"}
@@ -37,6 +38,8 @@ _TENSOR = {"bf16": "bf16", "fp16": "fp16", "tf32": "tf32", "fp8": "fp8", "fp64":
 #: that it counts in (rocprofiler-compute, "Roofline": VALU counts × 64, MFMA_MOPS × 512).
 _WAVE, _MOPS = 64, 512
 _KIB = 1024
+_READ = {"dram__bytes_read.sum": 1.0, "FETCH_SIZE": _KIB}
+_WRITTEN = {"dram__bytes_write.sum": 1.0, "WRITE_SIZE": _KIB}
 _SASS = re.compile(r"smsp__sass_thread_inst_executed_op_([hfd])(add|mul|fma)_pred_on\.sum(\.per_cycle_elapsed)?")
 _TENSOR_OPS = re.compile(r"sm__ops_path_tensor(?:_op_\w+?)?_src_([a-z]+\d+)\w*\.sum(\.per_cycle_elapsed)?")
 _VALU = re.compile(r"SQ_INSTS_VALU_(ADD|MUL|TRANS|FMA)_F(16|32|64)")
@@ -68,10 +71,10 @@ def role_of(metric: str, unit: str | None) -> _Role | None:
 def _bytes_role(metric: str, unit: str | None) -> _Role | None:
     if metric in ("dram__bytes.sum", "bytes"):
         return _Role("bytes", 1.0)
-    if metric in ("dram__bytes_read.sum", "dram__bytes_write.sum"):
-        return _Role("bytes", 1.0, way=1)
-    if metric in ("FETCH_SIZE", "WRITE_SIZE"):
-        return _Role("bytes", _KIB, way=1)
+    if metric in _READ or metric in _WRITTEN:
+        return _Role(
+            "bytes", _READ.get(metric) or _WRITTEN[metric], way=1, part="read" if metric in _READ else "written"
+        )
     if metric == "dram__bytes.sum.per_second" or (metric.endswith(": Memory Throughput") and unit == "byte/s"):
         return _Role("bytes", 1.0, way=2, per="second")
     return None
@@ -85,18 +88,45 @@ def counted(work: pl.DataFrame, metrics: pl.DataFrame, kernels: pl.DataFrame | N
     out the operations are not told. Units: FLOP, bytes, ns.
     """
     launches = work.filter(pl.col("category") == "kernel")
-    names = metrics.select("metric", "unit").unique().with_columns(pl.all().cast(pl.String))
-    roles = [role_of(metric, unit) for metric, unit in names.rows()]
+    values = _amounts(launches, metrics, "flop", "bytes")
+    if values.is_empty():
+        return pl.DataFrame()
+    flop = values.filter(pl.col("what") == "flop").sort("amount", descending=True)
+    flop = flop.group_by("span_id", maintain_order=True).agg(
+        flop=pl.col("amount").sum(),
+        precision=pl.col("precision").first(),
+        matrix=pl.col("matrix").first(),
+        sees_matrix=pl.col("matrix").any(),
+    )
+    at_work = metrics.filter(pl.col("metric").cast(pl.String).str.contains(_MATRIX_AT_WORK) & (pl.col("value") > 0))
+    found = launches.join(flop, on="span_id", how="left", maintain_order="left")
+    found = found.with_columns(uses_matrix=pl.col("span_id").is_in(at_work["span_id"].unique().implode()))
+    found = found.join(_moved(values).select("span_id", "bytes"), on="span_id", how="left", maintain_order="left")
+    return _rows(found, kernels)
+
+
+def moved(launches: pl.DataFrame, metrics: pl.DataFrame) -> pl.DataFrame:
+    """span_id, bytes, read_bytes and written_bytes of launches whose traffic with memory was counted.
+
+    The last two are null where only the sum was. `launches` has span_id and dur_ns.
+    """
+    return _moved(_amounts(launches, metrics, "bytes"))
+
+
+def _amounts(launches: pl.DataFrame, metrics: pl.DataFrame, *wanted: str) -> pl.DataFrame:
+    """Of each launch the counters that are taken, in FLOP or bytes: span_id, amount, and the columns of `_Role`."""
+    names = metrics.select("metric", "unit").unique().with_columns(pl.all().cast(pl.String)).rows()
+    roles = {key: role for key in names if (role := role_of(*key)) and role.what in wanted}
     table = pl.DataFrame(
-        [(*key, r.what, r.weight, r.precision, r.matrix, r.way, r.per) for key, r in zip(names.rows(), roles) if r],  # noqa: B905
+        [(*key, r.what, r.weight, r.precision, r.matrix, r.way, r.per, r.part) for key, r in roles.items()],
         schema={
             "metric": pl.String, "unit": pl.String, "what": pl.String, "weight": pl.Float64, "precision": pl.String,
-            "matrix": pl.Boolean, "way": pl.Int64, "per": pl.String,
+            "matrix": pl.Boolean, "way": pl.Int64, "per": pl.String, "part": pl.String,
         },
         orient="row",
     )  # fmt: skip
     if table.is_empty() or launches.is_empty():
-        return pl.DataFrame()
+        return table.clear().with_columns(span_id=pl.lit(None, pl.UInt32), amount=pl.lit(None, pl.Float64))
     plain = metrics.with_columns(pl.col("metric", "unit").cast(pl.String))
     cycles = plain.filter(pl.col("metric").str.contains(f"^{_CYCLES.pattern}$"))
     cycles = cycles.group_by("span_id").agg(cycles=pl.col("value").max())
@@ -110,23 +140,23 @@ def counted(work: pl.DataFrame, metrics: pl.DataFrame, kernels: pl.DataFrame | N
         .otherwise(1.0)
     )
     values = values.with_columns(amount=pl.col("value") * pl.col("weight") * scale).drop_nulls("amount")
-    first = pl.col("way") == pl.col("way").min().over("span_id", "what")
-    values = values.filter(first)
-    flop = values.filter(pl.col("what") == "flop").sort("amount", descending=True)
-    flop = flop.group_by("span_id", maintain_order=True).agg(
-        flop=pl.col("amount").sum(),
-        precision=pl.col("precision").first(),
-        matrix=pl.col("matrix").first(),
-        sees_matrix=pl.col("matrix").any(),
+    return values.filter(pl.col("way") == pl.col("way").min().over("span_id", "what"))
+
+
+def _moved(values: pl.DataFrame) -> pl.DataFrame:
+    amount, part = pl.col("amount"), pl.col("part")
+    found = (
+        values.filter(pl.col("what") == "bytes")
+        .group_by("span_id")
+        .agg(
+            bytes=amount.sum(),
+            read_bytes=amount.filter(part == "read").first(),
+            written_bytes=amount.filter(part == "written").first(),
+            in_parts=part.is_not_null().any(),
+        )
     )
-    moved = values.filter(pl.col("what") == "bytes")
-    moved = moved.group_by("span_id").agg(bytes=pl.col("amount").sum(), parts=pl.len(), way=pl.col("way").first())
-    moved = moved.filter((pl.col("way") != 1) | (pl.col("parts") == 2))
-    at_work = plain.filter(pl.col("metric").str.contains(_MATRIX_AT_WORK) & (pl.col("value") > 0))
-    found = launches.join(flop, on="span_id", how="left", maintain_order="left")
-    found = found.with_columns(uses_matrix=pl.col("span_id").is_in(at_work["span_id"].unique().implode()))
-    found = found.join(moved, on="span_id", how="left", maintain_order="left")
-    return _rows(found, kernels)
+    both = pl.col("read_bytes").is_not_null() & pl.col("written_bytes").is_not_null()
+    return found.filter(~pl.col("in_parts") | both).drop("in_parts")
 
 
 def _rows(found: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:

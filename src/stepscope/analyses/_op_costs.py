@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses._cost_engines import PAGED, is_pass
 from stepscope.analyses._cost_matrix import Cost
-from stepscope.analyses._costs import FORMULAS, cost_of
+from stepscope.analyses._costs import cost_of, has_formula
 from stepscope.intervals import nearest, union_by
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
@@ -20,22 +23,23 @@ ARGUMENTS = ("input_shapes", "input_types", "concrete_inputs")
 NO_OPERATOR = "no operator: what launched it is not in the trace"
 
 
-def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """One row per call that stands for device work, with its arguments, its cost and its device time.
+def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The work with `call_id`, the call that stands for it; and a row per call: arguments, cost, device time.
 
     The outermost operator with a known cost around a piece of work stands for it: what is inside of it is part of
-    that cost. Where there is none the innermost operator does, and the row says why its cost is not known.
+    that cost. Where there is none the innermost operator does, and the row says why its cost is not known; work
+    without any operator is a call by itself, whose call_id is negative.
 
-    Columns: call_id, name, the arguments (as text), family, precision, matrix, flop, bytes, reason, n_work,
-    device_ns (when its work ran, overlaps counted once), tensor_core (some kernel of it uses matrix units), step,
-    device_id. Units: ns, FLOP, bytes.
+    Columns of calls: call_id, name, the arguments (as text), family, precision, matrix, flop, bytes, written_bytes and
+    largest_bytes (see `Cost`), reason, n_work, device_ns (when its work ran, overlaps counted once), tensor_core (some
+    kernel of it uses matrix units), step, device_id. Units: ns, FLOP, bytes.
     """
     behind = work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     known = behind >= 0
     parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     is_op = (spans["category"] == "operator").to_numpy()
-    names = spans["name"].is_in(list(FORMULAS)).to_numpy() & is_op
-    candidates = _ancestors(behind[known], parents, names)
+    wanted = _spans_named(spans, has_formula) & is_op
+    candidates = _ancestors(behind[known], parents, wanted)
     costs = _costs(np.unique(candidates), spans, ops)
     sound = np.zeros(spans.height, np.bool_)
     sound[costs.filter(pl.col("flop").is_not_null())["call_id"].to_numpy()] = True
@@ -48,7 +52,14 @@ def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.Dat
     bare = of_call.join(costs, on="call_id", how="anti").filter(pl.col("call_id") >= 0)["call_id"].to_numpy()
     both = pl.concat([costs, _costs(bare, spans, ops)])
     found = of_call.join(both, on="call_id", how="left", maintain_order="left")
-    return found.with_columns(reason=pl.when(pl.col("call_id") < 0).then(pl.lit(NO_OPERATOR)).otherwise("reason"))
+    why = pl.when(pl.col("call_id") < 0).then(pl.lit(NO_OPERATOR)).otherwise("reason")
+    return work, found.with_columns(reason=why)
+
+
+def _spans_named(spans: pl.DataFrame, is_wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Which spans have a name that is wanted."""
+    names = spans["name"].unique().drop_nulls().cast(pl.String)
+    return spans["name"].is_in([name for name in names if is_wanted(name)]).fill_null(value=False).to_numpy()
 
 
 def _ancestors(rows: Ints, parents: Ints, wanted: NDArray[np.bool_]) -> Ints:
@@ -79,7 +90,8 @@ def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     frame = pl.DataFrame({"call_id": calls, "name": spans["name"].gather(pl.Series(calls)).cast(pl.String)})
     arguments = ops.select(pl.col("span_id").cast(pl.Int64).alias("call_id"), pl.col(ARGUMENTS).cast(pl.String))
     frame = frame.join(arguments, on="call_id", how="left", maintain_order="left")
-    keys = ["name", *ARGUMENTS]
+    frame = frame.with_columns(annotation=_annotations(frame, spans))
+    keys = ["name", *ARGUMENTS, "annotation"]
     distinct = frame.select(keys).unique(maintain_order=True)
     found = [cost_of(*row) for row in distinct.rows()]
     costs = [cost if isinstance(cost, Cost) else None for cost in found]
@@ -89,9 +101,23 @@ def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         matrix=pl.Series([c and c.matrix for c in costs], dtype=pl.Boolean),
         flop=pl.Series([c and c.flop for c in costs], dtype=pl.Float64),
         bytes=pl.Series([c and c.nbytes for c in costs], dtype=pl.Float64),
+        written_bytes=pl.Series([c and c.written for c in costs], dtype=pl.Float64),
+        largest_bytes=pl.Series([c and c.largest for c in costs], dtype=pl.Float64),
         reason=pl.Series([c if isinstance(c, str) else None for c in found], dtype=pl.String),
     )
     return frame.join(distinct, on=keys, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """Of calls that need it the name of the range around them that tells how long the requests of a pass are."""
+    needs = calls["name"].is_in(list(PAGED)).to_numpy()
+    found = np.full(calls.height, -1, np.int64)
+    if needs.any():
+        parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+        around = nearest(parents, _spans_named(spans, is_pass))
+        found[needs] = around[calls["call_id"].to_numpy()[needs]]
+    rows = pl.select(pl.when(pl.Series(found >= 0)).then(pl.Series(found))).to_series()
+    return spans["name"].gather(rows).cast(pl.String)
 
 
 def _device_time(work: pl.DataFrame) -> pl.DataFrame:

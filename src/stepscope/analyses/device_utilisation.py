@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from stepscope.analyses._device_steps import windows_of
 from stepscope.analyses._device_work import device_work, groups_of, label_devices
 from stepscope.analyses._record import Analysis
-from stepscope.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.analyses._stretches import stretches
+from stepscope.errors import MissingTable, UnknownName
 from stepscope.intervals import covered, union
 from stepscope.names import is_tensor_core, map_names
 from stepscope.schema import DEVICES, KERNELS, SPANS, STEPS, TRACKS, Column, Table
@@ -25,9 +26,6 @@ By = Literal["device", "step", "time"]
 
 #: Kinds of devices whose kernels say by their names whether they use matrix units.
 _NAMED_TENSOR_CORES = ("cuda", "rocm")
-_BUCKETS = 100
-_MOST_BUCKETS = 1_000_000
-_US = 1_000
 
 DEVICE_UTILISATION = Table(
     "device-utilisation",
@@ -97,7 +95,7 @@ def device_utilisation(
     windows = windows_of(spans, tracks, steps, work)
     if by != "step":
         low, high = int(windows["ts_ns"][0]), int(windows["end_ns"][-1])
-        edges = np.array([low, high]) if by == "device" else _edges(low, high, bucket_ns)
+        edges = np.array([low, high]) if by == "device" else stretches(low, high, bucket_ns)
         windows = pl.DataFrame({"ts_ns": edges[:-1], "end_ns": edges[1:]})
     found = utilisation_of(work, devices, launches, windows.drop("rank", strict=False))
     found = label_devices(found, devices)
@@ -187,19 +185,6 @@ class _Edges:
 def _over(part: NDArray[np.number], whole: NDArray[np.number]) -> pl.Series:
     """The ratio of the two, null where the whole is 0."""
     return pl.Series(np.divide(part, whole, out=np.full(part.size, np.nan), where=whole > 0)).fill_nan(None)
-
-
-def _edges(low: int, high: int, bucket_ns: int | None) -> Ints:
-    """Bounds of stretches of equal length from low to high, the last one perhaps shorter. Units: ns."""
-    length = max(high - low, 1)
-    if bucket_ns is None:
-        bucket_ns = _US
-        while bucket_ns * _BUCKETS < length:
-            bucket_ns *= 10
-    if bucket_ns < 1 or length / bucket_ns > _MOST_BUCKETS:
-        hint = f"choose --bucket-ns of at least {-(-length // _MOST_BUCKETS)}"
-        raise StepscopeError(f"no more than {_MOST_BUCKETS:,} stretches of time are shown", hint)
-    return np.append(np.arange(low, low + length, bucket_ns), high)
 
 
 ANALYSIS = Analysis(

@@ -10,17 +10,14 @@ from stepscope.analyses._device_work import device_work
 from stepscope.analyses._kernel_costs import counted
 from stepscope.analyses._op_costs import ARGUMENTS, priced
 from stepscope.analyses._record import Analysis
-from stepscope.analyses.steps import with_windows
+from stepscope.analyses._roofs import roofs_of, uses_matrix_units, with_roofs
 from stepscope.errors import MissingTable, UnknownName
-from stepscope.hardware import Accelerator, with_file
-from stepscope.names import is_tensor_core, map_names
-from stepscope.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, SPANS, STEPS, TRACKS, Column, Table
-from stepscope.trace import extent_ns
+from stepscope.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, SPANS, TRACKS, Column, Table
 
 __all__ = ["ANALYSIS", "ROOFLINE", "roofline"]
 
-By = Literal["op", "args", "kernel", "step"]
-KEYS = {"op": ("name",), "args": ("name", *ARGUMENTS), "kernel": ("name",), "step": ("step",)}
+By = Literal["auto", "op", "args", "kernel"]
+KEYS = {"op": ("name",), "args": ("name", *ARGUMENTS), "kernel": ("name",)}
 
 ROOFLINE = Table(
     "roofline",
@@ -30,24 +27,22 @@ ROOFLINE = Table(
         Column("input_shapes", pl.String(), "shapes of its inputs, as compact JSON (by args)", key=True),
         Column("input_types", pl.String(), "their element types (by args)", key=True),
         Column("concrete_inputs", pl.String(), "its plain values (by args)", key=True),
-        Column("step", pl.Int32(), "step that queued the work (by step)", key=True),
         Column("family", pl.String(), "what it does: gemm, convolution, attention, norm, elementwise, …"),
         Column("precision", pl.String(), "type that it computes in, as bf16"),
         Column("calls", pl.Int64(), "calls with device work; by kernel: launches"),
-        Column("window_ns", pl.Int64(), "what the step took (by step)", "ns"),
         Column("device_ns", pl.Int64(), "time in which their work ran, overlaps within a call counted once", "ns"),
-        Column("mfu_ratio", pl.Float64(), "time at peak for products of matrices, over the step (by step)", "ratio"),
-        Column("known_ratio", pl.Float64(), "part of the device time whose operations are known (by step)", "ratio"),
-        Column("flop_per_s", pl.Float64(), "operations in the device time; by step: in the step's time", "FLOP/s"),
+        Column("roof_ratio", pl.Float64(), "roof over device time: 1 is as fast as the device can be", "ratio"),
+        Column("bound", pl.Enum(("compute", "memory")), "which of the two roofs is the lower for it"),
+        Column("flop_per_s", pl.Float64(), "operations in the device time", "FLOP/s"),
         Column("bytes_per_s", pl.Float64(), "bytes in the same time", "bytes/s"),
         Column("intensity", pl.Float64(), "operations for each byte", "FLOP/byte"),
-        Column("bound", pl.Enum(("compute", "memory")), "which of the two roofs is the lower for it"),
-        Column("roof_ratio", pl.Float64(), "roof over device time: 1 is as fast as the device can be", "ratio"),
         Column("roof_ns", pl.Float64(), "device time at that roof", "ns"),
         Column("mean_ns", pl.Float64(), "mean device time of a call", "ns"),
         Column("share_ratio", pl.Float64(), "its part of the device time of all rows", "ratio"),
         Column("flop", pl.Float64(), "operations of all calls", "FLOP"),
         Column("bytes", pl.Float64(), "bytes that all calls read and wrote at least", "bytes"),
+        Column("peak_flop_per_s", pl.Float64(), "roof of its operations; of several types the highest", "FLOP/s"),
+        Column("peak_bytes_per_s", pl.Float64(), "roof of its bytes: the device's memory bandwidth", "bytes/s"),
         Column("accelerator", pl.String(), "product whose peaks were taken"),
         Column("reason", pl.String(), "why something is not told"),
     ),
@@ -61,23 +56,19 @@ def roofline(
     kernels: pl.DataFrame | None = None,
     metrics: pl.DataFrame | None = None,
     devices: pl.DataFrame | None = None,
-    steps: pl.DataFrame | None = None,
     *,
-    by: By = "op",
+    by: By = "auto",
     hardware: str | None = None,
     accelerator: str | None = None,
 ) -> pl.DataFrame:
-    """What operators (or kernels, or steps) compute and move, how fast, and how near that is to the device's roofs.
+    """What operators (or kernels) compute and move, how fast, and how near that is to the device's roofs.
 
     Operations and bytes of an operator follow from the shapes and types of its inputs: each tensor is read or written
     once, so that what caches fail to hold comes on top of `bytes`. The outermost operator with a known cost stands
     for all work that it launched; work without one has rows too, with the reason. By kernel they come from hardware
-    counters, where recorded. The roof of a call is the longer of operations / peak and bytes / memory bandwidth; a
-    ratio above 1 means that it did less than counted (its data stayed in the cache).
-
-    By step, `mfu_ratio` is the time that the step's products of matrices (GEMM, convolution, attention) would take at
-    the peak of their precision, over the step's window times the devices in use; without steps the whole recording is
-    one. Recomputed work counts like any other.
+    counters, where recorded; `auto` asks for them where the source knows no times, else for operators. The roof of a
+    call is the longer of operations / peak and bytes / memory bandwidth; a ratio above 1 means that it did less than
+    counted (its data stayed in the cache). The whole step's MFU is in `mfu`.
 
     `hardware` is a JSON file of accelerators, which adds to those known; `accelerator` names the product where the
     trace does not. Of an unknown device the roofs are withheld, with the reason.
@@ -86,81 +77,23 @@ def roofline(
     Source: Williams, Waterman, Patterson, "Roofline" (2009); counts as in TraceLens's performance models.
     Raises MissingTable (no device work; by kernel: no counters), UnknownName (by), StepscopeError (hardware).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of roofline", by, KEYS)
+    if by not in (*KEYS, "auto"):
+        raise UnknownName("grouping of roofline", by, ("auto", *KEYS))
     work = device_work(spans, tracks, needed_by="roofline").select(pl.exclude("sort"))
-    if by != "kernel" and work["ts_ns"].null_count() == work.height:
+    has_clock = work["ts_ns"].null_count() < work.height
+    grouping = by if by != "auto" else "op" if has_clock else "kernel"
+    if grouping != "kernel" and not has_clock:
         raise MissingTable("start times", needed_by=f"roofline by {by}", hint="without a clock there is by=kernel")
-    roofs = _roofs(DEVICES.empty() if devices is None else devices, hardware, accelerator)
-    if by == "kernel":
+    if grouping == "kernel":
         found = counted(work, KERNEL_METRICS.empty() if metrics is None else metrics, kernels)
         if found.is_empty():
             hint = "record counters, as with ncu or rocprofv3 --pmc; see docs/hardware.md for those that are used"
             raise MissingTable("counters of operations or bytes", needed_by="roofline by kernel", hint=hint)
     else:
-        work = work.with_columns(tensor_core=_uses_matrix_units(work, kernels))
-        found = priced(work, spans, OPS.empty() if ops is None else ops)
-    found = _with_roofs(found, roofs)
-    if by == "step":
-        return _by_step(found, work, STEPS.empty() if steps is None else steps)
-    return _summed(found, KEYS[by])
-
-
-def _roofs(devices: pl.DataFrame, hardware: str | None, accelerator: str | None) -> dict[int | None, Accelerator | str]:
-    """For each device its product, or why none is known."""
-    known = with_file(hardware)
-    if accelerator is not None:
-        found = known.find(accelerator)
-        if isinstance(found, str):
-            raise UnknownName("accelerator", accelerator, [a.name for a in known.accelerators])
-        return {None: found}
-    rows = devices.filter(pl.col("type") != "cpu").to_dicts()
-    return {
-        row["device_id"]: known.find(row["name"], units=row["sm_count"], memory_bytes=row["memory_bytes"])
-        for row in rows
-    }
-
-
-def _uses_matrix_units(work: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
-    by_name = map_names(work["name"], is_tensor_core, pl.Boolean())
-    if kernels is None or kernels.is_empty():
-        return by_name
-    side = kernels.select("span_id", "tensor_core")
-    return work.join(side, on="span_id", how="left", maintain_order="left")["tensor_core"].fill_null(by_name)
-
-
-def _with_roofs(found: pl.DataFrame, roofs: dict[int | None, Accelerator | str]) -> pl.DataFrame:
-    """Beside the cost of each call the time that it takes at either roof, and the product or the reason."""
-    keys = ["device_id", "precision", "matrix", "tensor_core"]
-    distinct = found.select(keys).unique(maintain_order=True)
-    rows: list[tuple[float | None, float | None, str | None, str | None]] = []
-    for device_id, precision, matrix, tensor_core in distinct.rows():
-        roof = roofs.get(device_id, roofs.get(None, "the trace does not describe the device"))
-        if isinstance(roof, str):
-            rows.append((None, None, None, roof))
-        else:
-            peak = roof.peak(precision, matrix=bool(matrix), tensor_core=tensor_core)
-            rows.append((peak, roof.memory_bytes_per_s, roof.name, None))
-    schema = {"peak": pl.Float64, "bandwidth": pl.Float64, "accelerator": pl.String, "unknown": pl.String}
-    roof_of = pl.concat([distinct, pl.DataFrame(rows, schema=schema, orient="row")], how="horizontal")
-    found = found.join(roof_of, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    compute_ns = pl.col("flop") / pl.col("peak") * 1e9
-    memory_ns = pl.col("bytes") / pl.col("bandwidth") * 1e9
-    no_peak = (
-        pl.lit("no peak is known for ")
-        + pl.col("precision")
-        + pl.when("matrix").then(pl.lit(" on matrix units")).otherwise(pl.lit(""))
-    )
-    lacks = pl.col("accelerator").is_not_null() & pl.col("peak").is_null() & pl.col("precision").is_not_null()
-    # Work in whole numbers, and work without operations, has memory as its roof.
-    no_compute = pl.col("bandwidth").is_not_null() & pl.col("precision").is_null() | (pl.col("flop") == 0)
-    compute_ns = pl.when(no_compute & pl.col("flop").is_not_null()).then(0.0).otherwise(compute_ns)
-    return found.with_columns(compute_ns=compute_ns, memory_ns=memory_ns).with_columns(
-        reason=pl.coalesce("reason", "unknown", pl.when(lacks & (pl.col("flop") > 0)).then(no_peak)),
-        roof_ns=pl.when(pl.col("compute_ns").is_not_null() & pl.col("memory_ns").is_not_null()).then(
-            pl.max_horizontal("compute_ns", "memory_ns")
-        ),
-    )
+        work = work.with_columns(tensor_core=uses_matrix_units(work, kernels))
+        _, found = priced(work, spans, OPS.empty() if ops is None else ops)
+    roofs = roofs_of(DEVICES.empty() if devices is None else devices, hardware, accelerator)
+    return _summed(with_roofs(found, roofs), KEYS[grouping])
 
 
 def _summed(found: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
@@ -171,6 +104,8 @@ def _summed(found: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
         precision=pl.col("precision").drop_nulls().mode().sort().first(),
         calls=pl.col("n_calls").sum() if "n_calls" in found.columns else pl.len().cast(pl.Int64),
         device_ns=pl.col("device_ns").sum(),
+        peak_flop_per_s=pl.col("peak").max(),
+        peak_bytes_per_s=pl.col("bandwidth").max(),
         accelerator=pl.col("accelerator").first(),
         reason=pl.col("reason").drop_nulls().first(),
         **{c: _sum(c) for c in ("flop", "bytes", "roof_ns", "compute_ns", "memory_ns")},
@@ -195,47 +130,12 @@ def _sum(column: str) -> pl.Expr:
     return pl.when(pl.col(column).null_count() == 0).then(pl.col(column).sum())
 
 
-def _by_step(found: pl.DataFrame, work: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    if steps.is_empty():
-        first, last = extent_ns(work)
-        windows = pl.DataFrame([(None, last - first)], schema={"step": pl.Int32, "window_ns": pl.Int64}, orient="row")
-        found = found.with_columns(step=pl.lit(None, pl.Int32))
-    else:
-        windows = with_windows(steps).select("step", "window_ns")
-    known = pl.col("flop").is_not_null()
-    products = pl.col("matrix").fill_null(value=False)
-    lacking = (products & known & pl.col("compute_ns").is_null()).any()
-    summed = found.group_by("step").agg(
-        calls=pl.len().cast(pl.Int64),
-        device_ns=pl.col("device_ns").sum(),
-        flop=pl.when(known.any()).then(pl.col("flop").sum()),
-        bytes=pl.when(known.any()).then(pl.col("bytes").sum()),
-        known_ns=pl.col("device_ns").filter(known).sum(),
-        at_peak_ns=pl.when(known.any() & ~lacking).then(pl.col("compute_ns").filter(products).sum()),
-        accelerator=pl.col("accelerator").first(),
-        n_devices=pl.col("device_id").n_unique(),
-        reason=pl.col("unknown").drop_nulls().first(),
-    )
-    result = windows.join(summed, on="step", how="left", nulls_equal=True, maintain_order="left")
-    seconds = pl.when(pl.col("window_ns") > 0).then(pl.col("window_ns") / 1e9)
-    result = result.with_columns(
-        intensity=pl.when(pl.col("bytes") > 0).then(pl.col("flop") / pl.col("bytes")),
-        flop_per_s=pl.col("flop") / seconds,
-        bytes_per_s=pl.col("bytes") / seconds,
-        mfu_ratio=pl.when(pl.col("accelerator").is_not_null()).then(
-            pl.col("at_peak_ns") / 1e9 / (seconds * pl.col("n_devices"))
-        ),
-        known_ratio=pl.when(pl.col("device_ns") > 0).then(pl.col("known_ns") / pl.col("device_ns")),
-    )
-    return result.select(pl.col(k).cast(t) for k, t in ROOFLINE.dtypes.items() if k in result.columns)
-
-
 ANALYSIS = Analysis(
     name="roofline",
-    doc="How near operators and kernels come to the device's peaks, and the whole step's MFU.",
+    doc="How near operators and kernels come to the device's peaks.",
     inputs=(SPANS, TRACKS),
     output=ROOFLINE,
     run=roofline,
-    optional=(OPS, KERNELS, KERNEL_METRICS, DEVICES, STEPS),
+    optional=(OPS, KERNELS, KERNEL_METRICS, DEVICES),
     needs_clock=False,
 )

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from stepscope.analyses._kernel_launches import kernel_launches, ranked, time_share, weighted, with_ratios
+from stepscope.analyses._kernel_launches import RATIOS, kernel_launches, ranked, time_share, weighted, with_ratios
 from stepscope.analyses._record import Analysis
 from stepscope.errors import StepscopeError, UnknownName
 from stepscope.schema import KERNEL_METRICS, SPANS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "UTILISATION", "utilisation"]
 
-By = Literal["all", "class", "name", "curve"]
+By = Literal["all", "class", "name", "curve", "time"]
 KEYS = {"all": (), "class": ("kernel_class",), "name": ("name",)}
 _SHARES = (50, 60, 70, 80, 90)
 _SHORT_NS = {"10us": 10_000, "20us": 20_000}
 _LOW = "tensor cores and memory both used less than `low`"
 _THIRD = 1 / 3
+_MOST_STRETCHES = 1_000_000
 _BOTH = ("tensor_ratio", "dram_ratio")
 
 UTILISATION = Table(
     "utilisation",
     "how much of the device kernels used, as shares of its peak weighted by time",
     (
-        Column("kernel_class", Name, "what the kernels do (by class)", key=True),
+        Column(
+            "from_ns", pl.Int64(), "start of the stretch, as time of kernels laid end to end (by time)", "ns", key=True
+        ),
+        Column("kernel_class", Name, "what the kernels do; by time: what took most of the stretch", key=True),
         Column("name", Name, "kernel (by name)", key=True),
         Column("up_to_ratio", pl.Float64(), "largest utilisation of a launch (by curve)", "ratio", key=True),
         Column("calls", pl.Int64(), "launches"),
@@ -70,25 +76,31 @@ UTILISATION = Table(
 )
 
 
-def utilisation(spans: pl.DataFrame, metrics: pl.DataFrame, *, by: By = "all", low: float = 0.1) -> pl.DataFrame:
+def utilisation(
+    spans: pl.DataFrame, metrics: pl.DataFrame, *, by: By = "all", low: float = 0.1, stretches: int = 200
+) -> pl.DataFrame:
     """How busy tensor cores, memory and multiprocessors were, and for how long neither of the first two was.
 
     Every mean is weighted by time: an unweighted one, given beside it, lets a thousand short kernels outvote the long
     ones that matter. By curve a row per whole percent: the share of time of launches whose largest utilisation is at
-    most that. A third as limit is that of Kitsune's characterisation. `metrics` is the table `kernel_metrics`.
+    most that. By time kernels are laid end to end in the order of their launch (of their start, with a clock) and cut
+    into `stretches` of one length. A third as limit is that of Kitsune's characterisation. `metrics` is the table
+    `kernel_metrics`.
 
     Units: ns; ratios 0..1 of the hardware's peak over the whole launch.
     Source: casio's scripts (max-utilisation curve, ASPLOS 2024); percentiles p10 and p90 are those of launches, not
     interpolated.
-    Raises MissingTable (no kernels, durations, counters), UnknownName (by), StepscopeError (low).
+    Raises MissingTable (no kernels, durations, counters), UnknownName (by), StepscopeError (low, stretches).
     """
-    if by not in (*KEYS, "curve"):
-        raise UnknownName("grouping of utilisation", by, (*KEYS, "curve"))
+    if by not in (*KEYS, "curve", "time"):
+        raise UnknownName("grouping of utilisation", by, (*KEYS, "curve", "time"))
     if not 0 <= low <= 1:
         raise StepscopeError(f"low is {low}, a ratio is from 0 to 1")
     launches = with_ratios(kernel_launches(spans, needed_by="utilisation"), metrics, needed_by="utilisation")
     if by == "curve":
         return _curve(launches)
+    if by == "time":
+        return _over_time(launches, stretches)
     keys = KEYS[by]
     measures = _measures(low)
     result = launches.group_by(keys, maintain_order=True).agg(**measures) if keys else launches.select(**measures)
@@ -153,6 +165,35 @@ def _curve(launches: pl.DataFrame) -> pl.DataFrame:
         total_ns=pl.col("so_far").fill_null(0),
         share_ratio=pl.col("so_far").fill_null(0) / pl.lit(whole or None, dtype=pl.Float64),
     )
+
+
+def _over_time(launches: pl.DataFrame, n: int) -> pl.DataFrame:
+    """Means over each of `n` stretches of kernels laid end to end, and the class that took most of it."""
+    if not 1 <= n <= _MOST_STRETCHES:
+        raise StepscopeError(f"stretches is {n}, and must be from 1 to {_MOST_STRETCHES:,}")
+    launches = launches.drop_nulls("dur_ns").filter(pl.col("dur_ns") > 0)
+    durations = launches["dur_ns"].to_numpy()
+    ends = np.concatenate(([0], np.cumsum(durations)))
+    edges = np.linspace(0, ends[-1], min(n, int(ends[-1])) + 1).round().astype(np.int64)
+
+    def within(weights: pl.Series) -> NDArray[np.float64]:
+        """Of each stretch the time, weighted."""
+        so_far = np.concatenate(([0.0], np.cumsum(weights.cast(pl.Float64).fill_null(0.0).to_numpy() * durations)))
+        return np.diff(np.interp(edges, ends, so_far))
+
+    found = {"from_ns": pl.Series(edges[:-1]), "total_ns": pl.Series(np.diff(edges))}
+    begun = np.searchsorted(ends[:-1], edges)
+    found["calls"] = pl.Series(np.diff(begun))
+    for name in (*RATIOS, "max_ratio"):
+        known = within(launches[name].is_not_null())
+        mean = np.divide(within(launches[name]), known, out=np.full(known.size, np.nan), where=known > 0)
+        found[name] = pl.Series(mean).fill_nan(None)
+    classes = launches["kernel_class"].unique(maintain_order=True)
+    parts = np.array([within(launches["kernel_class"] == name) for name in classes])
+    if len(classes):
+        found["kernel_class"] = classes.gather(pl.Series(parts.argmax(axis=0)))
+    frame = pl.DataFrame(found)
+    return frame.select(pl.col(k).cast(t) for k, t in UTILISATION.dtypes.items() if k in frame.columns)
 
 
 ANALYSIS = Analysis(

@@ -26,12 +26,23 @@ Counters = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Counters of the run, if not in counters.csv beside it.", show_default=False),
 ]
+With = Annotated[
+    str | None,
+    typer.Option(
+        "--with", metavar="FILE", help="What ncu measured of the kernels: joined to them.", show_default=False
+    ),
+]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 
 
 @contextmanager
 def opened(
-    paths: Sequence[str], *, counters: str | None = None, max_bytes: str | None, no_progress: bool
+    paths: Sequence[str],
+    *,
+    counters: str | None = None,
+    with_: str | None = None,
+    max_bytes: str | None,
+    no_progress: bool,
 ) -> Iterator[Run]:
     """The run that the words name. Raises StepscopeError if nothing is there; typer.BadParameter for a wrong size."""
     from stepscope.api import load_run
@@ -43,7 +54,7 @@ def opened(
     _let_interrupts_through()
     files: list[str] = []
     with progress(files, wanted=not no_progress) as tell:
-        run = load_run(paths, counters=counters, max_bytes=limit, progress=tell)
+        run = load_run(paths, counters=counters, with_=with_, max_bytes=limit, progress=tell)
         files += run.paths
         yield run
 

@@ -8,7 +8,7 @@ import typer
 
 from stepscope.cli._options import options_of, parsed
 from stepscope.cli._output import check_target, complain, emit
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, With, opened
 
 # What is not an option of ours may be one of the kind. Help waits until the kind is known.
 SETTINGS: dict[str, Any] = {
@@ -31,6 +31,7 @@ def command(
     output: Output = None,
     force: Force = False,
     counters: Counters = None,
+    with_: With = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
     help_wanted: Annotated[
@@ -52,7 +53,7 @@ def command(
     paths, options = parsed(kind, words, f"stepscope export --to {to} --help")
     if not paths:
         raise typer.BadParameter(f"PATH is missing, as in 'stepscope export trace.json --to {to}'")
-    with opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run:
+    with opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run:
         check_target(output, run.paths, force=force)
 
         def open_other(path: str) -> Any:

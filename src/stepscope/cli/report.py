@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._output import check_target, emit, renderer_for, screen
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, Paths, opened
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, Paths, With, opened
 
 SETTINGS: dict[str, Any] = {"short_help": "Where the time went and what to do about it."}
 
@@ -21,6 +21,7 @@ def command(
     ] = None,
     force: Force = False,
     counters: Counters = None,
+    with_: With = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
 ) -> None:
@@ -35,7 +36,7 @@ def command(
     renderer = renderer_for(format_name, output, "terminal")
     if renderer.report is None:
         raise typer.BadParameter(f"a report is not written as {renderer.name}", param_hint="--format")
-    with opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run:
+    with opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run:
         check_target(output, run.paths, force=force)
         found = api.report(run)
     text = renderer.report(found, Screen() if output else screen())

@@ -9,7 +9,7 @@ import typer
 
 from stepscope.cli._options import options_of, parsed
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, With, opened
 
 if TYPE_CHECKING:
     from stepscope.errors import StepscopeError
@@ -23,6 +23,8 @@ SETTINGS: dict[str, Any] = {
     "options_metavar": "[OPTIONS] [OPTIONS OF THE TABLE]",
 }
 ROWS_SHOWN = 50
+ROWS_OF_PAGE = 1000
+_MOST_ROWS = {"terminal": ROWS_SHOWN, "markdown": ROWS_SHOWN, "html": ROWS_OF_PAGE}
 
 
 def command(
@@ -47,17 +49,22 @@ def command(
     limit: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="N", help=f"Rows at most; 0 is all, as is the default but for table and md ({ROWS_SHOWN})."
+            min=0,
+            metavar="N",
+            help=f"Rows at most; 0 is all. Default: all, but {ROWS_SHOWN} of table and md, {ROWS_OF_PAGE:,} of html.",
         ),
     ] = None,
     columns: Annotated[str | None, typer.Option(metavar="COLS", help="Only these, in this order.")] = None,
     format_name: Annotated[
         str | None,
-        typer.Option("--format", metavar="table|csv|json|parquet|md", help="table and md round, the others do not."),
+        typer.Option(
+            "--format", metavar="table|html|csv|json|parquet|md", help="table, html and md round, the others do not."
+        ),
     ] = None,
     output: Output = None,
     force: Force = False,
     counters: Counters = None,
+    with_: With = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
     help_wanted: Annotated[
@@ -85,23 +92,27 @@ def command(
     renderer = renderer_for(format_name, output, "table")
     if renderer.table is None:
         raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
-    with opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run:
+    chart = None
+    with opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run:
         check_target(output, run.paths, force=force)
-        frame, schema = views.collect(run, analysis, where=where, on_missing=_left_out, **options)
+        source = next(iter(run)) if renderer.name == "html" and len(run) == 1 else run  # a figure asks a second time
+        frame, schema = views.collect(source, analysis, where=where, on_missing=_left_out, **options)
+        if renderer.name == "html":
+            chart = views.drawn(source, analysis, frame, **options)
     if group_by:
         frame, schema = views.grouped(frame, schema, _listed(group_by))
     frame = views.ordered(frame, schema, _listed(sort))
-    for_people = renderer.name in ("terminal", "markdown")
-    shown = ROWS_SHOWN if limit is None and for_people else limit or frame.height
+    most = _MOST_ROWS.get(renderer.name)
+    shown = most if limit is None and most else limit or frame.height
     note = ""
-    if for_people and frame.height > shown:
+    if most and frame.height > shown:
         note = f"{shown:,} of {frame.height:,} rows; --limit 0 shows all"
     frame = views.chosen(frame.head(shown), _listed(columns))
 
     from stepscope.renderers import Screen
     from stepscope.reports.model import Block
 
-    block = Block(analysis.name, schema, frame, note=note)
+    block = Block(analysis.name, schema, frame, note=note, drawn=chart)
     text = renderer.table(block, Screen() if output else screen())
     emit(text, output, force=force, drawn=renderer.name == "terminal")
 

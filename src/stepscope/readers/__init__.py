@@ -11,6 +11,7 @@ import re
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.errors import StepscopeError, UnknownFormat
@@ -27,8 +28,8 @@ __all__ = ["Reader", "Source", "expand", "open_trace", "reader_for", "readers"]
 
 #: Modules that hold a READER, in order of preference among equally sure ones.
 _MODULES = (
-    "paddle", "kineto", "nsys", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep", "kernel_table",
-    "perf_data", "counters_data", "step_costs",
+    "paddle", "kineto", "nsys", "nsys_stats", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep",
+    "kernel_table", "perf_data", "counters_data", "step_costs",
 )  # fmt: skip
 _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
@@ -81,7 +82,7 @@ def expand(paths: Iterable[str]) -> list[str]:
     """Files to read for what the user named: files, folders, patterns, zips (each member).
 
     A folder gives the traces in it, or if it holds none, those below it. Files in a folder that are no traces are
-    passed over, and x.json where there is x.pb.
+    passed over, and x.json where there is x.pb. Of files that are read together only the first is named.
     Raises StepscopeError if something named does not exist or holds no trace.
     """
     found: list[str] = []
@@ -95,7 +96,21 @@ def expand(paths: Iterable[str]) -> list[str]:
             found += expand(matches)
         else:
             found += _members(path)
-    return list(dict.fromkeys(found))
+    return _without_mates(list(dict.fromkeys(found)))
+
+
+def _without_mates(files: list[str]) -> list[str]:
+    """Files without those that are read together with another one of them, as by a pattern."""
+    if len(files) < 2:
+        return files
+    given = {Path(file) for file in files}
+    of_formats = [reader.mates for reader in readers() if reader.mates is not None]
+
+    def stands_for_itself(file: str) -> bool:
+        firsts = {Path(mates(file)[0]) for mates in of_formats} - {Path(file)}
+        return not firsts & given
+
+    return [file for file in files if stands_for_itself(file)]
 
 
 def _file_and_member(path: str) -> tuple[str, str | None]:

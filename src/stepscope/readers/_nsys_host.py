@@ -129,7 +129,7 @@ def nvtx_ranges(db: Database, target: Target, names: Names, notes: Notes, end_ns
     notes.add("instants_dropped", "info", n_marks, "NVTX marks have no duration")
     text, all_texts = _texts(db, cols["textId"], types)
     distinct, inverse = unique(text)
-    kinds = [_kind(all_texts[i]) for i in distinct.tolist()]
+    kinds = [kind_of_range(all_texts[i]) for i in distinct.tolist()]
     name = names.codes(kind[1] for kind in kinds)[inverse]
     category = np.array([code_of(kind[0]) for kind in kinds], np.uint8)[inverse]
     ends = _closed(cols["start"], cols["end"], end_ns)
@@ -168,7 +168,7 @@ def _texts(db: Database, text_id: Rows, where: str) -> tuple[Rows, list[str]]:
     return found, interned.texts
 
 
-def _kind(text: str) -> tuple[str, str, str | None, int]:
+def kind_of_range(text: str) -> tuple[str, str, str | None, int]:
     """What a range is: its category, its name without what PyTorch added, input shapes, sequence number."""
     if step_number(text) is not None:
         return "step", text, None, ABSENT

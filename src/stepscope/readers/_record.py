@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One input format. `sniff(path, head)` gives 0..1 from the first unpacked bytes and never raises."""
+    """One input format. `sniff(path, head)` gives 0..1 from the first unpacked bytes and never raises.
+
+    `mates(path)`, of a format that writes several files, are those that are read together with one; the first stands
+    for all.
+    """
 
     name: str
     doc: str
     sniff: Callable[[str, bytes], float]
     read: Callable[[Source], Trace]
     provides: tuple[str, ...]
+    mates: Callable[[str], list[str]] | None = None

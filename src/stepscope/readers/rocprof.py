@@ -83,4 +83,5 @@ READER = Reader(
     sniff=sniff,
     read=read,
     provides=("devices", "tracks", "spans", "ops", "kernels", "transfers", "kernel_metrics", "issues"),
+    mates=family,
 )

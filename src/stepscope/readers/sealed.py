@@ -1,8 +1,7 @@
-"""Files that only their own tools can open, or that are summaries without single events: what to run instead."""
+"""Files that only their own tools can open: what to run instead."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -36,13 +35,6 @@ _FILES = (
     _Sealed(".pftrace", "a Perfetto trace", "traceconv json {path} {makes}", ".json"),
     _Sealed(".perfetto-trace", "a Perfetto trace", "traceconv json {path} {makes}", ".json"),
 )
-#: First lines of `nsys stats` and of the files that it writes several tables to.
-_STATS = re.compile(
-    rb'^"?(?:Time ?\(%\)"?,"?Total Time|Total ?\(\w+\)"?,"?Count|Start ?\(\w+\)"?,"?(?:Duration|End)'
-    rb"|Generating SQLite file |Processing \[|\w+\s+Time ?\(%\))",
-    re.MULTILINE,
-)
-_AT_START = 2000
 
 
 def sniff(path: str, head: bytes) -> float:
@@ -52,16 +44,12 @@ def sniff(path: str, head: bytes) -> float:
     if found is not None and not head.startswith((b"SQLite", b"{", b"[")):
         made = found.makes is not None and name.with_suffix(found.makes).exists()
         return 0.3 if made else 0.9
-    return 0.3 if _STATS.search(head[:_AT_START]) else 0.0
+    return 0.0
 
 
 def read(source: Source) -> NoReturn:
     """Always raises UnknownFormat, with the command to run."""
-    found = _by_name(source.path)
-    if found is None:
-        what = f"{source.label} is a summary of nsys stats, without single events"
-        hint = "give the report itself: nsys export --type sqlite --output report.sqlite report.nsys-rep"
-        raise UnknownFormat(what, hint)
+    found = next(sealed for sealed in _FILES if source.path.lower().endswith(sealed.suffix))
     makes = str(Path(source.path).with_suffix(found.makes)) if found.makes else ""
     command = found.command.format(path=source.path, makes=makes)
     raise UnknownFormat(f"{source.label} is {found.what}, which only its own tools can open", f"run: {command}")
@@ -73,7 +61,7 @@ def _by_name(path: str) -> _Sealed | None:
 
 READER = Reader(
     name="sealed",
-    doc="Nsight Systems reports, Perfetto traces, nsys stats: recognised, and answered with the command to run",
+    doc="Nsight Systems reports, Perfetto traces: recognised, and answered with the command to run",
     sniff=sniff,
     read=read,
     provides=(),

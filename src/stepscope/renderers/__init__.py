@@ -23,6 +23,7 @@ _MODULES = {
     "terminal": "stepscope.renderers.terminal",
     "markdown": "stepscope.renderers.markdown",
     "json": "stepscope.renderers.json",
+    "html": "stepscope.renderers.html",
     "csv": "stepscope.renderers.csv",
     "parquet": "stepscope.renderers.parquet",
 }
@@ -31,6 +32,8 @@ _SUFFIXES = {
     ".txt": "terminal",
     ".md": "markdown",
     ".markdown": "markdown",
+    ".html": "html",
+    ".htm": "html",
     ".json": "json",
     ".csv": "csv",
     ".parquet": "parquet",

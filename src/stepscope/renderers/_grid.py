@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
 GAP = 2
 MIN_TEXT = 14
+_THEN = " → "
+_APPLIED = re.compile(r"_kernel\w*<(\w+)>?")
+_NOISE = re.compile(
+    r"^CUDAFunctor(?:OnSelf|OnOther)?_|^triton_(?=\w)|(?:_kernel)?(?:_cuda|_impl)$|Functor$|_kernel$|Ops$"
+)
+_LONGEST = 20_000  # letters of a sequence that are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +49,33 @@ class Grid:
 
 
 def fit(text: str, room: int) -> str:
-    """The text in no more than `room` columns: names of kernels by their telling part, others cut."""
+    """The text in no more than `room` columns: names of kernels (one, or in a sequence) by their telling part."""
     if width(text) <= room:
         return text
-    if "::" in text or "<" in text or " " not in text:
+    if _THEN in text:
+        text = _sequence(text[:_LONGEST].split(_THEN), room)
+    elif "::" in text or "<" in text or " " not in text:
         text = names.shorten(text, room)
     while width(text) > room:
         text = text[: max(len(text) - max(width(text) - room, 1) - 1, 0)].rstrip("…") + "…"
         if text == "…":
             break
     return text
+
+
+def _sequence(parts: Sequence[str], room: int) -> str:
+    """Names of kernels in a sequence, each perhaps several times (×3): in short, or if that is too much in a word."""
+    split = [part.partition(" ×") for part in parts]
+    short = [(names.shorten(name, 4 * room), times + n) for name, times, n in split]
+    text = _THEN.join(name + times for name, times in short)
+    return text if width(text) <= room else _THEN.join(_gist(name) + times for name, times in short)
+
+
+def _gist(name: str) -> str:
+    """What a kernel does, in a word: of a generic kernel the function that it applies."""
+    inner = _APPLIED.search(name)
+    word = inner[1] if inner else name.rpartition("::")[2]
+    return _NOISE.sub("", word) or word
 
 
 def pad(text: str, room: int, *, right: bool = False) -> str:

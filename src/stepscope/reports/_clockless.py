@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.analyses.fusion import fusion
 from stepscope.analyses.kernel_classes import KERNEL_CLASS_SUMMARY, kernel_classes
 from stepscope.analyses.kernels import kernels
 from stepscope.analyses.utilisation import utilisation
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _NO_CLOCK = "The file knows in which order kernels ran, but not when: idle time, overlap and steps cannot be told."
 _LOW = 0.1
+_WORTH_TELLING = 0.01
 _CLASSES, _OTHERS = 6, "other"
 _RATIOS = {"tensor_ratio": "tensor cores busy", "dram_ratio": "memory bandwidth used", "sm_ratio": "SMs busy"}
 
@@ -49,8 +51,8 @@ def summary_without_clock(trace: Trace, quality: tuple[Lack, ...]) -> Summary:
         recorded_ns=whole,
         devices=devices,
         windows_ns=(whole,),
-        parts=_parts(classes),
-        notes=_used(trace),
+        parts=parts_by_class(classes),
+        notes=(*hardware_use(trace), *_fusible(trace, whole)),
         tables=(Block("Classes of kernels", KERNEL_CLASS_SUMMARY, shown, "show kernel-classes"), costly),
         quality=lacks,
         issues=trace.issues,
@@ -58,15 +60,17 @@ def summary_without_clock(trace: Trace, quality: tuple[Lack, ...]) -> Summary:
     )
 
 
-def _parts(classes: pl.DataFrame) -> dict[str, int]:
-    """The time of the costliest classes, and of all others together."""
+def parts_by_class(classes: pl.DataFrame) -> dict[str, int]:
+    """The time of the costliest classes, and of all others together. `classes` come longest first."""
     times = dict(classes.select("kernel_class", "total_ns").iter_rows())
     parts = {name: times.pop(name) for name in list(times)[:_CLASSES] if name != _OTHERS}
     return parts | {_OTHERS: sum(times.values())}
 
 
-def _used(trace: Trace) -> tuple[str, ...]:
+def hardware_use(trace: Trace) -> tuple[str, ...]:
     """How much of the hardware was used, in words, where it was measured."""
+    if trace.kernel_metrics.is_empty():
+        return ()
     try:
         used = utilisation(trace.spans, trace.kernel_metrics, low=_LOW).row(0, named=True)
     except MissingTable:
@@ -75,3 +79,12 @@ def _used(trace: Trace) -> tuple[str, ...]:
     if used["low_ratio"] is not None:
         told.append(f"tensor cores and memory both under {percent(_LOW)}: {percent(used['low_ratio'])} of the time")
     return tuple(told)
+
+
+def _fusible(trace: Trace, whole_ns: int) -> tuple[str, ...]:
+    """What putting runs of memory-bound kernels together would save, where their traffic is known."""
+    found = fusion(trace.spans, trace.tracks, None, trace.kernel_metrics, trace.devices, by="all").row(0, named=True)
+    low, high = found["saved_low_ns"], found["saved_high_ns"]
+    if not whole_ns or high is None or high < _WORTH_TELLING * whole_ns:
+        return ()
+    return (f"fusing runs of memory-bound kernels would save {percent(low / whole_ns)} to {percent(high / whole_ns)}",)

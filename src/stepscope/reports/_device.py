@@ -173,7 +173,7 @@ def _advice(group: str, names: pl.DataFrame, n: int, ns: int, devices: pl.DataFr
     if group == "pointwise" and n > 50:
         fused = names.filter(names["name"].cast(pl.String).str.starts_with("triton_"))["dur_ns"].sum() / ns
         if fused < 0.3:
-            return ("→ torch.compile or fused operators would merge many of them and save trips to memory",)
+            return ("→ torch.compile or fused operators would merge many and save trips to memory: show fusion",)
     return ()
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stepscope.trace import Trace
 
 _TOLD_HERE = ("no_launch", "no_operator")  # by share of time, which says more than their count
+_TOLD_ALWAYS = ("counters_stitched",)  # which counts kernels, and tells their share of time
 _WORTH_TELLING = 0.001
 
 
@@ -90,10 +91,12 @@ def _steps(trace: Trace, scope: Scope) -> list[Lack]:
 
 
 def told_issues(issues: pl.DataFrame) -> tuple[Lack, ...]:
-    """What the reader dropped, guessed or repaired, if it was more than a note."""
-    loud = issues.filter((pl.col("severity") != "info") & ~pl.col("code").is_in(_TOLD_HERE))
+    """What the reader dropped, guessed or repaired, if it was more than a note; and what was joined to it."""
+    is_loud = (pl.col("severity") != "info") & ~pl.col("code").is_in(_TOLD_HERE)
+    loud = issues.filter(pl.col("code").is_in(_TOLD_ALWAYS) | is_loud)
     found = []
     for code, _, n, example in loud.iter_rows():
         text = example or code.replace("_", " ")
-        found.append(Lack(code, f"{text[0].upper()}{text[1:]}" + (f" ({count(n)} ×)." if n > 1 else ".")))
+        times = f" ({count(n)} ×)." if n > 1 and code not in _TOLD_ALWAYS else "."
+        found.append(Lack(code, f"{text[0].upper()}{text[1:]}{times}"))
     return tuple(found)

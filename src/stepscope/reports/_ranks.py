@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 _TOOLS = {
     "kineto": "Chrome trace", "ncu-csv": "Nsight Compute", "ncu-text": "Nsight Compute", "ncu-rep": "Nsight Compute",
-    "kernel-table": "Kernel table",
+    "kernel-table": "Kernel table", "nsys": "Nsight Systems", "nsys-stats": "Nsight Systems",
 }  # fmt: skip
 _SHOWN = 3
 _LEAST_SHARE = 0.01
 _WORTH_TELLING = 0.005  # of the bar
 _APART = 0.03  # ranks nearer than that are told as one
+_NEARLY_ALL = 0.98
 
 
 def overview_of_ranks(summaries: Sequence[Summary], *more_quality: str) -> Report:
@@ -71,7 +72,9 @@ def _headline(summaries: Sequence[Summary]) -> str:
         words += [f"{duration(whole)} in kernels"] if whole else []
         words.append(f"{counted(sum(launches), 'launch', 'launches')} read")
         return " · ".join(words)
-    words.append(f"{duration(max(summary.recorded_ns for summary in summaries))} recorded")
+    longest = max(summary.recorded_ns for summary in summaries)
+    is_of_sums = not longest and any(summary.tables for summary in summaries)
+    words += [] if is_of_sums else [f"{duration(longest)} recorded"]
     words.append(f"{count(sum(summary.meta.n_events for summary in summaries))} events read")
     return " · ".join(words)
 
@@ -109,7 +112,7 @@ def _bars(summaries: Sequence[Summary]) -> tuple[Bar, ...]:
         value += f" ±{percent(statistics.stdev(lengths) / statistics.fmean(lengths))}"
     whole_label = "Device" if told[0].devices else "Recording"
     label = "Step" if stepped else whole_label if told[0].n_launches is None else "Kernels"
-    notes = [*_apart(told), *_busy(told), *_use(told), *_memory(told)]
+    notes = [*_apart(told), *_busy(told), *_mfu(told), *_use(told), *_memory(told)]
     if len(summaries) == 1:
         notes += summaries[0].notes
     notes += _while_idle(told, whole)
@@ -140,6 +143,16 @@ def _busy(summaries: Sequence[Summary]) -> list[str]:
     least = min(busy, key=lambda k: busy[k])
     apart = f" (least: {least}, {percent(busy[least])})" if mean - busy[least] > _APART else ""
     return [f"device busy {percent(mean)}{apart}"]
+
+
+def _mfu(summaries: Sequence[Summary]) -> list[str]:
+    """Mean over ranks; a lower bound where not all products of matrices are known."""
+    ratios = [s.use["mfu_ratio"] for s in summaries if "mfu_ratio" in s.use]
+    if not ratios:
+        return []
+    known = min(s.use["mfu_known_ratio"] for s in summaries if "mfu_known_ratio" in s.use)
+    least = "" if known > _NEARLY_ALL else "≥ "
+    return [f"MFU {least}{percent(statistics.fmean(ratios))}"]
 
 
 def _use(summaries: Sequence[Summary]) -> list[str]:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.reports._summaries import summarise_sums
 from stepscope.reports._summary import Lack, Summary
 from stepscope.reports.model import Block
 from stepscope.schema import ATTRIBUTION, Column, Table
+from stepscope.summaries import NSYS
 
 if TYPE_CHECKING:
     from stepscope.trace import Results
@@ -28,6 +30,8 @@ FUNCTIONS = Table(
 
 def summarise_results(results: Results) -> Summary:
     """What a report needs of one file of results."""
+    if results.results.keys() & NSYS.keys():
+        return summarise_sums(results)
     if not {"cycles", "attribution"} <= set(results.results):
         return Summary(results.meta, recorded_ns=0, quality=(_NO_TIMELINE,), issues=results.issues)
     cycles, attribution = results.result("cycles"), results.result("attribution")

@@ -105,7 +105,7 @@ class Summary:
     windows_ns: tuple[int, ...] = ()  # what each step took; without steps the scope's one window
     parts: Mapping[str, int] = field(default_factory=dict)  # how the windows divide, summed over them
     busy: Mapping[str, float] = field(default_factory=dict)  # share of the windows in which each device worked
-    use: Mapping[str, float] = field(default_factory=dict)  # measures of `device-utilisation`, means over devices
+    use: Mapping[str, float] = field(default_factory=dict)  # of `device-utilisation`, means over devices; of `mfu`
     while_idle: Mapping[str, int] = field(default_factory=dict)  # what the host did while no device worked
     memory: Memory | None = None
     notes: tuple[str, ...] = ()

@@ -128,7 +128,7 @@ def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
 
 def _summed(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     columns = frames[0].columns
-    key, order = columns[0], next(c for c in columns if c.endswith("_ns"))
+    key, order = columns[0], next((c for c in columns if c.endswith(("_ns", "_bytes"))), columns[1])
     known = [frame.select(columns) for frame in frames if frame.columns == columns]
     sums = [pl.col(c).sum() for c in columns[1:] if c not in ("share_ratio", "mean_ns")]
     frame = pl.concat(known).group_by(key).agg(*sums, share_ratio=pl.col("share_ratio").sum() / len(known))

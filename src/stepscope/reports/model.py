@@ -61,6 +61,7 @@ class Block:
     """A small table of the report: the frame's columns are shown as they stand, `table` says their units.
 
     Give the few columns and rows that help at a glance (5 to 8 rows); `command` shows the rest, `note` is one line.
+    `drawn` are rows that a figure of this table is made from, where those are not the rows shown.
     """
 
     title: str
@@ -68,6 +69,7 @@ class Block:
     frame: pl.DataFrame
     command: str = ""
     note: str = ""
+    drawn: pl.DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

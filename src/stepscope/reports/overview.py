@@ -12,10 +12,11 @@ from stepscope.analyses.kernels import kernels
 from stepscope.analyses.memory import device_memory
 from stepscope.analyses.operators import operators
 from stepscope.errors import MissingTable, StepscopeError
-from stepscope.reports._clockless import summary_without_clock
+from stepscope.reports._clockless import hardware_use, summary_without_clock
 from stepscope.reports._device import device_time
 from stepscope.reports._glance import advice_costs, use_of
 from stepscope.reports._host import has_host_work, host_time
+from stepscope.reports._mfu import mfu_at_a_glance
 from stepscope.reports._outliers import outlier_costs
 from stepscope.reports._quality import quality, told_issues
 from stepscope.reports._ranks import overview_of_ranks
@@ -61,7 +62,7 @@ def overview(source: Trace | Run) -> Report:
 
 def summarise(trace: Trace) -> Summary:
     """What a report needs of one trace, without keeping the trace."""
-    if isinstance(trace, Results):
+    if isinstance(trace, Results) and trace.spans.is_empty():
         return summarise_results(trace)
     spans = trace.spans
     if spans.is_empty():
@@ -85,6 +86,7 @@ def summarise(trace: Trace) -> Summary:
     if memory is not None:
         costs += _growth(memory, scope)
     use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
+    mfu, no_mfu = ({}, ()) if device is None else mfu_at_a_glance(trace, device.work)
     costs += advice_costs(facts, memory, trace.devices, costs)
     first, last = extent_ns(spans)
     return Summary(
@@ -95,13 +97,13 @@ def summarise(trace: Trace) -> Summary:
         windows_ns=tuple((scope.highs - scope.lows).tolist()),
         parts={} if found is None else found.parts,
         busy={} if device is None else device.busy,
-        use=use,
+        use={**use, **mfu},
         while_idle={} if device is None else device.while_idle,
         memory=None if memory is None else _peak(trace, memory),
-        notes=() if device is None else (*device.notes, *_late(scope)),
+        notes=() if device is None else (*device.notes, *_late(scope), *hardware_use(trace)),
         costs=tuple(costs),
         tables=tuple(tables),
-        quality=quality(trace, scope, None if device is None else device.work),
+        quality=(*quality(trace, scope, None if device is None else device.work), *no_mfu),
         issues=trace.issues,
     )
 

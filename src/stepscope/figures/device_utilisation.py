@@ -1,0 +1,40 @@
+"""How well kernels used each device over time, as far as their launches tell."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from stepscope.figures._record import Figure
+from stepscope.figures._strip import strip
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_MEASURES = {
+    "busy_ratio": "busy",
+    "est_sm_efficiency_ratio": "est. SM efficiency",
+    "est_occupancy_ratio": "est. occupancy",
+    "tensor_core_ratio": "tensor cores",
+}
+
+
+def draw(frame: pl.DataFrame) -> Any:
+    """A lane per device, a line for each ratio."""
+    import polars as pl
+
+    label = pl.coalesce("device", pl.format("device {}", "device_id"), pl.lit("device"))
+    whose = [pl.format("rank {} ", "rank")] if frame["rank"].n_unique() > 1 else []
+    lanes = frame.with_columns(trace=pl.concat_str(*whose, label)).drop("rank")
+    return strip(
+        lanes, _MEASURES, title="Device utilisation over time", x="ts_ns", length="window_ns", x_title="time",
+    )  # fmt: skip
+
+
+FIGURE = Figure(
+    "device-utilisation",
+    "busy, est. SM efficiency, est. occupancy and tensor cores over time",
+    draw,
+    ("rank", "device_id", "device", "ts_ns", "window_ns", *_MEASURES),
+    MappingProxyType({"by": "time"}),
+)

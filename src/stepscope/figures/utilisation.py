@@ -1,0 +1,31 @@
+"""How busy tensor cores, memory and multiprocessors were over the time of kernels laid end to end."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from stepscope.figures._record import Figure
+from stepscope.figures._strip import strip
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_MEASURES = {"tensor_ratio": "tensor cores", "dram_ratio": "memory bandwidth", "sm_ratio": "multiprocessors"}
+
+
+def draw(frame: pl.DataFrame) -> Any:
+    """A line for each ratio, and below them the class of kernels that took most of each stretch."""
+    return strip(
+        frame, _MEASURES, title="Utilisation over time", x="from_ns", length="total_ns",
+        x_title="time of kernels laid end to end",
+    )  # fmt: skip
+
+
+FIGURE = Figure(
+    "utilisation",
+    "tensor cores, memory and multiprocessors over time",
+    draw,
+    ("from_ns", "total_ns", "kernel_class", *_MEASURES),
+    MappingProxyType({"by": "time"}),
+)
