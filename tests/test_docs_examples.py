@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +58,11 @@ def test_every_issue_code_of_the_readers_is_explained():
     text = (DOCS / "damaged.md").read_text(encoding="utf-8")
     assert len(codes) > 20
     assert not [code for code in sorted(codes) if f"| `{code}` |" not in text]
+
+
+def test_the_modelled_profile_is_what_its_script_writes(tmp_path, monkeypatch):
+    target = tmp_path / "decoder.csv.gz"
+    monkeypatch.setattr(sys, "argv", ["model_ncu_demo.py", str(target)])
+    runpy.run_path(str(ROOT / "examples" / "model_ncu_demo.py"), run_name="__main__")
+    written, kept = (gzip.decompress(p.read_bytes()) for p in (target, ROOT / "examples" / "demo-ncu" / target.name))
+    assert written == kept

@@ -125,6 +125,30 @@ def test_counters_tell_what_is_read_and_written():
     assert only(fusion(spans, TRACKS_5, None, halves))["between_bytes"] == 800
 
 
+def test_launches_of_an_optimizer_for_parts_of_a_list_are_one_stage():
+    adam = "multi_tensor_apply_kernel<FusedAdam>"
+    spans = launches_of((adam, 10), (adam, 30), (MUL, 10))
+    rows = [(i, what, "byte", n) for i in range(3) for what, n in (
+        ("dram__bytes_read.sum", 60.0), ("dram__bytes_write.sum", 40.0),
+    )]  # fmt: skip
+    row = only(fusion(spans, TRACKS_5, None, counters(*rows)))
+    assert row["kernels"] == f"{adam} ×2 → {MUL}"
+    # The list is read once, 120 bytes of 300 moved; the last output is 40.
+    assert row["between_bytes"] == 300 - 120 - 40
+    assert row["saved_low_ns"] == pytest.approx(10 * 60 / 100)
+    assert only(fusion(spans.head(2), TRACKS_5, None, counters(*rows)))["saved_high_ns"] is None
+
+
+def test_amounts_in_different_units_are_not_added():
+    spans = launches_of((MUL, 100), (ADD, 100), (SUM, 100), (MUL, 100))
+    metrics = counters(
+        *((i, "dram__bytes.sum", "byte", 800.0) for i in (0, 1)), *((i, DRAM, "%", 50.0) for i in (2, 3))
+    )
+    row = only(fusion(spans, TRACKS_5, None, metrics))
+    assert row["saved_high_ns"] == pytest.approx(100.0 + 100.0)
+    assert (row["bytes"], row["known_ratio"]) == (None, 1.0)
+
+
 def test_shares_of_bandwidth_tell_time_and_on_a_known_device_bytes():
     spans = launches_of((MUL, 100), (SUM, 100))
     metrics = counters((0, DRAM, "%", 50.0), (1, DRAM, "%", 50.0))

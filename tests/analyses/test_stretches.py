@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ def test_stretches_are_of_a_power_of_ten_and_at_most_a_hundred(low, length):
     assert edges[0] == low
     assert edges[-1] == low + length
     assert len(edges) - 1 <= 100
-    inner = {b - a for a, b in zip(edges[:-2], edges[1:-1], strict=True)}
+    inner = {b - a for a, b in pairwise(edges[:-1])}
     assert len(inner) <= 1
     assert not inner or str(inner.pop()).strip("0") == "1"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import gzip
 import json
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_tracelens_goldens import trace_of
 
+from stepscope.analyses._cost_matrix import Cost
+from stepscope.analyses._costs import cost_of
 from stepscope.analyses.fusion import ANALYSIS as FUSION
 from stepscope.analyses.mfu import ANALYSIS as MFU
+from stepscope.analyses.roofline import ANALYSIS as ROOFLINE
 from stepscope.names import kernel_class
 from stepscope.readers import open_trace
 
@@ -137,3 +141,35 @@ def test_runs_of_a_trace_are_those_of_a_walk_over_its_streams(shared: Path) -> N
     one = FUSION(trace_of(path), by="all", max_gap_ns=10**9).to_dicts()[0]
     assert one["n_runs"] == sum(expected.values())
     assert 0 < one["saved_low_ns"] <= one["saved_high_ns"] < one["total_ns"]
+
+
+#: How the engines' passes are annotated in the traces behind TraceLens's sheets of attention over a paged cache.
+PASSES = {
+    "vllm_decode_full": "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk55086sqsq32sqsk55086)",
+    "vllm_prefilldecode_piecewise": (
+        "execute_8192_context_9(sq8155sk8430sqsq7475785sqsk7671310)_generation_37(sq37sk34489sqsq37sqsk34489)"
+    ),
+    "sglang_decode": "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)",
+}
+
+
+@pytest.mark.parametrize("folder", PASSES)
+def test_attention_over_a_paged_cache_costs_what_the_sheet_says(shared: Path, folder: str) -> None:
+    path = shared / "golden/tracelens/inference" / folder / "unified_perf_summary.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        (row,) = (r for r in csv.DictReader(file) if "attention" in r["name"] and r["has_perf_model"] == "True")
+    arguments = [json.dumps(ast.literal_eval(row[column])) for column in ("Input Dims", "Input type")]
+    cost = cost_of(row["name"], *arguments, None, PASSES[folder])
+    assert isinstance(cost, Cost), cost
+    assert cost.flop == pytest.approx(float(row["GFLOPS"]) * 1e9, rel=1e-6)
+    assert cost.nbytes == pytest.approx(float(row["Data Moved (MB)"]) * 2**20, rel=1e-6)
+    assert row["Compute Spec"] == f"matrix_{cost.precision}"
+
+
+def test_attention_over_a_paged_cache_is_priced_in_a_trace_that_holds_its_calls(shared: Path) -> None:
+    path = shared / "traces/tracelens/inference/vllm_prefilldecode_piecewise/graph_execution.json.gz"
+    rows = ROOFLINE(open_trace(str(path)), accelerator="MI300X").to_dicts()
+    (row,) = (r for r in rows if r["name"] == "vllm::unified_attention_with_output")
+    assert row["calls"] == 24
+    assert row["flop"] == pytest.approx(24 * 65.010180096e9)
+    assert 0 < row["roof_ratio"] < 1

@@ -107,6 +107,43 @@ def test_every_file_of_ncu_is_listed(shared):
     assert found == {*FILES, *REFUSED, *(f"ncu-rep/{name}.ncu-rep" for name in REPORTS)}
 
 
+#: The other files, in whose folders this is the only test; and the folders of which others list every file.
+PROTON, NO_PROFILE = "proton/tritonbench.hatchet", "other/casio-gemms.csv"
+LISTED_ELSEWHERE = {"nsys-sqlite", "nsys-csv", "rocprof"}
+
+
+def test_every_folder_is_listed(shared):
+    folder = shared / "nsight"
+    files = {str(p.relative_to(folder)) for p in folder.glob("*/*") if p.parent.name not in LISTED_ELSEWHERE}
+    assert {name for name in files if not name.startswith("ncu-")} == {PROTON, NO_PROFILE}
+    assert {p.name for p in folder.iterdir()} >= LISTED_ELSEWHERE
+
+
+def test_a_tree_of_proton_holds_what_its_json_counts(shared):
+    tree = json.loads((shared / "nsight" / PROTON).read_text())[:-1]
+    leaves = []
+    while tree:
+        node = tree.pop()
+        tree += node["children"]
+        if not node["children"]:
+            leaves.append((node["frame"]["name"], node["metrics"]["count"], node["metrics"]["time (ns)"]))
+    trace = open_trace(str(shared / "nsight" / PROTON))
+    kernels = trace.spans.filter(pl.col("category") == "kernel").with_columns(pl.col("name").cast(pl.String))
+    assert (len(leaves), kernels.height, kernels["dur_ns"].sum()) == (18, sum(n for _, n, _ in leaves), 91_711)
+    sums: dict[str, list[float]] = {}
+    for name, n, ns in leaves:
+        known = sums.setdefault(name, [0, 0])
+        known[0] += n
+        known[1] += ns
+    ours = kernels.group_by("name").agg(pl.len(), pl.col("dur_ns").sum())
+    assert sorted(ours.rows()) == sorted((name, n, ns) for name, (n, ns) in sums.items())
+
+
+def test_a_table_that_is_no_profile_is_refused(shared):
+    with pytest.raises(UnknownFormat, match="without any table that a reader knows"):
+        open_trace(str(shared / "nsight" / NO_PROFILE))
+
+
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_is_what_its_raw_page_says(shared, name):
     path = shared / "nsight" / "ncu-rep" / f"{name}.ncu-rep"

@@ -32,8 +32,9 @@ SHEETS = {
     "Normalization": 55, "Normalization_fwd": 11, "RMSNorm_fwd": 8, "Reduce_fwd": 15, "Reduce_bwd": 1, "RoPE_fwd": 1,
     "InferenceAttention_fwd": 4, "MoE_unfused_fwd": 4, UNIFIED: 330,
 }  # fmt: skip
-#: Not modelled: attention over paged caches, whose lengths only the engine's annotations tell; fused experts; kernels
-#: that Inductor wrote.
+#: Not compared here: attention over paged caches, whose lengths only the engine's annotations tell (they are compared
+#: in test_kernel_quality.py); fused experts, whose sizes no argument tells; kernels that Inductor wrote, of which we
+#: count the least that they can move.
 NOT_MODELLED = (
     "vllm::unified_attention_with_output", "sglang_profiler::attention_paged_attention_ragged", "pseudo_op::moe_",
     "triton_",

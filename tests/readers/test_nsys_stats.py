@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 
 import polars as pl
 import pytest
@@ -137,6 +138,18 @@ def test_damage_is_told(read):
     assert "damaged_packing" in codes(found)
     with pytest.raises(CorruptInput, match="gzip"):
         read(gzip.compress(KERN.encode())[:40], "b.csv.gz")
+
+
+def test_damage_before_the_first_table_is_the_error(read):
+    text = PREAMBLE.encode() + random.Random(1).randbytes(3000).replace(b"\n", b"") + b"\n" + KERN.encode()
+    with pytest.raises(CorruptInput, match="gzip data ends early"):
+        read(gzip.compress(text)[:1000])
+
+
+def test_a_file_that_unpacks_to_more_than_allowed_is_refused(tmp_path):
+    (tmp_path / "run_osrt_sum.csv").write_text(OSRT)
+    with pytest.raises(StepscopeError, match="more than 10 bytes"):
+        open_trace(str(tmp_path / "run_osrt_sum.csv"), max_bytes=10)
 
 
 def test_reports_that_have_no_place_are_named(read):

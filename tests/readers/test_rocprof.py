@@ -4,7 +4,7 @@ import gzip
 
 import polars as pl
 import pytest
-from rocprof_files import COUNTERS, KERNELS, database, document, folder, rpd
+from rocprof_files import CALLS, COUNTERS, KERNELS, database, document, folder, rpd
 
 from stepscope.errors import CorruptInput, UnknownFormat
 from stepscope.readers import expand, open_trace, reader_for
@@ -93,9 +93,18 @@ def test_json_that_is_not_of_that_shape_is_corrupt(tmp_path, text):
         open_trace(str(path))
 
 
-def test_a_file_without_rows_is_a_trace_without_spans(tmp_path):
+def test_a_file_without_rows_is_refused_unless_another_of_its_run_has_some(tmp_path):
     path = tmp_path / "1_kernel_trace.csv"
     path.write_text(KERNELS.partition("\n")[0] + "\n")
+    with pytest.raises(CorruptInput, match="a header and no rows"):
+        open_trace(str(path))
+    (tmp_path / "1_hip_api_trace.csv").write_text(CALLS)
+    assert open_trace(str(path)).spans.height > 0
+
+
+def test_rows_without_times_leave_a_trace_without_spans(tmp_path):
+    path = tmp_path / "1_memory_copy_trace.csv"
+    path.write_text('"Kind","Direction","Start_Timestamp","End_Timestamp"\n"MEMORY_COPY","HOST_TO_DEVICE",,\n')
     trace = open_trace(str(path))
     assert trace.spans.is_empty()
-    assert trace.issues["code"].to_list() == ["no_spans"]
+    assert trace.issues["code"].to_list() == ["incomplete_rows", "no_spans"]

@@ -1,7 +1,8 @@
 """What the kernels of a run read and write, and how much of that a single kernel in their place would not.
 
-A *stage* is a kernel with counters, or the kernels of one operator's call, whose traffic follows from its shapes. An
-amount is in bytes; where only shares of the peak bandwidth are known, and not the device, in ns at that bandwidth.
+A *stage* is a kernel with counters, or the kernels of one operator's call, whose traffic follows from its shapes.
+Launches of an optimizer's kernel in succession are one stage: each works on a part of one list of tensors. An amount is
+in bytes; where only shares of the peak bandwidth are known, and not the device, in ns at that bandwidth.
 """
 
 from __future__ import annotations
@@ -33,14 +34,19 @@ def stages_of(
     """
     counted = _by_counters(members, metrics, roofs)
     shaped = _by_shapes(members, work, spans, ops)
-    rows = members.select("run", "span_id", "dur_ns").join(counted, on="span_id", how="left", maintain_order="left")
+    columns = ("run", "span_id", "dur_ns", "name", "kernel_class")
+    rows = members.select(columns).join(counted, on="span_id", how="left", maintain_order="left")
     rows = rows.join(shaped, on="span_id", how="left", maintain_order="left")
+    alike = pl.struct("run", "name", "method")
+    is_part = (pl.col("kernel_class") == "optimizer") & (alike == alike.shift(1))
     by_itself = pl.col("method").is_not_null() | pl.col("call_id").is_null()
-    rows = rows.with_columns(stage=pl.when(by_itself).then(-1 - pl.col("span_id").cast(pl.Int64)).otherwise("call_id"))
+    own = -1 - (~is_part.fill_null(value=False)).cum_sum().cast(pl.Int64)
+    rows = rows.with_columns(stage=pl.when(by_itself).then(own).otherwise("call_id"))
     amounts = ("read", "written", "largest")
     found = rows.group_by("run", pl.col("stage").rle_id().alias("at"), maintain_order=True).agg(
         pl.col("dur_ns").sum(),
-        *(pl.col(name, f"{name}_shape").first() for name in amounts),
+        *(pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name) for name in amounts),
+        *(pl.col(f"{name}_shape").first() for name in amounts),
         pl.col("method", "in_bytes", "n_work", "reason").first(),
         n=pl.len(),
     )
@@ -113,7 +119,7 @@ def savings_of(stages: pl.DataFrame) -> pl.DataFrame:
     known = amount.is_not_null()
     stages = stages.with_columns(
         amount=amount,
-        stretch=pl.struct("run", known).rle_id(),
+        stretch=pl.struct("run", "in_bytes", known.alias("known")).rle_id(),
         handed=pl.min_horizontal(pl.col("written").shift(1), pl.col("read")),
     )
     first = pl.col("stretch") != pl.col("stretch").shift(1).fill_null(2**32 - 1)

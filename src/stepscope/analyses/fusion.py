@@ -74,8 +74,9 @@ def fusion(
     operators. What fusion saves lies between two bounds. At best one kernel reads the largest input and writes the last
     output, and nothing in between is stored. At worst all outputs are still written, as a backward pass may need
     them, and only what one kernel hands to the next is not read again. Both take it that each kernel works on what the
-    one before it wrote: kernels that have nothing to do with each other (an optimizer's, over many parameters) save
-    gaps alone. Kernels of unknown bytes save nothing, and stretches before and after them count for themselves; what
+    one before it wrote: kernels that have nothing to do with each other (an operator on each of many parameters) save
+    gaps alone; an optimizer's kernel that is launched several times in succession, for parts of a list of tensors,
+    counts as one. Kernels of unknown bytes save nothing, and stretches before and after them count for themselves; what
     is saved is null where no two kernels in succession are known. Time goes with bytes. `gap_ns` comes on top where
     the host keeps up; it is null without a clock.
 

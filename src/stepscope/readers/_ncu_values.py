@@ -62,7 +62,9 @@ def _one_report(report: pl.DataFrame, path: str, notes: Notes) -> tuple[pl.DataF
         what = f"nothing tells what {example} means for certain: fractions are taken to begin with {found.decimal!r}"
         notes.add("number_notation_assumed", "warning", 1, what)
     value = numbers(text, found)
-    is_word = value.is_null() & ~is_unknown(text)
+    is_word = value.is_null()
+    if is_word.any():
+        is_word &= ~is_unknown(text)
     frame = report.select("launch", "metric", "unit", value=value)
     if any(base_unit(word) != (word, 1.0) for word in unit.unique().drop_nulls().cast(pl.String)):
         frame = frame.with_columns(

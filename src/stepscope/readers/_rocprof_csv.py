@@ -70,6 +70,9 @@ def read_csv(source: Source, notes: Notes) -> Records:
         raw, kind = _table(text)
         for name, frame in _READ[kind](raw):
             frames[name].append(frame)
+    if all(frame.is_empty() for name, found in frames.items() if name != "agents" for frame in found):
+        hint = "rocprofv3 recorded nothing: trace the process that uses the device, with --kernel-trace"
+        raise CorruptInput("a header and no rows", hint, path=source.label)
     known = stacked(DISPATCHES, frames["dispatches"]).unique("dispatch", keep="first", maintain_order=True)
     timed = known.drop_nulls(["start", "end"])
     sound = known if timed.is_empty() else timed  # counters alone may come without any times
