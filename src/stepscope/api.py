@@ -80,7 +80,7 @@ def report(source: Source) -> Report:
     """
     from stepscope.reports.overview import overview
 
-    return replace(overview(_opened(source)), to_text=_plain)
+    return replace(overview(_opened(source)), to_text=_plain, to_html=_html)
 
 
 def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
@@ -175,6 +175,12 @@ def _plain(report: Report) -> str:
 
     render = renderers.find("terminal").report
     return render(report, renderers.Screen()) if render else report.headline
+
+
+def _html(report: Report) -> str:
+    from stepscope.renderers.html import fragment
+
+    return fragment(report)
 
 
 def _plain_bench(found: Bench) -> str:

@@ -25,6 +25,7 @@ _MODULES = {
     "json": "stepscope.renderers.json",
     "csv": "stepscope.renderers.csv",
     "parquet": "stepscope.renderers.parquet",
+    "html": "stepscope.renderers.html",
 }
 _ALIASES = {"table": "terminal", "text": "terminal", "md": "markdown"}
 _SUFFIXES = {
@@ -34,6 +35,8 @@ _SUFFIXES = {
     ".json": "json",
     ".csv": "csv",
     ".parquet": "parquet",
+    ".html": "html",
+    ".htm": "html",
 }
 
 
