@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "charts": ("errors", "units", "names"),
     "api": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "timing",
+        "timing", "charts",
     ),
     # The page: what the command line does, for a browser.
     "web": (

@@ -87,3 +87,10 @@ def test_charts_of_a_recording_are_json(examples, name, options):
     frame = show(load(examples / "demo-cpu-2ranks" / "rank0.pt.trace.json.gz"), name, **options)
     figure = charts.chart_of(name, frame)
     assert json.loads(json.dumps(figure, allow_nan=False))["data"]
+
+
+def test_bars_of_a_report_are_stacked_with_the_first_on_top():
+    figure = charts.bars([("Step", [("computation", 0.75), ("idle", 0.25)]), ("Host", [("idle", 1.0)])])
+    first, second = figure["data"]
+    assert (first["name"], first["y"], first["x"]) == ("computation", ["Host", "Step"], [None, 0.75])
+    assert second["x"] == [1.0, 0.25]

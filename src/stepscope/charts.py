@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     Figure = dict[str, Any]
     Link = Callable[[Mapping[str, Any]], str | None]
 
-__all__ = ["COLOURS", "changes", "chart_of", "communication", "memory_over_time", "ranked", "steps"]
+__all__ = [
+    "COLOURS",
+    "NAMES",
+    "bars",
+    "changes",
+    "chart_of",
+    "communication",
+    "memory_over_time",
+    "ranked",
+    "shown_name",
+    "steps",
+]
 
 _MS, _MIB = 1_000_000, 1 << 20
 _MOST_BARS = 15
@@ -36,6 +47,22 @@ _DEVICE_PARTS = {"computation": "computation_ns", "exposed communication": "expo
 _HOST_PARTS = {"operators": "operator_ns", "data loading": "dataloader_ns", "Python and other": "other_host_ns"}
 
 
+NAMES = ("communication", "diff", "kernels", "memory", "operators", "steps")
+
+
+def shown_name(name: str, room: int) -> str:
+    """The name in at most `room` letters: of a kernel the part that tells most, of others the beginning.
+
+    >>> shown_name("void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, int>(int)", 60)
+    'vectorized_elementwise_kernel<MulFunctor>'
+    >>> shown_name("model.py(12): <lambda>", 20)
+    'model.py(12): <lamb…'
+    """
+    is_kernel = name.startswith("_Z") or (("<" in name[1:] or "(" in name) and "): " not in name)
+    text = shorten(name, room) if is_kernel else name
+    return text if len(text) <= room else text[: room - 1] + "…"
+
+
 def chart_of(name: str, frame: pl.DataFrame, link: Link | None = None) -> Figure | None:
     """The chart that goes with the table of that name; None where none does, or its columns are not there."""
     makers: dict[str, Callable[[pl.DataFrame, Link | None], Figure | None]] = {
@@ -44,9 +71,27 @@ def chart_of(name: str, frame: pl.DataFrame, link: Link | None = None) -> Figure
         "kernels": lambda f, k: ranked(f, k, "total_ns"),
         "communication": communication,
         "memory": memory_over_time,
+        "diff": lambda f, _: changes(f),
     }
     maker = makers.get(name)
     return None if maker is None or frame.is_empty() else maker(frame, link)
+
+
+def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Figure:
+    """Stacked shares, a row each: (label, [(part, ratio)]), the first on top."""
+    parts = list(dict.fromkeys(name for _, pairs in rows for name, _ in pairs))
+    labels = [label for label, _ in rows][::-1]
+    shares = [dict(pairs) for _, pairs in rows][::-1]
+    data = [
+        {
+            "type": "bar", "orientation": "h", "name": _cut(part, 60), "y": labels,
+            "x": [share.get(part) for share in shares],
+            "marker": {"color": COLOURS[part]} if part in COLOURS else {},
+            "text": [percent(share.get(part)) for share in shares],
+        }
+        for part in parts
+    ]  # fmt: skip
+    return _figure(data, x="share", y="", barmode="stack", height=140 + 40 * len(rows))
 
 
 def steps(frame: pl.DataFrame, link: Link | None = None) -> Figure | None:
@@ -89,7 +134,7 @@ def ranked(frame: pl.DataFrame, link: Link | None = None, column: str = "total_n
     # By number, not by name: names that are cut alike are still bars of their own.
     figure["layout"]["yaxis"] |= {
         "tickvals": list(range(top.height)),
-        "ticktext": [_cut(shorten(n, 48), 48) for n in names],
+        "ticktext": [_cut(shown_name(n, 48), 48) for n in names],
     }
     return figure
 

@@ -58,7 +58,10 @@ def test_tables_on_a_page_are_sorted_in_place(tab, demo):
     column = head.evaluate("cell => cell.cellIndex")
 
     def values():
-        return [float(cell.get_attribute("data-value")) for cell in table.locator(f"tbody tr td:nth-child({column + 1})").all()]
+        return [
+            float(cell.get_attribute("data-value"))
+            for cell in table.locator(f"tbody tr td:nth-child({column + 1})").all()
+        ]
 
     head.locator("button").click()
     assert values() == sorted(values(), reverse=True)
@@ -89,7 +92,7 @@ def test_a_table_is_downloaded(tab, demo):
 def test_two_traces_are_compared_by_form(tab, demo):
     page = tab.open(demo + "/compare")
     page.get_by_role("button", name="Compare").click()
-    page.wait_for_selector("section h2:has-text('diff operator')")
+    page.wait_for_selector("section h2:has-text('diff by operator')")
     page.locator("figure.chart svg.main-svg").first.wait_for()
 
 

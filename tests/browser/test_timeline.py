@@ -149,7 +149,17 @@ def million(tmp_path_factory):
         for i in range(100_000):
             at = i * 100
             file.writelines(
-                json.dumps({"ph": "X", "name": f"op{(i + k) % 50}", "cat": "cpu_op", "pid": 1, "tid": 1 + k % 4, "ts": at + k, "dur": 90 - 2 * k})
+                json.dumps(
+                    {
+                        "ph": "X",
+                        "name": f"op{(i + k) % 50}",
+                        "cat": "cpu_op",
+                        "pid": 1,
+                        "tid": 1 + k % 4,
+                        "ts": at + k,
+                        "dur": 90 - 2 * k,
+                    }
+                )
                 + ",\n"
                 for k in range(10)
             )

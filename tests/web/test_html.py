@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import io
 import json
 import re
+import threading
 from html.parser import HTMLParser
 
 import polars as pl
 import pytest
+from starlette.requests import Request
 from starlette.testclient import TestClient
 from web_traces import HOSTILE, document, event, training, written
 
 from stepscope import analyses, views
+from stepscope.errors import MissingTable
 from stepscope.web import _site
 from stepscope.web._app import create_app
 from stepscope.web._pages import NAVIGATION, PAGES
@@ -239,3 +244,28 @@ def test_a_document_of_results_has_pages_too(tmp_path):
         assert client.get(address).status_code == 200
     assert "which this trace does not hold" in client.get("/kernels").text
     session.close()
+
+
+def test_an_error_after_the_patience_has_ended_is_kept_for_who_asks_next(session, monkeypatch):
+    monkeypatch.setattr(_site, "_PAGE_PATIENCE_S", 0)
+    gate, trouble = threading.Event(), []
+    site = _site.Site(session, _site.environment())
+    request = Request({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []})
+
+    def work():
+        gate.wait()
+        raise MissingTable("kernels")
+
+    async def scenario():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: trouble.append(context))
+        with pytest.raises(_site.Waiting):
+            await _site.ask(site, request, "key", work)
+        gate.set()
+        await asyncio.sleep(0.1)
+        gc.collect()
+        monkeypatch.setattr(_site, "_PAGE_PATIENCE_S", 5)
+        with pytest.raises(MissingTable):
+            await _site.ask(site, request, "key", work)
+
+    asyncio.run(scenario())
+    assert trouble == []

@@ -99,3 +99,11 @@ def test_a_recording_without_steps_is_shown_whole(tmp_path):
         load_run(written(tmp_path / "t.json", document([event("aten::mm", 0, 5), event("aten::mm", 9, 5)])))
     )
     assert "the whole recording" in text
+
+
+def test_a_file_that_cannot_be_read_does_not_keep_the_others_out(folder):
+    (folder / "rank1.json").write_text('{"traceEvents": 7}')
+    text = report_page(load_run(folder))
+    layouts, _ = embedded(text)
+    assert len(layouts) == 1
+    assert "1 file left out" in text

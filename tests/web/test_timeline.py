@@ -117,3 +117,23 @@ def test_names_are_found_in_order_of_time(scene):
 
 def test_names_too_long_for_a_screen_are_cut():
     assert len(shortened("x" * 500)) == 400
+
+
+def test_stacks_metrics_and_the_other_half_of_autograd_are_told(scene):
+    import polars as pl
+
+    from stepscope.schema import KERNEL_METRICS, STACKS
+
+    trace, operator, kernel = scene.trace, one(scene, "operator"), one(scene, "kernel")
+    stacks = STACKS.conform(pl.DataFrame({"stack_id": [5], "frames": [["main.py(1)", "model.py(2)"]]}))
+    ops = trace.ops.with_columns(stack_id=pl.lit(5, pl.UInt32), sequence=pl.lit(1, pl.Int64))
+    metrics = KERNEL_METRICS.conform(
+        pl.DataFrame({"span_id": [kernel], "metric": ["sm__busy"], "unit": ["%"], "value": [12.5]})
+    )
+    made = scene_of(trace.with_tables(stacks=stacks, ops=ops, kernel_metrics=metrics))
+    found = span_details(made, operator)
+    assert found["stack"] == ["main.py(1)", "model.py(2)"]
+    assert "same autograd node" in {link["how"] for link in found["links"]}
+    told = span_details(made, kernel)
+    assert dict(told["facts"])["sm__busy"] == "12.5 %"
+    assert told["stack"] == ["main.py(1)", "model.py(2)"]

@@ -34,6 +34,7 @@ def create_app(session: Session, rules: Rules | None = None) -> Starlette:
 
     routes = [
         at("/", _html.overview),
+        at("/overview", _html.overview),
         at("/timeline", _html.timeline),
         at("/compare", _html.compare_page),
         at("/tables", _html.tables),

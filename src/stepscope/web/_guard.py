@@ -32,13 +32,16 @@ _HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Who may ask. `hosts`: names that requests may call this server by; `any_address`: IP addresses too.
+    """Who may ask.
 
-    `token` is demanded of everyone if set. `framed` lets a page of the same origin show ours (TensorBoard).
+    `hosts`: names that requests may call this server by; `any_address`: IP addresses too; `any_host`: all, as the
+    server around this app has judged already. `token` is demanded of everyone if set. `framed` lets a page of the
+    same origin show ours (TensorBoard).
     """
 
     hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
     any_address: bool = False
+    any_host: bool = False
     token: str | None = field(default=None, repr=False)
     framed: bool = False
 
@@ -109,7 +112,7 @@ class Guard:
             return False
         if name is None:
             return False
-        if name in self._rules.hosts:
+        if self._rules.any_host or name in self._rules.hosts:
             return True
         if not self._rules.any_address:
             return False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.errors import MissingTable
+from stepscope.errors import StepscopeError
 from stepscope.names import shorten
 from stepscope.units import duration, percent, size
 from stepscope.web._questions import Question, answered
@@ -51,7 +51,7 @@ def cards(session: Session, inputs: tuple[int, ...], links: Links) -> list[Card]
     for make in (_slowest_step, _top_kernel, _top_operator, _longest_gap, _peak_memory):
         try:
             card = make(session, inputs, links)
-        except MissingTable:
+        except StepscopeError:  # not recorded, or recorded in a form that this cannot be asked of
             continue
         if card is not None:
             made.append(card)

@@ -10,20 +10,24 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from stepscope import api, charts, compare, renderers, views
-from stepscope.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.errors import StepscopeError, UnknownName
 from stepscope.reports.model import Block
 from stepscope.web._highlights import cards
 from stepscope.web._pages import PAGES
 from stepscope.web._questions import Found, Question, answered, arranged, choices, question_of
 from stepscope.web._rows import sheet
 from stepscope.web._sections import asked_by, filled, lacking
+from stepscope.web._session import Busy
 from stepscope.web._site import Site, ask, html, inputs_of, links_to
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from starlette.requests import Request
 
     from stepscope.web._links import Links
     from stepscope.web._pages import Section
+    from stepscope.web._session import Session
 
 _ROWS_PER_PAGE = 100
 _MOST_TEXT_ROWS = 1_000_000
@@ -31,23 +35,38 @@ _FORMATS = {"csv": "text/csv; charset=utf-8", "json": "application/json", "parqu
 
 
 async def overview(site: Site, request: Request) -> Response:
-    inputs = inputs_of(site, request)
-    links = links_to(site, request, inputs)
-    stamps = site.session.stamps(inputs)
-    report = await ask(site, request, ("report", inputs, stamps), lambda: api.report(site.session.run(inputs)))
-    # Ranks are known only now.
-    links = links_to(site, request, inputs)
-    found = await ask(site, request, ("cards", inputs, stamps), lambda: cards(site.session, inputs, links))
-    chart = await ask(site, request, ("steps chart", inputs, stamps, links.root), lambda: _steps_chart(site, links))
+    """What happened, where the time of a step went, what costs most, what the data lacks."""
+    session, inputs = site.session, inputs_of(site, request)
+    stamps = session.stamps(inputs)
+    before = links_to(site, request, inputs)
+    questions: list[tuple[Hashable, Callable[[], Any]]] = [
+        (("report", inputs, stamps), lambda: api.report(session.run(inputs))),
+        (("cards", inputs, stamps, before.root), lambda: cards(session, inputs, _with_ranks(session, before))),
+        (("steps chart", inputs, stamps, before.root), lambda: _steps_chart(session, _with_ranks(session, before))),
+    ]
+    for key, work in questions:  # all at once: there are two cores or more
+        session.ask(key, work)
+    report, found, chart = [await ask(site, request, key, work) for key, work in questions]
+    links = _with_ranks(session, before)
     blocks = [(block, sheet(block.frame, block.table, link=links.events)) for block in report.tables]
     return html(site, request, "overview.html", title="Overview", report=report, cards=found, blocks=blocks,
                  chart=chart, colours=charts.COLOURS, links=links)  # fmt: skip
 
 
-def _steps_chart(site: Site, links: Links) -> dict[str, Any] | None:
+def _with_ranks(session: Session, links: Links) -> Links:
+    """The links, once it is known which input holds which rank: only reading tells."""
+    known = session.of_rank(links.inputs)
+    if not known and len(links.inputs) > 1:
+        for index in links.inputs:
+            session.rank(index)
+        known = session.of_rank(links.inputs)
+    return replace(links, of_rank=known)
+
+
+def _steps_chart(session: Session, links: Links) -> dict[str, Any] | None:
     try:
-        found = answered(site.session, Question("steps", links.inputs))
-    except MissingTable:
+        found = answered(session, Question("steps", links.inputs))
+    except StepscopeError:
         return None
     columns = found.frame.columns
     return charts.chart_of("steps", found.frame, lambda row: links.events(row, columns))
@@ -70,7 +89,9 @@ async def page(site: Site, request: Request) -> Response:
 async def _section(site: Site, request: Request, inputs: tuple[int, ...], section: Section) -> dict[str, Any]:
     try:
         found = await _answer(site, request, asked_by(section, inputs))
-    except MissingTable as error:
+    except Busy:
+        raise
+    except StepscopeError as error:
         return lacking(section, error)
     return filled(section, found, links_to(site, request, inputs), section.rows)
 

@@ -85,7 +85,7 @@ PAGES: Mapping[str, Page] = {
 }
 #: Pages in the order of the menu: address, words.
 NAVIGATION = (
-    ("/", "Overview"),
+    ("/overview", "Overview"),
     ("/timeline", "Timeline"),
     *((f"/{name}", "Communication" if name == "communication" else page.title) for name, page in PAGES.items()),
     ("/compare", "Compare"),

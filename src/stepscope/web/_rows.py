@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import polars.selectors as cs
 
-from stepscope.names import shorten
+from stepscope.charts import shown_name
 from stepscope.renderers.cells import cells, labels
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def _cell(text: str, value: Any, number: bool, is_ratio: bool) -> Cell:  # noqa:
     short = full
     if len(full) > _NAME:
         # Names of kernels lose what says nothing; sentences and stacks are cut by the page where room is short.
-        is_name = " " not in full or "::" in full or "<" in full
-        short = shorten(full, _NAME) if is_name and not full.startswith("[") else full
+        is_name = ("::" in full or "<" in full) and not full.startswith(("[", "→"))
+        short = shown_name(full, _NAME) if is_name else full
     return Cell(short, number, full=full if short != full else "")
 
 

@@ -9,7 +9,7 @@ from stepscope.web._questions import Found, Question, arranged, question_of
 from stepscope.web._rows import sheet
 
 if TYPE_CHECKING:
-    from stepscope.errors import MissingTable
+    from stepscope.errors import StepscopeError
     from stepscope.web._links import Links
     from stepscope.web._pages import Section
 
@@ -38,7 +38,7 @@ def filled(section: Section, found: Found, links: Links | None, rows: int) -> di
     return {"section": section, "sheet": made, "chart": chart, "error": None, "notes": found.notes, "more": more}
 
 
-def lacking(section: Section, error: MissingTable) -> dict[str, Any]:
+def lacking(section: Section, error: StepscopeError) -> dict[str, Any]:
     """The same for a section whose data was not recorded."""
     return {"section": section, "sheet": None, "chart": None, "error": error, "notes": (), "more": None}
 

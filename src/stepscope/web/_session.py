@@ -165,6 +165,19 @@ class Session:
                 self._scenes[path] = (stamp, made)
         return made
 
+    def rank(self, index: int) -> int | None:
+        """Rank that an input holds: known without reading it again. None also where it cannot be read."""
+        path = self.path(index)
+        with self._lock:
+            if path in self._ranks:
+                return self._ranks[path]
+        try:
+            return self._open(path).rank
+        except StepscopeError:
+            with self._lock:
+                self._ranks[path] = None
+            return None
+
     def of_rank(self, indices: Sequence[int]) -> dict[int, int]:
         """Which of these inputs holds each rank, as far as they have been read; empty where ranks are not unique."""
         with self._lock:

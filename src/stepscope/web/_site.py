@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from stepscope.web._session import Busy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence
+    from concurrent.futures import Future
 
     from starlette.requests import Request
 
@@ -113,11 +115,23 @@ async def ask(site: Site, request: Request, key: Hashable, work: Callable[[], An
     patience = _PAGE_PATIENCE_S
     if "/api/" in request.url.path or "/download/" in request.url.path or request.headers.get(_WAIT_HEADER):
         patience = _CALL_PATIENCE_S
-    future = asyncio.wrap_future(site.session.ask(key, work))
-    done, _ = await asyncio.wait([future], timeout=patience)
-    if not done:
-        raise Waiting
-    return future.result()
+    answer = site.session.ask(key, work)
+    if not answer.done():
+        loop, there = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake(_: Future[Any]) -> None:
+            with suppress(RuntimeError):  # who waited has left, and the loop with it
+                loop.call_soon_threadsafe(there.set)
+
+        answer.add_done_callback(wake)
+        try:
+            await asyncio.wait_for(there.wait(), patience)
+        except TimeoutError:
+            raise Waiting from None
+    error = answer.exception()
+    if error is not None:
+        raise error.with_traceback(None)  # it is raised for everyone who asks: its frames would pile up
+    return answer.result()
 
 
 def inputs_of(site: Site, request: Request, name: str = "t") -> tuple[int, ...]:

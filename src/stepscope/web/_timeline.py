@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from stepscope.charts import shown_name
 from stepscope.errors import UnknownName
 from stepscope.intervals import total, union
-from stepscope.names import shorten
 from stepscope.renderers.cells import cell
 from stepscope.schema import DEVICE_WORK, TABLES
 from stepscope.units import render
@@ -93,7 +93,7 @@ def shortened(name: str) -> str:
 @lru_cache(1 << 15)
 def short(name: str) -> str:
     """What stands on a span: the part of the name that tells most."""
-    return shorten(name, _DRAWN_NAME)
+    return shown_name(name, _DRAWN_NAME)
 
 
 def span_details(scene: Scene, span_id: int) -> dict[str, Any]:

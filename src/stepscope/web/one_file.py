@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from stepscope import api, charts
-from stepscope.errors import MissingTable
+from stepscope.errors import StepscopeError
 from stepscope.web._highlights import cards
 from stepscope.web._links import Links
 from stepscope.web._pages import PAGES, Section
@@ -101,7 +101,7 @@ def _hash(text: str) -> str:
 def _part(session: Session, inputs: tuple[int, ...], section: Section) -> dict[str, Any]:
     try:
         found = answered(session, asked_by(section, inputs))
-    except MissingTable as error:
+    except StepscopeError as error:
         return lacking(section, error)
     return filled(section, found, None, _ROWS)
 
@@ -112,7 +112,7 @@ def _timeline(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | Non
     for index in inputs[:_MOST_TRACES]:
         try:
             scene = scene_of(session.trace(index))
-        except MissingTable:
+        except StepscopeError:  # the report says what could not be read
             continue
         low, high, about = _hot(scene)
         data, left_out = _spans(scene, low, high, _MOST_SPANS // min(len(inputs), _MOST_TRACES))

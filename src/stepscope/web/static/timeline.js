@@ -35,8 +35,13 @@ async function start() {
   if (embedded) indices = JSON.parse(embedded.dataset.layouts).map((_, i) => i);
   if (!indices.length) indices = [0];
   if (!chosen.length && indices.length > 8) indices = indices.slice(0, 8);
-  const layouts = await Promise.all(indices.map((index) => source.layout(index)));
-  state.traces = indices.map((index, i) => ({ index, layout: layouts[i], offset: 0 }));
+  // A trace that cannot be drawn is told, and does not keep the others from being drawn.
+  const found = await Promise.allSettled(indices.map((index) => source.layout(index)));
+  const failed = found.filter((one) => one.status === "rejected");
+  if (failed.length) trouble(failed[0].reason);
+  if (failed.length === found.length) return;
+  state.traces = indices.map((index, i) => ({ index, layout: found[i].value, offset: 0 })).filter((one) => one.layout);
+  const layouts = state.traces.map((one) => one.layout);
   align(words.get("align") ?? usualAlignment(layouts));
   fillSteps();
   themeChanged();
