@@ -117,3 +117,25 @@ def test_a_report_prints_as_the_terminal_shows_it(folder):
     assert str(report).startswith(report.headline.split(" · ")[0])
     assert "Kernels" in str(report)
     assert isinstance(report.issues, pl.DataFrame | None)
+
+
+def test_a_table_is_plotted_as_a_plotly_figure(examples):
+    figure = stepscope.plot(examples / "demo-cpu-2ranks", "steps")
+    assert {trace.name for trace in figure.data} == {"operators", "data loading", "Python and other"}
+    with pytest.raises(stepscope.UnknownName, match="no chart"):
+        stepscope.plot(examples / "demo-cpu-2ranks", "tracks")
+
+
+def test_a_notebook_shows_reports_and_traces(examples):
+    trace = stepscope.load(examples / "demo-cpu-decode" / "rank0.pt.trace.json.gz")
+    assert "<td>spans</td>" in trace._repr_html_()
+    found = stepscope.report(trace)
+    assert found._repr_html_().startswith('<div class="stepscope">')
+    assert [bar.type for bar in found.plot().data] == ["bar"] * len(found.bars[0].parts)
+
+
+def test_a_report_made_by_hand_has_no_picture():
+    from stepscope.reports.model import Report
+
+    assert Report("x")._repr_html_() is None
+    assert Report("x").plot() is None

@@ -49,15 +49,21 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "stitch": (*FOUNDATION, "trace", "analyses"),
     # Measures functions and knows no trace.
     "timing": ("errors", "units", "schema", "reports.model"),
+    # Figures as JSON holds them, from frames of results.
+    "charts": ("errors", "units", "names"),
     "api": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "stitch", "timing",
+        "stitch", "timing", "charts",
+    ),
+    # The page: what the command line does, for a browser.
+    "web": (
+        *FOUNDATION, "trace", "readers", "compare", "reports.model", "views", "renderers", "charts", "api",
     ),
     # The public names, each imported on first use.
     "": ("errors", "trace", "reports.model", "timing", "api"),
     "cli": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "views", "renderers", "api", "exports", "timing",
-        "",
+        "web", "",
     ),
     "__main__": ("cli",),
 }  # fmt: skip
@@ -72,11 +78,14 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "renderers/_record.py": "renderers/test_renderers.py",
     "reports/latencyprism/_words.py": "reports/latencyprism/test_report.py",
     "timing/__init__.py": "timing/test_bench.py",
+    "web/_pages.py": "web/test_html.py",
+    "web/_sections.py": "web/test_html.py",
+    "web/_site.py": "web/test_html.py",
 }
 #: Modules that run the user's own code and hand on whatever it raises as that code's failure.
 CATCH_ALL = ("timing/_blame.py",)
 #: Modules that hold nothing to test.
-EMPTY = ("reports/__init__.py",)
+EMPTY = ("reports/__init__.py", "web/__init__.py")
 
 
 def named(path: Path) -> str:

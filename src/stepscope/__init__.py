@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepscope.api import bench, export, load, load_run, report, show
+    from stepscope.api import bench, export, load, load_run, plot, report, show
     from stepscope.errors import (
         CorruptInput,
         FunctionFailed,
@@ -52,12 +52,13 @@ __all__ = [
     "export",
     "load",
     "load_run",
+    "plot",
     "report",
     "show",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("bench", "export", "load", "load_run", "report", "show"), "stepscope.api"),
+    **dict.fromkeys(("bench", "export", "load", "load_run", "plot", "report", "show"), "stepscope.api"),
     **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.trace"),
     "Report": "stepscope.reports.model",
     "Bench": "stepscope.timing",

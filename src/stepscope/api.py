@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+from stepscope.errors import UnknownName
 from stepscope.trace import Run, Trace
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def report(source: Source) -> Report:
     """
     from stepscope.reports.overview import overview
 
-    return replace(overview(_opened(source)), to_text=_plain)
+    return replace(overview(_opened(source)), to_text=_plain, to_html=_html, to_figure=_figure)
 
 
 def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
@@ -108,6 +109,25 @@ def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
 
     frame, _ = views.collect(_opened(source), views.find(name), on_missing=_warn, **options)
     return frame
+
+
+def plot(source: Source, name: str = "steps", **options: Any) -> Any:
+    """The chart of a table as a Plotly figure: steps, operators, kernels, communication, memory (by="time"), diff.
+
+    `options` are the analysis' own. Raises UnknownName (table, option; or no chart goes with it), MissingTable.
+
+    >>> figure = plot("examples/demo-cpu-decode", "operators")
+    >>> figure.data[0].type
+    'bar'
+    """
+    import plotly.graph_objects as go
+
+    from stepscope import charts
+
+    found = charts.chart_of(name, show(source, name, **options))
+    if found is None:
+        raise UnknownName("chart", name, charts.NAMES)
+    return go.Figure(found)
 
 
 def bench(
@@ -190,6 +210,20 @@ def _plain(report: Report) -> str:
 
     render = renderers.find("terminal").report
     return render(report, renderers.Screen()) if render else report.headline
+
+
+def _html(report: Report) -> str:
+    from stepscope.renderers.report_html import fragment
+
+    return fragment(report)
+
+
+def _figure(report: Report) -> Any:
+    import plotly.graph_objects as go
+
+    from stepscope import charts
+
+    return go.Figure(charts.bars([(bar.label, [(p.name, p.ratio) for p in bar.parts]) for bar in report.bars]))
 
 
 def _plain_bench(found: Bench) -> str:

@@ -7,6 +7,7 @@ Run is all of these from one job.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -107,6 +108,20 @@ class Trace:
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {frame.height:,}" for name, frame in self.tables.items())
         return f"Trace({self.meta.path!r}, {self.meta.format}, {rows})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what the file is, and how many rows each table has."""
+        about = ", ".join(str(fact) for fact in (self.meta.framework, self.meta.framework_version) if fact)
+        rank = "" if self.rank is None else f", rank {self.rank}"
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{frame.height:,}</td><td>{escape(TABLES[name].doc)}</td></tr>"
+            for name, frame in self.tables.items()
+        )
+        return (
+            f"<div><b>{escape(self.meta.path)}</b><br>{escape(about or self.meta.format)}{rank}"
+            f"<table><thead><tr><th>table</th><th>rows</th><th>a row is</th></tr></thead>"
+            f"<tbody>{rows}</tbody></table></div>"
+        )
 
     @property
     def rank(self) -> int | None:

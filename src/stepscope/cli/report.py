@@ -17,7 +17,7 @@ def command(
     output: Output = None,
     format_name: Annotated[
         str | None,
-        typer.Option("--format", metavar="terminal|markdown|json", help="How to write it.", show_default=False),
+        typer.Option("--format", metavar="terminal|markdown|json|html", help="How to write it.", show_default=False),
     ] = None,
     force: Force = False,
     counters: Counters = None,
@@ -27,8 +27,8 @@ def command(
 ) -> None:
     """Say where the time went and what to do about it.
 
-    Several files or a folder are the ranks of one job. With -o, the suffix of FILE (.txt .md .json) says how to write
-    it.
+    Several files or a folder are the ranks of one job. With -o, the suffix of FILE (.txt .md .json .html) says how to
+    write it. HTML is one file with live charts and a timeline of the slowest step, which opens without a server.
     """
     from stepscope import api
     from stepscope.renderers import Screen
@@ -38,6 +38,11 @@ def command(
         raise typer.BadParameter(f"a report is not written as {renderer.name}", param_hint="--format")
     with opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run:
         check_target(output, run.paths, force=force)
+        if renderer.name == "html":
+            from stepscope.web.one_file import report_page
+
+            emit(report_page(run), output, force=force, drawn=False)
+            return
         found = api.report(run)
     text = renderer.report(found, Screen() if output else screen())
     emit(text, output, force=force, drawn=renderer.name == "terminal")

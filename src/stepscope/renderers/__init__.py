@@ -26,6 +26,7 @@ _MODULES = {
     "html": "stepscope.renderers.html",
     "csv": "stepscope.renderers.csv",
     "parquet": "stepscope.renderers.parquet",
+    "html": "stepscope.renderers.html",
 }
 _ALIASES = {"table": "terminal", "text": "terminal", "md": "markdown"}
 _SUFFIXES = {
@@ -37,6 +38,8 @@ _SUFFIXES = {
     ".json": "json",
     ".csv": "csv",
     ".parquet": "parquet",
+    ".html": "html",
+    ".htm": "html",
 }
 
 

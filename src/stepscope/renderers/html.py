@@ -14,6 +14,7 @@ import polars.selectors as cs
 from stepscope import figures
 from stepscope.renderers._record import Renderer, Screen
 from stepscope.renderers.cells import cells, labels, printable
+from stepscope.renderers.report_html import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,4 +110,4 @@ def _cell(text: str, kind: str) -> str:
     return f'<td class="{kind}">{f"<div>{inner}</div>" if kind == "text" else inner}</td>'
 
 
-RENDERER = Renderer("html", "a page with figure and table", (".html", ".htm"), table=table)
+RENDERER = Renderer("html", "a page with figure and table", (".html", ".htm"), report=report, table=table)

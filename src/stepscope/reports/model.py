@@ -1,8 +1,8 @@
 """What a report is: a frozen value of words and raw numbers, which every renderer sees and none computes.
 
 Numbers stay raw (ns, ratios 0..1, rows of frames); renderers round and give units. Text is as recorded: renderers
-escape it. A Report knows no renderer either: `stepscope.report` hands it one in `to_text`, so that it prints as the
-terminal shows it, while this module imports none.
+escape it. A Report knows no renderer either: `stepscope.report` hands it some in `to_text`, `to_html` and `to_figure`,
+so that it prints as the terminal shows it and a notebook draws it, while this module imports none.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Report:
     issues: pl.DataFrame | None = None
     meta: Mapping[str, object] = field(default_factory=dict)
     to_text: Callable[[Report], str] | None = field(default=None, repr=False)
+    to_html: Callable[[Report], str] | None = field(default=None, repr=False)
+    to_figure: Callable[[Report], Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "meta", MappingProxyType(dict(self.meta)))
@@ -97,6 +99,13 @@ class Report:
 
     def __repr__(self) -> str:
         return f"Report({self.headline!r}, {len(self.findings)} findings, {len(self.tables)} tables)"
+
+    def plot(self) -> Any:
+        """The bars as a Plotly figure; None of a report that was not made by `stepscope.report`."""
+        return None if self.to_figure is None else self.to_figure(self)
+
+    def _repr_html_(self) -> str | None:
+        return None if self.to_html is None else self.to_html(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001, ARG002  IPython's own signature
         printer.text(str(self))

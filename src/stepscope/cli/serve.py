@@ -1,0 +1,84 @@
+"""`stepscope serve`: the page, on loopback."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import typer
+
+from stepscope.cli._output import complain
+from stepscope.cli._run import Counters, MaxBytes, Paths, size_of
+from stepscope.errors import StepscopeError
+
+SETTINGS: dict[str, Any] = {"short_help": "The page: answers first, then a timeline for traces of any size."}
+
+
+def command(
+    paths: Paths,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Beyond loopback a token is demanded, which is printed once.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, metavar="N", help="0 takes a free one.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
+    counters: Counters = None,
+    max_bytes: MaxBytes = None,
+    keep: Annotated[str, typer.Option(metavar="SIZE", help="Memory for traces that have been read.")] = "8GiB",
+) -> None:
+    """Show traces as a page in the browser, until interrupted.
+
+    Several files or a folder are the ranks of one job; a folder is watched for new files. Nobody but this machine can
+    reach the page unless --host says so.
+    """
+    import uvicorn
+
+    from stepscope.cli._allocator import keep_freed_memory
+    from stepscope.web.server import application, is_loopback
+
+    keep_freed_memory()
+    token = None if is_loopback(host) else secrets.token_urlsafe(24)
+    limit = None if max_bytes is None else size_of(max_bytes)
+    app = application(paths, host=host, token=token, counters=counters, max_bytes=limit, keep_bytes=size_of(keep))
+    listener = _listening(host, port)
+    address = _address(host, listener.getsockname()[1], token)
+    complain(f"stepscope serves {address}")
+    complain("Ctrl-C ends it." if token is None else "Whoever has this address can read the traces. Ctrl-C ends it.")
+    if not no_browser:
+        import webbrowser
+
+        webbrowser.open(address)
+    config = uvicorn.Config(
+        app, log_level="error", access_log=False, lifespan="off", server_header=False, ws="none",
+        http="h11",
+        limit_concurrency=256, timeout_keep_alive=30, h11_max_incomplete_event_size=32_768, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:  # uvicorn has ended in order, and hands on what ended it
+        complain("stopped")
+    finally:
+        app.state.session.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    with ExitStack() as undo:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listener = undo.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)  # who comes before the server has started waits
+        except OSError as error:
+            reason = error.strerror or str(error)
+            hint = "choose another --port or --host"
+            raise StepscopeError(f"cannot listen on {host}:{port}: {reason}", hint) from None
+        undo.pop_all()
+        return listener
+
+
+def _address(host: str, port: int, token: str | None) -> str:
+    shown = socket.getfqdn() if host in ("0.0.0.0", "::", "") else host  # noqa: S104  compared, not bound here
+    shown = f"[{shown}]" if ":" in shown else shown
+    return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")

@@ -1,0 +1,192 @@
+"""The pages: what is asked of the session, and which template shows it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from stepscope import api, charts, compare, renderers, views
+from stepscope.errors import StepscopeError, UnknownName
+from stepscope.reports.model import Block
+from stepscope.web._highlights import cards
+from stepscope.web._pages import PAGES
+from stepscope.web._questions import Found, Question, answered, arranged, choices, question_of
+from stepscope.web._rows import sheet
+from stepscope.web._sections import asked_by, filled, lacking
+from stepscope.web._session import Busy
+from stepscope.web._site import Site, ask, html, inputs_of, links_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from starlette.requests import Request
+
+    from stepscope.web._links import Links
+    from stepscope.web._pages import Section
+    from stepscope.web._session import Session
+
+_ROWS_PER_PAGE = 100
+_MOST_TEXT_ROWS = 1_000_000
+_FORMATS = {"csv": "text/csv; charset=utf-8", "json": "application/json", "parquet": "application/vnd.apache.parquet"}
+
+
+async def overview(site: Site, request: Request) -> Response:
+    """What happened, where the time of a step went, what costs most, what the data lacks."""
+    session, inputs = site.session, inputs_of(site, request)
+    stamps = session.stamps(inputs)
+    before = links_to(site, request, inputs)
+    questions: list[tuple[Hashable, Callable[[], Any]]] = [
+        (("report", inputs, stamps), lambda: api.report(session.run(inputs))),
+        (("cards", inputs, stamps, before.root), lambda: cards(session, inputs, _with_ranks(session, before))),
+        (("steps chart", inputs, stamps, before.root), lambda: _steps_chart(session, _with_ranks(session, before))),
+    ]
+    for key, work in questions:  # all at once: there are two cores or more
+        session.ask(key, work)
+    report, found, chart = [await ask(site, request, key, work) for key, work in questions]
+    links = _with_ranks(session, before)
+    blocks = [(block, sheet(block.frame, block.table, link=links.events)) for block in report.tables]
+    return html(site, request, "overview.html", title="Overview", report=report, cards=found, blocks=blocks,
+                 chart=chart, colours=charts.COLOURS, links=links)  # fmt: skip
+
+
+def _with_ranks(session: Session, links: Links) -> Links:
+    """The links, once it is known which input holds which rank: only reading tells."""
+    known = session.of_rank(links.inputs)
+    if not known and len(links.inputs) > 1:
+        for index in links.inputs:
+            session.rank(index)
+        known = session.of_rank(links.inputs)
+    return replace(links, of_rank=known)
+
+
+def _steps_chart(session: Session, links: Links) -> dict[str, Any] | None:
+    try:
+        found = answered(session, Question("steps", links.inputs))
+    except StepscopeError:
+        return None
+    columns = found.frame.columns
+    return charts.chart_of("steps", found.frame, lambda row: links.events(row, columns))
+
+
+async def timeline(site: Site, request: Request) -> Response:
+    return html(site, request, "timeline.html", title="Timeline")
+
+
+async def page(site: Site, request: Request) -> Response:
+    name = request.path_params["page"]
+    if name not in PAGES:
+        raise HTTPException(404)
+    page = PAGES[name]
+    inputs = inputs_of(site, request)
+    parts = [await _section(site, request, inputs, section) for section in page.sections]
+    return html(site, request, "sections.html", title=page.title, doc=page.doc, parts=parts)
+
+
+async def _section(site: Site, request: Request, inputs: tuple[int, ...], section: Section) -> dict[str, Any]:
+    try:
+        found = await _answer(site, request, asked_by(section, inputs))
+    except Busy:
+        raise
+    except StepscopeError as error:
+        return lacking(section, error)
+    return filled(section, found, links_to(site, request, inputs), section.rows)
+
+
+async def _answer(site: Site, request: Request, question: Question) -> Found:
+    """The whole table, before it is searched, grouped and sorted: it is kept, what is done with it is cheap."""
+    bare = replace(question, search="", group=(), sort=(), columns=())
+    key = (bare, site.session.stamps(question.inputs))
+    found: Found = await ask(site, request, key, lambda: answered(site.session, bare))
+    return found
+
+
+async def tables(site: Site, request: Request) -> Response:
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for name, kind in views.names():
+        if kind != "comparison":
+            kinds.setdefault(kind, []).append((name, views.find(name).doc))
+    return html(site, request, "tables.html", title="Tables", kinds=kinds)
+
+
+async def table(site: Site, request: Request) -> Response:
+    words = dict(request.query_params)
+    name = request.path_params["name"]
+    question = question_of(name, inputs_of(site, request), words)
+    found = await _answer(site, request, question)
+    shown = await asyncio.to_thread(arranged, found, question)
+    page = int(words["page"]) if words.get("page", "").isdecimal() and len(words["page"]) < 9 else 1
+    links = links_to(site, request, question.inputs)
+    offset = (page - 1) * _ROWS_PER_PAGE
+    made = sheet(shown.frame, shown.table, link=links.events, offset=offset, limit=_ROWS_PER_PAGE, sort=question.sort,
+                 keep_empty="all" in words)  # fmt: skip
+    kept = {k: v for k, v in words.items() if k not in ("page", "sort")}
+
+    def again(**changed: object) -> str:
+        parameters = {**kept, "sort": words.get("sort", ""), **changed}
+        return links.table(name, **{k.replace(".", "__"): v for k, v in parameters.items()})
+
+    def sorted_by(column: str, order: str) -> str:
+        return again(sort={"": column, "·": f"+{column}", "+": f"-{column}"}.get(order, f"+{column}"))
+
+    downloads = [(kind, links.to(f"/download/{name}.{kind}", **{k.replace(".", "__"): v for k, v in
+                  {**kept, "sort": words.get("sort", "")}.items()})) for kind in _FORMATS]  # fmt: skip
+    return html(site, request, "table.html", title=name, doc=views.find(name).doc, sheet=made, question=question,
+                 choices=choices(name, dict(question.options)), words=words, page=page, per_page=_ROWS_PER_PAGE,
+                 all_columns=found.frame.columns, again=again, sorted_by=sorted_by, downloads=downloads,
+                 notes=found.notes, links=links)  # fmt: skip
+
+
+async def download(site: Site, request: Request) -> Response:
+    suffix = request.path_params["suffix"]
+    if suffix not in _FORMATS:
+        raise UnknownName("format", suffix, _FORMATS)
+    name = request.path_params["name"]
+    question = question_of(name, inputs_of(site, request), dict(request.query_params))
+    found = await _answer(site, request, question)
+    shown = await asyncio.to_thread(arranged, found, question)
+    if suffix != "parquet" and shown.frame.height > _MOST_TEXT_ROWS:
+        hint = "filter them, or take Parquet"
+        raise StepscopeError(f"{shown.frame.height:,} rows are too many for {suffix}", hint)
+    render = renderers.find(suffix).table
+    if render is None:
+        raise UnknownName("format", suffix, _FORMATS)
+    content = await asyncio.to_thread(render, Block(name, shown.table, shown.frame), renderers.Screen())
+    file = f"{''.join(c if c.isalnum() or c in '-_' else '-' for c in name)}.{suffix}"
+    headers = {"content-disposition": f'attachment; filename="{file}"', "cache-control": "no-store"}
+    return Response(content, media_type=_FORMATS[suffix], headers=headers)
+
+
+async def compare_page(site: Site, request: Request) -> Response:
+    known = site.session.inputs()
+    pair = [request.query_params.get(side, "") for side in "ab"]
+    sections: list[dict[str, Any]] = []
+    if all(pair):
+        inputs = (*inputs_of(site, request, "a")[:1], *inputs_of(site, request, "b")[:1])
+        for name in compare.names():
+            for values in _ways(name):
+                words = {f"o.{k}": v for k, v in values.items()}
+                sections.append(await _comparison(site, request, question_of(name, inputs, words)))
+    return html(site, request, "compare.html", title="Compare", pair=pair, parts=sections,
+                 inputs=known)  # fmt: skip
+
+
+def _ways(name: str) -> list[dict[str, str]]:
+    """The ways that a comparison can be made, one set of options each: all values of its option `by`, if it has one."""
+    by = next((choice for choice in choices(name, {}) if choice.name == "by"), None)
+    return [{"by": value} for value in by.values] if by is not None and by.values else [{}]
+
+
+async def _comparison(site: Site, request: Request, question: Question) -> dict[str, Any]:
+    title = " ".join([question.name, *(f"by {v}" for _, v in question.options)])
+    part: dict[str, Any] = {"title": title, "sheet": None, "chart": None, "error": None, "notes": (),
+                            "doc": views.find(question.name).doc}  # fmt: skip
+    try:
+        found = await _answer(site, request, question)
+    except StepscopeError as error:
+        return {**part, "error": error}
+    return {**part, "sheet": sheet(found.frame, found.table, limit=60), "notes": found.notes, "frame": found.frame,
+            "chart": charts.changes(found.frame)}  # fmt: skip

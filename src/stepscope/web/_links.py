@@ -1,0 +1,102 @@
+"""Addresses of the page: where a command of the report leads to, and the events behind a row."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Links"]
+
+#: Columns that hold the start and the length of what a row is about, the first pair that is there.
+_STRETCHES = (("ts_ns", "dur_ns"), ("ts_ns", "window_ns"), ("ts_ns", "total_ns"))
+_NAMES = ("name", "op", "module")
+_LONGEST_NAME = 1_000
+_AROUND_NS = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Makes addresses. `root` is what the app is mounted under; `inputs` are those that the page is about.
+
+    `of_rank` and `of_label` tell which input the rows of several traces come from.
+    """
+
+    root: str = ""
+    inputs: tuple[int, ...] = ()
+    n_inputs: int = 1
+    of_rank: Mapping[int, int] | None = None
+    of_label: Mapping[str, int] | None = None
+
+    def to(self, path: str, **words: object) -> str:
+        """An address with these parameters and the inputs chosen, where not all are."""
+        pairs = [(name.replace("__", "."), str(value)) for name, value in words.items() if value not in (None, "")]
+        if "t" not in words and self.inputs and len(self.inputs) < self.n_inputs:
+            pairs.append(("t", ",".join(map(str, self.inputs))))
+        return self.root + path + ("?" + urlencode(pairs) if pairs else "")
+
+    def table(self, name: str, **words: object) -> str:
+        """The address of a table."""
+        return self.to("/tables/" + quote(name, safe=""), **words)
+
+    def command(self, text: str) -> str | None:
+        """Where the words after `stepscope` lead to: 'show idle --by gap' to that table; None for other verbs."""
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            return None
+        if len(words) < 2 or words[0] != "show":
+            return None
+        parameters: dict[str, object] = {}
+        rest = words[2:]
+        while rest:
+            flag, has_value, value = rest.pop(0).partition("=")
+            if not flag.startswith("--"):
+                continue
+            if not has_value:
+                value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+            name = flag.removeprefix("--").replace("-", "_")
+            own = {"where": "where", "sort": "sort", "group_by": "group", "columns": "columns"}
+            if name != "limit":
+                parameters[own.get(name, "o__" + name)] = value
+        return self.table(words[1], **parameters)
+
+    def input_of(self, row: Mapping[str, Any]) -> int | None:
+        """The input that a row comes from; None if that is not known."""
+        if len(self.inputs) == 1:
+            return self.inputs[0]
+        if self.of_rank and row.get("rank") in self.of_rank:
+            return self.of_rank[row["rank"]]
+        if self.of_label and row.get("trace") in self.of_label:
+            return self.of_label[row["trace"]]
+        return None
+
+    def events(self, row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
+        """The timeline with the events behind a row: its span, its stretch of time, its step, or all of its name."""
+        index = self.input_of(row)
+        words: dict[str, object] = {"t": index} if index is not None else {}
+        if index is not None and row.get("span_id") is not None:
+            return self.to("/timeline", **words, span=row["span_id"])
+        for start, length in _STRETCHES:
+            if index is not None and row.get(start) is not None and row.get(length):
+                low, high = int(row[start]), int(row[start]) + max(int(row[length]), 1)
+                margin = max((high - low) // 20, 1)
+                return self.to("/timeline", **words, **{"from": low - margin, "to": high + margin},
+                               range=f"{low}-{high}")  # fmt: skip
+        if index is not None and row.get("peak_ts_ns") is not None:
+            return self._around(int(row["peak_ts_ns"]), words)
+        name = next((row[c] for c in _NAMES if c in columns and isinstance(row.get(c), str) and row[c]), None)
+        if name is not None:
+            # Addresses have an end: of very long names the beginning is sought.
+            part = name[:_LONGEST_NAME]
+            return self.to("/timeline", **words, q=part, exact="1" if part == name else "")
+        if index is not None and row.get("ts_ns") is not None:
+            return self._around(int(row["ts_ns"]), words)
+        return None
+
+    def _around(self, at: int, words: Mapping[str, object]) -> str:
+        return self.to("/timeline", **words, **{"from": at - _AROUND_NS, "to": at + _AROUND_NS})

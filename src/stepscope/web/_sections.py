@@ -1,0 +1,47 @@
+"""A section of a page, filled: the same on the server and in a report of one file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope import charts
+from stepscope.web._questions import Found, Question, arranged, question_of
+from stepscope.web._rows import sheet
+
+if TYPE_CHECKING:
+    from stepscope.errors import StepscopeError
+    from stepscope.web._links import Links
+    from stepscope.web._pages import Section
+
+__all__ = ["asked_by", "filled", "lacking"]
+
+
+def asked_by(section: Section, inputs: tuple[int, ...]) -> Question:
+    """The question that a section answers."""
+    return question_of(section.table, inputs, _words(section))
+
+
+def filled(section: Section, found: Found, links: Links | None, rows: int) -> dict[str, Any]:
+    """What the template draws: chart, sheet of `rows` rows, notes; without `links` no mark leads anywhere."""
+    shown = arranged(found, asked_by(section, ()))
+    columns = found.frame.columns
+    link = None if links is None else links.events
+    chart = None
+    if section.chart:
+        chart = charts.chart_of(section.table, found.frame, None if link is None else lambda row: link(row, columns))
+    made = None
+    if not (section.chart_only and chart):
+        kept = [c for c in section.columns if c in columns] or columns
+        made = sheet(shown.frame, shown.table, link=link, limit=rows, columns=kept)
+    words = {k.replace(".", "__"): v for k, v in _words(section).items()}
+    more = None if links is None else links.table(section.table, **words)
+    return {"section": section, "sheet": made, "chart": chart, "error": None, "notes": found.notes, "more": more}
+
+
+def lacking(section: Section, error: StepscopeError) -> dict[str, Any]:
+    """The same for a section whose data was not recorded."""
+    return {"section": section, "sheet": None, "chart": None, "error": error, "notes": (), "more": None}
+
+
+def _words(section: Section) -> dict[str, str]:
+    return {k if k == "sort" else f"o.{k}": v for k, v in section.options.items()}

@@ -1,0 +1,234 @@
+"""What the server holds: the inputs it was given, the traces read of them, and answers already worked out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope import views
+from stepscope.errors import StepscopeError
+from stepscope.readers import expand, open_trace
+from stepscope.trace import Run, Trace
+from stepscope.web._scene import Scene, scene_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+_RESCAN_S = 2.0
+_MOST_PENDING = 64
+_MOST_ANSWERS = 64
+
+
+class Busy(StepscopeError):
+    """More questions are waiting than the server takes at once."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is busy with other questions", "try again in a moment")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A file that may be read: its number in URLs, its path, a short name unique among the inputs."""
+
+    index: int
+    path: str
+    label: str
+
+
+class Session:
+    """Inputs by number, read on demand and kept while memory allows; answers kept by key.
+
+    Numbers never change: a file that appears later in a watched folder gets the next one. A file that changed since it
+    was read is read again, and what was worked out of it is forgotten. All methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        counters: str | None = None,
+        max_bytes: int | None = None,
+        keep_bytes: int = 8 << 30,
+        run: Run | None = None,
+    ) -> None:
+        """Look the words up; with `run` its files are the inputs, which it opens itself. Raises StepscopeError."""
+        self._words, self._counters, self._max_bytes, self._keep_bytes = tuple(words), counters, max_bytes, keep_bytes
+        self._run = run
+        self._lock = threading.RLock()
+        self._paths = list(run.paths) if run is not None else list(expand(words))
+        self._seen_at = time.monotonic()
+        self._traces: OrderedDict[str, tuple[object, Trace, int]] = OrderedDict()
+        self._scenes: dict[str, tuple[object, Scene]] = {}
+        self._ranks: dict[str, int | None] = {}
+        self._reading: dict[str, threading.Lock] = {}
+        self._read_bytes: dict[str, int] = {}
+        self._answers: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+        self._workers = ThreadPoolExecutor(2, thread_name_prefix="stepscope")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the user named."""
+        return self._words
+
+    def inputs(self) -> list[Input]:
+        """All inputs, those that have appeared since included: folders are looked at every two seconds at most."""
+        with self._lock:
+            if self._run is None and time.monotonic() - self._seen_at > _RESCAN_S:
+                self._rescan()
+            paths = list(self._paths)
+        labels = views.file_labels(paths)
+        return [Input(i, path, label) for i, (path, label) in enumerate(zip(paths, labels, strict=True))]
+
+    def _rescan(self) -> None:
+        self._seen_at = time.monotonic()
+        try:
+            found = expand(self._words)
+        except StepscopeError:  # a file was moved away: what has been read can still be looked at
+            return
+        known = set(self._paths)
+        self._paths += [path for path in found if path not in known]
+
+    def path(self, index: int) -> str:
+        """Path of an input. Raises StepscopeError if there is no such number."""
+        with self._lock:
+            if not 0 <= index < len(self._paths):
+                message = f"there is no input {index}"
+                raise StepscopeError(message, f"inputs are numbered 0 to {len(self._paths) - 1}")
+            return self._paths[index]
+
+    def run(self, indices: Sequence[int]) -> Run:
+        """These inputs as one job, read through what is kept here."""
+        return Run(tuple(self.path(i) for i in indices), self._open)
+
+    def trace(self, index: int) -> Trace:
+        """The trace, read now if it is not kept. Raises StepscopeError."""
+        return self._open(self.path(index))
+
+    def _open(self, path: str) -> Trace:
+        with self._lock:
+            one_at_a_time = self._reading.setdefault(path, threading.Lock())
+        with one_at_a_time:
+            stamp = stamp_of(path)
+            with self._lock:
+                kept = self._traces.get(path)
+                if kept is not None and kept[0] == stamp:
+                    self._traces.move_to_end(path)
+                    return kept[1]
+                self._read_bytes[path] = 0
+            try:
+                trace = self._read(path)
+            finally:
+                with self._lock:
+                    del self._read_bytes[path]
+            self._keep(path, stamp, trace)
+            return trace
+
+    def _read(self, path: str) -> Trace:
+        if self._run is not None:
+            return self._run.open_trace(path)
+        return open_trace(path, counters=self._counters, max_bytes=self._max_bytes, progress=self._tell(path))
+
+    def _tell(self, path: str) -> Callable[[int], None]:
+        def tell(n_bytes: int) -> None:
+            with self._lock:
+                self._read_bytes[path] = n_bytes
+
+        return tell
+
+    def _keep(self, path: str, stamp: object, trace: Trace) -> None:
+        size = sum(int(frame.estimated_size()) for frame in trace.tables.values())
+        with self._lock:
+            self._traces[path] = (stamp, trace, size)
+            self._traces.move_to_end(path)
+            self._ranks[path] = trace.rank
+            while len(self._traces) > 1 and sum(entry[2] for entry in self._traces.values()) > self._keep_bytes:
+                gone, _ = self._traces.popitem(last=False)
+                self._scenes.pop(gone, None)
+
+    def scene(self, index: int) -> Scene:
+        """The trace laid out for the timeline, kept as long as the trace is. Raises StepscopeError."""
+        path = self.path(index)
+        trace = self._open(path)
+        stamp = stamp_of(path)
+        with self._lock:
+            kept = self._scenes.get(path)
+            if kept is not None and kept[0] == stamp and kept[1].trace is trace:
+                return kept[1]
+        made = scene_of(trace)
+        with self._lock:
+            if path in self._traces:
+                self._scenes[path] = (stamp, made)
+        return made
+
+    def rank(self, index: int) -> int | None:
+        """Rank that an input holds: known without reading it again. None also where it cannot be read."""
+        path = self.path(index)
+        with self._lock:
+            if path in self._ranks:
+                return self._ranks[path]
+        try:
+            return self._open(path).rank
+        except StepscopeError:
+            with self._lock:
+                self._ranks[path] = None
+            return None
+
+    def of_rank(self, indices: Sequence[int]) -> dict[int, int]:
+        """Which of these inputs holds each rank, as far as they have been read; empty where ranks are not unique."""
+        with self._lock:
+            pairs = [(self._ranks.get(self._paths[i]), i) for i in indices]
+        found = {rank: i for rank, i in pairs if rank is not None}
+        return found if len(found) == len(pairs) else {}
+
+    def stamps(self, indices: Sequence[int]) -> tuple[object, ...]:
+        """What changes when one of these inputs does: part of the key of every answer about them."""
+        return tuple(stamp_of(self.path(i)) for i in indices)
+
+    def progress(self) -> list[tuple[str, float]]:
+        """Files that are being read, each with how much of it (0..1)."""
+        with self._lock:
+            reading = dict(self._read_bytes)
+        sizes = {path: max(_size(path), 1) for path in reading}
+        return [(Path(path).name, min(done / sizes[path], 1.0)) for path, done in reading.items()]
+
+    def ask(self, key: Hashable, work: Callable[[], Any]) -> Future[Any]:
+        """The answer to a question, being worked out or known; two at a time are worked on. Raises Busy."""
+        with self._lock:
+            found = self._answers.get(key)
+            if found is not None:
+                self._answers.move_to_end(key)
+                return found
+            if sum(not answer.done() for answer in self._answers.values()) >= _MOST_PENDING:
+                raise Busy
+            found = self._workers.submit(work)
+            self._answers[key] = found
+            if len(self._answers) > _MOST_ANSWERS:
+                done = next((k for k, answer in self._answers.items() if answer.done()), None)
+                if done is not None:
+                    del self._answers[done]
+            return found
+
+    def close(self) -> None:
+        """Take no more questions."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+
+def stamp_of(path: str) -> object:
+    """What changes when the file does; None where there is no such file of its own (a member of a zip)."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0

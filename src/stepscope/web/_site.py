@@ -1,0 +1,171 @@
+"""What all pages share: the session, the templates, and how long a request waits for an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from stepscope import units, views
+from stepscope.errors import StepscopeError, UnknownName
+from stepscope.web._links import Links
+from stepscope.web._pages import NAVIGATION
+from stepscope.web._session import Busy
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable, Sequence
+    from concurrent.futures import Future
+
+    from starlette.requests import Request
+
+    from stepscope.web._session import Session
+
+    Handler = Callable[["Site", Request], Awaitable[Response]]
+
+__all__ = [
+    "Site", "ask", "endpoint", "environment", "html", "inputs_of", "links_to", "not_found", "plotly_path",
+    "static_path",
+]  # fmt: skip
+
+_HERE = Path(__file__).parent
+#: How long a request waits for an answer: a page before it says that it is being worked out, a call before it gives up.
+_PAGE_PATIENCE_S, _CALL_PATIENCE_S = 0.4, 25.0
+_WAIT_HEADER = "x-stepscope-wait"
+_MOST_INPUTS = 4_096
+
+
+class Waiting(Exception):
+    """The answer is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What all handlers share."""
+
+    session: Session
+    templates: jinja2.Environment
+
+
+def static_path() -> Path:
+    """The folder of scripts and styles."""
+    return _HERE / "static"
+
+
+def plotly_path() -> Path:
+    """Plotly's script, which its Python package ships. Raises StepscopeError if the package is not complete."""
+    spec = importlib.util.find_spec("plotly")
+    where = None if spec is None or spec.origin is None else Path(spec.origin).parent / "package_data" / "plotly.min.js"
+    if where is None or not where.is_file():
+        raise StepscopeError("plotly's script is not installed", "pip install --force-reinstall plotly")
+    return where
+
+
+def environment() -> jinja2.Environment:
+    """Templates; everything put into them is escaped."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    found.filters |= {"duration": units.duration, "percent": units.percent, "count": units.count, "size": units.size}
+    found.filters["json_text"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return found
+
+
+def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """A handler for a route: with our own errors as pages, or as JSON where a script asked."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(site, request)
+        except Waiting:
+            return _still_waiting(site, request)
+        except StepscopeError as error:
+            status = 503 if isinstance(error, Busy) else 404 if isinstance(error, UnknownName) else 400
+            if "/api/" in request.url.path:
+                return JSONResponse({"error": error.message, "hint": error.hint}, status)
+            return html(site, request, "error.html", status, title="That did not work", error=error)
+
+    return answer
+
+
+async def not_found(site: Site, request: Request, error: Exception) -> Response:
+    """The page for an address that leads nowhere."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    found = StepscopeError("There is no such page.", "the menu above leads to all of them")
+    return html(site, request, "error.html", status, title="Not found", error=found)
+
+
+def _still_waiting(site: Site, request: Request) -> Response:
+    if "/api/" in request.url.path:
+        body = {"error": "this takes long", "hint": "it goes on: ask again", "waiting": True}
+        return JSONResponse(body, 503, {"retry-after": "1"})
+    return html(site, request, "waiting.html", 202, title="Working")
+
+
+async def ask(site: Site, request: Request, key: Hashable, work: Callable[[], Any]) -> Any:
+    """The answer, if it is there before the request's patience ends. Raises Waiting, StepscopeError."""
+    patience = _PAGE_PATIENCE_S
+    if "/api/" in request.url.path or "/download/" in request.url.path or request.headers.get(_WAIT_HEADER):
+        patience = _CALL_PATIENCE_S
+    answer = site.session.ask(key, work)
+    if not answer.done():
+        loop, there = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake(_: Future[Any]) -> None:
+            with suppress(RuntimeError):  # who waited has left, and the loop with it
+                loop.call_soon_threadsafe(there.set)
+
+        answer.add_done_callback(wake)
+        try:
+            await asyncio.wait_for(there.wait(), patience)
+        except TimeoutError:
+            raise Waiting from None
+    error = answer.exception()
+    if error is not None:
+        raise error.with_traceback(None)  # it is raised for everyone who asks: its frames would pile up
+    return answer.result()
+
+
+def inputs_of(site: Site, request: Request, name: str = "t") -> tuple[int, ...]:
+    """Inputs chosen in the address; all if none are. Raises StepscopeError (no such input)."""
+    text = request.query_params.get(name, "")
+    known = site.session.inputs()
+    if not text:
+        return tuple(one.index for one in known)
+    words = text.split(",")[:_MOST_INPUTS]
+    if not all(word.isascii() and word.isdigit() and len(word) < 8 for word in words):
+        raise StepscopeError(f"{name}={text[:40]!r} does not name inputs", "inputs are numbers, as in t=0,2")
+    chosen = tuple(dict.fromkeys(int(word) for word in words))
+    for index in chosen:
+        site.session.path(index)
+    return chosen
+
+
+def links_to(site: Site, request: Request, inputs: Sequence[int]) -> Links:
+    known = site.session.inputs()
+    labels = views.file_labels([site.session.path(i) for i in inputs])
+    of_label = dict(zip(labels, inputs, strict=True))
+    root = request.scope.get("root_path", "").rstrip("/")
+    return Links(root, tuple(inputs), len(known), site.session.of_rank(inputs), of_label)
+
+
+def html(site: Site, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+    known = site.session.inputs()
+    try:
+        inputs = inputs_of(site, request)
+    except StepscopeError:
+        inputs = tuple(one.index for one in known)
+    links = context.pop("links", None) or links_to(site, request, inputs)
+    here = request.url.path.removeprefix(links.root) or "/"
+    text = site.templates.get_template(template).render(
+        links=links, navigation=NAVIGATION, here=here, all_inputs=known, chosen=inputs, one_file=False, **context
+    )
+    return HTMLResponse(text, status, {"cache-control": "no-store"})

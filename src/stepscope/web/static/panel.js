@@ -1,0 +1,46 @@
+// The panel beside the timeline. Everything is put in as text: names come from traces and are never markup.
+
+export function element(tag, words = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(words)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value !== undefined && value !== null) made.setAttribute(name, value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export function showDetails(panel, details, open, more) {
+  const links = details.links.map((link) =>
+    element("li", {}, element("button", { type: "button", onclick: () => open(link) }, `${link.how}: ${link.name} (${link.duration})`)));
+  panel.replaceChildren(
+    element("h2", {}, details.name || "(no name)"),
+    element("p", {}, element("button", { type: "button", onclick: more.zoom }, "Zoom to it"), " ", element("button", { type: "button", onclick: more.alike }, "All of this name")),
+    element("dl", {}, ...pairs([["start", details.start], ["duration", details.duration], ...details.facts])),
+    ...(links.length ? [element("h3", {}, "Tied to"), element("ul", {}, ...links)] : []),
+    ...(details.stack.length ? [element("h3", {}, "Call stack, outermost first"), element("ol", {}, ...details.stack.map((frame) => element("li", {}, frame)))] : []),
+  );
+}
+
+function pairs(facts) {
+  return facts.flatMap(([name, value]) => [element("dt", {}, name.replaceAll("_", " ")), element("dd", {}, value)]);
+}
+
+export function showStatistics(panel, parts, alike) {
+  panel.replaceChildren(element("h2", {}, `Range of ${parts[0]?.sums.length ?? ""}`));
+  for (const { title, sums } of parts) {
+    if (parts.length > 1) panel.append(element("h3", {}, title));
+    const facts = [["spans", sums.n_spans.toLocaleString("en")]];
+    if (sums.device_busy) facts.push(["device busy", sums.device_busy]);
+    panel.append(element("dl", {}, ...pairs(facts)), table(["category", "calls", "time"], sums.categories, null), element("h3", {}, "Names with most time"),
+      table(["name", "calls", "time"], sums.names, alike));
+    if (sums.names_left_out) panel.append(element("p", { class: "quiet" }, `${sums.names_left_out} more names`));
+  }
+}
+
+function table(heads, rows, open) {
+  return element("table", {}, element("thead", {}, element("tr", {}, ...heads.map((head, i) => element("th", { scope: "col", class: i ? "number" : "text" }, head)))),
+    element("tbody", {}, ...rows.map((row) => element("tr", {},
+      element("td", { class: "text", title: row.name }, open ? element("button", { type: "button", onclick: () => open(row.name) }, row.name) : row.name),
+      element("td", { class: "number" }, row.count.toLocaleString("en")), element("td", { class: "number" }, row.total)))));
+}

@@ -1,0 +1,44 @@
+"""axe-core finds no serious violation on any page; what has colours of its own is looked at in both themes."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from stepscope.web._pages import NAVIGATION
+
+
+@pytest.fixture(scope="module")
+def axe():
+    """The text of axe-core, which its Python package ships."""
+    spec = importlib.util.find_spec("axe_playwright_python")
+    if spec is None:
+        pytest.skip("axe-playwright-python is not installed")
+    return next(Path(spec.origin).parent.rglob("axe.min.js")).read_text(encoding="utf-8")
+
+
+PAGES = [*(path for path, _ in NAVIGATION), "/compare?a=0&b=1", "/tables/steps", "/nothing"]
+
+
+@pytest.mark.parametrize(
+    ("address", "scheme"),
+    [*((page, "light") for page in PAGES), ("/", "dark"), ("/timeline", "dark"), ("/tables/steps", "dark")],
+)
+def test_no_serious_violation(browser, demo, axe, address, scheme):
+    # The page's own policy lets no script be put in: for this test alone it is set aside.
+    context = browser.new_context(bypass_csp=True, color_scheme=scheme, viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.goto(demo + address)
+    page.wait_for_selector("main:not(:has([data-waiting]))", state="attached")
+    page.wait_for_load_state("load")
+    page.evaluate(axe)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations'], elementRef: false})")
+    context.close()
+    serious = [
+        (one["id"], one["help"], [node["html"][:200] for node in one["nodes"][:3]])
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert serious == []

@@ -1,0 +1,185 @@
+"""The timeline under the hands: zoom, move, find, select, fold, and a trace of a million spans."""
+
+from __future__ import annotations
+
+import json
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from served import serve
+
+LABELS = 210
+
+
+def parameters(page):
+    """The address, once it has settled."""
+    page.wait_for_timeout(400)
+    return {k: v[0] for k, v in parse_qs(urlsplit(page.url).query).items()}
+
+
+def shown(page):
+    found = parameters(page)
+    return (int(found["from"]), int(found["to"])) if "from" in found else None
+
+
+@pytest.fixture
+def timeline(tab, demo):
+    page = tab.open(demo + "/timeline?t=0")
+    page.locator("#canvas").focus()
+    return page
+
+
+def test_keys_zoom_move_and_fit(timeline):
+    assert shown(timeline) is None
+    timeline.keyboard.press("w")
+    timeline.keyboard.press("w")
+    low, high = shown(timeline)
+    timeline.keyboard.press("d")
+    moved = shown(timeline)
+    assert moved[0] > low
+    assert abs((moved[1] - moved[0]) - (high - low)) <= 2
+    timeline.keyboard.press("a")
+    assert abs(shown(timeline)[0] - low) <= 2
+    timeline.keyboard.press("s")
+    assert shown(timeline)[1] - shown(timeline)[0] > high - low
+    timeline.keyboard.press("0")
+    assert shown(timeline) is None
+
+
+def test_the_wheel_zooms_at_the_pointer(timeline):
+    box = timeline.locator("#canvas").bounding_box()
+    x = box["x"] + LABELS + (box["width"] - LABELS) / 4
+    timeline.mouse.move(x, box["y"] + 200)
+    timeline.keyboard.down("Control")
+    timeline.mouse.wheel(0, -600)
+    timeline.keyboard.up("Control")
+    low, high = shown(timeline)
+    layout = timeline.evaluate("fetch('/api/trace/0/layout').then(answer => answer.json())")
+    span = layout["last_ns"] - layout["first_ns"]
+    assert high - low < span
+    under = low + (high - low) / 4
+    assert abs(under - (layout["first_ns"] + span / 4)) < span / 25
+
+
+def test_an_address_brings_the_same_view_back(timeline, tab):
+    for key in "wwd":
+        timeline.keyboard.press(key)
+    before = shown(timeline)
+    tab.open(timeline.url)
+    assert shown(timeline) == before
+
+
+def test_names_are_found_and_stepped_through(timeline):
+    timeline.keyboard.press("/")
+    timeline.keyboard.type("aten::mm")
+    timeline.keyboard.press("Enter")
+    timeline.wait_for_selector("#details h2")
+    assert timeline.locator("#details h2").inner_text().startswith("aten::mm")
+    first = timeline.locator("#hits").inner_text()
+    assert re.match(r"\d+ of \d+ · ", first)
+    timeline.locator("#next").click()
+    timeline.wait_for_timeout(400)
+    assert timeline.locator("#hits").inner_text() != first
+    assert parameters(timeline)["q"] == "aten::mm"
+    timeline.keyboard.press("Escape")
+
+
+def test_what_is_not_there_is_not_found(timeline):
+    timeline.locator("#find").fill("no such name")
+    timeline.keyboard.press("Enter")
+    timeline.wait_for_selector("#hits:has-text('nothing found')")
+
+
+def test_a_click_shows_details_and_the_address_keeps_them(timeline, tab):
+    box = timeline.locator("#canvas").bounding_box()
+    timeline.mouse.click(box["x"] + LABELS + 300, box["y"] + 40 + 22 + 8)
+    timeline.wait_for_selector("#details dl")
+    title = timeline.locator("#details h2").inner_text()
+    span = parameters(timeline)["span"]
+    tab.open(timeline.url)
+    timeline.wait_for_selector("#details dl")
+    assert timeline.locator("#details h2").inner_text() == title
+    assert parameters(timeline)["span"] == span
+
+
+def test_a_range_is_added_up(timeline):
+    box = timeline.locator("#canvas").bounding_box()
+    timeline.mouse.move(box["x"] + LABELS + 100, box["y"] + 10)
+    timeline.mouse.down()
+    timeline.mouse.move(box["x"] + LABELS + 300, box["y"] + 10, steps=5)
+    timeline.mouse.up()
+    timeline.wait_for_selector("#details table")
+    low, high = map(int, parameters(timeline)["range"].split("-"))
+    sums = timeline.evaluate(f"fetch('/api/trace/0/statistics?from={low}&to={high}').then(answer => answer.json())")
+    assert timeline.locator("#details h2").inner_text() == f"Range of {sums['length']}"
+    assert sums["names"][0]["name"] in timeline.locator("#details").inner_text()
+
+
+def test_tracks_fold_and_are_pinned(timeline):
+    box = timeline.locator("#canvas").bounding_box()
+    timeline.mouse.click(box["x"] + 60, box["y"] + 40 + 22 + 8)
+    assert parameters(timeline)["fold"].startswith("0.")
+    timeline.mouse.click(box["x"] + LABELS - 12, box["y"] + 40 + 22 + 8)
+    assert parameters(timeline)["pin"].startswith("0.")
+
+
+def test_several_ranks_are_aligned(tab, demo):
+    page = tab.open(demo + "/timeline?align=step")
+    assert page.locator("#align").input_value() == "step"
+    page.locator("#align").select_option("start")
+    assert parameters(page)["align"] == "start"
+
+
+def test_the_step_list_zooms(timeline):
+    timeline.locator("#step").select_option(index=2)
+    low, high = shown(timeline)
+    layout = timeline.evaluate("fetch('/api/trace/0/layout').then(answer => answer.json())")
+    _, start, length = layout["steps"][1]
+    assert low <= start
+    assert high >= start + length
+
+
+@pytest.fixture(scope="module")
+def million(tmp_path_factory):
+    """Address of the page of a trace of a million spans, nested and side by side."""
+    path = tmp_path_factory.mktemp("big") / "million.json"
+    with path.open("w") as file:
+        file.write('{"schemaVersion":1,"traceEvents":[\n')
+        for i in range(100_000):
+            at = i * 100
+            file.writelines(
+                json.dumps(
+                    {
+                        "ph": "X",
+                        "name": f"op{(i + k) % 50}",
+                        "cat": "cpu_op",
+                        "pid": 1,
+                        "tid": 1 + k % 4,
+                        "ts": at + k,
+                        "dur": 90 - 2 * k,
+                    }
+                )
+                + ",\n"
+                for k in range(10)
+            )
+        file.write('{"ph":"X","name":"last","cat":"cpu_op","pid":1,"tid":1,"ts":10000100,"dur":5}]}')
+    with serve(path) as address:
+        yield address
+
+
+def test_a_million_spans_are_zoomed_through_in_a_small_heap(tab, million):
+    page = tab.open(million + "/timeline")
+    page.locator("#canvas").focus()
+    for key in "wwwwwwwwwdddaaasss":
+        page.keyboard.press(key)
+        page.wait_for_timeout(60)
+    page.wait_for_timeout(500)
+    client = page.context.new_cdp_session(page)
+    client.send("HeapProfiler.collectGarbage")
+    used = client.send("Runtime.getHeapUsage")["usedSize"]
+    assert used < 250e6
+    assert page.locator("#trouble").is_hidden()
+    page.locator("#find").fill("last")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#details h2:has-text('last')")

@@ -1,0 +1,33 @@
+"""A session and a client of the page on small traces."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.testclient import TestClient
+from web_traces import training, written
+
+from stepscope.web._app import create_app
+from stepscope.web._session import Session
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of two ranks."""
+    place = tmp_path / "run"
+    place.mkdir()
+    for rank in (0, 1):
+        written(place / f"rank{rank}.json", training(rank=rank, steps=3 + rank))
+    return place
+
+
+@pytest.fixture
+def session(folder):
+    made = Session([str(folder)])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(session):
+    """Asks as a browser on this machine does, and waits for answers."""
+    return TestClient(create_app(session), base_url="http://127.0.0.1:8000", headers={"x-stepscope-wait": "1"})

@@ -1,0 +1,109 @@
+"""The report of one file: whole, shut to the outside, and free of what a trace would smuggle in."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+
+import polars as pl
+import pytest
+from test_html import Elements
+from web_traces import HOSTILE, training, written
+from windows_of import unpacked
+
+from stepscope import load_run
+from stepscope.web import one_file
+from stepscope.web.one_file import bundle, report_page
+
+
+@pytest.fixture
+def page(folder):
+    return report_page(load_run(folder))
+
+
+def embedded(text):
+    tag = next(a for tag, a in Elements(text).found if a.get("id") == "embedded")
+    body = re.search(r'id="embedded"[^>]*>([^<]*)</script>', text).group(1)
+    return json.loads(tag["data-layouts"]), [unpacked(zlib.decompress(base64.b64decode(part))) for part in body.split()]
+
+
+def test_it_holds_the_overview_the_pages_and_the_charts(page):
+    for words in ("What costs most", "Slowest step", "Operators", "Kernels", "Memory", "Who holds it at the peak"):
+        assert words in page
+    figures = [a for _, a in Elements(page).found if "data-figure" in a]
+    assert len(figures) >= 4
+
+
+def test_nothing_is_loaded_and_every_script_and_style_is_allowed_by_its_hash(page):
+    elements = Elements(page).found
+    assert not [a for _, a in elements if "src" in a or a.get("rel") == "stylesheet"]
+    policy = next(a["content"] for tag, a in elements if tag == "meta" and "http-equiv" in a)
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    scripts = re.findall(r"<script(?: type=\"module\")?>(.*?)</script>", page, re.DOTALL)
+    styles = re.findall(r"<style>(.*?)</style>", page.partition("</head>")[0].partition("<script>")[0], re.DOTALL)
+    assert len(scripts) == 3
+    for text in (*scripts, *styles):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+
+
+def test_the_timeline_is_that_of_the_slowest_step(page, folder):
+    layouts, parts = embedded(page)
+    assert len(layouts) == len(parts) == 2
+    trace = load_run(folder / "rank0.json").open_trace(str(folder / "rank0.json"))
+    header, arrays = parts[0]
+    slow = trace.steps.sort("dur_ns").row(-1, named=True)
+    assert header["low"] < slow["ts_ns"] < slow["ts_ns"] + slow["dur_ns"] < header["high"]
+    inside = trace.spans.filter(
+        (pl.col("ts_ns") < header["high"]) & (pl.col("ts_ns") + pl.col("dur_ns") > header["low"])
+    )
+    assert sorted(arrays["id"]) == inside["span_id"].to_list()
+    assert "the slowest step, 2" in page
+
+
+def test_too_many_spans_are_cut_to_the_longest_and_that_is_said(folder, monkeypatch):
+    monkeypatch.setattr(one_file, "_MOST_SPANS", 6)
+    text = report_page(load_run(folder))
+    _, parts = embedded(text)
+    assert all(len(arrays["id"]) == 3 for _, arrays in parts)
+    assert "shorter spans are left out" in text
+
+
+def test_hostile_names_stay_text(tmp_path):
+    text = report_page(load_run(written(tmp_path / "t.json", training(HOSTILE))))
+    elements = Elements(re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)).found
+    assert not [tag for tag, a in elements if tag in ("img", "iframe") or "onerror" in a or "onload" in a]
+    assert "{{7*7}}" in text
+
+
+def test_our_modules_share_no_names():
+    text = bundle(list(one_file._MODULES))
+    assert "import " not in re.sub(r"//.*", "", text).replace("import(", "")
+    assert not re.search(r"^export ", text, re.MULTILINE)
+    names = re.findall(r"^(?:async )?(?:function|const|let|class)\s+(\w+)", text, re.MULTILINE)
+    assert sorted(names) == sorted(set(names))
+
+
+def test_no_script_can_end_its_element():
+    assert "</script" not in one_file._script("a = '</script>'; // <!-- x")
+
+
+def test_a_recording_without_steps_is_shown_whole(tmp_path):
+    from web_traces import document, event
+
+    text = report_page(
+        load_run(written(tmp_path / "t.json", document([event("aten::mm", 0, 5), event("aten::mm", 9, 5)])))
+    )
+    assert "the whole recording" in text
+
+
+def test_a_file_that_cannot_be_read_does_not_keep_the_others_out(folder):
+    (folder / "rank1.json").write_text('{"traceEvents": 7}')
+    text = report_page(load_run(folder))
+    layouts, _ = embedded(text)
+    assert len(layouts) == 1
+    assert "1 file left out" in text
