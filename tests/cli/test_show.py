@@ -254,9 +254,3 @@ def test_a_page_shows_the_first_thousand_rows(run, job, paths, tmp_path):
     assert text.count("<tr>") == 1_001
     run("show", RAW, path, "-o", "page.html", "--force", "--limit", "0", "--columns", "name")
     assert (tmp_path / "page.html").read_text().count("<tr>") == 1_201
-
-
-def test_a_report_is_not_written_as_a_page(run, paths):
-    result = run("report", paths[0], "-o", "x.html")
-    assert result.code == 2
-    assert "a report is not written as html" in result.err

@@ -116,4 +116,3 @@ def test_without_the_columns_or_rows_of_a_figure_there_is_a_table_alone(columns)
 def test_suffixes_ask_for_it():
     for name in ("x.html", "X.HTM"):
         assert renderers.by_suffix(name) is HTML
-    assert HTML.report is None

@@ -26,7 +26,6 @@ _MODULES = {
     "html": "stepscope.renderers.html",
     "csv": "stepscope.renderers.csv",
     "parquet": "stepscope.renderers.parquet",
-    "html": "stepscope.renderers.html",
 }
 _ALIASES = {"table": "terminal", "text": "terminal", "md": "markdown"}
 _SUFFIXES = {
@@ -38,8 +37,6 @@ _SUFFIXES = {
     ".json": "json",
     ".csv": "csv",
     ".parquet": "parquet",
-    ".html": "html",
-    ".htm": "html",
 }
 
 
