@@ -1,7 +1,7 @@
 """One named table out of one trace or many: an analysis' result or a raw table, filtered, grouped, sorted, cut.
 
-A name is that of an analysis, or `trace.X` for table X as the reader made it (just `X` where no analysis is called so),
-or of a table that files of results hold. Of such a file a table is handed out as it is, not computed again.
+A name is that of an analysis, or `trace.X` for table X as the reader made it (just `X` where no analysis is called so).
+A table that a file of results holds under that name is handed out as it is, not computed again.
 Of several traces the results are stacked, with `rank` as first column; where ranks are missing or not unique, `trace`
 (from the file's name) stands there instead.
 """
@@ -18,7 +18,7 @@ import polars.selectors as cs
 
 from stepscope import analyses, compare
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.schema import ISSUES, RESULTS, TABLES, Column, Table
+from stepscope.schema import ISSUES, TABLES, Column, Table
 from stepscope.trace import Results, Run, Trace
 
 if TYPE_CHECKING:
@@ -41,12 +41,11 @@ _ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
 
 
 def names() -> list[tuple[str, str]]:
-    """Names that `find` knows, each with what it is: 'analysis', 'comparison' (of two traces), 'result' or 'table'."""
+    """Names that `find` knows, each with what it is: 'analysis', 'comparison' (of two traces) or 'table'."""
     known = analyses.names()
     raw = [RAW + name if name in known else name for name in TABLES]
     pairs = [(name, "comparison") for name in compare.names()]
-    results = [(name, "result") for name in RESULTS if name not in known]
-    return [*((name, "analysis") for name in known), *pairs, *results, *((name, "table") for name in raw)]
+    return [*((name, "analysis") for name in known), *pairs, *((name, "table") for name in raw)]
 
 
 def find(name: str) -> Question:
@@ -60,8 +59,6 @@ def find(name: str) -> Question:
     except UnknownName:
         if name in TABLES:
             return _raw(TABLES[name])
-        if name in RESULTS:
-            return _result_table(RESULTS[name])
         raise UnknownName("table", name, [known for known, _ in names()]) from None
 
 
@@ -203,16 +200,6 @@ def _raw(table: Table) -> analyses.Analysis:
 
 def _as_it_is(frame: pl.DataFrame) -> pl.DataFrame:
     return frame
-
-
-def _result_table(table: Table) -> analyses.Analysis:
-    """A table that only files of results hold: of a recording it is missing."""
-
-    def run() -> pl.DataFrame:
-        """The frame as the file of results has it."""
-        raise MissingTable(f"{table.name} ({table.doc})", hint="files of results hold it; see `stepscope formats`")
-
-    return analyses.Analysis(table.name, table.doc, (), table, run)
 
 
 def _compared(source: Trace | Run, comparison: compare.Comparison, options: dict[str, Any]) -> pl.DataFrame:

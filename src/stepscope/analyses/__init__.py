@@ -20,6 +20,8 @@ __all__ = ["Analysis", "find", "names"]
 _GROUP = "stepscope.analyses"
 _MODULES = {
     "steps": "stepscope.analyses.steps",
+    "cycles": "stepscope.analyses.cycles",
+    "attribution": "stepscope.analyses.attribution",
     "step-breakdown": "stepscope.analyses.step_breakdown",
     "timeline": "stepscope.analyses.timeline",
     "operators": "stepscope.analyses.operators",
@@ -35,6 +37,7 @@ _MODULES = {
     "kernel-similarity": "stepscope.analyses.kernel_similarity",
     "roofline": "stepscope.analyses.roofline",
     "idle": "stepscope.analyses.idle",
+    "critical-path": "stepscope.analyses.critical_path",
     "launches": "stepscope.analyses.launches",
     "transfers": "stepscope.analyses.transfers",
     "overlap": "stepscope.analyses.overlap",
