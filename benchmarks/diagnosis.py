@@ -21,17 +21,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 import stepscope
-from stepscope.compare.effects import complete_cycles, effects
-from stepscope.compare.matching import matched
+from stepscope.compare.effects import complete_cycles
 from stepscope.compare.observe import observe
-from stepscope.compare.verdict import judge, stalls, step_effect, step_times
-from stepscope.diagnose import Case, diagnose
+from stepscope.comparison import compare_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from stepscope.compare.model import Observation
-    from stepscope.diagnose import Diagnosis
+    from stepscope.compare.model import Observation, Outcome
 
     Processes = tuple[Observation, ...]
 
@@ -61,14 +58,13 @@ class Found:
     """What was said of a trial."""
 
     trial: Trial
-    diagnosis: Diagnosis
-    verdict: str
+    outcome: Outcome
     wall_s: float
 
     @property
     def first(self) -> str:
         """Category of the first cause, or none."""
-        causes = self.diagnosis.causes
+        causes = self.outcome.causes
         return causes[0].category if causes else NONE
 
     @property
@@ -76,17 +72,17 @@ class Found:
         """Whether that is an accepted answer, and nothing is called different where nothing is."""
         if self.first not in self.trial.accepted:
             return False
-        return self.trial.accepted != (NONE,) or self.verdict == "no_difference"
+        return self.trial.accepted != (NONE,) or self.outcome.verdict == "no_difference"
 
 
 def processes(run: Path) -> Processes:
-    """The processes of a run: of the one recording in the folder, or of those in its folders rank0, rank1 …"""
+    """The processes of a run: of the one recording in the folder, or of those in folders of its, one for each rank."""
     files = sorted(p for p in run.rglob("*") if _RECORDING.search(p.name) and "counters" not in p.name)
     return tuple(process for file in files for process in observe(stepscope.load(file)))
 
 
 def cases(folder: Path) -> list[Path]:
-    """Folders with runs normal… and abnormal…, at or below this one."""
+    """Folders with runs normal… and abnormal… in them, at or below this one."""
     found = {p.parent for p in folder.rglob("abnormal*") if p.is_dir()}
     return sorted(case for case in found if any(case.glob("normal*")))
 
@@ -125,11 +121,11 @@ def splits(run: Processes) -> dict[str, tuple[Processes, Processes]]:
     return {"halves": halves, "halves back": halves[::-1], "odd even": turns, "even odd": turns[::-1]}
 
 
-def _split(run: Processes, is_first: object) -> tuple[Processes, Processes]:
+def _split(run: Processes, is_first: Callable[[int, int], bool]) -> tuple[Processes, Processes]:
     sides: tuple[list[Observation], list[Observation]] = ([], [])
     for process in run:
         cycles = complete_cycles(process)
-        chosen = [bool(is_first(at, cycles.height)) for at in range(cycles.height)]  # type: ignore[operator]
+        chosen = [is_first(at, cycles.height) for at in range(cycles.height)]
         for side, keep in zip(sides, (pl.Series(chosen), ~pl.Series(chosen)), strict=True):
             side.append(only(process, cycles.filter(keep)["cycle"]))
     return tuple(sides[0]), tuple(sides[1])
@@ -153,17 +149,8 @@ def only(process: Observation, cycles: pl.Series) -> Observation:
 def tried(trial: Trial) -> Found:
     """What is said of a trial."""
     start = time.perf_counter()
-    pairs, _ = matched(trial.base, trial.other)
-    base, other = step_times(pairs, side="base"), step_times(pairs, side="other")
-    effect = step_effect(base, other) if all(_is_alike(pair.base, pair.other) for pair in pairs) else None
-    found = diagnose(Case(pairs, effects(pairs), effect))
-    stalled = stalls(base, other) if effect is not None else None
-    verdict, _ = judge(effect, stalled, has_cause=bool(found.causes))
-    return Found(trial, found, verdict, time.perf_counter() - start)
-
-
-def _is_alike(base: Sequence[Observation], other: Sequence[Observation]) -> bool:
-    return {run.anchor for run in base} == {run.anchor for run in other}
+    outcome = compare_runs(trial.base, trial.other)
+    return Found(trial, outcome, time.perf_counter() - start)
 
 
 def main() -> int:
@@ -180,11 +167,11 @@ def main() -> int:
             n, n_wrong = n + 1, n_wrong + (not found.is_right)
             if found.is_right and options.wrong:
                 continue
-            causes = found.diagnosis.causes
+            causes = found.outcome.causes
             sure = f"{causes[0].confidence:.2f}" if causes else ""
             mark = " " if found.is_right else "✗"
             print(f"{mark:2}{trial.label[:57]:58}{trial.accepted[0]:20}{found.first:20}{sure:>6}  "
-                  f"{found.verdict:15}{found.wall_s:5.1f}", flush=True)  # fmt: skip
+                  f"{found.outcome.verdict:15}{found.wall_s:5.1f}", flush=True)  # fmt: skip
     print(f"{n - n_wrong} of {n} right")
     return 1 if n_wrong else 0
 

@@ -99,12 +99,20 @@ def case_of(drawn, cut: int) -> Case:
 
 
 def since_of(case: Case, thread: int, at: int) -> int:
-    """From when on a thread waited for what let it go on at that time."""
-    found = [int(start) for t, start, w in zip(case.waited.thread, case.waited.start, case.waited.work, strict=True)
-             if t == thread and w >= 0 and case.work.end[w] == at]  # fmt: skip
-    for some in (case.passed, case.first):
-        found += [int(s) for t, a, s in zip(some.thread, some.at, some.since, strict=True) if t == thread and a == at]
-    return max(found)
+    """From when on a thread waited for what let it go on at that time: not before it last started something else."""
+    found = []
+    for row, t, start, w in zip(case.waited.row, case.waited.thread, case.waited.start, case.waited.work, strict=True):
+        if t == thread and w >= 0 and case.work.end[w] == at:
+            own = case.held.submitted[case.work.call == row]  # a call that copies is awake until it has queued the copy
+            found.append(max([int(start), *map(int, own)]))
+    handed = [
+        hop
+        for some in (case.passed, case.first)
+        for hop in zip(some.thread.tolist(), some.at.tolist(), some.source.tolist(), some.since.tolist(), strict=True)
+    ]
+    found += [since for t, a, _, since in handed if (t, a) == (thread, at)]
+    since = max(found)
+    return max([since, *(begun for _, begun, source, _ in handed if source == thread and since <= begun < at)])
 
 
 def longest(case: Case, window: int) -> int:
@@ -118,6 +126,7 @@ def longest(case: Case, window: int) -> int:
     asleep = {
         (int(t), tick)
         for t, at in zip(joined.thread, joined.at, strict=True)
+        if at <= high  # a thread that gets to the end of its step is awake
         for tick in range(max(since_of(case, int(t), int(at)), low - UNIT), int(at), UNIT)
     }
 

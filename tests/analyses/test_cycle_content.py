@@ -104,8 +104,10 @@ def test_what_cannot_be_told_is_whole(found):
 
 
 def test_never_do_more_than_half_of_the_turns_count_as_partial():
-    found = rows_of([0, 0], [0, 0], [0, 0], [1, 1], [1, 1], [1, 1], [1, 1], [0, 0], [0, 0])
+    found = rows_of(*[[0, 1]] * 3, *[[1, 1]] * 2, *[[1, 0]] * 3)
     assert is_whole(found).all()
+    assert is_whole(found[1:-1]).tolist() == [True] * 6
+    assert is_whole(found[2:-2]).tolist() == [False, True, True, False]
 
 
 def test_a_turn_is_held_against_those_of_its_own_kind():

@@ -53,3 +53,11 @@ def test_even_activity_has_no_rhythm():
     assert time_period(np.arange(0, 25_600, 10), 0, 25_600)[1] < 0.5
     rng = np.random.default_rng(2)
     assert time_period(np.sort(rng.integers(0, 10**6, 3000)), 0, 10**6)[1] < 0.5
+
+
+def test_events_outside_the_time_looked_at_have_no_rhythm():
+    assert time_period(np.arange(100), 1000, 2000) == (0, 0.0)
+
+
+def test_a_sequence_without_a_repetition_has_no_period():
+    assert {sequence_period(np.arange(n))[1] for n in range(9, 30)} == {0.0}

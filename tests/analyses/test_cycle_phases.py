@@ -40,10 +40,11 @@ def test_names_that_speak_of_one_kind_tell(prefill, decode):
     assert told([prefill], [decode], [decode]) == ["prefill", "decode", "decode"]
 
 
-def test_one_of_both_names_is_enough():
-    assert told(["prefill"], ["x"], ["x"]) == ["prefill", "decode", "decode"]
-    assert told(["x"], ["decode"], ["decode"]) == ["prefill", "decode", "decode"]
+def test_one_of_both_names_is_enough_in_programs_that_serve_a_model():
+    assert told(["prefill"], ["kv_cache"], ["x"]) == ["prefill", "decode", "decode"]
+    assert told(["kv_cache"], ["decode"], ["decode"]) == ["prefill", "decode", "decode"]
     assert told(["prefill"], ["decode"], ["x"]) == ["prefill", "decode", None]
+    assert told(["x"], ["decode"], ["decode"]) == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -75,5 +76,5 @@ def test_in_a_training_loop_a_long_step_is_just_that():
 
 
 def test_what_lies_in_no_cycle_does_not_count():
-    names = pl.Series(["prefill", "decode", "x"], dtype=pl.Categorical)
+    names = pl.Series(["prefill", "decode", "kv_cache"], dtype=pl.Categorical)
     assert phases(names, np.array([-1, 1, 0]), 2, np.array([1, 1])) == ["prefill", "decode"]

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope import analyses
+from stepscope.analyses import cycles as _cycles
 from stepscope.analyses.cycles import STEP, cycles, find_cycles
 from stepscope.errors import MissingTable, StepscopeError
 from stepscope.schema import CYCLES, SPANS
@@ -181,3 +182,30 @@ def test_of_several_processes_each_has_its_own_cycles():
     rows += [(BACKWARD, *row[1:]) for row in training(4, first=70) if row[0] == MAIN]
     frame = cycles(spans_of(*rows), tracks)
     assert frame.group_by("pid", maintain_order=True).len().rows() == [(PID, 5), (99, 4)]
+
+
+def test_calls_at_the_same_moment_mark_one_turn():
+    rows = [(MAIN, at, 0, "tick", "operator") for at in (0, *range(0, 800, 100))]
+    assert found(spans_of(*rows)).frame["ts_ns"].to_list() == list(range(0, 800, 100))
+    assert found(spans_of(*rows), anchor="tick").frame["ts_ns"].to_list() == list(range(0, 800, 100))
+
+
+def test_a_sequence_that_says_little_of_the_host_is_none():
+    # Two kernels alternate; on the host no name comes twice in the same number of turns.
+    rng = np.random.default_rng(0)
+    rows = [(STREAM, 100 * i, 50, "ab"[i % 2], "kernel") for i in range(12)]
+    rows += [(MAIN, int(t), 1, f"op{k}", "operator") for k in range(9) for t in rng.choice(1200, 3, replace=False)]
+    with pytest.raises(StepscopeError, match="nothing comes again"):
+        found(spans_of(*rows))
+
+
+def test_a_rhythm_of_few_beats_may_be_chance(monkeypatch):
+    rng = np.random.default_rng(3)
+    rows = []
+    for i in range(40):
+        at = np.sort(rng.choice(400, 40, replace=False)) + 1000 * i
+        rows += [(MAIN, int(t), 1, f"op{rng.integers(6)}", "operator") for t in at]
+    assert found(spans_of(*rows)).anchor == "period"
+    monkeypatch.setattr(_cycles, "_FEWEST_PERIODS", 41)
+    with pytest.raises(StepscopeError, match="nothing comes again"):
+        found(spans_of(*rows))

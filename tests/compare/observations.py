@@ -31,8 +31,11 @@ def observation(
     origin=None,
     notes=(),
 ):
-    """Durations in ns; functions are (cycle, device, name, category, calls, total_ns, self_ns), parts (cycle, part, ns),
-    resources (cycle, device, metric, name, unit, mu)."""
+    """A process with cycles of these durations (ns).
+
+    Rows are (cycle, device, name, category, calls, total_ns, self_ns) for functions, (cycle, part, ns) for parts,
+    (cycle, device, metric, name, unit, mu) for resources.
+    """
     n = len(durations)
     starts = [sum(durations[:i]) for i in range(n)]
     cycles = pl.DataFrame(
@@ -48,7 +51,9 @@ def observation(
                 "total_ns": pl.Int64, "self_ns": pl.Int64},
         orient="row",
     )  # fmt: skip
-    of_parts = pl.DataFrame(list(parts), schema={"cycle": pl.Int64, "part": pl.String, "total_ns": pl.Int64}, orient="row")
+    of_parts = pl.DataFrame(
+        list(parts), schema={"cycle": pl.Int64, "part": pl.String, "total_ns": pl.Int64}, orient="row"
+    )
     of_resources = pl.DataFrame(
         list(resources),
         schema={"cycle": pl.Int64, "device": pl.String, "metric": pl.String, "name": pl.String, "unit": pl.String,

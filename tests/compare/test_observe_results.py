@@ -11,6 +11,7 @@ from stepscope.schema import ATTRIBUTION, CYCLES
 from stepscope.trace import Meta, Result, Results
 
 N = 6
+REDUCE = "cross_device_reduce_1stage"
 PATH = "case/normal_perf_data/result_perf_data.csv"
 
 
@@ -26,7 +27,7 @@ def work(cycle, pid=7, clock=1000.0):
     return [
         row(cycle, "gemm", **gpu, calls=64, total_ns=300, metric="gpu_frequency", mu=clock, unit="MHz"),
         row(cycle, "gemm", **gpu, calls=64, total_ns=300, metric="process_gpu_usage", mu=22.0, unit="%"),
-        row(cycle, "cross_device_reduce_1stage", **gpu, calls=2, total_ns=100, metric="gpu_frequency", mu=2000.0, unit="MHz"),
+        row(cycle, REDUCE, **gpu, calls=2, total_ns=100, metric="gpu_frequency", mu=2000.0, unit="MHz"),
         row(cycle, "Memcpy HtoD", **{**gpu, "category": "memcpy"}, calls=1, total_ns=50),
         row(cycle, "oncpu", "host", "sched_oncpu", 9, 1500, "process_cpu_usage", 2.5, "%", pid),
         row(cycle, "oncpu", "host", "sched_oncpu", 9, 1500, "cpu_frequency", 0.75, "ratio", pid),
@@ -59,13 +60,14 @@ def test_a_file_of_results_becomes_tables_by_cycle():
         assert frame.schema == table.empty().schema
     assert seen.cycles["is_complete"].all()
     # Once for each function, however many metrics it has, and also if it has none.
-    assert seen.functions.filter(pl.col("cycle") == 1).select("device", "name", "calls", "total_ns", "self_ns").rows() == [
-        ("gpu3", "gemm", 64, 300, None), ("gpu3", "cross_device_reduce_1stage", 2, 100, None),
+    columns = ("device", "name", "calls", "total_ns", "self_ns")
+    assert seen.functions.filter(pl.col("cycle") == 1).select(columns).rows() == [
+        ("gpu3", "gemm", 64, 300, None), ("gpu3", REDUCE, 2, 100, None),
         ("gpu3", "Memcpy HtoD", 1, 50, None), ("host", "oncpu", 9, 1500, None),
         ("host", "cudaStreamSynchronize", 2, 10, None),
     ]  # fmt: skip
     assert seen.workload.select("device", "name", "calls_per_cycle", "total_ns_per_cycle").rows() == [
-        ("gpu3", "gemm", 64.0, 300.0), ("gpu3", "cross_device_reduce_1stage", 2.0, 100.0),
+        ("gpu3", "gemm", 64.0, 300.0), ("gpu3", REDUCE, 2.0, 100.0),
         ("gpu3", "Memcpy HtoD", 1.0, 50.0),
     ]  # fmt: skip
 
@@ -97,7 +99,7 @@ def test_a_device_has_the_mean_of_its_functions_weighted_by_time():
     assert sorted(mine.select("device", "metric", "name", "unit", "mu").rows(), key=str) == sorted([
         ("gpu3", "gpu_frequency", None, "MHz", (300 * 1000 + 100 * 2000) / 400),
         ("gpu3", "gpu_frequency", "gemm", "MHz", 1000.0),
-        ("gpu3", "gpu_frequency", "cross_device_reduce_1stage", "MHz", 2000.0),
+        ("gpu3", "gpu_frequency", REDUCE, "MHz", 2000.0),
         ("process", "process_gpu_usage", None, "%", 22.0), ("process", "process_gpu_usage", "gemm", "%", 22.0),
         ("process", "process_cpu_usage", None, "%", 2.5), ("process", "process_cpu_usage", "oncpu", "%", 2.5),
         ("host", "cpu_frequency", None, "ratio", 0.75), ("host", "cpu_frequency", "oncpu", "ratio", 0.75),
@@ -147,8 +149,53 @@ def test_each_process_is_observed():
     first, second = observe(results([*every(), *every(pid=8, clock=500.0)], pids=(7, 8), counters=COUNTERS))
     assert (first.label, second.label) == ("pid 7", "pid 8")
     assert "pid:7" not in second.resources["device"].cast(pl.String).to_list()
-    clocks = [seen.resources.filter(pl.col("name") == "gemm", pl.col("metric") == "gpu_frequency")["mu"][0] for seen in (first, second)]
+    clocks = [
+        seen.resources.filter(pl.col("name") == "gemm", pl.col("metric") == "gpu_frequency")["mu"][0]
+        for seen in (first, second)
+    ]
     assert clocks == [1000.0, 500.0]  # fmt: skip
+
+
+def test_processes_of_one_number_on_two_hosts_are_two():
+    there = results([{**one, "host": "b"} for one in every(clock=500.0)])
+    here = results([{**one, "host": "a"} for one in every()])
+    held = {
+        name: Result(
+            result.table,
+            pl.concat([
+                result.frame.with_columns(host=pl.lit("a", pl.Categorical)),
+                there.results[name].frame.with_columns(host=pl.lit("b", pl.Categorical)),
+            ]),
+        )
+        for name, result in here.results.items()
+    }  # fmt: skip
+    first, second = observe(Results(Meta(PATH, "latencyprism"), {}, held))
+    assert (first.label, second.label) == ("a pid 7", "b pid 7")
+    assert first.functions.equals(second.functions)
+    assert not first.resources.equals(second.resources)
+
+
+def without(column, counters=None):
+    """The results of a file that lacks a column."""
+    whole = results(every(), counters=counters)
+    rows = whole.result("attribution").with_columns(beta_ratio=pl.col("total_ns") / 1000)
+    frames = {"cycles": whole.result("cycles"), "attribution": rows}
+    tables = {"cycles": CYCLES, "attribution": ATTRIBUTION}
+    left = {name: tables[name].conform(frame.drop(column, strict=False)) for name, frame in frames.items()}
+    held = {name: Result(tables[name], frame) for name, frame in left.items()}
+    return Results(whole.meta, whole.tables, held)
+
+
+def test_where_only_shares_are_told_times_follow_from_them():
+    assert observe(without("total_ns"))[0].functions.equals(observe(results(every()))[0].functions)
+
+
+def test_where_it_is_not_told_when_cycles_began_counters_are_not_used():
+    (seen,) = observe(without("ts_ns", COUNTERS))
+    assert seen.cycles["ts_ns"].to_list() == [1000 * i for i in range(N)]
+    assert seen.counters.is_empty()
+    assert seen.notes == ("the file does not say when its cycles began: counters are not used",)
+    assert seen.resources.filter(pl.col("metric") == "gpu_frequency").height == 3 * N
 
 
 @pytest.mark.parametrize(

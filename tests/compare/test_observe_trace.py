@@ -5,7 +5,17 @@ from dataclasses import replace
 import polars as pl
 import pytest
 from cycle_traces import (
-    BACKWARD, GPU, MAIN, PID, STREAM, TRACKS_4, samples_of, spans_of, steps_of, trace_of, training,
+    BACKWARD,
+    GPU,
+    MAIN,
+    PID,
+    STREAM,
+    TRACKS_4,
+    samples_of,
+    spans_of,
+    steps_of,
+    trace_of,
+    training,
 )  # fmt: skip
 
 from stepscope.compare.model import CYCLES_SEEN, FUNCTIONS, PARTS, RESOURCES, WORKLOAD
@@ -108,7 +118,9 @@ def test_each_process_is_observed_without_the_others_counters():
     )
     rows = [row for row in training(N) if row[0] == MAIN]
     rows += [(BACKWARD, *row[1:]) for row in rows]
-    counters = samples_of(*((100 * i, f"pid:{pid}", "load", float(pid), "%") for i in range(60) for pid in (PID, 99, 5)))
+    counters = samples_of(
+        *((100 * i, f"pid:{pid}", "load", float(pid), "%") for i in range(60) for pid in (PID, 99, 5))
+    )
     trace = trace_of(spans_of(*rows), counters=counters)
     first, second = observe(replace(trace, tables={**trace.tables, "tracks": tracks}))
     assert (first.label, second.label) == (f"pid {PID}", "pid 99")

@@ -11,7 +11,9 @@ THREADS = pl.Series([MAIN, BACKWARD], dtype=pl.UInt32)
 
 
 def parts(spans, *cycles, threads=THREADS):
-    frame = pl.DataFrame([(i, ts, dur) for i, (ts, dur) in enumerate(cycles)], schema=["cycle", "ts_ns", "dur_ns"], orient="row")
+    frame = pl.DataFrame(
+        [(i, ts, dur) for i, (ts, dur) in enumerate(cycles)], schema=["cycle", "ts_ns", "dur_ns"], orient="row"
+    )
     found = parts_of(trace_of(spans), frame, threads)
     return {(row["cycle"], row["part"]): row["total_ns"] for row in found.iter_rows(named=True)}  # fmt: skip
 

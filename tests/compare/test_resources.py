@@ -63,7 +63,9 @@ def during(*rows):
     lows = CYCLES["ts_ns"].to_numpy()
     functions = functions_of(SPANS, own_of(SPANS, TRACKS_4, GPU), lows, lows + CYCLES["dur_ns"].to_numpy())
     found = by_function(counters, functions, CYCLES["cycle"], SPANS, by_cycle(counters, CYCLES))
-    return found.sort("cycle", pl.col("name").cast(pl.String)).select("cycle", "device", "name", "mu", "n_samples").rows()
+    return (
+        found.sort("cycle", pl.col("name").cast(pl.String)).select("cycle", "device", "name", "mu", "n_samples").rows()
+    )
 
 
 def test_resources_of_a_gpu_are_told_for_its_functions():

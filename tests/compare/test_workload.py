@@ -14,12 +14,10 @@ SPANS = spans_of(
     (MAIN, 100, 30, "aten::mm", "operator"), (MAIN, 110, 10, "aten::copy_", "operator"),
     (MAIN, 200, 90, "aten::mm", "operator"), (STREAM, 40, 8, "gemm", "kernel"), (STREAM, 50, 4, "copy", "memcpy"),
 )  # fmt: skip
-OPS_4 = OPS.conform(
-    pl.DataFrame({"span_id": [0, 1, 2], "input_shapes": ["[[2,3]]", "[[2,3]]", "[[4,3]]"], "input_types": ['["float"]'] * 3})
-)  # fmt: skip
-GRIDS = KERNELS.conform(
-    pl.DataFrame({"span_id": [5], "grid_x": [8], "grid_y": [1], "grid_z": [1], "block_x": [128], "block_y": [2], "block_z": [1]})
-)  # fmt: skip
+SHAPES = {"span_id": [0, 1, 2], "input_shapes": ["[[2,3]]", "[[2,3]]", "[[4,3]]"], "input_types": ['["float"]'] * 3}
+OPS_4 = OPS.conform(pl.DataFrame(SHAPES))
+AXES = {"grid_x": 8, "grid_y": 1, "grid_z": 1, "block_x": 128, "block_y": 2, "block_z": 1}
+GRIDS = KERNELS.conform(pl.DataFrame({"span_id": [5], **{axis: [n] for axis, n in AXES.items()}}))
 
 
 def workload(*complete):

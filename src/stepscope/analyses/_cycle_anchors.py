@@ -36,7 +36,7 @@ _PHASE_WORD = re.compile(r"(?<=step\[)(?:EXTEND|PREFILL|DECODE|MIXED|IDLE|TARGET
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Calls of one function that mark turns, in order of time, none inside another."""
+    """Calls of one function that mark turns, in order of time, none inside another, no two at once."""
 
     name: str
     kind: str  # function, or kernel
@@ -110,7 +110,8 @@ def calls_of(spans: pl.DataFrame, wanted: pl.Series, name: str) -> Anchor | None
     one = np.zeros(rows.height, np.int64)
     first = outermost(one, starts, ends, one)
     kind = "kernel" if rows["category"].is_in(DEVICE_WORK).all() else "function"
-    return Anchor(name, kind, starts[first], ends[first])
+    begun, at = np.unique(starts[first], return_index=True)
+    return Anchor(name, kind, begun, ends[first][at])
 
 
 def _distinct(rows: pl.DataFrame, keys: list[str], kind: str) -> list[Anchor]:
@@ -131,7 +132,7 @@ def _distinct(rows: pl.DataFrame, keys: list[str], kind: str) -> list[Anchor]:
     found = []
     for row in best.head(_MOST_TRIED).iter_rows(named=True):
         mine = rows.filter(pl.col("track_id") == row["track_id"], pl.col("mark") == row["mark"])
-        starts = mine["ts_ns"].to_numpy()
-        ends = starts + mine["dur_ns"].to_numpy()
+        starts, first = np.unique(mine["ts_ns"].to_numpy(), return_index=True)
+        ends = starts + mine["dur_ns"].to_numpy()[first]
         found.append(Anchor(str(row["mark"]), kind, starts, ends, row["rank"]))
     return found

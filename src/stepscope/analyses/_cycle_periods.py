@@ -18,7 +18,7 @@ _AS_GOOD = 0.97
 
 
 def sequence_period(codes: Ints) -> tuple[int, float]:
-    """The shortest shift after which a sequence of names repeats itself, and how much of it does (0..1); 0 if none.
+    """The shortest shift after which a sequence of names repeats itself, and how much of it does (0..1); 0: too short.
 
     Of all shifts up to a third of the length, the shortest that repeats nearly as much as the best one does. How often
     names agree at each shift is the autocorrelation of the names as random points on the unit circle: equal names add
@@ -36,11 +36,8 @@ def sequence_period(codes: Ints) -> tuple[int, float]:
         spectrum = np.fft.fft(signal, size)
         agree += np.fft.ifft(spectrum * np.conj(spectrum)).real[: agree.size]
     agree /= 4 * (n - np.arange(agree.size))
-    agree[0] = 0.0
-    best = float(agree.max())
-    if best <= 0:
-        return 0, 0.0
-    period = int(np.flatnonzero(agree >= _AS_GOOD * best)[0])
+    best = float(agree[1:].max())
+    period = 1 + int(np.flatnonzero(agree[1:] >= min(_AS_GOOD * best, best))[0])
     exact = float((codes[:-period] == codes[period:]).mean())
     return period, exact
 

@@ -33,7 +33,8 @@ def phases(names: pl.Series, cycle: Ints, n_cycles: int, dur_ns: Ints) -> list[s
 
     `names` and `cycle` are those of spans: what ran, and in which cycle (-1: in none). A cycle that works on both kinds
     of requests is a prefill: its time is. What tells: ranges that count requests; then names that speak of one kind and
-    come in some cycles only; then, if the program serves a language model, cycles at least 3 times as long as most.
+    come in some cycles only (of one of the kinds will do if the program serves a language model); then, if it does,
+    cycles at least 3 times as long as most.
     """
     inside = cycle >= 0
     text = names.unique().drop_nulls().cast(pl.String)
@@ -42,13 +43,13 @@ def phases(names: pl.Series, cycle: Ints, n_cycles: int, dur_ns: Ints) -> list[s
         return _unless_alike(counted)
     prefill = _cycles_with(names, cycle, inside, text, _PREFILL, n_cycles)
     decode = _cycles_with(names, cycle, inside, text, _DECODE, n_cycles)
-    if prefill.any() or decode.any():
+    serves = any(_SERVING.search(name) for name in text)
+    if (prefill.any() and decode.any()) or (serves and (prefill.any() or decode.any())):
         if not decode.any():
             decode = ~prefill
         elif not prefill.any():
             prefill = ~decode
         return _unless_alike([PREFILL if p else DECODE if d else None for p, d in zip(prefill, decode, strict=True)])
-    serves = any(_SERVING.search(name) for name in text)
     if serves and n_cycles >= 4:
         long = dur_ns > _MUCH_LONGER * np.median(dur_ns)
         if 0 < long.sum() <= n_cycles / 4:

@@ -35,7 +35,7 @@ class _Moments:
     at: Ints
     since: Ints  # until when the thread went on by itself, LONG_AGO if it had not begun
     work: Ints  # work that has to end first, -1 if none
-    lag: Ints  # how long after that
+    lag: Ints  # how long after that, in which the thread goes on
     source: Ints  # thread that has to come as far, -1 if none
 
 
@@ -159,7 +159,9 @@ def _of_moments(graph: _Graph) -> Iterator[Edges]:
     rows = np.flatnonzero(moments.work >= 0)
     one = moments.work[rows]
     took = (graph.work.end - graph.work.start)[one] * graph.scale.work[one]
-    yield one + 1, node[rows], took + moments.lag[rows]
+    at = moments.at[rows]
+    tail = graph.reached[rows] - _on_threads(graph, moments.thread[rows], at - moments.lag[rows])
+    yield one + 1, node[rows], took + tail
     rows = np.flatnonzero(moments.source >= 0)
     from_, after = _positions(graph, moments.source[rows], moments.at[rows])
     yield from_, node[rows], after

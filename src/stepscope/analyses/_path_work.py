@@ -96,9 +96,10 @@ def held_up(work: Work, spans: pl.DataFrame) -> Held:
     across[rows] = _ended_last(work, rows, until)
     until[rows] = np.append(work.end, LONG_AGO)[across[rows]]
     rows = np.flatnonzero((work.call >= 0) & (work.start - np.maximum(ready, until) >= LONG_GAP_NS))
-    ended, runs = _ended_last(work, rows, ready), _running(work, rows)
-    across[rows] = np.where(runs >= 0, runs, ended)
-    until[rows] = np.where(runs >= 0, work.start[rows], np.append(work.end, LONG_AGO)[ended])
+    runs = _running(work, rows)
+    found = np.where(runs >= 0, runs, _ended_last(work, rows, ready))
+    rows, found = rows[found >= 0], found[found >= 0]
+    across[rows], until[rows] = found, np.minimum(work.end[found], work.start[rows])
     choices = np.stack((before, until, submitted))
     at = choices.max(axis=0, initial=LONG_AGO)
     by = np.where(at > LONG_AGO, choices.argmax(axis=0), NOTHING)

@@ -188,18 +188,15 @@ def _found(spans: pl.DataFrame, on_host: pl.Series, content: Content) -> _Turns:
 
 def _turns(spans: pl.DataFrame, anchor: Anchor, agreed: float, how: str) -> _Turns:
     """From each start to the next; a turn that waits for long at its end, as for requests, ends with its call."""
-    _, high = whole(spans)
     lows, ends = anchor.starts, anchor.ends
-    highs = np.append(lows[1:], max(high, int(ends[-1])))
     length = np.diff(lows)
-    if length.size:
-        pause = lows[1:] - ends[:-1]
-        waits = pause > 5 * np.median(pause) + 0.5 * np.median(length)
-        fills = float(np.median((ends[:-1] - lows[:-1]) / length)) >= 0.5
-        if fills:
-            highs[:-1] = np.where(waits, ends[:-1], highs[:-1])
-        highs[-1] = min(int(highs[-1]), int(lows[-1] + length.max()))
-        highs[-1] = max(int(highs[-1]), int(ends[-1]) if fills else int(lows[-1]) + 1)
+    pause = lows[1:] - ends[:-1]
+    waits = pause > 5 * np.median(pause) + 0.5 * np.median(length)
+    fills = float(np.median((ends[:-1] - lows[:-1]) / length)) >= 0.5
+    highs = np.where(waits & fills, ends[:-1], lows[1:])
+    # The last one ends with the recording, or when it has lasted as long as the longest; with its call at the earliest.
+    last = min(max(whole(spans)[1], int(ends[-1])), int(lows[-1] + length.max()))
+    highs = np.append(highs, max(last, int(ends[-1]) if fills else int(lows[-1]) + 1))
     return _Turns(lows, highs, anchor.name, anchor.kind, agreed, how)
 
 
@@ -207,7 +204,7 @@ def _periodic(spans: pl.DataFrame, content: Content, low: int, high: int) -> _Tu
     work = spans.select("ts_ns", "dur_ns", "name", "category").filter(spans["category"].is_in(DEVICE_WORK))
     work = work.sort("ts_ns")
     if work.height:
-        codes = work["name"].to_physical().rank("dense").cast(pl.Int64).to_numpy() - 1
+        codes = work["name"].to_physical().rank("dense").fill_null(0).cast(pl.Int64).to_numpy()
         period, alike = sequence_period(codes)
         if period > 1 and alike >= 0.8:
             starts = work["ts_ns"].to_numpy()

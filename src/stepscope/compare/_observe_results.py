@@ -20,7 +20,7 @@ from stepscope.compare._resources import by_cycle, seen_counters
 from stepscope.compare.model import CYCLES_SEEN, FUNCTIONS, OWN_PROCESS, PARTS, RESOURCES, WORKLOAD, Observation
 from stepscope.errors import MissingTable
 from stepscope.names import is_communication, map_names
-from stepscope.schema import DEVICE_WORK
+from stepscope.schema import COUNTERS, DEVICE_WORK
 
 if TYPE_CHECKING:
     from stepscope.trace import Results
@@ -28,39 +28,52 @@ if TYPE_CHECKING:
 #: A function of a cycle.
 _FUNCTION = ["cycle", "device", "name"]
 #: Resources whose mean the recorder divided by what the machine has: the number of cores, the highest clock.
+#: There are a whole number of cores.
+_COUNTED = ("process_cpu_usage",)
+_UNPLACED = "the file does not say when its cycles began: counters are not used"
 _PHASE = re.compile(r"_(prefill|decode)_perf_data\.csv")
 _DIVIDED = ("process_cpu_usage", "cpu_frequency")
 
 
 def observe_results(results: Results) -> tuple[Observation, ...]:
-    """One observation for each process of the file, in order of their numbers. Raises MissingTable (no cycles)."""
+    """One observation for each process of the file, by host and number. Raises MissingTable (no cycles)."""
     for name in ("cycles", "attribution"):
         if name not in results.results or results.result(name).is_empty():
             hint = f"{results.meta.path} holds other results: compare them with --table"
             raise MissingTable(name, needed_by="compare", hint=hint)
     cycles, rows = results.result("cycles"), results.result("attribution")
-    pids = sorted(cycles["pid"].drop_nulls().unique().to_list())
-    return tuple(
-        _observed(results, cycles.filter(pl.col("pid") == pid), rows.filter(pl.col("pid") == pid), pid, pids)
-        for pid in pids
-    )
+    known = cycles.select(pl.col("host").cast(pl.String), "pid").drop_nulls("pid").unique().sort("host", "pid")
+    pids, hosts = known["pid"].to_list(), known["host"].n_unique()
+    found = []
+    for host, pid in known.iter_rows():
+        mine = (pl.col("pid") == pid) & pl.col("host").cast(pl.String).eq_missing(pl.lit(host, pl.String))
+        words = [*([host or "unnamed host"] if hosts > 1 else []), *([f"pid {pid}"] if len(pids) > 1 else [])]
+        found.append(_observed(results, cycles.filter(mine), rows.filter(mine), pid, pids, " ".join(words)))
+    return tuple(found)
 
 
-def _observed(results: Results, cycles: pl.DataFrame, rows: pl.DataFrame, pid: int, pids: list[int]) -> Observation:
+def _observed(
+    results: Results, cycles: pl.DataFrame, rows: pl.DataFrame, pid: int, pids: list[int], label: str
+) -> Observation:
     anchors = cycles["anchor"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
-    functions = _functions(rows)
     cycles = cycles.unique("cycle", keep="first", maintain_order=True)
+    rows = _with_times(rows, cycles)
+    functions = _functions(rows)
+    is_placed = cycles["ts_ns"].null_count() == 0
+    if not is_placed:  # in order, one after the other: when they began is not known
+        cycles = cycles.with_columns(ts_ns=pl.col("dur_ns").cum_sum() - pl.col("dur_ns"))
     seen = CYCLES_SEEN.conform(
         cycles.with_columns(is_complete=_is_complete(functions, cycles["cycle"]), phase=pl.lit(_phase(results)))
     )
     low = int(seen["ts_ns"].to_numpy().min())
     high = int((seen["ts_ns"] + seen["dur_ns"]).to_numpy().max())
-    counters = seen_counters(results.table("counters"), pid, pids, low, high)
+    recorded = results.table("counters") if is_placed else COUNTERS.empty()
+    counters = seen_counters(recorded, pid, pids, low, high)
     of_cycles = by_cycle(counters, seen)
     inside = counters.filter(pl.col("ts_ns").is_between(low, high))
     parts, scaled = _parts(functions, seen)
     return Observation(
-        label=f"pid {pid}" if len(pids) > 1 else "",
+        label=label,
         meta=results.meta,
         pid=pid,
         anchor=", ".join(anchors),
@@ -71,8 +84,18 @@ def _observed(results: Results, cycles: pl.DataFrame, rows: pl.DataFrame, pid: i
         resources=pl.concat([of_cycles, _resources(rows, of_cycles, seen, inside)]),
         counters=inside,
         workload=_workload(functions, seen),
-        notes=_remarks(results, seen, inside, scaled),
+        notes=_remarks(results, seen, inside, scaled) if is_placed else (*left_out(seen), _UNPLACED),
     )
+
+
+def _with_times(rows: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
+    """With the functions' time where the file has only their share of the cycle."""
+    if rows["total_ns"].null_count() == 0:
+        return rows
+    lengths = cycles.select("cycle", cycle_ns="dur_ns")
+    share = (pl.col("beta_ratio") * pl.col("cycle_ns")).round().cast(pl.Int64)
+    rows = rows.join(lengths, on="cycle", how="left", maintain_order="left")
+    return rows.with_columns(pl.col("total_ns").fill_null(share)).drop("cycle_ns")
 
 
 def _phase(results: Results) -> str | None:
@@ -184,6 +207,7 @@ def _in_units(known: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
         pairs = known.filter((pl.col("metric") == metric) & (pl.col("mu") > 0)).join(sampled, on=keys)
         if pairs.height:
             times = float(np.median((pairs["as_sampled"] / pairs["mu"]).to_numpy()))
+            times = float(round(times)) if metric in _COUNTED else times
             mu = pl.when(pl.col("metric") == metric).then(pl.col("mu") * times).otherwise(mu)
             now = pl.lit(pairs["sampled_unit"].cast(pl.String)[0], pl.Categorical())
             unit = pl.when(pl.col("metric") == metric).then(now).otherwise(unit)

@@ -10,6 +10,7 @@ import polars as pl
 from stepscope.analyses._cycle_functions import functions_of, own_of
 from stepscope.analyses._processes import of_each
 from stepscope.analyses.cycles import Cycles, find_cycles
+from stepscope.compare._allocations import held_by_tensors
 from stepscope.compare._parts import parts_of
 from stepscope.compare._remarks import elsewhere, left_out, without_counters
 from stepscope.compare._resources import by_cycle, by_function, seen_counters
@@ -54,7 +55,8 @@ def _observed(trace: Trace, pid: int | None, pids: list[int], cycles: Cycles, no
     own = own_of(trace.spans, trace.tracks, trace.devices)
     functions = functions_of(trace.spans, own, lows, highs)
     counters = seen_counters(trace.counters, pid, pids, low, high)
-    whole = by_cycle(counters, seen)
+    held = seen_counters(held_by_tensors(trace), pid, pids, low, high)
+    whole = pl.concat([by_cycle(counters, seen), by_cycle(held, seen)])
     inside = counters.filter(pl.col("ts_ns").is_between(low, high))
     return Observation(
         label=f"pid {pid}" if len(pids) > 1 else "",

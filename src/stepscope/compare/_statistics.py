@@ -39,6 +39,8 @@ SPREAD_SHARE = 0.3
 SLOW_SHARE = 0.6
 #: More correlation than this cannot be told from a trend in the few cycles of a recording.
 _MOST_CORRELATED = 0.9
+#: However much cycles hang together, a run of some is worth three independent ones.
+_LEAST_FREEDOM = 2
 #: Fewer cycles say nothing of their correlation.
 _FEW = 4
 
@@ -172,7 +174,8 @@ def _pooled(base: Moments, other: Moments) -> Floats:
 
 def _welch_freedom(parts: tuple[Floats, Floats], sides: tuple[Moments, Moments], factor: Floats) -> Floats:
     weighed = [
-        part**2 / np.maximum((side.cycles - side.runs) / factor, 1) for part, side in zip(parts, sides, strict=True)
+        part**2 / np.maximum((side.cycles - side.runs) / factor, _LEAST_FREEDOM)
+        for part, side in zip(parts, sides, strict=True)
     ]
     total = weighed[0] + weighed[1]
     freedom: Floats = np.where(total > 0, (parts[0] + parts[1]) ** 2 / np.where(total > 0, total, 1), 1.0)

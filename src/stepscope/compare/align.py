@@ -51,13 +51,14 @@ def align(base: Sequence[Observation], other: Sequence[Observation]) -> tuple[li
 
 def _as(one: Observation, coarsest: Observation) -> Observation:
     if _same_anchor(one.anchor, coarsest.anchor):
-        return one
+        return one if one.anchor == coarsest.anchor else replace(one, anchor=coarsest.anchor)
     ratio, reason = _times_finer(one, coarsest)
     if ratio is None:
         kinds = f"cycles are calls of {one.anchor} in one and of {coarsest.anchor} in the other"
         raise StepscopeError(f"the two recordings cannot be compared: {kinds}, and {reason}", _HINT)
     if ratio == 1:
-        return replace(one, notes=(*one.notes, f"cycles are marked by {one.anchor}, not {coarsest.anchor}; same work"))
+        note = f"cycles are marked by {one.anchor}, not {coarsest.anchor}; same work"
+        return replace(one, anchor=coarsest.anchor, notes=(*one.notes, note))
     return regrouped(one, round(ratio), coarsest.anchor)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,19 +18,21 @@ if TYPE_CHECKING:
 
     Processes = Sequence[Observation]
 
+_ACCELERATOR = re.compile(r"(gpu|npu|mlu|xpu|mtia|tpu)\d+")
+
 __all__ = ["matched", "of_phase", "similarity"]
 
 
 def matched(base: Sequence[Processes], other: Sequence[Processes]) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
     """Pairs of processes, and in words what found no partner. `base` and `other` hold the processes of each repeat.
 
-    The processes of the first base run are looked for in every other run: by rank where all have one of their own,
-    else the most alike ones (time by function, devices) go together. Cycles of several phases (prefill, decode) are
-    cut down to the phase that has most time in both.
+    The processes of the first base run are looked for in every other run: by rank where all have one of their own and
+    the runs have ranks in common, else the most alike ones (time by function, devices) go together. Cycles of several
+    phases (prefill, decode) are cut down to the phase that has most time in both.
     """
     runs = [*base, *other]
     first = list(base[0])
-    by_rank = all(_has_ranks(run) for run in runs)
+    by_rank = all(_has_ranks(run) for run in runs) and _share_ranks(runs)
     notes: list[str] = []
     columns: list[dict[int, Observation]] = []
     for run in runs[1:]:
@@ -45,6 +48,8 @@ def matched(base: Sequence[Processes], other: Sequence[Processes]) -> tuple[tupl
             continue
         mine, phase_note = _one_phase(mine)
         notes += [phase_note] if phase_note else []
+        mine, device_note = _same_devices(mine)
+        notes += [device_note] if device_note else []
         how = "rank" if by_rank else "only process" if len(first) == 1 else "similarity"
         pairs.append(Pair(_label(process, i), tuple(mine[: len(base)]), tuple(mine[len(base) :]), how))
     return tuple(pairs), tuple(dict.fromkeys(notes))
@@ -77,6 +82,11 @@ def of_phase(observed: Observation, phase: str) -> Observation:
 def _has_ranks(run: Processes) -> bool:
     ranks = [process.rank for process in run]
     return None not in ranks and len(set(ranks)) == len(ranks)
+
+
+def _share_ranks(runs: Sequence[Processes]) -> bool:
+    """Whether any rank is in every run: of two jobs with one process each, ranks need not agree."""
+    return bool(set.intersection(*({process.rank for process in run} for run in runs)))
 
 
 def _by_rank(first: Processes, run: Processes) -> dict[int, Observation]:
@@ -117,6 +127,38 @@ def _one_phase(processes: list[Observation]) -> tuple[list[Observation], str]:
     cut = [of_phase(process, phase) for process in processes]
     n = sum(process.cycles.height for process in processes) - sum(process.cycles.height for process in cut)
     return cut, f"only {phase} cycles are compared; {n} others are not" if n else ""
+
+
+def _same_devices(processes: list[Observation]) -> tuple[list[Observation], str]:
+    """Accelerators called as in the last run (the one to act on) where the others ran on as many of other numbers."""
+    used = [_accelerators(process) for process in processes]
+    if len({len(names) for names in used}) > 1 or len({tuple(names) for names in used}) == 1:
+        return processes, ""
+    names = used[-1]
+    renamed = [
+        _with_devices(run, dict(zip(mine, names, strict=True))) for run, mine in zip(processes, used, strict=True)
+    ]
+    others = sorted({name for mine in used for name in mine} - set(names))
+    return renamed, f"ran on other devices: {', '.join(others)} stands under {', '.join(names)}"
+
+
+def _accelerators(process: Observation) -> list[str]:
+    names = process.functions["device"].cast(pl.String).unique().drop_nulls().to_list()
+    return sorted(name for name in names if _ACCELERATOR.fullmatch(name))
+
+
+def _with_devices(process: Observation, names: dict[str, str]) -> Observation:
+    def called(frame: pl.DataFrame) -> pl.DataFrame:
+        dtype = frame.schema["device"]
+        return frame.with_columns(pl.col("device").cast(pl.String).replace(names).cast(dtype))
+
+    return replace(
+        process,
+        functions=called(process.functions),
+        resources=called(process.resources),
+        counters=called(process.counters),
+        workload=called(process.workload),
+    )
 
 
 def _label(process: Observation, i: int) -> str:

@@ -29,6 +29,8 @@ _TWOFOLD = 2.0
 _WINSORISED = 0.1
 #: The typical cycle is a second look at the same data, so it must be surer.
 _SECOND_LOOK = 0.01
+#: A change that cannot be told from scatter or drift is worth saying so only if it is as large as this.
+_NOTABLE = 0.1
 _WITHIN = "within what healthy runs differ"
 
 
@@ -63,7 +65,8 @@ def step_effect(base: Sequence[Floats], other: Sequence[Floats]) -> Effect | Non
     """The difference of the mean cycle; the lists hold each run's cycles, in ns. None if a side has no cycle.
 
     Different are runs whose means (permutation test of the cycles, Welch's where there are repeats) or typical cycles
-    (Yuen's test of trimmed means) differ by more than the noise, and by more than healthy runs do.
+    (Yuen's test of trimmed means) differ by more than noise, and by so much that the interval, which has the drift of
+    healthy runs in it, leaves out zero.
     """
     if not base or not other:
         return None
@@ -76,7 +79,8 @@ def step_effect(base: Sequence[Floats], other: Sequence[Floats]) -> Effect | Non
     mean = float(left.mean[0])
     ratio = float(right.mean[0]) / mean if mean else np.inf
     delta, drift = float(found.delta[0]), float(found.drift[0])
-    is_different = p_value <= CONFIDENCE and abs(delta) > drift
+    low, high = float(found.low[0]), float(found.high[0])
+    is_different = p_value <= CONFIDENCE and not low <= 0 <= high
     is_different = is_different or _is_typically_different(base, other)
     if min(n_base, n_other) < LEAST_CYCLES:
         is_different = max(ratio, 1 / ratio if ratio else np.inf) >= _TWOFOLD
@@ -84,8 +88,8 @@ def step_effect(base: Sequence[Floats], other: Sequence[Floats]) -> Effect | Non
         base=mean,
         other=float(right.mean[0]),
         delta=delta,
-        low=float(found.low[0]),
-        high=float(found.high[0]),
+        low=low,
+        high=high,
         p_value=p_value,
         drift=drift,
         detectable=float(found.detectable[0]),
@@ -105,8 +109,7 @@ def _is_typically_different(base: Sequence[Floats], other: Sequence[Floats]) -> 
     left = moments_of([_winsorised(run) for run in base])
     right = moments_of([_winsorised(run) for run in other])
     found = _differences(left, right)
-    p_value, delta = float(found.p_value[0]), float(found.delta[0])
-    return p_value <= _SECOND_LOOK and abs(delta) > float(found.drift[0])
+    return bool(found.p_value[0] <= _SECOND_LOOK and not found.low[0] <= 0 <= found.high[0])
 
 
 def _winsorised(values: Floats) -> Floats:
@@ -138,9 +141,10 @@ def judge(effect: Effect | None, stalled: Stalls | None, *, has_cause: bool) -> 
     if effect.is_different:
         return "different", "slower" if effect.delta > 0 else "faster"
     if has_cause or (stalled is not None and stalled.is_different):
-        return "different", "same step time, other conditions" if has_cause else "some cycles stand out"
+        same = "same step time, other conditions" if abs(effect.delta) <= effect.drift else "other conditions"
+        return "different", same if has_cause else "some cycles stand out"
     few = min(effect.n_base, effect.n_other)
-    beyond = abs(effect.delta) > effect.drift
+    beyond = abs(effect.delta) > max(effect.drift, _NOTABLE * effect.base)
     if few < 2 or (few < LEAST_CYCLES and beyond):
         return "inconclusive", f"only {few} complete cycle{'s' if few > 1 else ''} on a side"
     return ("inconclusive", "the cycles scatter too much to tell") if beyond else ("no_difference", _WITHIN)

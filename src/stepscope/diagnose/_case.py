@@ -85,6 +85,11 @@ class View:
         """Whether cycles really take longer."""
         return self.is_alike and self.step.rose(by=self.least_ns)
 
+    @property
+    def is_faster(self) -> bool:
+        """Whether cycles are really shorter."""
+        return self.is_alike and self.step.is_real and self.step.delta < -self.least_ns
+
     def resource(self, device: str, *metrics: str) -> Change:
         """The first of these metrics that is known on both sides, as mean of whole cycles."""
         found = (self.resources.get((device, metric), ABSENT) for metric in metrics)
@@ -120,10 +125,25 @@ class View:
         is_host = (pl.col("device") == "host") & pl.col("category").is_in(kinds) & ~pl.col("is_comm")
         return self.work.filter(is_host & ~pl.col("is_resized"))
 
+    def operators(self) -> pl.DataFrame:
+        """Operators of the framework on the host, but those that exchange data with other ranks."""
+        is_host = (pl.col("device") == "host") & (pl.col("category") == "operator")
+        return self.work.filter(is_host & ~pl.col("is_comm"))
+
     def kernels(self, device: str) -> pl.DataFrame:
         """Kernels of an accelerator that compute."""
         is_mine = (pl.col("device") == device) & (pl.col("category") == "kernel")
         return self.work.filter(is_mine & ~pl.col("is_comm"))
+
+
+def exposed(view: View, affected_ns: float) -> float:
+    """What of some added work a cycle became longer by: no more than it grew, none if the work was hidden."""
+    return max(0.0, min(affected_ns, view.delta_ns)) if view.is_alike else affected_ns
+
+
+def not_hidden(view: View, affected_ns: float) -> float:
+    """What of some added work of a device cycles became longer by: none, if they do not really take longer."""
+    return exposed(view, affected_ns) if view.is_slower or not view.is_alike else 0.0
 
 
 def stretch(work: pl.DataFrame) -> float | None:
@@ -131,7 +151,9 @@ def stretch(work: pl.DataFrame) -> float | None:
 
     Null if no function is on both sides. Weighted by time it is a statement about the work, not about its many names.
     """
-    both = work.filter((pl.col("ns_per_call_base") > 0) & (pl.col("ns_per_call_other") > 0) & (pl.col("own_ns_base") > 0))
+    both = work.filter(
+        (pl.col("ns_per_call_base") > 0) & (pl.col("ns_per_call_other") > 0) & (pl.col("own_ns_base") > 0)
+    )
     if both.is_empty():
         return None
     ratios = both.select(ratio=_own_ratio(), weight="own_ns_base").sort("ratio")
@@ -140,10 +162,13 @@ def stretch(work: pl.DataFrame) -> float | None:
 
 
 def alike(work: pl.DataFrame, ratio: float) -> float:
-    """Share of the time (base) in functions whose calls became slower by about `ratio`: within its root and its 1.5th
-    power, that is within a half of it on a logarithmic scale. 0..1.
+    """Share of the time (base) in functions whose calls became slower by about `ratio`, 0..1.
+
+    About: between its root and its 1.5th power, that is within a half of it on a logarithmic scale.
     """
-    both = work.filter((pl.col("ns_per_call_base") > 0) & (pl.col("ns_per_call_other") > 0) & (pl.col("own_ns_base") > 0))
+    both = work.filter(
+        (pl.col("ns_per_call_base") > 0) & (pl.col("ns_per_call_other") > 0) & (pl.col("own_ns_base") > 0)
+    )
     whole = float(both["own_ns_base"].sum())
     if not whole or ratio == 1:
         return 0.0
@@ -169,7 +194,9 @@ def view_of(pair: Pair, effects: pl.DataFrame) -> View:
     names = dict.fromkeys(name for run in (*base, *other) for name in run.parts)
     least = MATERIAL * (step.base or 0.0)
     parts = {
-        name: changed([run.part(name) for run in base], [run.part(name) for run in other], relative=0.05, absolute=least)
+        name: changed(
+            [run.part(name) for run in base], [run.part(name) for run in other], relative=0.05, absolute=least
+        )
         for name in names
     }
     series = dict.fromkeys(key for run in (*base, *other) for key in run.resources)
@@ -235,7 +262,9 @@ def _series(observed: Observation, whole: pl.DataFrame) -> dict[tuple[str, str],
     found = {}
     for (device, metric), mine in rows.partition_by(["device", "metric"], as_dict=True).items():
         found[str(device), str(metric)] = (
-            mine["mu"].to_numpy(), mine["dur_ns"].cast(pl.Float64).to_numpy(), mine["unit"][0]
+            mine["mu"].to_numpy(),
+            mine["dur_ns"].cast(pl.Float64).to_numpy(),
+            mine["unit"][0],
         )
     return found
 
@@ -281,7 +310,10 @@ def _work(effects: pl.DataFrame, pair: Pair) -> pl.DataFrame:
     sides = ("base", "other")
     has_own = pl.col("self_ns_base").is_not_null() | pl.col("self_ns_other").is_not_null()
     wide = wide.with_columns(
-        pl.when(has_own).then(pl.col(f"self_ns_{side}")).otherwise(pl.col(f"total_ns_{side}")).fill_null(0.0)
+        pl.when(has_own)
+        .then(pl.col(f"self_ns_{side}"))
+        .otherwise(pl.col(f"total_ns_{side}"))
+        .fill_null(0.0)
         .alias(f"own_ns_{side}")
         for side in sides
     ).with_columns(pl.col(f"calls_{side}").fill_null(0.0) for side in sides)
@@ -305,9 +337,7 @@ def _with_rare(work: pl.DataFrame, base: Sequence[_Run], other: Sequence[_Run], 
     sides = [[run.of_functions(unsure) for run in side] for side in (base, other)]
     found = []
     for key in unsure.select(*_WORK).iter_rows():
-        own, each = (
-            [[run.get(key, _NOTHING)[i] for run in side] for side in sides] for i in (0, 1)
-        )  # fmt: skip
+        own, each = ([[run.get(key, _NOTHING)[i] for run in side] for side in sides] for i in (0, 1))
         is_real = changed(own[0], own[1], relative=0.05, absolute=0.1 * least).is_real
         found.append((*key, is_real, changed(each[0], each[1], relative=0.05).is_real))
     schema = {**dict.fromkeys(_WORK, pl.String), "too": pl.Boolean, "each_too": pl.Boolean}

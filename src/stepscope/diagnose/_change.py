@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,6 +35,8 @@ _REACH = 2.7764451 * 2**0.5
 _APART = 0.03
 #: Share of cycles that must stand out, of what does not come in every cycle.
 _LEAST_SHARE = 0.04
+#: Cycles beyond twice anything in the base that are no hiccup, and the chance that all of them are on one side.
+_FEW, _FAR = 3, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,15 @@ def _apart(base: Floats, other: Floats, margin: float) -> bool:
     return min(base.size, other.size) >= 2 and far[1] >= 2 * near[0]
 
 
-def _stands_out(base: Any, other: Any, margin: float) -> bool:
+def _stands_out(base: Floats, other: Floats, margin: float) -> bool:
+    """Whether more cycles of the other stand out than luck explains, or a few do so beyond any doubt.
+
+    Three cycles that each take twice as much as the longest of the base, and more by the drift, are no hiccup: then
+    Fisher's test need only be passed at 5 %, which few rare events can.
+    """
     share, chance = exceeding(base, other, margin)
-    return share >= _LEAST_SHARE and chance <= SURE
+    if share >= _LEAST_SHARE and chance <= SURE:
+        return True
+    n_far = int((other > 2 * float(base.max()) + margin).sum())
+    n = base.size + other.size
+    return n_far >= _FEW and comb(other.size, n_far) / comb(n, n_far) <= _FAR

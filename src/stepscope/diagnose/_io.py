@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from stepscope import units
 from stepscope.compare.model import Cause, Evidence, RuledOut
-from stepscope.diagnose._case import LOADING, OWN, View
+from stepscope.diagnose._case import LOADING, OWN, View, exposed
 from stepscope.diagnose._change import ABSENT, Change
 from stepscope.diagnose._cpu import ran, waited
-from stepscope.diagnose._gpu import exposed
 from stepscope.diagnose._rule import Judgement, Missing, Rule, Suspect, clipped
 from stepscope.diagnose._words import evidence, moved, span
 
@@ -75,12 +74,18 @@ def data_loading(view: View) -> Judgement:
         return RuledOut(name, "the loader's time is hidden") if loads else Missing(name, "ranges of the data loader")
     if not view.is_alike or not loading.rose(by=view.least_ns):
         return RuledOut(name, f"time in the data loader: {span(loading.base, loading.other, 'ns')} per cycle")
-    shown = [evidence("time in the data loader, per cycle", loading, role="necessary", device="host", name=LOADING, unit="ns")]
+    shown = [
+        evidence(
+            "time in the data loader, per cycle", loading, role="necessary", device="host", name=LOADING, unit="ns"
+        )
+    ]
     confidence = 0.85
     off = blocked(view)
     how = ""
     if off.rose(by=0.5 * loading.delta):
-        shown.append(evidence("time in which the process neither ran nor was ready, per cycle", off, device=OWN, unit="ns"))
+        shown.append(
+            evidence("time in which the process neither ran nor was ready, per cycle", off, device=OWN, unit="ns")
+        )
         how = ", asleep or waiting"
         confidence += 0.05
     elif ran(view).rose(by=0.5 * loading.delta):
@@ -88,7 +93,7 @@ def data_loading(view: View) -> Judgement:
         how = ", at work on the batch"
         confidence += 0.05
     disk = written(view)
-    if disk is not None and "read" in disk[1]:
+    if disk is not None and "read" in disk[1] and view.per_cycle(*disk[:2]).delta * _COPY_NS >= 0.1 * loading.delta:
         shown.append(evidence(f"reading of {disk[0]}", disk[2], device=disk[0], metric=disk[1]))
         how = f", reading {units.rate(disk[2].other)}"
         confidence += 0.05
@@ -96,10 +101,19 @@ def data_loading(view: View) -> Judgement:
         shown.append(evidence("time in operators, per cycle", view.part("operators"), name="operators", unit="ns"))
         confidence += 0.03
     cause = Cause(
-        name, f"The loop waits for its data: the loader takes {span(loading.base, loading.other, 'ns')} per cycle{how}.",
-        "data loader", "host", view.pair.label, None, loading.ratio, exposed(view, loading.delta), clipped(confidence),
-        tuple(shown), (), "load in worker processes ahead of time (num_workers, prefetch_factor), or make a batch cheaper",
-    )  # fmt: skip
+        name,
+        f"The loop waits for its data: the loader takes {span(loading.base, loading.other, 'ns')} per cycle{how}.",
+        "data loader",
+        "host",
+        view.pair.label,
+        None,
+        loading.ratio,
+        exposed(view, loading.delta),
+        clipped(confidence),
+        tuple(shown),
+        (),
+        "load in worker processes ahead of time (num_workers, prefetch_factor), or make a batch cheaper",
+    )
     return Suspect(cause, loading.delta)
 
 
@@ -126,26 +140,44 @@ def disk_io(view: View) -> Judgement:
     gave_up = view.per_cycle(OWN, "process_voluntary_ctx_switches")
     shown = [
         evidence("reading" if "read" in metric else "writing", rate, role="necessary", device=device, metric=metric),
-        evidence("time outside operators and data loader, per cycle", gaps, role="necessary", name="python and other",
-                 unit="ns"),
-    ]  # fmt: skip
+        evidence(
+            "time outside operators and data loader, per cycle",
+            gaps,
+            role="necessary",
+            name="python and other",
+            unit="ns",
+        ),
+    ]
     confidence = 0.7 if device == OWN else 0.6
     if off.is_known:
-        shown.append(evidence("time in which the process neither ran nor was ready, per cycle", off, device=OWN, unit="ns"))
+        shown.append(
+            evidence("time in which the process neither ran nor was ready, per cycle", off, device=OWN, unit="ns")
+        )
         confidence += 0.1
     if gave_up.rose(by=1.0, times=2):
-        shown.append(evidence("times it waited, per cycle", gave_up, device=OWN, metric="process_voluntary_ctx_switches"))
+        shown.append(
+            evidence("times it waited, per cycle", gave_up, device=OWN, metric="process_voluntary_ctx_switches")
+        )
         confidence += 0.1
     shown += _pressure(view)
     confidence += 0.05 * (len(shown) > 4)
     verb = "reads" if "read" in metric else "writes"
     who = "The process" if device == OWN else f"Something ({device})"
     cause = Cause(
-        name, f"{who} {verb} {units.size(amount.other)} per cycle (was {units.size(amount.base)}) and waits for it:"
+        name,
+        f"{who} {verb} {units.size(amount.other)} per cycle (was {units.size(amount.base)}) and waits for it:"
         f" time outside operators {moved(gaps, 'ns')} per cycle.",
-        "files and disks", device, view.pair.label, None, rate.ratio, exposed(view, lost), clipped(confidence),
-        tuple(shown), (), "write less often, or from another thread; look for fsync, checkpoints, logs (strace -c -f)",
-    )  # fmt: skip
+        "files and disks",
+        device,
+        view.pair.label,
+        None,
+        rate.ratio,
+        exposed(view, lost),
+        clipped(confidence),
+        tuple(shown),
+        (),
+        "write less often, or from another thread; look for fsync, checkpoints, logs (strace -c -f)",
+    )
     return Suspect(cause, lost)
 
 

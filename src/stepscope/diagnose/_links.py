@@ -6,9 +6,8 @@ import polars as pl
 
 from stepscope import units
 from stepscope.compare.model import Cause, Evidence, RuledOut
-from stepscope.diagnose._case import View, stretch
+from stepscope.diagnose._case import View, not_hidden, stretch
 from stepscope.diagnose._change import ABSENT, Change
-from stepscope.diagnose._gpu import exposed
 from stepscope.diagnose._rule import Judgement, Missing, Rule, Suspect, clipped
 from stepscope.diagnose._words import evidence, fold, moved, span
 from stepscope.names import shorten
@@ -24,8 +23,15 @@ _TIMES = 10.0
 #: than 7 % of the link's time.
 _LEAST = {"pcie": 15.75e9 / 16, "nvlink": 100e9 / 16}
 _NICS = ("net_recv_bytes_rate", "net_sent_bytes_rate", "net_rx_rate", "net_tx_rate")
-_LOSSES = ("net_retransmits", "tcp_retransmits", "net_drops", "net_recv_drops", "net_sent_drops", "net_errors",
-           "rdma_retransmits")  # fmt: skip
+_LOSSES = (
+    "net_retransmits",
+    "tcp_retransmits",
+    "net_drops",
+    "net_recv_drops",
+    "net_sent_drops",
+    "net_errors",
+    "rdma_retransmits",
+)
 #: Bytes per second of a 10 Gbit/s interface; a slower one is no job's network.
 _NIC_LIMIT = 1.25e9
 
@@ -49,6 +55,8 @@ def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str)
     Supporting: copies, exchanges between devices and kernels on these devices are slower per call, or the waits in
     exchanges moved between ranks. If nothing is, the traffic still is worth a word, but little confidence.
     """
+    if not any(view.kernels(device).height for device in view.devices("gpu")):
+        return RuledOut(name, "no accelerator worked")
     traffic = {device: _most(view, device, metrics) for device in view.devices("gpu")}
     known = {device: change for device, change in traffic.items() if change.is_known}
     if not known:
@@ -61,7 +69,11 @@ def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str)
     if own is not None and own > 0.5 * (flow.other or 0.0):
         return RuledOut(name, f"{word} traffic {moved(flow)}, but the job's own copies may be all of it")
     shown = [evidence(f"{word} traffic of the device", flow, role="necessary", device=device, metric=metrics[0])]
-    shown += [evidence(f"{word} traffic of the device", c, device=d, metric=metrics[0]) for d, c in known.items() if d != device]
+    shown += [
+        evidence(f"{word} traffic of the device", c, device=d, metric=metrics[0])
+        for d, c in known.items()
+        if d != device
+    ]
     confidence = 0.6
     if own is not None:
         shown.append(evidence(f"the job's own copies are {units.rate(own)} of it at most", device=device))
@@ -83,10 +95,19 @@ def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str)
     kernels = view.work.filter((pl.col("device") == device) & (pl.col("delta_ns") > 0) & pl.col("is_real"))
     affected = float(kernels["delta_ns"].sum()) if view.is_alike else 0.0
     cause = Cause(
-        name, f"{says}: another process uses the link.", f"{word} link", device, view.pair.label, None,
-        flow.ratio, exposed(view, affected), clipped(confidence), tuple(shown), tuple(costs),
+        name,
+        f"{says}: another process uses the link.",
+        f"{word} link",
+        device,
+        view.pair.label,
+        None,
+        flow.ratio,
+        not_hidden(view, affected),
+        clipped(confidence),
+        tuple(shown),
+        tuple(costs),
         "find the neighbour: nvidia-smi dmon -s t on all devices, copies to and from host memory in other processes",
-    )  # fmt: skip
+    )
     return Suspect(cause, max(affected, 0.0))
 
 
@@ -142,9 +163,10 @@ def network(view: View) -> Judgement:
     talks = view.part("exposed communication", "communication")
     losses = [(k, c) for k, c in view.resources.items() if k[1] in _LOSSES and c.rose(by=1.0, times=2)]
     full = [
-        (k, c) for k, c in view.resources.items()
+        (k, c)
+        for k, c in view.resources.items()
         if k[1] in _NICS and k[0] != "lo" and c.rose(times=2) and (c.other or 0.0) > 0.8 * _NIC_LIMIT
-    ]  # fmt: skip
+    ]
     if not talks.is_known or (talks.base == 0 and talks.other == 0):
         return RuledOut(name, "ranks exchange nothing")
     if not talks.rose(by=0.05 * view.base_ns):
@@ -156,14 +178,25 @@ def network(view: View) -> Judgement:
     (where, metric), change = (losses or full)[0]
     shown = (
         evidence("time in exchanges between ranks, per cycle", talks, role="necessary", unit="ns"),
-        evidence("packets lost or sent again" if losses else "traffic", change, role="necessary", device=where, metric=metric),
+        evidence(
+            "packets lost or sent again" if losses else "traffic", change, role="necessary", device=where, metric=metric
+        ),
     )
     cause = Cause(
-        name, f"{metric} of {where} {moved(change)}; exchanges between ranks take {span(talks.base, talks.other, 'ns')}"
-        " per cycle: the network is in the way.", "network interface", where, view.pair.label, None, change.ratio,
-        exposed(view, talks.delta), clipped(0.75 if losses else 0.65), shown, (),
+        name,
+        f"{metric} of {where} {moved(change)}; exchanges between ranks take {span(talks.base, talks.other, 'ns')}"
+        " per cycle: the network is in the way.",
+        "network interface",
+        where,
+        view.pair.label,
+        None,
+        change.ratio,
+        not_hidden(view, talks.delta),
+        clipped(0.75 if losses else 0.65),
+        shown,
+        (),
         "check errors and speed of the interface (ethtool -S, ibstat), and who else uses it",
-    )  # fmt: skip
+    )
     return Suspect(cause, talks.delta)
 
 

@@ -11,9 +11,8 @@ import polars as pl
 from stepscope import units
 from stepscope.compare.effects import complete_cycles
 from stepscope.compare.model import Cause, RuledOut
-from stepscope.diagnose._case import OWN, View
+from stepscope.diagnose._case import OWN, View, exposed
 from stepscope.diagnose._change import Change
-from stepscope.diagnose._gpu import exposed
 from stepscope.diagnose._rule import Judgement, Missing, Rule, Suspect, clipped
 from stepscope.diagnose._words import evidence, moved, span
 
@@ -37,8 +36,9 @@ _LEAST_SHARE, _LEAST_BYTES = 0.05, 16 * 2**20
 _STEADY = 0.8
 #: The first touch of new memory takes a page fault per 4 KiB and filling it: 1 µs, 4 µs in a virtual machine.
 _TOUCH_NS = 1.0
-#: What a recorder keeps of each event until it writes them, with its name, arguments and links.
-_EVENT_BYTES = 1024.0
+#: What a recorder keeps at most of each call until it writes it: shapes, types, and the memory that it allocated.
+#: 0.4 to 1.8 KB were measured with PyTorch's profiler.
+_EVENT_BYTES = 2048.0
 #: A major fault waits for a disk: at least 0.1 ms on flash.
 _MAJOR_NS = 1e5
 _MOST_POINTS = 400
@@ -77,8 +77,8 @@ def memory_growth(view: View) -> Judgement:
 
     Necessary: it rises steadily, also in the second half (start-up is over), at least twice as fast as the base's, and
     in this recording by 5 % of its level and 16 MiB more than the base's would have. What tensors hold is looked at
-    before what the system counts, which also has the allocator's own habits in it, and the recorder's: 1 KiB for each
-    event more per cycle is taken off.
+    before what the system counts, which also has the allocator's own habits in it, and the recorder's: 2 KiB for each
+    call more per cycle are taken off.
     """
     name = "memory_growth"
     levels = [(OWN, metric) for metric in _HOST_LEVELS]
@@ -98,19 +98,17 @@ def memory_growth(view: View) -> Judgement:
         found = _grown(view, device, metric, base, other)
         if found is not None:
             return found
-        told.append(f"{metric} of {device}: {units.size(other[0].per_cycle)} a cycle (base {units.size(base[0].per_cycle)})")
+        told.append(
+            f"{metric} of {device}: {units.size(other[0].per_cycle)} a cycle (base {units.size(base[0].per_cycle)})"
+        )
     return RuledOut(name, "; ".join(told[:2]) or "too few cycles to see a trend")
 
 
-def _grown(
-    view: View, device: str, metric: str, base: Sequence[Growth], other: Sequence[Growth]
-) -> Suspect | None:
-    usual = max(max(g.per_cycle for g in base), 0.0)
+def _grown(view: View, device: str, metric: str, base: Sequence[Growth], other: Sequence[Growth]) -> Suspect | None:
+    usual = max(0.0, *(g.per_cycle for g in base))
     now = min(other, key=lambda g: g.per_cycle)
     n = _n_cycles(view)
-    calls = view.work.filter(pl.col("device") == "host").select(
-        (pl.col("calls_other") - pl.col("calls_base")).sum()
-    )
+    calls = view.work.filter(pl.col("device") == "host").select((pl.col("calls_other") - pl.col("calls_base")).sum())
     recorded = max(float(calls.item() or 0.0), 0.0) * _EVENT_BYTES if device == OWN else 0.0
     extra = now.per_cycle - usual - recorded
     level = max(g.first for g in base)
@@ -126,22 +124,32 @@ def _grown(
     faults = view.per_cycle(OWN, "process_minor_faults")
     shown = [
         evidence("growth per cycle", change, role="necessary", device=device, metric=metric),
-        evidence(f"first to last cycle of this recording: {span(now.first, now.last, 'bytes')}", device=device,
-                 metric=metric),
-    ]  # fmt: skip
+        evidence(
+            f"first to last cycle of this recording: {span(now.first, now.last, 'bytes')}", device=device, metric=metric
+        ),
+    ]
     confidence = 0.75 + 0.1 * (now.steady >= 0.95) + 0.1 * (metric in ("process_mem_allocated", "gpu_mem_allocated"))
     if faults.rose(by=0.5 * extra / 4096):
-        shown.append(evidence("pages touched for the first time, per cycle", faults, device=OWN,
-                              metric="process_minor_faults"))  # fmt: skip
+        shown.append(
+            evidence("pages touched for the first time, per cycle", faults, device=OWN, metric="process_minor_faults")
+        )
         confidence += 0.05
     who = "the process" if device in (OWN, "host") else f"GPU {device[3:]}"
     cause = Cause(
-        "memory_growth", f"Memory of {who} grows by {units.size(now.per_cycle)} every cycle"
+        "memory_growth",
+        f"Memory of {who} grows by {units.size(now.per_cycle)} every cycle"
         f" (was {units.size(usual)}), {span(now.first, now.last, 'bytes')} in this recording.",
-        "memory", device, view.pair.label, None, change.ratio if usual else None, exposed(view, affected),
-        clipped(confidence), tuple(shown), (),
+        "memory",
+        device,
+        view.pair.label,
+        None,
+        change.ratio if usual else None,
+        exposed(view, affected),
+        clipped(confidence),
+        tuple(shown),
+        (),
         "look for what is kept: lists of losses with their graphs, caches, logs; show memory; tracemalloc",
-    )  # fmt: skip
+    )
     return Suspect(cause, affected)
 
 
@@ -189,14 +197,25 @@ def memory_pressure(view: View) -> Judgement:
             shown.append(evidence(text, change, role=role, device=device, metric=metric))
             says.append(f"{text} {moved(change)}")
     for (device, metric), change in retries:
-        shown.append(evidence("allocator frees and tries again", change, role="necessary", device=device, metric=metric))
+        shown.append(
+            evidence("allocator frees and tries again", change, role="necessary", device=device, metric=metric)
+        )
         says.append(f"{metric} of {device} {moved(change)}")
     text = "; ".join(says)
     cause = Cause(
-        name, f"{text[0].upper()}{text[1:]}: there is too little memory.", "memory", retries[0][0][0] if retries else "host",
-        view.pair.label, None, faults.ratio, exposed(view, lost), clipped(0.65 + 0.1 * len(shown)), tuple(shown), (),
+        name,
+        f"{text[0].upper()}{text[1:]}: there is too little memory.",
+        "memory",
+        retries[0][0][0] if retries else "host",
+        view.pair.label,
+        None,
+        faults.ratio,
+        exposed(view, lost),
+        clipped(0.65 + 0.1 * len(shown)),
+        tuple(shown),
+        (),
         "free memory on the machine, or use less: smaller batch, checkpointing of activations",
-    )  # fmt: skip
+    )
     return Suspect(cause, lost)
 
 

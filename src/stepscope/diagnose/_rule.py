@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.compare.model import Cause, RuledOut
+from stepscope.compare.model import Evidence, RuledOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from stepscope.compare.model import Cause
     from stepscope.diagnose._case import View
 
-__all__ = ["Judgement", "Missing", "Rule", "Suspect", "clipped"]
+__all__ = ["Clue", "Judgement", "Missing", "Rule", "Suspect", "clipped", "weigh"]
+
+#: Evidence and by how much it raises the confidence; null where it is not there.
+Clue = tuple[float, Evidence] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +53,9 @@ class Rule:
 def clipped(value: float, most: float = 0.97) -> float:
     """A confidence: never less than none, never quite certain."""
     return max(0.0, min(value, most))
+
+
+def weigh(start: float, clues: Sequence[Clue]) -> tuple[float, tuple[Evidence, ...]]:
+    """The confidence, from what the necessary evidence gives and the rest adds, and the evidence that is there."""
+    there = [clue for clue in clues if clue is not None]
+    return clipped(start + sum(weight for weight, _ in there)), tuple(row for _, row in there)

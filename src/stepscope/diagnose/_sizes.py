@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import polars as pl
-
-from stepscope.names import map_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.compare.model import Observation, Pair
 
-__all__ = ["elements", "kept", "retyped", "sizes", "sizes_of_calls"]
+__all__ = ["PRODUCTS", "amount", "elements", "kept", "plain", "retyped", "sizes", "sizes_of_calls"]
 
 #: Operators that multiply matrices stand in for one another: a linear layer is addmm, or mm and add.
 _PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"
-_PRODUCT = "matrix products"
+PRODUCTS = "matrix products"
 #: The number of calls belongs to the program.
 _AS_OFTEN = 0.05
 _KEYS = ["device", "name", "shapes", "types"]
@@ -58,16 +57,35 @@ def _count(shapes: list[object]) -> float:
     return total
 
 
+def amount(name: str, shapes: str | None) -> float | None:
+    """How much a call has to do: multiplications of a product of matrices, elements of the inputs of all else.
+
+    >>> amount("aten::mm", "[[2,3],[3,5]]"), amount("aten::linear", "[[4,2,3],[5,3],[5]]")
+    (30.0, 120.0)
+    >>> amount("aten::add", "[[2],[2]]")
+    4.0
+    """
+    whole = elements(shapes)
+    if whole is None or shapes is None or not re.match(_PRODUCTS, name):
+        return whole
+    matrices = [shape for shape in json.loads(shapes) if isinstance(shape, list) and len(shape) >= 2]
+    if len(matrices) < 2 or not all(isinstance(n, int) for shape in matrices[:2] for n in shape):
+        return whole
+    left, right = matrices[-2:]
+    columns = right[-2] if name.endswith("linear") else right[-1]
+    return float(math.prod(left) * columns)
+
+
 def sizes(pair: Pair) -> pl.DataFrame:
     """A row per device and operator (matrix products together) with known sizes on both sides.
 
-    Columns: device, name, and per side `volume_*` (elements per cycle), `calls_*`, `time_*` (own time per cycle, ns).
+    Columns: device, name, and per side `volume_*` (`amount` per cycle), `calls_*`, `time_*` (own time per cycle, ns).
     """
-    return _both(pair, pl.when(pl.col("name").str.contains(_PRODUCTS)).then(pl.lit(_PRODUCT)).otherwise("name"))
+    return _both(pair, pl.when(pl.col("name").str.contains(_PRODUCTS)).then(pl.lit(PRODUCTS)).otherwise("name"))
 
 
 def sizes_of_calls(pair: Pair) -> pl.DataFrame:
-    """A row per device and function with known sizes on both sides: `ratio` of the mean elements of a call."""
+    """A row per device and function with known sizes on both sides: `ratio` of the mean amount of a call."""
     found = _both(pair, pl.col("name")).filter(pl.col("volume_base") > 0)
     each = (pl.col(f"volume_{side}") / pl.col(f"calls_{side}") for side in ("other", "base"))
     return found.select("device", "name", ratio=next(each) / next(each))
@@ -79,10 +97,12 @@ def kept(pair: Pair) -> float | None:
     Null if no shapes are known on both sides.
     """
     base, other = (
-        _workload(runs).filter(pl.col("shapes").is_not_null() & (pl.col("time") > 0)).group_by("device", "name", "shapes")
+        _workload(runs)
+        .filter(pl.col("shapes").is_not_null() & (pl.col("time") > 0))
+        .group_by("device", "name", "shapes")
         .agg(pl.col("calls", "time").sum())
         for runs in (pair.base, pair.other)
-    )  # fmt: skip
+    )
     whole = float(base["time"].sum())
     if not whole or other.is_empty():
         return None
@@ -95,8 +115,10 @@ def _both(pair: Pair, group: pl.Expr) -> pl.DataFrame:
     sides = []
     for suffix, runs in (("base", pair.base), ("other", pair.other)):
         rows = _workload(runs)
-        volume = map_names(rows["shapes"].cast(pl.Categorical), elements, pl.Float64())
-        rows = rows.with_columns(volume=volume, name=group).filter(pl.col("volume").is_not_null())
+        volumes = [amount(*row) for row in rows.select("name", "shapes").iter_rows()]
+        rows = rows.with_columns(volume=pl.Series(volumes, dtype=pl.Float64), name=group).filter(
+            pl.col("volume").is_not_null()
+        )
         sides.append(
             rows.group_by("device", "name", maintain_order=True).agg(
                 (pl.col("volume") * pl.col("calls")).sum().alias(f"volume_{suffix}"),
@@ -112,14 +134,32 @@ def retyped(pair: Pair) -> tuple[str, ...]:
 
     Their sizes are those of before: what has other sizes is other work. Longest first.
     """
-    base, other = (_workload(runs).filter(pl.col("types").is_not_null()) for runs in (pair.base, pair.other))
-    known = base.select("name", "types").unique()
+    base, other = (_typed(runs) for runs in (pair.base, pair.other))
+    known = base.select("name", "plain").unique()
     names = base.select("name", "shapes").unique()
     of_name = other.group_by("name").agg(pl.col("time").sum().alias("whole"))
-    new = other.join(known, on=["name", "types"], how="anti").join(names, on=["name", "shapes"], how="semi")
+    new = other.join(known, on=["name", "plain"], how="anti").join(names, on=["name", "shapes"], how="semi")
     found = new.group_by("name", maintain_order=True).agg(pl.col("time").sum()).join(of_name, on="name")
     found = found.filter((pl.col("time") >= 0.2 * pl.col("whole")) & (pl.col("time") > 0))
     return tuple(found.sort("time", descending=True)["name"].to_list())
+
+
+def _typed(runs: Sequence[Observation]) -> pl.DataFrame:
+    """The rows of WORKLOAD whose element types are known, in plain words."""
+    rows = _workload(runs).filter(pl.col("types").is_not_null())
+    return rows.with_columns(plain=pl.Series([plain(text) for text in rows["types"]], dtype=pl.String)).filter(
+        pl.col("plain") != ""
+    )
+
+
+def plain(types: str) -> str:
+    """The distinct types in a list of them as JSON.
+
+    >>> plain('["float","float",""]')
+    'float'
+    """
+    parts = [part.strip(' "') for part in types.strip("[]").split(",")]
+    return " and ".join(dict.fromkeys(part for part in parts if part and part not in {"Scalar", "ScalarList"}))
 
 
 def _workload(runs: Sequence[Observation]) -> pl.DataFrame:

@@ -47,6 +47,9 @@ def span(base: float | None, other: float | None, unit: str | None) -> str:
 
 def moved(change: Change, unit: str | None = None) -> str:
     """A change in words: 'fell from 1,187 to 210 MHz (−82 %)'."""
+    if not change.base:
+        now = units.render(change.other, unit or change.unit)
+        return f"is new ({now})" if change.base is None else f"rose from 0 to {now}"
     verb = "rose" if change.delta > 0 else "fell" if change.delta < 0 else "stayed"
     shown = span(change.base, change.other, unit or change.unit)
     relative = change_of(change.base, change.other)

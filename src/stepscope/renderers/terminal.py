@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from stepscope.reports.model import Bar, Block, Finding, Part, Report
 
 #: What fills a bar, in order of appearance, with its stand-in and colour; idle is always the lightest.
-_FILLS = (("█", "#", "32"), ("▒", "=", "35"), ("▓", "%", "33"), ("▚", "+", "34"), ("▞", "*", "36"), ("▖", "-", "31"))
+_FILLS = (
+    ("█", "#", "32"), ("▒", "=", "35"), ("▓", "%", "33"), ("▚", "+", "34"), ("▞", "*", "36"), ("▖", "-", "31"),
+    ("▘", "~", "37"),
+)  # fmt: skip
 _IDLE = ("░", ".", "90")
 _BOLD, _DIM = "1", "2"
 _UNIT = re.compile(r"(\d) (%|[nµm]?s\b|[KMGT]?i?B(?:/s)?\b)")
