@@ -2,6 +2,7 @@
 
     python record_demo.py train demo-cpu-2ranks --ranks 2
     python record_demo.py decode demo-cpu-decode --no-stacks
+    python record_demo.py train demo-slow-loader/abnormal --no-stacks --no-memory --steps 16 --sample-ms 3
     python record_demo.py train demo-gpu --device cuda
     python record_demo.py decode demo-gpu-decode --device cuda --no-stacks
 
@@ -19,6 +20,7 @@ import socket
 import sys
 import sysconfig
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -44,8 +46,8 @@ Cache = list[tuple[Tensor, Tensor]]
 class Text(Dataset[Tensor]):
     """Made-up text: every token follows from the two before it, so that there is something to learn."""
 
-    def __init__(self, length: int) -> None:
-        self.length = length
+    def __init__(self, length: int, sample_ms: float = 0.0) -> None:
+        self.length, self.sample_ms = length, sample_ms
 
     def __len__(self) -> int:
         return self.length
@@ -54,6 +56,8 @@ class Text(Dataset[Tensor]):
         tokens = [index % VOCABULARY, (index * 7 + 3) % VOCABULARY]
         while len(tokens) < CONTEXT + 1:
             tokens.append((tokens[-1] * 5 + tokens[-2] + 1) % VOCABULARY)
+        if self.sample_ms:
+            time.sleep(self.sample_ms / 1000)  # as reading it from a slow disk would
         return torch.tensor(tokens)
 
 
@@ -111,15 +115,16 @@ class LanguageModel(nn.Module):
         return self.head(self.norm(x)), grown
 
 
-def train(rank: int, ranks: int, device: torch.device, profiler: profile, steps: int) -> None:
+def train(rank: int, wanted: argparse.Namespace, device: torch.device, profiler: profile, steps: int) -> None:
     """Some steps of training; the loss is read every other step, as many training loops do."""
+    ranks: int = wanted.ranks
     model: nn.Module = LanguageModel().to(device)
     if ranks > 1:
         ids = [device.index] if device.type == "cuda" else None
         model = DistributedDataParallel(model, device_ids=ids, bucket_cap_mb=1)
     optimizer = AdamW(model.parameters(), lr=3e-4)
     shards = torch.utils.data.DistributedSampler(range(4096), ranks, rank, shuffle=True)
-    batches = iter(DataLoader(Text(4096), BATCH, sampler=shards, pin_memory=device.type == "cuda"))
+    batches = iter(DataLoader(Text(4096, wanted.sample_ms), BATCH, sampler=shards, pin_memory=device.type == "cuda"))
     with profiler:
         for step in range(steps):
             text = next(batches).to(device, non_blocking=True)
@@ -170,13 +175,13 @@ def record(rank: int, wanted: argparse.Namespace, rendezvous: str) -> None:
         schedule=schedule(wait=WAIT, warmup=WARMUP, active=wanted.steps, repeat=1),
         on_trace_ready=lambda p: write(p, wanted.folder / f"rank{rank}.pt.trace.json.gz"),
         record_shapes=True,
-        profile_memory=True,
+        profile_memory=wanted.memory,
         with_stack=wanted.stacks,
         with_modules=True,
     )
     steps = WAIT + WARMUP + wanted.steps
     if wanted.what == "train":
-        train(rank, wanted.ranks, device, profiler, steps)
+        train(rank, wanted, device, profiler, steps)
     else:
         decode(device, profiler, steps)
     if wanted.ranks > 1:
@@ -218,7 +223,9 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--ranks", type=int, default=1, help="processes that train together")
     parser.add_argument("--steps", type=int, default=4, help="steps recorded")
+    parser.add_argument("--sample-ms", type=float, default=0.0, help="time that loading a sample takes longer")
     parser.add_argument("--no-stacks", dest="stacks", action="store_false", help="leave Python stacks out")
+    parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave allocations out")
     wanted = parser.parse_args()
     if wanted.ranks > 1 and wanted.what == "decode":
         parser.error("decode runs on one rank")

@@ -81,7 +81,7 @@ def test_every_name_is_found_and_raw_tables_have_two():
 
 
 def test_a_table_of_results_is_handed_out_as_it_is():
-    assert ("cycles", "result") in views.names()
+    assert ("cycles", "analysis") in views.names()
     found = views.find("cycles")
     assert found.output is CYCLES
     frame = CYCLES.conform(pl.DataFrame({"cycle": [1, 2]}))
@@ -90,7 +90,7 @@ def test_a_table_of_results_is_handed_out_as_it_is():
     assert views.collect(held, found, where="cycle > 1", on_missing=never)[0]["cycle"].to_list() == [2]
     stacked, _ = views.collect(run_of(held, held), found, on_missing=never)
     assert stacked["trace"].to_list() == ["0", "0", "1", "1"]
-    with pytest.raises(MissingTable, match="no cycles"):
+    with pytest.raises(MissingTable, match="cycles needs"):
         views.collect(trace(), found, on_missing=never)
 
 

@@ -1,4 +1,4 @@
-"""The public verbs as functions: load, load_run, report, show, bench. The command line calls these same ones."""
+"""The public verbs as functions, such as load, report, compare, show. The command line calls these same ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from stepscope.errors import UnknownName
+from stepscope.errors import StepscopeError, UnknownName
 from stepscope.trace import Run, Trace
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from stepscope.errors import StepscopeError
-    from stepscope.reports.model import Report
+    from stepscope.compare.model import Outcome
+    from stepscope.reports.model import Block, Report
     from stepscope.timing import Bench
 
     PathLike = str | Path
@@ -97,6 +97,93 @@ def report(source: Source) -> Report:
     from stepscope.reports.overview import overview
 
     return replace(overview(_opened(source)), to_text=_plain, to_html=_html, to_figure=_figure)
+
+
+def compare(
+    base: Source | Iterable[PathLike],
+    other: Source | Iterable[PathLike] | None = None,
+    *,
+    counters: PathLike | None = None,
+) -> Outcome:
+    """Whether two runs differ, by how much and how sure, where the difference went, and what caused it.
+
+    Each side is a trace, a run, or what `load_run` takes: a file, a folder of ranks, several repeats. With one side
+    only, it is a folder that holds folders normal… and abnormal…. Print the result, or read `verdict`, `step_time`,
+    `parts`, `effects`, `causes`. Units: ns.
+
+    Raises StepscopeError (nothing to compare, no cycles), MissingTable.
+
+    >>> found = compare("examples/demo-cpu-2ranks", "examples/demo-cpu-2ranks")
+    >>> found.verdict, found.causes
+    ('no_difference', ())
+    """
+    if other is None:
+        run = _as_run(base) if isinstance(base, (Trace, Run)) else load_run(base, counters=counters)
+        sides = split_case(run)
+        if sides is None:
+            hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
+            raise StepscopeError("one run alone: there is nothing to compare it with", hint)
+        return compare_sides(*sides)
+
+    def run_of(side: Source | Iterable[PathLike]) -> Run:
+        return _as_run(side) if isinstance(side, (Trace, Run)) else load_run(side, counters=counters)
+
+    return compare_sides(run_of(base), run_of(other))
+
+
+def split_case(run: Run) -> tuple[Run, Run] | None:
+    """The normal and the abnormal runs of a case; None if a side is missing.
+
+    Raises StepscopeError if the files are those of several cases.
+    """
+    from stepscope.compare.cases import split
+
+    found = split(run.paths)
+    if found is None:
+        return None
+    return Run(tuple(found[0]), run.open_trace), Run(tuple(found[1]), run.open_trace)
+
+
+def compare_sides(base: Run, other: Run) -> Outcome:
+    """The comparison of two runs. Traces are read one at a time. Raises StepscopeError, MissingTable."""
+    from stepscope.compare.observe import observe
+    from stepscope.compare.repeats import as_repeats
+    from stepscope.comparison import compare_runs
+
+    left = [observe(trace) for trace in base]
+    first = left[0][0]
+    # The other run is cut into cycles of the same kind, if it has any.
+    anchor = first.anchor if first.source == "detected" else "auto"
+    right = [observe(trace, anchor=anchor) for trace in other]
+    found = compare_runs(as_repeats(left), as_repeats(right))
+    facts = {"base": ", ".join(base.paths), "other": ", ".join(other.paths)}
+    return replace(found, facts=facts, to_text=_plain_outcome)
+
+
+def group(source: Source | Iterable[PathLike]) -> Report:
+    """Which processes of many do the same, and what sets the others apart. Raises StepscopeError, MissingTable."""
+    from stepscope.compare.observe import observe
+    from stepscope.compare.roles import roles
+    from stepscope.reports.roles import roles_report
+
+    run = _as_run(source) if isinstance(source, (Trace, Run)) else load_run(source)
+    processes = [process for trace in run for process in observe(trace)]
+    return replace(roles_report(roles(processes)), to_text=_plain)
+
+
+def compare_table(base: Run, other: Run, name: str) -> Block:
+    """Any result table of two runs side by side, by its schema's keys; several traces rank by rank.
+
+    Raises UnknownName, MissingTable, StepscopeError.
+    """
+    from stepscope import views
+    from stepscope.compare.side_by_side import side_by_side
+    from stepscope.reports.model import Block
+
+    question = views.find(name)
+    (left, table), (right, _) = (views.collect(side, question, on_missing=_warn) for side in (base, other))
+    frame, schema = side_by_side(left, right, table)
+    return Block(name, schema, frame)
 
 
 def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
@@ -224,6 +311,12 @@ def _figure(report: Report) -> Any:
     from stepscope import charts
 
     return go.Figure(charts.bars([(bar.label, [(p.name, p.ratio) for p in bar.parts]) for bar in report.bars]))
+
+
+def _plain_outcome(found: Outcome) -> str:
+    from stepscope.reports.comparison import comparison
+
+    return _plain(comparison(found))
 
 
 def _plain_bench(found: Bench) -> str:

@@ -293,6 +293,8 @@ ISSUES = Table(
 
 #: Of a function's events in a cycle, those during which its metric was sampled; the others' values are interpolated.
 SAMPLED = ("all", "some", "none")
+#: What tells where cycles begin: marked steps, calls of a function, of a kernel, the sequence of kernels, the clock.
+FOUND_BY = ("annotation", "function", "kernel", "sequence", "period")
 CYCLES = Table(
     "cycles",
     "a turn of the program's main loop, or another stretch of it that comes again",
@@ -303,6 +305,12 @@ CYCLES = Table(
         Column("ts_ns", pl.Int64(), "start, from the origin", "ns"),
         Column("dur_ns", pl.Int64(), "duration", "ns"),
         Column("anchor", Name, "function whose calls mark the cycles"),
+        Column("phase", Name, "prefill or decode, where a serving engine does both"),
+        Column("is_complete", pl.Boolean(), "false of those at either end that were recorded in part; null: not known"),
+        Column("found_by", pl.Enum(FOUND_BY), "what told them: annotation, function, kernel, sequence, period"),
+        Column(
+            "agreement_ratio", pl.Float64(), "names that come as often in one cycle as in the next, if found", "ratio"
+        ),
     ),
 )
 ATTRIBUTION = Table(
@@ -310,23 +318,24 @@ ATTRIBUTION = Table(
     "what a function took of a cycle (beta), and how a resource fared meanwhile (mu); a row per function and metric",
     (
         Column("cycle", pl.Int64(), "number of the cycle", key=True),
-        Column("host", Name, "host of the process, where recorded", key=True),
-        Column("pid", pl.Int64(), "process", key=True),
         Column("device", Name, "where the function ran: host, gpuN", key=True),
         Column("name", Name, "function as recorded", key=True),
         Column("metric", Name, "resource; null if none was sampled during the function", key=True),
-        Column("category", Category, "what the function is, in stepscope's own closed list"),
-        Column("recorded_category", Name, "what it is, in the recorder's own word"),
-        Column("short_name", Name, "its name as shortened by the recorder"),
+        Column("mu", pl.Float64(), "mean of the metric during the events, weighted by their durations"),
+        Column("unit", Name, "unit of mu and sigma, where known"),
         Column("calls", pl.Int64(), "its events in the cycle; the same in each row of the function"),
         Column("total_ns", pl.Int64(), "their summed duration; the same in each row of the function", "ns"),
         Column(
             "beta_ratio", pl.Float64(), "that duration over the cycle's; it exceeds 1 where threads add up", "ratio"
         ),
-        Column("unit", Name, "unit of mu and sigma, where known"),
-        Column("mu", pl.Float64(), "mean of the metric during the events, weighted by their durations"),
-        Column("sigma", pl.Float64(), "its standard deviation within the events"),
+        Column("resource", Name, "whose metric it is: gpuN, host, cpu, pid:N, a disk …; null: not told", key=True),
+        Column("sigma", pl.Float64(), "its standard deviation during the events"),
         Column("sampled", pl.Enum(SAMPLED), "which events had samples of their own: all, some, none"),
+        Column("pid", pl.Int64(), "process", key=True),
+        Column("host", Name, "host of the process, where recorded", key=True),
+        Column("category", Category, "what the function is, in stepscope's own closed list"),
+        Column("recorded_category", Name, "what it is, in the recorder's own word"),
+        Column("short_name", Name, "its name as shortened by the recorder"),
         Column("recorded_beta", pl.Float64(), "100 times beta, as recorded"),
         Column("recorded_mu", pl.Float64(), "100 times mu, as recorded: percent for shares only"),
     ),

@@ -39,8 +39,8 @@ def test_a_file_gives_cycles_and_attribution(read):
         "cycles": CYCLES, "attribution": ATTRIBUTION,
     }  # fmt: skip
     assert results.result("cycles").rows() == [
-        (1, None, 7, 0, 1_000_250, "Scheduler.run_batch"),
-        (2, None, 7, 1_000_000, 1_000_250, "Scheduler.run_batch"),
+        (1, None, 7, 0, 1_000_250, "Scheduler.run_batch", None, None, None, None),
+        (2, None, 7, 1_000_000, 1_000_250, "Scheduler.run_batch", None, None, None, None),
     ]
     assert results.meta.origin_unix_ns == (START_US + 1000) * 1000 + 750
     first = results.result("attribution").row(0, named=True)
@@ -48,7 +48,7 @@ def test_a_file_gives_cycles_and_attribution(read):
         "cycle": 1, "host": None, "pid": 7, "device": "gpu3", "name": GEMM, "metric": "gpu_usage",
         "category": "kernel", "recorded_category": "gpu_compute", "short_name": "gemm", "calls": 4,
         "total_ns": 100_000, "beta_ratio": 0.1, "unit": "%", "mu": 6.0, "sigma": 0.0, "sampled": "none",
-        "recorded_beta": 10.0, "recorded_mu": 6.0,
+        "recorded_beta": 10.0, "recorded_mu": 6.0, "resource": None,
     }  # fmt: skip
 
 

@@ -20,6 +20,8 @@ __all__ = ["Analysis", "find", "names"]
 _GROUP = "stepscope.analyses"
 _MODULES = {
     "steps": "stepscope.analyses.steps",
+    "cycles": "stepscope.analyses.cycles",
+    "attribution": "stepscope.analyses.attribution",
     "step-breakdown": "stepscope.analyses.step_breakdown",
     "timeline": "stepscope.analyses.timeline",
     "operators": "stepscope.analyses.operators",
@@ -37,6 +39,7 @@ _MODULES = {
     "roofline": "stepscope.analyses.roofline",
     "mfu": "stepscope.analyses.mfu",
     "idle": "stepscope.analyses.idle",
+    "critical-path": "stepscope.analyses.critical_path",
     "launches": "stepscope.analyses.launches",
     "transfers": "stepscope.analyses.transfers",
     "overlap": "stepscope.analyses.overlap",

@@ -17,7 +17,7 @@ from stepscope.errors import StepscopeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Case", "cases"]
+__all__ = ["Case", "cases", "split"]
 
 _SIDE = re.compile(r"(normal|abnormal)(?![a-z])", re.IGNORECASE)
 _PACKING = re.compile(r"\.(gz|zst|xz|bz2|zip)$", re.IGNORECASE)
@@ -69,6 +69,29 @@ def cases(paths: Sequence[str]) -> list[Case]:
         hint = "name two files, the base first, or a folder that holds a folder normal… and a folder abnormal…"
         raise StepscopeError(f"no pair of a normal and an abnormal run among {len(paths)} files", hint)
     return found
+
+
+def split(paths: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """The files of the normal and of the abnormal runs of one case; None if a side is missing.
+
+    Several normal runs are repeats. Of files with the cycles of one job by kind, those that stand for it are taken:
+    decode cycles, not prefills or layers. Raises StepscopeError if there are several cases.
+    """
+    places = [place for path in paths if (place := _place(path)).side]
+    if not places:
+        return None
+    folders = list(dict.fromkeys(place.case for place in places))
+    if len(folders) > 1:
+        names = ", ".join(PurePath(folder).name for folder in folders)
+        raise StepscopeError(f"{len(folders)} cases: {names}", f"name one of them, as {folders[0]}")
+    found = [[place.path for place in places if place.side == side] for side in ("normal", "abnormal")]
+    if not all(found):
+        return None
+    if all(_RESULTS.fullmatch(place.name) for place in places):
+        pairs = cases(paths)
+        chosen = next((case for case in pairs if "_prefill" not in PurePath(case.base).name), pairs[0])
+        return [chosen.base], [chosen.other]
+    return found[0], found[1]
 
 
 def _place(path: str) -> _Place:

@@ -32,8 +32,13 @@ SCHEMA = "stepscope.report/1"
 
 
 def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  exact: nothing of a screen applies
-    """The whole report as one indented object."""
-    document = {
+    """The whole report as one indented object: of the shape above, or of its own (`Report.document`)."""
+    document = dict(report.document) if report.document is not None else _document(report)
+    return json.dumps(_finite(document), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+
+
+def _document(report: Report) -> dict[str, Any]:
+    return {
         "schema": SCHEMA,
         "headline": report.headline,
         "bars": [asdict(bar) for bar in report.bars],
@@ -43,7 +48,6 @@ def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  exact: nothi
         "issues": [] if report.issues is None else report.issues.to_dicts(),
         "meta": dict(report.meta),
     }
-    return json.dumps(_finite(document), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
 def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  exact: nothing of a screen applies

@@ -29,13 +29,13 @@ def escape(text: str) -> str:
 def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  Markdown is set by whoever shows it
     """Headline, bars as a list, findings as a numbered list, tables."""
     sections = [
-        "# stepscope report",
+        f"# stepscope {escape(report.title)}",
         _LEADING.sub(r"\1\\\2", escape(report.headline)),
         *(_bar(bar) for bar in report.bars),
     ]
     if report.findings:
         found = "\n".join(_finding(i, finding) for i, finding in enumerate(report.findings, 1))
-        sections += ["## What costs most", found]
+        sections += [f"## {escape(report.findings_title)}", found]
     for block in report.tables:
         sections += [f"## {escape(block.title)}", "\n".join(_rows(block))]
         below = [escape(block.note)] if block.note else []

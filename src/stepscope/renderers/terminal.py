@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from stepscope.reports.model import Bar, Block, Finding, Part, Report
 
 #: What fills a bar, in order of appearance, with its stand-in and colour; idle is always the lightest.
-_FILLS = (("█", "#", "32"), ("▒", "=", "35"), ("▓", "%", "33"), ("▚", "+", "34"), ("▞", "*", "36"), ("▖", "-", "31"))
+_FILLS = (
+    ("█", "#", "32"), ("▒", "=", "35"), ("▓", "%", "33"), ("▚", "+", "34"), ("▞", "*", "36"), ("▖", "-", "31"),
+    ("▘", "~", "37"),
+)  # fmt: skip
 _IDLE = ("░", ".", "90")
 _BOLD, _DIM = "1", "2"
 _UNIT = re.compile(r"(\d) (%|[nµm]?s\b|[KMGT]?i?B(?:/s)?\b)")
@@ -46,7 +49,7 @@ def report(report: Report, screen: Screen) -> str:
     sections = [
         _wrap(report.headline, screen.width),
         _bars(report.bars, screen),
-        _findings(report.findings, screen),
+        _findings(report, screen),
         *(_block(block, screen) for block in report.tables),
         _quality(report, screen),
     ]
@@ -131,7 +134,8 @@ def _flow(pieces: Sequence[tuple[int, str]], room: int) -> list[str]:
     return lines
 
 
-def _findings(findings: Sequence[Finding], screen: Screen) -> list[str]:
+def _findings(report: Report, screen: Screen) -> list[str]:
+    findings, heading = report.findings, printable(report.findings_title)
     if not findings:
         return []
     shared = {finding.value_label for finding in findings if finding.value_ns is not None}
@@ -144,7 +148,7 @@ def _findings(findings: Sequence[Finding], screen: Screen) -> list[str]:
     command_room = max((width(command) for command in commands if width(command) <= SHORT_COMMAND), default=0)
     indent = len(str(len(findings))) + 2
     room = max(screen.width - indent - value_room - share_room - command_room - 3 * 3, 20)
-    lines = [_ink("What costs most", _BOLD, screen) + pad(label, room + indent + 3 + value_room - 15, right=True)]
+    lines = [_ink(heading, _BOLD, screen) + pad(label, room + indent + 3 + value_room - width(heading), right=True)]
     for i, finding in enumerate(findings):
         title, *rest = _wrap(finding.title, room)
         figures = f"{pad(values[i], value_room, right=True)}   {pad(shares[i], share_room, right=True)}"

@@ -78,6 +78,8 @@ class Report:
 
     `headline` is one line: what was recorded. `quality` are sentences on what the data lacks, `issues` the table of
     that name (`schema.ISSUES`) of all traces. `meta` are facts that JSON can hold, for machines: paths, ranks, counts.
+    `title` is the kind of report in a word, `findings_title` the heading of the findings. `document` is what JSON says
+    in place of the report's own shape, where a kind of report has a shape of its own.
     """
 
     headline: str
@@ -87,6 +89,9 @@ class Report:
     quality: tuple[str, ...] = ()
     issues: pl.DataFrame | None = None
     meta: Mapping[str, object] = field(default_factory=dict)
+    title: str = "report"
+    findings_title: str = "What costs most"
+    document: Mapping[str, object] | None = field(default=None, repr=False)
     to_text: Callable[[Report], str] | None = field(default=None, repr=False)
     to_html: Callable[[Report], str] | None = field(default=None, repr=False)
     to_figure: Callable[[Report], Any] | None = field(default=None, repr=False)

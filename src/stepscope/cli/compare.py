@@ -1,0 +1,182 @@
+"""`stepscope compare`: whether two runs differ, by how much, where the difference went, and what caused it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened
+from stepscope.errors import StepscopeError
+
+if TYPE_CHECKING:
+    from stepscope.compare.model import Outcome
+    from stepscope.renderers import Renderer, Screen
+    from stepscope.reports.model import Block, Report
+    from stepscope.trace import Run
+
+_SIDES = ("--base", "--other")
+_GATE = re.compile(r"(?P<what>slower|faster)(:(?P<percent>\d+(\.\d+)?)\s*%)?|different")
+GATE_FAILED = 3
+OWN_TABLES = ("parts", "attribution", "resources", "effects", "ruled-out")
+
+
+class _ManyPaths(TyperCommand):
+    """`--base A B` means what `--base A --base B` does: all words up to the next option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words, side = [], ""
+        for word in args:
+            if word.startswith("-") and word != "-":
+                side = word if word in _SIDES else ""
+                words += [] if side else [word]
+            else:
+                words += [side, word] if side else [word]
+        return super().parse_args(ctx, words)
+
+
+SETTINGS: dict[str, Any] = {
+    "cls": _ManyPaths,
+    "short_help": "Two runs: what differs, how sure, where it went, and what caused it.",
+}
+
+
+def command(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[BASE OTHER | CASE]", help="Two runs, or a folder with folders normal… and abnormal…."),
+    ] = None,
+    base: Annotated[
+        list[str] | None, typer.Option("--base", metavar="PATH…", help="The base and its repeats.", show_default=False)
+    ] = None,
+    other: Annotated[
+        list[str] | None,
+        typer.Option("--other", metavar="PATH…", help="The other run and its repeats.", show_default=False),
+    ] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(
+            "--table",
+            metavar="NAME",
+            help="One table: parts, attribution, resources, effects, ruled-out; or any result table, as kernels.",
+            show_default=False,
+        ),
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option("--fail-on", metavar="slower:3%|different", help="Exit with 3 if that is so.", show_default=False),
+    ] = None,
+    output: Output = None,
+    format_name: Annotated[
+        str | None,
+        typer.Option("--format", metavar="terminal|markdown|json|csv", help="How to write it.", show_default=False),
+    ] = None,
+    force: Force = False,
+    counters: Counters = None,
+    max_bytes: MaxBytes = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """Say whether two runs differ, by how much and how sure, where the difference went, and what caused it.
+
+    A run is a file, a folder of ranks, or a pattern. Several repeats a side, as in --base A1 A2 --other B1 B2, tell
+    the drift of healthy runs from a change. A folder that holds folders normal… and abnormal… is a case by itself.
+    One other folder, or three and more runs, are grouped by what their processes do.
+    """
+    from stepscope import api
+    from stepscope.trace import Run
+
+    if fail_on is not None and _GATE.fullmatch(fail_on) is None:
+        reason = f"not a condition: {fail_on}; write slower, slower:3% or different"
+        raise typer.BadParameter(reason, param_hint="--fail-on")
+    left, right = _sides(paths or [], base or [], other or [])
+    renderer = renderer_for(format_name, output, "terminal")
+    settings: dict[str, Any] = {"counters": counters, "max_bytes": max_bytes, "no_progress": no_progress}
+    with opened([*left, *right], **settings) as run:
+        check_target(output, run.paths, force=force)
+        if right:
+            n_left = len(api.load_run(left).paths)
+            sides = Run(run.paths[:n_left], run.open_trace), Run(run.paths[n_left:], run.open_trace)
+        elif len(left) == 1 and (is_case := api.split_case(run)) is not None:
+            sides = is_case
+        elif len(run.paths) > 1:
+            emit(_grouped(api.group(run), renderer, output), output, force=force, drawn=renderer.name == "terminal")
+            return
+        else:
+            hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
+            raise StepscopeError("one recording alone: there is nothing to compare it with", hint)
+        if table is not None and table not in OWN_TABLES:
+            text = _side_by_side(sides, table, renderer, output)
+            emit(text, output, force=force, drawn=renderer.name == "terminal")
+            return
+        found = api.compare_sides(*sides)
+    text = _written(found, table, renderer, output)
+    emit(text, output, force=force, drawn=renderer.name == "terminal")
+    if fail_on is not None and (reason := _failed(found, fail_on)):
+        complain(f"failed: {reason}", colour=typer.colors.RED)
+        raise typer.Exit(GATE_FAILED)
+
+
+def _sides(paths: list[str], base: list[str], other: list[str]) -> tuple[list[str], list[str]]:
+    """What the words name as base and other; the other is empty if the one folder named holds both."""
+    if base or other:
+        if paths:
+            raise typer.BadParameter(f"{paths[0]} belongs to no side: name all runs with --base and --other")
+        if not (base and other):
+            missing = "--other" if base else "--base"
+            raise typer.BadParameter(f"{missing} is missing, as in 'stepscope compare --base A1 A2 --other B1'")
+        return base, other
+    if len(paths) == 2:
+        return paths[:1], paths[1:]
+    if paths:
+        return paths, []
+    raise typer.BadParameter("BASE and OTHER are needed, as in 'stepscope compare run1 run2'")
+
+
+def _written(found: Outcome, table: str | None, renderer: Renderer, output: str | None) -> str | bytes:
+    from stepscope.renderers import Screen
+    from stepscope.reports.comparison import comparison, tables
+
+    shown = Screen() if output else screen()
+    if table is not None:
+        return _drawn(renderer, tables(found)[table], shown)
+    if renderer.report is None:
+        hint = f"name a table with --table: {', '.join(OWN_TABLES)}"
+        raise typer.BadParameter(f"a comparison is not written as {renderer.name}; {hint}", param_hint="--format")
+    return renderer.report(comparison(found), shown)
+
+
+def _grouped(report: Report, renderer: Renderer, output: str | None) -> str | bytes:
+    from stepscope.renderers import Screen
+
+    if renderer.report is None:
+        raise typer.BadParameter(f"groups are not written as {renderer.name}", param_hint="--format")
+    return renderer.report(report, Screen() if output else screen())
+
+
+def _side_by_side(sides: tuple[Run, Run], name: str, renderer: Renderer, output: str | None) -> str | bytes:
+    from stepscope import api
+    from stepscope.renderers import Screen
+
+    return _drawn(renderer, api.compare_table(*sides, name), Screen() if output else screen())
+
+
+def _drawn(renderer: Renderer, block: Block, shown: Screen) -> str | bytes:
+    if renderer.table is None:
+        raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
+    return renderer.table(block, shown)
+
+
+def _failed(found: Outcome, condition: str) -> str:
+    """Why the gate is closed, or nothing. A change counts if it is sure and beyond what healthy runs differ."""
+    gate = _GATE.fullmatch(condition)
+    step = found.step_time
+    if gate is None or gate["what"] is None:
+        return f"the runs are different ({found.reason})" if found.verdict == "different" else ""
+    if step is None or not step.is_different or not step.base:
+        return ""
+    relative = step.delta / step.base * (1 if gate["what"] == "slower" else -1)
+    limit = float(gate["percent"] or 0) / 100
+    return f"{abs(relative):.1%} {gate['what']}, more than {limit:.1%}" if relative > limit else ""

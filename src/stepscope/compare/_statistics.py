@@ -1,0 +1,268 @@
+"""The statistics of a comparison: how sure a difference between two runs is, and how much healthy runs may differ.
+
+Two questions are kept apart, and a difference must pass both:
+
+- *Is it more than the noise of these cycles?* Welch's test of the means, its variance inflated by the correlation of
+  neighbouring cycles (an AR(1) process of lag-1 correlation r has (1 + r) / (1 - r) times the variance of the mean that
+  independent values have), its degrees of freedom lowered as much.
+- *Is it more than two healthy runs of the same program differ?* Cycles within a run vary less than runs do, so one run
+  a side says nothing of this by itself. The standard deviation of runs is estimated from repeats, shrunk towards a
+  prior that counts as `PRIOR_RUNS` of them: the larger of a floor that the caller states (physics of the quantity) and
+  a share of the spread of the cycles, the larger
+  the more they hang together. A program whose cycles scatter widely also drifts widely.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = [
+    "PRIOR_RUNS", "SLOW_SHARE", "SPREAD_SHARE", "Differences", "Moments", "by_false_discovery", "combined",
+    "differences", "exceeding", "inflation", "moments_of", "permutation_p",
+]  # fmt: skip
+
+#: Weight of the prior on the drift between runs, in runs. Four leave a t distribution with tails, not certainty.
+PRIOR_RUNS = 4
+#: Drift between runs (standard deviation) as a share of the spread of cycles within one.
+SPREAD_SHARE = 0.3
+#: The same where neighbouring cycles are alike (correlation 1): what changes slowly within a run differs between runs.
+SLOW_SHARE = 0.6
+#: More correlation than this cannot be told from a trend in the few cycles of a recording.
+_MOST_CORRELATED = 0.9
+#: However much cycles hang together, a run of some is worth three independent ones.
+_LEAST_FREEDOM = 2
+#: Fewer cycles say nothing of their correlation.
+_FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of each quantity (index) on one side: runs that have it, their mean, and what is known of the scatter.
+
+    `squares` and `products` are the sums over all runs of squares around a run's mean and of products of neighbours,
+    `inverse` is the sum of one over the cycles of each run, `between` the sum of squares of the runs' means.
+    """
+
+    mean: Floats
+    runs: Floats
+    cycles: Floats
+    squares: Floats
+    products: Floats
+    inverse: Floats
+    between: Floats
+
+    @property
+    def variance(self) -> Floats:
+        """Of cycles within a run; nan if no run has two."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            freedom = self.cycles - self.runs
+            found: Floats = np.where(freedom > 0, self.squares / freedom, np.nan)
+        return found
+
+    def within(self, factor: Floats) -> Floats:
+        """Variance of the mean due to cycles whose correlation inflates it by `factor`."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found: Floats = np.nan_to_num(self.variance) * factor * self.inverse / self.runs**2
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Of each quantity: difference of means, interval, p, drift, smallest change that would have shown."""
+
+    delta: Floats
+    low: Floats
+    high: Floats
+    p_value: Floats
+    drift: Floats
+    detectable: Floats
+
+
+def inflation(squares: Floats, products: Floats, n: Floats, runs: Floats) -> Floats:
+    """How many times the correlation of neighbours inflates the variance of a mean, from `n` cycles of `runs` runs.
+
+    A correlation that few cycles show is uncertain and too small: to the estimate are added its bias, (1 + 3 r) / m
+    for m cycles a run (Kendall 1954), and one standard error. Fewer than 4 cycles a run are taken as independent.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        r = np.where(squares > 0, products / squares, 0.0)
+        each = n / runs
+        unsure = np.sqrt(np.maximum(1 - r**2, 0) / n)
+        r = np.clip(r + (1 + 3 * r) / each + unsure, 0.0, _MOST_CORRELATED)
+    r = np.where((each < _FEW) | ~np.isfinite(r), 0.0, r)
+    found: Floats = (1 + r) / (1 - r)
+    return found
+
+
+def moments_of(runs: Sequence[Floats]) -> Moments:
+    """Moments of one quantity from its values by cycle, an array for each run. Runs without values do not count."""
+    known = [run for run in runs if run.size]
+    n = np.array([run.size for run in known], float)
+    means = np.array([run.mean() for run in known])
+    squares = np.array([((run - run.mean()) ** 2).sum() for run in known])
+    products = np.array([((run[1:] - run.mean()) * (run[:-1] - run.mean())).sum() for run in known])
+    index = np.zeros(n.size, np.intp)
+    return combined(index, 1, n, means, squares, products)
+
+
+def combined(index: NDArray[Any], size: int, n: Floats, means: Floats, squares: Floats, products: Floats) -> Moments:
+    """Moments of `size` quantities from rows, one for each quantity (`index`) and run.
+
+    Each row has the number of cycles, their mean, the sum of squares around it, and the sum of products of neighbours.
+    """
+
+    def total(values: Floats) -> Floats:
+        return np.bincount(index, weights=values, minlength=size).astype(np.float64)
+
+    runs = total(np.ones_like(n))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = total(means) / runs
+    return Moments(
+        mean, runs, total(n), total(squares), total(products), total(1 / n), total((means - mean[index]) ** 2)
+    )
+
+
+def differences(base: Moments, other: Moments, floor: Floats) -> Differences:
+    """The difference of each quantity. `floor` is the least standard deviation of healthy runs, in the quantity's unit.
+
+    With one cycle on either side the p-value is nan: nothing is known of the noise.
+
+    Source: Welch 1947; shrinkage of a variance towards a scaled inverse chi-squared prior.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    delta = other.mean - base.mean
+    squares, products = base.squares + other.squares, base.products + other.products
+    factor = inflation(squares, products, base.cycles + other.cycles, base.runs + other.runs)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        r = (factor - 1) / (factor + 1)
+        prior = np.maximum(floor, np.maximum(SPREAD_SHARE, SLOW_SHARE * np.sqrt(r)) * _pooled(base, other))
+        freedom = PRIOR_RUNS + np.maximum(base.runs - 1, 0) + np.maximum(other.runs - 1, 0)
+        of_runs = np.sqrt((PRIOR_RUNS * prior**2 + base.between + other.between) / freedom)
+        share = np.sqrt(1 / base.runs + 1 / other.runs)
+        limit = stdtrit(freedom, 0.975)
+        drift = limit * of_runs * share
+        parts = base.within(factor), other.within(factor)
+        within = parts[0] + parts[1]
+        welch = _welch_freedom(parts, (base, other), factor)
+        p_value = 2 * stdtr(welch, -np.abs(delta) / np.sqrt(within))
+        p_value = np.where(within > 0, p_value, np.where(delta == 0, 1.0, 0.0))
+        p_value = np.where((base.cycles < 2) | (other.cycles < 2), np.nan, p_value)
+        half = limit * np.sqrt(of_runs**2 * share**2 + within)
+        # 80 % of the differences of that size come out beyond the limits.
+        shown = np.maximum(drift, stdtrit(welch, 0.975) * np.sqrt(within)) + 0.84 * np.sqrt(within)
+    return Differences(delta, delta - half, delta + half, p_value, drift, shown)
+
+
+def _pooled(base: Moments, other: Moments) -> Floats:
+    """Spread of cycles, of both sides alike: neither is known to be the healthy one. 0 if nothing is known."""
+    both = np.stack([base.variance, other.variance])
+    known = np.isfinite(both)
+    found: Floats = np.sqrt(np.where(known, both, 0).sum(0) / np.maximum(known.sum(0), 1))
+    return found
+
+
+def _welch_freedom(parts: tuple[Floats, Floats], sides: tuple[Moments, Moments], factor: Floats) -> Floats:
+    weighed = [
+        part**2 / np.maximum((side.cycles - side.runs) / factor, _LEAST_FREEDOM)
+        for part, side in zip(parts, sides, strict=True)
+    ]
+    total = weighed[0] + weighed[1]
+    freedom: Floats = np.where(total > 0, (parts[0] + parts[1]) ** 2 / np.where(total > 0, total, 1), 1.0)
+    return freedom
+
+
+def by_false_discovery(p_values: Floats) -> Floats:
+    """p-values corrected for their number under any dependence; nan stays nan and does not count.
+
+    Source: Benjamini and Yekutieli 2001.
+    """
+    known = np.flatnonzero(np.isfinite(p_values))
+    corrected = np.full(p_values.shape, np.nan)
+    if not known.size:
+        return corrected
+    order = known[np.argsort(p_values[known], kind="stable")]
+    m = order.size
+    harmonic = (1 / np.arange(1, m + 1)).sum()
+    scaled = p_values[order] * m * harmonic / np.arange(1, m + 1)
+    corrected[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
+    return corrected
+
+
+def permutation_p(base: Floats, other: Floats, *, most: int = 2_000) -> float:
+    """Chance of so large a difference of means if the cycles had been dealt to the two sides at random, two-sided.
+
+    Exact where there are at most `most` ways to deal, else from that many random ones (seed 0). Cycles that hang
+    together are dealt together: in blocks as long as the inflation of their variance says.
+    """
+    from math import comb
+
+    blocks_base, blocks_other = _blocks(base), _blocks(other)
+    sums = np.concatenate([blocks_base[0], blocks_other[0]])
+    sizes = np.concatenate([blocks_base[1], blocks_other[1]])
+    k, n = blocks_base[0].size, sums.size
+    observed = abs(other.mean() - base.mean())
+    if comb(n, k) <= most:
+        from itertools import combinations
+
+        chosen = np.array(list(combinations(range(n), k)))
+        is_base = np.zeros((chosen.shape[0], n), bool)
+        np.put_along_axis(is_base, chosen, values=True, axis=1)
+    else:
+        ranks = np.random.default_rng(0).random((most, n)).argsort(axis=1)
+        is_base = ranks < k
+    left, n_left = is_base @ sums, is_base @ sizes
+    found = np.abs((sums.sum() - left) / (sizes.sum() - n_left) - left / n_left)
+    least = 0 if comb(n, k) <= most else 1
+    tolerance = 1e-9 * max(observed, float(np.abs(sums).max()))
+    return float((np.count_nonzero(found >= observed - tolerance) + least) / (found.size + least))
+
+
+def _blocks(values: Floats) -> tuple[Floats, Floats]:
+    """Sums and sizes of blocks of neighbouring values; never fewer than 4 blocks of what has 4 values."""
+    n = values.size
+    centred = values - values.mean()
+    products = np.array([(centred[1:] * centred[:-1]).sum()])
+    factor = inflation(np.array([(centred**2).sum()]), products, np.array([float(n)]), np.ones(1))
+    length = int(np.ceil(factor[0]))
+    length = max(1, min(length, n // 4))
+    starts = np.arange(0, n - length + 1, length)
+    sums = np.add.reduceat(values, starts)
+    sizes = np.diff(np.append(starts, n)).astype(float)
+    return sums, sizes
+
+
+def exceeding(base: Floats, other: Floats, margin: float) -> tuple[float, float]:
+    """How many more cycles of the other stand out than of the base: (share of them, chance of that by luck).
+
+    A cycle stands out if it is longer than all but the longest of the base by `margin` (in their unit). The chance is
+    Fisher's exact test, one-sided. It finds what comes every few cycles, which a mean of both kinds hides.
+    """
+    from scipy.special import gammaln
+
+    if base.size < 4 or other.size < 4:
+        return 0.0, 1.0
+    limit = np.sort(base)[-2] + margin
+    a, b = int((other > limit).sum()), int((base > limit).sum())
+    n_other, n_base = other.size, base.size
+    hits = np.arange(a, min(a + b, n_other) + 1)
+
+    def choose(n: int, k: NDArray[Any]) -> Floats:
+        found: Floats = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        return found
+
+    rest = a + b - hits
+    rest_fits = (rest >= 0) & (rest <= n_base)
+    logs = choose(n_other, hits[rest_fits]) + choose(n_base, rest[rest_fits])
+    chance = np.exp(logs - choose(n_other + n_base, np.array([a + b]))[0]).sum()
+    return a / n_other - b / n_base, float(min(chance, 1.0))

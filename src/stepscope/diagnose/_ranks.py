@@ -1,0 +1,167 @@
+"""A cause that only several processes together show: one rank is late and the others wait for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope import units
+from stepscope.compare.effects import complete_cycles
+from stepscope.compare.model import Cause, RuledOut
+from stepscope.diagnose._change import Change, changed
+from stepscope.diagnose._rule import Suspect, clipped
+from stepscope.diagnose._words import evidence, moved
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.compare.model import Evidence
+    from stepscope.diagnose._case import View
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Lag", "lags", "straggler"]
+
+_TALK = ("exposed communication", "communication")
+#: A rank's own work must grow by this share of a cycle: ranks that share cores differ by some per cent.
+_LEAST = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """A rank's own work per cycle and its time in exchanges with other ranks, which is mostly waiting for them."""
+
+    view: View
+    own: Change
+    talk: Change
+
+    @property
+    def name(self) -> str:
+        """How the rank is called."""
+        rank = rank_of(self.view)
+        return f"Rank {rank}" if rank is not None else self.view.pair.label or "One process"
+
+
+def rank_of(view: View) -> int | None:
+    """Rank of the pair's process in its job."""
+    return next((run.rank for run in (*view.pair.other, *view.pair.base) if run.rank is not None), None)
+
+
+def lags(views: Sequence[View]) -> list[Lag]:
+    """Own work and exchanges of each pair that has both."""
+    found = []
+    for view in views:
+        talk = view.part(*_TALK)
+        if not view.is_alike or not talk.is_known or not view.step.is_known:
+            continue
+        ends = [
+            (step or 0.0) - (part or 0.0) for step, part in ((view.step.base, talk.base), (view.step.other, talk.other))
+        ]
+        own = Change(ends[0], ends[1], _own_is_real(view), "ns")
+        found.append(Lag(view, own, talk))
+    return found
+
+
+def _ahead(last: Lag, others: Sequence[Lag]) -> Change:
+    """For how much longer than the last one the others are in exchanges. Units: ns.
+
+    Each cycle is looked at by itself, for what slows all ranks alike does not show in the difference.
+    """
+    sides = []
+    for side in ("base", "other"):
+        mine = _exchanges(last.view, side)
+        theirs = [_exchanges(lag.view, side) for lag in others]
+        runs = []
+        for i, own in enumerate(mine):
+            n = min(own.size, *(each[i].size for each in theirs))
+            runs.append(np.mean([each[i][:n] for each in theirs], axis=0) - own[:n])
+        sides.append(runs)
+    return changed(sides[0], sides[1], relative=0.0, absolute=last.view.least_ns, unit="ns")
+
+
+def _exchanges(view: View, side: str) -> list[Floats]:
+    """Time in exchanges by complete cycle, an array for each run of a side."""
+    found = []
+    for run in view.pair.base if side == "base" else view.pair.other:
+        talk = run.parts.filter(pl.col("part").cast(pl.String).is_in(_TALK))
+        sums = talk.group_by("cycle").agg(pl.col("total_ns").sum())
+        whole = complete_cycles(run).select("cycle").join(sums, on="cycle", how="left", maintain_order="left")
+        found.append(whole["total_ns"].fill_null(0).cast(pl.Float64).to_numpy())
+    return found
+
+
+def _own_is_real(view: View) -> bool:
+    """Whether any part that is not exchange grew."""
+    return any(change.rose() for name, change in view.parts.items() if name not in _TALK)
+
+
+def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect | RuledOut:
+    """One rank's own work ends late and the others wait for it in exchanges for about as long.
+
+    Necessary: its own work (a cycle less its exchanges) grew by 5 % of a cycle, that of every other rank by less than
+    half as much, and the time for which the others are in exchanges and it is not, by half of what it grew. Waits that
+    are equal on all ranks are no straggler's. `own_causes` are those found on that rank by itself; the best becomes
+    evidence.
+    """
+    name = "straggler_rank"
+    found = lags(views)
+    if len(found) < 2 or not any((lag.talk.other or 0.0) > 0 for lag in found):
+        return RuledOut(name, "there are not two ranks that exchange data")
+    last = max(found, key=lambda lag: lag.own.delta)
+    others = [lag for lag in found if lag is not last]
+    base = last.view.base_ns
+    if last.own.delta < _LEAST * base or not last.own.is_real:
+        return RuledOut(name, "no rank's own work takes longer")
+    if max(lag.own.delta for lag in others) >= 0.5 * last.own.delta:
+        return RuledOut(name, "several ranks' own work takes longer")
+    ahead = _ahead(last, others)
+    if (
+        last.view.delta_ns < -last.view.least_ns
+        or not ahead.rose(by=_LEAST * base)
+        or ahead.delta < 0.5 * last.own.delta
+    ):
+        return RuledOut(name, f"the others do not wait for {last.name.lower()} more than before")
+    wait, grew = ahead.delta, min(lag.view.delta_ns for lag in found)
+    shown = [evidence(f"{last.name}: own work per cycle", last.own, role="necessary", unit="ns")]
+    shown += [
+        evidence(f"{lag.name}: time in exchanges, mostly waiting", lag.talk, role="necessary", unit="ns")
+        for lag in others
+    ]
+    shown.append(evidence(f"{last.name}: its own time in exchanges", last.talk, unit="ns"))
+    shown.append(
+        evidence(f"time for which the others are in exchanges and {last.name.lower()} is not", ahead, role="necessary")
+    )
+    confidence = 0.7 + 0.1 * (len(found) > 2) + 0.1 * (last.talk.delta < 0)
+    why = ""
+    reasons: tuple[Evidence, ...] = ()
+    mine = [s for s in own_causes if s.cause.process == last.view.pair.label]
+    if mine:
+        best = max(mine, key=lambda s: s.affected_ns * s.cause.confidence)
+        why = f" {best.cause.statement}"
+        reasons = (
+            evidence(f"{best.cause.category}: {best.cause.statement}"),
+            *(replace(e, role="supporting") for e in best.cause.evidence),
+        )
+        confidence += 0.07
+    explained = max(min(grew, last.own.delta), 0.0)
+    cause = Cause(
+        name,
+        f"{last.name} is late: its own work {moved(last.own, 'ns')} per cycle, and the others wait for it,"
+        f" {units.duration(wait)} more per cycle than before.{why}",
+        "rank",
+        None,
+        last.view.pair.label,
+        rank_of(last.view),
+        last.own.ratio,
+        explained,
+        clipped(confidence),
+        (*shown, *reasons),
+        (),
+        "look at this rank alone: its work, its data and its machine",
+    )
+    return Suspect(cause, last.own.delta)

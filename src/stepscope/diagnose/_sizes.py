@@ -1,0 +1,172 @@
+"""How much each operator is given to work on, before and after, and in which element types."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.compare.model import Observation, Pair
+
+__all__ = ["PRODUCTS", "amount", "elements", "kept", "plain", "retyped", "sizes", "sizes_of_calls"]
+
+#: Operators that multiply matrices stand in for one another: a linear layer is addmm, or mm and add.
+_PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"
+PRODUCTS = "matrix products"
+#: The number of calls belongs to the program.
+_AS_OFTEN = 0.05
+_KEYS = ["device", "name", "shapes", "types"]
+_GRID = "grid "
+
+
+def elements(shapes: str | None) -> float | None:
+    """Elements of all inputs, from their shapes as compact JSON, or blocks of a kernel's grid; null if unknown.
+
+    >>> elements("[[576,320],[320,2048],[]]"), elements("grid 4×2×1, block 128×1×1"), elements("[[],[]]")
+    (839681.0, 8.0, 2.0)
+    """
+    if not shapes:
+        return None
+    if shapes.startswith(_GRID):
+        numbers = shapes.removeprefix(_GRID).split(",")[0].split("×")
+        return float(math.prod(int(n) for n in numbers)) if all(n.isdigit() for n in numbers) else None
+    try:
+        found = json.loads(shapes)
+    except ValueError:
+        return None
+    return _count(found) if isinstance(found, list) else None
+
+
+def _count(shapes: list[object]) -> float:
+    """Elements of a list of shapes; a list of tensors is such a list within it. A scalar, [], is one."""
+    total = 0.0
+    for shape in shapes:
+        if not isinstance(shape, list):
+            continue
+        if all(isinstance(n, int) for n in shape):
+            total += float(math.prod(n for n in shape if isinstance(n, int)))
+        else:
+            total += _count(shape)
+    return total
+
+
+def amount(name: str, shapes: str | None) -> float | None:
+    """How much a call has to do: multiplications of a product of matrices, elements of the inputs of all else.
+
+    >>> amount("aten::mm", "[[2,3],[3,5]]"), amount("aten::linear", "[[4,2,3],[5,3],[5]]")
+    (30.0, 120.0)
+    >>> amount("aten::add", "[[2],[2]]")
+    4.0
+    """
+    whole = elements(shapes)
+    if whole is None or shapes is None or not re.match(_PRODUCTS, name):
+        return whole
+    matrices = [shape for shape in json.loads(shapes) if isinstance(shape, list) and len(shape) >= 2]
+    if len(matrices) < 2 or not all(isinstance(n, int) for shape in matrices[:2] for n in shape):
+        return whole
+    left, right = matrices[-2:]
+    columns = right[-2] if name.endswith("linear") else right[-1]
+    return float(math.prod(left) * columns)
+
+
+def sizes(pair: Pair) -> pl.DataFrame:
+    """A row per device and operator (matrix products together) with known sizes on both sides.
+
+    Columns: device, name, and per side `volume_*` (`amount` per cycle), `calls_*`, `time_*` (own time per cycle, ns).
+    """
+    return _both(pair, pl.when(pl.col("name").str.contains(_PRODUCTS)).then(pl.lit(PRODUCTS)).otherwise("name"))
+
+
+def sizes_of_calls(pair: Pair) -> pl.DataFrame:
+    """A row per device and function with known sizes on both sides: `ratio` of the mean amount of a call."""
+    found = _both(pair, pl.col("name")).filter(pl.col("volume_base") > 0)
+    each = (pl.col(f"volume_{side}") / pl.col(f"calls_{side}") for side in ("other", "base"))
+    return found.select("device", "name", ratio=next(each) / next(each))
+
+
+def kept(pair: Pair) -> float | None:
+    """Share of the time (base) in operators that are called as often as before on inputs of the same shapes. 0..1.
+
+    Null if no shapes are known on both sides.
+    """
+    base, other = (
+        _workload(runs)
+        .filter(pl.col("shapes").is_not_null() & (pl.col("time") > 0))
+        .group_by("device", "name", "shapes")
+        .agg(pl.col("calls", "time").sum())
+        for runs in (pair.base, pair.other)
+    )
+    whole = float(base["time"].sum())
+    if not whole or other.is_empty():
+        return None
+    both = base.join(other, on=["device", "name", "shapes"], how="inner", suffix="_other")
+    alike = (pl.col("calls_other") / pl.col("calls") - 1).abs() <= _AS_OFTEN
+    return float(both.filter(alike)["time"].sum()) / whole
+
+
+def _both(pair: Pair, group: pl.Expr) -> pl.DataFrame:
+    sides = []
+    for suffix, runs in (("base", pair.base), ("other", pair.other)):
+        rows = _workload(runs)
+        volumes = [amount(*row) for row in rows.select("name", "shapes").iter_rows()]
+        rows = rows.with_columns(volume=pl.Series(volumes, dtype=pl.Float64), name=group).filter(
+            pl.col("volume").is_not_null()
+        )
+        sides.append(
+            rows.group_by("device", "name", maintain_order=True).agg(
+                (pl.col("volume") * pl.col("calls")).sum().alias(f"volume_{suffix}"),
+                pl.col("calls").sum().alias(f"calls_{suffix}"),
+                pl.col("time").sum().alias(f"time_{suffix}"),
+            )
+        )
+    return sides[0].join(sides[1], on=["device", "name"], how="inner", maintain_order="left")
+
+
+def retyped(pair: Pair) -> tuple[str, ...]:
+    """Operators of which a fifth of the own time or more now goes to element types that they did not have before.
+
+    Their sizes are those of before: what has other sizes is other work. Longest first.
+    """
+    base, other = (_typed(runs) for runs in (pair.base, pair.other))
+    known = base.select("name", "plain").unique()
+    names = base.select("name", "shapes").unique()
+    of_name = other.group_by("name").agg(pl.col("time").sum().alias("whole"))
+    new = other.join(known, on=["name", "plain"], how="anti").join(names, on=["name", "shapes"], how="semi")
+    found = new.group_by("name", maintain_order=True).agg(pl.col("time").sum()).join(of_name, on="name")
+    found = found.filter((pl.col("time") >= 0.2 * pl.col("whole")) & (pl.col("time") > 0))
+    return tuple(found.sort("time", descending=True)["name"].to_list())
+
+
+def _typed(runs: Sequence[Observation]) -> pl.DataFrame:
+    """The rows of WORKLOAD whose element types are known, in plain words."""
+    rows = _workload(runs).filter(pl.col("types").is_not_null())
+    return rows.with_columns(plain=pl.Series([plain(text) for text in rows["types"]], dtype=pl.String)).filter(
+        pl.col("plain") != ""
+    )
+
+
+def plain(types: str) -> str:
+    """The distinct types in a list of them as JSON.
+
+    >>> plain('["float","float",""]')
+    'float'
+    """
+    parts = [part.strip(' "') for part in types.strip("[]").split(",")]
+    return " and ".join(dict.fromkeys(part for part in parts if part and part not in {"Scalar", "ScalarList"}))
+
+
+def _workload(runs: Sequence[Observation]) -> pl.DataFrame:
+    """WORKLOAD of the runs of a side together, as mean per run: device, name, shapes, types, calls, time (own)."""
+    text = pl.col(_KEYS).cast(pl.String)
+    time = pl.coalesce("self_ns_per_cycle", "total_ns_per_cycle")
+    frames = [run.workload.select(text, calls="calls_per_cycle", time=time) for run in runs]
+    rows = pl.concat(chain(frames))
+    summed = rows.group_by(_KEYS, maintain_order=True).agg(pl.col("calls", "time").sum())
+    return summed.with_columns(pl.col("calls", "time") / max(len(runs), 1))

@@ -1,0 +1,178 @@
+"""Random small traces, and the longest path and the schedule of each by brute force: what the critical path must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import polars as pl
+from hypothesis import strategies as st
+from path_traces import AUTOGRAD, MAIN, OTHER, PATH_TRACKS, STREAM_7, STREAM_8, US, Row, call, op, spans_of, steps_of
+
+from stepscope.analyses._longest_path import Joins, beginnings, joins
+from stepscope.analyses._path_handoffs import Handoffs, handoffs
+from stepscope.analyses._path_order import LONG_AGO
+from stepscope.analyses._path_threads import Threads, host_threads
+from stepscope.analyses._path_waits import Waits, waits
+from stepscope.analyses._path_windows import Windows, path_windows
+from stepscope.analyses._path_work import ACROSS, BEFORE, LAUNCH, Held, Work, held_up, path_work
+from stepscope.analyses.critical_path import _work
+from stepscope.schema import ARROWS, OPS
+
+UNIT = 10 * US  # three are a long gap
+ARROW = ARROWS.conform(
+    pl.DataFrame({"from_track_id": [MAIN], "from_ts_ns": [0], "to_track_id": [AUTOGRAD], "to_ts_ns": [0]})
+)
+_event = st.tuples(
+    st.integers(0, 3),  # pause before it
+    st.integers(1, 4),  # its length
+    st.sampled_from([MAIN, MAIN, AUTOGRAD, OTHER]),
+    st.sampled_from(["op", "kernel", "kernel", "copy", "wait", "sync", "graph", "exchange"]),
+    st.sampled_from([STREAM_7, STREAM_8]),
+    st.integers(0, 6),  # from the call's start to its work's
+    st.integers(0, 5),  # length of the work
+)
+events = st.lists(_event, min_size=1, max_size=9)
+
+
+def rows_of_events(drawn) -> list[Row]:
+    rows, now = [], dict.fromkeys((MAIN, AUTOGRAD, OTHER), 0)
+    for i, (pause, length, thread, what, stream, delay, lasts) in enumerate(drawn):
+        at = now[thread] + pause
+        now[thread] = at + length
+        if what in ("op", "exchange"):
+            rows.append(op(at, length, "aten::mm" if what == "op" else "c10d::allreduce_", thread))
+            if what == "exchange" and thread != OTHER:
+                begin = max(now[OTHER], at)
+                rows.append(Row(OTHER, begin, lasts + 1, "gloo:all_reduce", "user_range"))
+                now[OTHER] = begin + lasts + 1
+            continue
+        name = {"wait": "cudaStreamWaitEvent", "sync": "cudaDeviceSynchronize", "copy": "cudaMemcpyAsync"}
+        rows.append(call(at, length, name.get(what, "cudaLaunchKernel"), thread, key=f"c{i}"))
+        if what in ("kernel", "copy", "graph"):
+            sort = "memcpy" if what == "copy" else "kernel"
+            rows.append(Row(stream, at + delay, lasts, f"w{i}", sort, launch=f"c{i}"))
+        if what == "graph":
+            rows.append(Row(STREAM_8, at + delay + 1, 1, f"g{i}", "kernel", launch=f"c{i}"))
+    return rows
+
+
+@dataclass(frozen=True)
+class Case:
+    """A random trace in parts."""
+
+    spans: pl.DataFrame
+    threads: Threads
+    work: Work
+    held: Held
+    waited: Waits
+    passed: Handoffs
+    first: Handoffs
+    joined: Joins
+    windows: Windows
+
+
+def case_of(drawn, cut: int) -> Case:
+    """The case of some events, in one step or two with a cut between them."""
+    rows = rows_of_events(drawn)
+    last = max(row.ts + row.dur for row in rows if row.track <= OTHER) + 1
+    bounds = [(0, cut), (cut, last)] if 0 < cut < last else [(0, last)]
+    marks = [Row(MAIN, low, high - low, f"ProfilerStep#{i}", "step", step=i) for i, (low, high) in enumerate(bounds)]
+    called = {row.key: row.ts for row in rows if row.key}
+    numbered = []
+    for row in rows:
+        step = next((i for i, (low, high) in enumerate(bounds) if low <= called.get(row.launch, row.ts) < high), None)
+        numbered.append(Row(**{**row.__dict__, "step": step}))
+    spans = spans_of(*marks, *numbered, unit=UNIT)
+    threads = host_threads(spans, PATH_TRACKS)
+    devices = _work(spans, PATH_TRACKS)
+    steps = steps_of(*bounds, unit=UNIT)
+    windows, _ = path_windows(spans, PATH_TRACKS, steps, devices, threads, within=None, step=None)
+    work = path_work(devices, spans, threads)
+    held = held_up(work, spans)
+    waited = waits(spans, PATH_TRACKS, threads, work)
+    passed = handoffs(spans, OPS.empty(), ARROW, threads)
+    first = beginnings(threads, windows, passed)
+    joined = joins(waited, work, passed, first)
+    return Case(spans, threads, work, held, waited, passed, first, joined, windows)
+
+
+def since_of(case: Case, thread: int, at: int) -> int:
+    """From when on a thread waited for what let it go on at that time: not before it last started something else."""
+    found = []
+    for row, t, start, w in zip(case.waited.row, case.waited.thread, case.waited.start, case.waited.work, strict=True):
+        if t == thread and w >= 0 and case.work.end[w] == at:
+            own = case.held.submitted[case.work.call == row]  # a call that copies is awake until it has queued the copy
+            found.append(max([int(start), *map(int, own)]))
+    handed = [
+        hop
+        for some in (case.passed, case.first)
+        for hop in zip(some.thread.tolist(), some.at.tolist(), some.source.tolist(), some.since.tolist(), strict=True)
+    ]
+    found += [since for t, a, _, since in handed if (t, a) == (thread, at)]
+    since = max(found)
+    return max([since, *(begun for _, begun, source, _ in handed if source == thread and since <= begun < at)])
+
+
+def longest(case: Case, window: int) -> int:
+    """The length of the longest path through a window, over all paths there are.
+
+    A thread takes a unit's time to get through a unit, but none while it waits. Work takes its time. Where a dependency
+    held something up, the time until then is its own; where it did not, none.
+    """
+    low, high = int(case.windows.low[window]), int(case.windows.high[window])
+    work, held, joined = case.work, case.held, case.joined
+    asleep = {
+        (int(t), tick)
+        for t, at in zip(joined.thread, joined.at, strict=True)
+        if at <= high  # a thread that gets to the end of its step is awake
+        for tick in range(max(since_of(case, int(t), int(at)), low - UNIT), int(at), UNIT)
+    }
+
+    @cache
+    def to(node) -> int:
+        what, one, at = node
+        if at <= low:
+            return 0
+        best = 0
+        if what == "thread":
+            best = to((what, one, at - UNIT)) + (0 if (one, at - UNIT) in asleep else UNIT)
+            for t, when, w, source in zip(joined.thread, joined.at, joined.work, joined.source, strict=True):
+                if (t, when) == (one, at):
+                    best = max(best, to(("work", int(w), int(when)) if w >= 0 else ("thread", int(source), int(when))))
+            return best
+        start = int(work.start[one])
+        took = at - max(start, low)
+        if start <= low:
+            return took
+        options = [(BEFORE, work.before[one]), (ACROSS, held.across[one])]
+        for by, other in options:
+            if other >= 0:
+                until = int(min(work.end[other], start))
+                gap = start - max(until, low) if held.by[one] == by else 0
+                best = max(best, to(("work", int(other), until)) + gap)
+        if work.call[one] >= 0:
+            until = int(held.submitted[one])
+            gap = start - max(until, low) if held.by[one] == LAUNCH else 0
+            best = max(best, to(("thread", int(work.thread[one]), until)) + gap)
+        if held.at[one] == LONG_AGO:
+            best = start - low
+        return best + took
+
+    ends = [("work", k, high) for k in range(work.start.size) if work.end[k] == high]
+    return max(to(node) for node in [*ends, ("thread", int(case.windows.main[window]), high)])
+
+
+def schedule(edges: list[tuple[int, int, float]], n: int) -> np.ndarray:
+    """How long after node 0 each node comes, by trying all edges until nothing changes."""
+    times = np.full(n, -np.inf)
+    times[0] = 0.0
+    for _ in range(n + 1):
+        before = times.copy()
+        for from_, to, after in edges:
+            times[to] = max(times[to], times[from_] + after)
+        if np.array_equal(before, times):
+            return times
+    msg = "a cycle"
+    raise AssertionError(msg)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jobs import KERNELS, MODEL, MS, Job, Kernel, categories, found, gpu_job
+
+BASE = gpu_job()
+
+
+def slowed(job, times, *, names=None):
+    kernels = tuple(
+        replace(k, each_ns=k.each_ns * times) if k.category == "kernel" and (names is None or k.name in names) else k
+        for k in job.kernels
+    )
+    return replace(job, kernels=kernels)
+
+
+def test_a_locked_clock_is_named_though_the_host_hides_its_cost():
+    other = slowed(BASE, 3.4).at("gpu0", "gpu_sm_frequency", 210.0).at("gpu0", "gpu_usage", 25.0)
+    other = other.levels(process_cpu_usage=170.0)  # the host polls
+    diagnosis = found(BASE, other)
+    assert categories(diagnosis) == ["gpu_frequency"]
+    cause = diagnosis.causes[0]
+    assert cause.statement.startswith("GPU 0's SM clock fell from 1,")
+    assert "210 MHz" in cause.statement
+    assert "slowed 3.4×" in cause.statement
+    assert "memory clock unchanged" in cause.statement
+    assert cause.device == "gpu0"
+    assert any("use of the accelerator" in row.text for row in cause.consequences)
+    assert any("gemm" in row.text for row in cause.consequences)
+
+
+def test_kernels_that_the_clock_slows_are_not_causes_of_their_own():
+    other = slowed(BASE, 2.0).at("gpu0", "gpu_sm_frequency", 600.0)
+    assert categories(found(BASE, other)) == ["gpu_frequency"]
+
+
+def test_a_memory_clock_that_fell_too_is_told():
+    other = slowed(BASE, 2.0).at("gpu0", "gpu_sm_frequency", 600.0).at("gpu0", "gpu_mem_frequency", 800.0)
+    assert "memory clock fell" in found(BASE, other).causes[0].statement
+
+
+def test_reasons_for_a_low_clock_are_evidence():
+    hot = {("gpu0", "gpu_temp"): ("°C", 60.0), ("gpu0", "clocks_throttle_reasons_sw_thermal"): ("count", 0.0)}
+    base = replace(BASE, resources={**BASE.resources, **hot})
+    other = slowed(base, 2.0).at("gpu0", "gpu_sm_frequency", 600.0).at("gpu0", "gpu_temp", 91.0)
+    other = other.at("gpu0", "clocks_throttle_reasons_sw_thermal", 1.0)
+    texts = [row.text for row in found(base, other).causes[0].evidence]
+    assert "temperature" in texts
+    assert "reason for a lower clock" in texts
+
+
+def test_a_clock_that_is_low_while_nothing_runs_is_no_cause():
+    assert not found(BASE, BASE.at("gpu0", "gpu_sm_frequency", 900.0)).causes
+
+
+def test_a_higher_use_of_the_device_is_no_cause():
+    assert not found(BASE, BASE.at("gpu0", "gpu_usage", 20.0)).causes
+
+
+def test_a_clock_nobody_recorded_is_asked_for():
+    bare = BASE.without("gpu_sm_frequency")
+    assert any("gpu_sm_frequency" in note for note in found(bare, bare).notes)
+
+
+def test_without_an_accelerator_its_clock_is_ruled_out():
+    host = replace(BASE, kernels=())
+    reasons = {row.category: row.reason for row in found(host, host).ruled_out}
+    assert reasons["gpu_frequency"] == reasons["slow_kernel"] == "no accelerator worked"
+
+
+def test_one_slow_kernel_is_named():
+    big = replace(BASE, gaps_ms=60.0, operators=())
+    names = {"void flashinfer::BatchPrefill"}
+    kernels = (*KERNELS, Kernel("exposed", 1, 1e3))
+    base = replace(big, kernels=kernels)
+    diagnosis = found(base, slowed(base, 6.0, names=names))
+    assert categories(diagnosis) == ["slow_kernel"]
+    assert "BatchPrefill" in diagnosis.causes[0].statement
+    assert "6× as long" in diagnosis.causes[0].statement
+
+
+def test_kernels_that_are_slower_alike_are_no_single_one():
+    diagnosis = found(BASE, slowed(BASE, 1.5))
+    assert "slow_kernel" not in categories(diagnosis)
+    assert any("slower" in row.reason for row in diagnosis.ruled_out if row.category == "slow_kernel")
+
+
+def test_a_cause_explains_no_more_than_the_cycle_grew():
+    other = slowed(BASE, 3.4).at("gpu0", "gpu_sm_frequency", 210.0)
+    cause = found(BASE, other).causes[0]
+    assert 0 <= cause.explained_ns < 60 * MS
+
+
+def test_other_kernels_for_the_same_operators_are_told():
+    ops = Job(kernels=KERNELS, operators=MODEL, resources=BASE.resources, gaps_ms=20.0)
+    kernels = (*KERNELS[1:], Kernel("cutlass::other_gemm", 170, 400e3))
+    other = replace(ops, kernels=kernels, gaps_ms=60.0)
+    diagnosis = found(ops, other)
+    assert categories(diagnosis)[0] == "slow_kernel"
+    assert "run other kernels on GPU 0" in diagnosis.causes[0].statement
+    assert "cutlass::other_gemm" in diagnosis.causes[0].statement
+
+
+def test_other_kernels_that_are_as_fast_are_no_cause():
+    ops = Job(kernels=KERNELS, operators=MODEL, resources=BASE.resources, gaps_ms=20.0)
+    kernels = (*KERNELS[1:], Kernel("cutlass::other_gemm", 170, 180e3))
+    assert not found(ops, replace(ops, kernels=kernels)).causes
+
+
+def test_a_single_kernel_slowed_by_the_clock_is_the_clock_s():
+    base = replace(BASE, gaps_ms=60.0, operators=())
+    slow = slowed(base, 6.0, names={"void flashinfer::BatchPrefill"}).at("gpu0", "gpu_sm_frequency", 1000.0)
+    diagnosis = found(base, slow)
+    assert "slow_kernel" not in categories(diagnosis)
+    assert any("clock" in row.reason for row in diagnosis.ruled_out if row.category == "slow_kernel")
+
+
+def test_most_kernels_are_no_single_one():
+    base = replace(BASE, gaps_ms=60.0, operators=())
+    names = {"ampere_bf16_s16816gemm_64x64"}
+    diagnosis = found(base, slowed(base, 1.2, names=names))
+    assert any("most kernels" in row.reason for row in diagnosis.ruled_out if row.category == "slow_kernel")

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jobs import MS, Job, categories, found
+
+BASE = Job()
+
+
+def asleep(job, ms, whole=78.0):
+    """The process sleeps or waits for so long in each cycle: its threads do not run then."""
+    share = whole / (whole + ms)
+    return job.levels(process_oncpu_time=1e9 * share, process_cpu_usage=100 * share, process_voluntary_ctx_switches=9.0)
+
+
+def test_a_loader_that_sleeps_is_data_loading():
+    diagnosis = found(BASE, asleep(replace(BASE, loading_ms=30.0), 30.0))
+    assert categories(diagnosis) == ["data_loading"]
+    cause = diagnosis.causes[0]
+    assert "asleep or waiting" in cause.statement
+    assert 25 * MS < cause.explained_ns < 33 * MS
+
+
+def test_a_loader_that_works_is_data_loading():
+    assert "at work on the batch" in found(BASE, replace(BASE, loading_ms=30.0)).causes[0].statement
+
+
+def test_a_loader_that_reads_is_data_loading_not_disk():
+    other = asleep(replace(BASE, loading_ms=40.0), 40.0).levels(process_read_bytes_rate=4e8)
+    diagnosis = found(BASE, other)
+    assert categories(diagnosis) == ["data_loading"]
+    assert ", reading " in diagnosis.causes[0].statement
+
+
+def test_a_loader_that_takes_no_longer_is_ruled_out():
+    diagnosis = found(BASE, BASE)
+    assert any("time in the data loader" in row.reason for row in diagnosis.ruled_out if row.category == "data_loading")
+
+
+def test_files_that_are_flushed_in_each_step_are_disk_io():
+    other = asleep(replace(BASE, gaps_ms=22.0), 20.0).levels(process_write_bytes_rate=4e6)
+    other = other.levels(process_voluntary_ctx_switches=120.0)
+    diagnosis = found(BASE, other)
+    assert categories(diagnosis) == ["disk_io"]
+    assert "writes" in diagnosis.causes[0].statement
+    assert "waits for it" in diagnosis.causes[0].statement
+
+
+def test_a_checkpoint_every_few_steps_is_disk_io():
+    other = replace(BASE, every=5, rare_ms=150.0).levels(
+        process_write_bytes_rate=3e8, process_oncpu_time=7e8, process_voluntary_ctx_switches=30.0
+    )
+    assert categories(found(BASE, other))[:1] == ["disk_io"]
+
+
+def test_writing_that_nobody_waits_for_is_no_cause():
+    assert not found(BASE, BASE.levels(process_write_bytes_rate=5e7)).causes
+
+
+def test_a_log_that_is_written_while_python_works_is_not_disk_io():
+    other = replace(BASE, gaps_ms=22.0).levels(process_write_bytes_rate=2e5)
+    assert categories(found(BASE, other)) == ["host_overhead"]
+
+
+def test_other_processes_disks_do_not_count_where_the_process_own_are_known():
+    other = BASE.at("vda", "disk_write_bytes_rate", 2e8)
+    assert not found(BASE, other).causes
+
+
+def test_rates_nobody_recorded_are_asked_for():
+    bare = BASE.without(
+        "process_write_bytes_rate", "process_read_bytes_rate", "disk_write_bytes_rate", "disk_read_bytes_rate"
+    )
+    diagnosis = found(bare, replace(bare, gaps_ms=30.0))
+    assert any("process_write_bytes_rate" in note for note in diagnosis.notes)
+
+
+def test_without_the_process_own_time_switches_tell_that_it_waits():
+    base = BASE.without("process_oncpu_time", "process_cpu_usage")
+    other = replace(base, gaps_ms=22.0).levels(process_write_bytes_rate=4e6, process_voluntary_ctx_switches=120.0)
+    assert categories(found(base, other)) == ["disk_io"]
+    quiet = replace(base, gaps_ms=22.0).levels(process_write_bytes_rate=4e6)
+    assert categories(found(base, quiet)) == ["host_overhead"]

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+
+import polars as pl
+from observations import observation, pair
+
+from stepscope.compare.accounting import part_deltas
+from stepscope.compare.effects import effects
+from stepscope.compare.model import Cause, Effect, Evidence, Outcome, RuledOut
+from stepscope.reports.comparison import comparison, document, resources, tables
+
+STEP = Effect(100e6, 150e6, 50e6, 40e6, 60e6, 0.001, 5e6, 6e6, 9, 9, is_different=True)
+CAUSE = Cause(
+    category="gpu_frequency",
+    statement="GPU 0's clock fell",
+    resource="sm_clock",
+    device="gpu0",
+    process="p",
+    rank=0,
+    magnitude=0.2,
+    explained_ns=45e6,
+    confidence=0.95,
+    evidence=(Evidence("clock", unit="MHz", base=1000.0, other=200.0, role="necessary"), Evidence("a fact")),
+    consequences=(Evidence("kernels take longer", unit="ns", base=None, other=5.0),),
+    advice="unlock it",
+)
+
+
+def run(clock, ns):
+    rows = [(c, "gpu0", "gemm", "kernel", 1, ns, None) for c in range(1, 7)]
+    return observation(
+        [100_000_000] * 6,
+        functions=rows,
+        parts=[(c, part, 50_000_000) for c in range(1, 7) for part in ("computation", "idle")],
+        resources=[(c, "gpu0", "sm_clock", None, "MHz", clock) for c in range(1, 7)]
+        + [(c, "pid:1", "cpu_time", None, "ns/s", 1e9 * clock / 1000) for c in range(1, 7)],
+    )
+
+
+PAIRS = (pair(run(1000.0, 10_000_000), run(200.0, 50_000_000)),)
+
+
+def outcome(**changes):
+    facts = {
+        "verdict": "different", "reason": "slower", "step_time": STEP, "pairs": PAIRS, "parts": part_deltas(PAIRS),
+        "effects": effects(PAIRS), "causes": (CAUSE,), "ruled_out": (RuledOut("network", "no traffic"),),
+        "notes": ("one thing is missing",),
+    }  # fmt: skip
+    return Outcome(**{**facts, **changes})
+
+
+def test_the_headline_is_the_verdict_with_its_figures():
+    assert comparison(outcome()).headline == (
+        "Different: slower · step 100 ms → 150 ms, +50 % (95 % interval +40 % to +60 %) · 9 and 9 cycles"
+    )
+
+
+def test_no_difference_says_what_would_have_shown():
+    found = comparison(outcome(verdict="no_difference", reason="within drift", causes=()))
+    assert found.headline.endswith("a change of 6 % would have shown")
+
+
+def test_without_a_step_time_the_reason_stands_alone():
+    found = comparison(outcome(step_time=None, parts=part_deltas(())))
+    assert found.headline == "Different: slower"
+    assert found.bars == ()
+    assert document(outcome(step_time=None))["step_time"] is None
+
+
+def test_a_cause_has_its_evidence_with_values_and_what_follows_from_it():
+    finding = comparison(outcome()).findings[0]
+    assert finding.title == "gpu_frequency (certain): GPU 0's clock fell"
+    assert finding.details == (
+        "clock: 1,000 MHz → 200 MHz", "a fact", "follows from it: kernels take longer: none → 5 ns", "→ unlock it",
+    )  # fmt: skip
+    assert (finding.value_ns, finding.share_ratio) == (45e6, 0.45)
+
+
+def test_both_sides_are_drawn_to_one_scale():
+    bars = comparison(outcome()).bars
+    assert [(bar.label, [part.name for part in bar.parts]) for bar in bars] == [
+        ("Base", ["computation", "idle"]), ("Other", ["computation", "idle"]),
+    ]  # fmt: skip
+
+
+def test_functions_and_resources_that_changed_are_shown_in_words():
+    blocks = {block.title: block.frame for block in comparison(outcome()).tables}
+    assert blocks["Functions that changed, own time per step"]["name"].cast(pl.String).to_list() == ["gemm"]
+    moved = blocks["Resources that changed"]
+    assert moved.select(pl.col("metric").cast(pl.String), "base", "other").rows() == [
+        ("cpu_time", "100 %", "20 %"), ("sm_clock", "1,000 MHz", "200 MHz"),
+    ]  # fmt: skip
+
+
+def test_what_was_ruled_out_is_named_with_the_way_to_its_reasons():
+    assert comparison(outcome()).quality == (
+        "one thing is missing",
+        "Ruled out, with reasons in --table ruled-out: network.",
+    )
+    assert tables(outcome())["ruled-out"].frame.rows() == [("network", "no traffic")]
+    assert comparison(outcome(ruled_out=())).quality == ("one thing is missing",)
+
+
+def test_the_document_is_json_with_its_facts_at_the_top():
+    found = json.loads(json.dumps(document(outcome()), default=str))
+    assert list(found)[:4] == ["schema", "verdict", "reason", "step_time"]
+    assert found["causes"][0]["certainty"] == "certain"
+    assert found["step_time"]["delta_ratio"] == 0.5
+
+
+def test_resources_that_moved_farthest_come_first():
+    sides = []
+    for clocks in ({"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 9.0}):
+        rows = [(c, "d", metric, None, "MHz", mhz) for c in range(1, 7) for metric, mhz in clocks.items()]
+        sides.append(observation([100] * 6, resources=rows))
+    found = resources(effects([pair(*sides)]))
+    assert found["metric"].cast(pl.String).to_list() == ["b", "a"]
