@@ -160,6 +160,13 @@ def compare_sides(base: Run, other: Run) -> Outcome:
     return replace(found, facts=facts, to_text=_plain_outcome)
 
 
+def compare_report(base: Run, other: Run) -> Report:
+    """The comparison of two runs as a report: what `stepscope compare` shows. Raises StepscopeError, MissingTable."""
+    from stepscope.reports.comparison import comparison
+
+    return replace(comparison(compare_sides(base, other)), to_text=_plain, to_html=_html, to_figure=_figure)
+
+
 def group(source: Source | Iterable[PathLike]) -> Report:
     """Which processes of many do the same, and what sets the others apart. Raises StepscopeError, MissingTable."""
     from stepscope.compare.observe import observe

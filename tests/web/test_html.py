@@ -269,3 +269,19 @@ def test_an_error_after_the_patience_has_ended_is_kept_for_who_asks_next(session
 
     asyncio.run(scenario())
     assert trouble == []
+
+
+def test_two_runs_are_compared_with_verdict_and_parts(client):
+    text = client.get("/compare", params={"a": "0", "b": "1"}).text
+    assert re.search(r"(Different|No difference|Inconclusive): ", text)
+    assert "Where the difference went, per step" in text
+
+
+def test_runs_that_cannot_be_compared_say_why(client, monkeypatch):
+    def refuse(*_):
+        raise MissingTable("steps", needed_by="compare")
+
+    monkeypatch.setattr("stepscope.api.compare_report", refuse)
+    answer = client.get("/compare", params={"a": "0", "b": "1"})
+    assert answer.status_code == 200
+    assert "compare needs steps" in answer.text

@@ -28,7 +28,7 @@ def fragment(report: Report) -> str:
     """The report as an element that a page (a notebook's cell) can take in."""
     parts = [f"<h3>{_text(report.headline)}</h3>", *map(_bar, report.bars)]
     if report.findings:
-        parts += ["<h4>What costs most</h4>", "<ol>", *map(_finding, report.findings), "</ol>"]
+        parts += [f"<h4>{_text(report.findings_title)}</h4>", "<ol>", *map(_finding, report.findings), "</ol>"]
     for block in report.tables:
         parts += [f"<h4>{_text(block.title)}</h4>", _rows(block)]
     if report.quality:
@@ -38,7 +38,7 @@ def fragment(report: Report) -> str:
 
 def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  a page is set by the browser
     """The report as a page."""
-    return _page("stepscope report", fragment(report))
+    return _page(f"stepscope {report.title}", fragment(report))
 
 
 def _page(title: str, body: str) -> str:

@@ -164,14 +164,31 @@ async def compare_page(site: Site, request: Request) -> Response:
     known = site.session.inputs()
     pair = [request.query_params.get(side, "") for side in "ab"]
     sections: list[dict[str, Any]] = []
+    said: dict[str, Any] = {"report": None, "reason": None}
     if all(pair):
         inputs = (*inputs_of(site, request, "a")[:1], *inputs_of(site, request, "b")[:1])
+        said = await _verdict(site, request, inputs)
         for name in compare.names():
             for values in _ways(name):
                 words = {f"o.{k}": v for k, v in values.items()}
                 sections.append(await _comparison(site, request, question_of(name, inputs, words)))
     return html(site, request, "compare.html", title="Compare", pair=pair, parts=sections,
-                 inputs=known)  # fmt: skip
+                 inputs=known, **said)  # fmt: skip
+
+
+async def _verdict(site: Site, request: Request, inputs: tuple[int, ...]) -> dict[str, Any]:
+    """Whether the two differ, by how much, where it went and why; or why that cannot be said."""
+    session = site.session
+    key = ("comparison", inputs, session.stamps(inputs))
+    try:
+        report = await ask(site, request, key, lambda: api.compare_report(*(session.run((i,)) for i in inputs)))
+    except Busy:
+        raise
+    except StepscopeError as error:
+        return {"report": None, "reason": error}
+    blocks = [(block, sheet(block.frame, block.table)) for block in report.tables]
+    return {"report": report, "reason": None, "blocks": blocks, "colours": charts.COLOURS, "cards": None,
+            "chart": None, "links": links_to(site, request, inputs)}  # fmt: skip
 
 
 def _ways(name: str) -> list[dict[str, str]]:
