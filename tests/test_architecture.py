@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "readers": (*FOUNDATION, "trace"),
     "analyses": (*FOUNDATION, "trace", "hardware"),
     "compare": (*FOUNDATION, "trace", "analyses"),
+    "diagnose": (*FOUNDATION, "compare"),
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),
     "renderers": ("errors", "units", "names", "schema", "reports.model"),
