@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "readers": (*FOUNDATION, "trace"),
     "analyses": (*FOUNDATION, "trace", "hardware"),
     "compare": (*FOUNDATION, "trace", "analyses"),
+    "diagnose": (*FOUNDATION, "compare"),
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),
     # Pictures of result tables, for renderers and whoever makes a page of its own.

@@ -53,7 +53,9 @@ def call(ts: int, dur: int, name: str = "cudaLaunchKernel", track: int = MAIN, *
     return replace(Row(track, ts, dur, name, "runtime"), **more)
 
 
-def kernel(ts: int, dur: int, launch: str | None = None, name: str = "gemm", track: int = STREAM_7, **more: object) -> Row:
+def kernel(
+    ts: int, dur: int, launch: str | None = None, name: str = "gemm", track: int = STREAM_7, **more: object
+) -> Row:
     return replace(Row(track, ts, dur, name, "kernel", launch=launch), **more)
 
 

@@ -135,30 +135,25 @@ def longest(case: Case, window: int) -> int:
         what, one, at = node
         if at <= low:
             return 0
-        best = 0
-        if what == "thread":
-            best = to((what, one, at - UNIT)) + (0 if (one, at - UNIT) in asleep else UNIT)
-            for t, when, w, source in zip(joined.thread, joined.at, joined.work, joined.source, strict=True):
-                if (t, when) == (one, at):
-                    best = max(best, to(("work", int(w), int(when)) if w >= 0 else ("thread", int(source), int(when))))
-            return best
-        start = int(work.start[one])
-        took = at - max(start, low)
-        if start <= low:
-            return took
-        options = [(BEFORE, work.before[one]), (ACROSS, held.across[one])]
-        for by, other in options:
-            if other >= 0:
-                until = int(min(work.end[other], start))
-                gap = start - max(until, low) if held.by[one] == by else 0
-                best = max(best, to(("work", int(other), until)) + gap)
-        if work.call[one] >= 0:
-            until = int(held.submitted[one])
-            gap = start - max(until, low) if held.by[one] == LAUNCH else 0
-            best = max(best, to(("thread", int(work.thread[one]), until)) + gap)
-        if held.at[one] == LONG_AGO:
-            best = start - low
-        return best + took
+        return on_thread(one, at) if what == "thread" else through_work(one, at)
+
+    def on_thread(thread, at) -> int:
+        best = to(("thread", thread, at - UNIT)) + (0 if (thread, at - UNIT) in asleep else UNIT)
+        for t, when, w, source in zip(joined.thread, joined.at, joined.work, joined.source, strict=True):
+            if (t, when) == (thread, at):
+                best = max(best, to(("work", int(w), int(when)) if w >= 0 else ("thread", int(source), int(when))))
+        return best
+
+    def through_work(k, at) -> int:
+        start = int(work.start[k])
+        if start <= low or held.at[k] == LONG_AGO:
+            return at - low
+        options = [("work", int(j), int(min(work.end[j], start)), by)
+                   for by, j in ((BEFORE, work.before[k]), (ACROSS, held.across[k])) if j >= 0]  # fmt: skip
+        if work.call[k] >= 0:
+            options.append(("thread", int(work.thread[k]), int(held.submitted[k]), LAUNCH))
+        gaps = (start - max(until, low) if held.by[k] == by else 0 for _, _, until, by in options)
+        return max(to(option[:3]) + gap for option, gap in zip(options, gaps, strict=True)) + at - start
 
     ends = [("work", k, high) for k in range(work.start.size) if work.end[k] == high]
     return max(to(node) for node in [*ends, ("thread", int(case.windows.main[window]), high)])

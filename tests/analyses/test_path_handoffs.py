@@ -20,9 +20,7 @@ def found(spans, ops=NO_OPS, arrows=NO_ARROWS):
     return list(zip(got.thread.tolist(), (got.at // US).tolist(), got.source.tolist(), strict=True))
 
 
-BACKWARD = spans_of(
-    op(0, 10, "forward"), op(15, 10, "a", AUTOGRAD), op(27, 13, "b", AUTOGRAD), op(45, 5, "step")
-)
+BACKWARD = spans_of(op(0, 10, "forward"), op(15, 10, "a", AUTOGRAD), op(27, 13, "b", AUTOGRAD), op(45, 5, "step"))
 
 
 @pytest.mark.parametrize("arrows", [ARROW, pl.concat([ARROW, ARROW])])

@@ -6,7 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from path_traces import (
-    MAIN, NO_ARROWS, NO_OPS, PATH_TRACKS, STREAM_8, US, Row, call, kernel, op, parts_of, queued, spans_of, steps_of,
+    MAIN,
+    NO_ARROWS,
+    NO_OPS,
+    PATH_TRACKS,
+    STREAM_8,
+    US,
+    Row,
+    call,
+    kernel,
+    op,
+    parts_of,
+    queued,
+    spans_of,
+    steps_of,
 )
 from random_paths import UNIT, case_of, events
 
@@ -48,7 +61,7 @@ def test_a_stay_is_divided_among_the_spans_innermost_then():
     spans = spans_of(op(0, 10), op(2, 3), op(12, 4))
     stays = np.array([1, 11]) * US, np.array([8, 20]) * US
     which, row, start, end = divided(host_threads(spans, PATH_TRACKS), 0, stays)
-    assert list(zip(which.tolist(), row.tolist(), (start // US).tolist(), (end // US).tolist())) == [
+    assert list(zip(which.tolist(), row.tolist(), (start // US).tolist(), (end // US).tolist(), strict=True)) == [
         (0, 0, 1, 2), (0, 1, 2, 5), (0, 0, 5, 8), (1, -1, 11, 12), (1, 2, 12, 16), (1, -1, 16, 20)
     ]  # fmt: skip
 

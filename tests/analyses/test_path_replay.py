@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_paths import UNIT, case_of, events, schedule
+from random_paths import UNIT, Case, case_of, events, schedule
 
 from stepscope.analyses._path_order import LONG_AGO
 from stepscope.analyses._path_replay import replayed
-from stepscope.analyses._path_scale import rules, scale_of
+from stepscope.analyses._path_scale import Scale, rules, scale_of
 from stepscope.analyses._path_work import ACROSS, BEFORE, KERNEL_WAIT, LAUNCH, LAUNCH_DELAY
 from stepscope.errors import StepscopeError
 
@@ -35,99 +37,110 @@ def test_all_scaled_scales_the_whole(case, factor):
     assert lengths(case, text).tolist() == ((case.windows.high - case.windows.low) * factor).tolist()
 
 
-def on_threads(case, thread, until, text):
-    """How long after the origin a thread that never waits gets to a time, unit by unit, by the rules of the text."""
-    supposed = rules(text)
-    spans, lane = case.spans, int(case.threads.track[thread])
-    mine = spans.filter(spans["track_id"] == lane).with_row_index("row")
-    rows = list(zip(mine["ts_ns"], mine["ts_ns"] + mine["dur_ns"], mine["name"], mine["category"], strict=True))
-    time = 0.0
-    for tick in range(origin(case), int(until), UNIT):
-        open_ = [(name, category) for low, high, name, category in rows if low <= tick < high]
-        category = open_[-1][1] if open_ else None
+@dataclass(frozen=True)
+class Graph:
+    """All dependencies of a case, written out; node 0 is the origin, then come starts of work, then moments."""
+
+    case: Case
+    text: str
+    factor: Scale
+    moments: list[tuple[int, int, int, int, int, int]]  # thread, at, since, work and the lag after it, source
+
+    def factor_at(self, spans, supposed, tick):
+        open_ = [(name, category) for low, high, name, category in spans if low <= tick < high]
+        name, category = open_[-1] if open_ else ("", "step")
         kind = {"operator": "operator", "runtime": "runtime"}.get(category, "other_host")
-        kind = "sync" if open_ and open_[-1][0] == "cudaDeviceSynchronize" else kind
-        kind = "communication" if open_ and open_[-1][0].startswith("gloo") else kind
-        if not case.work.row.size and open_ and open_[-1][0].startswith("c10d"):
+        kind = "sync" if name == "cudaDeviceSynchronize" else kind
+        if name.startswith("gloo") or (name.startswith("c10d") and not self.case.work.row.size):
             kind = "communication"
-        held = (r for r in supposed if (r.kind == kind if r.kind else any(r.matches(name) for name, _ in open_)))
-        time += min(UNIT, until - tick) * next((rule.factor for rule in held), 1.0)
-    return time
+        held = (r for r in supposed if (r.kind == kind if r.kind else any(r.matches(n) for n, _ in open_)))
+        return next((rule.factor for rule in held), 1.0)
+
+    def reached(self, thread, until):
+        """How long after the origin a thread that never waits gets to a time, unit by unit."""
+        rows = self.case.spans.filter(pl.col("track_id") == int(self.case.threads.track[thread]))
+        ends = rows["ts_ns"] + rows["dur_ns"]
+        spans = list(zip(rows["ts_ns"], ends, rows["name"], rows["category"], strict=True))
+        ticks = range(origin(self.case), int(until), UNIT)
+        return sum(min(UNIT, until - tick) * self.factor_at(spans, rules(self.text), tick) for tick in ticks)
+
+    def position(self, thread, at, before=None):
+        """The node that a time on a thread follows, and how long after it comes."""
+        mine = [i for i, moment in enumerate(self.moments[:before]) if moment[0] == thread and moment[1] <= at]
+        if not mine:
+            return 0, self.reached(thread, at)
+        last = self.moments[mine[-1]]
+        return 1 + self.case.work.start.size + mine[-1], self.reached(thread, at) - self.reached(thread, last[1])
+
+    def edges_of_work(self):
+        work, held, factor = self.case.work, self.case.held, self.factor
+        gaps = [int(s - a) for s, a in zip(work.start, held.at, strict=True)]
+        of_kind = {kind: [g for g, w in zip(gaps, held.wait, strict=True) if w == kind] for kind in range(2)}
+        launch = median([g for g in of_kind[LAUNCH_DELAY] if g] or [0])
+        after_work = median(of_kind[KERNEL_WAIT] or [0])
+        for k in range(work.start.size):
+            kept = gaps[k] * factor.waits[held.wait[k]]
+            for by, j in ((BEFORE, work.before[k]), (ACROSS, held.across[k])):
+                if j >= 0:
+                    until = min(work.end[j], work.start[k])
+                    least = min(after_work, work.start[k] - until) * factor.waits[KERNEL_WAIT]
+                    lag = kept if held.by[k] == by else least
+                    yield 1 + j, 1 + k, (until - work.start[j]) * factor.work[j] + lag
+            if work.call[k] >= 0:
+                node, after = self.position(int(work.thread[k]), int(held.submitted[k]))
+                least = min(launch, work.start[k] - held.submitted[k]) * factor.waits[LAUNCH_DELAY]
+                yield node, 1 + k, after + (kept if held.by[k] == LAUNCH else least)
+
+    def edges_of_moments(self):
+        work = self.case.work
+        for i, (thread, at, since, w, lag, source) in enumerate(self.moments):
+            node = 1 + work.start.size + i
+            yield (node - 1 if i and self.moments[i - 1][0] == thread else 0), node, 0.0
+            if since != LONG_AGO:
+                from_, after = self.position(thread, since, before=i)
+                yield from_, node, after
+            if w >= 0:
+                tail = self.reached(thread, at) - self.reached(thread, at - lag)
+                yield 1 + w, node, (work.end[w] - work.start[w]) * self.factor.work[w] + tail
+            if source >= 0:
+                from_, after = self.position(source, at)
+                yield from_, node, after
+
+    def lengths(self):
+        case, work = self.case, self.case.work
+        times = schedule([*self.edges_of_work(), *self.edges_of_moments()], 1 + work.start.size + len(self.moments))
+        ended = times[1 : 1 + work.start.size] + (work.end - work.start) * self.factor.work
+        found, before = [], -np.inf
+        for i in range(case.windows.low.size):
+            bounds = (case.windows.begin[i], case.windows.end[i])
+            places = [self.position(int(case.windows.main[i]), int(at)) for at in bounds]
+            begin, end = (times[node] + after for node, after in places)
+            end = max(end, before, *ended[case.windows.queued == i])
+            found.append(end - max(begin, before))
+            before = end
+        return np.array(found)
 
 
 def origin(case):
-    times = (case.work.start, case.waited.end, case.passed.at, case.first.at, case.windows.begin)
-    ends = [case.work.end[case.waited.work[case.waited.work >= 0]]]
-    return int(min(t.min() for t in (*times, *ends) if t.size))
+    ends = case.work.end[case.waited.work[case.waited.work >= 0]]
+    times = (case.work.start, case.waited.end, case.passed.at, case.first.at, case.windows.begin, ends)
+    return int(min(t.min() for t in times if t.size))
 
 
-def brute_force(case, text):
-    """The lengths by an explicit graph of all dependencies, relaxed until nothing changes."""
-    work, held, waited = case.work, case.held, case.waited
-    factor = scale_of(rules(text), case.spans, case.threads, case.work)
-    moments = []  # thread, at, since, work and lag after it, source
+def graph_of(case, text):
+    work, waited = case.work, case.waited
     tails = [int(waited.end[i] - work.end[w]) for i, w in enumerate(waited.work) if w >= 0]
+    moments = []
     for i, w in enumerate(waited.work.tolist()):
         thread, start, end, queued = (int(c[i]) for c in (waited.thread, waited.start, waited.end, waited.queued))
-        if w >= 0:
-            moments.append((thread, int(work.end[w]), start, w, 0, -1))
-        else:
-            lag = int(min(end - work.end[queued], median(tails or [0]))) if queued >= 0 else 0
-            moments.append((thread, end, end, queued, lag, -1))
+        lag = int(min(end - work.end[queued], median(tails or [0]))) if queued >= 0 else 0
+        waits = (int(work.end[w]), start, w, 0) if w >= 0 else (end, end, queued, lag)
+        moments.append((thread, *waits, -1))
     for some in (case.passed, case.first):
-        moments += [(int(t), int(a), int(s), -1, 0, int(f)) for t, a, f, s in
-                    zip(some.thread, some.at, some.source, some.since, strict=True)]  # fmt: skip
+        rows = zip(some.thread.tolist(), some.at.tolist(), some.since.tolist(), some.source.tolist(), strict=True)
+        moments += [(thread, at, since, -1, 0, source) for thread, at, since, source in rows]
     moments.sort(key=lambda moment: moment[:2])
-    n = work.start.size
-
-    def reached(thread, at):
-        return on_threads(case, thread, at, text)
-
-    def position(thread, at, before=len(moments)):
-        """Node that a time on a thread follows, and how long after it comes."""
-        mine = [i for i, m in enumerate(moments[:before]) if m[0] == thread and m[1] <= at]
-        return (1 + n + mine[-1], reached(thread, at) - reached(*moments[mine[-1]][:2])) if mine else (0, reached(thread, at))
-
-    edges = []
-    gaps = [int(s - a) for s, a in zip(work.start, held.at, strict=True)]
-    waits = [median([g for g, w in zip(gaps, held.wait, strict=True) if w == kind and (kind or g)] or [0])
-             for kind in (LAUNCH_DELAY, KERNEL_WAIT)]  # fmt: skip
-    for k in range(n):
-        kept = gaps[k] * factor.waits[held.wait[k]]
-        for by, j in ((BEFORE, work.before[k]), (ACROSS, held.across[k])):
-            if j >= 0:
-                until = min(work.end[j], work.start[k])
-                least = min(waits[KERNEL_WAIT], work.start[k] - until) * factor.waits[KERNEL_WAIT]
-                lag = kept if held.by[k] == by else least
-                edges.append((1 + j, 1 + k, (until - work.start[j]) * factor.work[j] + lag))
-        if work.call[k] >= 0:
-            node, after = position(int(work.thread[k]), int(held.submitted[k]))
-            least = min(waits[LAUNCH_DELAY], work.start[k] - held.submitted[k]) * factor.waits[LAUNCH_DELAY]
-            edges.append((node, 1 + k, after + (kept if held.by[k] == LAUNCH else least)))
-    for i, (thread, at, since, w, lag, source) in enumerate(moments):
-        node = 1 + n + i
-        edges.append((1 + n + i - 1 if i and moments[i - 1][0] == thread else 0, node, 0.0))
-        if since != LONG_AGO:
-            from_, after = position(thread, since, before=i)
-            edges.append((from_, node, after))
-        if w >= 0:
-            tail = reached(thread, at) - reached(thread, at - lag)
-            edges.append((1 + w, node, (work.end[w] - work.start[w]) * factor.work[w] + tail))
-        if source >= 0:
-            from_, after = position(source, at)
-            edges.append((from_, node, after))
-    times = schedule(edges, 1 + n + len(moments))
-    new = []
-    before = None
-    for i in range(case.windows.low.size):
-        thread = int(case.windows.main[i])
-        begin, end = (times[node] + after for node, after in
-                      (position(thread, int(t)) for t in (case.windows.begin[i], case.windows.end[i])))  # fmt: skip
-        ended = [times[1 + k] + (work.end[k] - work.start[k]) * factor.work[k] for k in range(n) if case.windows.queued[k] == i]
-        end = max([end, *ended] + ([before] if before is not None else []))
-        new.append(end - (begin if before is None else max(begin, before)))
-        before = end
-    return new
+    return Graph(case, text, scale_of(rules(text), case.spans, case.threads, case.work), moments)
 
 
 @settings(max_examples=50)
@@ -144,7 +157,7 @@ def brute_force(case, text):
 )
 def test_the_schedule_is_that_of_trying_all_dependencies(case, drawn):
     text = ",".join(f"{what}={factor}" for what, factor in drawn if holds(case, what)) or "launch_delay=0"
-    change = np.array(brute_force(case, text)) - np.array(brute_force(case, "launch_delay=1"))
+    change = graph_of(case, text).lengths() - graph_of(case, "launch_delay=1").lengths()
     expected = np.maximum(case.windows.high - case.windows.low + change, 0)
     assert lengths(case, text).tolist() == np.rint(expected).astype(int).tolist()
 

@@ -31,7 +31,9 @@ def on_main(text):
 
 
 def test_a_rule_is_a_name_and_a_factor_and_several_are_divided_by_commas():
-    found = [(rule.what, rule.factor, rule.kind, rule.device_only) for rule in rules("gemm=0.5, launch delay = 0,a,b=2")]
+    found = [
+        (rule.what, rule.factor, rule.kind, rule.device_only) for rule in rules("gemm=0.5, launch delay = 0,a,b=2")
+    ]
     assert found == [("gemm", 0.5, None, True), ("launch delay", 0.0, "launch_delay", False), ("a,b", 2.0, None, False)]
     assert [rule.factor for rule in rules("x=.5,y=1e-1")] == [0.5, 0.1]
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from path_traces import AUTOGRAD, MAIN, PATH_TRACKS, Row, US, call, kernel, op, spans_of
+from path_traces import AUTOGRAD, MAIN, PATH_TRACKS, US, Row, call, kernel, op, spans_of
 
 from stepscope.analyses._path_threads import exchanges, host_threads
 

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from path_traces import AUTOGRAD, PATH_TRACKS, STREAM_7, STREAM_8, US, Row, call, kernel, op, parts_of, queued, spans_of
-import polars as pl
 
 from stepscope.analyses._path_waits import waits
 
@@ -16,9 +16,8 @@ def found(*rows, tracks=PATH_TRACKS, unit=US):
     got = waits(spans, tracks, threads, work)
     name = spans["name"].cast(pl.String).to_list()
     of_work = [name[row] for row in work.row] + [None]
-    return [
-        (name[row], of_work[awaited], of_work[queued_]) for row, awaited, queued_ in zip(got.row, got.work, got.queued)
-    ]
+    rows = zip(got.row, got.work, got.queued, strict=True)
+    return [(name[row], of_work[awaited], of_work[queued_]) for row, awaited, queued_ in rows]
 
 
 def sync(ts, dur, name="cudaDeviceSynchronize", **more):

@@ -3,7 +3,21 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from path_traces import AUTOGRAD, MAIN, NO_STEPS, PATH_TRACKS, STREAM_8, US, Row, call, kernel, op, queued, spans_of, steps_of
+from path_traces import (
+    AUTOGRAD,
+    MAIN,
+    NO_STEPS,
+    PATH_TRACKS,
+    STREAM_8,
+    US,
+    Row,
+    call,
+    kernel,
+    op,
+    queued,
+    spans_of,
+    steps_of,
+)
 
 from stepscope.analyses._path_threads import host_threads
 from stepscope.analyses._path_windows import path_windows

@@ -106,9 +106,10 @@ def test_where_the_recorder_tells_which_stream_waits_others_do_not():
     wait = call(10, 2, "cudaStreamWaitEvent", key="wait")
     told = Row(STREAM_7, 10, 26, "Stream Wait Event", "sync", launch="wait")
     assert held(*other, *mine, wait, told, last="second")[0] == ACROSS
-    assert held(*other, *mine, wait, Row(STREAM_8, 10, 26, "Stream Wait Event", "sync", launch="wait"), last="second")[
-        0
-    ] == LAUNCH
+    assert (
+        held(*other, *mine, wait, Row(STREAM_8, 10, 26, "Stream Wait Event", "sync", launch="wait"), last="second")[0]
+        == LAUNCH
+    )
 
 
 def test_work_queued_after_it_is_not_waited_for():

@@ -62,7 +62,7 @@ _OVERLAP = 1.15
 #: Causes that are nothing but time spent: with less than this share of the difference they are no answer to it.
 _OF_TIME = ("host_overhead", "slow_operator", "slow_kernel", "data_loading", "disk_io", "python_gc")
 _LEAST_SHARE = 0.1
-#: A cause that explains so much of the difference leaves no need for others.
+#: A certain cause that explains so much of the difference leaves no need for others.
 _ENOUGH = 0.8
 #: A suspect with less than this share of what the best explains is not worth a line of its own.
 _LEAST_SCORE = 0.05
@@ -222,7 +222,8 @@ def _first_of_each(found: Iterable[RuledOut]) -> list[RuledOut]:
 
 def _notes(found: _Found, named: set[str]) -> list[str]:
     """What the data at hand cannot show, and what would; nothing of it if a cause accounts for the difference."""
-    if found.causes and found.causes[0].explained_ns >= _ENOUGH * _reference(found.views):
+    best = found.causes[0] if found.causes else None
+    if best and best.certainty == "certain" and best.explained_ns >= _ENOUGH * _reference(found.views):
         return []
     needs: dict[str, str] = {}
     for row in found.missing:
