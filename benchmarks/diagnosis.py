@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 import stepscope
-from stepscope.compare.effects import complete_cycles
-from stepscope.compare.observe import observe
-from stepscope.comparison import compare_runs
+from stepscope.compared import compare_runs
+from stepscope.comparison.effects import complete_cycles
+from stepscope.comparison.observe import observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stepscope.compare.model import Observation, Outcome
+    from stepscope.comparison.model import Observation, Outcome
 
     Processes = tuple[Observation, ...]
 

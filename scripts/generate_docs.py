@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import typer
 
-from stepscope import analyses, cli, compare, exports, readers, renderers, schema, summaries
+from stepscope import analyses, cli, comparison, exports, readers, renderers, schema, summaries
 from stepscope.cli._options import options_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def tables_page() -> str:
 def analyses_page() -> str:
     """Every analysis: what it answers and from what, its options, its columns."""
     named = [(name, analyses.find(name).doc) for name in analyses.names()]
-    named += [(name, compare.find(name).doc) for name in compare.names()]
+    named += [(name, comparison.find(name).doc) for name in comparison.names()]
     answers = [(f"[`{name}`](#{name})", sentence(doc)) for name, doc in named]
     parts = [
         "# Analyses\n",
@@ -112,7 +112,7 @@ def analyses_page() -> str:
         text = LABEL.sub(r"- **\1**", inspect.getdoc(found.run) or sentence(found.doc))
         parts.append(f"## {name}\n\n{text}\n- **Reads:** {reads}.\n")
         parts += [*options_grid(found), columns_of(found.output)]
-    for pair in map(compare.find, compare.names()):
+    for pair in map(comparison.find, comparison.names()):
         text = LABEL.sub(r"- **\1**", inspect.getdoc(pair.run) or sentence(pair.doc))
         parts.append(
             f"## {pair.name}\n\n`stepscope show {pair.name} BASE OTHER`. {text}\n- **Compares:** two traces.\n"

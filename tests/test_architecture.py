@@ -37,15 +37,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "trace": ("errors", "schema"),
     "readers": (*FOUNDATION, "trace"),
     "analyses": (*FOUNDATION, "trace", "hardware"),
-    "compare": (*FOUNDATION, "trace", "analyses"),
-    "diagnose": (*FOUNDATION, "compare"),
+    "comparison": (*FOUNDATION, "trace", "analyses"),
+    "diagnose": (*FOUNDATION, "comparison"),
+    "compared": (*FOUNDATION, "comparison", "diagnose"),
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),
     # Pictures of result tables, for renderers and whoever makes a page of its own.
     "figures": ("errors", "units", "names", "schema"),
     "renderers": ("errors", "units", "names", "schema", "reports.model", "figures"),
-    "reports": (*FOUNDATION, "trace", "analyses", "compare", "reports.model"),
-    "views": (*FOUNDATION, "trace", "analyses", "compare", "figures"),
+    "reports": (*FOUNDATION, "trace", "analyses", "comparison", "reports.model"),
+    "views": (*FOUNDATION, "trace", "analyses", "comparison", "figures"),
     "exports": ("errors", "reports"),
     "stitch": (*FOUNDATION, "trace", "analyses"),
     # Measures functions and knows no trace.
@@ -54,17 +55,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "charts": ("errors", "units", "names"),
     "api": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "stitch", "timing", "charts",
+        "stitch", "timing", "charts", "comparison", "compared",
     ),
     # The page: what the command line does, for a browser.
     "web": (
-        *FOUNDATION, "trace", "readers", "compare", "reports.model", "views", "renderers", "charts", "api",
+        *FOUNDATION, "trace", "readers", "comparison", "reports.model", "views", "renderers", "charts", "api",
     ),
     # The public names, each imported on first use.
     "": ("errors", "trace", "reports.model", "timing", "api"),
     "cli": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "views", "renderers", "api", "exports", "timing",
-        "web", "",
+        "web", "comparison", "reports", "",
     ),
     "__main__": ("cli",),
 }  # fmt: skip
@@ -73,7 +74,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 TESTED_ELSEWHERE: dict[str, str] = {
     "__main__.py": "cli/test_main.py",
     "cli/__init__.py": "cli/test_main.py",
-    "compare/_record.py": "compare/test_compare.py",
+    "comparison/_record.py": "comparison/test_comparison.py",
+    "comparison/model.py": "reports/test_comparison.py",
     "readers/_record.py": "readers/test_readers.py",
     "readers/paddle/_recording.py": "readers/paddle/test_protobuf.py",
     "renderers/_record.py": "renderers/test_renderers.py",

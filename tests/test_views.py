@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope import analyses, compare, views
+from stepscope import analyses, comparison, views
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.schema import CYCLES, SPANS, TABLES, Column, Table
 from stepscope.trace import Meta, Result, Results, Run, Trace
@@ -107,7 +107,7 @@ def test_a_comparison_takes_two_traces_in_the_order_given():
     def run(base, other):
         return pl.DataFrame({"dur_ns": [base.spans["dur_ns"].sum(), other.spans["dur_ns"].sum()]})
 
-    pair = compare.Comparison("pair", "two sums", TOTAL.output, run)
+    pair = comparison.Comparison("pair", "two sums", TOTAL.output, run)
     frame, schema = views.collect(run_of(trace("a", 1, (9,)), trace("b", 0, (4,))), pair, on_missing=never)
     assert frame["dur_ns"].to_list() == [9, 4]
     assert schema is TOTAL.output

@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepscope.api import bench, export, load, load_run, plot, report, show
+    from stepscope.api import bench, compare, export, load, load_run, plot, report, show
     from stepscope.errors import (
         CorruptInput,
         FunctionFailed,
@@ -49,6 +49,7 @@ __all__ = [
     "UnsupportedVersion",
     "WouldOverwrite",
     "bench",
+    "compare",
     "export",
     "load",
     "load_run",
@@ -58,7 +59,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("bench", "export", "load", "load_run", "plot", "report", "show"), "stepscope.api"),
+    **dict.fromkeys(("bench", "compare", "export", "load", "load_run", "plot", "report", "show"), "stepscope.api"),
     **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.trace"),
     "Report": "stepscope.reports.model",
     "Bench": "stepscope.timing",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from stepscope.compare.model import Outcome
+    from stepscope.comparison.model import Outcome
     from stepscope.reports.model import Block, Report
     from stepscope.timing import Bench
 
@@ -136,7 +136,7 @@ def split_case(run: Run) -> tuple[Run, Run] | None:
 
     Raises StepscopeError if the files are those of several cases.
     """
-    from stepscope.compare.cases import split
+    from stepscope.comparison.cases import split
 
     found = split(run.paths)
     if found is None:
@@ -146,9 +146,9 @@ def split_case(run: Run) -> tuple[Run, Run] | None:
 
 def compare_sides(base: Run, other: Run) -> Outcome:
     """The comparison of two runs. Traces are read one at a time. Raises StepscopeError, MissingTable."""
-    from stepscope.compare.observe import observe
-    from stepscope.compare.repeats import as_repeats
-    from stepscope.comparison import compare_runs
+    from stepscope.compared import compare_runs
+    from stepscope.comparison.observe import observe
+    from stepscope.comparison.repeats import as_repeats
 
     left = [observe(trace) for trace in base]
     first = left[0][0]
@@ -169,8 +169,8 @@ def compare_report(base: Run, other: Run) -> Report:
 
 def group(source: Source | Iterable[PathLike]) -> Report:
     """Which processes of many do the same, and what sets the others apart. Raises StepscopeError, MissingTable."""
-    from stepscope.compare.observe import observe
-    from stepscope.compare.roles import roles
+    from stepscope.comparison.observe import observe
+    from stepscope.comparison.roles import roles
     from stepscope.reports.roles import roles_report
 
     run = _as_run(source) if isinstance(source, (Trace, Run)) else load_run(source)
@@ -184,7 +184,7 @@ def compare_table(base: Run, other: Run, name: str) -> Block:
     Raises UnknownName, MissingTable, StepscopeError.
     """
     from stepscope import views
-    from stepscope.compare.side_by_side import side_by_side
+    from stepscope.comparison.side_by_side import side_by_side
     from stepscope.reports.model import Block
 
     question = views.find(name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import polars.selectors as cs
 
-from stepscope import analyses, compare, figures
+from stepscope import analyses, comparison, figures
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.schema import ISSUES, TABLES, Column, Table
 from stepscope.summaries import RESULTS
@@ -25,7 +25,7 @@ from stepscope.trace import Results, Run, Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    Question = analyses.Analysis | compare.Comparison
+    Question = analyses.Analysis | comparison.Comparison
 
 RAW = "trace."
 RANK = Column("rank", pl.Int32(), "rank of the process in its job", key=True)
@@ -45,7 +45,7 @@ def names() -> list[tuple[str, str]]:
     """Names that `find` knows, each with what it is: 'analysis', 'comparison' (of two traces), 'result' or 'table'."""
     known = analyses.names()
     raw = [RAW + name if name in known else name for name in TABLES]
-    pairs = [(name, "comparison") for name in compare.names()]
+    pairs = [(name, "comparison") for name in comparison.names()]
     results = [(name, "result") for name in RESULTS if name not in known]
     return [*((name, "analysis") for name in known), *pairs, *results, *((name, "table") for name in raw)]
 
@@ -54,8 +54,8 @@ def find(name: str) -> Question:
     """The analysis or comparison of that name, or one that hands out a table as it is. Raises UnknownName."""
     if name.startswith(RAW) and name.removeprefix(RAW) in TABLES:
         return _raw(TABLES[name.removeprefix(RAW)])
-    if name in compare.names():
-        return compare.find(name)
+    if name in comparison.names():
+        return comparison.find(name)
     try:
         return analyses.find(name)
     except UnknownName:
@@ -80,7 +80,7 @@ def collect(
     what the analysis needs, is reported to `on_missing` and left out. Raises its error if that is true of all;
     UnknownName, StepscopeError. A comparison takes exactly two traces, the base first.
     """
-    if isinstance(analysis, compare.Comparison):
+    if isinstance(analysis, comparison.Comparison):
         return filtered(_compared(source, analysis, options), where), analysis.output
     labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
     parts: list[tuple[int | None, str, pl.DataFrame]] = []
@@ -230,13 +230,13 @@ def _result_table(table: Table) -> analyses.Analysis:
     return analyses.Analysis(table.name, table.doc, (), table, run)
 
 
-def _compared(source: Trace | Run, comparison: compare.Comparison, options: dict[str, Any]) -> pl.DataFrame:
+def _compared(source: Trace | Run, pair: comparison.Comparison, options: dict[str, Any]) -> pl.DataFrame:
     paths = source.paths if isinstance(source, Run) else (source.meta.path,)
     if not isinstance(source, Run) or len(paths) != 2:
-        hint = f"name two files, the base first: stepscope show {comparison.name} BASE OTHER"
-        raise StepscopeError(f"{comparison.name} compares two traces, {len(paths)} were given", hint)
+        hint = f"name two files, the base first: stepscope show {pair.name} BASE OTHER"
+        raise StepscopeError(f"{pair.name} compares two traces, {len(paths)} were given", hint)
     base, other = source
-    return comparison(base, other, **options)
+    return pair(base, other, **options)
 
 
 def _results(

@@ -7,8 +7,8 @@ import pytest
 
 import stepscope
 from stepscope.analyses.cycles import find_cycles
-from stepscope.compare.align import align
-from stepscope.compare.observe import observe
+from stepscope.comparison.align import align
+from stepscope.comparison.observe import observe
 from stepscope.errors import StepscopeError
 from stepscope.schema import STEPS
 
@@ -84,7 +84,8 @@ def test_recorded_training_runs_are_whole(shared, case):
         )
         step = observed.functions.filter(pl.col("name") == "ProfilerStep").sort("cycle")["total_ns"]
         assert own.sort("cycle")["self_ns"].to_list() == step.to_list()
-        assert observed.resources.group_by("device", "metric").len()["len"].to_list() == [25] * 26  # 25 counters, and what tensors hold
+        cycles_of_each = observed.resources.group_by("device", "metric").len()["len"].to_list()
+        assert cycles_of_each == [25] * 26  # 25 counters, and what tensors hold
 
 
 def test_a_slow_loader_shows_in_its_part(shared):

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 from observations import observation
 
-from stepscope.compare.effects import effects
-from stepscope.compare.model import WORKLOAD, Pair
+from stepscope.comparison.effects import effects
+from stepscope.comparison.model import WORKLOAD, Pair
 from stepscope.diagnose import Case, diagnose
 
 MS = 1e6

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from jobs import Job, case_of, categories, found, gpu_job
 
-from stepscope.compare.model import CATEGORIES
+from stepscope.comparison.model import CATEGORIES
 from stepscope.diagnose import Case, diagnose
 from stepscope.diagnose._rank import FOLLOWS, RULES
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stepscope.compare.model import Evidence
+from stepscope.comparison.model import Evidence
 from stepscope.diagnose._rule import clipped, weigh
 
 

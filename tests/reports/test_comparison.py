@@ -5,9 +5,9 @@ import json
 import polars as pl
 from observations import observation, pair
 
-from stepscope.compare.accounting import part_deltas
-from stepscope.compare.effects import effects
-from stepscope.compare.model import Cause, Effect, Evidence, Outcome, RuledOut
+from stepscope.comparison.accounting import part_deltas
+from stepscope.comparison.effects import effects
+from stepscope.comparison.model import Cause, Effect, Evidence, Outcome, RuledOut
 from stepscope.reports.comparison import comparison, document, resources, tables
 
 STEP = Effect(100e6, 150e6, 50e6, 40e6, 60e6, 0.001, 5e6, 6e6, 9, 9, is_different=True)
@@ -95,11 +95,11 @@ def test_functions_and_resources_that_changed_are_shown_in_words():
 
 def test_what_was_ruled_out_is_named_with_the_way_to_its_reasons():
     assert comparison(outcome()).quality == (
-        "one thing is missing",
+        "one thing is missing.",
         "Ruled out, with reasons in --table ruled-out: network.",
     )
     assert tables(outcome())["ruled-out"].frame.rows() == [("network", "no traffic")]
-    assert comparison(outcome(ruled_out=())).quality == ("one thing is missing",)
+    assert comparison(outcome(ruled_out=())).quality == ("one thing is missing.",)
 
 
 def test_the_document_is_json_with_its_facts_at_the_top():

@@ -13,7 +13,7 @@ from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, op
 from stepscope.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from stepscope.compare.model import Outcome
+    from stepscope.comparison.model import Outcome
     from stepscope.renderers import Renderer, Screen
     from stepscope.reports.model import Block, Report
     from stepscope.trace import Run

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.compare.effects import complete_cycles, floor_of
+from stepscope.comparison.effects import complete_cycles, floor_of
 from stepscope.diagnose._change import ABSENT, Change, changed
 from stepscope.diagnose._sizes import sizes_of_calls
 from stepscope.names import is_communication, map_names
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.compare.model import Effect, Observation, Pair
+    from stepscope.comparison.model import Effect, Observation, Pair
 
     Floats = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.compare._statistics import differences, exceeding, moments_of
+from stepscope.comparison._statistics import differences, exceeding, moments_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

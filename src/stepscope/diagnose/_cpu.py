@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope import units
-from stepscope.compare.model import Cause, RuledOut
+from stepscope.comparison.model import Cause, RuledOut
 from stepscope.diagnose._case import LOADING, OWN, View, alike, exposed, stretch
 from stepscope.diagnose._change import ABSENT, Change
 from stepscope.diagnose._rule import Clue, Judgement, Missing, Rule, Suspect, weigh

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope import units
-from stepscope.compare.model import Cause, RuledOut
+from stepscope.comparison.model import Cause, RuledOut
 from stepscope.diagnose._case import View, alike, not_hidden, stretch
 from stepscope.diagnose._change import Change
 from stepscope.diagnose._rule import Judgement, Missing, Rule, Suspect, clipped
@@ -17,7 +17,7 @@ from stepscope.diagnose._words import evidence, fold, moved, span
 from stepscope.names import shorten
 
 if TYPE_CHECKING:
-    from stepscope.compare.model import Evidence
+    from stepscope.comparison.model import Evidence
 
 __all__ = ["RULES", "clock_of"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope import units
-from stepscope.compare.model import Cause, Evidence, RuledOut
+from stepscope.comparison.model import Cause, Evidence, RuledOut
 from stepscope.diagnose._case import LOADING, OWN, View, exposed
 from stepscope.diagnose._change import ABSENT, Change
 from stepscope.diagnose._cpu import ran, waited

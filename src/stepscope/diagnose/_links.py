@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope import units
-from stepscope.compare.model import Cause, Evidence, RuledOut
+from stepscope.comparison.model import Cause, Evidence, RuledOut
 from stepscope.diagnose._case import View, not_hidden, stretch
 from stepscope.diagnose._change import ABSENT, Change
 from stepscope.diagnose._rule import Judgement, Missing, Rule, Suspect, clipped

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from stepscope import units
-from stepscope.compare.effects import complete_cycles
-from stepscope.compare.model import Cause, RuledOut
+from stepscope.comparison.effects import complete_cycles
+from stepscope.comparison.model import Cause, RuledOut
 from stepscope.diagnose._case import OWN, View, exposed
 from stepscope.diagnose._change import Change
 from stepscope.diagnose._rule import Judgement, Missing, Rule, Suspect, clipped
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.compare.model import Observation
+    from stepscope.comparison.model import Observation
 
     Floats = NDArray[np.float64]
 

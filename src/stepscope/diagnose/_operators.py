@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from stepscope import units
-from stepscope.compare.model import Cause, RuledOut
+from stepscope.comparison.model import Cause, RuledOut
 from stepscope.diagnose._case import OWN, View, exposed, stretch
 from stepscope.diagnose._change import Change
 from stepscope.diagnose._python import small_calls

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stepscope import units
-from stepscope.compare.effects import effects
-from stepscope.compare.model import Cause, Evidence, RuledOut
+from stepscope.comparison.effects import effects
+from stepscope.comparison.model import Cause, Evidence, RuledOut
 from stepscope.diagnose import _cpu, _gpu, _io, _links, _memory, _operators, _python, _workload
 from stepscope.diagnose._case import Case, View, views
 from stepscope.diagnose._ranks import rank_of, straggler

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from stepscope import units
-from stepscope.compare.effects import complete_cycles
-from stepscope.compare.model import Cause, RuledOut
+from stepscope.comparison.effects import complete_cycles
+from stepscope.comparison.model import Cause, RuledOut
 from stepscope.diagnose._change import Change, changed
 from stepscope.diagnose._rule import Suspect, clipped
 from stepscope.diagnose._words import evidence, moved
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.compare.model import Evidence
+    from stepscope.comparison.model import Evidence
     from stepscope.diagnose._case import View
 
     Floats = NDArray[np.float64]

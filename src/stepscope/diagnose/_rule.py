@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.compare.model import Evidence, RuledOut
+from stepscope.comparison.model import Evidence, RuledOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stepscope.compare.model import Cause
+    from stepscope.comparison.model import Cause
     from stepscope.diagnose._case import View
 
 __all__ = ["Clue", "Judgement", "Missing", "Rule", "Suspect", "clipped", "weigh"]

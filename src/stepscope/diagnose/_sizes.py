@@ -13,7 +13,7 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.compare.model import Observation, Pair
+    from stepscope.comparison.model import Observation, Pair
 
 __all__ = ["PRODUCTS", "amount", "elements", "kept", "plain", "retyped", "sizes", "sizes_of_calls"]
 

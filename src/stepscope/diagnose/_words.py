@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope import units
-from stepscope.compare.model import Evidence
+from stepscope.comparison.model import Evidence
 
 if TYPE_CHECKING:
     from stepscope.diagnose._change import Change

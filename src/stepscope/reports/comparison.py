@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope import units
-from stepscope.compare.accounting import DELTAS, FUNCTION_DELTAS, function_deltas
-from stepscope.compare.model import EFFECTS
+from stepscope.comparison.accounting import DELTAS, FUNCTION_DELTAS, function_deltas
+from stepscope.comparison.model import EFFECTS
 from stepscope.reports.model import Bar, Block, Finding, Part, Report
 from stepscope.schema import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.compare.model import Cause, Effect, Evidence, Observation, Outcome
+    from stepscope.comparison.model import Cause, Effect, Evidence, Observation, Outcome
 
 __all__ = ["RESOURCES_SHOWN", "RULED_OUT", "SCHEMA", "comparison", "document", "resources", "tables"]
 
@@ -234,4 +234,5 @@ def _block(title: str, table: Table, frame: pl.DataFrame, keep: Sequence[str], n
 
 def _quality(outcome: Outcome) -> list[str]:
     ruled = ", ".join(row.category for row in outcome.ruled_out)
-    return [*outcome.notes, *([f"Ruled out, with reasons in --table ruled-out: {ruled}."] if ruled else [])]
+    notes = [note if note.endswith(".") else f"{note}." for note in outcome.notes]
+    return [*notes, *([f"Ruled out, with reasons in --table ruled-out: {ruled}."] if ruled else [])]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope import units
-from stepscope.compare.accounting import FUNCTION_DELTAS, function_deltas
+from stepscope.comparison.accounting import FUNCTION_DELTAS, function_deltas
 from stepscope.reports.comparison import RESOURCES_SHOWN, resources
 from stepscope.reports.model import Block, Report
 from stepscope.schema import Column, Table
@@ -17,8 +17,8 @@ from stepscope.schema import Column, Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.compare.model import Observation
-    from stepscope.compare.roles import Role
+    from stepscope.comparison.model import Observation
+    from stepscope.comparison.roles import Role
 
 __all__ = ["ROLES", "SCHEMA", "roles_report"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from stepscope import api, charts, compare, renderers, views
+from stepscope import api, charts, comparison, renderers, views
 from stepscope.errors import StepscopeError, UnknownName
 from stepscope.reports.model import Block
 from stepscope.web._highlights import cards
@@ -168,7 +168,7 @@ async def compare_page(site: Site, request: Request) -> Response:
     if all(pair):
         inputs = (*inputs_of(site, request, "a")[:1], *inputs_of(site, request, "b")[:1])
         said = await _verdict(site, request, inputs)
-        for name in compare.names():
+        for name in comparison.names():
             for values in _ways(name):
                 words = {f"o.{k}": v for k, v in values.items()}
                 sections.append(await _comparison(site, request, question_of(name, inputs, words)))

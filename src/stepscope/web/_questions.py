@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 import polars as pl
 import polars.selectors as cs
 
-from stepscope import compare, views
+from stepscope import comparison, views
 from stepscope.errors import StepscopeError
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def answered(session: Session, question: Question) -> Found:
     """The table as its analysis gives it, all rows. Raises StepscopeError."""
     analysis = views.find(question.name)
     inputs = question.inputs
-    if isinstance(analysis, compare.Comparison) and len(inputs) != 2:
+    if isinstance(analysis, comparison.Comparison) and len(inputs) != 2:
         raise StepscopeError(f"{question.name} sets two traces side by side", "pick two under Compare")
     notes: list[str] = []
     source = session.run(inputs)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from stepscope.compare.cases import cases
+from stepscope.comparison.cases import cases
 from stepscope.errors import MissingTable, StepscopeError
 from stepscope.reports._export import Export
 from stepscope.reports.latencyprism._comparison import compared

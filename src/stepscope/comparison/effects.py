@@ -1,0 +1,257 @@
+"""How every quantity differs between the two sides of a pair of processes: functions, parts of the cycle, resources.
+
+Means over complete cycles, so that they add up; `compare._statistics` says how sure each difference is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from stepscope.comparison._statistics import by_false_discovery, combined, differences
+from stepscope.comparison.model import EFFECTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from stepscope.comparison._statistics import Differences, Floats, Moments
+    from stepscope.comparison.model import Observation, Pair
+
+__all__ = ["CONFIDENCE", "DRIFTS", "PRIOR_REACH", "complete_cycles", "effects", "floor_of"]
+
+#: What is called different would be so by luck in one of twenty comparisons at most.
+CONFIDENCE = 0.05
+#: By how much healthy runs differ at most, nearly always, by kind of quantity: (of the larger one, in its own unit).
+#: Times and clocks: 5 %, as run-to-run drift of kernels and operators at equal work goes. Counts of calls belong to the
+#: program and hardly drift. Rates that idle near zero (bytes/s, events/s) vary by factors with what else the machine
+#: does: twofold. Shares of time move by some points with the load of the machine.
+DRIFTS = {
+    "time": (0.05, 0.0),
+    "calls": (0.005, 0.0),
+    "clock": (0.05, 0.0),
+    "share": (0.05, 0.05),
+    "level": (0.05, 0.0),
+    "rate": (0.5, 0.0),
+    "other": (0.1, 0.0),
+}
+#: Changes of a function or part below this share of the cycle are of no interest, whatever their size.
+_LEAST_SHARE = 0.002
+#: A prior standard deviation s of runs lets two of them differ by t(4 degrees of freedom, 97.5 %) × √2 × s.
+PRIOR_REACH = 2.7764451 * 2**0.5
+_KEYS = ["device", "name", "measure", "metric"]
+#: Units whose quantities are shares of a whole, and the whole in that unit.
+_WHOLES = {"%": 100.0, "ratio": 1.0, "ns/s": 1e9}
+_ADDING = ("calls", "total_ns", "self_ns", "exposed_ns")
+
+
+def complete_cycles(observed: Observation) -> pl.DataFrame:
+    """Cycles that are compared, with their position `at` among them: all complete ones, or all if none is known so."""
+    cycles = observed.cycles
+    whole = cycles.filter(pl.col("is_complete").fill_null(value=True))
+    return (whole if whole.height else cycles).sort("ts_ns", "cycle").with_row_index("at")
+
+
+def effects(pairs: Sequence[Pair]) -> pl.DataFrame:
+    """EFFECTS of all pairs: a row per function and measure, part (`part_ns`), and resource (`mu`), largest first.
+
+    Absent functions count as taking no time; absent resources are unknown (null). q-values are over all rows.
+    """
+    frames = [_of_pair(pair) for pair in pairs]
+    found = pl.concat(frames, how="vertical") if frames else EFFECTS.empty()
+    q_value = by_false_discovery(found["p_value"].fill_null(np.nan).to_numpy())
+    found = found.with_columns(q_value=pl.Series(q_value).fill_nan(None))
+    beyond = (pl.col("delta").abs() > pl.col("drift")) & (pl.col("q_value") <= CONFIDENCE)
+    found = found.with_columns(is_different=beyond.fill_null(value=False))
+    order = [pl.col("is_different"), pl.col("unit") == "ns", pl.col("delta").abs()]
+    return EFFECTS.conform(found.sort(order, descending=True, nulls_last=True, maintain_order=True))
+
+
+def _of_pair(pair: Pair) -> pl.DataFrame:
+    sides = []
+    for side, runs in enumerate((pair.base, pair.other)):
+        sides += [_quantities(run).with_columns(side=pl.lit(side), run=pl.lit(i)) for i, run in enumerate(runs)]
+    rows = pl.concat(sides, how="vertical")
+    keys = rows.group_by(_KEYS, maintain_order=True).agg(
+        pl.col("category").drop_nulls().first(), pl.col("unit").drop_nulls().first(), pl.col("adds_up").first()
+    )
+    keys = keys.with_row_index("key")
+    rows = rows.join(keys.select("key", *_KEYS), on=_KEYS, how="left", nulls_equal=True)
+    cycle_ns = _mean_cycle(pair)
+    base = _moments(rows, keys, pair.base, 0)
+    other = _moments(rows, keys, pair.other, 1)
+    adds_up = keys["adds_up"].to_numpy()
+    found = differences(base, other, _floors(keys, base, other, cycle_ns))
+    return _frame(pair.label, keys, (base, other), found, adds_up)
+
+
+def _frame(
+    label: str, keys: pl.DataFrame, sides: tuple[Moments, Moments], found: Differences, adds_up: Any
+) -> pl.DataFrame:
+    base, other = sides
+    seen = [(side.mean != 0) | ~adds_up for side in sides]
+    columns = {
+        "base": np.where(seen[0], base.mean, np.nan),
+        "other": np.where(seen[1], other.mean, np.nan),
+        "delta": found.delta,
+        "low": found.low,
+        "high": found.high,
+        "p_value": found.p_value,
+        "drift": found.drift,
+    }
+    frame = keys.select(*_KEYS, "category", "unit").with_columns(
+        process=pl.lit(label),
+        n_base=pl.Series(base.cycles, dtype=pl.Int64),
+        n_other=pl.Series(other.cycles, dtype=pl.Int64),
+        **{name: pl.Series(values, dtype=pl.Float64).fill_nan(None) for name, values in columns.items()},
+    )
+    frame = frame.with_columns(
+        ratio=pl.when(pl.col("base") != 0).then(pl.col("other") / pl.col("base")),
+        q_value=pl.lit(None, pl.Float64),
+        is_different=pl.lit(None, pl.Boolean),
+    )
+    return EFFECTS.conform(frame)
+
+
+def _mean_cycle(pair: Pair) -> float:
+    """Mean duration of the cycles of both sides. Units: ns."""
+    means = [complete_cycles(run)["dur_ns"].mean() for run in (*pair.base, *pair.other)]
+    known = [float(mean) for mean in means if isinstance(mean, (int, float))]
+    return sum(known) / max(len(known), 1)
+
+
+def floor_of(measure: str, unit: str | None) -> tuple[float, float]:
+    """How much healthy runs differ in a quantity: (of the larger one, absolute in its unit). See DRIFTS.
+
+    >>> floor_of("mu", "MHz"), floor_of("mu", "%"), floor_of("calls", None)
+    ((0.05, 0.0), (0.05, 5.0), (0.005, 0.0))
+    """
+    if measure != "mu":
+        return DRIFTS["calls" if measure == "calls" else "time"]
+    word = (unit or "").lower()
+    if word in _WHOLES:
+        relative, absolute = DRIFTS["share"]
+        return relative, absolute * _WHOLES[word]
+    if word.endswith("hz"):
+        return DRIFTS["clock"]
+    if word.endswith("/s"):
+        return DRIFTS["rate"]
+    return DRIFTS["level" if word.endswith(("bytes", "b")) else "other"]
+
+
+def _floors(keys: pl.DataFrame, base: Moments, other: Moments, cycle_ns: float) -> Floats:
+    distinct = keys.select("measure", "unit").unique(maintain_order=True)
+    of_kind = [floor_of(measure, unit) for measure, unit in distinct.rows()]
+    kinds = distinct.with_columns(
+        relative=pl.Series([pair[0] for pair in of_kind], dtype=pl.Float64),
+        absolute=pl.Series([pair[1] for pair in of_kind], dtype=pl.Float64),
+    )
+    on = ["measure", "unit"]
+    joined = keys.select("key", *on).join(kinds, on=on, how="left", nulls_equal=True, maintain_order="left")
+    level = np.fmax(np.abs(base.mean), np.abs(other.mean))
+    least = np.where((keys["unit"] == "ns").fill_null(value=False).to_numpy(), _LEAST_SHARE * cycle_ns, 0.0)
+    least = np.where((keys["measure"] == "ns_per_call").to_numpy(), 0.0, least)
+    reach = joined["relative"].to_numpy() * level + joined["absolute"].to_numpy() + least
+    floors: Floats = reach / PRIOR_REACH
+    return floors
+
+
+def _moments(rows: pl.DataFrame, keys: pl.DataFrame, runs: Iterable[Observation], side: int) -> Moments:
+    """Moments of every key on one side. What adds up and did not run has a mean of zero in each of the side's runs."""
+    of_side = rows.filter(pl.col("side") == side)
+    n_cycles = pl.DataFrame({"run": list(range(len(list(runs))))}, schema={"run": pl.Int32}).with_columns(
+        n_all=pl.Series([complete_cycles(run).height for run in runs], dtype=pl.Float64)
+    )
+    adding = keys.filter("adds_up").select("key").join(n_cycles, how="cross")
+    filled = adding.join(of_side, on=["key", "run"], how="left").with_columns(
+        n=pl.col("n_all"), **{name: pl.col(name).fill_null(0.0) for name in ("mean", "squares", "products")}
+    )
+    columns = ["key", "n", "mean", "squares", "products"]
+    known = of_side.filter(~pl.col("adds_up")).select(columns)
+    table = pl.concat([filled.select(columns), known], how="vertical")
+    arrays = [table[name].cast(pl.Float64).to_numpy() for name in columns[1:]]
+    return combined(table["key"].cast(pl.Int64).to_numpy(), keys.height, *arrays)
+
+
+def _quantities(observed: Observation) -> pl.DataFrame:
+    """A row per quantity of one run: how many cycles have it, mean, squares around it, products of neighbours."""
+    cycles = complete_cycles(observed).select("cycle", pl.col("at").cast(pl.Int64))
+    n = float(cycles.height)
+    frames = [
+        _of_functions(observed.functions.join(cycles, on="cycle"), n),
+        _of_parts(observed.parts.join(cycles, on="cycle"), n),
+        _of_resources(observed.resources.join(cycles, on="cycle")),
+    ]
+    return pl.concat(frames, how="vertical")
+
+
+def _of_functions(rows: pl.DataFrame, n: float) -> pl.DataFrame:
+    rows = rows.with_columns(pl.col("device", "name").cast(pl.String), pl.col("category").cast(pl.String))
+    rows = rows.with_columns(ns_per_call=pl.col("total_ns") / pl.col("calls")).sort("device", "name", "at")
+    keys = ["device", "name"]
+    measured = [name for name in _ADDING if rows[name].null_count() < rows.height]
+    sums = rows.lazy().with_columns(_is_next(keys)).group_by(keys, maintain_order=True)
+    table = sums.agg(
+        pl.col("category").first(), *(e for name in (*measured, "ns_per_call") for e in _sums(name, int(n)))
+    ).collect()
+    frames = [_melted(table, name, n, unit=None if name == "calls" else "ns") for name in measured]
+    return pl.concat([*frames, _melted(table, "ns_per_call", None, unit="ns")], how="vertical")
+
+
+def _of_parts(rows: pl.DataFrame, n: float) -> pl.DataFrame:
+    rows = rows.select("at", "total_ns", name=pl.col("part").cast(pl.String)).sort("name", "at")
+    rows = rows.with_columns(part_ns=pl.col("total_ns"))
+    table = rows.lazy().with_columns(_is_next(["name"])).group_by("name", maintain_order=True)
+    found = table.agg(_sums("part_ns", int(n))).collect()
+    found = found.with_columns(device=pl.lit(None, pl.String), category=pl.lit(None, pl.String))
+    return _melted(found, "part_ns", n, unit="ns")
+
+
+def _of_resources(rows: pl.DataFrame) -> pl.DataFrame:
+    keys = ["device", "name", "metric"]
+    rows = rows.with_columns(pl.col(*keys, "unit").cast(pl.String)).sort(*keys, "at")
+    table = rows.lazy().with_columns(_is_next(keys)).group_by(keys, maintain_order=True)
+    found = table.agg(pl.col("unit").drop_nulls().first(), *_sums("mu", 0)).collect()
+    return _melted(found, "mu", None, unit=pl.col("unit"))
+
+
+def _is_next(keys: Sequence[str]) -> pl.Expr:
+    """Whether a row is of the cycle after that of the row before, in one group. Rows are sorted by keys and `at`."""
+    same = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift()) for key in keys)
+    return (same & (pl.col("at") == pl.col("at").shift() + 1)).fill_null(value=False).alias("is_next")
+
+
+def _sums(name: str, n: int) -> list[pl.Expr]:
+    value = pl.col(name).cast(pl.Float64)
+    follows = pl.col("is_next") & value.is_not_null()
+    is_end = (pl.col("at") == 0).cast(pl.Float64) + (pl.col("at") == n - 1).cast(pl.Float64)
+    return [
+        value.count().cast(pl.Float64).alias(f"{name}_n"),
+        value.sum().alias(f"{name}_sum"),
+        (value - value.mean()).pow(2).sum().alias(f"{name}_around"),
+        (value * value.shift()).filter(follows).sum().alias(f"{name}_lagged"),
+        (value * is_end).sum().alias(f"{name}_ends"),
+        ((value - value.mean()) * (value.shift() - value.mean())).filter(follows).sum().alias(f"{name}_near"),
+    ]
+
+
+def _melted(table: pl.DataFrame, name: str, n: float | None, *, unit: str | pl.Expr | None) -> pl.DataFrame:
+    """The rows of one measure. With `n`, cycles without a value have zero; without, they do not count."""
+    count, total, around, near = (pl.col(f"{name}_{what}") for what in ("n", "sum", "around", "near"))
+    if n is None:
+        moments = {"n": count, "mean": total / count, "squares": around, "products": near}
+    else:
+        mean = total / n
+        # Squares around the mean over all cycles: those around the mean of the present ones, and the shift.
+        squares = around + total**2 * (1 / count - 1 / n)
+        products = pl.col(f"{name}_lagged") - mean * (2 * total - pl.col(f"{name}_ends")) + (n - 1) * mean**2
+        moments = {"n": pl.lit(n), "mean": mean, "squares": squares, "products": products}
+    names = set(table.columns)
+    metric = pl.col("metric") if "metric" in names else pl.lit(None, pl.String)
+    category = pl.col("category") if "category" in names else pl.lit(None, pl.String)
+    return table.filter(count > 0).select(
+        "device", "name", pl.lit(name).alias("measure"), metric.alias("metric"), category.alias("category"),
+        (unit if isinstance(unit, pl.Expr) else pl.lit(unit, pl.String)).alias("unit"),
+        pl.lit(n is not None).alias("adds_up"), **moments,
+    )  # fmt: skip

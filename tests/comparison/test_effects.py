@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from observations import observation, pair
+
+from stepscope.comparison._statistics import differences, moments_of
+from stepscope.comparison.effects import complete_cycles, effects, floor_of
+
+
+def op(cycle, name, calls, total, own=None, device="host", category="operator"):
+    return (cycle, device, name, category, calls, total, own)
+
+
+def one(frame, **where):
+    found = frame.filter(pl.all_horizontal(pl.col(k).cast(pl.String) == v for k, v in where.items()))
+    assert found.height == 1, found
+    return found.row(0, named=True)
+
+
+def test_a_function_is_compared_by_calls_time_and_time_per_call():
+    base = observation([100] * 3, functions=[op(c, "mm", 2, 20, 10) for c in (1, 2, 3)])
+    other = observation([100] * 3, functions=[op(c, "mm", 4, 80, 40) for c in (1, 2, 3)])
+    found = effects([pair(base, other)])
+    got = {row["measure"]: (row["base"], row["other"], row["ratio"]) for row in found.to_dicts()}
+    assert got == {
+        "calls": (2, 4, 2), "total_ns": (20, 80, 4), "self_ns": (10, 40, 4), "ns_per_call": (10, 20, 2),
+    }  # fmt: skip
+
+
+def test_what_is_absent_takes_no_time():
+    base = observation([100] * 4)
+    other = observation([100] * 4, functions=[op(c, "copy", 1, 30) for c in (1, 3)])
+    row = one(effects([pair(base, other)]), measure="total_ns")
+    assert (row["base"], row["other"], row["delta"], row["ratio"]) == (None, 15, 15, None)
+
+
+def test_a_resource_that_is_absent_is_unknown():
+    base = observation([100] * 3)
+    other = observation([100] * 3, resources=[(c, "gpu0", "clock", None, "MHz", 1000.0) for c in (1, 2, 3)])
+    row = one(effects([pair(base, other)]), measure="mu")
+    assert (row["base"], row["other"], row["delta"], row["is_different"]) == (None, 1000, None, False)
+
+
+def test_incomplete_cycles_do_not_count():
+    run = observation([100, 100], functions=[op(1, "mm", 1, 10), op(2, "mm", 1, 30)], complete=[True, False])
+    assert one(effects([pair(run, run)]), measure="total_ns")["base"] == 10
+
+
+def test_all_cycles_count_if_none_is_complete():
+    run = observation([100, 100], complete=[False, False])
+    assert complete_cycles(run).height == 2
+
+
+def test_parts_are_compared_by_name():
+    base = observation([100] * 3, parts=[(c, "idle", 40) for c in (1, 2, 3)])
+    other = observation([100] * 3, parts=[(c, "idle", 90) for c in (1, 2, 3)])
+    row = one(effects([pair(base, other)]), measure="part_ns", name="idle")
+    assert (row["delta"], row["is_different"]) == (50, True)
+
+
+def test_a_fallen_clock_is_different_and_a_small_change_is_drift():
+    def run(clock):
+        return observation([100] * 6, resources=[(c, "gpu0", "clock", None, "MHz", clock + c % 2) for c in range(1, 7)])
+
+    frames = [effects([pair(run(1000), run(clock))]) for clock in (970, 500)]
+    assert [one(frame, measure="mu")["is_different"] for frame in frames] == [False, True]
+
+
+def test_rates_near_zero_must_double():
+    def run(rate):
+        return observation([100] * 6, resources=[(c, "eth0", "net", None, "bytes/s", rate) for c in range(1, 7)])
+
+    found = [effects([pair(run(100.0), run(rate))])["is_different"][0] for rate in (190.0, 210.0, 40.0, 60.0)]
+    assert found == [False, True, True, False]
+
+
+def test_changed_rows_come_first_and_times_before_others():
+    base = observation(
+        [1000] * 6,
+        functions=[op(c, name, 1, ns, ns) for c in range(1, 7) for name, ns in (("a", 300), ("b", 300))],
+        resources=[(c, "cpu0", "clock", None, "MHz", 1e6) for c in range(1, 7)],
+    )
+    other = observation(
+        [1000] * 6,
+        functions=[op(c, name, 1, ns, ns) for c in range(1, 7) for name, ns in (("a", 310), ("b", 600))],
+        resources=[(c, "cpu0", "clock", None, "MHz", 1e5) for c in range(1, 7)],
+    )
+    found = effects([pair(base, other)])
+    assert found["name"].cast(pl.String).to_list()[:3] == ["b", "b", "b"]
+    assert found["measure"].to_list()[3] == "mu"
+    assert found["is_different"].to_list() == sorted(found["is_different"], reverse=True)
+
+
+def test_no_pairs_have_no_effects():
+    assert effects([]).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("measure", "unit", "expected"),
+    [
+        ("total_ns", "ns", (0.05, 0.0)),
+        ("mu", "ratio", (0.05, 0.05)),
+        ("mu", "ns/s", (0.05, 5e7)),
+        ("mu", "1/s", (0.5, 0.0)),
+        ("mu", "bytes", (0.05, 0.0)),
+        ("mu", None, (0.1, 0.0)),
+        ("mu", "°C", (0.1, 0.0)),
+    ],
+)
+def test_the_drift_of_healthy_runs_goes_by_the_kind_of_quantity(measure, unit, expected):
+    assert floor_of(measure, unit) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 7), st.integers(2, 7), st.data())
+def test_effects_are_those_of_the_values_by_cycle(n_base, n_other, data):
+    sides = []
+    for n in (n_base, n_other):
+        times = data.draw(st.lists(st.integers(1, 10**6) | st.none(), min_size=n, max_size=n))
+        sides.append(times)
+    if all(t is None for side in sides for t in side):
+        return
+    runs = [
+        observation([10**7] * len(s), functions=[op(i + 1, "f", 1, t) for i, t in enumerate(s) if t is not None])
+        for s in sides
+    ]
+    row = one(effects([pair(*runs)]), measure="total_ns")
+    dense = [np.array([0 if t is None else t for t in side], float) for side in sides]
+    left, right = (moments_of([values]) for values in dense)
+    level = max(left.mean[0], right.mean[0])
+    expected = differences(left, right, np.array([(0.05 * level + 0.002 * 10**7) / (2.7764451 * 2**0.5)]))
+    assert row["delta"] == pytest.approx(expected.delta[0])
+    assert row["drift"] == pytest.approx(expected.drift[0])
+    assert row["p_value"] == pytest.approx(expected.p_value[0], abs=1e-9)
