@@ -35,7 +35,7 @@ CRITICAL_PATH = Table(
         Column("step", pl.Int32(), "its number; null: the whole recording", key=True),
         Column("rank", pl.Int32(), "rank that recorded it", key=True),
         Column("kind", Kind, "what the time went into", key=True),
-        Column("operator", Name, "operator behind it; outside operators the range or Python call", key=True),
+        Column("operator", Name, "operator behind it, else range or Python call (by operator, piece)", key=True),
         Column("kernel", Name, "device work, or that which a wait was for (by kernel)", key=True),
         Column("launch", Name, "host call: itself, or the one that queued the work (by launch)", key=True),
         Column("ts_ns", pl.Int64(), "start of the piece (by piece)", "ns", key=True),
@@ -69,9 +69,10 @@ def critical_path(
     wait for an event was queued in between, if one graph holds both, or if it began 30 µs late or later and other work
     ran or had just ended. A thread goes on by itself, except: a synchronising call ends after the last work that ended
     in it (of its stream, where recorded); a call that copies, after its copy; a thread that calls backward, after the
-    autograd thread's last operator, which in turn begins after the caller's. Threads of autograd are told by arrows and
-    sequence numbers. Other threads are taken to be started by the step's own. Of several things the one that was met
-    last held it up, and the path goes on there. The time between is a wait, with a kind of its own.
+    autograd thread's last operator, which in turn begins after the caller's; a thread that called for a collective of
+    gloo or MPI, after that, if it ends when the thread has been quiet for 30 µs. Threads of autograd are told by arrows
+    and sequence numbers. Other threads are taken to be started by the step's own. Of several things the one that was
+    met last held it up, and the path goes on there. The time between is a wait, with a kind of its own.
 
     As recorded times bound every path by the step, and this one has no gaps, it is the longest. A step lasts until the
     device has done what it queued, as in `step-breakdown`. A thread's time belongs to the innermost span open then.
