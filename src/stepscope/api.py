@@ -104,11 +104,13 @@ def compare(
     other: Source | Iterable[PathLike] | None = None,
     *,
     counters: PathLike | None = None,
+    anchor: str | None = None,
 ) -> Outcome:
     """Whether two runs differ, by how much and how sure, where the difference went, and what caused it.
 
     Each side is a trace, a run, or what `load_run` takes: a file, a folder of ranks, several repeats. With one side
-    only, it is a folder that holds folders normal… and abnormal…. Print the result, or read `verdict`, `step_time`,
+    only, it is a folder that holds folders normal… and abnormal…. `anchor` names the function, range or kernel whose
+    calls mark the cycles; without it steps do, or what comes again. Print the result, or read `verdict`, `step_time`,
     `parts`, `effects`, `causes`. Units: ns.
 
     Raises StepscopeError (nothing to compare, no cycles), MissingTable.
@@ -123,12 +125,12 @@ def compare(
         if sides is None:
             hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
             raise StepscopeError("one run alone: there is nothing to compare it with", hint)
-        return compare_sides(*sides)
+        return compare_sides(*sides, anchor=anchor)
 
     def run_of(side: Source | Iterable[PathLike]) -> Run:
         return _as_run(side) if isinstance(side, (Trace, Run)) else load_run(side, counters=counters)
 
-    return compare_sides(run_of(base), run_of(other))
+    return compare_sides(run_of(base), run_of(other), anchor=anchor)
 
 
 def split_case(run: Run) -> tuple[Run, Run] | None:
@@ -144,17 +146,17 @@ def split_case(run: Run) -> tuple[Run, Run] | None:
     return Run(tuple(found[0]), run.open_trace), Run(tuple(found[1]), run.open_trace)
 
 
-def compare_sides(base: Run, other: Run) -> Outcome:
+def compare_sides(base: Run, other: Run, *, anchor: str | None = None) -> Outcome:
     """The comparison of two runs. Traces are read one at a time. Raises StepscopeError, MissingTable."""
     from stepscope.compared import compare_runs
     from stepscope.comparison.observe import observe
     from stepscope.comparison.repeats import as_repeats
 
-    left = [observe(trace) for trace in base]
+    left = [observe(trace, anchor=anchor or "auto") for trace in base]
     first = left[0][0]
-    # The other run is cut into cycles of the same kind, if it has any.
-    anchor = first.anchor if first.source == "detected" else "auto"
-    right = [observe(trace, anchor=anchor) for trace in other]
+    if anchor is None and first.source == "detected":
+        anchor = first.anchor  # the other run is cut into cycles of the same kind, if it has any
+    right = [observe(trace, anchor=anchor or "auto") for trace in other]
     found = compare_runs(as_repeats(left), as_repeats(right))
     facts = {"base": ", ".join(base.paths), "other": ", ".join(other.paths)}
     return replace(found, facts=facts, to_text=_plain_outcome)

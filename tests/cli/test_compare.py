@@ -121,3 +121,9 @@ def test_a_folder_of_several_cases_names_them(run, tmp_path):
     result = run("compare", str(tmp_path))
     assert result.code == 1
     assert "2 cases: one, two" in result.err
+
+
+def test_the_calls_of_a_function_may_mark_the_cycles(run):
+    found = json.loads(run("compare", *SIDES, "--anchor", "Optimizer.step#AdamW.step", "--format", "json").out)
+    assert found["processes"][0]["base"][0]["anchor"] == "Optimizer.step#AdamW.step"
+    assert found["causes"][0]["category"] == "data_loading"

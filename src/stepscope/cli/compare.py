@@ -69,6 +69,10 @@ def command(
         str | None,
         typer.Option("--fail-on", metavar="slower:3%|different", help="Exit with 3 if that is so.", show_default=False),
     ] = None,
+    anchor: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Function, range or kernel whose calls mark the cycles.", show_default=False),
+    ] = None,
     output: Output = None,
     format_name: Annotated[
         str | None,
@@ -111,7 +115,7 @@ def command(
             text = _side_by_side(sides, table, renderer, output)
             emit(text, output, force=force, drawn=renderer.name == "terminal")
             return
-        found = api.compare_sides(*sides)
+        found = api.compare_sides(*sides, anchor=anchor)
     text = _written(found, table, renderer, output)
     emit(text, output, force=force, drawn=renderer.name == "terminal")
     if fail_on is not None and (reason := _failed(found, fail_on)):
