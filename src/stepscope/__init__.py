@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepscope.api import bench, export, load, load_run, report, show
+    from stepscope.api import bench, export, load, load_run, report, show, sql
     from stepscope.errors import (
         CorruptInput,
         FunctionFailed,
@@ -54,10 +54,11 @@ __all__ = [
     "load_run",
     "report",
     "show",
+    "sql",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("bench", "export", "load", "load_run", "report", "show"), "stepscope.api"),
+    **dict.fromkeys(("bench", "export", "load", "load_run", "report", "show", "sql"), "stepscope.api"),
     **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.trace"),
     "Report": "stepscope.reports.model",
     "Bench": "stepscope.timing",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -65,22 +65,54 @@ def load_run(
 
     words = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found = expand([os.fspath(word) for word in words])
-
-    def open_one(path: str) -> Trace:
-        tell = partial(progress, path) if progress else None
-        return load(path, counters=counters, max_bytes=max_bytes, progress=tell)
-
-    return Run(tuple(found), open_one)
+    return Run(tuple(found), _Opener(None if counters is None else os.fspath(counters), max_bytes, progress))
 
 
-def report(source: Source) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """Opens one file of a run. In another process there is nobody to tell of progress."""
+
+    counters: str | None
+    max_bytes: int | None
+    progress: Callable[[str, int], None] | None
+
+    def __call__(self, path: str) -> Trace:
+        tell = partial(self.progress, path) if self.progress else None
+        return load(path, counters=self.counters, max_bytes=self.max_bytes, progress=tell)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Opener, (self.counters, self.max_bytes, None)
+
+
+def report(
+    source: Source,
+    *,
+    workers: int | None = None,
+    memory_limit: str | int | None = None,
+    dask: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
     """Where the time went and what to do about it: print it, or hand it to a renderer.
 
-    `source` is a trace, a run, or what `load_run` takes. Raises StepscopeError.
+    `source` is a trace, a run, or what `load_run` takes. The files of a run are summarised by as many processes as
+    there are cores, as many as fit into memory (`memory_limit`, as in '8GB'; 80 % of what is free by default), or as
+    `workers` says, 0 being this process alone; or by Dask, on the cluster whose scheduler's address (or file) is
+    `dask`, or on one of this machine (`local`). What comes out is the same. `progress` is told how many files other
+    processes have done, and of how many. Files that cannot be read are left out, and told. Raises MissingExtra, StepscopeError.
     """
     from stepscope.reports.overview import overview
 
-    return replace(overview(_opened(source)), to_text=_plain)
+    opened = _opened(source)
+    if isinstance(opened, Trace) or (len(opened) == 1 and dask is None):
+        return replace(overview(opened), to_text=_plain)
+    from stepscope import cluster, units
+
+    limit = None if memory_limit is None else units.parse_size(memory_limit)
+    how = cluster.plan(opened.paths, workers=workers, memory_limit=limit)
+    # Who reads in this process is told of bytes already.
+    told = progress if dask is not None or how.n_workers else None
+    each = partial(cluster.mapped, how=how, dask=dask, on_done=told)
+    return replace(overview(opened, each=each), to_text=_plain)
 
 
 def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
@@ -93,6 +125,28 @@ def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
 
     frame, _ = views.collect(_opened(source), views.find(name), on_missing=_warn, **options)
     return frame
+
+
+def sql(
+    source: Source, query: str, *, timeout_s: float | None = None, memory_limit: str | int | None = None
+) -> pl.DataFrame:
+    """What a SELECT gives over the tables of all traces of a source, as a frame.
+
+    Tables are called as in `show`, with _ for -, and have the columns `rank` and `trace`; `traces` has a row for each
+    trace. The query reads these and nothing else: no files, no network, no settings. `timeout_s` bounds its time (300 s
+    by default), `memory_limit` (as in '4GB') its memory.
+
+    Raises UnknownName (table, column), MissingTable, StepscopeError (anything but a SELECT, too slow, too big).
+
+    >>> sql("examples/demo-cpu-2ranks", "SELECT rank, count(*) AS n FROM spans GROUP BY rank ORDER BY rank").rows()
+    [(0, 22350), (1, 22350)]
+    """
+    from stepscope import units
+    from stepscope.query import TIMEOUT_S, run
+
+    limit = None if memory_limit is None else units.parse_size(memory_limit)
+    seconds = TIMEOUT_S if timeout_s is None else timeout_s
+    return run(_opened(source), query, timeout_s=seconds, memory_bytes=limit, on_missing=_warn)
 
 
 def bench(
@@ -149,16 +203,27 @@ def bench(
     return replace(found, to_text=_plain_bench)
 
 
-def export(source: Source, to: str, **options: Any) -> str | bytes:
+def export(source: Source, to: str, *, output: PathLike | None = None, **options: Any) -> str | bytes:
     """The run in a form that another tool's users know, whole, as the content of a file.
 
-    `to` is the kind (`stepscope export --help` lists them), `options` are its own. Raises UnknownName (kind, option),
-    MissingTable, StepscopeError.
+    `to` is the kind (`stepscope export --help` lists them), `options` are its own. Of a kind that is a folder
+    (parquet), `output` is that folder or its URL, which must not exist yet, and is returned. Raises UnknownName (kind,
+    option), MissingTable, WouldOverwrite, StepscopeError.
     """
     from stepscope import exports
+    from stepscope.errors import StepscopeError
 
+    kind = exports.find(to)
+    if kind.folder != (output is not None):
+        hint = f"export(source, {to!r}" + (", output=folder)" if kind.folder else ")")
+        raise StepscopeError(f"{to} is {'a folder' if kind.folder else 'the content of a file'}", hint)
     context = exports.Context(load_run, lambda note: warnings.warn(note, stacklevel=5))
-    return exports.find(to)(_as_run(source), context, **options)
+    content = kind(_as_run(source), context, **options)
+    if isinstance(content, exports.Folder):
+        target = os.fspath(output or "")
+        content.write(target, force=False)
+        return target
+    return content
 
 
 def _as_run(source: Source) -> Run:

@@ -37,6 +37,8 @@ _POINT = re.compile(
     r"(^|_)(ts|start|end|first|last)_ns$|(^|_)(mean|avg|median|std|p\d+|late)_|^total_(allocated|reserved)_bytes$"
 )
 _LEAST, _MOST = re.compile(r"(^|_)min_"), re.compile(r"(^|_)(max|peak)_")
+#: What ends of names say of units; the longer ones first.
+_UNITS = {"_bytes_per_s": "bytes/s", "_ns": "ns", "_bytes": "bytes", "_ratio": "ratio"}
 _ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
 
 
@@ -188,6 +190,18 @@ def file_labels(paths: Sequence[str]) -> list[str]:
     shared = os.path.commonpath([PurePath(path).parent for path in paths])
     labels = [_stem(str(PurePath(path).relative_to(shared)) if shared else path) for path in paths]
     return labels if len(set(labels)) == len(labels) else list(paths)
+
+
+def described(name: str, frame: pl.DataFrame) -> Table:
+    """A schema for a frame that no analysis declared: units are told by the ends of names, as everywhere."""
+    columns = [Column(column, dtype, column, _unit(column, dtype)) for column, dtype in frame.schema.items()]
+    return Table(name, name, tuple(columns))
+
+
+def _unit(name: str, dtype: pl.DataType) -> str | None:
+    if not dtype.is_numeric():
+        return None
+    return next((unit for end, unit in _UNITS.items() if name == end.lstrip("_") or name.endswith(end)), None)
 
 
 def _stem(name: str) -> str:

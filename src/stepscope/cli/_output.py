@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
+from stepscope import files
 from stepscope.errors import StepscopeError, WouldOverwrite
 
 if TYPE_CHECKING:
@@ -44,11 +45,24 @@ def renderer_for(format_name: str | None, output: str | None, default: str) -> R
     return renderers.by_suffix(output) if output not in (None, STDOUT) else renderers.find(default)
 
 
-def check_target(output: str | None, inputs: Sequence[str], *, force: bool) -> None:
-    """Refuse before the work what would be refused after it. Raises WouldOverwrite, StepscopeError."""
+def check_target(output: str | None, inputs: Sequence[str], *, force: bool, folder: bool = False) -> None:
+    """Refuse before the work what would be refused after it; `folder`: what is made is one.
+
+    Raises WouldOverwrite, StepscopeError.
+    """
     if output is None or output == STDOUT:
         return
+    if files.is_url(output):
+        if not force and files.exists(output):
+            raise WouldOverwrite(output)
+        return
     target = Path(output)
+    if folder and target.exists():
+        if not force:
+            raise WouldOverwrite(output)
+        if any(target.resolve() in (here := Path(p).resolve(), *here.parents) for p in inputs):
+            raise StepscopeError(f"cannot write {output}: one of the inputs is in it", "choose another -o")
+        return
     if target.is_dir():
         raise StepscopeError(f"cannot write {output}: it is a folder", "name a file in it")
     if not target.parent.is_dir():
@@ -67,6 +81,11 @@ def emit(content: str | bytes, output: str | None, *, force: bool = False, drawn
     """
     if output is not None and output != STDOUT:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+        if files.is_url(output):
+            if not force and files.exists(output):
+                raise WouldOverwrite(output)
+            files.write(output, data)
+            return
         _write_file(Path(output).resolve(), data, force=force)  # a link stays, what it points to is replaced
         return
     if isinstance(content, bytes):

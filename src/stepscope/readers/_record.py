@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One input format. `sniff(path, head)` gives 0..1 from the first unpacked bytes and never raises."""
+    """One input format. `sniff(path, head)` gives 0..1 from the first unpacked bytes and never raises.
+
+    `alone` says that `read` looks at nothing but the file itself and that its code is part of stepscope: only then may
+    what it gave be kept until the file changes.
+    """
 
     name: str
     doc: str
     sniff: Callable[[str, bytes], float]
     read: Callable[[Source], Trace]
     provides: tuple[str, ...]
+    alone: bool = False

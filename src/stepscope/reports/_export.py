@@ -11,8 +11,15 @@ from stepscope.signature import keyword_options
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Callable
+    from typing import Protocol
 
     from stepscope.trace import Run
+
+    class WriteFolder(Protocol):
+        """Writes a folder that does not exist yet; with `force` it may replace one of the same sort."""
+
+        def __call__(self, path: str, *, force: bool) -> None:
+            """Raises WouldOverwrite, StepscopeError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +31,30 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
+class Folder:
+    """Content that does not fit one file: `write` makes a folder of it, which appears whole or not at all."""
+
+    write: WriteFolder
+
+
+@dataclass(frozen=True, slots=True)
 class Export:
     """A form that another tool's users know.
 
-    `run` takes the run, a Context, then keyword options. It returns the whole content of the file.
+    `run` takes the run, a Context, then keyword options. It returns the whole content of the file; with `folder` a
+    Folder.
     """
 
     name: str
     doc: str
-    run: Callable[..., str | bytes]
+    run: Callable[..., str | bytes | Folder]
+    folder: bool = False
 
     def options(self) -> dict[str, inspect.Parameter]:
         """Keyword options of `run`, by name: the command line and the docs are made from them."""
         return keyword_options(self.run)
 
-    def __call__(self, run: Run, context: Context, **options: Any) -> str | bytes:
+    def __call__(self, run: Run, context: Context, **options: Any) -> str | bytes | Folder:
         """The content for a run. Raises UnknownName (option), and what `run` raises."""
         known = self.options()
         for name in options:
