@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Kind = Literal["late", "host", "compute", "data loading", "clock", "link"]
 UNIX_NS = 1_750_000_000_000_000_000
 ELEMENT = 2  # bytes of bfloat16
-WORKED = ("compute", "data", "idle", "backward", "optimizer")
+WORKED = ("compute", "data", "idle", "backward", "optimizer", "extra")
 COLUMNS = ("compute_ns", "data_ns", "backward_ns", "optimizer_ns")
 
 
@@ -57,8 +57,8 @@ class Fault:
     """What goes wrong, with which rank, how much, from which step to which, in every how many steps.
 
     `late` and `host` add idle time before each exchange with a group, `compute` adds work there, `data loading` time at
-    the start of a step, all `amount_ns`; `clock` makes all work of the rank slower by `ratio`; `link` makes exchanges slower by
-    `ratio`, those of the rank's groups, or only of those that hold `peer` too.
+    the start of a step, all `amount_ns`; `clock` makes all work of the rank slower by `ratio`; `link` makes exchanges
+    slower by `ratio`, those of the rank's groups, or only of those that hold `peer` too.
     """
 
     kind: Kind
@@ -113,8 +113,9 @@ class Plan:
 class Simulated:
     """Exchanges of all ranks in true time, a row per rank and exchange, sorted by rank and start; clocks of the ranks.
 
-    `rows` has rank, group (index of `groups`), kind, bytes, step, seq, src, dst, start, end, compute, data, idle,
-    backward and optimizer (ns). A rank's clock shows t × (1 + drift) + offset.
+    `rows` has rank, group (index of `groups`), kind, bytes, step, seq, src, dst, start, end, and what was done since
+    the exchange before: compute, data, idle; of these backward, optimizer and what a fault added (extra), in ns. A
+    rank's clock shows t × (1 + drift) + offset.
     """
 
     plan: Plan
@@ -122,7 +123,7 @@ class Simulated:
     groups: tuple[tuple[str, str, tuple[int, ...]], ...]
     offset_ns: Times
     drift: Times
-    step_starts: Times
+    step_starts: Times  # [step, rank]
     injected_ns: Times  # by which faults made each rank late in all
 
     def clock(self, rank: NDArray[np.int64], true_ns: Times) -> NDArray[np.int64]:
@@ -145,9 +146,7 @@ class _Stage:
         self.wander = np.zeros(self.shape)
         self.done: dict[str, Times] = dict.fromkeys(WORKED, np.zeros(self.shape))
 
-    def work(
-        self, ns: float, step: int, phase: str, *, first: bool = False, joins: bool = True
-    ) -> None:
+    def work(self, ns: float, step: int, phase: str, *, first: bool = False, joins: bool = True) -> None:
         """Compute for about so long, before an exchange with a group if it `joins` one."""
         plan, rng = self.job.plan, self.job.rng
         fresh = rng.normal(size=self.shape)
@@ -156,6 +155,7 @@ class _Stage:
         idle = rng.exponential(plan.arrival_noise_ns, self.shape)
         data = np.full(self.shape, 50_000.0 if first else 0.0)
         plain = data + idle + compute
+        extra = np.zeros(self.shape)
         for fault in plan.faults:
             if fault.kind == "link" or not fault.holds(step):
                 continue
@@ -163,6 +163,7 @@ class _Stage:
             if fault.kind in ("late", "host"):
                 idle = idle + hit * fault.amount_ns * joins
             elif fault.kind == "compute":
+                extra = extra + hit * fault.amount_ns * joins
                 compute = compute + hit * fault.amount_ns * joins
             elif fault.kind == "clock":
                 compute = compute * (1 + hit * fault.ratio)
@@ -171,7 +172,7 @@ class _Stage:
         self.now = self.now + data + idle + compute
         np.add.at(self.job.injected, self.ranks, data + idle + compute - plain)
         backward, optimizer = (float(phase == name) for name in ("backward", "optimizer"))
-        parts = (compute, data, idle, (compute + idle) * backward, (compute + idle) * optimizer)
+        parts = (compute, data, idle, (compute + idle) * backward, (compute + idle) * optimizer, extra)
         for name, part in zip(WORKED, parts, strict=True):
             self.done[name] = self.done[name] + part
 
@@ -226,10 +227,10 @@ class _Job:
         return noise
 
     def run(self) -> Times:
-        """All steps; when each began."""
-        begun = []
+        """All steps; when each began on each rank."""
+        begun: list[Times] = []
         for step in range(self.plan.steps):
-            begun.append(min(float(stage.now.min()) for stage in self.stages))
+            begun.append(np.concatenate([stage.now.ravel() for stage in self.stages]))
             self.pipeline(step)
             for stage in self.stages:
                 self.reduce_gradients(stage, step)
@@ -322,8 +323,10 @@ def simulate(plan: Plan) -> Simulated:
     begun = job.run()
     groups, index = _groups(plan.layout)
     frame = pl.concat([_rows(stage, index) for stage in job.stages]).sort("rank", "start", maintain_order=True)
-    seq = pl.when(pl.col("kind").is_in(("send", "recv"))).then(None).otherwise(
-        pl.int_range(pl.len()).over("rank", "group", pl.col("kind").is_in(("send", "recv"))) + 1
+    seq = (
+        pl.when(pl.col("kind").is_in(("send", "recv")))
+        .then(None)
+        .otherwise(pl.int_range(pl.len()).over("rank", "group", pl.col("kind").is_in(("send", "recv"))) + 1)
     )
     n = plan.layout.n_ranks
     clocks = np.random.default_rng((plan.seed, 1))
@@ -383,8 +386,10 @@ def tables(job: Simulated) -> list[RankCalls]:
     rank = rows["rank"].to_numpy()
     start, end = (job.clock(rank, rows[c].to_numpy()) for c in ("start", "end"))
     comms = [Comm(name, text or None, len(ranks), ranks) for name, text, ranks in job.groups]
-    own = rows.select("rank", "group").unique(maintain_order=True).with_columns(
-        comm=pl.int_range(pl.len()).over("rank").cast(pl.Int32)
+    own = (
+        rows.select("rank", "group")
+        .unique(maintain_order=True)
+        .with_columns(comm=pl.int_range(pl.len()).over("rank").cast(pl.Int32))
     )
     frame = rows.join(own, on=["rank", "group"], how="left", maintain_order="left").with_columns(
         start_ns=pl.Series(start),
@@ -424,20 +429,17 @@ def tables(job: Simulated) -> list[RankCalls]:
 
 
 def _steps(job: Simulated, rank: int) -> pl.DataFrame:
-    shown = job.clock(np.full(job.step_starts.size, rank), job.step_starts)
+    starts = job.step_starts[:, rank]
+    shown = job.clock(np.full(starts.size, rank), starts)
     lengths = np.diff(np.append(shown, shown[-1] + (np.diff(shown).mean() if shown.size > 1 else 0))).astype(np.int64)
     return pl.DataFrame({"step": np.arange(shown.size, dtype=np.int32), "ts_ns": shown, "dur_ns": lengths})
 
 
 def _work(job: Simulated, part: pl.DataFrame, rank: int) -> pl.DataFrame:
     """Two kernels of all work, and a third one for what a fault adds."""
-    extra = 0.0
-    calls = 0
-    for fault in job.plan.faults:
-        if fault.kind == "compute" and fault.rank == rank:
-            calls = sum(fault.holds(step) for step in part["step"].to_list())
-            extra += calls * fault.amount_ns
-    total = float(part["compute_ns"].sum()) - extra
+    extra = job.rows.filter(pl.col("rank") == rank)["extra"]
+    calls, added = int((extra > 0).sum()), float(extra.sum())
+    total = float(part["compute_ns"].sum()) - added
     names = [("gemm", part.height, 0.7 * total), ("attention", part.height, 0.3 * total)]
-    names += [("extra", calls, extra)] if calls else []
+    names += [("extra", calls, added)] if calls else []
     return WORK.conform(pl.DataFrame(names, schema=["name", "calls", "total_ns"], orient="row", strict=False))

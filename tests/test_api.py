@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import polars as pl
@@ -80,3 +81,50 @@ def test_a_report_prints_as_the_terminal_shows_it(folder):
     assert str(report).startswith(report.headline.split(" · ")[0])
     assert "Kernels" in str(report)
     assert isinstance(report.issues, pl.DataFrame | None)
+
+
+def test_an_export_that_is_a_folder_needs_one(folder, tmp_path_factory):
+    target = tmp_path_factory.mktemp("exported") / "kept"
+    assert stepscope.export(folder, "parquet", output=target) == str(target)
+    assert [trace.rank for trace in stepscope.load_run(target)] == [0, 1]
+    with pytest.raises(stepscope.WouldOverwrite):
+        stepscope.export(folder, "parquet", output=target)
+    with pytest.raises(StepscopeError, match="parquet is a folder") as caught:
+        stepscope.export(folder, "parquet")
+    assert caught.value.hint == "export(source, 'parquet', output=folder)"
+    with pytest.raises(StepscopeError, match="tensorboard is the content of a file"):
+        stepscope.export(folder, "tensorboard", output=target)
+
+
+def test_a_job_is_reported_the_same_by_however_many_processes(folder):
+    told = []
+    here = stepscope.report(folder, workers=0, progress=lambda *n: told.append(n))
+    assert told == []  # who reads here is told of bytes
+    there = stepscope.report(folder, workers=2, memory_limit="4GB", progress=lambda *n: told.append(n))
+    assert str(there) == str(here)
+    assert there.meta == here.meta
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_what_opens_a_run_goes_to_other_processes_without_its_progress(folder):
+    run = stepscope.load_run(folder, max_bytes=10**6, progress=lambda *_: None)
+    again = pickle.loads(pickle.dumps(run.open_trace))
+    assert again(run.paths[1]).rank == 1
+    assert (again.max_bytes, again.progress) == (10**6, None)
+
+
+def test_what_is_missing_of_a_job_is_in_its_report(folder):
+    events = {"distributedInfo": {"rank": 1, "world_size": 5}, "traceEvents": EVENTS}
+    (folder / "rank1-copy.json").write_text(json.dumps(events))
+    (folder / "rank4.json").write_text("")
+    for name in ("rank0.json", "rank1.json"):
+        text = (folder / name).read_text().replace('"world_size": 2', '"world_size": 5')
+        (folder / name).write_text(text)
+    report = stepscope.report(folder, workers=2)
+    assert report.meta["missing_ranks"] == [2, 3]
+    assert [entry["rank"] for entry in report.meta["left_out"]] == [4]
+    assert [entry["rank"] for entry in report.meta["duplicates"]] == [1]
+    assert report.meta["ranks"] == [0, 1]
+    assert "2 ranks of 5 are missing: 2–3." in report.quality
+    assert any("another file has rank 1" in line for line in report.quality)
+    assert any("rank4.json is empty" in line for line in report.quality)

@@ -33,27 +33,36 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "names": ("errors",),
     "metrics": (),
     "hardware": ("errors",),
+    # Where files are: local paths and URLs.
+    "files": ("errors",),
     "trace": ("errors", "schema"),
-    "readers": (*FOUNDATION, "trace"),
+    "store": (*FOUNDATION, "files", "trace"),
+    "readers": (*FOUNDATION, "files", "trace", "store"),
     "analyses": (*FOUNDATION, "trace", "hardware"),
     "compare": (*FOUNDATION, "trace", "analyses"),
+    # What all ranks of a job say together.
+    "ranks": (*FOUNDATION, "trace", "analyses"),
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),
     "renderers": ("errors", "units", "names", "schema", "reports.model"),
-    "reports": (*FOUNDATION, "trace", "analyses", "compare", "reports.model"),
-    "views": (*FOUNDATION, "trace", "analyses", "compare"),
+    "reports": (*FOUNDATION, "files", "trace", "store", "analyses", "compare", "ranks", "reports.model"),
+    "views": (*FOUNDATION, "trace", "analyses", "compare", "ranks"),
     "exports": ("errors", "reports"),
+    # SQL over the tables of traces and the results of analyses.
+    "query": (*FOUNDATION, "files", "trace", "store", "analyses", "views"),
+    # Applies a function to files, in processes; knows no trace.
+    "cluster": ("errors", "files"),
     # Measures functions and knows no trace.
     "timing": ("errors", "units", "schema", "reports.model"),
     "api": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "timing",
+        "timing", "query", "cluster",
     ),
     # The public names, each imported on first use.
     "": ("errors", "trace", "reports.model", "timing", "api"),
     "cli": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "views", "renderers", "api", "exports", "timing",
-        "",
+        "files", "store", "query", "",
     ),
     "__main__": ("cli",),
 }  # fmt: skip
@@ -63,6 +72,7 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "__main__.py": "cli/test_main.py",
     "cli/__init__.py": "cli/test_main.py",
     "compare/_record.py": "compare/test_compare.py",
+    "ranks/_record.py": "ranks/test_ranks.py",
     "readers/_record.py": "readers/test_readers.py",
     "readers/paddle/_recording.py": "readers/paddle/test_protobuf.py",
     "renderers/_record.py": "renderers/test_renderers.py",

@@ -98,7 +98,9 @@ def report(
     there are cores, as many as fit into memory (`memory_limit`, as in '8GB'; 80 % of what is free by default), or as
     `workers` says, 0 being this process alone; or by Dask, on the cluster whose scheduler's address (or file) is
     `dask`, or on one of this machine (`local`). What comes out is the same. `progress` is told how many files other
-    processes have done, and of how many. Files that cannot be read are left out, and told. Raises MissingExtra, StepscopeError.
+    processes have done, and of how many. Files that cannot be read are left out, and told.
+
+    Raises MissingExtra (dask), StepscopeError.
     """
     from stepscope.reports.overview import overview
 
@@ -223,7 +225,7 @@ def export(source: Source, to: str, *, output: PathLike | None = None, **options
         target = os.fspath(output or "")
         content.write(target, force=False)
         return target
-    return content
+    return "".join(content.pieces) if isinstance(content, exports.Stream) else content
 
 
 def _as_run(source: Source) -> Run:

@@ -4,7 +4,7 @@ fsspec is imported when the first URL is met. What an object store refuses comes
 """
 
 # os.path says no where Path raises: names too long, folders that may not be searched.
-# ruff: noqa: PTH110, PTH112, PTH118, PTH120, PTH123, PTH207
+# ruff: noqa: PTH110, PTH112, PTH118, PTH123, PTH207
 from __future__ import annotations
 
 import glob
@@ -14,6 +14,7 @@ import re
 import stat
 import sys
 from contextlib import contextmanager
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from stepscope.errors import MissingExtra, StepscopeError
@@ -40,7 +41,7 @@ _FOREIGN = (
 def is_url(path: str) -> bool:
     """Whether the path is a URL and not the name of a local file.
 
-    >>> is_url("s3://bucket/rank0.json.gz"), is_url("runs/rank0.json.gz"), is_url(r"C:\\rank0.json.gz")
+    >>> is_url("s3://bucket/rank0.json.gz"), is_url("runs/rank0.json.gz"), is_url("C://rank0.json.gz")
     (True, False, False)
     """
     return _URL.match(path) is not None
@@ -110,7 +111,7 @@ def files_in(folder: str, *, deep: bool) -> list[str]:
         with reaching(folder):
             system, inner = _system(folder)
             found = system.find(inner, maxdepth=None if deep else 1)
-            return sorted(system.unstrip_protocol(path) for path in found)
+            return sorted(_url_of(path, system, folder) for path in found)
     try:
         os.scandir(folder).close()
     except OSError as error:
@@ -130,7 +131,7 @@ def matching(pattern: str) -> list[str]:
         return sorted(glob.glob(pattern, recursive=True))
     with reaching(pattern):
         system, inner = _system(pattern)
-        return sorted(system.unstrip_protocol(path) for path in system.glob(inner))
+        return sorted(_url_of(path, system, pattern) for path in system.glob(inner))
 
 
 def state_of(path: str) -> tuple[object, ...] | None:
@@ -166,10 +167,14 @@ def remove_folder(path: str) -> None:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    from fsspec.core import url_to_fs
-
-    found: tuple[Any, str] = url_to_fs(url)
+    found: tuple[Any, str] = import_module("fsspec.core").url_to_fs(url)
     return found
+
+
+def _url_of(path: str, system: Any, like: str) -> str:
+    """The URL of an object, spelled as the user spells those beside it: some have a third slash."""
+    url = str(system.unstrip_protocol(path))
+    return url if ":///" in like else url.replace(":///", "://", 1)
 
 
 @contextmanager

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from stepscope import analyses, compare
+from stepscope import analyses, compare, ranks
 from stepscope.schema import RESULTS, TABLES
 
 
@@ -12,8 +12,8 @@ def test_every_analysis_and_every_raw_table_is_listed_once(run):
     assert names[: len(analyses.names())] == analyses.names()
     assert {name.removeprefix("trace.") for name in names} >= set(TABLES)
     assert set(names) >= set(RESULTS)
-    known = len(analyses.names()) + len(compare.names()) + len(set(RESULTS) - set(analyses.names())) + len(TABLES)
-    assert len(names) == len(set(names)) == known
+    known = [analyses.names(), ranks.names(), compare.names(), set(RESULTS) - set(analyses.names()), TABLES]
+    assert len(names) == len(set(names)) == sum(map(len, known))
     assert all(row["doc"] for row in listed)
 
 

@@ -20,7 +20,8 @@ SETTINGS: dict[str, Any] = {"short_help": "What is kept of opened files, so that
 
 def command(
     action: Annotated[
-        Literal["show", "clear"], typer.Argument(metavar="[clear]", help="clear: remove what no process reads just now.")
+        Literal["show", "clear"],
+        typer.Argument(metavar="[clear]", help="clear: remove what no process reads just now."),
     ] = "show",
     format_name: Format = None,
     output: Output = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._options import options_of, parsed
-from stepscope.cli._output import STDOUT, check_target, complain, emit
+from stepscope.cli._output import STDOUT, check_target, complain, emit, emit_stream
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened
 
 # What is not an option of ours may be one of the kind. Help waits until the kind is known.
@@ -25,7 +25,9 @@ def command(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="KIND", help="tensorboard, kernel-table, latencyprism, paddle-summary, parquet.",
+            "--to",
+            metavar="KIND",
+            help="tensorboard, kernel-table, latencyprism, paddle-summary, parquet, chrome.",
             show_default=False,
         ),
     ] = None,
@@ -66,6 +68,9 @@ def command(
         content = kind(run, context, **options)
         if isinstance(content, exports.Folder):
             content.write(output or "", force=force)
+            return
+        if isinstance(content, exports.Stream):
+            emit_stream(content.pieces, output, force=force)
             return
     emit(content, output, force=force, drawn=False)
 

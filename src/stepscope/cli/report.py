@@ -27,14 +27,13 @@ def command(
     force: Force = False,
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=0, metavar="N", help="Processes that read; 0 is none but this. By default one for each core."
-        ),
+        typer.Option(min=0, metavar="N", help="Processes that read; 0 is none but this. By default one for each core."),
     ] = None,
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Memory for all of them, as in 16GB, which bounds their number; or 80 % of what is free."
+            metavar="SIZE",
+            help="Memory for all of them, as in 16GB, which bounds their number; or 80 % of what is free.",
         ),
     ] = None,
     dask: Annotated[

@@ -37,7 +37,9 @@ def command(
     ] = "5m",
     memory_limit: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Memory that the query may use, as in 4GB; 80 % of all by default.", show_default=False),
+        typer.Option(
+            metavar="SIZE", help="Memory that the query may use, as in 4GB; 80 % of all by default.", show_default=False
+        ),
     ] = None,
     output: Output = None,
     force: Force = False,
@@ -66,9 +68,7 @@ def command(
     memory_bytes = None if memory_limit is None else size_of(memory_limit, option="--memory-limit")
     with opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run:
         check_target(output, run.paths, force=force)
-        frame = query.run(
-            run, text, timeout_s=_seconds(timeout), memory_bytes=memory_bytes, on_missing=_left_out
-        )
+        frame = query.run(run, text, timeout_s=_seconds(timeout), memory_bytes=memory_bytes, on_missing=_left_out)
     for_people = renderer.name in ("terminal", "markdown")
     shown = ROWS_SHOWN if limit is None and for_people else limit or frame.height
     note = f"{shown:,} of {frame.height:,} rows; --limit 0 shows all" if for_people and frame.height > shown else ""

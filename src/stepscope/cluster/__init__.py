@@ -43,10 +43,9 @@ def mapped(
     """
     results: list[Any] = [None] * len(paths)
     packed = None if how.n_workers == 0 and dask is None else _packed(function)
-    n_done = 0
-    for number, result in _through(function, packed, list(enumerate(paths)), how, dask):
+    first = _through(function, packed, list(enumerate(paths)), how, dask)
+    for n_done, (number, result) in enumerate(first, 1):
         results[number] = result
-        n_done += 1
         if on_done is not None:
             on_done(n_done, len(paths))
     again = [(number, paths[number]) for number, result in enumerate(results) if _is_worth_another_try(result)]

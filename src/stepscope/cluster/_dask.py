@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cluster._pool import Died
@@ -12,8 +13,6 @@ from stepscope.errors import MissingExtra, StepscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from distributed import Client
 
     from stepscope.cluster._plan import Plan
 
@@ -24,17 +23,19 @@ LOCAL = "local"
 _TIMEOUT_S = 30
 
 
-def on_dask(function: bytes, items: Sequence[tuple[int, Any]], *, address: str, plan: Plan) -> Iterator[tuple[int, Any]]:
+def on_dask(
+    function: bytes, items: Sequence[tuple[int, Any]], *, address: str, plan: Plan
+) -> Iterator[tuple[int, Any]]:
     """Apply a pickled function to numbered items on Dask's workers. Yields number and result as they come.
 
     `address` is that of a scheduler, the path of its file (.json), or `local`. Dask moves the items of a worker that
     dies to others; what kills several is Died. Raises MissingExtra, StepscopeError (nobody at that address).
     """
     try:
-        import distributed
+        distributed: Any = import_module("distributed")
     except ImportError:
         raise MissingExtra("--dask", "cluster") from None
-    with _client(address, plan) as client:
+    with _client(distributed, address, plan) as client:
         futures = {client.submit(_called, function, item, pure=False): number for number, item in items}
         for future in distributed.as_completed(list(futures)):
             number = futures.pop(future)
@@ -53,20 +54,18 @@ def _called(function: bytes, item: Any) -> Any:
 
 
 @contextmanager
-def _client(address: str, plan: Plan) -> Iterator[Client]:
-    from distributed import Client, LocalCluster
-
+def _client(distributed: Any, address: str, plan: Plan) -> Iterator[Any]:
     if address == LOCAL:
         # Workers of one thread: a trace is read by one, and what it needs is known for each.
         with (
-            LocalCluster(
+            distributed.LocalCluster(
                 n_workers=max(plan.n_workers, 1),
                 threads_per_worker=1,
                 processes=True,
                 memory_limit=None,
                 dashboard_address=None,
             ) as cluster,
-            Client(cluster) as client,
+            distributed.Client(cluster) as client,
         ):
             yield client
         return
@@ -74,7 +73,7 @@ def _client(address: str, plan: Plan) -> Iterator[Client]:
     if address.endswith(".json") and not os.path.exists(address):  # noqa: PTH110  Dask would wait for it for ever
         raise StepscopeError(f"there is no scheduler's file {address}", "start dask-scheduler --scheduler-file there")
     try:
-        client = Client(**named, timeout=_TIMEOUT_S)
+        client = distributed.Client(**named, timeout=_TIMEOUT_S)
     except (OSError, TimeoutError, ValueError) as error:
         raise StepscopeError(f"no Dask scheduler at {address}: {error}", "as in --dask tcp://host:8786") from None
     with client:

@@ -13,10 +13,7 @@ _UNKNOWN_BYTES = 4 << 30
 
 def cores() -> int:
     """Cores that this process may run on; a container's share of them, if it has one."""
-    if hasattr(os, "sched_getaffinity"):
-        mine = len(os.sched_getaffinity(0))
-    else:
-        mine = os.cpu_count() or 1
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, _, period = _limit("cpu.max").partition(" ")
     if quota.isdecimal() and period.isdecimal() and int(period):
         return max(1, min(mine, round(int(quota) / int(period))))

@@ -20,7 +20,10 @@ _BASE_BYTES, _PER_BYTE, _BYTES_PER_S = 130_000_000, 0.9, 90_000_000
 _START_S = 0.6
 #: How much bigger a file is unpacked: packed as a whole, as a store.
 _PACKED, _STORED = 12, 25
+#: Objects that other processes do not see.
+_MINE = "memory://"
 _PACKINGS = (".gz", ".zst", ".xz", ".bz2", ".zip")
+_REMOTE_BYTES = 100_000_000
 _SHARE = 0.8
 
 
@@ -38,6 +41,8 @@ def plan(paths: Sequence[str], *, workers: int | None = None, memory_limit: int 
     `workers` asks for a number, 0 for none; memory bounds it all the same. Where all files are read sooner than a
     process has started there are none.
     """
+    if any(path.startswith(_MINE) for path in paths):
+        return Plan(0, _BASE_BYTES)
     sizes = [_unpacked_bytes(path) for path in paths]
     need = int(_BASE_BYTES + _PER_BYTE * max(sizes, default=0))
     limit = int(_SHARE * memory_bytes()) if memory_limit is None else memory_limit
@@ -49,9 +54,9 @@ def plan(paths: Sequence[str], *, workers: int | None = None, memory_limit: int 
 
 
 def _unpacked_bytes(path: str) -> int:
-    """About how many bytes a trace unpacks to; 0 where that cannot be told without reading it."""
+    """About how many bytes a trace unpacks to. To ask an object store for each would take long: a guess has to do."""
     if files.is_url(path):
-        return 0
+        return _REMOTE_BYTES
     try:
         if files.is_folder(path):
             return _STORED * sum(files.size_of(file) for file in files.files_in(path, deep=False))

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cluster._worker import COMMAND
+from stepscope.errors import StepscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 __all__ = ["Died", "pooled"]
+
+#: How long a process may take to end: it may still be writing into the cache.
+_PATIENCE_S = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +94,20 @@ class _Tender:
                 number, item = self._tasks.get_nowait()
             except queue.Empty:
                 break
-            process = self._process = self._process or _started(self._function, self._n_workers)
-            try:
-                result = _asked(process, item)
-            except (OSError, EOFError, pickle.UnpicklingError):
-                result = Died(_ended(process))
-                self._process = None
-            self._done.put((number, result))
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()  # it leaves when it has no more to read
-            self._process.wait()
+            self._done.put((number, self._result(item)))
+        if self._process is not None:
+            _ended(self._process)
+
+    def _result(self, item: Any) -> Any:
+        try:
+            if self._process is None:
+                self._process = _started(self._n_workers)
+                _send(self._process, self._function)
+            _send(self._process, pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL))
+            return _received(self._process)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            process, self._process = self._process, None
+            return StepscopeError(f"cannot start a process: {error}") if process is None else Died(_ended(process))
 
     def kill(self) -> None:
         """End the process at once."""
@@ -108,35 +116,36 @@ class _Tender:
             process.kill()
 
 
-def _started(function: bytes, n_workers: int) -> subprocess.Popen[bytes]:
+def _started(n_workers: int) -> subprocess.Popen[bytes]:
     # Threads of several processes would only get in one another's way.
     threads = str(max(1, (os.cpu_count() or 1) // n_workers))
-    process = subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603  this interpreter, with our own code
         [sys.executable, "-c", COMMAND, json.dumps(sys.path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={"POLARS_MAX_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", **os.environ},
     )
+
+
+def _send(process: subprocess.Popen[bytes], pickled: bytes) -> None:
     if process.stdin is not None:
-        process.stdin.write(function)
-    return process
+        process.stdin.write(pickled)
+        process.stdin.flush()
 
 
-def _asked(process: subprocess.Popen[bytes], item: Any) -> Any:
-    if process.stdin is None or process.stdout is None:
+def _received(process: subprocess.Popen[bytes]) -> Any:
+    if process.stdout is None:
         raise EOFError
-    process.stdin.write(pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL))
-    process.stdin.flush()
     return pickle.load(process.stdout)  # noqa: S301  from a process that this one started
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a process that no longer answers; killed if it has not ended."""
+    """The exit code of a process that has no more to read, or no longer answers; killed if it does not end."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             _closed(pipe)
     try:
-        return process.wait(timeout=5)
+        return process.wait(timeout=_PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()

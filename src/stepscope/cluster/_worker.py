@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
-from typing import IO
+from typing import IO, Any
 
 __all__ = ["COMMAND", "serve"]
 
@@ -18,6 +19,7 @@ COMMAND = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from stepsco
 
 def main() -> None:
     """Serve standard input. What is printed meanwhile goes to standard error, as results have standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     serve(sys.stdin.buffer, results)
@@ -25,7 +27,7 @@ def main() -> None:
 
 def serve(tasks: IO[bytes], results: IO[bytes]) -> None:
     """Apply the function that comes first to every item that follows, until there are no more."""
-    function = _next(tasks)
+    function: Any = _next(tasks)
     while True:
         try:
             item = _next(tasks)

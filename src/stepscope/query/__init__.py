@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from stepscope import store
 from stepscope.errors import UnknownName
-from stepscope.schema import TABLES
 from stepscope.query._answer import answer, connected, locked
 from stepscope.query._guard import names_in
 from stepscope.query._tables import known_names, resolve, views_of
+from stepscope.schema import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

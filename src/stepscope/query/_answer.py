@@ -35,7 +35,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 
 
 class _Stream:
-    """The relation as nothing but a stream: Polars remembers the types it is given, and this one may go when it ends."""
+    """The relation as nothing but a stream: Polars keeps the types that it is given, which this one outlives."""
 
     def __init__(self, relation: DuckDBPyRelation) -> None:
         self._relation = relation
@@ -64,7 +64,9 @@ def locked(connection: DuckDBPyConnection, statements: Iterable[str]) -> None:
         connection.execute(statement)
 
 
-def answer(connection: DuckDBPyConnection, text: str, *, timeout_s: float | None, columns: Iterable[str]) -> pl.DataFrame:
+def answer(
+    connection: DuckDBPyConnection, text: str, *, timeout_s: float | None, columns: Iterable[str]
+) -> pl.DataFrame:
     """The rows that a query gives. `columns` are those of the tables that it names, for the hint.
 
     Raises UnknownName (column), StepscopeError (whatever else DuckDB refuses, too slow, too much memory).
@@ -93,20 +95,23 @@ def answer(connection: DuckDBPyConnection, text: str, *, timeout_s: float | None
 
 
 def _plain(relation: DuckDBPyRelation) -> DuckDBPyRelation:
-    """The same rows in types that Polars has, under names of which none comes twice."""
+    """The same rows in types that Polars has. DuckDB has given each column a name of its own by now."""
     import duckdb
 
-    kinds = [str(kind) for kind in relation.types]
-    names = _unique(relation.columns)
-    for whole in ("BIGINT", "DOUBLE"):  # a sum beyond 64 bits is no longer exact, which is better than none
-        casts = [_cast(i, kind, whole) for i, kind in enumerate(kinds, 1)]
-        try:
-            quoted = ('"' + name.replace('"', '""') + '"' for name in names)
-            return relation.project(", ".join(f"{c} AS {n}" for c, n in zip(casts, quoted, strict=True))).materialize()
-        except duckdb.ConversionException:
-            if whole == "DOUBLE":
-                raise
-    raise AssertionError
+    try:
+        return _projected(relation, "BIGINT")
+    except duckdb.ConversionException:  # a sum beyond 64 bits is no longer exact, which is better than none
+        return _projected(relation, "DOUBLE")
+
+
+def _projected(relation: DuckDBPyRelation, whole: str) -> DuckDBPyRelation:
+    columns = zip(relation.types, relation.columns, strict=True)
+    casts = [f"{_cast(i, str(kind), whole)} AS {_quoted(name)}" for i, (kind, name) in enumerate(columns, 1)]
+    return relation.project(", ".join(casts)).materialize()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _cast(position: int, kind: str, whole: str) -> str:
@@ -115,17 +120,6 @@ def _cast(position: int, kind: str, whole: str) -> str:
     if _WHOLE.fullmatch(kind):
         return f"#{position}::{whole}"
     return f"#{position}::{'DOUBLE' if _DECIMAL.fullmatch(kind) else 'VARCHAR'}"
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    found: list[str] = []
-    for name in names:
-        n, candidate = 1, name
-        while candidate in found:
-            n += 1
-            candidate = f"{name}_{n}"
-        found.append(candidate)
-    return found
 
 
 def _refused(error: Any, columns: list[str]) -> StepscopeError:

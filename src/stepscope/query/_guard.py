@@ -21,7 +21,9 @@ __all__ = ["Names", "names_in"]
 
 _NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 _FUNCTIONS = {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"}
-_HINT = "one SELECT over the tables that `stepscope tables` lists, as in \"SELECT name, sum(dur_ns) FROM spans GROUP BY 1\""
+_HINT = (
+    'one SELECT over the tables that `stepscope tables` lists, as in "SELECT name, sum(dur_ns) FROM spans GROUP BY 1"'
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope import analyses, compare, files, views
+from stepscope import analyses, files, views
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.schema import ISSUES, TABLES
 from stepscope.trace import Run, StoredTables, Trace
@@ -101,6 +101,22 @@ def views_of(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missi
     Traces that cannot be read, or lack what an analysis needs, are told to `on_missing`. Raises their first error if
     that is true of all.
     """
+    gathered = _gathered(source, wanted, folder, on_missing)
+    yield f"CREATE SCHEMA {_SCHEMA}"
+    for i, (view, into) in enumerate(zip(wanted, gathered, strict=True)):
+        if view.question is not None and not into.files and not into.frames:
+            if view.optional:
+                continue
+            raise into.missing[0][1]
+        if view.raw is None:  # that a rank lacks rows of a table is no more than that
+            for label, error in into.missing:
+                on_missing(label, error)
+        body = _body(view, into, folder / f"{i}.parquet")
+        yield f"CREATE VIEW {_name(view.schema or 'main')}.{_name(view.name)} AS {body}"
+
+
+def _gathered(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missing: OnMissing) -> list[_Gathered]:
+    """What each view is made of, from one walk through the traces."""
     gathered = [_Gathered() for _ in wanted]
     facts: list[dict[str, object]] = []
     broken: list[tuple[str, StepscopeError]] = []
@@ -108,34 +124,28 @@ def views_of(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missi
         if isinstance(trace, StepscopeError):
             broken.append((label, trace))
             continue
-        facts.append(
-            {"rank": trace.rank, "trace": label} | {name: getattr(trace.meta, name) for name in _TRACE_FACTS}
-        )
+        known = {name: getattr(trace.meta, name) for name in _TRACE_FACTS}
+        facts.append({"rank": trace.rank, "trace": label, **known})
         for i, (view, into) in enumerate(zip(wanted, gathered, strict=True)):
             _gather(view, trace, label, into, folder / f"{i}-{len(facts)}.parquet")
     if not facts:
         raise broken[0][1] if broken else StepscopeError("no traces given")
     for label, error in broken:
         on_missing(label, error)
-    yield f"CREATE SCHEMA {_SCHEMA}"
-    for i, (view, into) in enumerate(zip(wanted, gathered, strict=True)):
-        target = folder / f"{i}.parquet"
+    for view, into in zip(wanted, gathered, strict=True):
         if view.question is None:
             into.frames.append(_listed(facts))
-        elif not isinstance(view.question, analyses.Analysis):
+        elif not isinstance(view.question, analyses.Analysis):  # one that takes all traces together
             into.frames.append(views.collect(source, view.question, on_missing=on_missing)[0])
-        if not into.files and not into.frames:
-            if view.optional:
-                continue
-            raise into.missing[0][1]
-        for label, error in into.missing if view.raw is None else ():
-            on_missing(label, error)
-        if into.frames:
-            pl.concat(into.frames, how="diagonal_relaxed").write_parquet(target)
-            body = f"SELECT * FROM read_parquet({_text(str(target))})"
-        else:
-            body = _joined(into.files, own_rank="rank" in TABLES[str(view.raw)].dtypes)
-        yield f"CREATE VIEW {_name(view.schema or 'main')}.{_name(view.name)} AS {body}"
+    return gathered
+
+
+def _body(view: View, into: _Gathered, target: Path) -> str:
+    """The SELECT that a view stands for."""
+    if into.frames:
+        pl.concat(into.frames, how="diagonal_relaxed").write_parquet(target)
+        return f"SELECT * FROM read_parquet({_text(str(target))})"  # noqa: S608  our own file
+    return _joined(into.files, own_rank="rank" in TABLES[str(view.raw)].dtypes)
 
 
 def _traces(source: Trace | Run) -> Iterator[tuple[str, Trace | StepscopeError]]:
@@ -200,7 +210,7 @@ def _joined(found: Sequence[tuple[str, int | None, str]], *, own_rank: bool) -> 
     paths = ", ".join(_text(path) for path, _, _ in found)
     rank, rest = ("coalesce(t.rank, o.rank) AS rank", "t.* EXCLUDE (rank)") if own_rank else ("o.rank", "t.*")
     return (
-        f"SELECT {rank}, o.trace, {rest} FROM read_parquet([{paths}]) AS t"
+        f"SELECT {rank}, o.trace, {rest} FROM read_parquet([{paths}]) AS t"  # noqa: S608  our own files
         f" JOIN (VALUES {rows}) AS o(file_number, rank, trace) ON t.file_index = o.file_number"
     )
 

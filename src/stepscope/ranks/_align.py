@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 _SLACK = 3  # calls by which recordings may begin earlier or later besides the difference of their numbers
 _ROUNDS = 4
+_TRIED = (0.5, 0.25, 0.75, 0.0, 1.0)
 
 
-def realigned(
-    family: Ints, rank: Ints, order: Ints, ends: Ints, sizes: Ints, *, anchored: Flags, fixed: Flags
-) -> Ints:
+def realigned(family: Ints, rank: Ints, order: Ints, ends: Ints, sizes: Ints, *, anchored: Flags, fixed: Flags) -> Ints:
     """The order of each call among those of its family, put right where ranks have different numbers of calls.
 
     Rows are calls, sorted by rank and time; a family are the calls that may match each other. Of families that nothing
@@ -49,7 +48,8 @@ def _doubtful(family: Ints, rank: Ints, anchored: Flags, fixed: Flags) -> Flags:
     loose[family[~anchored]] = True
     stays = np.zeros(n_families, bool)
     stays[family[fixed]] = True
-    return several & ~stays & ((least != most) | (loose & (most > 1)))
+    doubtful: Flags = several & ~stays & ((least != most) | (loose & (most > 1)))
+    return doubtful
 
 
 def _aligned(rank: Ints, ends: NDArray[np.float64], sizes: Ints) -> Ints:
@@ -73,21 +73,26 @@ def _aligned(rank: Ints, ends: NDArray[np.float64], sizes: Ints) -> Ints:
 
 
 def _matched(base: NDArray[np.float64], base_sizes: Ints, own: NDArray[np.float64], own_sizes: Ints) -> Ints:
-    """For each of a rank's calls the one of the reference that is the same; −1 for none."""
-    shift = _shift(base, base_sizes, own, own_sizes)
-    i = np.arange(max(0, -shift), min(own.size, base.size - shift))
-    offset = float(np.median(own[i] - base[i + shift]))
-    place = i + shift
-    if own.size == base.size and shift == 0:
-        return place
+    """For each of a rank's calls the one of the reference that is the same; −1 for none.
+
+    Tried are offsets at which the reference began some calls earlier or later; the one with which most calls find a
+    counterpart of their size near by is refined. Of several calls for one counterpart the nearest stays.
+    """
+    reach = abs(base.size - own.size) + _SLACK
+    least = float(np.median(np.diff(base))) / 2 if base.size > 1 else 1.0
+    best, offset = np.inf, 0.0
+    for shift in sorted(range(-reach, reach + 1), key=abs):
+        i = np.arange(max(0, -shift), min(own.size, base.size - shift))
+        if i.size < max(1, min(own.size, base.size) // 2):
+            continue
+        # Differences as they are: where a call is missing, some of them are right and a middle of them is not.
+        for tried in np.quantile(own[i] - base[i + shift], _TRIED, method="nearest").tolist():
+            place, far = _nearest(base, own - tried)
+            far = np.where(own_sizes == base_sizes[place], np.minimum(far, least), least)
+            if float(far.mean()) < best:
+                best, offset = float(far.mean()), tried
     for _ in range(_ROUNDS):
-        # Each call goes to the nearest in time; of several for one the nearest stays.
-        at = own - offset
-        right = np.clip(np.searchsorted(base, at), 1, max(base.size - 1, 1))
-        left = right - 1
-        right = np.minimum(right, base.size - 1)
-        place = np.where(np.abs(base[left] - at) <= np.abs(base[right] - at), left, right)
-        far = np.abs(base[place] - at)
+        place, far = _nearest(base, own - offset)
         order = np.lexsort((far, place))
         keeps = np.concatenate(([True], np.diff(place[order]) != 0))
         place[order[~keeps]] = -1
@@ -99,17 +104,9 @@ def _matched(base: NDArray[np.float64], base_sizes: Ints, own: NDArray[np.float6
     return place
 
 
-def _shift(base: NDArray[np.float64], base_sizes: Ints, own: NDArray[np.float64], own_sizes: Ints) -> int:
-    """By how many calls the reference began earlier: that for which differences of ends vary least."""
-    reach = abs(base.size - own.size) + _SLACK
-    best, best_score = 0, np.inf
-    for shift in sorted(range(-reach, reach + 1), key=abs):
-        i = np.arange(max(0, -shift), min(own.size, base.size - shift))
-        if i.size < max(1, min(own.size, base.size) // 2):
-            continue
-        apart = own[i] - base[i + shift]
-        unlike = float((own_sizes[i] != base_sizes[i + shift]).mean())
-        score = (float(np.median(np.abs(apart - np.median(apart)))) + 1.0) * (1.0 + 10.0 * unlike)
-        if score < best_score:
-            best, best_score = shift, score
-    return best
+def _nearest(base: NDArray[np.float64], at: NDArray[np.float64]) -> tuple[Ints, NDArray[np.float64]]:
+    """The place of the nearest of `base`, which is sorted, and how far it is."""
+    right = np.minimum(np.searchsorted(base, at), base.size - 1)
+    left = np.maximum(right - 1, 0)
+    place = np.where(np.abs(base[left] - at) <= np.abs(base[right] - at), left, right)
+    return place, np.abs(base[place] - at)

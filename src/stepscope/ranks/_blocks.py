@@ -16,7 +16,7 @@ _LEAST_STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Block of each exchange, and how many there are. `steps` are the numbers of the steps of each, if blocks are steps."""
+    """Block of each exchange, and how many there are. `steps` are the steps' numbers, if blocks are steps."""
 
     of_exchange: Ints
     n: int

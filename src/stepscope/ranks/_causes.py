@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.ranks._segments import Ints, segments
+from stepscope.ranks._segments import Floats, Ints, Segments, segments
 from stepscope.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from stepscope.ranks.lateness import Lateness
     from stepscope.ranks.matching import Job
+    from stepscope.ranks.roles import Roles
 
 COMPUTE, HOST, DATA, NETWORK, CLOCK = CAUSES = ("compute", "host", "data loading", "network", "clock")
 PHASES = ("data loading", "forward", "backward", "optimizer")
@@ -37,7 +40,7 @@ class Cause:
     evidence: str
 
 
-def cause_of(job: Job, lateness: Lateness, rank: int, rows: Ints) -> Cause:
+def cause_of(job: Job, roles: Roles, lateness: Lateness, rank: int, rows: Ints) -> Cause:
     """Why that rank (its index) is late in these calls of its: by what it did more of than the median of its peers.
 
     Mostly reading data: data loading. Mostly computing: a name that ran more often or longer tells `compute`; if all of
@@ -45,8 +48,13 @@ def cause_of(job: Job, lateness: Lateness, rank: int, rows: Ints) -> Cause:
     the work.
     """
     total = float(lateness.excess[rows].sum())
-    more = {name: _excess(job, lateness, rows, name) for name in ("compute_ns", "data_ns", "backward_ns", "optimizer_ns")}
-    data, compute = more["data_ns"] or 0.0, more["compute_ns"]
+    alike = np.flatnonzero(np.isin(lateness.peers, lateness.peers[rows]) & (lateness.peers >= 0))
+    peers, own = segments(lateness.peers[alike]), np.isin(alike, rows)
+    more = {
+        name: _excess(job.calls[f"{name}_ns"].gather(alike), peers, own)
+        for name in ("compute", "data", "backward", "optimizer")
+    }
+    data, compute = more["data"] or 0.0, more["compute"]
     phase = _phase(total, more)
     if data >= _MOSTLY * total:
         return Cause(DATA, PHASES[0], f"{duration(data)} more waiting for the next batch")
@@ -54,38 +62,38 @@ def cause_of(job: Job, lateness: Lateness, rank: int, rows: Ints) -> Cause:
         return Cause(HOST, phase, "its trace does not tell what it computed")
     if compute < _MOSTLY * total:
         words = f"{duration(total - compute - data)} more in which it computes nothing"
-        return Cause(HOST, phase, _with(words, _resources(job, lateness, rank)))
-    return _computing(job, lateness, rank, phase, compute)
+        return Cause(HOST, phase, _with(words, _resources(job, roles, rank)))
+    return _computing(job, roles, rank, phase, compute)
 
 
-def _excess(job: Job, lateness: Lateness, rows: Ints, column: str) -> float | None:
-    """By how much the column exceeds the median of the peers, summed over the rank's rows; null if it is not known."""
-    values = job.calls[column]
+def _excess(values: pl.Series, peers: Segments, own: NDArray[np.bool_]) -> float | None:
+    """By how much the values exceed the median of their peers, summed over the rank's own; null if not known."""
     if values.null_count() == len(values):
         return None
-    wanted = np.zeros(int(lateness.peers.max()) + 1, bool)
-    wanted[lateness.peers[rows]] = True
-    take = np.flatnonzero((lateness.peers >= 0) & wanted[np.maximum(lateness.peers, 0)])
-    known = values.gather(take).cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    others = segments(np.where(np.isnan(known), -1, lateness.peers[take])).median_of_others(known)
-    own = np.isin(take, rows)
-    return float(np.nansum((known - others)[own]))
+    known: Floats = values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    if values.null_count():  # the medians would be lost with the unknown
+        peers = segments(
+            np.where(np.isnan(known), -1, peers.spread_out(np.arange(peers.sizes.size, dtype=np.float64))).astype(
+                np.int64
+            )
+        )
+    return float(np.nansum((known - peers.median_of_others(known))[own]))
 
 
 def _phase(total: float, more: dict[str, float | None]) -> str | None:
-    back, opt = more["backward_ns"], more["optimizer_ns"]
+    back, opt = more["backward"], more["optimizer"]
     if back is None and opt is None:
         return None
-    parts = (more["data_ns"] or 0.0, 0.0, back or 0.0, opt or 0.0)
+    parts = (more["data"] or 0.0, 0.0, back or 0.0, opt or 0.0)
     parts = (parts[0], total - sum(parts), *parts[2:])
     return PHASES[int(np.argmax(parts))]
 
 
-def _computing(job: Job, lateness: Lateness, rank: int, phase: str | None, compute: float) -> Cause:
+def _computing(job: Job, roles: Roles, rank: int, phase: str | None, compute: float) -> Cause:
     """Which of compute, clock and host makes a rank compute longer."""
     default = Cause(COMPUTE, phase, f"{duration(compute)} more computing")
     own = job.parts[rank].work
-    alike = [i for i in np.flatnonzero(lateness.role == lateness.role[rank]).tolist() if i != rank]
+    alike = [i for i in np.flatnonzero(roles.of_rank == roles.of_rank[rank]).tolist() if i != rank]
     others = [job.parts[i].work for i in alike]
     if own is None or not alike or any(other is None for other in others):
         return default
@@ -98,7 +106,7 @@ def _computing(job: Job, lateness: Lateness, rank: int, phase: str | None, compu
     if slower_ns > more_ns and ratio >= _LEAST_SLOWDOWN and uneven <= _UNEVEN:
         words = f"everything it computes takes {percent(ratio)} longer, as often as on the others"
         on_device = bool((job.calls.filter(pl.col("rank") == rank)["measured"] == "device").all())
-        resources = _resources(job, lateness, rank)
+        resources = _resources(job, roles, rank)
         return Cause(CLOCK if on_device or "clock" in resources else HOST, phase, _with(words, resources))
     top = table.with_columns(extra=pl.col("more_ns") + pl.col("slower_ns")).sort("extra", descending=True)
     name, calls, usual_calls, extra = top.select("name", "calls", "usual_calls", "extra").row(0)
@@ -110,16 +118,21 @@ def _computing(job: Job, lateness: Lateness, rank: int, phase: str | None, compu
 
 def _beside(own: pl.DataFrame, others: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """By name: calls and time of this rank and the others' median, and its extra time by more calls and slower ones."""
-    every = pl.concat(others).group_by("name").agg(
-        usual_calls=pl.col("calls").median(), usual_ns=pl.col("total_ns").median(), n=pl.len()
+    every = (
+        pl.concat(others)
+        .group_by("name")
+        .agg(usual_calls=pl.col("calls").median(), usual_ns=pl.col("total_ns").median(), n=pl.len())
     )
     # A name that most do not have is none that they usually call.
     known = pl.col("n") * 2 > len(others)
-    every = every.select("name", usual_calls=pl.when(known).then("usual_calls"), usual_ns=pl.when(known).then("usual_ns"))
+    every = every.select(
+        "name", usual_calls=pl.when(known).then("usual_calls"), usual_ns=pl.when(known).then("usual_ns")
+    )
     table = own.join(every, on="name", how="full", coalesce=True, nulls_equal=True)
     table = table.with_columns(pl.col("calls", "total_ns", "usual_calls", "usual_ns").fill_null(0).cast(pl.Float64))
-    each = pl.when(pl.col("usual_calls") > 0).then(pl.col("usual_ns") / pl.col("usual_calls"))
-    each = pl.coalesce(each, pl.when(pl.col("calls") > 0).then(pl.col("total_ns") / pl.col("calls")), 0.0)
+    usual = pl.when(pl.col("usual_calls") > 0).then(pl.col("usual_ns") / pl.col("usual_calls"))
+    own_each = pl.when(pl.col("calls") > 0).then(pl.col("total_ns") / pl.col("calls"))
+    each = pl.coalesce(usual, own_each, 0.0)
     more = (pl.col("calls") - pl.col("usual_calls")) * each
     return table.with_columns(more_ns=more, slower_ns=pl.col("total_ns") - pl.col("usual_ns") - more)
 
@@ -136,10 +149,12 @@ _SIGNS = (
 _FAR_MORE = 1.5
 
 
-def _resources(job: Job, lateness: Lateness, rank: int) -> str:
+def _resources(job: Job, roles: Roles, rank: int) -> str:
     """The first resource that fares worse on this rank than on its peers, in words; empty if none does."""
     own = job.parts[rank].resources
-    others = [job.parts[i].resources for i in np.flatnonzero(lateness.role == lateness.role[rank]).tolist() if i != rank]
+    others = [
+        job.parts[i].resources for i in np.flatnonzero(roles.of_rank == roles.of_rank[rank]).tolist() if i != rank
+    ]
     have = [frame for frame in others if frame is not None and frame.height]
     if own is None or own.is_empty() or not have:
         return ""
@@ -157,5 +172,3 @@ def _resources(job: Job, lateness: Lateness, rank: int) -> str:
 
 def _with(words: str, more: str) -> str:
     return f"{words}; {more}" if more else words
-
-

@@ -42,8 +42,8 @@ class Comm:
 def comms_of(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, tuple[Comm, ...]]:
     """The exchanges with `comm`, the index of the group of each, and the groups.
 
-    `calls` has call_id and the columns of `collectives` that describe its group. Where the trace has no records of exchanges, old
-    PyTorch's operators give their number and group.
+    `calls` has call_id and the columns of `collectives` that describe its group. Where the trace has no records of
+    exchanges, old PyTorch's operators give their number and group.
     """
     old = _old_records(calls, trace)
     rows = pl.concat((calls, old), how="horizontal")

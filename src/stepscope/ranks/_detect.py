@@ -1,9 +1,10 @@
 """Which series stand out: one of many ranks that is late always, for a while, every so many steps, or now and then.
 
 All series are alike if nobody is to blame, so a series' normal scores among all of them have mean 0 and variance 1
-whatever their distribution; sums of them are tested. So are sums of exponential (Savage) scores, which weigh the largest
-values most: a rank that is seldom late, but then by much. That neighbours in time are alike makes sums vary more; how
-much is estimated from all series together. Many series and windows are tried: each p-value is multiplied by how many.
+whatever their distribution; sums of them are tested. So are sums of exponential (Savage) scores, which weigh the
+largest values most: a rank that is seldom late, but then by much. That neighbours in time are alike makes sums vary
+more; how much is estimated from all series together. Many series and windows are tried: each p-value is multiplied by
+how many.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def stand_out(values: Floats, role: Ints, *, level: float = LEVEL) -> list[Found
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """One way to look at every series: its score, in how many ways it was tried, and which blocks a series' score is of.
+    """One way to look at every series: its score, in how many ways it was tried, which blocks its score is of.
 
     Blocks are `first` to `last` (past it), every so many (`stride`).
     """
@@ -145,7 +146,8 @@ def _inflation(scores: Floats) -> float:
     total = 1.0
     for lag in range(1, reach + 1):
         pairs = max(int((known[:, lag:] & known[:, :-lag]).sum()), 1)
-        # Taking out each series' own mean makes neighbours look unlike by 1/n; half a standard error is taken for chance.
+        # Taking out each series' own mean makes neighbours look unlike by 1/n; half a standard error is taken for
+        # chance.
         alike = float((rest[:, lag:] * rest[:, :-lag]).sum()) / pairs / power + 1.0 / n - 0.5 / np.sqrt(pairs)
         total += 2.0 * (1.0 - lag / (reach + 1)) * max(alike, 0.0)
     return total

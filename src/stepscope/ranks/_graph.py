@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 _MOST_TURNS = 2_000
-_ROUNDS = 3
+_ROUNDS = 5
 _FAR = 3.0  # standard errors: an edge farther off than that counts less
 
 
@@ -32,12 +32,12 @@ class Solved:
 def solved(member: Ints, group: Ints, value: Floats, error: Floats, n_members: int, n_groups: int) -> Solved:
     """Least squares over edges: an edge says that a member is `value` ± `error` above its group's own level.
 
-    Edges far from the fit count less (Huber's weights). Members without an edge are parts of their own, with value 0 and
-    an infinite error. The system is a graph's Laplacian, solved by conjugate gradients.
+    Edges far from the fit count less (Huber's weights). Members without an edge are parts of their own, with value 0
+    and an infinite error. The system is a graph's Laplacian, solved by conjugate gradients.
     """
     parts = _parts(member, group, n_members, n_groups)
-    weight = 1.0 / np.square(error)
-    levels = np.zeros(n_members + n_groups)
+    weight: Floats = 1.0 / np.square(error)
+    levels: Floats = np.zeros(n_members + n_groups)
     nodes = member, n_members + group
     for _ in range(_ROUNDS):
         levels = _least_squares(nodes, value, weight, levels, parts)
@@ -59,12 +59,11 @@ def _least_squares(nodes: tuple[Ints, Ints], value: Floats, weight: Floats, star
 
     def times(x: Floats) -> Floats:
         flow = weight * (x[a] - x[b])
-        out: Floats = np.bincount(a, flow, minlength=size) - np.bincount(b, flow, minlength=size)
-        return out
+        return _sums(a, flow, size) - _sums(b, flow, size)
 
     pull = weight * value
-    target = np.bincount(a, pull, minlength=size) - np.bincount(b, pull, minlength=size)
-    diagonal = np.bincount(a, weight, minlength=size) + np.bincount(b, weight, minlength=size)
+    target = _sums(a, pull, size) - _sums(b, pull, size)
+    diagonal = _sums(a, weight, size) + _sums(b, weight, size)
     diagonal[diagonal == 0] = 1.0
     x = start.copy()
     rest = target - times(x)
@@ -83,9 +82,13 @@ def _least_squares(nodes: tuple[Ints, Ints], value: Floats, weight: Floats, star
         before, gain = gain, float(rest @ step)
         way = step + gain / before * way
     # The level of a whole part is free: the mean of its members is taken for zero, which keeps numbers small.
-    mean = np.bincount(parts, x) / np.bincount(parts)
+    mean: Floats = np.bincount(parts, x) / np.bincount(parts)
     centred: Floats = x - mean[parts]
     return centred
+
+
+def _sums(at: Ints, values: Floats, size: int) -> Floats:
+    return np.bincount(at, values, minlength=size).astype(np.float64, copy=False)
 
 
 def _parts(member: Ints, group: Ints, n_members: int, n_groups: int) -> Ints:

@@ -9,11 +9,12 @@ import numpy as np
 
 from stepscope.ranks._detect import Found, stand_out
 from stepscope.ranks._segments import Floats, Ints, numbered, occurrence, segments
-from stepscope.ranks.lateness import group_classes, transfers_of
-from stepscope.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job
+from stepscope.ranks.lateness import transfers_of
+from stepscope.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job, ints
 
 if TYPE_CHECKING:
     from stepscope.ranks._blocks import Blocks
+    from stepscope.ranks.roles import Roles
 
 _LEAST_SERIES = 3
 #: Slower than the others by so much of their time, where there are too few to know how far apart healthy ones are.
@@ -24,8 +25,8 @@ _CLEARLY_SLOWER = 0.25
 class SlowLink:
     """Exchanges that are slow: of which ranks (indices), for which one rank or pair is to blame, and by how much each.
 
-    `rank` is the index of the rank whose links all are slow, or of one end of the only one; `peer` the other end. Both are
-    null where the ranks of a group cannot be told apart.
+    `rank` is the index of the rank whose links all are slow, or of one end of the only one; `peer` the other end. Both
+    are null where the ranks of a group cannot be told apart.
     """
 
     rank: int | None
@@ -36,32 +37,30 @@ class SlowLink:
     excess: Floats
 
 
-def slow_links(job: Job, blocks: Blocks) -> list[SlowLink]:
+def slow_links(job: Job, roles: Roles, blocks: Blocks) -> list[SlowLink]:
     """Groups (or pairs that send to each other) whose transfers are slower than those of the others of their class.
 
     A rank is named if all of its groups that can be compared are slow, and there are several: its own link is then the
     only one that they share.
     """
     transfer = transfers_of(job)
-    kind = job.exchanges["kind"].to_physical().cast(int).to_numpy()
-    group = job.exchanges["group"].to_numpy().astype(np.int64)
-    step = job.exchanges["step"].fill_null(-1).to_numpy().astype(np.int64)
+    kind = job.kind
+    group, step, size = (ints(job.exchanges[c]) for c in ("group", "step", "size_bytes"))
     between = job.of_kind(*POINT_TO_POINT)
     counts = between | job.of_kind(*SYNCHRONISING)
-    by_exchange = segments(job.ints("exchange"))
-    rank = job.ints("rank")
+    by_exchange = job.by_exchange
+    rank = job.rank
     first = rank[by_exchange.order[by_exchange.starts]]
     last = rank[by_exchange.order[by_exchange.starts + by_exchange.sizes - 1]]
     pair = np.where(between, np.minimum(first, last) * len(job.ranks) + np.maximum(first, last), -1)
     series = numbered(group, pair)
-    classes = group_classes(job)[group]
-    size = job.exchanges["size_bytes"].fill_null(-1).to_numpy()
+    classes = roles.of_group[group]
     number = occurrence(numbered(series, kind, step))
     counts &= np.isfinite(transfer)
     alike = np.where(counts, numbered(classes, kind, step, number, size), -1)
     compared = segments(alike)
     excess = transfer - compared.median_of_others(transfer)
-    known = np.isfinite(excess)
+    known = np.asarray(np.isfinite(excess), np.bool_)
     if not known.any():
         return []
     values = blocks.sums(series, excess, blocks.of_exchange, int(series.max()) + 1)
@@ -74,17 +73,16 @@ def slow_links(job: Job, blocks: Blocks) -> list[SlowLink]:
     names = series[usual.order[usual.starts]]
     slower[names] = usual.sums(np.nan_to_num(excess)) / np.maximum(usual.sums(np.nan_to_num(transfer - excess)), 1.0)
     found = [f for f in stand_out(values, role) if _counts(f, float(slower[f.series]))]
-    members = {f.series: np.unique(rank[by_exchange.order[np.isin(by_exchange_ids(job, by_exchange.order), np.flatnonzero(series == f.series))]]) for f in found}
-    tested = np.isfinite(values).any(axis=1)
+    if not found:
+        return []
+    of_row = series[job.exchange]
+    members = {f.series: np.unique(rank[of_row == f.series]) for f in found}
+    # Each rank's series that can be compared, once each.
     held = np.zeros(len(job.ranks), np.int64)
-    pairs = np.unique(numbered(rank, series[job.ints("exchange")]), return_index=True)[1]
-    np.add.at(held, rank[pairs], tested[series[job.ints("exchange")[pairs]]])
+    one = np.unique(rank * values.shape[0] + of_row)
+    tested = np.flatnonzero(np.isfinite(values).any(axis=1))
+    np.add.at(held, one // values.shape[0], np.isin(one % values.shape[0], tested))
     return _blamed(found, members, held, series, group, excess)
-
-
-def by_exchange_ids(job: Job, rows: Ints) -> Ints:
-    """The exchange of each row."""
-    return job.ints("exchange")[rows]
 
 
 def _counts(found: Found, slower: float) -> bool:
@@ -105,11 +103,12 @@ def _blamed(
         best = int(np.argmax(np.where(able, hits, 0)))
         if able[best]:
             own = [name for name in left if best in members[name]]
-            rank, peer = best, None
+            ends = members[own[0]][:0]
         else:
             own = [next(iter(left))]
             ends = members[own[0]]
-            rank, peer = (int(ends[0]), int(ends[1])) if ends.size == 2 else (None, None)
+        alone = best if able[best] else None
+        rank, peer = (int(ends[0]), int(ends[1])) if ends.size == 2 else (alone, None)
         which = np.flatnonzero(np.isin(series, own) & np.isfinite(excess))
         surest = min((left[name] for name in own), key=lambda f: f.p_value)
         links.append(SlowLink(rank, peer, np.unique(group[which]), surest, which, excess[which]))

@@ -46,8 +46,7 @@ def phase_intervals(trace: Trace, *, on_device: bool) -> dict[str, Intervals]:
     work = spans.filter((pl.col("category") == "kernel") & pl.col("launch_id").is_not_null())
     queued = of_spans(spans, work["launch_id"], "ts_ns").to_numpy()
     return found | {
-        name: _joined(work.filter(pl.Series(locate(intervals, queued) >= 0)))
-        for name, intervals in host_phases.items()
+        name: _joined(work.filter(pl.Series(locate(intervals, queued) >= 0))) for name, intervals in host_phases.items()
     }
 
 

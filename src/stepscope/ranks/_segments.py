@@ -24,7 +24,7 @@ MAD_TO_SD = 1.4826
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Rows by group: `order` lists the rows, group after group; group g's are `order[starts[g] : starts[g] + sizes[g]]`.
+    """Rows by group: `order` lists the rows, group g's are `order[starts[g] : starts[g] + sizes[g]]`.
 
     Groups are numbered from 0 in ascending order of their id; rows with a negative id belong to none.
     """
@@ -114,10 +114,12 @@ def numbered(*keys: Ints) -> Ints:
     """Dense numbers from 0 for distinct combinations of keys, in their order (the first key varies slowest)."""
     code = np.zeros(keys[0].size, np.int64)
     for key in keys:
-        low = int(key.min()) if key.size else 0
-        width = (int(key.max()) if key.size else 0) - low + 1
-        if width * (int(code.max()) + 1 if code.size else 1) >= 2**62:
-            _, code = np.unique(code, return_inverse=True)
+        if not key.size:
+            return key
+        low, width = int(key.min()), int(key.max()) - int(key.min()) + 1
+        if width * (int(code.max()) + 1) >= 2**62:
+            code, key = dense(code), dense(key)  # noqa: PLW2901  too far apart for one number: their ranks are not
+            low, width = 0, int(key.max()) + 1
         code = code * width + (key - low)
     return dense(code)
 

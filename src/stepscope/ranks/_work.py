@@ -51,7 +51,7 @@ def _own_times(spans: pl.DataFrame) -> pl.DataFrame:
     ops = spans.filter(is_op & ~talks)
     if ops.is_empty():
         return ops.select("name", ns="dur_ns")
-    rows = np.full(int(spans["span_id"].max() or 0) + 1, -1, np.int64)
+    rows = np.full(int(spans["span_id"].to_numpy().max()) + 1, -1, np.int64)
     rows[ops["span_id"].to_numpy()] = np.arange(ops.height)
     above = ops["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     parents = np.where(above >= 0, rows[above], -1)

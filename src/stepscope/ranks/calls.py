@@ -18,7 +18,7 @@ from stepscope.intervals import covered, difference
 from stepscope.names import map_names
 from stepscope.ranks._comms import Comm, comms_of
 from stepscope.ranks._phases import BACKWARD, DATA, OPTIMIZER, phase_intervals
-from stepscope.ranks._work import WORK, resources_of, work_of
+from stepscope.ranks._work import resources_of, work_of
 from stepscope.schema import Column, Name, Table
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
     )
     timed = rows.filter(pl.col("measured") != "call")
     if timed.is_empty():
-        what = "exchanges with other ranks" if rows.is_empty() else "the times of exchanges (only when they were queued)"
+        what = (
+            "exchanges with other ranks" if rows.is_empty() else "the times of exchanges (only when they were queued)"
+        )
         hint = "traces of distributed jobs have them, as kernels of NCCL, RCCL, … or operators of Gloo"
         raise MissingTable(what, needed_by="analyses of ranks", hint=hint)
     facts = [name for name in timed.columns if name not in ("span_id", "call_id", "ts_ns", "dur_ns")]
@@ -113,7 +115,7 @@ def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
     kind = map_names(calls["collective"], kind_of, pl.String()).fill_null("other")
     calls = calls.with_columns(kind=kind, src="src_rank", dst="dst_rank")
     # A trace may hold what several ranks computed; then the others' do not concern this one.
-    own = calls["rank"].mode().first()
+    own = calls["rank"].mode().to_list()[0]
     on_device = bool((calls["measured"] == "device").any())
     window = (int(calls["start_ns"].to_numpy().min()), int(calls["end_ns"].to_numpy().max()))
     return RankCalls(
@@ -182,9 +184,11 @@ def own_base(starts: Ints, ends: Ints, blocks: NDArray[np.bool_], rank: Ints | N
 def awaited(starts: Ints, ends: Ints, computing: Intervals) -> NDArray[np.bool_]:
     """For each exchange whether nothing (or little) computed when it ended: then the rank's work waited for it."""
     tail = np.minimum((ends - starts) // 4, _TAIL_NS)
-    return covered(computing, ends - tail, ends) * 2 <= tail
+    waited: NDArray[np.bool_] = covered(computing, ends - tail, ends) * 2 <= tail
+    return waited
 
 
 def _at(starts: Ints, ends: Ints, base: Ints) -> Ints:
     at = np.maximum(base, 0) >> 1
-    return np.where(base & 1 == 0, ends[at], starts[at])
+    when: Ints = np.where(base & 1 == 0, ends[at], starts[at])
+    return when

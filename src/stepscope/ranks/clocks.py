@@ -1,9 +1,9 @@
 """How far each rank's clock is off, solved from the exchanges themselves.
 
-An all-reduce ends on all ranks at about the same moment, whenever each of them came. So the differences of recorded ends
-are differences of clocks, and starts, which tell who was late, are not used at all: a clock that is off cannot be taken
-for a late rank, nor a late rank for a clock. Nor can an exchange end anywhere before it has begun everywhere, which
-bounds each clock from both sides.
+An all-reduce ends on all ranks at about the same moment, whenever each of them came. So the differences of recorded
+ends are differences of clocks, and starts, which tell who was late, are not used at all: a clock that is off cannot be
+taken for a late rank, nor a late rank for a clock. Nor can an exchange end anywhere before it has begun everywhere,
+which bounds each clock from both sides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import polars as pl
 from stepscope.errors import MissingTable
 from stepscope.ranks._graph import solved
 from stepscope.ranks._record import RankAnalysis
-from stepscope.ranks._segments import MAD_TO_SD, Floats, Ints, Segments, dense, numbered, segments
+from stepscope.ranks._segments import Floats, Ints, Segments, dense, numbered, segments
 from stepscope.ranks.matching import SYNCHRONISING, Job, job_of
 from stepscope.schema import Column, Table
 
@@ -39,8 +39,10 @@ CLOCK_OFFSETS = Table(
         Column("component", pl.Int32(), "ranks of one component exchange with each other; offsets compare within"),
         Column("offset_ns", pl.Float64(), "by how much its clock is ahead of the median rank's, mid-recording", "ns"),
         Column("error_ns", pl.Float64(), "half width of the 95 % interval", "ns"),
-        Column("drift_ratio", pl.Float64(), "by how much its clock gains on the median rank's; 0 where no drift can be seen", "ratio"),
-        Column("drift_error_ratio", pl.Float64(), "half width of the 95 % interval", "ratio"),
+        Column(
+            "drift_ppm", pl.Float64(), "by how much its clock gains on the median rank's; 0: no drift is seen", "ppm"
+        ),
+        Column("drift_error_ppm", pl.Float64(), "half width of the 95 % interval", "ppm"),
         Column("low_ns", pl.Float64(), "least offset with which no exchange ends before it has begun everywhere", "ns"),
         Column("high_ns", pl.Float64(), "greatest such offset", "ns"),
         Column("exchanges", pl.Int64(), "exchanges that it follows from"),
@@ -53,19 +55,19 @@ CLOCK_OFFSETS = Table(
 )
 
 #: Exchanges of a group that are looked at: enough for a microsecond, and the time does not grow with the recording.
-_MOST = 256
+_MOST = 64
 #: Exchanges that ranks may leave early say less about clocks.
 _WEAK = 5.0
 _TWO_SIDED = 1.96
 _MEDIAN_COST = 1.2533  # standard error of a median over that of a mean
 _SEEN = 2.0  # a drift of so many standard errors and less counts as none, of more the more as it is
-_FITS = 6
+_FITS = 5
 _SWEEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """What rank i's clock shows at a true time: true + offset[i] + drift[i] × (shown − mid). Units: ns; drift a ratio."""
+    """Rank i's clock shows, at a true time, true + offset[i] + drift[i] × (shown − mid). Units: ns; drift a ratio."""
 
     mid_ns: float
     offset: Floats
@@ -89,18 +91,16 @@ def clocks_of(job: Job) -> Clocks:
     """The clocks of all ranks. A rank that shares no exchange with another keeps its own, with an infinite error.
 
     Ends of exchanges in which all wait for all count fully, of others little. For each group and member the median
-    difference to the group is taken, and a robust line through time for the drift, if one can be seen; the differences of
-    overlapping groups are put together by least squares. The error holds the statistical one and how far apart the ends
-    of one exchange are, since a rank may always leave a bit later. Ranks of one host whose ends agree with a common clock
-    get one. Last, offsets are moved into their bounds where they lie outside.
+    difference to the group is taken, and a robust line through time for the drift, if one can be seen; the differences
+    of overlapping groups are put together by least squares. The error holds the statistical one and how far apart the
+    ends of one exchange are, since a rank may always leave a bit later. Ranks of one host whose ends agree with a
+    common clock get one. Last, offsets are moved into their bounds where they lie outside.
     """
     sample = _sample(job)
     n = len(job.ranks)
     if sample is None:
         nothing, far = np.zeros(n), np.full(n, np.inf)
-        return Clocks(
-            0.0, nothing, far, nothing, far, -far, far, np.arange(n), np.zeros(n, np.int64), ("none",) * n
-        )
+        return Clocks(0.0, nothing, far, nothing, far, -far, far, np.arange(n), np.zeros(n, np.int64), ("none",) * n)
     drift, drift_error = _drifts(sample, n)
     fit = _levels(sample, drift)
     end_spread, edge_error = _spreads(sample, fit)
@@ -110,7 +110,7 @@ def clocks_of(job: Job) -> Clocks:
     seen = np.isfinite(found.errors)
     error = np.where(seen, np.hypot(_TWO_SIDED * _MEDIAN_COST * found.errors, skew), np.inf)
     component = np.unique(found.parts, return_inverse=True)[1]
-    n_exchanges = np.bincount(job.ints("rank")[sample.whole], minlength=n)
+    n_exchanges = np.bincount(job.rank[sample.whole], minlength=n)
     clocks = Clocks(
         sample.mid, found.values, error, drift, drift_error, np.full(n, -np.inf), np.full(n, np.inf), component,
         n_exchanges, tuple(np.where(seen, "ends", "none").tolist()),
@@ -143,7 +143,7 @@ def _sample(job: Job) -> _Sample | None:
     several = (job.exchanges["n_ranks"] > 1).to_numpy()
     told = several & (job.exchanges["status"] != "kinds differ").to_numpy()
     strong = job.of_kind(*SYNCHRONISING)
-    exchange, rank = job.ints("exchange"), job.ints("rank")
+    exchange, rank = job.exchange, job.rank
     whole = told[exchange]
     if not whole.any():
         return None
@@ -188,7 +188,7 @@ def _levels(sample: _Sample, drift: Floats, *, rounds: int = 2) -> Floats:
 
 
 def _spreads(sample: _Sample, level: Floats) -> tuple[Floats, Floats]:
-    """For each group how far apart the ends of one exchange are (standard deviation), and each edge's standard error."""
+    """For each group the standard deviation of the ends of one exchange, and each edge's standard error."""
     by_exchange = segments(sample.exchange)
     rest = sample.end - level[sample.edge]
     rest -= by_exchange.spread_out(by_exchange.median(rest))
@@ -212,8 +212,11 @@ def _drifts(sample: _Sample, n_ranks: int) -> tuple[Floats, Floats]:
     found = solved(sample.edge_rank, sample.edge_group, slope, error, n_ranks, sample.n_groups)
     ratio, ratio_error = found.values / sample.half, found.errors / sample.half
     # What is no more than its error is taken for none, or it would lead far astray beyond the last exchange.
-    sure = np.maximum(1.0 - np.square(_SEEN * ratio_error / np.maximum(np.abs(ratio), 1e-300)), 0.0)
-    return ratio * sure, _TWO_SIDED * ratio_error
+    seen = np.abs(ratio) > _SEEN * ratio_error
+    sure = 1.0 - np.square(_SEEN * ratio_error[seen] / ratio[seen])
+    drift = np.zeros(n_ranks)
+    drift[seen] = ratio[seen] * sure
+    return drift, _TWO_SIDED * ratio_error
 
 
 def _lines(sample: _Sample, values: Floats) -> tuple[Floats, Floats, Floats]:
@@ -243,10 +246,10 @@ class _Bounds:
 
     def __init__(self, job: Job) -> None:
         whole = job.of_kind(*SYNCHRONISING) & job.exchanges["status"].is_in(("matched", "sizes differ")).to_numpy()
-        rows = np.flatnonzero((whole & (job.exchanges["n_ranks"] > 1).to_numpy())[job.ints("exchange")])
-        self.rank = job.ints("rank")[rows]
+        rows = np.flatnonzero((whole & (job.exchanges["n_ranks"] > 1).to_numpy())[job.exchange])
+        self.rank = job.rank[rows]
         self.start, self.end = (job.calls[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
-        self.by_exchange: Segments = segments(job.ints("exchange")[rows])
+        self.by_exchange: Segments = segments(job.exchange[rows])
         self.n = len(job.ranks)
 
     def of(self, clocks: Clocks) -> tuple[Floats, Floats]:
@@ -308,7 +311,7 @@ def clock_offsets(parts: Sequence[RankCalls]) -> pl.DataFrame:
 
     True time = shown time − offset − drift × (shown time − middle of the recording).
 
-    Units: ns, ratio.
+    Units: ns; drift in parts per million.
     Source: ends align: every rank of an all-reduce, all-gather, reduce-scatter, all-to-all or barrier needs what the
     last one brings. Bounds: none of them ends before all have begun.
     Raises MissingTable (fewer than two ranks, or no exchange that two of them share).
@@ -328,8 +331,8 @@ def clock_offsets(parts: Sequence[RankCalls]) -> pl.DataFrame:
             name: pl.Series(np.where(np.isfinite(values), values, np.nan)).fill_nan(None)
             for name, values in (
                 ("offset_ns", np.where(np.isfinite(clocks.error), clocks.offset, np.nan)), ("error_ns", clocks.error),
-                ("drift_ratio", clocks.drift), ("drift_error_ratio", clocks.drift_error), ("low_ns", clocks.low),
-                ("high_ns", clocks.high),
+                ("drift_ppm", clocks.drift * 1e6), ("drift_error_ppm", clocks.drift_error * 1e6), ("low_ns",
+                clocks.low), ("high_ns", clocks.high),
             )
         },
         "exchanges": clocks.exchanges,

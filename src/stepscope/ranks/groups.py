@@ -75,12 +75,12 @@ def listed(ranks: Iterable[int]) -> str:
     """Ranks in few words.
 
     >>> listed(range(8)), listed((0, 8, 16, 24)), listed((1, 5, 6)), listed((3,))
-    ('0-7', '0-24 by 8', '1, 5, 6', '3')
+    ('0–7', '0–24 by 8', '1, 5, 6', '3')
     """
     found = sorted(ranks)
     stride = stride_of(found)
     if stride is not None and len(found) > 2:
-        return f"{found[0]}-{found[-1]}" + (f" by {stride}" if stride != 1 else "")
+        return f"{found[0]}–{found[-1]}" + (f" by {stride}" if stride != 1 else "")
     shown = ", ".join(map(str, found[:_SHOWN]))
     return shown if len(found) <= _SHOWN else f"{shown} … ({len(found)} ranks)"
 

@@ -13,14 +13,10 @@ from numpy.typing import NDArray
 
 from stepscope.ranks._segments import Floats, Ints, numbered, occurrence, segments
 from stepscope.ranks.calls import own_base
-from stepscope.ranks.groups import stride_of
-from stepscope.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job
-from stepscope.ranks.parallel_groups import PARALLELISMS, parallelism_of
+from stepscope.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job, ints
+from stepscope.ranks.roles import Roles
 
-__all__ = ["Lateness", "blocking_of", "group_classes", "lateness_of", "roles_of", "transfers_of"]
-
-#: Groups with a smaller part of a rank's calls say nothing of what it does in the job.
-_MINOR = 0.05
+__all__ = ["Lateness", "blocking_of", "lateness_of", "transfers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +26,7 @@ class Lateness:
     `base` is the row of the call that its work follows (−1: none) and `after_end` whether that one's end or its start;
     `work` the time since; `peers` the number of the set of calls that it is compared with (−1: none), each of another
     rank; `excess` how much longer the work took than the median of the others, of a rank's first exchange how much less
-    it waited there. `role` numbers, for each rank, those that
-    do the same work.
+    it waited there.
     """
 
     base: Ints
@@ -39,7 +34,6 @@ class Lateness:
     work: Floats
     peers: Ints
     excess: Floats
-    role: Ints
 
 
 def transfers_of(job: Job) -> Floats:
@@ -47,59 +41,22 @@ def transfers_of(job: Job) -> Floats:
 
     The last to come waits for nobody, so its duration is that of the transfer, whatever its clock.
     """
-    length = (job.calls["end_ns"] - job.calls["start_ns"]).to_numpy().astype(np.float64)
-    found = -job.by_exchange().largest(-length)
+    length = (job.end - job.start).astype(np.float64)
+    found = -job.by_exchange.largest(-length)
     found[job.exchanges["n_ranks"].to_numpy() < 2] = np.nan
     return found
 
 
-def group_classes(job: Job) -> Ints:
-    """For each group a number, the same for groups that play the same part: parallelism, size, regular layout."""
-    labels = [label for label, _ in parallelism_of(job)]
-    label = np.array([PARALLELISMS.index(name) for name in labels])
-    size = np.array([group.size for group in job.groups])
-    stride = np.array([stride_of(group.ranks) or 0 for group in job.groups])
-    return numbered(label, size, stride)
-
-
-def roles_of(job: Job) -> Ints:
-    """For each rank a number, the same for ranks that do the same work.
-
-    These take part in the same classes of groups, and stand at the same place in their pipeline.
-    """
-    classes = group_classes(job)
-    labels = [label for label, _ in parallelism_of(job)]
-    rank, group = job.ints("rank"), job.ints("group")
-    counts = np.zeros((len(job.ranks), len(job.groups)), np.int64)
-    np.add.at(counts, (rank, group), 1)
-    major = counts >= _MINOR * counts.sum(axis=1, keepdims=True)
-    stages = np.zeros_like(counts)
-    at = {number: i for i, number in enumerate(job.ranks)}
-    for g, members in enumerate(job.groups):
-        if labels[g] == "PP":
-            for place, number in enumerate(members.ranks):
-                if number in at:
-                    stages[at[number], g] = place
-    roles: dict[tuple[tuple[int, int], ...], int] = {}
-    found = np.empty(len(job.ranks), np.int64)
-    for i in range(len(job.ranks)):
-        own = np.flatnonzero(major[i])
-        key = tuple(sorted({(int(classes[g]), int(stages[i, g])) for g in own.tolist()}))
-        found[i] = roles.setdefault(key, len(roles))
-    return found
-
-
-def lateness_of(job: Job) -> Lateness:
+def lateness_of(job: Job, roles: Roles) -> Lateness:
     """How late each rank came to each exchange by its own doing.
 
-    A call is compared with those of the ranks of the same role that stand at the same place of the same step: same class
-    of group, same kind, same number. Where no other rank has its role, with the other ranks of the exchange. All are
-    measured from the same thing before it, that of most of them.
+    A call is compared with those of the ranks of the same role that stand at the same place of the same step: same
+    class of group, same kind, same number. Where no other rank has its role, with the other ranks of the exchange. All
+    are measured from the same thing before it, that of most of them.
     """
-    rank, exchange = job.ints("rank"), job.ints("exchange")
-    start, end = (job.calls[c].to_numpy() for c in ("start_ns", "end_ns"))
-    role = roles_of(job)
-    peers = _peers(job, role, rank, exchange)
+    rank, exchange = job.rank, job.exchange
+    start, end = job.start, job.end
+    peers = _peers(job, roles, rank, exchange)
     row_base = own_base(start, end, blocking_of(job), rank)
     base, after_end = _common_base(rank, peers, row_base)
     known = base >= 0
@@ -108,19 +65,17 @@ def lateness_of(job: Job) -> Lateness:
     compared = segments(np.where(np.isnan(work), -1, peers))
     excess = work - compared.median_of_others(work)
     _first(job, rank, exchange, (end - start).astype(np.float64), known, excess)
-    return Lateness(base, after_end, work, peers, excess, role)
+    return Lateness(base, after_end, work, peers, excess)
 
 
-def _first(
-    job: Job, rank: Ints, exchange: Ints, length: Floats, known: NDArray[np.bool_], excess: Floats
-) -> None:
+def _first(job: Job, rank: Ints, exchange: Ints, length: Floats, known: NDArray[np.bool_], excess: Floats) -> None:
     """Fill in the excess of each rank's first exchange, before which nothing is recorded: how much less it waited.
 
     Only where it is like the rank's others: profilers do not start on all ranks at once, which is nobody's lateness.
     """
     first = np.flatnonzero(np.concatenate(([True], np.diff(rank) != 0)))
     first = first[~known[first] & job.of_kind(*SYNCHRONISING)[exchange[first]]]
-    waited_less = -(length - job.by_exchange().median_of_others(length))[first]
+    waited_less = -(length - job.by_exchange.median_of_others(length))[first]
     far = np.zeros(len(job.ranks))
     told = np.isfinite(excess)
     np.maximum.at(far, rank[told], np.abs(excess[told]))
@@ -130,17 +85,16 @@ def _first(
 
 def blocking_of(job: Job) -> NDArray[np.bool_]:
     """For each call whether ranks wait for its exchange before they go on, as most of its ranks say."""
-    exchange = job.ints("exchange")
+    exchange = job.exchange
     blocks = job.calls["blocks"].fill_null(value=True).to_numpy()
     waiting = np.bincount(exchange, blocks, minlength=job.exchanges.height)
     found: NDArray[np.bool_] = (2 * waiting >= np.bincount(exchange, minlength=job.exchanges.height))[exchange]
     return found
 
 
-def _peers(job: Job, role: Ints, rank: Ints, exchange: Ints) -> Ints:
-    kind = job.exchanges["kind"].to_physical().cast(int).to_numpy()
-    step = job.exchanges["step"].fill_null(-1).to_numpy().astype(np.int64)
-    group = job.exchanges["group"].to_numpy().astype(np.int64)
+def _peers(job: Job, roles: Roles, rank: Ints, exchange: Ints) -> Ints:
+    kind, role = job.kind, roles.of_rank
+    step, group = (ints(job.exchanges[c]) for c in ("step", "group"))
     between = job.of_kind(*POINT_TO_POINT)
     number = occurrence(numbered(group, kind, step))[exchange]
     # Messages are counted by each rank for itself, those up and those down the line apart.
@@ -149,11 +103,12 @@ def _peers(job: Job, role: Ints, rank: Ints, exchange: Ints) -> Ints:
     sends = dst >= 0
     far = np.where(sends, dst, src)
     way = np.where(between[exchange] & (far >= 0), 1 + 2 * (far > own) + sends, 0)
-    row_kind = job.calls["kind"].to_physical().cast(int).to_numpy()
-    row_kind = np.where(between[exchange], row_kind, kind[exchange])
-    counted = occurrence(numbered(rank, group[exchange], row_kind, way, step[exchange]))
-    number = np.where(between[exchange], counted, number)
-    classes = group_classes(job)[group[exchange]]
+    row_kind = kind[exchange]
+    if between.any():
+        row_kind = np.where(between[exchange], ints(job.calls["kind"].to_physical()), row_kind)
+        counted = occurrence(numbered(rank, group[exchange], row_kind, way, step[exchange]))
+        number = np.where(between[exchange], counted, number)
+    classes = roles.of_group[group[exchange]]
     # A group may meet several times in a role: then its own number counts, as places do not compare.
     of_role = numbered(role[rank], classes, row_kind, way, step[exchange], number)
     lonely = np.bincount(role)[role] < 2

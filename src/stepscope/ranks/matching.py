@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["EXCHANGES", "POINT_TO_POINT", "STATUSES", "SYNCHRONISING", "Job", "job_of"]
+__all__ = ["EXCHANGES", "POINT_TO_POINT", "STATUSES", "SYNCHRONISING", "Job", "by_rank", "job_of", "missing_ranks"]
 
 #: Of these no rank can leave before all have come.
 SYNCHRONISING = ("allreduce", "reduce_scatter", "allgather", "alltoall", "barrier")
@@ -56,8 +56,8 @@ class Job:
     """The exchanges of all ranks of a job.
 
     `calls` has a row per rank and exchange, sorted by rank and start: `rank` and `group` (indices into `ranks` and
-    `groups`), `exchange` (its number) and the columns of CALLS, in which `start_ns` and `end_ns` are those of the rank's
-    own clock, from one origin for all. `exchanges` has a row for each, in order of time, as `EXCHANGES` says.
+    `groups`), `exchange` (its number) and the columns of CALLS, in which `start_ns` and `end_ns` are those of the
+    rank's own clock, from one origin for all. `exchanges` has a row for each, in order of time, as `EXCHANGES` says.
     """
 
     parts: tuple[RankCalls, ...]
@@ -65,19 +65,52 @@ class Job:
     groups: tuple[Group, ...]
     calls: pl.DataFrame
     exchanges: pl.DataFrame
-    notes: tuple[str, ...] = ()
+    by_exchange: Segments
+    origin_unix_ns: int | None = None
+    shifts: tuple[int, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
 
     def ints(self, column: str) -> Ints:
         """A column of `calls` as int64, −1 for null."""
-        return self.calls[column].cast(pl.Int64).fill_null(_ABSENT).to_numpy()
+        return ints(self.calls[column])
+
+    @property
+    def rank(self) -> Ints:
+        """For each call the index of its rank."""
+        return self.ints("rank")
+
+    @property
+    def exchange(self) -> Ints:
+        """For each call the number of its exchange."""
+        return self.calls["exchange"].to_numpy()
+
+    @property
+    def start(self) -> Ints:
+        """When each call began, on its rank's clock."""
+        return self.calls["start_ns"].to_numpy()
+
+    @property
+    def end(self) -> Ints:
+        """When each call ended, on its rank's clock."""
+        return self.calls["end_ns"].to_numpy()
 
     def of_kind(self, *kinds: str) -> NDArray[np.bool_]:
         """For each exchange whether it is of one of these kinds."""
-        return self.exchanges["kind"].is_in(kinds).to_numpy()
+        wanted = np.zeros(len(KINDS), np.bool_)
+        wanted[[_CODES[kind] for kind in kinds]] = True
+        found: NDArray[np.bool_] = wanted[self.kind]
+        return found
 
-    def by_exchange(self) -> Segments:
-        """The rows of `calls` by exchange."""
-        return segments(self.ints("exchange"))
+    @property
+    def kind(self) -> Ints:
+        """For each exchange the place of its kind in KINDS."""
+        return ints(self.exchanges["kind"].to_physical())
+
+
+def ints(column: pl.Series) -> Ints:
+    """A column as int64, −1 for null."""
+    numbers = column if column.dtype == pl.Int64 else column.cast(pl.Int64)
+    return (numbers.fill_null(_ABSENT) if numbers.null_count() else numbers).to_numpy()
 
 
 def job_of(parts: Sequence[RankCalls]) -> Job:
@@ -92,7 +125,7 @@ def job_of(parts: Sequence[RankCalls]) -> Job:
     """
     if not parts:
         raise MissingTable("ranks", needed_by="analyses of ranks", hint="name the traces of all ranks, or their folder")
-    parts, ranks, notes = _by_rank(parts)
+    parts, ranks, notes = by_rank(parts)
     groups, comm_groups = groups_of(parts, ranks)
     origins = [part.origin_unix_ns for part in parts if part.origin_unix_ns is not None]
     origin = min(origins, default=0)
@@ -115,11 +148,15 @@ def job_of(parts: Sequence[RankCalls]) -> Job:
     )
     number, known = _numbers(calls, groups, ranks)
     calls = calls.with_columns(exchange=pl.Series(number))
-    return Job(parts, ranks, groups, calls, _exchanges(calls, groups, ranks, known), tuple(notes))
+    by_exchange = segments(number)
+    exchanges = _exchanges(calls, groups, ranks, known, by_exchange)
+    return Job(
+        parts, ranks, groups, calls, exchanges, by_exchange, min(origins, default=None), tuple(shift), tuple(notes)
+    )
 
 
-def _by_rank(parts: Sequence[RankCalls]) -> tuple[tuple[RankCalls, ...], tuple[int, ...], list[str]]:
-    """One part for each rank in order of their numbers, those numbers, and what had to be left out."""
+def by_rank(parts: Sequence[RankCalls]) -> tuple[tuple[RankCalls, ...], tuple[int, ...], list[tuple[str, str]]]:
+    """One part for each rank in order of their numbers, those numbers, and what was left out: label and reason."""
     found: dict[int, list[RankCalls]] = {}
     free = max((part.rank for part in parts if part.rank is not None), default=-1) + 1
     for part in parts:
@@ -127,12 +164,12 @@ def _by_rank(parts: Sequence[RankCalls]) -> tuple[tuple[RankCalls, ...], tuple[i
         if rank is None:
             rank, free = free, free + 1
         found.setdefault(rank, []).append(part)
-    notes: list[str] = []
+    notes: list[tuple[str, str]] = []
     joined = {rank: _joined(rank, found[rank], notes) for rank in sorted(found)}
     return tuple(joined.values()), tuple(joined), notes
 
 
-def _joined(rank: int, parts: Sequence[RankCalls], notes: list[str]) -> RankCalls:
+def _joined(rank: int, parts: Sequence[RankCalls], notes: list[tuple[str, str]]) -> RankCalls:
     """Recordings of one rank one after the other as one; of those at the same time the first."""
     whole = parts[0]
     for part in sorted(parts[1:], key=lambda p: p.origin_unix_ns or 0):
@@ -140,7 +177,7 @@ def _joined(rank: int, parts: Sequence[RankCalls], notes: list[str]) -> RankCall
         shift = None if first is None or second is None else second - first
         last = int(whole.calls["end_ns"].to_numpy().max())
         if shift is None or int(part.calls["start_ns"][0]) + shift < last:
-            notes.append(f"{part.label} is left out: it holds rank {rank} at the same time as {whole.label}")
+            notes.append((part.label, f"it holds rank {rank} at the same time as {whole.label}"))
             continue
         moved = part.calls.with_columns(
             comm=pl.col("comm") + len(whole.comms),
@@ -153,10 +190,8 @@ def _joined(rank: int, parts: Sequence[RankCalls], notes: list[str]) -> RankCall
 
 def _numbers(calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int]) -> tuple[Ints, NDArray[np.bool_]]:
     """For each call the number of its exchange, in order of time; and whether its partners can be told."""
-    rank, group, seq, step, src, dst = (
-        calls[c].cast(pl.Int64).fill_null(_ABSENT).to_numpy() for c in ("rank", "group", "seq", "step", "src", "dst")
-    )
-    kind = calls["kind"].to_physical().cast(pl.Int64).to_numpy()
+    rank, group, seq, step, src, dst = (ints(calls[c]) for c in ("rank", "group", "seq", "step", "src", "dst"))
+    kind = ints(calls["kind"].to_physical())
     own = np.array(ranks, np.int64)[rank]
     between = np.isin(kind, [_CODES[k] for k in POINT_TO_POINT])
     is_pair = np.array([g.size == 2 for g in groups], bool)[group]
@@ -175,7 +210,7 @@ def _numbers(calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int])
     family = numbered(group, pair, sort, bucket)
     order = occurrence(numbered(family, rank))
     ends = calls["end_ns"].to_numpy()
-    sizes = calls["in_bytes"].fill_null(_ABSENT).to_numpy()
+    sizes = ints(calls["in_bytes"])
     # With a step or a number to hold on to only unequal counts are doubtful; without any, all are.
     order = realigned(family, rank, order, ends, sizes, anchored=bucket >= 0, fixed=by_seq | (pair < _ABSENT))
     number = numbered(family, order)
@@ -204,23 +239,24 @@ def _numbered_by_recorder(group: Ints, seq: Ints, rank: Ints, n_groups: int) -> 
     of_group = np.empty(n_ranks.size, np.int64)
     of_group[code] = group[rows]
     n_present = np.bincount(group[np.unique(numbered(group, rank), return_index=True)[1]], minlength=n_groups)
-    shared = np.bincount(of_group, n_ranks > 1, minlength=n_groups) * 2 >= np.bincount(of_group, minlength=n_groups)
+    shared = np.bincount(of_group, n_ranks > 1, minlength=n_groups) * 4 >= np.bincount(of_group, minlength=n_groups)
     return has & (shared | (n_present < 2))
 
 
 def _exchanges(
-    calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int], known: NDArray[np.bool_]
+    calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int], known: NDArray[np.bool_], parts: Segments
 ) -> pl.DataFrame:
-    """An EXCHANGES table, a row for each number in `calls`."""
-    parts = segments(calls["exchange"].to_numpy())
+    """An EXCHANGES table, a row for each number in `calls`, by which `parts` groups its rows."""
     first, n_ranks = parts.order[parts.starts], parts.sizes
     head = calls[first].select("group", "kind", "collective", "dtype", "seq", "step")
     group = head["group"].to_numpy()
     members = np.array([g.size for g in groups])[group]
     size = _sizes(calls, members, parts)
-    kinds, dtypes = (calls[c].to_physical().cast(pl.Int64).fill_null(_ABSENT).to_numpy() for c in ("kind", "dtype"))
+    kinds, dtypes = (ints(calls[c].to_physical()) for c in ("kind", "dtype"))
     between = head["kind"].is_in(POINT_TO_POINT).to_numpy()
-    n_expected = np.where(between, _ends_present(calls[first], ranks), np.array([len(g.present) for g in groups])[group])
+    n_expected = np.where(
+        between, _ends_present(calls[first], ranks), np.array([len(g.present) for g in groups])[group]
+    )
     uneven = head["kind"].is_in(_UNEVEN).to_numpy()
     status = np.select(
         (
@@ -230,7 +266,10 @@ def _exchanges(
             n_ranks < n_expected,
             (_differs(parts, size.rows) | _differs(parts, dtypes)) & ~uneven,
         ),
-        [STATUSES.index(s) for s in ("ends unknown", "one rank only", "kinds differ", "missing on a rank", "sizes differ")],
+        [
+            STATUSES.index(s)
+            for s in ("ends unknown", "one rank only", "kinds differ", "missing on a rank", "sizes differ")
+        ],
         STATUSES.index("matched"),
     )
     frame = head.with_columns(
@@ -255,9 +294,10 @@ def _sizes(calls: pl.DataFrame, members: Ints, parts: Segments) -> _Sizes:
 
     Ranks of an all-to-all may send unequally: its size is what they send on average.
     """
-    into, out = (calls[c].fill_null(_ABSENT).to_numpy() for c in ("in_bytes", "out_bytes"))
+    into, out = (ints(calls[c]) for c in ("in_bytes", "out_bytes"))
     kind = calls["kind"].to_physical().to_numpy()
-    n = np.repeat(members, parts.sizes)[np.argsort(parts.order)]
+    n = np.empty(into.size, np.int64)
+    n[parts.order] = np.repeat(members, parts.sizes)
     gathers, scatters = kind == _CODES["allgather"], kind == _CODES["reduce_scatter"]
     rows = np.maximum(into, out)
     rows = np.where(gathers, np.where(out >= 0, out, np.where(into >= 0, into * n, _ABSENT)), rows)

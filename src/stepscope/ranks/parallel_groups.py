@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from stepscope.ranks.calls import RankCalls
 
-__all__ = ["ANALYSIS", "PARALLEL_GROUPS", "PARALLELISMS", "parallel_groups", "parallelism_of"]
+__all__ = ["ANALYSIS", "PARALLELISMS", "PARALLEL_GROUPS", "parallel_groups", "parallelism_of"]
 
 PARALLELISMS = ("TP", "DP", "FSDP", "PP", "EP", "CP", "world", "unknown")
-RULES = ("description", "exchanges", "phase", "layout", "all ranks", "one rank")
+RULES = ("description", "exchanges", "phase", "sizes", "layout", "all ranks", "one rank")
 PARALLEL_GROUPS = Table(
     "parallel-groups",
     "the process groups of a job, and what each is for",
@@ -47,20 +47,21 @@ _WORDS = (
     ("FSDP", re.compile(r"fsdp|shard|zero")),
     ("DP", re.compile(r"(^|[^a-z])(dp|ddp)([^a-z]|$)|data|replicate")),
 )
-_MOSTLY = 0.5
+_MOSTLY, _NEARLY_ALL = 0.5, 0.9
+_MANY = 16  # all-reduces a step
 
 
 def parallelism_of(job: Job) -> list[tuple[str, str]]:
     """For each group of the job what it is for, and by which rule that is known (one of RULES).
 
     In this order: the group's own description where it has one of the usual words (tp, tensor, dp, pipeline …); what it
-    exchanges: only messages between two are PP, mostly all-to-all EP, all-gathers with reduce-scatters FSDP; all-reduces
-    in the forward pass are TP (gradients are reduced in the backward pass). Then its layout: a group of contiguous ranks
-    smaller than the job is TP, as tensor-parallel ranks are numbered next to each other, one with a stride DP; a group of
-    all ranks is DP if there is no other, else the world.
+    exchanges: only messages between two are PP, mostly all-to-all EP, all-gathers with reduce-scatters FSDP;
+    all-reduces in the forward pass are TP (gradients are reduced in the backward pass). Then its layout: a group of
+    contiguous ranks smaller than the job is TP, as tensor-parallel ranks are numbered next to each other, one with a
+    stride DP; a group of all ranks is DP if there is no other, else the world.
     """
     mix = _mix(job)
-    several = [g for g in job.groups if g.size > 1]
+    several = [i for i, g in enumerate(job.groups) if g.size > 1 and i in mix]
     n_ranks = max(len(job.ranks), *(part.world_size or 0 for part in job.parts))
     return [_named(group, mix.get(i, {}), len(several), n_ranks) for i, group in enumerate(job.groups)]
 
@@ -72,21 +73,27 @@ def _named(group: Group, mix: Mapping[str, float], n_groups: int, n_ranks: int) 
             return label, "description"
     if group.size < 2:
         return "unknown", "one rank"
-    if mix and sum(mix.get(kind, 0.0) for kind in POINT_TO_POINT) == mix["all"]:
-        return "PP", "exchanges"
-    if mix and mix.get("alltoall", 0.0) > _MOSTLY * mix["all"]:
-        return "EP", "exchanges"
-    if mix and mix.get("allgather", 0.0) and mix.get("reduce_scatter", 0.0) and not mix.get("forward allreduce"):
-        return "FSDP", "exchanges"
     whole = group.size >= n_ranks
-    if mix.get("forward allreduce") and (not whole or n_groups == 1):
-        return "TP", "phase"
+    forward = bool(mix.get("forward allreduce"))
+    told = _told_by_exchanges(mix, forward=forward)
+    if told is not None:
+        return told, "exchanges"
+    if (forward or mix.get("alike")) and (not whole or n_groups == 1):
+        return "TP", "phase" if forward else "sizes"
     if whole:
-        return ("DP", "all ranks") if n_groups == 1 else ("world", "all ranks")
-    stride = stride_of(group.ranks)
-    if stride is None:
-        return "unknown", "layout"
-    return ("TP", "layout") if stride == 1 else ("DP", "layout")
+        return ("DP" if n_groups == 1 else "world"), "all ranks"
+    return {None: "unknown", 1: "TP"}.get(stride_of(group.ranks), "DP"), "layout"
+
+
+def _told_by_exchanges(mix: Mapping[str, float], *, forward: bool) -> str | None:
+    every = mix.get("all", 0.0)
+    if not every:
+        return None
+    if sum(mix.get(kind, 0.0) for kind in POINT_TO_POINT) == every:
+        return "PP"
+    if mix.get("alltoall", 0.0) > _MOSTLY * every:
+        return "EP"
+    return "FSDP" if mix.get("allgather") and mix.get("reduce_scatter") and not forward else None
 
 
 def _mix(job: Job) -> dict[int, dict[str, float]]:
@@ -97,18 +104,29 @@ def _mix(job: Job) -> dict[int, dict[str, float]]:
         mix = found.setdefault(group, {"all": 0.0})
         mix[kind] = float(n)
         mix["all"] += n
+    _alike(job, found)
+    if calls["backward_ns"].null_count() == calls.height:
+        return found
     known = calls.filter((pl.col("kind") == "allreduce") & (pl.col("work_ns") > 0))
     # Forward all-reduces are many: a lone one, of the loss or of a flag, says nothing.
-    forward = pl.col("backward_ns") + pl.col("optimizer_ns") < pl.col("work_ns") / 2
-    for group, n, n_all in known.group_by("group").agg(forward.sum().alias("n"), pl.len().alias("all")).iter_rows():
-        if n is not None and 4 * n >= n_all and _has_phases(calls, group):
+    forward = (pl.col("backward_ns") + pl.col("optimizer_ns") < pl.col("work_ns") / 2).sum()
+    phases = known.group_by("group").agg(forward.alias("n"), pl.len().alias("all"), pl.col("backward_ns").sum())
+    for group, n, n_all, backward in phases.iter_rows():
+        if 4 * n >= n_all and backward:
             found[group]["forward allreduce"] = float(n)
     return found
 
 
-def _has_phases(calls: pl.DataFrame, group: int) -> bool:
-    own = calls.filter(pl.col("group") == group)
-    return bool(own["backward_ns"].sum() or 0)
+def _alike(job: Job, found: dict[int, dict[str, float]]) -> None:
+    """Mark groups with many all-reduces a step nearly all of one size: activations, as buckets of gradients differ."""
+    sizes = job.exchanges.filter((pl.col("kind") == "allreduce") & pl.col("size_bytes").is_not_null())
+    counts = (
+        sizes.group_by("group", "size_bytes").len().group_by("group").agg(pl.col("len").max(), all=pl.col("len").sum())
+    )
+    steps = job.exchanges.group_by("group").agg(pl.col("step").n_unique())
+    for group, most, every, n_steps in counts.join(steps, on="group").iter_rows():
+        if every >= _MANY * max(n_steps, 1) and most >= _NEARLY_ALL * every:
+            found[group]["alike"] = float(most)
 
 
 def parallel_groups(parts: Sequence[RankCalls]) -> pl.DataFrame:
@@ -117,8 +135,9 @@ def parallel_groups(parts: Sequence[RankCalls]) -> pl.DataFrame:
     By the first rule that tells, as `named_by` says: `description`, a usual word in the group's own description (tp,
     tensor, dp, data, pp, pipeline, ep, expert, cp, fsdp …); `exchanges`, only messages between two are PP, mostly
     all-to-all EP, all-gathers with reduce-scatters and no all-reduce in the forward pass FSDP; `phase`, all-reduces in
-    the forward pass are TP, since gradients are reduced in the backward pass; `layout`, contiguous ranks are TP, ranks
-    with a stride DP; `all ranks`, a group of all ranks is DP if it is the only one, else the world.
+    the forward pass are TP, since gradients are reduced in the backward pass; `sizes`, many all-reduces a step nearly
+    all of one size are TP, since activations are of one size; `layout`, contiguous ranks are TP, ranks with a stride
+    DP; `all ranks`, a group of all ranks is DP if it is the only one, else the world.
 
     Units: bytes.
     Source: Megatron-LM numbers ranks so that tensor-parallel ones are neighbours, then data, then pipeline parallel.

@@ -39,6 +39,11 @@ class Change:
     exchanges: Ints
     transfer_ns: Floats
 
+    def also(self, other: Change) -> Change:
+        """This change and another one."""
+        fields = ("rows", "work_ns", "exchanges", "transfer_ns")
+        return Change(*(np.concatenate((getattr(self, f), getattr(other, f))) for f in fields))
+
 
 def job_times(job: Job, clocks: Clocks, changes: Sequence[Change]) -> tuple[float, list[float]]:
     """How long the job takes from its first arrival to its last end, run again as it is and with each of the changes.
@@ -57,8 +62,8 @@ def job_times(job: Job, clocks: Clocks, changes: Sequence[Change]) -> tuple[floa
 class _Model:
     """A job as events that depend on each other: an arrival on one event before it, an end on all arrivals.
 
-    `heirs` and `heads` list the rows that follow an event: those after the arrival of row i, then those after the end of
-    exchange k at n_rows + k.
+    `heirs` and `heads` list the rows that follow an event: those after the arrival of row i, then those after the end
+    of exchange k at n_rows + k.
     """
 
     base: Ints
@@ -68,6 +73,7 @@ class _Model:
     exchange: Ints
     transfer: Floats
     alone: NDArray[np.bool_]
+    any_alone: bool
     length: Floats
     heirs: Ints
     heads: Ints
@@ -75,23 +81,21 @@ class _Model:
     def run(self, changes: Sequence[Change]) -> list[float]:
         """The whole time as it is, then under each of the changes.
 
-        All that can happen happens at once, round by round: arrivals whose base is known, then ends of exchanges at which
-        all have arrived. Where traces contradict each other and nothing is left that can happen, the earliest of what is
-        left happens as recorded.
+        All that can happen happens at once, round by round: arrivals whose base is known, then ends of exchanges at
+        which all have arrived. Where traces contradict each other and nothing is left that can happen, the earliest of
+        what is left happens as recorded.
         """
-        n_rows, n_exchanges = self.work.size, self.transfer.size
-        work, transfer = (np.repeat(v[:, None], len(changes) + 1, axis=1) for v in (self.work, self.transfer))
+        n_rows, n_exchanges, n = self.work.size, self.transfer.size, len(changes) + 1
+        work, transfer = (np.repeat(v[None, :], n, axis=0) for v in (self.work, self.transfer))
         for i, change in enumerate(changes, 1):
-            np.subtract.at(work[:, i], change.rows, change.work_ns)
-            np.subtract.at(transfer[:, i], change.exchanges, change.transfer_ns)
+            np.subtract.at(work[i], change.rows, change.work_ns)
+            np.subtract.at(transfer[i], change.exchanges, change.transfer_ns)
         transfer = np.maximum(transfer, 0.0)
-        arrived, ended = np.empty_like(work), np.full((n_exchanges, work.shape[1]), -np.inf)
+        arrived, ended = np.empty_like(work), np.full((n, n_exchanges), -np.inf)
         left = np.bincount(self.exchange, minlength=n_exchanges)
         done = np.zeros(n_rows, bool)
         in_time, next_in_time = np.argsort(self.begin, kind="stable"), 0
-        last = np.full(work.shape[1], -np.inf)
-        rows = np.flatnonzero(self.base < 0)
-        forced = True
+        rows, forced = np.flatnonzero(self.base < 0), True
         while True:
             if not rows.size:
                 while next_in_time < n_rows and done[in_time[next_in_time]]:
@@ -100,24 +104,26 @@ class _Model:
                     break
                 rows, forced = in_time[next_in_time : next_in_time + 1], True
             done[rows] = True
+            own = self.exchange[rows]
             if forced:
-                arrived[rows] = self.begin[rows][:, None] + work[rows] - self.work[rows][:, None]
+                now = self.begin[rows] + work[:, rows] - self.work[rows]
                 forced = False
             else:
                 at = self.base[rows]
-                own = np.where(self.alone[at][:, None], arrived[at] + self.length[at][:, None], ended[self.exchange[at]])
-                arrived[rows] = np.where(self.after_end[rows][:, None], own, arrived[at]) + work[rows]
-            own = self.exchange[rows]
-            np.maximum.at(ended, own, arrived[rows])
+                since = arrived[:, at]
+                end = ended[:, self.exchange[at]]
+                if self.any_alone:
+                    end = np.where(self.alone[at], since + self.length[at], end)
+                now = np.where(self.after_end[rows], end, since) + work[:, rows]
+            arrived[:, rows] = now
+            for line, times in zip(ended, now, strict=True):
+                np.maximum.at(line, own, times)
             np.subtract.at(left, own, 1)
             closed = np.unique(own[left[own] == 0])
-            ended[closed] += transfer[closed]
-            if closed.size:
-                last = np.maximum(last, ended[closed].max(axis=0))
+            ended[:, closed] += transfer[:, closed]
             rows = self._after(np.concatenate((rows, n_rows + closed)))
             rows = rows[~done[rows]]
-        begun = arrived.min(axis=0)
-        whole: list[float] = (last - begun).tolist()
+        whole: list[float] = (ended.max(axis=1) - arrived.min(axis=1)).tolist()
         return whole
 
     def _after(self, events: Ints) -> Ints:
@@ -127,8 +133,8 @@ class _Model:
 
 
 def _model(job: Job, clocks: Clocks) -> _Model:
-    rank, exchange = job.ints("rank"), job.ints("exchange")
-    start, end = (job.calls[c].to_numpy() for c in ("start_ns", "end_ns"))
+    rank, exchange = job.rank, job.exchange
+    start, end = job.start, job.end
     transfer = transfers_of(job)
     alone = ~(job.of_kind(*SYNCHRONISING, *POINT_TO_POINT) & np.isfinite(transfer))[exchange]
     base, after_end = _bases(job, rank, start, end)
@@ -146,6 +152,7 @@ def _model(job: Job, clocks: Clocks) -> _Model:
         exchange=exchange,
         transfer=np.nan_to_num(transfer),
         alone=alone,
+        any_alone=bool(alone.any()),
         length=(end - start).astype(np.float64),
         heirs=has[np.argsort(event[has], kind="stable")],
         heads=heads,

@@ -23,14 +23,15 @@ __all__ = ["Reader", "Source", "expand", "open_trace", "reader_for", "readers"]
 
 #: Modules that hold a READER, in order of preference among equally sure ones.
 _MODULES = (
-    "stored", "paddle", "kineto", "nsys", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep", "kernel_table",
-    "perf_data", "counters_data", "step_costs",
+    "stored", "paddle", "kineto", "nsys", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep",
+    "kernel_table", "perf_data", "counters_data", "step_costs",
 )  # fmt: skip
 _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
     ".ncu-rep", ".qdrep", ".pftrace",
 )  # fmt: skip
 _MEMBER = "!"
+_DIGITS = re.compile(r"\d+")
 _TWIN = re.compile(r"(?P<name>.*)\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?", re.IGNORECASE | re.DOTALL)
 
 
@@ -59,7 +60,7 @@ def open_trace(
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """One file (or `archive.zip!member`, or a folder that a trace is stored in), with the counters recorded beside it.
+    """One file (or `archive.zip!member`, or a folder that a trace is stored in), with the counters beside it.
 
     A file that was opened before comes out of the cache of opened files, as long as it has not changed.
     `counters` names the side file of counters; without it one that lies beside the trace is taken. `max_bytes` bounds
@@ -126,7 +127,10 @@ def _folder(path: str) -> list[str]:
         return stored
     for deep in (False, True):
         here = [file for file in files.files_in(path, deep=deep) if file.lower().endswith(_ENDINGS)]
-        kept = _without_twins([file for file in here if _is_trace(file)])
+        known = {file for file in here if _is_trace(file)}
+        # One that is called like the others but for its number is one of them, whatever became of it.
+        names = {_shape(file) for file in known}
+        kept = _without_twins([file for file in here if file in known or _shape(file) in names])
         traces = [member for file in kept for member in _stored_at(file) or _members(file)]
         if traces:
             return traces
@@ -144,6 +148,11 @@ def _without_twins(found: list[str]) -> list[str]:
     kinds = [(match["name"], match["kind"]) if (match := _TWIN.fullmatch(file)) else (file, None) for file in found]
     exact = {name for name, kind in kinds if kind == "pb"}
     return [file for file, (name, kind) in zip(found, kinds, strict=True) if kind != "json" or name not in exact]
+
+
+def _shape(file: str) -> str:
+    """The file's name with its numbers made one."""
+    return _DIGITS.sub("0", files.split(file)[1])
 
 
 def _is_trace(file: str) -> bool:

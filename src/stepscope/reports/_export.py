@@ -10,7 +10,7 @@ from stepscope.signature import keyword_options
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Protocol
 
     from stepscope.trace import Run
@@ -38,23 +38,30 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """Content that is made piece by piece, and written as it comes: it need not fit into memory. It is read once."""
+
+    pieces: Iterator[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Export:
     """A form that another tool's users know.
 
-    `run` takes the run, a Context, then keyword options. It returns the whole content of the file; with `folder` a
-    Folder.
+    `run` takes the run, a Context, then keyword options. It returns the whole content of the file, or a
+    Stream of it; with `folder` a Folder.
     """
 
     name: str
     doc: str
-    run: Callable[..., str | bytes | Folder]
+    run: Callable[..., str | bytes | Stream | Folder]
     folder: bool = False
 
     def options(self) -> dict[str, inspect.Parameter]:
         """Keyword options of `run`, by name: the command line and the docs are made from them."""
         return keyword_options(self.run)
 
-    def __call__(self, run: Run, context: Context, **options: Any) -> str | bytes | Folder:
+    def __call__(self, run: Run, context: Context, **options: Any) -> str | bytes | Stream | Folder:
         """The content for a run. Raises UnknownName (option), and what `run` raises."""
         known = self.options()
         for name in options:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "job_of"]
 
-_NAMED = 3
+_NAMED, _RUNS = 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Job:
         if self.missing and len(self.summaries) > 1:
             of = f" of {self.world_size:,}" if self.world_size else ""
             verb = "is" if len(self.missing) == 1 else "are"
-            told.append(f"{counted(len(self.missing), 'rank')}{of} {verb} missing: {ranges(self.missing)}.")
+            told.append(f"{counted(len(self.missing), 'rank')}{of} {verb} missing: {_first(self.missing)}")
         return told
 
     def facts(self) -> dict[str, object]:
@@ -68,7 +68,9 @@ def job_of(paths: Sequence[str], outcomes: Sequence[Summary | StepscopeError]) -
     Raises the first error if no file could be read.
     """
     broken = [(path, found) for path, found in zip(paths, outcomes, strict=True) if isinstance(found, StepscopeError)]
-    sound = [(path, found) for path, found in zip(paths, outcomes, strict=True) if not isinstance(found, StepscopeError)]
+    sound = [
+        (path, found) for path, found in zip(paths, outcomes, strict=True) if not isinstance(found, StepscopeError)
+    ]
     if not sound:
         raise broken[0][1] if broken else StepscopeError("no traces given")
     kept, twice = _first_of_each(sound)
@@ -107,6 +109,12 @@ def _missing(summaries: Sequence[Summary], broken: Sequence[int | None]) -> tupl
     if world is None and len(missing) >= len(ranks):
         return None, ()
     return world, missing
+
+
+def _first(ranks: Sequence[int]) -> str:
+    """'2–3, 5.', '2, 4, 6, 8 …': the ranks, or of many runs of them those that come first."""
+    jumps = [i for i in range(1, len(ranks)) if ranks[i] != ranks[i - 1] + 1]
+    return f"{ranges(ranks)}." if len(jumps) < _RUNS else f"{ranges(ranks[: jumps[_RUNS - 1]])} …"
 
 
 def _listed(entries: Sequence[tuple[str, object]]) -> str:

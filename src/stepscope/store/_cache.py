@@ -14,8 +14,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from stepscope.errors import CorruptInput, StepscopeError, UnsupportedVersion
 from stepscope.store._folder import META, document_of, read_folder, write_folder
@@ -23,18 +22,21 @@ from stepscope.store._locks import alone, shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
+    from stepscope.store._locks import Lock
     from stepscope.store._place import Place
     from stepscope.trace import Trace
 
 __all__ = ["Entry", "clear", "entries", "find", "keep", "scratch"]
 
 _UNFINISHED, _LOCK = ".new-", ".lock"
+_NEW_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kept file: its path when it was opened, its format, unpacked size, what it takes here, when it was last used."""
+    """A kept file: path when it was opened, format, unpacked size, what it takes here, when it was last used."""
 
     folder: Path
     source: str
@@ -62,7 +64,7 @@ def find(where: Place, key: str, *, label: str) -> Trace | None:
     if lease is None:
         return None
     try:
-        document = document_of(lease.read(), str(folder / META), kind="trace")
+        document = document_of((folder / META).read_bytes(), str(folder / META), kind="trace")
         if document is None:
             return None
         trace = read_folder(str(folder), document, label=label, lease=lease)
@@ -127,7 +129,7 @@ def scratch(parent: Path) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = parent / f"{_UNFINISHED}{secrets.token_hex(8)}"
     folder.mkdir(mode=0o700)
-    lock: IO[bytes] | None = None
+    lock: Lock | None = None
     try:
         (folder / _LOCK).touch()
         lock = alone(folder / _LOCK)
@@ -201,9 +203,10 @@ def _removed(folder: Path) -> bool:
 def _sweep(parent: Path) -> None:
     """Remove what killed processes left unfinished: nobody holds its lock."""
     for folder in parent.glob(f"{_UNFINISHED}*"):
+        if _is_new(folder):  # perhaps its owner has not come to lock it yet
+            continue
         lock = alone(folder / _LOCK)
-        # Without a lock file it was killed before it made one, or is about to make it: the name is then very new.
-        if lock is None and ((folder / _LOCK).exists() or _is_new(folder)):
+        if lock is None and (folder / _LOCK).exists():
             continue
         if lock is not None:
             lock.close()
@@ -212,6 +215,6 @@ def _sweep(parent: Path) -> None:
 
 def _is_new(folder: Path) -> bool:
     try:
-        return time.time() - folder.stat().st_mtime < 60
+        return time.time() - folder.stat().st_mtime < _NEW_S
     except OSError:
         return True

@@ -2,57 +2,65 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import IO, TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["alone", "shared"]
+__all__ = ["Lock", "alone", "shared"]
 
 # Where there is no flock (Windows) an open file cannot be removed, which protects its folder as well.
 if sys.platform != "win32":
     import fcntl
 
-    def _locked(file: IO[bytes], *, exclusive: bool) -> bool:
+    def _locked(descriptor: int, *, exclusive: bool) -> bool:
         try:
-            fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except OSError:  # another has it, or the file system has no locks: then nobody may remove the folder
             return False
         return True
 
 else:
 
-    def _locked(file: IO[bytes], *, exclusive: bool) -> bool:  # noqa: ARG001
+    def _locked(descriptor: int, *, exclusive: bool) -> bool:  # noqa: ARG001
         return True
 
 
-def shared(path: Path) -> IO[bytes] | None:
-    """The file, opened, with a lock that others may hold too; None if it is not there or is being removed."""
+class Lock:
+    """A file held open, until it is closed or nobody has the lock any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.close = weakref.finalize(self, os.close, descriptor)
+
+
+def shared(path: Path) -> Lock | None:
+    """A lock on the file that others may hold too; None if it is not there or is being removed."""
     return _taken(path, exclusive=False)
 
 
-def alone(path: Path) -> IO[bytes] | None:
-    """The file, opened, with a lock that nobody else holds; None if it is not there or in use."""
+def alone(path: Path) -> Lock | None:
+    """A lock on the file that nobody else holds; None if it is not there or in use."""
     return _taken(path, exclusive=True)
 
 
-def _taken(path: Path, *, exclusive: bool) -> IO[bytes] | None:
+def _taken(path: Path, *, exclusive: bool) -> Lock | None:
     try:
-        file = path.open("rb")
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return None
+    lock = Lock(descriptor)
     # It may have been removed between the two steps, and even be there anew.
-    if _locked(file, exclusive=exclusive) and _is_still(file, path):
-        return file
-    file.close()
+    if _locked(descriptor, exclusive=exclusive) and _is_still(descriptor, path):
+        return lock
+    lock.close()
     return None
 
 
-def _is_still(file: IO[bytes], path: Path) -> bool:
-    import os
-
+def _is_still(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
         return False

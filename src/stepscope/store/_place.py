@@ -1,4 +1,4 @@
-"""Where the cache of opened files lies, and how big it may grow: what the environment says, or else the system's way."""
+"""Where the cache of opened files lies, and how big it may grow, as the environment and the system say."""
 
 from __future__ import annotations
 

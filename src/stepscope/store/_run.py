@@ -1,4 +1,4 @@
-"""The traces of a job as a folder that a user asked for: a folder for each, and meta.json, written last, naming them."""
+"""The traces of a job as a folder that a user asked for: one inside for each, and meta.json, written last."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ __all__ = ["traces_in", "write_run"]
 
 
 def traces_in(folder: str) -> list[str]:
-    """Folders of the stored traces that a folder stands for: itself, or those that its meta.json names; none if it has
-    none of ours. Raises CorruptInput.
+    """Folders of the stored traces that a folder stands for: itself, or those that its meta.json names.
+
+    None if there is none of ours. Raises CorruptInput.
     """
     if mark_of(folder, kind="trace") is not None:
         return [folder]
