@@ -89,9 +89,9 @@ def accuracy(n_seeds: int) -> None:
             clocks = clocks_of(job_of(parts))
             off = clocks.offset - late.offset_ns - late.drift * clocks.mid_ns
             offsets.append(np.abs(off - np.median(off)).max())
+        print(f"{ranks} ranks, {n_seeds} seeds: healthy jobs with a rank named {wrong}, late rank not first {missed},")
         print(
-            f"{ranks} ranks, {n_seeds} seeds: healthy jobs with a rank named {wrong}, late rank not first {missed}, "
-            f"its lateness {min(ratios):.3f} to {max(ratios):.3f} of the truth, clocks off by {max(offsets) / 1e3:.1f} µs"
+            f"  lateness {min(ratios):.3f} to {max(ratios):.3f} of the truth, clocks off by {max(offsets) / 1e3:.1f} µs"
         )
 
 

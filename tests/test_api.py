@@ -128,3 +128,39 @@ def test_what_is_missing_of_a_job_is_in_its_report(folder):
     assert "2 ranks of 5 are missing: 2–3." in report.quality
     assert any("another file has rank 1" in line for line in report.quality)
     assert any("rank4.json is empty" in line for line in report.quality)
+
+
+def test_files_that_were_never_opened_are_read_by_several_before_a_query(folder, tmp_path, monkeypatch):
+    from stepscope import cluster, readers, store
+
+    monkeypatch.setenv("STEPSCOPE_CACHE", "1")
+    monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "LEAST_BYTES", 10)
+    monkeypatch.setattr(store, "_LEAST_PACKED", 10)
+    asked = []
+    real = cluster.plan
+    monkeypatch.setattr(cluster, "plan", lambda paths: asked.append(list(paths)) or real(paths, workers=2))
+    (folder / "rank2.json").write_text("this is not JSON")
+    paths = [str(folder / f"rank{i}.json") for i in range(3)]
+    told, left_out = [], []
+    with pytest.raises(stepscope.UnknownName):
+        stepscope.sql(paths, "SELECT * FROM spanz")
+    assert asked == []  # a query that is not understood reads nothing
+    found = stepscope.sql(
+        paths,
+        "SELECT count(*) FROM spans",
+        on_missing=lambda *n: left_out.append(n),
+        progress=lambda *n: told.append(n),
+    )
+    assert found.item() == 6
+    assert asked == [paths]
+    assert [label for label, _ in left_out] == ["rank2"]
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert not readers.is_at_hand(paths[2])
+    assert readers.is_at_hand(str(folder / "nothing.json"))
+    assert readers.is_at_hand(str(folder))
+
+
+def test_traces_in_memory_are_not_opened_before_a_query(folder, monkeypatch):
+    monkeypatch.setattr("stepscope.cluster.plan", None)
+    assert stepscope.load(folder / "rank0.json").sql("SELECT count(*) FROM spans").item() == 3

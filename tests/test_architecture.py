@@ -56,13 +56,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "timing": ("errors", "units", "schema", "reports.model"),
     "api": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "timing", "query", "cluster",
+        "timing", "query", "cluster", "store",
     ),
     # The public names, each imported on first use.
     "": ("errors", "trace", "reports.model", "timing", "api"),
     "cli": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "views", "renderers", "api", "exports", "timing",
-        "files", "store", "query", "",
+        "files", "store", "",
     ),
     "__main__": ("cli",),
 }  # fmt: skip

@@ -130,13 +130,21 @@ def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
 
 
 def sql(
-    source: Source, query: str, *, timeout_s: float | None = None, memory_limit: str | int | None = None
+    source: Source,
+    query: str,
+    *,
+    timeout_s: float | None = None,
+    memory_limit: str | int | None = None,
+    on_missing: Callable[[str, StepscopeError], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> pl.DataFrame:
     """What a SELECT gives over the tables of all traces of a source, as a frame.
 
     Tables are called as in `show`, with _ for -, and have the columns `rank` and `trace`; `traces` has a row for each
     trace. The query reads these and nothing else: no files, no network, no settings. `timeout_s` bounds its time (300 s
-    by default), `memory_limit` (as in '4GB') its memory.
+    by default), `memory_limit` (as in '4GB') its memory. Traces that are left out are told to `on_missing` (a warning
+    by default). Many files that were not opened before are first read by several processes, into the cache: `progress`
+    is told how many they have done, and of how many.
 
     Raises UnknownName (table, column), MissingTable, StepscopeError (anything but a SELECT, too slow, too big).
 
@@ -146,9 +154,39 @@ def sql(
     from stepscope import units
     from stepscope.query import TIMEOUT_S, run
 
-    limit = None if memory_limit is None else units.parse_size(memory_limit)
-    seconds = TIMEOUT_S if timeout_s is None else timeout_s
-    return run(_opened(source), query, timeout_s=seconds, memory_bytes=limit, on_missing=_warn)
+    opened = _opened(source)
+    return run(
+        opened,
+        query,
+        timeout_s=TIMEOUT_S if timeout_s is None else timeout_s,
+        memory_bytes=None if memory_limit is None else units.parse_size(memory_limit),
+        on_missing=on_missing or _warn,
+        prepare=partial(_open_once, opened, progress),
+    )
+
+
+def _open_once(source: Trace | Run, progress: Callable[[int, int], None] | None) -> None:
+    """Let several processes open what is not in the cache yet, if that is worth starting them."""
+    if isinstance(source, Trace) or not isinstance(source.open_trace, _Opener):
+        return
+    from stepscope import cluster, readers
+
+    unread = [path for path in source.paths if not readers.is_at_hand(path, max_bytes=source.open_trace.max_bytes)]
+    how = cluster.plan(unread)
+    if how.n_workers > 1:
+        cluster.mapped(partial(_kept, source.open_trace), unread, how=how, on_done=progress)
+
+
+def _kept(open_trace: Callable[[str], Trace], path: str) -> None:
+    """Open a file so that it is in the cache. What cannot be read will be told by whoever reads it next."""
+    from stepscope import store
+    from stepscope.errors import StepscopeError
+
+    try:
+        open_trace(path)
+    except StepscopeError:
+        return
+    store.wait()
 
 
 def bench(

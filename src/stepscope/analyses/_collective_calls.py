@@ -60,8 +60,8 @@ _TYPES = {
 }  # fmt: skip
 
 _RECORDED = (
-    "collective", "dtype", "in_elements", "out_elements", "group", "group_size", "group_ranks", "group_description", "seq",
-    "src_rank", "dst_rank",
+    "collective", "dtype", "in_elements", "out_elements", "group", "group_size", "group_ranks", "group_description",
+    "seq", "src_rank", "dst_rank",
 )  # fmt: skip
 
 
@@ -89,8 +89,8 @@ def collective_calls(
     """A row for each interval of an exchange, by span_id; and when each rank computed. Units: ns, bytes.
 
     Columns: rank, step, ts_ns, dur_ns, call_id (that of other intervals of the same call), collective, dtype, in_bytes,
-    out_bytes (of the whole call), its group, number and ends as in the `collectives` table, and measured: `device`; `host`, an operator that lasts as long
-    as the exchange; or `call`, one that may only queue it.
+    out_bytes (of the whole call), its group, number and ends as in the `collectives` table, and measured: `device`;
+    `host`, an operator that lasts as long as the exchange; or `call`, one that may only queue it.
     """
     collectives = collectives.filter(~pl.col("collective").cast(pl.String).is_in(_NO_EXCHANGE))
     device, computation = _on_device(spans, tracks, collectives, communication)
@@ -195,7 +195,8 @@ def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFram
         in_bytes=pl.coalesce(pl.col("in_elements") * pl.col("width"), "input_bytes"),
         out_bytes=pl.col("out_elements") * pl.col("width"),
     )
-    columns = ("rank", "step", *(c for c in _RECORDED if c not in ("in_elements", "out_elements")), "in_bytes", "out_bytes")
+    facts = [name for name in _RECORDED if name not in ("in_elements", "out_elements")]
+    columns = ("rank", "step", *facts, "in_bytes", "out_bytes")
     # What several kernels of one call say of it is the same, or else the first is believed: it is one exchange.
     return rows.select(
         "span_id", "ts_ns", "dur_ns", "measured", "call_id", *(pl.col(c).first().over("call_id") for c in columns)

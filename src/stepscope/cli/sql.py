@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
+from stepscope.cli._progress import ranks_done
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, size_of
 from stepscope.errors import StepscopeError
 
@@ -53,7 +54,7 @@ def command(
     the table of the trace where an analysis has the same name; traces has a row for each file. All have the columns
     rank and trace. The query only reads them: it reaches no file, no network, no setting.
     """
-    from stepscope import query, views
+    from stepscope import api, views
 
     if len(words) < 2:
         raise typer.BadParameter("PATH and a query are needed, as in 'stepscope sql DIR \"SELECT * FROM steps\"'")
@@ -66,9 +67,13 @@ def command(
     if renderer.table is None:
         raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
     memory_bytes = None if memory_limit is None else size_of(memory_limit, option="--memory-limit")
-    with opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run:
+    seconds = _seconds(timeout)
+    with (
+        opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run,
+        ranks_done(wanted=not no_progress) as tell,
+    ):
         check_target(output, run.paths, force=force)
-        frame = query.run(run, text, timeout_s=_seconds(timeout), memory_bytes=memory_bytes, on_missing=_left_out)
+        frame = api.sql(run, text, timeout_s=seconds, memory_limit=memory_bytes, on_missing=_left_out, progress=tell)
     for_people = renderer.name in ("terminal", "markdown")
     shown = ROWS_SHOWN if limit is None and for_people else limit or frame.height
     note = f"{shown:,} of {frame.height:,} rows; --limit 0 shows all" if for_people and frame.height > shown else ""

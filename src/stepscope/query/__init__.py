@@ -36,12 +36,13 @@ def run(
     timeout_s: float | None = TIMEOUT_S,
     memory_bytes: int | None = None,
     on_missing: Callable[[str, StepscopeError], None],
+    prepare: Callable[[], None] | None = None,
 ) -> pl.DataFrame:
     """What a SELECT gives over the traces.
 
     Tables are called as in `stepscope show`, with _ for -: analyses, tables of the trace (`trace.steps` where both
     have the name), and `traces`, a row for each. Each has the columns `rank` and `trace`. The query sees nothing else:
-    no files, no network, no settings.
+    no files, no network, no settings. `prepare` is called once the query is understood, before traces are read.
 
     Units: those of the columns. Raises UnknownName (table, column), MissingTable (no trace has it), StepscopeError
     (anything but a SELECT, too slow, too much memory). Traces that are left out are told to `on_missing`.
@@ -50,6 +51,8 @@ def run(
         connection = connected(folder, memory_bytes)
         try:
             wanted = resolve(names_in(text, connection))
+            if prepare is not None:
+                prepare()
             locked(connection, views_of(source, wanted, folder, on_missing))
             columns = [name for view in wanted for name in _columns(view.question)]
             try:

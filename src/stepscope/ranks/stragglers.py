@@ -14,6 +14,7 @@ from stepscope.ranks._causes import CAUSES, NETWORK, PHASES, cause_of
 from stepscope.ranks._detect import PATTERNS, Found, stand_out
 from stepscope.ranks._links import SlowLink, slow_links
 from stepscope.ranks._record import RankAnalysis
+from stepscope.ranks._segments import segments
 from stepscope.ranks.clocks import Clocks, clocks_of
 from stepscope.ranks.groups import listed
 from stepscope.ranks.lateness import Lateness, lateness_of
@@ -104,7 +105,8 @@ def straggler_evidence(parts: Sequence[RankCalls], *, min_share: float = 0.001) 
     links = slow_links(job, roles, blocks)[:_MOST_TRIED]
     changes = [_not_late(job, lateness, f.series) for f in late] + [_not_slow(link) for link in links]
     recorded, blame = _blame(job, clocks, changes, min_share) if changes else (_recorded(job, clocks), [])
-    context = _Context(job, clocks, roles, lateness, blocks, recorded)
+    by_rank = _by_rank(job, roles, lateness)
+    context = _Context(job, clocks, roles, lateness, blocks, recorded, by_rank["lateness_ns"].to_list())
     rows = [
         _rank_row(context, f, saved)
         for f, saved in zip(late, blame, strict=False)
@@ -117,7 +119,7 @@ def straggler_evidence(parts: Sequence[RankCalls], *, min_share: float = 0.001) 
     ]
     rows.sort(key=lambda row: -row["blame_ns"])
     frame = pl.DataFrame(rows, schema=dict(STRAGGLERS.dtypes)) if rows else STRAGGLERS.empty()
-    return Evidence(job, clocks, lateness, _by_rank(job, roles, lateness), frame, recorded)
+    return Evidence(job, clocks, lateness, by_rank, frame, recorded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class _Context:
     lateness: Lateness
     blocks: Blocks
     recorded: float
+    late_ns: list[float]  # of each rank
 
 
 def _blame(job: Job, clocks: Clocks, changes: Sequence[Change], min_share: float) -> tuple[float, list[float]]:
@@ -192,7 +195,7 @@ def _rank_row(context: _Context, found: Found, saved: float) -> dict[str, Any]:
         "cause": cause.name,
         "phase": cause.phase,
         "exchanges": every.size,
-        "lateness_ns": float(lateness.excess[every].sum()),
+        "lateness_ns": context.late_ns[found.series],
         "mean_late_ns": float(lateness.excess[rows].mean()),
         "evidence": cause.evidence,
         **_when(context, found, job.exchange[rows]),
@@ -201,8 +204,7 @@ def _rank_row(context: _Context, found: Found, saved: float) -> dict[str, Any]:
 
 
 def _link_row(context: _Context, link: SlowLink, saved: float) -> dict[str, Any]:
-    job, lateness = context.job, context.lateness
-    own = None if link.rank is None else np.flatnonzero(job.rank == link.rank)
+    job = context.job
     ranks = sorted({r for g in link.groups.tolist() for r in job.groups[g].ranks})
     groups = "; ".join(listed(job.groups[g].ranks) for g in link.groups.tolist()[:4])
     usual = float(context_usual(job, link))
@@ -213,7 +215,7 @@ def _link_row(context: _Context, link: SlowLink, saved: float) -> dict[str, Any]
         "group": groups if link.groups.size <= 4 else listed(ranks),
         "cause": NETWORK,
         "exchanges": link.exchanges.size,
-        "lateness_ns": None if own is None else float(np.nansum(lateness.excess[own])),
+        "lateness_ns": None if link.rank is None else context.late_ns[link.rank],
         "slower_ns": float(link.excess.sum()),
         "evidence": f"transfers take {percent(float(link.excess.sum()) / usual)} longer than those of other groups",
         **_when(context, link.found, link.exchanges),
@@ -271,11 +273,15 @@ def _by_rank(job: Job, roles: Roles, lateness: Lateness) -> pl.DataFrame:
     transfer = -job.by_exchange.largest(-length)
     n = len(job.ranks)
     known = np.isfinite(lateness.excess)
+    late = np.bincount(rank[known], lateness.excess[known], minlength=n)
+    # The mean of arrivals lies behind their middle where some are very late; what counts is the median rank.
+    alike = segments(roles.of_rank)
+    late -= alike.spread_out(alike.median(late))
     return pl.DataFrame({
         "rank": pl.Series(job.ranks, dtype=pl.Int32),
         "role": roles.of_rank,
         "exchanges": np.bincount(rank, minlength=n),
-        "lateness_ns": np.bincount(rank[known], lateness.excess[known], minlength=n),
+        "lateness_ns": late,
         "wait_ns": np.bincount(rank, length - transfer[exchange], minlength=n),
     })  # fmt: skip
 
@@ -286,7 +292,7 @@ def stragglers(parts: Sequence[RankCalls], *, min_share: float = 0.001) -> pl.Da
     What counts is how long a rank works from one exchange to its arrival at the next, on its own clock, against the
     median of the others that do the same work. So a clock that is off is not taken for lateness, nor a rank that waited
     for another for a late one. `lateness_ns` is the sum of that over the recording, also of exchanges to which it came
-    in time; arrivals at exchanges that run beside the work count from one to the next.
+    in time, less that of the median rank; arrivals at exchanges that run beside the work count from one to the next.
 
     A rank is named if its lateness, summed by step, cannot be chance: normal and exponential scores over the whole
     recording, over windows and over periods, with neighbouring steps being alike taken into account; `confidence` is 1

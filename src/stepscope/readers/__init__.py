@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from stepscope.trace import Trace
 
-__all__ = ["Reader", "Source", "expand", "open_trace", "reader_for", "readers"]
+__all__ = ["Reader", "Source", "expand", "is_at_hand", "open_trace", "reader_for", "readers"]
 
 #: Modules that hold a READER, in order of preference among equally sure ones.
 _MODULES = (
@@ -73,6 +73,21 @@ def open_trace(
     trace = _trace(Source(file, member, max_bytes, progress))
     side = counters or beside(file)
     return trace if side is None else attach(trace, side, required=counters is not None)
+
+
+def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
+    """Whether a file is opened without reading it: stored, kept since it was opened, or too small to matter.
+
+    What cannot be asked counts as such: opening it will say why.
+    """
+    try:
+        file, member = _file_and_member(path)
+        if files.is_folder(file):
+            return True
+        ticket = store.ticket(file, (member, max_bytes))
+    except StepscopeError:
+        return True
+    return ticket is None or store.is_kept(ticket)
 
 
 def _trace(source: Source) -> Trace:

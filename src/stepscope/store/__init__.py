@@ -34,6 +34,7 @@ __all__ = [
     "clear",
     "document_of",
     "entries",
+    "is_kept",
     "keep",
     "keep_later",
     "mark_of",
@@ -83,6 +84,11 @@ def ticket(path: str, extra: Sequence[object]) -> Ticket | None:
 def taken(of: Ticket, *, label: str) -> Trace | None:
     """The kept trace, as if it had just been read from `label`; None if it is not there."""
     return find(of.where, of.key, label=label)
+
+
+def is_kept(of: Ticket) -> bool:
+    """Whether the file is there, as far as one sees without opening it."""
+    return (of.where.folder / of.key / META).exists()
 
 
 def keep_later(of: Ticket, trace: Trace, n_bytes: int) -> None:
