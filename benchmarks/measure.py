@@ -52,7 +52,11 @@ def once(command: Sequence[str], *, timeout_s: float, max_bytes: int | None = No
         command = ["/bin/sh", "-c", f"ulimit -v {max_bytes // 1024}; exec {shlex.join(command)}"]
     with tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
-        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
+        # Files are to be read, not taken from stepscope's cache of those that were opened before.
+        environment = {**os.environ, "STEPSCOPE_CACHE": "0"}
+        child = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True, env=environment
+        )
         late = threading.Event()
 
         def kill() -> None:

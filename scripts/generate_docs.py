@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import typer
 
-from stepscope import analyses, cli, comparison, exports, readers, renderers, schema, summaries
+from stepscope import analyses, cli, comparison, exports, ranks, readers, renderers, schema, summaries
 from stepscope.cli._options import options_of
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def tables_page() -> str:
 def analyses_page() -> str:
     """Every analysis: what it answers and from what, its options, its columns."""
     named = [(name, analyses.find(name).doc) for name in analyses.names()]
+    named += [(name, ranks.find(name).doc) for name in ranks.names()]
     named += [(name, comparison.find(name).doc) for name in comparison.names()]
     answers = [(f"[`{name}`](#{name})", sentence(doc)) for name, doc in named]
     parts = [
@@ -112,6 +113,10 @@ def analyses_page() -> str:
         text = LABEL.sub(r"- **\1**", inspect.getdoc(found.run) or sentence(found.doc))
         parts.append(f"## {name}\n\n{text}\n- **Reads:** {reads}.\n")
         parts += [*options_grid(found), columns_of(found.output)]
+    for of_ranks in map(ranks.find, ranks.names()):
+        text = LABEL.sub(r"- **\1**", inspect.getdoc(of_ranks.run) or sentence(of_ranks.doc))
+        parts.append(f"## {of_ranks.name}\n\n{text}\n- **Reads:** the traces of all ranks of a job together.\n")
+        parts += [*options_grid(of_ranks), columns_of(of_ranks.output)]
     for pair in map(comparison.find, comparison.names()):
         text = LABEL.sub(r"- **\1**", inspect.getdoc(pair.run) or sentence(pair.doc))
         parts.append(

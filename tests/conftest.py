@@ -10,6 +10,9 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
 
+# Tests open files of their own making, which nobody opens again: those that are about the cache turn it on.
+os.environ["STEPSCOPE_CACHE"] = "0"
+
 # No deadline: the cores that tests run on may be shared, and a slow example is not a wrong one. Where CI is set, the
 # same examples are tried every time, so that a change is not failed by what it did not touch.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import polars as pl
@@ -139,3 +140,86 @@ def test_a_report_made_by_hand_has_no_picture():
 
     assert Report("x")._repr_html_() is None
     assert Report("x").plot() is None
+
+
+def test_an_export_that_is_a_folder_needs_one(folder, tmp_path_factory):
+    target = tmp_path_factory.mktemp("exported") / "kept"
+    assert stepscope.export(folder, "parquet", output=target) == str(target)
+    assert [trace.rank for trace in stepscope.load_run(target)] == [0, 1]
+    with pytest.raises(stepscope.WouldOverwrite):
+        stepscope.export(folder, "parquet", output=target)
+    with pytest.raises(StepscopeError, match="parquet is a folder") as caught:
+        stepscope.export(folder, "parquet")
+    assert caught.value.hint == "export(source, 'parquet', output=folder)"
+    with pytest.raises(StepscopeError, match="tensorboard is the content of a file"):
+        stepscope.export(folder, "tensorboard", output=target)
+
+
+def test_a_job_is_reported_the_same_by_however_many_processes(folder):
+    told = []
+    here = stepscope.report(folder, workers=0, progress=lambda *n: told.append(n))
+    assert told == []  # who reads here is told of bytes
+    there = stepscope.report(folder, workers=2, memory_limit="4GB", progress=lambda *n: told.append(n))
+    assert str(there) == str(here)
+    assert there.meta == here.meta
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_what_opens_a_run_goes_to_other_processes_without_its_progress(folder):
+    run = stepscope.load_run(folder, max_bytes=10**6, progress=lambda *_: None)
+    again = pickle.loads(pickle.dumps(run.open_trace))
+    assert again(run.paths[1]).rank == 1
+    assert (again.max_bytes, again.progress) == (10**6, None)
+
+
+def test_what_is_missing_of_a_job_is_in_its_report(folder):
+    events = {"distributedInfo": {"rank": 1, "world_size": 5}, "traceEvents": EVENTS}
+    (folder / "rank1-copy.json").write_text(json.dumps(events))
+    (folder / "rank4.json").write_text("")
+    for name in ("rank0.json", "rank1.json"):
+        text = (folder / name).read_text().replace('"world_size": 2', '"world_size": 5')
+        (folder / name).write_text(text)
+    report = stepscope.report(folder, workers=2)
+    assert report.meta["missing_ranks"] == [2, 3]
+    assert [entry["rank"] for entry in report.meta["left_out"]] == [4]
+    assert [entry["rank"] for entry in report.meta["duplicates"]] == [1]
+    assert report.meta["ranks"] == [0, 1]
+    assert "2 ranks of 5 are missing: 2–3." in report.quality
+    assert any("another file has rank 1" in line for line in report.quality)
+    assert any("rank4.json is empty" in line for line in report.quality)
+
+
+def test_files_that_were_never_opened_are_read_by_several_before_a_query(folder, tmp_path, monkeypatch):
+    from stepscope import cluster, readers, store
+
+    monkeypatch.setenv("STEPSCOPE_CACHE", "1")
+    monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "LEAST_BYTES", 10)
+    monkeypatch.setattr(store, "_LEAST_PACKED", 10)
+    asked = []
+    real = cluster.plan
+    monkeypatch.setattr(cluster, "plan", lambda paths: asked.append(list(paths)) or real(paths, workers=2))
+    (folder / "rank2.json").write_text("this is not JSON")
+    paths = [str(folder / f"rank{i}.json") for i in range(3)]
+    told, left_out = [], []
+    with pytest.raises(stepscope.UnknownName):
+        stepscope.sql(paths, "SELECT * FROM spanz")
+    assert asked == []  # a query that is not understood reads nothing
+    found = stepscope.sql(
+        paths,
+        "SELECT count(*) FROM spans",
+        on_missing=lambda *n: left_out.append(n),
+        progress=lambda *n: told.append(n),
+    )
+    assert found.item() == 6
+    assert asked == [paths]
+    assert [label for label, _ in left_out] == ["rank2"]
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert not readers.is_at_hand(paths[2])
+    assert readers.is_at_hand(str(folder / "nothing.json"))
+    assert readers.is_at_hand(str(folder))
+
+
+def test_traces_in_memory_are_not_opened_before_a_query(folder, monkeypatch):
+    monkeypatch.setattr("stepscope.cluster.plan", None)
+    assert stepscope.load(folder / "rank0.json").sql("SELECT count(*) FROM spans").item() == 3

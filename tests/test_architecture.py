@@ -34,28 +34,38 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "names": ("errors",),
     "metrics": (),
     "hardware": ("errors",),
+    # Where files are: local paths and URLs.
+    "files": ("errors",),
     "trace": ("errors", "schema"),
-    "readers": (*FOUNDATION, "trace"),
+    "store": (*FOUNDATION, "files", "trace"),
+    "readers": (*FOUNDATION, "files", "trace", "store"),
     "analyses": (*FOUNDATION, "trace", "hardware"),
     "comparison": (*FOUNDATION, "trace", "analyses"),
     "diagnose": (*FOUNDATION, "comparison"),
     "compared": (*FOUNDATION, "comparison", "diagnose"),
+    # What all ranks of a job say together.
+    "ranks": (*FOUNDATION, "trace", "analyses"),
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),
     # Pictures of result tables, for renderers and whoever makes a page of its own.
     "figures": ("errors", "units", "names", "schema"),
     "renderers": ("errors", "units", "names", "schema", "reports.model", "figures"),
-    "reports": (*FOUNDATION, "trace", "analyses", "comparison", "reports.model"),
-    "views": (*FOUNDATION, "trace", "analyses", "comparison", "figures"),
+    "reports": (*FOUNDATION, "files", "trace", "store", "analyses", "comparison", "ranks", "reports.model"),
+    "views": (*FOUNDATION, "trace", "analyses", "comparison", "ranks", "figures"),
     "exports": ("errors", "reports"),
+    "comparing": (*FOUNDATION, "trace", "comparison", "compared", "reports", "reports.model", "views"),
     "stitch": (*FOUNDATION, "trace", "analyses"),
+    # SQL over the tables of traces and the results of analyses.
+    "query": (*FOUNDATION, "files", "trace", "store", "analyses", "views"),
+    # Applies a function to files, in processes; knows no trace.
+    "cluster": ("errors", "files"),
     # Measures functions and knows no trace.
     "timing": ("errors", "units", "schema", "reports.model"),
     # Figures as JSON holds them, from frames of results.
     "charts": ("errors", "units", "names"),
     "api": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "stitch", "timing", "charts", "comparison", "compared",
+        "stitch", "timing", "charts", "comparison", "comparing", "query", "cluster", "store",
     ),
     # The page: what the command line does, for a browser.
     "web": (
@@ -65,7 +75,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "": ("errors", "trace", "reports.model", "timing", "api"),
     "cli": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "views", "renderers", "api", "exports", "timing",
-        "web", "comparison", "reports", "",
+        "web", "comparison", "comparing", "reports", "files", "store", "",
     ),
     "__main__": ("cli",),
 }  # fmt: skip
@@ -74,8 +84,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 TESTED_ELSEWHERE: dict[str, str] = {
     "__main__.py": "cli/test_main.py",
     "cli/__init__.py": "cli/test_main.py",
+    "comparing.py": "cli/test_compare.py",
     "comparison/_record.py": "comparison/test_comparison.py",
     "comparison/model.py": "reports/test_comparison.py",
+    "ranks/_record.py": "ranks/test_ranks.py",
     "readers/_record.py": "readers/test_readers.py",
     "readers/paddle/_recording.py": "readers/paddle/test_protobuf.py",
     "renderers/_record.py": "renderers/test_renderers.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope import analyses, readers, renderers, schema
+from stepscope import analyses, ranks, readers, renderers, schema
 from stepscope.cli import _VERBS
 from stepscope.cli._options import options_of
 from stepscope.errors import CorruptInput
@@ -52,9 +52,10 @@ def test_every_table_and_column_of_a_trace_is_in_the_docs(table):
     assert not [c.name for c in table.columns if f"`{c.name}`" not in text or c.doc not in text]
 
 
-@pytest.mark.parametrize("name", analyses.names())
+@pytest.mark.parametrize("name", [*analyses.names(), *ranks.names()])
 def test_every_analysis_with_its_columns_and_options_is_in_the_docs(name):
-    found, text = analyses.find(name), section(page("analyses.md"), name)
+    home = ranks if name in ranks.names() else analyses
+    found, text = home.find(name), section(page("analyses.md"), name)
     assert not [c.name for c in found.output.columns if f"`{c.name}`" not in text]
     assert not [o for o in found.options() if f"`--{o.replace('_', '-')}`" not in text]
 

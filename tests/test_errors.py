@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from stepscope import errors
@@ -63,3 +65,21 @@ def test_would_overwrite_names_the_way_out():
     error = WouldOverwrite("out.md")
     assert "out.md" in error.message
     assert "--force" in error.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StepscopeError("what", "hint"),
+        CorruptInput("what", "hint", path="x.json", offset=5),
+        MissingTable("steps", needed_by="idle"),
+        UnknownName("table", "span", ["spans"]),
+        MissingExtra("s3://", "cloud"),
+        WouldOverwrite("x.json"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_cross_to_another_process_as_they_are(error):
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert (str(again), vars(again)) == (str(error), vars(error))

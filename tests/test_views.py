@@ -6,7 +6,10 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jobs import part
 
+import stepscope
+import stepscope.ranks.calls as rank_calls_home
 from stepscope import analyses, comparison, views
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.schema import CYCLES, SPANS, TABLES, Column, Table
@@ -75,7 +78,8 @@ def test_every_name_is_found_and_raw_tables_have_two():
     for name, kind in views.names():
         if kind == "result":
             continue
-        assert kind in ("analysis", "comparison") or views.find(name).output is TABLES[name.removeprefix("trace.")]
+        raw = kind not in ("analysis", "ranks", "comparison")
+        assert not raw or views.find(name).output is TABLES[name.removeprefix("trace.")]
     assert views.find("spans").output is views.find("trace.spans").output
     assert views.find("trace.kernels").output is not views.find("kernels").output
 
@@ -350,3 +354,58 @@ def test_a_figure_is_drawn_from_the_rows_that_it_needs():
     assert views.drawn(trace, kernels, kernels(trace)) is None
     roofline = views.find("roofline")
     assert views.drawn(trace, roofline, pl.DataFrame({"name": ["a"]})) is None
+
+
+def test_units_of_a_frame_that_nobody_declared_are_told_by_its_names():
+    columns = {"dur_ns": 1, "mean_ns": 1.5, "bus_bytes_per_s": 2.0, "bytes": 3, "x_bytes": 3, "of_ratio": 0.5, "n": 4}
+    frame = pl.DataFrame({name: [value] for name, value in columns.items()} | {"text_ns": ["x"], "returns": [1]})
+    table = views.described("sql", frame)
+    assert [c.name for c in table.columns] == frame.columns
+    units = {c.name: c.unit for c in table.columns}
+    assert units == {
+        "dur_ns": "ns", "mean_ns": "ns", "bus_bytes_per_s": "bytes/s", "bytes": "bytes", "x_bytes": "bytes",
+        "of_ratio": "ratio", "n": None, "text_ns": None, "returns": None,
+    }  # fmt: skip
+
+
+def rank_parts(read):
+    return Run(("a.json", "b.json", "c.json"), read)
+
+
+def test_an_analysis_of_ranks_takes_all_traces_and_reports_those_left_out(monkeypatch):
+    def read(path):
+        if path == "b.json":
+            raise StepscopeError("broken")
+        return path
+
+    seen = []
+    numbers = {"a.json": 0, "c.json": 0}
+    monkeypatch.setattr(rank_calls_home, "rank_calls", lambda path: part(numbers[path], (0, 5), label=path))
+    found, table = views.collect(
+        rank_parts(read), views.find("collectives"), where="exchanges = 1", by="rank",
+        on_missing=lambda label, error: seen.append((label, error.message)),
+    )  # fmt: skip
+    assert table is views.find("collectives").output
+    assert found["rank"].to_list() == [0]
+    assert seen == [("b", "broken"), ("c.json", "it holds rank 0 at the same time as a.json")]
+
+
+def test_of_ranks_none_of_which_can_be_read_the_first_error_is_raised():
+    def read(path):
+        raise StepscopeError(path)
+
+    with pytest.raises(StepscopeError, match=r"a\.json"):
+        views.collect(rank_parts(read), views.find("collectives"), on_missing=lambda *_: None)
+    with pytest.raises(StepscopeError, match="no traces"):
+        views.of_ranks(Run((), read), on_missing=lambda *_: None)
+
+
+def test_a_single_trace_is_one_rank(examples):
+    trace = stepscope.load(examples / "demo-cpu-2ranks" / "rank0.pt.trace.json.gz")
+    assert stepscope.show(trace, "collectives", by="rank")["rank"].to_list() == [0]
+
+
+def test_collectives_of_the_trace_have_a_name_of_their_own():
+    kinds = dict(views.names())
+    assert kinds["collectives"] == "ranks"
+    assert kinds["trace.collectives"] == "table"

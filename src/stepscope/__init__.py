@@ -15,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepscope.api import bench, compare, export, load, load_run, plot, report, show
+    from stepscope.api import bench, compare, export, load, load_run, plot, report, show, sql
     from stepscope.errors import (
         CorruptInput,
         FunctionFailed,
@@ -56,10 +56,13 @@ __all__ = [
     "plot",
     "report",
     "show",
+    "sql",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("bench", "compare", "export", "load", "load_run", "plot", "report", "show"), "stepscope.api"),
+    **dict.fromkeys(
+        ("bench", "compare", "export", "load", "load_run", "plot", "report", "show", "sql"), "stepscope.api"
+    ),
     **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.trace"),
     "Report": "stepscope.reports.model",
     "Bench": "stepscope.timing",

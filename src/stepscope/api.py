@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import StepscopeError, UnknownName
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from stepscope.comparison.model import Outcome
-    from stepscope.reports.model import Block, Report
+    from stepscope.reports.model import Report
     from stepscope.timing import Bench
 
     PathLike = str | Path
@@ -77,26 +77,65 @@ def load_run(
 
     words = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found = expand([os.fspath(word) for word in words])
-
-    @cache  # of several ranks all are joined to the same
-    def joined() -> Trace | None:
-        return with_ if with_ is None or isinstance(with_, Trace) else load(with_, max_bytes=max_bytes)
-
-    def open_one(path: str) -> Trace:
-        tell = partial(progress, path) if progress else None
-        return load(path, counters=counters, with_=joined(), max_bytes=max_bytes, progress=tell)
-
-    return Run(tuple(found), open_one)
+    joined = None if with_ is None else with_ if isinstance(with_, Trace) else os.fspath(with_)
+    return Run(tuple(found), _Opener(None if counters is None else os.fspath(counters), joined, max_bytes, progress))
 
 
-def report(source: Source) -> Report:
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """Opens one file of a run. In another process there is nobody to tell of progress."""
+
+    counters: str | None
+    with_: Trace | str | None
+    max_bytes: int | None
+    progress: Callable[[str, int], None] | None
+
+    def __call__(self, path: str) -> Trace:
+        tell = partial(self.progress, path) if self.progress else None
+        joined = _joined(self.with_, self.max_bytes) if isinstance(self.with_, str) else self.with_
+        return load(path, counters=self.counters, with_=joined, max_bytes=self.max_bytes, progress=tell)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Opener, (self.counters, self.with_, self.max_bytes, None)
+
+
+@lru_cache(maxsize=1)
+def _joined(path: str, max_bytes: int | None) -> Trace:
+    """Of several ranks all are joined to the same counters, which are read once."""
+    return load(path, max_bytes=max_bytes)
+
+
+def report(
+    source: Source,
+    *,
+    workers: int | None = None,
+    memory_limit: str | int | None = None,
+    dask: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
     """Where the time went and what to do about it: print it, or hand it to a renderer.
 
-    `source` is a trace, a run, or what `load_run` takes. Raises StepscopeError.
+    `source` is a trace, a run, or what `load_run` takes. The files of a run are summarised by as many processes as
+    there are cores, as many as fit into memory (`memory_limit`, as in '8GB'; 80 % of what is free by default), or as
+    `workers` says, 0 being this process alone; or by Dask, on the cluster whose scheduler's address (or file) is
+    `dask`, or on one of this machine (`local`). What comes out is the same. `progress` is told how many files other
+    processes have done, and of how many. Files that cannot be read are left out, and told.
+
+    Raises MissingExtra (dask), StepscopeError.
     """
     from stepscope.reports.overview import overview
 
-    return replace(overview(_opened(source)), to_text=_plain, to_html=_html, to_figure=_figure)
+    opened = _opened(source)
+    if isinstance(opened, Trace) or (len(opened) == 1 and dask is None):
+        return replace(overview(opened), to_text=_plain, to_html=_html, to_figure=_figure)
+    from stepscope import cluster, units
+
+    limit = None if memory_limit is None else units.parse_size(memory_limit)
+    how = cluster.plan(opened.paths, workers=workers, memory_limit=limit)
+    # Who reads in this process is told of bytes already.
+    told = progress if dask is not None or how.n_workers else None
+    each = partial(cluster.mapped, how=how, dask=dask, on_done=told)
+    return replace(overview(opened, each=each), to_text=_plain, to_html=_html, to_figure=_figure)
 
 
 def compare(
@@ -119,80 +158,28 @@ def compare(
     >>> found.verdict, found.causes
     ('no_difference', ())
     """
+    from stepscope.comparing import compare_sides, split_case
+
     if other is None:
         run = _as_run(base) if isinstance(base, (Trace, Run)) else load_run(base, counters=counters)
         sides = split_case(run)
         if sides is None:
             hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
             raise StepscopeError("one run alone: there is nothing to compare it with", hint)
-        return compare_sides(*sides, anchor=anchor)
+        return replace(compare_sides(*sides, anchor=anchor), to_text=_plain_outcome)
 
     def run_of(side: Source | Iterable[PathLike]) -> Run:
         return _as_run(side) if isinstance(side, (Trace, Run)) else load_run(side, counters=counters)
 
-    return compare_sides(run_of(base), run_of(other), anchor=anchor)
-
-
-def split_case(run: Run) -> tuple[Run, Run] | None:
-    """The normal and the abnormal runs of a case; None if a side is missing.
-
-    Raises StepscopeError if the files are those of several cases.
-    """
-    from stepscope.comparison.cases import split
-
-    found = split(run.paths)
-    if found is None:
-        return None
-    return Run(tuple(found[0]), run.open_trace), Run(tuple(found[1]), run.open_trace)
-
-
-def compare_sides(base: Run, other: Run, *, anchor: str | None = None) -> Outcome:
-    """The comparison of two runs. Traces are read one at a time. Raises StepscopeError, MissingTable."""
-    from stepscope.compared import compare_runs
-    from stepscope.comparison.observe import observe
-    from stepscope.comparison.repeats import as_repeats
-
-    left = [observe(trace, anchor=anchor or "auto") for trace in base]
-    first = left[0][0]
-    if anchor is None and first.source == "detected":
-        anchor = first.anchor  # the other run is cut into cycles of the same kind, if it has any
-    right = [observe(trace, anchor=anchor or "auto") for trace in other]
-    found = compare_runs(as_repeats(left), as_repeats(right))
-    facts = {"base": ", ".join(base.paths), "other": ", ".join(other.paths)}
-    return replace(found, facts=facts, to_text=_plain_outcome)
+    return replace(compare_sides(run_of(base), run_of(other), anchor=anchor), to_text=_plain_outcome)
 
 
 def compare_report(base: Run, other: Run) -> Report:
     """The comparison of two runs as a report: what `stepscope compare` shows. Raises StepscopeError, MissingTable."""
+    from stepscope.comparing import compare_sides
     from stepscope.reports.comparison import comparison
 
     return replace(comparison(compare_sides(base, other)), to_text=_plain, to_html=_html, to_figure=_figure)
-
-
-def group(source: Source | Iterable[PathLike]) -> Report:
-    """Which processes of many do the same, and what sets the others apart. Raises StepscopeError, MissingTable."""
-    from stepscope.comparison.observe import observe
-    from stepscope.comparison.roles import roles
-    from stepscope.reports.roles import roles_report
-
-    run = _as_run(source) if isinstance(source, (Trace, Run)) else load_run(source)
-    processes = [process for trace in run for process in observe(trace)]
-    return replace(roles_report(roles(processes)), to_text=_plain)
-
-
-def compare_table(base: Run, other: Run, name: str) -> Block:
-    """Any result table of two runs side by side, by its schema's keys; several traces rank by rank.
-
-    Raises UnknownName, MissingTable, StepscopeError.
-    """
-    from stepscope import views
-    from stepscope.comparison.side_by_side import side_by_side
-    from stepscope.reports.model import Block
-
-    question = views.find(name)
-    (left, table), (right, _) = (views.collect(side, question, on_missing=_warn) for side in (base, other))
-    frame, schema = side_by_side(left, right, table)
-    return Block(name, schema, frame)
 
 
 def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
@@ -224,6 +211,66 @@ def plot(source: Source, name: str = "steps", **options: Any) -> Any:
     if found is None:
         raise UnknownName("chart", name, charts.NAMES)
     return go.Figure(found)
+
+
+def sql(
+    source: Source,
+    query: str,
+    *,
+    timeout_s: float | None = None,
+    memory_limit: str | int | None = None,
+    on_missing: Callable[[str, StepscopeError], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> pl.DataFrame:
+    """What a SELECT gives over the tables of all traces of a source, as a frame.
+
+    Tables are called as in `show`, with _ for -, and have the columns `rank` and `trace`; `traces` has a row for each
+    trace. The query reads these and nothing else: no files, no network, no settings. `timeout_s` bounds its time (300 s
+    by default), `memory_limit` (as in '4GB') its memory. Traces that are left out are told to `on_missing` (a warning
+    by default). Many files that were not opened before are first read by several processes, into the cache: `progress`
+    is told how many they have done, and of how many.
+
+    Raises UnknownName (table, column), MissingTable, StepscopeError (anything but a SELECT, too slow, too big).
+
+    >>> sql("examples/demo-cpu-2ranks", "SELECT rank, count(*) AS n FROM spans GROUP BY rank ORDER BY rank").rows()
+    [(0, 22350), (1, 22350)]
+    """
+    from stepscope import units
+    from stepscope.query import TIMEOUT_S, run
+
+    opened = _opened(source)
+    return run(
+        opened,
+        query,
+        timeout_s=TIMEOUT_S if timeout_s is None else timeout_s,
+        memory_bytes=None if memory_limit is None else units.parse_size(memory_limit),
+        on_missing=on_missing or _warn,
+        prepare=partial(_open_once, opened, progress),
+    )
+
+
+def _open_once(source: Trace | Run, progress: Callable[[int, int], None] | None) -> None:
+    """Let several processes open what is not in the cache yet, if that is worth starting them."""
+    if isinstance(source, Trace) or not isinstance(source.open_trace, _Opener):
+        return
+    from stepscope import cluster, readers
+
+    unread = [path for path in source.paths if not readers.is_at_hand(path, max_bytes=source.open_trace.max_bytes)]
+    how = cluster.plan(unread)
+    if how.n_workers > 1:
+        cluster.mapped(partial(_kept, source.open_trace), unread, how=how, on_done=progress)
+
+
+def _kept(open_trace: Callable[[str], Trace], path: str) -> None:
+    """Open a file so that it is in the cache. What cannot be read will be told by whoever reads it next."""
+    from stepscope import store
+    from stepscope.errors import StepscopeError
+
+    try:
+        open_trace(path)
+    except StepscopeError:
+        return
+    store.wait()
 
 
 def bench(
@@ -280,16 +327,27 @@ def bench(
     return replace(found, to_text=_plain_bench)
 
 
-def export(source: Source, to: str, **options: Any) -> str | bytes:
+def export(source: Source, to: str, *, output: PathLike | None = None, **options: Any) -> str | bytes:
     """The run in a form that another tool's users know, whole, as the content of a file.
 
-    `to` is the kind (`stepscope export --help` lists them), `options` are its own. Raises UnknownName (kind, option),
-    MissingTable, StepscopeError.
+    `to` is the kind (`stepscope export --help` lists them), `options` are its own. Of a kind that is a folder
+    (parquet), `output` is that folder or its URL, which must not exist yet, and is returned. Raises UnknownName (kind,
+    option), MissingTable, WouldOverwrite, StepscopeError.
     """
     from stepscope import exports
+    from stepscope.errors import StepscopeError
 
+    kind = exports.find(to)
+    if kind.folder != (output is not None):
+        hint = f"export(source, {to!r}" + (", output=folder)" if kind.folder else ")")
+        raise StepscopeError(f"{to} is {'a folder' if kind.folder else 'the content of a file'}", hint)
     context = exports.Context(load_run, lambda note: warnings.warn(note, stacklevel=5))
-    return exports.find(to)(_as_run(source), context, **options)
+    content = kind(_as_run(source), context, **options)
+    if isinstance(content, exports.Folder):
+        target = os.fspath(output or "")
+        content.write(target, force=False)
+        return target
+    return "".join(content.pieces) if isinstance(content, exports.Stream) else content
 
 
 def _as_run(source: Source) -> Run:

@@ -31,6 +31,18 @@ class StepscopeError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Children are made from other words than those that they end up with: they are not made anew elsewhere.
+        return _revived, (type(self), self.__dict__)
+
+
+def _revived(kind: type[StepscopeError], state: dict[str, object]) -> StepscopeError:
+    """An error as it was in the process that it comes from."""
+    error = kind.__new__(kind)
+    StepscopeError.__init__(error, str(state["message"]), str(state["hint"]))
+    error.__dict__.update(state)
+    return error
+
 
 class UnknownFormat(StepscopeError):
     """No reader recognises the input."""

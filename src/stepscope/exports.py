@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 
 from stepscope.errors import UnknownName
-from stepscope.reports._export import Context, Export
+from stepscope.reports._export import Context, Export, Folder, Stream
 
-__all__ = ["Context", "Export", "find", "names"]
+__all__ = ["Context", "Export", "Folder", "Stream", "find", "names"]
 
 _GROUP = "stepscope.exports"
 _MODULES = {
@@ -19,6 +19,8 @@ _MODULES = {
     "kernel-table": "stepscope.reports.kernel_table",
     "latencyprism": "stepscope.reports.latencyprism",
     "paddle-summary": "stepscope.reports.paddle_summary",
+    "parquet": "stepscope.reports.parquet",
+    "chrome": "stepscope.reports.chrome",
 }
 
 

@@ -199,6 +199,9 @@ COLLECTIVES = Table(
         Column("group", Name, "process group"),
         Column("group_size", pl.Int32(), "ranks in the group"),
         Column("group_ranks", Name, "ranks in the group, as recorded"),
+        Column("group_description", Name, "what the group is for, in its creator's words"),
+        Column("src_rank", pl.Int32(), "of a receive: the rank that sends"),
+        Column("dst_rank", pl.Int32(), "of a send: the rank that receives"),
         Column("seq", pl.Int64(), "number of the collective within its group, where recorded"),
     ),
 )

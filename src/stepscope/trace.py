@@ -6,6 +6,8 @@ Run is all of these from one job.
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from types import MappingProxyType
@@ -15,7 +17,7 @@ from stepscope.errors import MissingTable, UnknownName
 from stepscope.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     import polars as pl
 
@@ -62,6 +64,52 @@ def extent_ns(spans: pl.DataFrame) -> tuple[int, int]:
     return int(starts.min()), int((starts + spans["dur_ns"].to_numpy()).max())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredTables(Mapping[str, "pl.DataFrame"]):
+    """Tables that lie in files and are read when they are asked for, then kept.
+
+    `files` has the Parquet file of each table, `n_rows` its length, `read` makes the frame of one; `made` are frames
+    that stand in place of files or beside them. `lease` is held as long as the files are needed.
+    """
+
+    files: Mapping[str, str]
+    n_rows: Mapping[str, int]
+    read: Callable[[str], pl.DataFrame]
+    made: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    lease: object = None
+    _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        if name in self.made:
+            return self.made[name]
+        if name not in self._frames:
+            if name not in self.files:
+                raise KeyError(name)
+            self._frames[name] = self.read(name)
+        return self._frames[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.files, *self.made)))
+
+    def __len__(self) -> int:
+        return len({*self.files, *self.made})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.made or name in self.files
+
+    def file(self, name: str) -> str | None:
+        """Where the table lies, None if it is not in a file."""
+        return None if name in self.made else self.files.get(name)
+
+    def height(self, name: str) -> int:
+        """Rows of the table, without reading it."""
+        return self.made[name].height if name in self.made else self.n_rows[name]
+
+    def with_made(self, tables: Mapping[str, pl.DataFrame]) -> StoredTables:
+        """The same with frames in place of some files, sharing what was read."""
+        return replace(self, made={**self.made, **tables})
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """One process' recording: read-only tables (see `stepscope.schema`) and metadata.
@@ -74,7 +122,8 @@ class Trace:
     tables: Mapping[str, pl.DataFrame]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
+        if not isinstance(self.tables, StoredTables):
+            object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
 
     def table(self, name: str) -> pl.DataFrame:
         """The table of that name, empty if the file holds none. Raises UnknownName."""
@@ -101,12 +150,24 @@ class Trace:
         times = self.spans["ts_ns"]
         return times.is_empty() or times.null_count() < len(times)
 
+    def sql(self, query: str, *, timeout_s: float | None = None) -> pl.DataFrame:
+        """What a SELECT gives over the tables of this trace and the results of analyses: see `stepscope.api.sql`."""
+        return _sql(self, query, timeout_s=timeout_s)
+
     def with_tables(self, **tables: pl.DataFrame) -> Trace:
         """A copy with some tables replaced."""
+        if isinstance(self.tables, StoredTables):
+            return replace(self, tables=self.tables.with_made(tables))
         return replace(self, tables={**self.tables, **tables})
 
+    def heights(self) -> dict[str, int]:
+        """Rows of each table that the trace holds; reads none."""
+        if isinstance(self.tables, StoredTables):
+            return {name: self.tables.height(name) for name in self.tables}
+        return {name: frame.height for name, frame in self.tables.items()}
+
     def __repr__(self) -> str:
-        rows = ", ".join(f"{name} {frame.height:,}" for name, frame in self.tables.items())
+        rows = ", ".join(f"{name} {n_rows:,}" for name, n_rows in self.heights().items())
         return f"Trace({self.meta.path!r}, {self.meta.format}, {rows})"
 
     def _repr_html_(self) -> str:
@@ -250,8 +311,8 @@ class Results(Trace):
         return self.results[name].frame
 
     def __repr__(self) -> str:
-        frames = {**{name: result.frame for name, result in self.results.items()}, **self.tables}
-        rows = ", ".join(f"{name} {frame.height:,}" for name, frame in frames.items())
+        heights = {**{name: result.frame.height for name, result in self.results.items()}, **self.heights()}
+        rows = ", ".join(f"{name} {n_rows:,}" for name, n_rows in heights.items())
         return f"Results({self.meta.path!r}, {self.meta.format}, {rows})"
 
 
@@ -267,3 +328,13 @@ class Run:
 
     def __iter__(self) -> Iterator[Trace]:
         return (self.open_trace(path) for path in self.paths)
+
+    def sql(self, query: str, *, timeout_s: float | None = None) -> pl.DataFrame:
+        """What a SELECT gives over the tables of all traces and the results of analyses: see `stepscope.api.sql`."""
+        return _sql(self, query, timeout_s=timeout_s)
+
+
+def _sql(source: Trace | Run, query: str, **options: float | None) -> pl.DataFrame:
+    # By name: values know nothing of what is built on them, but whoever holds one may ask.
+    found: pl.DataFrame = importlib.import_module("stepscope.api").sql(source, query, **options)
+    return found

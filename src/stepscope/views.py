@@ -3,20 +3,21 @@
 A name is that of an analysis, or `trace.X` for table X as the reader made it (just `X` where no analysis is called so),
 or of a table that files of results hold. Of such a file a table is handed out as it is, not computed again.
 Of several traces the results are stacked, with `rank` as first column; where ranks are missing or not unique, `trace`
-(from the file's name) stands there instead.
+(from the file's name) stands there instead. Analyses of ranks take all of them together.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import polars.selectors as cs
 
-from stepscope import analyses, comparison, figures
+from stepscope import analyses, comparison, figures, ranks
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.schema import ISSUES, TABLES, Column, Table
 from stepscope.summaries import RESULTS
@@ -25,7 +26,9 @@ from stepscope.trace import Results, Run, Trace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    Question = analyses.Analysis | comparison.Comparison
+    from stepscope.ranks.calls import RankCalls
+
+    Question = analyses.Analysis | comparison.Comparison | ranks.RankAnalysis
 
 RAW = "trace."
 RANK = Column("rank", pl.Int32(), "rank of the process in its job", key=True)
@@ -38,16 +41,22 @@ _POINT = re.compile(
     r"(^|_)(ts|start|end|first|last)_ns$|(^|_)(mean|avg|median|std|p\d+|late)_|^total_(allocated|reserved)_bytes$"
 )
 _LEAST, _MOST = re.compile(r"(^|_)min_"), re.compile(r"(^|_)(max|peak)_")
+#: What ends of names say of units; the longer ones first.
+_UNITS = {"_bytes_per_s": "bytes/s", "_ns": "ns", "_bytes": "bytes", "_ratio": "ratio"}
 _ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
 
 
 def names() -> list[tuple[str, str]]:
-    """Names that `find` knows, each with what it is: 'analysis', 'comparison' (of two traces), 'result' or 'table'."""
-    known = analyses.names()
+    """Names that `find` knows, each with what it is.
+
+    That is 'analysis', 'ranks' (an analysis of all ranks together), 'comparison' (of two traces), 'result' or 'table'.
+    """
+    known = [*analyses.names(), *ranks.names()]
     raw = [RAW + name if name in known else name for name in TABLES]
     pairs = [(name, "comparison") for name in comparison.names()]
     results = [(name, "result") for name in RESULTS if name not in known]
-    return [*((name, "analysis") for name in known), *pairs, *results, *((name, "table") for name in raw)]
+    asked = [*((name, "analysis") for name in analyses.names()), *((name, "ranks") for name in ranks.names())]
+    return [*asked, *pairs, *results, *((name, "table") for name in raw)]
 
 
 def find(name: str) -> Question:
@@ -56,6 +65,8 @@ def find(name: str) -> Question:
         return _raw(TABLES[name.removeprefix(RAW)])
     if name in comparison.names():
         return comparison.find(name)
+    if name in ranks.names():
+        return ranks.find(name)
     try:
         return analyses.find(name)
     except UnknownName:
@@ -78,10 +89,13 @@ def collect(
 
     `where` is a condition in SQL over the result's columns (and `rank`, `trace`). A trace that cannot be read, or lacks
     what the analysis needs, is reported to `on_missing` and left out. Raises its error if that is true of all;
-    UnknownName, StepscopeError. A comparison takes exactly two traces, the base first.
+    UnknownName, StepscopeError. A comparison takes exactly two traces, the base first. An analysis of ranks takes all.
     """
     if isinstance(analysis, comparison.Comparison):
         return filtered(_compared(source, analysis, options), where), analysis.output
+    if isinstance(analysis, ranks.RankAnalysis):
+        parts_of_ranks = of_ranks(source, on_missing=on_missing)
+        return filtered(analysis(parts_of_ranks, **options), where), analysis.output
     labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
     parts: list[tuple[int | None, str, pl.DataFrame]] = []
     missing: list[tuple[str, StepscopeError]] = []
@@ -111,6 +125,39 @@ def drawn(source: Trace | Run, analysis: Question, frame: pl.DataFrame, **option
         return frame if figure.fits(frame) else None
     rows, _ = collect(source, analysis, on_missing=lambda *_: None, **{**options, **figure.options})
     return rows
+
+
+def of_ranks(source: Trace | Run, *, on_missing: Callable[[str, StepscopeError], None]) -> list[RankCalls]:
+    """What analyses of ranks need of each trace, which are read one at a time; none of them outlives its turn.
+
+    A trace that cannot be read, holds no exchanges, or is of a rank that another holds at the same time, is reported to
+    `on_missing` and left out. Raises its error if that is true of all.
+    """
+    from stepscope.ranks.calls import rank_calls
+    from stepscope.ranks.matching import by_rank
+
+    parts: list[RankCalls] = []
+    missing: list[tuple[str, StepscopeError]] = []
+    labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
+    for label, read in zip(labels, _readers(source), strict=True):
+        try:
+            parts.append(rank_calls(read()))
+        except StepscopeError as error:
+            missing.append((label, error.with_traceback(None)))  # its frames would keep the trace alive
+    if not parts:
+        raise missing[0][1] if missing else StepscopeError("no traces given")
+    for label, reason in missing:
+        on_missing(label, reason)
+    whole, _, notes = by_rank(parts)
+    for label, words in notes:
+        on_missing(label, StepscopeError(words))
+    return list(whole)
+
+
+def _readers(source: Trace | Run) -> list[Callable[[], Trace]]:
+    if isinstance(source, Trace):
+        return [lambda: source]
+    return [partial(source.open_trace, path) for path in source.paths]
 
 
 def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFrame:
@@ -203,6 +250,18 @@ def file_labels(paths: Sequence[str]) -> list[str]:
     shared = os.path.commonpath([PurePath(path).parent for path in paths])
     labels = [_stem(str(PurePath(path).relative_to(shared)) if shared else path) for path in paths]
     return labels if len(set(labels)) == len(labels) else list(paths)
+
+
+def described(name: str, frame: pl.DataFrame) -> Table:
+    """A schema for a frame that no analysis declared: units are told by the ends of names, as everywhere."""
+    columns = [Column(column, dtype, column, _unit(column, dtype)) for column, dtype in frame.schema.items()]
+    return Table(name, name, tuple(columns))
+
+
+def _unit(name: str, dtype: pl.DataType) -> str | None:
+    if not dtype.is_numeric():
+        return None
+    return next((unit for end, unit in _UNITS.items() if name == end.lstrip("_") or name.endswith(end)), None)
 
 
 def _stem(name: str) -> str:

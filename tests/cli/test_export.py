@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import gzip
+
 import pytest
+import zstandard
 
 import stepscope
 from stepscope import api, exports
-from stepscope.reports._export import Export
+from stepscope.errors import StepscopeError
+from stepscope.reports._export import Export, Folder, Stream
 
 
 def listing(run, context, *, other: str | None = None, binary: bool = False, note: str | None = None):
@@ -85,3 +89,55 @@ def test_counters_of_another_file_are_joined_before(run, paths):
     result = run("export", paths[0], "--to", "listing", "--with", paths[1])
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith(f"error: {paths[1]} holds no counters of kernels")
+
+
+def test_a_kind_that_is_a_folder_is_written_to_one(run, paths, tmp_path, monkeypatch):
+    written = []
+
+    def as_folder(run, context):  # noqa: ARG001
+        def write(path, *, force):
+            written.append((path, force, [trace.rank for trace in run]))
+
+        return Folder(write)
+
+    made = Export("folder", "a folder", as_folder, folder=True)
+    monkeypatch.setattr(exports, "find", lambda _: made)
+    assert run("export", *paths, "--to", "folder", "-o", "kept").code == 0
+    assert written == [("kept", False, [0, 1, 10])]
+    for words in ([], ["-o", "-"]):
+        result = run("export", *paths, "--to", "folder", *words)
+        assert result.code == 2
+        assert "folder is a folder, which -o has to name" in result.err
+    (tmp_path / "there").mkdir()
+    assert "there exists already" in run("export", *paths, "--to", "folder", "-o", "there").err
+    assert run("export", *paths, "--to", "folder", "-o", "there", "--force").code == 0
+    assert "one of the inputs is in it" in run("export", *paths, "--to", "folder", "-o", tmp_path, "--force").err
+    assert [path for path, _, _ in written] == ["kept", "there"]
+
+
+def test_a_stream_is_written_as_it_comes_packed_by_its_suffix(run, paths, tmp_path, monkeypatch):
+    def pieces(run_, context):
+        del context
+        return Stream(f"{trace.rank} " for trace in run_)
+
+    made = Export("pieces", "ranks, one after the other", pieces)
+    monkeypatch.setattr(exports, "find", {"pieces": made}.__getitem__)
+    assert run("export", *paths, "--to", "pieces").out == "0 1 10 "
+    for name, opened in (("a.txt", open), ("a.txt.gz", gzip.open), ("a.txt.zst", zstandard.open)):
+        assert run("export", *paths, "--to", "pieces", "-o", name).code == 0
+        with opened(tmp_path / name, "rt") as file:
+            assert file.read() == "0 1 10 "
+    assert run("export", *paths, "--to", "pieces", "-o", "a.txt").code == 1
+    assert stepscope.export(paths, "pieces") == "0 1 10 "
+
+
+def test_a_stream_that_fails_leaves_nothing_behind(run, paths, tmp_path, monkeypatch):
+    def broken():
+        yield "begun"
+        raise StepscopeError("no more")
+
+    made = Export("broken", "fails", lambda run_, context: Stream(broken()))  # noqa: ARG005
+    monkeypatch.setattr(exports, "find", {"broken": made}.__getitem__)
+    before = sorted(tmp_path.iterdir())
+    assert run("export", *paths, "--to", "broken", "-o", "b.json.gz").code == 1
+    assert sorted(tmp_path.iterdir()) == before

@@ -8,6 +8,7 @@ import sys
 import pytest
 import typer
 
+from stepscope import files
 from stepscope.cli import _output
 from stepscope.errors import StepscopeError, WouldOverwrite
 
@@ -146,3 +147,17 @@ def test_a_reader_that_has_seen_enough_is_no_error(monkeypatch, tmp_path):
     _output.complain("error: nobody reads this")
     os.close(spare)
     assert caught.value.exit_code == 0
+
+
+def test_an_object_is_written_to_like_a_file():
+    url = "memory://output-test/out.csv"
+    _output.check_target(url, (), force=False)
+    _output.emit("a,b\n", url, drawn=False)
+    with files.opened(url) as file:
+        assert file.read() == b"a,b\n"
+    for refuse in (lambda: _output.check_target(url, (), force=False), lambda: _output.emit("", url)):
+        with pytest.raises(WouldOverwrite):
+            refuse()
+    _output.check_target(url, (), force=True)
+    _output.emit("c\n", url, force=True)
+    assert files.size_of(url) == 2

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from stepscope.cli import _progress
-from stepscope.cli._progress import progress
+from stepscope.cli._progress import progress, ranks_done
 
 
 class Terminal(io.StringIO):
@@ -57,3 +57,18 @@ def test_files_of_unknown_size_do_not_fail(terminal):
     with progress(["archive.zip!member"], wanted=True) as tell:
         tell("archive.zip!member", 5)
     assert "100%" in stream.getvalue()
+
+
+def test_files_that_others_have_done_are_counted(terminal):
+    stream = terminal()
+    with ranks_done(wanted=True) as tell:
+        for n_done in (1, 2, 4):
+            tell(n_done, 4)
+        tell(1, 1)
+    drawn = [frame.split("\x1b")[0] for frame in stream.getvalue().split("\r")[1:]]
+    assert [line.split("] ")[1].strip() for line in drawn[:-1]] == [
+        "25%  file 1 of 4", "50%  file 2 of 4", "100%  file 4 of 4"
+    ]  # fmt: skip
+    assert drawn[-1] == ""
+    with ranks_done(wanted=False) as nobody:
+        assert nobody is None

@@ -7,7 +7,7 @@ import types
 import pytest
 
 import stepscope
-from stepscope import api
+from stepscope import api, cluster
 from stepscope.reports.model import Finding, Report
 
 
@@ -15,7 +15,7 @@ from stepscope.reports.model import Finding, Report
 def overview(monkeypatch):
     """A report that tells only which traces it was given."""
 
-    def made(source):
+    def made(source, *, each=None):  # noqa: ARG001  as the real one
         ranks = ", ".join(str(trace.rank) for trace in source)
         return Report(headline=f"ranks {ranks}", findings=(Finding("all of it", value_ns=5.0),))
 
@@ -67,6 +67,30 @@ def test_formats_for_tables_alone_are_usage_errors(run, paths):
     result = run("report", paths[0], "--format", "csv")
     assert result.code == 2
     assert "a report is not written as csv" in result.err
+
+
+def test_what_is_missing_fails_only_where_that_is_asked_for(run, paths, monkeypatch):
+    facts = {"missing_ranks": [1, 2], "left_out": [], "duplicates": [{"path": "x", "rank": 0}]}
+    report = Report(headline="ranks 0, 3", meta=facts)
+    monkeypatch.setattr(sys.modules["stepscope.reports.overview"], "overview", lambda *_, **__: report)
+    assert run("report", *paths).code == 0
+    result = run("report", *paths, "--strict")
+    assert result.code == 1
+    assert result.out.startswith("ranks 0, 3")  # what there is comes all the same
+    assert "error: the job is not whole: 2 missing, 1 there twice" in result.err
+    monkeypatch.setattr(sys.modules["stepscope.reports.overview"], "overview", lambda *_, **__: Report("all"))
+    assert run("report", *paths, "--strict").code == 0
+
+
+def test_how_it_is_read_can_be_told(run, paths, monkeypatch):
+    asked = []
+    real = cluster.plan
+    monkeypatch.setattr(cluster, "plan", lambda *_, **options: asked.append(options) or real([]))
+    assert run("report", *paths, "--workers", "0", "--memory-limit", "2GB").code == 0
+    assert asked == [{"workers": 0, "memory_limit": 2_000_000_000}]
+    result = run("report", *paths, "--memory-limit", "much")
+    assert result.code == 2
+    assert "--memory-limit" in result.err
 
 
 def test_no_path_is_a_usage_error(run):

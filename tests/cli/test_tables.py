@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from stepscope import analyses, comparison
+from stepscope import analyses, comparison, ranks
 from stepscope.schema import TABLES
 from stepscope.summaries import RESULTS
 
@@ -13,8 +13,8 @@ def test_every_analysis_and_every_raw_table_is_listed_once(run):
     assert names[: len(analyses.names())] == analyses.names()
     assert {name.removeprefix("trace.") for name in names} >= set(TABLES)
     assert set(names) >= set(RESULTS)
-    known = len(analyses.names()) + len(comparison.names()) + len(set(RESULTS) - set(analyses.names())) + len(TABLES)
-    assert len(names) == len(set(names)) == known
+    known = [analyses.names(), ranks.names(), comparison.names(), set(RESULTS) - set(analyses.names()), TABLES]
+    assert len(names) == len(set(names)) == sum(map(len, known))
     assert all(row["doc"] for row in listed)
 
 

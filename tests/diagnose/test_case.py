@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from jobs import MS, Job, Op, case_of, gpu_job
+from faulty_jobs import MS, Job, Op, case_of, gpu_job
 
 from stepscope.diagnose._case import alike, exposed, stretch, views
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from jobs import MS, Job, Op, categories, found, gpu_job
+from faulty_jobs import MS, Job, Op, categories, found, gpu_job
 
 from stepscope.diagnose._case import views
 from stepscope.diagnose._cpu import core_clock, outside_cores, ran, waited

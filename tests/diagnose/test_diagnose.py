@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from jobs import Job, case_of
+from faulty_jobs import Job, case_of
 
 import stepscope.diagnose as package
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jobs import KERNELS, MODEL, MS, Job, Kernel, categories, found, gpu_job
+from faulty_jobs import KERNELS, MODEL, MS, Job, Kernel, categories, found, gpu_job
 
 BASE = gpu_job()
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from faulty_jobs import HOST, Job, Op, categories, found
 from hypothesis import given
 from hypothesis import strategies as st
-from jobs import HOST, Job, Op, categories, found
 
 from stepscope.diagnose._memory import growth_of, slope
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jobs import MS, Job, Op, categories, found
+from faulty_jobs import MS, Job, Op, categories, found
 
 BASE = Job()
 DOUBLE = (

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jobs import MS, Job, Op, case_of, categories, found
+from faulty_jobs import MS, Job, Op, case_of, categories, found
 
 from stepscope.diagnose._case import views
 from stepscope.diagnose._python import small_calls

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from jobs import Job, case_of, categories, found, gpu_job
+from faulty_jobs import Job, case_of, categories, found, gpu_job
 
 from stepscope.comparison.model import CATEGORIES
 from stepscope.diagnose import Case, diagnose

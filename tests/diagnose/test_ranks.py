@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jobs import MS, Job, Op, categories, ranks_case
+from faulty_jobs import MS, Job, Op, categories, ranks_case
 
 from stepscope.diagnose import diagnose
 from stepscope.diagnose._case import views

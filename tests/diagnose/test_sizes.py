@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs import Job, Op, case_of
+from faulty_jobs import Job, Op, case_of
 
 from stepscope.diagnose._sizes import amount, elements, kept, plain, retyped, sizes, sizes_of_calls
 

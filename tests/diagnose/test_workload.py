@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jobs import MS, Job, Kernel, Op, bigger, case_of, categories, found, gpu_job
+from faulty_jobs import MS, Job, Kernel, Op, bigger, case_of, categories, found, gpu_job
 
 from stepscope.diagnose._case import views
 from stepscope.diagnose._workload import is_other, other_work

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from stepscope import files
 from stepscope.errors import CorruptInput, MissingExtra
 from stepscope.readers import open_trace, reader_for
 
@@ -53,7 +54,7 @@ def report(tmp_path, monkeypatch):
     path.write_bytes(MAGIC)
     seen = []
 
-    def of(*actions, packed=False):
+    def of(*actions, packed=False, url=None):
         part = SimpleNamespace(num_actions=lambda: len(actions), action_by_idx=lambda i: actions[i])
         whole = SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda _: part)
 
@@ -67,7 +68,9 @@ def report(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "ncu_report", package)
         if packed:
             path.write_bytes(gzip.compress(MAGIC))
-        return open_trace(str(path))
+        if url is not None:
+            files.write(url, path.read_bytes())
+        return open_trace(url or str(path))
 
     of.seen = seen
     return of
@@ -117,3 +120,8 @@ def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
 
 def test_it_is_known_by_its_first_bytes():
     assert reader_for("x", MAGIC).name == "ncu-rep"
+
+
+def test_a_report_in_an_object_store_is_fetched(report):
+    assert report(Action("gemm"), url="memory://ncu-test/a.ncu-rep").spans.height == 1
+    assert report.seen == [MAGIC]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zipfile
 
@@ -8,11 +9,12 @@ import paddle_profiles
 import pytest
 from chrome_traces import column, op, packed
 
-from stepscope import readers
+from stepscope import files, readers
 from stepscope.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.readers import expand, open_trace, reader_for
 
 TRACE = packed([op("n", 1, 1)])
+EVENT = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}'
 
 
 @pytest.fixture
@@ -137,6 +139,12 @@ def test_a_damaged_file_in_a_folder_is_not_passed_over(folder):
     assert names(expand([str(folder)]), folder)[-1] == "d.json.gz"
 
 
+def test_a_file_that_is_called_like_the_traces_is_one_of_them_whatever_it_holds(tmp_path):
+    for name, content in (("rank0.json", TRACE), ("rank17.json", b"\x8f\x01 junk"), ("notes1.json", b"[]")):
+        (tmp_path / name).write_bytes(content)
+    assert names(expand([str(tmp_path)]), tmp_path) == ["rank0.json", "rank17.json"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_may_not_be_read_says_so(folder):
     folder.chmod(0)
@@ -158,3 +166,68 @@ def test_a_name_longer_than_any_file_has_is_not_there():
         with pytest.raises(StepscopeError, match="cannot read") as caught:
             ask("x" * 5000 + ".json")
         assert caught.value.hint
+
+
+@pytest.fixture
+def objects():
+    root = "memory://readers-test"
+    if files.exists(root):
+        files.remove_folder(root)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for rank in (5, 6):
+            archive.writestr(f"rank{rank}.json", EVENT)
+    for name, content in (
+        ("rank0.json", EVENT),
+        ("rank1.json.gz", gzip.compress(EVENT)),
+        ("notes.txt", b"hello"),
+        ("deep/rank7.json", EVENT),
+        ("deep/both.zip", packed.getvalue()),
+    ):
+        files.write(f"{root}/{name}", content)
+    return root
+
+
+def test_object_stores_have_folders_patterns_and_archives(objects):
+    assert expand([objects]) == [f"{objects}/rank0.json", f"{objects}/rank1.json.gz"]
+    assert expand([f"{objects}/rank*.json"]) == [f"{objects}/rank0.json"]
+    members = [f"{objects}/deep/both.zip!rank{rank}.json" for rank in (5, 6)]
+    assert expand([f"{objects}/deep"]) == [*members, f"{objects}/deep/rank7.json"]
+    with pytest.raises(StepscopeError, match="nothing matches"):
+        expand([f"{objects}/*.pb"])
+    with pytest.raises(StepscopeError, match=r"cannot read memory://readers-test/none\.json: no such file"):
+        expand([f"{objects}/none.json"])
+
+
+def test_objects_are_read_like_files(objects):
+    told = []
+    for path in expand([objects, f"{objects}/deep"]):
+        trace = open_trace(path, progress=told.append)
+        assert trace.meta.path == path
+        assert trace.spans["name"].to_list() == ["aten::mm"]
+    assert len(told) == 5
+
+
+def test_counters_beside_an_object_are_found(objects):
+    files.write(f"{objects}/counters.csv", b"ts_ns,metric,unit,device,value\n1,m,%,host,5\n")
+    assert open_trace(f"{objects}/rank0.json").issues["code"].to_list() == ["counters_unplaced"]
+
+
+def test_a_place_that_cannot_be_listed_has_no_counters(objects, monkeypatch):
+    def refuse(folder, *, deep):
+        raise StepscopeError(f"cannot list {folder} {deep}")
+
+    monkeypatch.setattr(files, "files_in", refuse)
+    assert open_trace(f"{objects}/rank0.json").issues.is_empty()
+
+
+def test_a_connection_that_breaks_in_the_middle_is_an_error(objects, monkeypatch):
+    class Broken(io.BytesIO):
+        def read(self, n=-1):
+            if self.tell() > 10:
+                raise ConnectionResetError(104, "Connection reset by peer")
+            return super().read(min(n, 16) if n > 0 else n)
+
+    monkeypatch.setattr(files, "opened", lambda _: Broken(EVENT))
+    with pytest.raises(StepscopeError, match=r"cannot read .*: Connection reset by peer"):
+        open_trace(f"{objects}/rank0.json")

@@ -96,14 +96,15 @@ def test_collectives_come_from_operators_and_kernels():
         "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 1024, "Out msg nelems": 1024,
         "Group size": 8,
         "Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]", "Seq": 12,
+        "Process Group Description": "mesh_dp", "Src Rank": 1, "Dst Rank": 2,
     }  # fmt: skip
     trace = read([
         op("record_param_comms", 0, 5, **said), op("aten::mm", 6, 1), call("cudaLaunchKernel", 1, 1, 4),
         kernel("ncclDevKernel_AllReduce", 10, 5, 4, **{"Collective name": "allgather", "In msg nelems": "7"}),
     ])  # fmt: skip
     assert trace.collectives.rows() == [
-        (0, "allreduce", "Float", 1024, 1024, "0", 8, "[0, 1, 2, 3, 4, 5, 6, 7]", 12),
-        (3, "allgather", None, 7, *(None,) * 5),
+        (0, "allreduce", "Float", 1024, 1024, "0", 8, "[0, 1, 2, 3, 4, 5, 6, 7]", "mesh_dp", 1, 2, 12),
+        (3, "allgather", None, 7, *(None,) * 8),
     ]
 
 

@@ -6,6 +6,7 @@ import sqlite3
 import numpy as np
 import pytest
 
+from stepscope import files
 from stepscope.errors import CorruptInput
 from stepscope.readers._events import ABSENT
 from stepscope.readers._source import Source
@@ -83,6 +84,11 @@ def test_a_packed_database_is_unpacked(path, tmp_path):
     packed.write_bytes(packed.read_bytes()[:-30])
     with pytest.raises(CorruptInput, match=r"packed\.sqlite\.gz"):
         columns(packed, {"other": 4})
+
+
+def test_a_database_in_an_object_store_is_fetched(path):
+    files.write("memory://sqlite-test/x.sqlite", path.read_bytes())
+    assert columns("memory://sqlite-test/x.sqlite", {"other": 4})["other"] == [2, 3, 4, -1]
 
 
 def test_progress_is_told(path):

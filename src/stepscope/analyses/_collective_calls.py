@@ -59,7 +59,10 @@ _TYPES = {
     "unsigned char": "Byte", "bool": "Bool",
 }  # fmt: skip
 
-_RECORDED = ("collective", "dtype", "in_elements", "out_elements", "group", "group_size")
+_RECORDED = (
+    "collective", "dtype", "in_elements", "out_elements", "group", "group_size", "group_ranks", "group_description",
+    "seq", "src_rank", "dst_rank",
+)  # fmt: skip
 
 
 @lru_cache(1 << 16)
@@ -85,9 +88,9 @@ def collective_calls(
 ) -> tuple[pl.DataFrame, dict[int | None, Intervals]]:
     """A row for each interval of an exchange, by span_id; and when each rank computed. Units: ns, bytes.
 
-    Columns: rank, step, ts_ns, dur_ns, call_id (that of other intervals of the same call), collective, dtype, group,
-    group_size, in_bytes, out_bytes (of the whole call), and measured: `device`; `host`, an operator that lasts as long
-    as the exchange; or `call`, one that may only queue it.
+    Columns: rank, step, ts_ns, dur_ns, call_id (that of other intervals of the same call), collective, dtype, in_bytes,
+    out_bytes (of the whole call), its group, number and ends as in the `collectives` table, and measured: `device`;
+    `host`, an operator that lasts as long as the exchange; or `call`, one that may only queue it.
     """
     collectives = collectives.filter(~pl.col("collective").cast(pl.String).is_in(_NO_EXCHANGE))
     device, computation = _on_device(spans, tracks, collectives, communication)
@@ -142,7 +145,7 @@ def _on_host(
         if found.is_empty():
             found = host.filter(_named(host["name"], _DISPATCH))
     chosen = found["span_id"].implode()
-    inside = _nearest(spans, found["parent_id"], lambda ids: ids.is_in(chosen))
+    inside = nearest_span(spans, found["parent_id"], lambda ids: ids.is_in(chosen))
     waits = _named(found["name"], _HOST_LIBRARY)
     found = found.with_columns(measured=pl.when(waits).then(pl.lit("host")).otherwise(pl.lit("call")))
     return found.filter(inside.is_null()).join(tracks.select("track_id", "rank"), on="track_id", how="left")
@@ -152,7 +155,7 @@ def _named(names: pl.Series, pattern: re.Pattern[str]) -> pl.Series:
     return map_names(names, lambda n: pattern.match(n) is not None and kind_of(n) is not None, pl.Boolean())
 
 
-def _nearest(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Series], pl.Series]) -> pl.Series:
+def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Series], pl.Series]) -> pl.Series:
     """For each id of a host span the nearest of it and those around it that is wanted; null where none is."""
     found = ids.cast(pl.Int64).fill_null(-1).to_numpy().copy()
     pending = np.flatnonzero(found >= 0)
@@ -169,8 +172,8 @@ def _nearest(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Series], 
 def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """The rows with what is known of each: from its own record, else from one of the operator behind it."""
     recorded_ids = collectives["span_id"].implode()
-    recorded = _nearest(spans, rows["caller"], lambda ids: ids.is_in(recorded_ids))
-    named = _nearest(spans, rows["caller"], lambda ids: _is_operator(of_spans(spans, ids, "name")))
+    recorded = nearest_span(spans, rows["caller"], lambda ids: ids.is_in(recorded_ids))
+    named = nearest_span(spans, rows["caller"], lambda ids: _is_operator(of_spans(spans, ids, "name")))
     rows = rows.with_columns(
         call_id=pl.coalesce(recorded, named, "span_id"),
         record=pl.when(pl.col("span_id").is_in(recorded_ids)).then("span_id").otherwise(recorded),
@@ -192,7 +195,8 @@ def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFram
         in_bytes=pl.coalesce(pl.col("in_elements") * pl.col("width"), "input_bytes"),
         out_bytes=pl.col("out_elements") * pl.col("width"),
     )
-    columns = ("rank", "step", "collective", "dtype", "group", "group_size", "in_bytes", "out_bytes")
+    facts = [name for name in _RECORDED if name not in ("in_elements", "out_elements")]
+    columns = ("rank", "step", *facts, "in_bytes", "out_bytes")
     # What several kernels of one call say of it is the same, or else the first is believed: it is one exchange.
     return rows.select(
         "span_id", "ts_ns", "dur_ns", "measured", "call_id", *(pl.col(c).first().over("call_id") for c in columns)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepscope.cli import bench, compare, export, formats, report, serve, show, tables
+from stepscope.cli import bench, cache, compare, export, formats, report, serve, show, sql, tables
 from stepscope.cli._output import complain
 from stepscope.errors import StepscopeError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EPILOG = "Start with: stepscope report TRACE"
-_VERBS = (report, show, compare, serve, export, tables, formats, bench)
+_VERBS = (report, show, compare, serve, sql, export, tables, formats, bench, cache)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

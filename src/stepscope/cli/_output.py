@@ -6,14 +6,15 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from stepscope import files
 from stepscope.errors import StepscopeError, WouldOverwrite
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from stepscope.renderers import Renderer, Screen
 
@@ -44,10 +45,31 @@ def renderer_for(format_name: str | None, output: str | None, default: str) -> R
     return renderers.by_suffix(output) if output not in (None, STDOUT) else renderers.find(default)
 
 
-def check_target(output: str | None, inputs: Sequence[str], *, force: bool) -> None:
-    """Refuse before the work what would be refused after it. Raises WouldOverwrite, StepscopeError."""
+def check_target(output: str | None, inputs: Sequence[str], *, force: bool, folder: bool = False) -> None:
+    """Refuse before the work what would be refused after it; `folder`: what is made is one.
+
+    Raises WouldOverwrite, StepscopeError.
+    """
     if output is None or output == STDOUT:
         return
+    if files.is_url(output):
+        if not force and files.exists(output):
+            raise WouldOverwrite(output)
+    elif folder and Path(output).exists():
+        _check_folder(output, inputs, force=force)
+    else:
+        _check_file(output, inputs, force=force)
+
+
+def _check_folder(output: str, inputs: Sequence[str], *, force: bool) -> None:
+    if not force:
+        raise WouldOverwrite(output)
+    target = Path(output).resolve()
+    if any(target in (here := Path(path).resolve(), *here.parents) for path in inputs):
+        raise StepscopeError(f"cannot write {output}: one of the inputs is in it", "choose another -o")
+
+
+def _check_file(output: str, inputs: Sequence[str], *, force: bool) -> None:
     target = Path(output)
     if target.is_dir():
         raise StepscopeError(f"cannot write {output}: it is a folder", "name a file in it")
@@ -67,11 +89,49 @@ def emit(content: str | bytes, output: str | None, *, force: bool = False, drawn
     """
     if output is not None and output != STDOUT:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+        if files.is_url(output):
+            if not force and files.exists(output):
+                raise WouldOverwrite(output)
+            files.write(output, data)
+            return
         _write_file(Path(output).resolve(), data, force=force)  # a link stays, what it points to is replaced
         return
     if isinstance(content, bytes):
         raise StepscopeError("this format is binary and is not written to a terminal", "name a file with -o FILE")
     _write_stdout(content if drawn or not sys.stdout.isatty() else _harmless(content))
+
+
+def emit_stream(pieces: Iterable[str], output: str | None, *, force: bool = False) -> None:
+    """Write text that comes piece by piece: to a file, packed where it is called .gz or .zst, or to standard output.
+
+    Raises WouldOverwrite, StepscopeError.
+    """
+    if output is None or output == STDOUT:
+        for piece in pieces:
+            _write_stdout(piece if not sys.stdout.isatty() else _harmless(piece))
+        return
+    data = _packed((piece.encode("utf-8", "backslashreplace") for piece in pieces), output)
+    if files.is_url(output):
+        emit(b"".join(data), output, force=force)
+    else:
+        _write_file(Path(output).resolve(), data, force=force)
+
+
+def _packed(pieces: Iterator[bytes], output: str) -> Iterator[bytes]:
+    if output.endswith(".gz"):
+        from isal import isal_zlib
+
+        packer: Any = isal_zlib.compressobj(level=2, wbits=31)
+    elif output.endswith(".zst"):
+        import zstandard
+
+        packer = zstandard.ZstdCompressor().compressobj()
+    else:
+        yield from pieces
+        return
+    for piece in pieces:
+        yield packer.compress(piece)
+    yield packer.flush()
 
 
 def complain(text: str, *, colour: str = "") -> None:
@@ -89,14 +149,15 @@ def complain(text: str, *, colour: str = "") -> None:
         _close(sys.stderr)
 
 
-def _write_file(target: Path, data: bytes, *, force: bool) -> None:
+def _write_file(target: Path, data: bytes | Iterable[bytes], *, force: bool) -> None:
     # A terminal, pipe or device is written to, not replaced.
     special = target.exists() and not target.is_file()
     part = target if special else target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         try:
             with part.open("wb" if special else "xb") as file:
-                file.write(data)
+                for piece in (data,) if isinstance(data, bytes) else data:
+                    file.write(piece)
             if special:
                 return
             if target.exists() and not force:

@@ -47,6 +47,28 @@ def progress(paths: Sequence[str], *, wanted: bool) -> Iterator[Callable[[str, i
         sys.stderr.flush()
 
 
+@contextmanager
+def ranks_done(*, wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """What is told how many files of a job are done; None if there is nobody to look. The line is wiped at the end."""
+    if not (wanted and sys.stderr.isatty()):
+        yield None
+        return
+    drawn_at = 0.0
+
+    def tell(n_done: int, n_files: int) -> None:
+        nonlocal drawn_at
+        now = time.monotonic()
+        if n_files > 1 and now - drawn_at >= _EVERY_S:
+            drawn_at = now
+            _draw(n_done / n_files, n_done, n_files)
+
+    try:
+        yield tell
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
 def _draw(ratio: float, at: int, n_files: int) -> None:
     bar = "#" * round(ratio * _WIDTH)
     files = f"  file {at} of {n_files}" if n_files > 1 else ""

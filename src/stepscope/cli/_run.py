@@ -66,11 +66,11 @@ def _let_interrupts_through() -> None:
         signal.siginterrupt(signal.SIGINT, True)
 
 
-def size_of(text: str) -> int:
+def size_of(text: str, *, option: str = "--max-bytes") -> int:
     """Bytes from words such as 20GB. Raises typer.BadParameter."""
     from stepscope import units
 
     try:
         return units.parse_size(text)
     except StepscopeError as error:
-        raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint="--max-bytes") from None
+        raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint=option) from None

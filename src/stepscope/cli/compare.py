@@ -89,7 +89,7 @@ def command(
     the drift of healthy runs from a change. A folder that holds folders normal… and abnormal… is a case by itself.
     One other folder, or three and more runs, are grouped by what their processes do.
     """
-    from stepscope import api
+    from stepscope import api, comparing
     from stepscope.trace import Run
 
     if fail_on is not None and _GATE.fullmatch(fail_on) is None:
@@ -103,10 +103,12 @@ def command(
         if right:
             n_left = len(api.load_run(left).paths)
             sides = Run(run.paths[:n_left], run.open_trace), Run(run.paths[n_left:], run.open_trace)
-        elif len(left) == 1 and (is_case := api.split_case(run)) is not None:
+        elif len(left) == 1 and (is_case := comparing.split_case(run)) is not None:
             sides = is_case
         elif len(run.paths) > 1:
-            emit(_grouped(api.group(run), renderer, output), output, force=force, drawn=renderer.name == "terminal")
+            emit(
+                _grouped(comparing.group(run), renderer, output), output, force=force, drawn=renderer.name == "terminal"
+            )
             return
         else:
             hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
@@ -115,7 +117,7 @@ def command(
             text = _side_by_side(sides, table, renderer, output)
             emit(text, output, force=force, drawn=renderer.name == "terminal")
             return
-        found = api.compare_sides(*sides, anchor=anchor)
+        found = comparing.compare_sides(*sides, anchor=anchor)
     text = _written(found, table, renderer, output)
     emit(text, output, force=force, drawn=renderer.name == "terminal")
     if fail_on is not None and (reason := _failed(found, fail_on)):
@@ -161,10 +163,12 @@ def _grouped(report: Report, renderer: Renderer, output: str | None) -> str | by
 
 
 def _side_by_side(sides: tuple[Run, Run], name: str, renderer: Renderer, output: str | None) -> str | bytes:
-    from stepscope import api
+    from stepscope import comparing
     from stepscope.renderers import Screen
 
-    return _drawn(renderer, api.compare_table(*sides, name), Screen() if output else screen())
+    return _drawn(
+        renderer, comparing.compare_table(*sides, name, on_missing=_left_out), Screen() if output else screen()
+    )
 
 
 def _drawn(renderer: Renderer, block: Block, shown: Screen) -> str | bytes:
@@ -184,3 +188,7 @@ def _failed(found: Outcome, condition: str) -> str:
     relative = step.delta / step.base * (1 if gate["what"] == "slower" else -1)
     limit = float(gate["percent"] or 0) / 100
     return f"{abs(relative):.1%} {gate['what']}, more than {limit:.1%}" if relative > limit else ""
+
+
+def _left_out(label: str, error: StepscopeError) -> None:
+    complain(f"warning: {label} is left out: {error.message}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._options import options_of, parsed
-from stepscope.cli._output import check_target, complain, emit
+from stepscope.cli._output import STDOUT, check_target, complain, emit, emit_stream
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, With, opened
 
 # What is not an option of ours may be one of the kind. Help waits until the kind is known.
@@ -25,7 +25,10 @@ def command(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="KIND", help="tensorboard, kernel-table, latencyprism, paddle-summary.", show_default=False
+            "--to",
+            metavar="KIND",
+            help="tensorboard, kernel-table, latencyprism, paddle-summary, parquet, chrome.",
+            show_default=False,
         ),
     ] = None,
     output: Output = None,
@@ -53,8 +56,10 @@ def command(
     paths, options = parsed(kind, words, f"stepscope export --to {to} --help")
     if not paths:
         raise typer.BadParameter(f"PATH is missing, as in 'stepscope export trace.json --to {to}'")
+    if kind.folder and output in (None, STDOUT):
+        raise typer.BadParameter(f"{to} is a folder, which -o has to name, as in '-o kept'")
     with opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run:
-        check_target(output, run.paths, force=force)
+        check_target(output, run.paths, force=force, folder=kind.folder)
 
         def open_other(path: str) -> Any:
             with opened([path], max_bytes=max_bytes, no_progress=True) as other:
@@ -62,6 +67,12 @@ def command(
 
         context = exports.Context(open_other, lambda note: complain(f"note: {note}"))
         content = kind(run, context, **options)
+        if isinstance(content, exports.Folder):
+            content.write(output or "", force=force)
+            return
+        if isinstance(content, exports.Stream):
+            emit_stream(content.pieces, output, force=force)
+            return
     emit(content, output, force=force, drawn=False)
 
 

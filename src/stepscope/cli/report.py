@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stepscope.cli._output import check_target, emit, renderer_for, screen
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, Paths, With, opened
+from stepscope.cli._progress import ranks_done
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, Paths, With, opened, size_of
+from stepscope.errors import StepscopeError
+
+if TYPE_CHECKING:
+    from stepscope.reports.model import Report
 
 SETTINGS: dict[str, Any] = {"short_help": "Where the time went and what to do about it."}
 
@@ -20,6 +25,24 @@ def command(
         typer.Option("--format", metavar="terminal|markdown|json|html", help="How to write it.", show_default=False),
     ] = None,
     force: Force = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Processes that read; 0 is none but this. By default one for each core."),
+    ] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory for all of them, as in 16GB, which bounds their number; or 80 % of what is free.",
+        ),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Read on Dask's workers: tcp://host:8786, a scheduler's file, or local."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 1 if a rank is missing, cannot be read, or is there twice.")
+    ] = False,
     counters: Counters = None,
     with_: With = None,
     max_bytes: MaxBytes = None,
@@ -28,7 +51,8 @@ def command(
     """Say where the time went and what to do about it.
 
     Several files or a folder are the ranks of one job. With -o, the suffix of FILE (.txt .md .json .html) says how to
-    write it. HTML is one file with live charts and a timeline of the slowest step, which opens without a server.
+    write it. HTML is one file with live charts and a timeline of the slowest step, which opens without a server. Files
+    that cannot be read are left out, and told.
     """
     from stepscope import api
     from stepscope.renderers import Screen
@@ -36,13 +60,27 @@ def command(
     renderer = renderer_for(format_name, output, "terminal")
     if renderer.report is None:
         raise typer.BadParameter(f"a report is not written as {renderer.name}", param_hint="--format")
-    with opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run:
+    limit = None if memory_limit is None else size_of(memory_limit, option="--memory-limit")
+    with (
+        opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run,
+        ranks_done(wanted=not no_progress) as tell,
+    ):
         check_target(output, run.paths, force=force)
         if renderer.name == "html":
             from stepscope.web.one_file import report_page
 
             emit(report_page(run), output, force=force, drawn=False)
             return
-        found = api.report(run)
+        found = api.report(run, workers=workers, memory_limit=limit, dask=dask, progress=tell)
     text = renderer.report(found, Screen() if output else screen())
     emit(text, output, force=force, drawn=renderer.name == "terminal")
+    if strict:
+        _check_whole(found)
+
+
+def _check_whole(found: Report) -> None:
+    kinds = (("missing_ranks", "missing"), ("left_out", "not readable"), ("duplicates", "there twice"))
+    counts = [(len(entries), what) for key, what in kinds if isinstance(entries := found.meta.get(key), list)]
+    told = [f"{n:,} {what}" for n, what in counts if n]
+    if told:
+        raise StepscopeError(f"the job is not whole: {', '.join(told)}", "without --strict the rest is enough")

@@ -1,12 +1,7 @@
 """Readers: one file per format, found by the first bytes of a file. Adding one is a file and a line here."""
 
-# os.path says no where Path raises: names too long, folders that may not be searched.
-# ruff: noqa: PTH110, PTH112, PTH118, PTH207
 from __future__ import annotations
 
-import glob
-import itertools
-import os
 import re
 from functools import cache
 from importlib import import_module
@@ -14,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope import files, store
 from stepscope.errors import StepscopeError, UnknownFormat
 from stepscope.readers._record import Reader
 from stepscope.readers._source import Source, head_of, members
@@ -24,11 +20,11 @@ if TYPE_CHECKING:
 
     from stepscope.trace import Trace
 
-__all__ = ["Reader", "Source", "expand", "open_trace", "reader_for", "readers"]
+__all__ = ["Reader", "Source", "expand", "is_at_hand", "open_trace", "reader_for", "readers"]
 
 #: Modules that hold a READER, in order of preference among equally sure ones.
 _MODULES = (
-    "paddle", "kineto", "nsys", "nsys_stats", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep",
+    "stored", "paddle", "kineto", "nsys", "nsys_stats", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep",
     "kernel_table", "perf_data", "counters_data", "step_costs",
 )  # fmt: skip
 _ENDINGS = (
@@ -36,6 +32,7 @@ _ENDINGS = (
     ".ncu-rep", ".qdrep", ".pftrace",
 )  # fmt: skip
 _MEMBER = "!"
+_DIGITS = re.compile(r"\d+")
 _TWIN = re.compile(r"(?P<name>.*)\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?", re.IGNORECASE | re.DOTALL)
 
 
@@ -64,18 +61,48 @@ def open_trace(
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """One file (or `archive.zip!member`) as a Trace, with the counters recorded beside it.
+    """One file (or `archive.zip!member`, or a folder that a trace is stored in), with the counters beside it.
 
+    A file that was opened before comes out of the cache of opened files, as long as it has not changed.
     `counters` names the side file of counters; without it one that lies beside the trace is taken. `max_bytes` bounds
     what the trace may unpack to; `progress` is told the packed bytes read so far.
     Raises StepscopeError (unreadable, too big), UnknownFormat, CorruptInput.
     """
     file, member = _file_and_member(path)
-    head = head_of(file, member)
-    source = Source(file, member, max_bytes, progress)
-    trace = reader_for(file, head).read(source)
+    if files.is_folder(file) and files.exists(files.joined(file, store.META)):
+        file = files.joined(file, store.META)
+    trace = _trace(Source(file, member, max_bytes, progress))
     side = counters or beside(file)
     return trace if side is None else attach(trace, side, required=counters is not None)
+
+
+def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
+    """Whether a file is opened without reading it: stored, kept since it was opened, or too small to matter.
+
+    What cannot be asked counts as such: opening it will say why.
+    """
+    try:
+        file, member = _file_and_member(path)
+        if files.is_folder(file):
+            return True
+        ticket = store.ticket(file, (member, max_bytes))
+    except StepscopeError:
+        return True
+    return ticket is None or store.is_kept(ticket)
+
+
+def _trace(source: Source) -> Trace:
+    ticket = store.ticket(source.path, (source.member, source.max_bytes))
+    kept = None if ticket is None else store.taken(ticket, label=source.label)
+    if kept is not None:
+        if source.progress is not None:
+            source.progress(files.size_of(source.path))
+        return kept
+    reader = reader_for(source.path, head_of(source.path, source.member))
+    trace = reader.read(source)
+    if ticket is not None and reader.alone:
+        store.keep_later(ticket, trace, source.n_bytes)
+    return trace
 
 
 def expand(paths: Iterable[str]) -> list[str]:
@@ -87,10 +114,10 @@ def expand(paths: Iterable[str]) -> list[str]:
     """
     found: list[str] = []
     for path in paths:
-        if os.path.isdir(path):
+        if files.is_folder(path):
             found += _folder(path)
-        elif not os.path.exists(path) and glob.has_magic(path):
-            matches = sorted(glob.glob(path, recursive=True))
+        elif files.is_pattern(path) and not files.exists(path):
+            matches = files.matching(path)
             if not matches:
                 raise StepscopeError(f"nothing matches {path}", "check the pattern")
             found += expand(matches)
@@ -116,7 +143,7 @@ def _without_mates(files: list[str]) -> list[str]:
 def _file_and_member(path: str) -> tuple[str, str | None]:
     """`archive.zip!member` taken apart at the first mark that ends the name of a file; else the path as it is."""
     marks = [i for i, sign in enumerate(path) if sign == _MEMBER]
-    cut = None if os.path.exists(path) else next((i for i in marks if os.path.exists(path[:i])), None)
+    cut = None if not marks or files.exists(path) else next((i for i in marks if files.exists(path[:i])), None)
     return (path, None) if cut is None else (path[:cut], path[cut + 1 :] or None)
 
 
@@ -126,25 +153,36 @@ def _members(path: str) -> list[str]:
 
 
 def _folder(path: str) -> list[str]:
-    try:
-        os.scandir(path).close()
-    except OSError as error:
-        raise StepscopeError(f"cannot read {path}: {error.strerror or error}", "check its owner and mode") from None
-    for depth in (1, None):
-        here = itertools.islice(os.walk(path), depth)
-        files = sorted(os.path.join(root, f) for root, _, names in here for f in names if f.lower().endswith(_ENDINGS))
-        kept = _without_twins([file for file in files if _is_trace(file)])
-        traces = [member for file in kept for member in _members(file)]
+    if stored := store.traces_in(path):
+        return stored
+    for deep in (False, True):
+        here = [file for file in files.files_in(path, deep=deep) if file.lower().endswith(_ENDINGS)]
+        known = {file for file in here if _is_trace(file)}
+        # One that is called like the others but for its number is one of them, whatever became of it.
+        names = {_shape(file) for file in known}
+        kept = _without_twins([file for file in here if file in known or _shape(file) in names])
+        traces = [member for file in kept for member in _stored_at(file) or _members(file)]
         if traces:
             return traces
     raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_ENDINGS)}")
 
 
-def _without_twins(files: list[str]) -> list[str]:
+def _stored_at(file: str) -> list[str]:
+    """The folder of a stored trace, if the file is its meta.json."""
+    folder, name = files.split(file)
+    return store.traces_in(folder) if name == store.META else []
+
+
+def _without_twins(found: list[str]) -> list[str]:
     """Paddle writes one recording as x.pb or as x.json; of a folder with both the exact one, protobuf, is read."""
-    kinds = [(match["name"], match["kind"]) if (match := _TWIN.fullmatch(file)) else (file, None) for file in files]
+    kinds = [(match["name"], match["kind"]) if (match := _TWIN.fullmatch(file)) else (file, None) for file in found]
     exact = {name for name, kind in kinds if kind == "pb"}
-    return [file for file, (name, kind) in zip(files, kinds, strict=True) if kind != "json" or name not in exact]
+    return [file for file, (name, kind) in zip(found, kinds, strict=True) if kind != "json" or name not in exact]
+
+
+def _shape(file: str) -> str:
+    """The file's name with its numbers made one."""
+    return _DIGITS.sub("0", files.split(file)[1])
 
 
 def _is_trace(file: str) -> bool:

@@ -57,7 +57,7 @@ class Columns:
         self.transfers = columns_of({"row": u4, "bytes": i8, "bandwidth": f8})
         self.collectives = columns_of({
             "row": u4, "collective": u4, "dtype": u4, "in": i8, "out": i8,
-            "group": u4, "size": i8, "ranks": u4, "seq": i8,
+            "group": u4, "size": i8, "ranks": u4, "description": u4, "src": i8, "dst": i8, "seq": i8,
         })  # fmt: skip
         self.memory = columns_of({
             "ts": time, "track": u4, "type": i8, "index": i8,
@@ -184,6 +184,9 @@ class Columns:
         cols["group"].extend(codes([a.group for _, a in rows]))
         cols["size"].extend([a.group_size for _, a in rows])
         cols["ranks"].extend(codes([a.group_ranks for _, a in rows]))
+        cols["description"].extend(codes([a.group_description for _, a in rows]))
+        cols["src"].extend([a.src_rank for _, a in rows])
+        cols["dst"].extend([a.dst_rank for _, a in rows])
         cols["seq"].extend([a.seq for _, a in rows])
 
     def _add_launches(self, first: int, whole: list[AnyEvent], block: bytes) -> None:

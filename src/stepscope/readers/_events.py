@@ -54,6 +54,9 @@ class Args(Struct, gc=False, frozen=True):
     group: str | None = field(name="Process Group Name", default=None)
     group_size: int | None = field(name="Group size", default=None)
     group_ranks: str | None = field(name="Process Group Ranks", default=None)
+    group_description: str | None = field(name="Process Group Description", default=None)
+    src_rank: int | None = field(name="Src Rank", default=None)
+    dst_rank: int | None = field(name="Dst Rank", default=None)
     seq: int | None = field(name="Seq", default=None)
     kind: Raw = _NOTHING
     name: str | None = None

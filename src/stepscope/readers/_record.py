@@ -18,6 +18,8 @@ class Reader:
 
     `mates(path)`, of a format that writes several files, are those that are read together with one; the first stands
     for all.
+    `alone` says that `read` looks at nothing but the file itself and that its code is part of stepscope: only then may
+    what it gave be kept until the file changes.
     """
 
     name: str
@@ -26,3 +28,4 @@ class Reader:
     read: Callable[[Source], Trace]
     provides: tuple[str, ...]
     mates: Callable[[str], list[str]] | None = None
+    alone: bool = False

@@ -215,6 +215,9 @@ def collectives(columns: Columns, spans: Spans) -> pl.DataFrame:
         "group": text_column(side["group"], texts),
         "group_size": nullable(side["size"], pl.Int32()),
         "group_ranks": text_column(side["ranks"], texts),
+        "group_description": text_column(side["description"], texts),
+        "src_rank": nullable(side["src"], pl.Int32()),
+        "dst_rank": nullable(side["dst"], pl.Int32()),
         "seq": nullable(side["seq"], pl.Int64()),
     })  # fmt: skip
     return COLLECTIVES.conform(frame)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import stat
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
+from stepscope import files
 from stepscope.errors import CorruptInput, StepscopeError
 
 if TYPE_CHECKING:
@@ -41,12 +40,12 @@ class Source:
 
     def chunks(self) -> Iterator[bytes]:
         """Unpacked bytes, a MiB or so at a time. Stops at damage, which `damage` then names. Raises StepscopeError."""
-        size = _size(self.path)
-        with _open(self.path) as file:
+        size = files.size_of(self.path)
+        with files.opened(self.path) as file:
             packing = packing_of(file.read(8))
             file.seek(0)
             limit = self._limit(size, packed=packing is not None)
-            for chunk in self._unpacked(file, packing):
+            for chunk in self._reached(file, packing):
                 self.n_bytes += len(chunk)
                 if limit is not None and self.n_bytes > limit:
                     msg = f"{self.label} unpacks to more than {limit:,} bytes ({size:,} packed)"
@@ -61,6 +60,10 @@ class Source:
         if self.max_bytes is not None:
             return self.max_bytes
         return max(DEFAULT_LIMIT, DEFAULT_RATIO * size) if packed else None
+
+    def _reached(self, file: IO[bytes], packing: str | None) -> Iterator[bytes]:
+        with files.reaching(self.path):  # a disk may fail, a connection break, in the middle
+            yield from self._unpacked(file, packing)
 
     def _unpacked(self, file: IO[bytes], packing: str | None) -> Iterator[bytes]:
         if packing is None:
@@ -189,14 +192,19 @@ def head_of(path: str, member: str | None = None, n_bytes: int = 1 << 16) -> byt
 
 def members(path: str) -> list[str]:
     """Names of the JSON documents inside a zip; empty for every other file."""
-    import zipfile
-
-    _size(path)
-    with _open(path) as file:
+    files.size_of(path)
+    with files.opened(path) as file:
         if packing_of(file.read(8)) != "zip":
             return []
+        file.seek(0)
+        return _members(file, path)
+
+
+def _members(file: IO[bytes], path: str) -> list[str]:
+    import zipfile
+
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             return _documents(archive)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         msg = f"zip archive damaged: {error}"
@@ -209,31 +217,3 @@ def _documents(archive: ZipFile) -> list[str]:
     if not names:
         raise ValueError("it is empty")
     return sorted(n for n in names if ".json" in n.lower()) or names
-
-
-def _size(path: str) -> int:
-    try:
-        status = Path(path).stat()
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-        msg = f"cannot read {path}: it is a pipe or a device, which can be read only once"
-        raise StepscopeError(msg, "write it to a file first; packed files need no unpacking")
-    return status.st_size
-
-
-def _open(path: str) -> IO[bytes]:
-    try:
-        return Path(path).open("rb")
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: str, error: OSError | ValueError) -> StepscopeError:
-    hints = {
-        FileNotFoundError: "check the path; a pattern must be quoted or match something",
-        IsADirectoryError: "give a folder to a verb that takes several traces, as in stepscope report DIR",
-        PermissionError: "you may not read this file: check its owner and mode",
-    }
-    hint = next((text for kind, text in hints.items() if isinstance(error, kind)), "")
-    return StepscopeError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}", hint or "check the path")

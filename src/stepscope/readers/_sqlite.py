@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from stepscope import files
 from stepscope.errors import CorruptInput, StepscopeError
 from stepscope.readers._events import ABSENT
 from stepscope.readers._memory import no_collection
@@ -238,10 +239,10 @@ def opened(source: Source) -> Iterator[Database]:
 
 @contextmanager
 def _on_disk(source: Source) -> Iterator[str]:
-    with Path(source.path).open("rb") as file:
+    with files.opened(source.path) as file:
         packing = packing_of(file.read(8))
-    if packing is None:
-        source.n_bytes = Path(source.path).stat().st_size
+    if packing is None and not files.is_url(source.path):
+        source.n_bytes = files.size_of(source.path)
         yield str(Path(source.path).absolute())
         return
     with tempfile.NamedTemporaryFile(suffix=".sqlite", buffering=CHUNK) as copy:

@@ -7,11 +7,11 @@ disk's or network interface's name. Picked up when called counters.csv[.gz|.zst]
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope import files
 from stepscope.errors import CorruptInput, StepscopeError
 from stepscope.readers._notes import Notes
 from stepscope.readers._source import Source
@@ -33,8 +33,14 @@ _COLUMNS = {
 
 def beside(path: str) -> str | None:
     """The side file that lies in the same folder as the trace, if there is one."""
-    folder = Path(path).parent
-    return next((str(folder / name) for name in NAMES if (folder / name).exists()), None)
+    folder, _ = files.split(path)
+    if files.is_url(path):  # one listing, which fsspec keeps, in place of a question for each name
+        try:
+            there = set(files.files_in(folder, deep=False))
+        except StepscopeError:  # a web server, or a bucket whose objects may be read and not listed
+            return None
+        return next((found for name in NAMES if (found := files.joined(folder, name)) in there), None)
+    return next((found for name in NAMES if files.exists(found := files.joined(folder, name))), None)
 
 
 def read_counters(path: str) -> pl.DataFrame:

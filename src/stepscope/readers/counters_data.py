@@ -108,4 +108,5 @@ READER = Reader(
     sniff=sniff,
     read=read,
     provides=("counters", "issues"),
+    alone=True,
 )

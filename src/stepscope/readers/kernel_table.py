@@ -80,4 +80,5 @@ READER = Reader(
     sniff=sniff,
     read=read,
     provides=("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues"),
+    alone=True,
 )

@@ -11,12 +11,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import CorruptInput, UnknownFormat
+from stepscope.files import rank_in
 from stepscope.readers._columns import Columns
 from stepscope.readers._events import ExactEvent
 from stepscope.readers._json import Document
 from stepscope.readers._memory import give_back
 from stepscope.readers._notes import Notes
-from stepscope.readers._ranks import rank_in
 from stepscope.readers._record import Reader
 from stepscope.readers._tables import build_tables
 from stepscope.trace import Meta, Trace
@@ -161,4 +161,5 @@ READER = Reader(
         "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
         "counters", "stacks", "steps", "issues",
     ),
+    alone=True,
 )  # fmt: skip

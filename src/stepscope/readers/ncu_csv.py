@@ -254,4 +254,5 @@ READER = Reader(
     sniff=sniff,
     read=read,
     provides=_ncu_trace.PROVIDES,
+    alone=True,
 )

@@ -8,11 +8,11 @@ from __future__ import annotations
 import tempfile
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope import files
 from stepscope.errors import CorruptInput, MissingExtra
 from stepscope.readers import _ncu_trace
 from stepscope.readers._ncu_units import base_unit
@@ -111,10 +111,10 @@ def _launch(action: Any, measured: dict[str, Any]) -> dict[str, str | None]:
 @contextmanager
 def _on_disk(source: Source) -> Iterator[str]:
     """The report as a file of its own: the package opens files only, and only unpacked ones."""
-    with Path(source.path).open("rb") as file:
+    with files.opened(source.path) as file:
         is_plain = file.read(len(_MAGIC)) == _MAGIC
-    if is_plain:
-        source.n_bytes = Path(source.path).stat().st_size
+    if is_plain and not files.is_url(source.path):
+        source.n_bytes = files.size_of(source.path)
         yield source.path
         return
     with tempfile.NamedTemporaryFile(suffix=".ncu-rep") as copy:

@@ -106,4 +106,5 @@ READER = Reader(
     sniff=sniff,
     read=read,
     provides=_ncu_trace.PROVIDES,
+    alone=True,
 )

@@ -126,4 +126,5 @@ READER = Reader(
     sniff=sniff,
     read=read,
     provides=("devices", "tracks", "spans", "ops", "kernels", "transfers", "counters", "steps", "issues"),
+    alone=True,
 )

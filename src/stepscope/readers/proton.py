@@ -147,4 +147,5 @@ READER = Reader(
     sniff=sniff,
     read=read,
     provides=("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues"),
+    alone=True,
 )

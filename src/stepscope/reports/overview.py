@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -16,6 +18,7 @@ from stepscope.reports._clockless import hardware_use, summary_without_clock
 from stepscope.reports._device import device_time
 from stepscope.reports._glance import advice_costs, use_of
 from stepscope.reports._host import has_host_work, host_time
+from stepscope.reports._job import job_of
 from stepscope.reports._mfu import mfu_at_a_glance
 from stepscope.reports._outliers import outlier_costs
 from stepscope.reports._quality import quality, told_issues
@@ -23,41 +26,51 @@ from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._results import summarise_results
 from stepscope.reports._summary import Cost, Lack, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
-from stepscope.reports._words import counted
 from stepscope.schema import DEVICE_WORK
 from stepscope.trace import Results, Trace, extent_ns
 from stepscope.units import duration, percent, size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from stepscope.reports._device import DeviceTime
     from stepscope.reports._host import HostTime
     from stepscope.reports.model import Block, Report
     from stepscope.trace import Run
 
-__all__ = ["overview", "overview_of_ranks", "summarise"]
+    Outcome = Summary | StepscopeError
+    Each = Callable[[Callable[[str], Outcome], Sequence[str]], list[Outcome]]
+
+__all__ = ["overview", "overview_of_ranks", "summarise", "summarise_file"]
 
 _MEBIBYTE = 1 << 20
 
 
-def overview(source: Trace | Run) -> Report:
+def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
     """The report of one trace, or of all traces of a run, of which one at a time is in memory.
 
-    Files of a run that cannot be read are left out, and named. Raises StepscopeError if none can be.
+    `each` applies a function to the files of a run, if they are not to be read here one after the other. Files that
+    cannot be read are left out, and named; so are missing ranks and those that are there twice. Raises StepscopeError
+    if no file can be read.
     """
     if isinstance(source, Trace):
         return overview_of_ranks([summarise(source)])
-    summaries, failed = [], []
-    for path in source.paths:
-        try:
-            summaries.append(summarise(source.open_trace(path)))
-        except StepscopeError as error:
-            failed.append((path.replace("\\", "/").rsplit("/", 1)[-1], error.with_traceback(None)))
-    if not summaries:
-        raise failed[0][1]
-    if not failed:
-        return overview_of_ranks(summaries)
-    names = ", ".join(name for name, _ in failed[:3]) + (" …" if len(failed) > 3 else "")
-    return overview_of_ranks(summaries, f"{counted(len(failed), 'file')} left out: {names} ({failed[0][1].message}).")
+    outcomes = (each or _in_turn)(partial(summarise_file, source.open_trace), source.paths)
+    job = job_of(source.paths, outcomes)
+    report = overview_of_ranks(job.summaries, *job.sentences())
+    return replace(report, meta={**report.meta, **job.facts()})
+
+
+def summarise_file(open_trace: Callable[[str], Trace], path: str) -> Summary | StepscopeError:
+    """What a report needs of one file, or why it cannot be read."""
+    try:
+        return summarise(open_trace(path))
+    except StepscopeError as error:
+        return error.with_traceback(None)
+
+
+def _in_turn(function: Callable[[str], Outcome], paths: Sequence[str]) -> list[Outcome]:
+    return [function(path) for path in paths]
 
 
 def summarise(trace: Trace) -> Summary:

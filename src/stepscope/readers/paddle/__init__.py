@@ -12,9 +12,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from stepscope.errors import CorruptInput
+from stepscope.files import rank_in
 from stepscope.readers._memory import give_back
 from stepscope.readers._notes import Notes
-from stepscope.readers._ranks import rank_in
 from stepscope.readers._record import Reader
 from stepscope.readers._wire import Wire
 from stepscope.readers.paddle import _json, _protobuf
@@ -102,4 +102,5 @@ READER = Reader(
         "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "allocations", "reservations",
         "stacks", "steps", "issues",
     ),
+    alone=True,
 )  # fmt: skip

@@ -1,0 +1,78 @@
+"""`stepscope cache`: what is kept of files that were opened, and how to be rid of it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from stepscope.cli._output import complain
+from stepscope.cli._run import Force, Output
+from stepscope.cli.tables import Format, write
+
+if TYPE_CHECKING:
+    from stepscope.reports.model import Block
+    from stepscope.store import Place
+
+SETTINGS: dict[str, Any] = {"short_help": "What is kept of opened files, so that they open at once."}
+
+
+def command(
+    action: Annotated[
+        Literal["show", "clear"],
+        typer.Argument(metavar="[clear]", help="clear: remove what no process reads just now."),
+    ] = "show",
+    format_name: Format = None,
+    output: Output = None,
+    force: Force = False,
+) -> None:
+    """List the opened files that are kept, most recently used first; with clear, remove them.
+
+    STEPSCOPE_CACHE_DIR says where, STEPSCOPE_CACHE_SIZE how much (by default 5 GB, or a tenth of what is free);
+    STEPSCOPE_CACHE=0 keeps nothing.
+    """
+    from stepscope import store, units
+
+    where = store.place()
+    if where is None:
+        complain("note: STEPSCOPE_CACHE turns the cache off")
+        return
+    if action == "clear":
+        held = sum(entry.kept_bytes for entry in store.entries(where))
+        n_removed, n_left = store.clear(where)
+        freed = held - sum(entry.kept_bytes for entry in store.entries(where))
+        complain(f"{n_removed} removed, {units.size(freed)} freed" + (f"; {n_left} in use" if n_left else ""))
+        return
+    write(_block(where), format_name, output, force=force)
+    if where.folder.exists() and not os.access(where.folder, os.W_OK):
+        complain(f"note: {where.folder} may not be written to: nothing new is kept")
+
+
+def _block(where: Place) -> Block:
+    import polars as pl
+
+    from stepscope import store, units
+    from stepscope.reports.model import Block
+    from stepscope.schema import Column, Table
+
+    table = Table(
+        "cache",
+        "opened files that are kept",
+        (
+            Column("file", pl.String(), "path when it was opened", key=True),
+            Column("format", pl.String(), "what reads it"),
+            Column("file_bytes", pl.Int64(), "its size, unpacked", "bytes"),
+            Column("kept_bytes", pl.Int64(), "what it takes here", "bytes"),
+            Column("used", pl.String(), "when it was last opened, UTC"),
+        ),
+    )
+    found = store.entries(where)
+    used = pl.Series([entry.used_unix_ns for entry in found], dtype=pl.Int64).cast(pl.Datetime("ns"))
+    rows = [(e.source, e.format, e.source_bytes, e.kept_bytes) for e in found]
+    frame = pl.DataFrame(rows, schema=list(table.dtypes.items())[:4], orient="row").with_columns(
+        used=used.dt.strftime("%Y-%m-%d %H:%M:%S")
+    )
+    kept = sum(entry.kept_bytes for entry in found)
+    note = f"{where.folder}: {units.size(kept)} of {units.size(where.limit_bytes)}"
+    return Block("cache", table, frame, note=note)

@@ -1,0 +1,102 @@
+"""`stepscope sql`: a SELECT over the tables of all traces and the results of analyses."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
+from stepscope.cli._progress import ranks_done
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, size_of
+from stepscope.errors import StepscopeError
+
+SETTINGS: dict[str, Any] = {"short_help": "Ask anything of all ranks, in SQL.", "options_metavar": "[OPTIONS]"}
+ROWS_SHOWN = 50
+_STDIN = "-"
+
+
+def command(
+    words: Annotated[
+        list[str], typer.Argument(metavar='PATH... "SELECT ..."', help="Files or folders, then the query; - is stdin.")
+    ],
+    format_name: Annotated[
+        str | None,
+        typer.Option("--format", metavar="table|csv|json|parquet|md", help="table and md round, the others do not."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help=f"Rows at most; 0 is all, as is the default but for table and md ({ROWS_SHOWN})."
+        ),
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="Stop the query after this time, as in 90s or 10m.")
+    ] = "5m",
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Memory that the query may use, as in 4GB; 80 % of all by default.", show_default=False
+        ),
+    ] = None,
+    output: Output = None,
+    force: Force = False,
+    counters: Counters = None,
+    max_bytes: MaxBytes = None,
+    no_progress: NoProgress = False,
+) -> None:
+    """Ask the tables of all traces, and the results of all analyses, in SQL.
+
+    Tables are called as in 'stepscope tables', with _ for -: spans, steps, operators, step_breakdown …; trace.steps is
+    the table of the trace where an analysis has the same name; traces has a row for each file. All have the columns
+    rank and trace. The query only reads them: it reaches no file, no network, no setting.
+    """
+    from stepscope import api, views
+
+    if len(words) < 2:
+        raise typer.BadParameter("PATH and a query are needed, as in 'stepscope sql DIR \"SELECT * FROM steps\"'")
+    # DuckDB reports as a leak, on standard error, what is not freed at the end.
+    atexit.unregister(gc.freeze)
+    *paths, text = words
+    if text == _STDIN:
+        text = sys.stdin.read()
+    renderer = renderer_for(format_name, output, "table")
+    if renderer.table is None:
+        raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
+    memory_bytes = None if memory_limit is None else size_of(memory_limit, option="--memory-limit")
+    seconds = _seconds(timeout)
+    with (
+        opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run,
+        ranks_done(wanted=not no_progress) as tell,
+    ):
+        check_target(output, run.paths, force=force)
+        frame = api.sql(run, text, timeout_s=seconds, memory_limit=memory_bytes, on_missing=_left_out, progress=tell)
+    for_people = renderer.name in ("terminal", "markdown")
+    shown = ROWS_SHOWN if limit is None and for_people else limit or frame.height
+    note = f"{shown:,} of {frame.height:,} rows; --limit 0 shows all" if for_people and frame.height > shown else ""
+
+    from stepscope.renderers import Screen
+    from stepscope.reports.model import Block
+
+    block = Block("sql", views.described("sql", frame), frame.head(shown), note=note)
+    content = renderer.table(block, Screen() if output else screen())
+    emit(content, output, force=force, drawn=renderer.name == "terminal")
+
+
+def _seconds(text: str) -> float:
+    from stepscope import units
+
+    try:
+        seconds = units.parse_duration(text) / 1e9
+    except StepscopeError as error:
+        raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint="--timeout") from None
+    if seconds <= 0:
+        raise typer.BadParameter("a query needs some time", param_hint="--timeout")
+    return seconds
+
+
+def _left_out(label: str, error: StepscopeError) -> None:
+    complain(f"note: {label} is left out: {error.message}")

@@ -1,0 +1,39 @@
+"""Traces that stepscope stored itself: a folder with a Parquet file for each table and a meta.json."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope import files, store
+from stepscope.errors import CorruptInput
+from stepscope.readers._record import Reader
+from stepscope.schema import TABLES
+from stepscope.summaries import RESULTS
+
+if TYPE_CHECKING:
+    from stepscope.readers._source import Source
+    from stepscope.trace import Trace
+
+
+def sniff(path: str, head: bytes) -> float:
+    """Sure if the file is a meta.json that says so."""
+    return 1.0 if files.split(path)[1] == store.META and b'"stepscope": "trace"' in head[:200] else 0.0
+
+
+def read(source: Source) -> Trace:
+    """The trace, whose tables are read when they are asked for. Raises UnsupportedVersion, CorruptInput."""
+    text = b"".join(source.chunks())
+    document = store.document_of(text, source.label, kind="trace")
+    if document is None:
+        raise CorruptInput("it does not say what is stored", path=source.label)
+    folder, _ = files.split(source.path)
+    return store.read_folder(folder or ".", document, label=folder or ".")
+
+
+READER = Reader(
+    name="stepscope",
+    doc="what `stepscope export --to parquet` wrote: a folder of Parquet files for each trace",
+    sniff=sniff,
+    read=read,
+    provides=(*TABLES, *RESULTS),
+)

@@ -1,0 +1,122 @@
+"""The files of a job: which of them a report stands on, and which ranks lack, broke, or are there twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stepscope import files
+from stepscope.errors import StepscopeError
+from stepscope.reports._words import counted, ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.reports._summary import Summary
+
+__all__ = ["Job", "job_of"]
+
+_NAMED, _RUNS = 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a report stands on, `summaries`, and what it does without.
+
+    `broken` are paths of files that could not be read, with the error; `twice` paths of files whose rank another file
+    has, with that rank; `missing` the ranks that no file is for, of `world_size` where that is known.
+    """
+
+    summaries: tuple[Summary, ...]
+    broken: tuple[tuple[str, StepscopeError], ...] = ()
+    twice: tuple[tuple[str, int], ...] = ()
+    missing: tuple[int, ...] = ()
+    world_size: int | None = None
+
+    def sentences(self) -> list[str]:
+        """What is missing, in words."""
+        told = []
+        if self.broken:
+            first = self.broken[0][1].message
+            told.append(f"{counted(len(self.broken), 'file')} left out: {_listed(self.broken)} ({first}).")
+        if self.twice:
+            ranks = ranges([rank for _, rank in self.twice])
+            n, noun = len(self.twice), "rank" if len({rank for _, rank in self.twice}) == 1 else "ranks"
+            told.append(f"{counted(n, 'file')} left out: {_listed(self.twice)} (another file has {noun} {ranks}).")
+        if self.missing and len(self.summaries) > 1:
+            of = f" of {self.world_size:,}" if self.world_size else ""
+            verb = "is" if len(self.missing) == 1 else "are"
+            told.append(f"{counted(len(self.missing), 'rank')}{of} {verb} missing: {_first(self.missing)}")
+        return told
+
+    def facts(self) -> dict[str, object]:
+        """The same for machines."""
+        return {
+            "missing_ranks": list(self.missing),
+            "left_out": [
+                {"path": path, "rank": files.rank_in(path), "error": error.message} for path, error in self.broken
+            ],
+            "duplicates": [{"path": path, "rank": rank} for path, rank in self.twice],
+        }
+
+
+def job_of(paths: Sequence[str], outcomes: Sequence[Summary | StepscopeError]) -> Job:
+    """The job that files make up, from what reading each gave.
+
+    Files of one rank are recordings of their own, unless most ranks have one: then the first stands for the rank.
+    Raises the first error if no file could be read.
+    """
+    broken = [(path, found) for path, found in zip(paths, outcomes, strict=True) if isinstance(found, StepscopeError)]
+    sound = [
+        (path, found) for path, found in zip(paths, outcomes, strict=True) if not isinstance(found, StepscopeError)
+    ]
+    if not sound:
+        raise broken[0][1] if broken else StepscopeError("no traces given")
+    kept, twice = _first_of_each(sound)
+    summaries = tuple(summary for _, summary in kept)
+    world, missing = _missing(summaries, [files.rank_in(path) for path, _ in broken])
+    return Job(summaries, tuple(broken), tuple(twice), missing, world)
+
+
+def _first_of_each(sound: list[tuple[str, Summary]]) -> tuple[list[tuple[str, Summary]], list[tuple[str, int]]]:
+    seen: set[int] = set()
+    kept, twice = [], []
+    for path, summary in sound:
+        rank = summary.meta.rank
+        if rank is not None and rank in seen:
+            twice.append((path, rank))
+            continue
+        kept.append((path, summary))
+        if rank is not None:
+            seen.add(rank)
+    return (kept, twice) if len(twice) < len(seen) else (sound, [])
+
+
+def _missing(summaries: Sequence[Summary], broken: Sequence[int | None]) -> tuple[int | None, tuple[int, ...]]:
+    """How many ranks the job has, where known, and those that no file is for.
+
+    Where the files do not say how many there are, gaps in the numbers count, if they are fewer than the numbers.
+    """
+    there = {summary.meta.rank for summary in summaries} | set(broken)
+    ranks = {rank for rank in there if rank is not None}
+    told = Counter(summary.meta.world_size for summary in summaries if summary.meta.world_size)
+    world = told.most_common(1)[0][0] if told else None
+    if not ranks or (world is not None and max(ranks) >= world):
+        return None, ()
+    all_ranks = range(world) if world is not None else range(min(ranks), max(ranks) + 1)
+    missing = tuple(rank for rank in all_ranks if rank not in ranks)
+    if world is None and len(missing) >= len(ranks):
+        return None, ()
+    return world, missing
+
+
+def _first(ranks: Sequence[int]) -> str:
+    """'2–3, 5.', '2, 4, 6, 8 …': the ranks, or of many runs of them those that come first."""
+    jumps = [i for i in range(1, len(ranks)) if ranks[i] != ranks[i - 1] + 1]
+    return f"{ranges(ranks)}." if len(jumps) < _RUNS else f"{ranges(ranks[: jumps[_RUNS - 1]])} …"
+
+
+def _listed(entries: Sequence[tuple[str, object]]) -> str:
+    names = [path.replace("\\", "/").rsplit("/", 1)[-1] for path, _ in entries]
+    return ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")

@@ -1,0 +1,122 @@
+"""Traces kept on disk: a folder of Parquet files for each, and a cache of opened files made of such folders.
+
+`ticket`, `taken` and `keep_later` are the cache as readers use it: it is never beside the input, never serves what was
+read before the file changed, and never makes reading fail. `write_run` and `traces_in` are folders that users ask for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope import files
+from stepscope.errors import StepscopeError
+from stepscope.store._cache import Entry, clear, entries, find, keep, scratch
+from stepscope.store._folder import META, document_of, mark_of, read_folder, storable, write_folder
+from stepscope.store._key import key_of, settled
+from stepscope.store._place import Place, place
+from stepscope.store._run import traces_in, write_run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.trace import Trace
+
+__all__ = [
+    "META",
+    "Entry",
+    "Place",
+    "Ticket",
+    "clear",
+    "document_of",
+    "entries",
+    "is_kept",
+    "keep",
+    "keep_later",
+    "mark_of",
+    "place",
+    "read_folder",
+    "scratch",
+    "storable",
+    "taken",
+    "ticket",
+    "traces_in",
+    "wait",
+    "write_folder",
+    "write_run",
+]
+
+#: Files are kept if they unpack to so many bytes; to read less takes no longer than to look for it. Packed, a trace
+#: takes a twentieth.
+LEAST_BYTES = 4_000_000
+_LEAST_PACKED = LEAST_BYTES // 20
+_writer: threading.Thread | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """What is needed to find a file in the cache, or to keep it there once it is read."""
+
+    where: Place
+    key: str
+    path: str
+    extra: tuple[object, ...]
+    began_ns: int
+
+
+def ticket(path: str, extra: Sequence[object]) -> Ticket | None:
+    """The ticket of a file that is about to be read; None if it is not to be kept.
+
+    `extra` is what else the reading depends on. Raises StepscopeError if the file cannot be read.
+    """
+    where = place()
+    if where is None or files.size_of(path) < _LEAST_PACKED:
+        return None
+    began_ns = time.time_ns()
+    key = key_of(path, extra)
+    return None if key is None else Ticket(where, key, path, tuple(extra), began_ns)
+
+
+def taken(of: Ticket, *, label: str) -> Trace | None:
+    """The kept trace, as if it had just been read from `label`; None if it is not there."""
+    return find(of.where, of.key, label=label)
+
+
+def is_kept(of: Ticket) -> bool:
+    """Whether the file is there, as far as one sees without opening it."""
+    return (of.where.folder / of.key / META).exists()
+
+
+def keep_later(of: Ticket, trace: Trace, n_bytes: int) -> None:
+    """Keep a trace that unpacked to so many bytes, in a thread: whoever opened it need not wait.
+
+    One is written at a time. A process that ends waits for it; one that is killed leaves nothing.
+    """
+    global _writer  # noqa: PLW0603  there is one disk
+    if n_bytes < LEAST_BYTES or not storable(trace):
+        return
+    wait()
+    _writer = threading.Thread(target=_keep, args=(of, trace), name="stepscope-cache")
+    _writer.start()
+
+
+def wait() -> None:
+    """Until what is being kept is on disk."""
+    if _writer is not None:
+        _writer.join()
+
+
+def _keep(of: Ticket, trace: Trace) -> None:
+    try:
+        # What was read is what the key stands for only if the file did not change meanwhile.
+        if settled(of.path, of.began_ns) and key_of(of.path, of.extra) == of.key:
+            meta = replace(trace.meta, path=files.absolute(trace.meta.path))
+            keep(of.where, of.key, replace(trace, meta=meta))
+    except (OSError, StepscopeError, pl.exceptions.PolarsError):
+        # A full disk or a folder that may not be written to: the next time the file is read again. `stepscope cache`
+        # tells.
+        return

@@ -1,0 +1,220 @@
+"""Opened files, kept as stored traces: found again by key, dropped oldest first when they grow too many.
+
+An entry is a folder called after its key. It is written under another name and renamed when it is whole, so that a
+process that is killed leaves nothing that is ever read. Who reads an entry holds a lock on its meta.json; only an entry
+that nobody holds is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stepscope.errors import CorruptInput, StepscopeError, UnsupportedVersion
+from stepscope.store._folder import META, document_of, read_folder, write_folder
+from stepscope.store._locks import alone, shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from stepscope.store._locks import Lock
+    from stepscope.store._place import Place
+    from stepscope.trace import Trace
+
+__all__ = ["Entry", "clear", "entries", "find", "keep", "scratch"]
+
+_UNFINISHED, _LOCK = ".new-", ".lock"
+_NEW_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A kept file: path when it was opened, format, unpacked size, what it takes here, when it was last used."""
+
+    folder: Path
+    source: str
+    format: str
+    source_bytes: int
+    kept_bytes: int
+    used_unix_ns: int
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a folder held when this process last looked, with what it has added since."""
+
+    now_bytes: int
+    added_bytes: int = 0
+
+
+_held: dict[Path, _Held] = {}
+
+
+def find(where: Place, key: str, *, label: str) -> Trace | None:
+    """What is kept under the key, as if it had just been read from `label`; None if there is nothing sound."""
+    folder = where.folder / key
+    lease = shared(folder / META)
+    if lease is None:
+        return None
+    try:
+        document = document_of((folder / META).read_bytes(), str(folder / META), kind="trace")
+        if document is None:
+            return None
+        trace = read_folder(str(folder), document, label=label, lease=lease)
+        os.utime(folder / META)
+    except (CorruptInput, UnsupportedVersion, OSError):  # whatever happened to it, the file itself is there to be read
+        return None
+    return trace
+
+
+def keep(where: Place, key: str, trace: Trace) -> bool:
+    """Keep a trace under the key, and drop the least recently used ones beyond the limit. False if it was not kept.
+
+    Raises OSError if the disk does not take it.
+    """
+    target = where.folder / key
+    if target.exists():
+        if find(where, key, label="") is not None:  # another process was quicker
+            return False
+        _removed(target)  # or it was damaged
+    with scratch(where.folder) as folder:
+        inside = folder / "entry"
+        inside.mkdir()
+        n_bytes = write_folder(trace, str(inside))
+        if n_bytes > where.limit_bytes:
+            return False
+        if os.name == "posix":  # elsewhere what may not be written to may not be removed
+            for file in inside.iterdir():
+                file.chmod(0o400)
+        try:
+            inside.rename(target)
+        except OSError:
+            if target.exists():
+                return False
+            raise
+    # To look at all entries after each would take longer than to write it, once there are many.
+    held = _held.get(where.folder)
+    if held is None or held.now_bytes + n_bytes > where.limit_bytes or held.added_bytes > where.limit_bytes // 20:
+        _held[where.folder] = _Held(_shrink(where.folder, where.limit_bytes))
+    else:
+        held.now_bytes += n_bytes
+        held.added_bytes += n_bytes
+    return True
+
+
+def entries(where: Place) -> list[Entry]:
+    """All that is kept, most recently used first."""
+    found = [entry for folder in _folders(where.folder) if (entry := _entry(folder)) is not None]
+    return sorted(found, key=lambda entry: -entry.used_unix_ns)
+
+
+def clear(where: Place) -> tuple[int, int]:
+    """Remove what nobody reads at the moment. Returns how many entries went, and how many stayed."""
+    folders = list(_folders(where.folder))
+    n_removed = sum(_removed(folder) for folder in folders)
+    _sweep(where.folder)
+    return n_removed, len(folders) - n_removed
+
+
+@contextmanager
+def scratch(parent: Path) -> Iterator[Path]:
+    """A folder for things that end with the process; what a killed one leaves is swept away by the next."""
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = parent / f"{_UNFINISHED}{secrets.token_hex(8)}"
+    folder.mkdir(mode=0o700)
+    lock: Lock | None = None
+    try:
+        (folder / _LOCK).touch()
+        lock = alone(folder / _LOCK)
+        yield folder
+    finally:
+        if lock is not None:
+            lock.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _folders(parent: Path) -> Iterator[Path]:
+    try:
+        found = sorted(parent.iterdir())
+    except OSError:
+        return
+    yield from (folder for folder in found if not folder.name.startswith(".") and (folder / META).exists())
+
+
+def _entry(folder: Path) -> Entry | None:
+    try:
+        text = (folder / META).read_bytes()
+        document = document_of(text, str(folder / META), kind="trace")
+        told = (document or {}).get("meta", {})
+        used = (folder / META).stat().st_mtime_ns
+        path, kind, size = str(told.get("path", "")), str(told.get("format", "")), int(told.get("size_bytes", 0))
+        return Entry(folder, path, kind, size, _size_of(folder), used)
+    except (OSError, StepscopeError):
+        return None
+
+
+def _size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in os.scandir(folder))
+
+
+def _shrink(parent: Path, limit_bytes: int) -> int:
+    """Remove the least recently used entries until the rest fits, and what killed processes left. Returns the rest."""
+    _sweep(parent)
+    known: list[tuple[int, int, Path]] = []
+    for folder in _folders(parent):
+        try:
+            known.append(((folder / META).stat().st_mtime_ns, _size_of(folder), folder))
+        except OSError:  # another process removes it
+            continue
+    total = sum(size for _, size, _ in known)
+    for _, size, folder in sorted(known):
+        if total <= limit_bytes:
+            break
+        if _removed(folder):
+            total -= size
+    return total
+
+
+def _removed(folder: Path) -> bool:
+    """Take an entry away as a whole, unless someone reads it."""
+    lock = alone(folder / META)
+    if lock is None:
+        return False
+    if sys.platform == "win32":  # there nothing can be renamed that holds an open file, which is all the lock there is
+        lock.close()
+    gone = folder.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
+    try:
+        folder.rename(gone)
+    except OSError:
+        return False
+    finally:
+        lock.close()
+    shutil.rmtree(gone, ignore_errors=True)
+    return True
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what killed processes left unfinished: nobody holds its lock."""
+    for folder in parent.glob(f"{_UNFINISHED}*"):
+        if _is_new(folder):  # perhaps its owner has not come to lock it yet
+            continue
+        lock = alone(folder / _LOCK)
+        if lock is None and (folder / _LOCK).exists():
+            continue
+        if lock is not None:
+            lock.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_new(folder: Path) -> bool:
+    try:
+        return time.time() - folder.stat().st_mtime < _NEW_S
+    except OSError:
+        return True

@@ -1,0 +1,204 @@
+"""A trace as a folder: one Parquet file for each of its tables, and meta.json, written last, with all else.
+
+    {"stepscope": "trace", "version": 1, "schema": "<fingerprint>", "written_by": "0.1.0",
+     "meta": {<fields of trace.Meta>},
+     "tables": {"spans": {"n_rows": int, "size_bytes": int}, …},
+     "results": {"cycles": {…}, …}}
+
+A folder without meta.json is no trace; a file of another length than it says is not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from dataclasses import fields
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stepscope import files
+from stepscope.errors import CorruptInput, StepscopeError, UnsupportedVersion
+from stepscope.schema import TABLES
+from stepscope.summaries import RESULTS
+from stepscope.trace import Meta, Result, Results, StoredTables, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.schema import Table
+
+__all__ = ["META", "VERSION", "mark_of", "read_folder", "schema_fingerprint", "storable", "write_folder"]
+
+META = "meta.json"
+#: To be raised with every change of what the files mean; changes of tables show in the schema's fingerprint.
+VERSION = 1
+_KNOWN: Mapping[str, Table] = {**TABLES, **RESULTS}
+_FACTS = tuple(field.name for field in fields(Meta))
+
+
+@cache
+def schema_fingerprint() -> str:
+    """Changes with every table, column and type: what was written under another one is not read."""
+    columns = [[t.name, [[c.name, _type_name(c.dtype)] for c in t.columns]] for t in _KNOWN.values()]
+    return hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]
+
+
+def _type_name(dtype: pl.DataType) -> str:
+    return f"Enum{dtype.categories.to_list()}" if isinstance(dtype, pl.Enum) else str(dtype)
+
+
+def program_version() -> str:
+    """The version of this program."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("stepscope")
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "0+source"
+
+
+def storable(trace: Trace) -> bool:
+    """Whether all that the trace holds has a place in a store: tables and results of the schema, no others."""
+    known = set(trace.tables) <= set(TABLES)
+    results = trace.results if isinstance(trace, Results) else {}
+    return known and all(RESULTS.get(name) == result.table for name, result in results.items())
+
+
+def write_folder(trace: Trace, folder: str) -> int:
+    """Write a trace into a folder that exists and is empty, or below a URL. Returns the bytes written.
+
+    Raises StepscopeError if it holds tables that no schema knows; OSError if the disk does not take it.
+    """
+    if not storable(trace):
+        raise StepscopeError(f"{trace.meta.path} holds tables that have no place in a store", "export what you need")
+    # Frames that lie in files already are read one at a time.
+    tables = {name: _written(TABLES[name].conform(trace.table(name)), folder, name) for name in trace.tables}
+    results = trace.results if isinstance(trace, Results) else {}
+    kept = {name: _written(RESULTS[name].conform(found.frame), folder, name) for name, found in results.items()}
+    document = {
+        "stepscope": "trace",
+        "version": VERSION,
+        "schema": schema_fingerprint(),
+        "written_by": program_version(),
+        "meta": {name: getattr(trace.meta, name) for name in _FACTS} | {"facts": dict(trace.meta.facts)},
+        "tables": tables,
+        "results": kept if isinstance(trace, Results) else None,
+    }
+    text = json.dumps(document).encode("ascii")
+    _put(folder, META, text)
+    return len(text) + sum(entry["size_bytes"] for entry in (*tables.values(), *kept.values()))
+
+
+def _written(frame: pl.DataFrame, folder: str, name: str) -> dict[str, int]:
+    target = files.joined(folder, f"{name}.parquet")
+    if files.is_url(folder):
+        buffer = io.BytesIO()
+        frame.write_parquet(buffer, compression="zstd", compression_level=1)
+        files.write(target, buffer.getvalue())
+        return {"n_rows": frame.height, "size_bytes": buffer.tell()}
+    frame.write_parquet(target, compression="zstd", compression_level=1)
+    return {"n_rows": frame.height, "size_bytes": files.size_of(target)}
+
+
+def _put(folder: str, name: str, content: bytes) -> None:
+    path = files.joined(folder, name)
+    if files.is_url(folder):
+        files.write(path, content)
+        return
+    # A name of its own until it is whole: whoever sees meta.json sees all of it.
+    part = f"{path}.part"
+    with open(part, "wb") as file:  # noqa: PTH123  the folder is a string here and a URL elsewhere
+        file.write(content)
+    os.replace(part, path)  # noqa: PTH105
+
+
+def mark_of(folder: str, *, kind: str) -> dict[str, Any] | None:
+    """What meta.json says in a folder of ours, 'trace' or 'run'; None if there is none or it is another's.
+
+    Raises CorruptInput if it is ours and broken.
+    """
+    path = files.joined(folder, META)
+    if not files.exists(path):
+        return None
+    with files.opened(path) as file:
+        return document_of(file.read(), path, kind=kind)
+
+
+def document_of(text: bytes, path: str, *, kind: str) -> dict[str, Any] | None:
+    """The same of the content of a meta.json."""
+    if f'"stepscope": "{kind}"'.encode() not in text[:200]:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise CorruptInput(f"not valid JSON: {error}", _AGAIN, path=path) from None
+    return found if isinstance(found, dict) else None
+
+
+_AGAIN = "export it again from the original trace"
+
+
+def read_folder(folder: str, document: Mapping[str, Any], *, label: str, lease: object = None) -> Trace:
+    """The trace in a folder, from what its meta.json says; tables are read when they are asked for.
+
+    `label` becomes `meta.path`; `lease` is kept as long as files may be read.
+    Raises UnsupportedVersion (another version, other columns), CorruptInput (files that lack or were cut).
+    """
+    version, schema = document.get("version"), document.get("schema")
+    if version != VERSION:
+        raise UnsupportedVersion(f"{label} is a store of version {version}; this program reads {VERSION}", _AGAIN)
+    if schema != schema_fingerprint():
+        what = f"{label} was written by stepscope {document.get('written_by')}, whose tables have other columns"
+        raise UnsupportedVersion(what, _AGAIN)
+    try:
+        meta = _meta(document["meta"], label)
+        tables = {name: _checked(folder, name, entry) for name, entry in document["tables"].items()}
+        results = {name: _checked(folder, name, entry) for name, entry in (document["results"] or {}).items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptInput(f"meta.json lacks what it should say: {error}", _AGAIN, path=folder) from None
+    stored = StoredTables(
+        {name: files.joined(folder, f"{name}.parquet") for name in tables},
+        tables,
+        partial(_read, folder, tables),
+        lease=lease,
+    )
+    if document["results"] is None:
+        return Trace(meta, stored)
+    return Results(meta, stored, {name: Result(RESULTS[name], _read(folder, results, name)) for name in results})
+
+
+def _meta(told: Mapping[str, Any], label: str) -> Meta:
+    if set(_FACTS) != set(told):
+        raise KeyError(*sorted({*_FACTS} ^ {*told}))
+    return Meta(**{**told, "path": label})
+
+
+def _checked(folder: str, name: str, entry: Mapping[str, int]) -> int:
+    """Rows of a table whose file is there in its full length. KeyError if no table is called so."""
+    _ = _KNOWN[name]
+    path = files.joined(folder, f"{name}.parquet")
+    if not files.exists(path):
+        raise CorruptInput("this file of a stored trace is not there", _AGAIN, path=path)
+    size = files.size_of(path)
+    if size != entry["size_bytes"]:
+        raise CorruptInput(f"{size:,} bytes of {entry['size_bytes']:,}: it was cut or changed", _AGAIN, path=path)
+    return int(entry["n_rows"])
+
+
+def _read(folder: str, n_rows: Mapping[str, int], name: str) -> pl.DataFrame:
+    path = files.joined(folder, f"{name}.parquet")
+    try:
+        if files.is_url(path):
+            with files.opened(path) as file:
+                frame = pl.read_parquet(io.BytesIO(file.read()))
+        else:
+            frame = pl.read_parquet(path, glob=False, hive_partitioning=False).rechunk()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise CorruptInput(str(error).splitlines()[0], _AGAIN, path=path) from None
+    if dict(frame.schema) != dict(_KNOWN[name].dtypes) or frame.height != n_rows[name]:
+        raise CorruptInput("its columns or rows are not those that were written", _AGAIN, path=path)
+    return frame

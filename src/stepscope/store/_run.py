@@ -1,0 +1,86 @@
+"""The traces of a job as a folder that a user asked for: one inside for each, and meta.json, written last."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope import files
+from stepscope.errors import CorruptInput, StepscopeError, WouldOverwrite
+from stepscope.store._folder import META, VERSION, mark_of, write_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stepscope.trace import Trace
+
+__all__ = ["traces_in", "write_run"]
+
+
+def traces_in(folder: str) -> list[str]:
+    """Folders of the stored traces that a folder stands for: itself, or those that its meta.json names.
+
+    None if there is none of ours. Raises CorruptInput.
+    """
+    if mark_of(folder, kind="trace") is not None:
+        return [folder]
+    document = mark_of(folder, kind="run")
+    if document is None:
+        return []
+    names = document.get("traces")
+    if not isinstance(names, list) or not all(isinstance(name, str) and name == Path(name).name for name in names):
+        raise CorruptInput("meta.json does not name its traces", path=files.joined(folder, META))
+    return [files.joined(folder, name) for name in names]
+
+
+def write_run(traces: Iterable[tuple[str, Trace]], folder: str, *, force: bool = False) -> int:
+    """Write traces, each under its name, into a new folder, which appears whole or not at all. Returns how many.
+
+    Below a URL meta.json comes last, without which nothing there is read. `force` replaces a folder that is a store.
+    Raises WouldOverwrite, StepscopeError.
+    """
+    there = files.exists(folder)
+    if there:
+        if not force:
+            raise WouldOverwrite(folder)
+        if mark_of(folder, kind="run") is None:
+            raise StepscopeError(f"{folder} is not a folder of stored traces: it is not replaced", "choose another -o")
+    if files.is_url(folder):
+        if there:
+            files.remove_folder(folder)
+        return _filled(traces, folder)
+    target = Path(folder).resolve()
+    part, old = (target.with_name(f".{target.name}.{secrets.token_hex(4)}.{end}") for end in ("part", "old"))
+    try:
+        part.mkdir(parents=True)
+        try:
+            n = _filled(traces, str(part))
+            if there:
+                target.rename(old)
+            part.rename(target)
+        finally:
+            for left in (part, old):
+                shutil.rmtree(left, ignore_errors=True)
+    except OSError as error:
+        raise StepscopeError(f"cannot write {folder}: {error.strerror or error}") from None
+    return n
+
+
+def _filled(traces: Iterable[tuple[str, Trace]], folder: str) -> int:
+    names = []
+    for name, trace in traces:
+        inside = files.joined(folder, name)
+        if not files.is_url(folder):
+            Path(inside).mkdir()
+        write_folder(trace, inside)
+        names.append(name)
+    text = json.dumps({"stepscope": "run", "version": VERSION, "traces": names}, indent=1).encode("ascii")
+    path = files.joined(folder, META)
+    if files.is_url(folder):
+        files.write(path, text)
+    else:
+        Path(path).write_bytes(text)
+    return len(names)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+
+from stepscope.errors import CorruptInput, StepscopeError
+from stepscope.reports._job import job_of
+from stepscope.reports._summary import Summary
+from stepscope.trace import Meta
+
+
+def summary(rank, world=None, path=None):
+    return Summary(Meta(path or f"rank{rank}.json", "kineto", rank=rank, world_size=world), recorded_ns=10)
+
+
+def job(*found):
+    """Of summaries, numbers (their ranks) or errors, each with a path of its own."""
+    outcomes = [summary(one, 8) if isinstance(one, int) else one for one in found]
+    paths = [one.meta.path if isinstance(one, Summary) else one.args[0] for one in outcomes]
+    return job_of(paths, outcomes)
+
+
+def test_a_whole_job_has_nothing_to_tell():
+    whole = job(*range(8))
+    assert [s.meta.rank for s in whole.summaries] == list(range(8))
+    assert whole.sentences() == []
+    assert whole.facts() == {"missing_ranks": [], "left_out": [], "duplicates": []}
+
+
+def test_ranks_without_a_file_are_missing():
+    some = job(0, 1, 4, 7)
+    assert some.missing == (2, 3, 5, 6)
+    assert some.sentences() == ["4 ranks of 8 are missing: 2–3, 5–6."]
+    assert job(*range(7)).sentences() == ["1 rank of 8 is missing: 7."]
+    assert some.facts()["missing_ranks"] == [2, 3, 5, 6]
+
+
+def test_of_many_gaps_the_first_are_told():
+    def missing(*ranks):
+        there = [rank for rank in range(20) if rank not in ranks]
+        return job_of([str(r) for r in there], [summary(r, 20) for r in there]).sentences()[0].partition(": ")[2]
+
+    assert missing(1, 3, 4, 6, 8) == "1, 3–4, 6, 8."
+    assert missing(1, 3, 4, 6, 8, 9, 12, 15) == "1, 3–4, 6, 8–9 …"
+
+
+def test_one_file_of_a_job_is_no_complaint_but_a_fact():
+    assert job(3).sentences() == []
+    assert job(3).missing == (0, 1, 2, 4, 5, 6, 7)
+
+
+def test_a_broken_file_is_told_and_its_rank_not_missed():
+    some = job(*range(5), CorruptInput("cut", path="run/rank5.json"), CorruptInput("cut", path="run/rank6.json"))
+    paths = [s.meta.path for s in some.summaries]
+    assert "rank5.json" not in paths
+    found = job_of(
+        [*paths, "run/rank5.json", "run/odd.json"],
+        [*some.summaries, CorruptInput("cut", path="x"), StepscopeError("n")],
+    )
+    assert found.missing == (6, 7)
+    assert found.sentences() == ["2 files left out: rank5.json, odd.json (x: cut).", "2 ranks of 8 are missing: 6–7."]
+    assert found.facts()["left_out"] == [
+        {"path": "run/rank5.json", "rank": 5, "error": "x: cut"},
+        {"path": "run/odd.json", "rank": None, "error": "n"},
+    ]
+
+
+def test_a_rank_that_is_there_twice_counts_once():
+    found = job(*range(8), summary(3, 8, "copies/rank3.json"), summary(5, 8, "copies/rank5.json"))
+    assert len(found.summaries) == 8
+    assert found.sentences() == ["2 files left out: rank3.json, rank5.json (another file has ranks 3, 5)."]
+    assert found.facts()["duplicates"] == [
+        {"path": "copies/rank3.json", "rank": 3},
+        {"path": "copies/rank5.json", "rank": 5},
+    ]
+    assert job(0, 1, summary(1, 8, "b.json")).sentences()[0] == "1 file left out: b.json (another file has rank 1)."
+
+
+def test_recordings_of_one_rank_are_not_copies():
+    assert len(job(0, summary(0, 8, "later.json")).summaries) == 2
+    twice = [*range(4), *(summary(i, 8, f"later{i}.json") for i in range(4))]
+    assert len(job(*twice).summaries) == 8
+
+
+def test_without_the_size_of_the_job_gaps_count_if_they_are_few():
+    def of(*ranks):
+        return job_of([f"rank{r}.json" for r in ranks], [summary(r) for r in ranks])
+
+    assert of(2, 3, 5).missing == (4,)
+    assert of(2, 3, 5).sentences() == ["1 rank is missing: 4."]
+    assert of(0, 8).missing == ()
+
+
+def test_files_without_ranks_miss_none():
+    found = job_of(["a.json", "b.json"], [summary(None), summary(None)])
+    assert (found.missing, len(found.summaries)) == ((), 2)
+
+
+def test_a_size_that_cannot_be_is_not_believed():
+    assert job_of(["a", "b"], [summary(1, 2), summary(9, 2)]).missing == ()
+    several = [summary(0, 4), summary(1, 4), summary(2, 64)]
+    assert job_of(["a", "b", "c"], several).missing == (3,)
+
+
+def test_if_nothing_can_be_read_the_first_error_is_raised():
+    with pytest.raises(CorruptInput, match="first"):
+        job_of(["a", "b"], [CorruptInput("first", path="a"), StepscopeError("second")])
+    with pytest.raises(StepscopeError, match="no traces given"):
+        job_of([], [])

@@ -1,0 +1,45 @@
+"""A small trace with a value of every type in every table, and a cache of its own for each test."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from stepscope import store
+from stepscope.schema import TABLES
+from stepscope.trace import Meta, Trace
+
+
+def value_of(dtype: pl.DataType) -> object:
+    """Something that the type holds."""
+    if isinstance(dtype, pl.List):
+        return ["main", "é\n"]
+    if isinstance(dtype, pl.Enum):
+        return dtype.categories[-1]
+    if isinstance(dtype, (pl.String, pl.Categorical)):
+        return "void gemm<float, 'q'>"
+    return True if isinstance(dtype, pl.Boolean) else 0.1 if dtype.is_float() else 7
+
+
+@pytest.fixture
+def full() -> Trace:
+    tables = {
+        name: pl.DataFrame(
+            {c.name: pl.Series([value_of(c.dtype), None], dtype=c.dtype) for c in table.columns}, strict=False
+        )
+        for name, table in TABLES.items()
+    }
+    tables["arrows"] = TABLES["arrows"].empty()
+    facts = {"deviceProperties": '[{"id": 0}]', "odd": "\udcff\n"}
+    meta = Meta("run/rank7.json", "kineto", 3, 10**6, 7, 8, origin_unix_ns=2**62, decimal_times=True, facts=facts)
+    return Trace(meta, tables)
+
+
+@pytest.fixture
+def where(tmp_path, monkeypatch) -> store.Place:
+    monkeypatch.setenv("STEPSCOPE_CACHE", "1")
+    monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("STEPSCOPE_CACHE_SIZE", "100MB")
+    found = store.place()
+    assert found is not None
+    return found

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from stepscope.schema import TABLES
+from stepscope.store import _cache
+from stepscope.store._cache import clear, entries, find, keep, scratch
+from stepscope.store._place import Place
+
+
+def small(where, trace):
+    """Bytes that an entry of the trace takes."""
+    keep(where, "probe", trace)
+    (found,) = entries(where)
+    clear(where)
+    _cache._held.clear()
+    return found.kept_bytes
+
+
+def names(where):
+    return {path.name for path in where.folder.iterdir()}
+
+
+def test_what_was_kept_is_found_again_under_the_name_it_is_asked_by(where, full):
+    assert find(where, "key", label="other.json") is None
+    assert keep(where, "key", full)
+    found = find(where, "key", label="other.json")
+    assert found is not None
+    assert found.meta == replace(full.meta, path="other.json")
+    assert found.spans.equals(full.spans)
+    assert names(where) == {"key"}
+
+
+def test_what_is_there_already_is_not_written_again(where, full):
+    assert keep(where, "key", full)
+    inode = (where.folder / "key").stat().st_ino
+    assert not keep(where, "key", full)
+    assert (where.folder / "key").stat().st_ino == inode
+
+
+def test_a_damaged_entry_is_not_served_and_makes_room(where, full):
+    keep(where, "key", full)
+    spans = where.folder / "key" / "spans.parquet"
+    spans.chmod(0o600)
+    spans.write_bytes(b"PAR1")
+    assert find(where, "key", label="x") is None
+    assert keep(where, "key", full)
+    assert find(where, "key", label="x") is not None
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"stepscope": "trace", ', '{"stepscope": "trace", "version": 99}'])
+def test_a_description_of_another_version_or_none_is_a_miss(where, full, text):
+    keep(where, "key", full)
+    meta = where.folder / "key" / "meta.json"
+    meta.chmod(0o600)
+    meta.write_text(text)
+    assert find(where, "key", label="x") is None
+
+
+def test_the_least_recently_used_go_first(where, full):
+    room = replace(where, limit_bytes=int(3.5 * small(where, full)))
+    for i, key in enumerate("abc"):
+        keep(room, key, full)
+        os.utime(room.folder / key / "meta.json", ns=(i, i))
+    assert find(room, "a", label="x") is not None  # used just now
+    keep(room, "d", full)
+    assert names(room) == {"a", "c", "d"}
+
+
+def test_the_limit_holds_whatever_the_process_believes(where, full):
+    room = replace(where, limit_bytes=int(4.5 * small(where, full)))
+    for i in range(30):
+        keep(room, f"k{i}", full)
+        assert sum(entry.kept_bytes for entry in entries(room)) <= room.limit_bytes
+
+
+def test_what_alone_is_beyond_the_limit_is_not_kept(where, full):
+    assert not keep(replace(where, limit_bytes=1000), "key", full)
+    assert names(where) == set()
+
+
+def test_what_someone_reads_is_not_removed(where, full):
+    keep(where, "read", full)
+    keep(where, "idle", full)
+    found = find(where, "read", label="x")
+    assert found is not None
+    assert clear(where) == (1, 1)
+    assert found.spans.equals(full.spans)
+    del found
+    assert clear(where) == (1, 0)
+    assert names(where) == set()
+
+
+def test_entries_tell_what_they_are_the_last_used_first(where, full):
+    keep(where, "old", full)
+    keep(where, "new", replace(full, meta=replace(full.meta, path="/data/new.json")))
+    os.utime(where.folder / "old" / "meta.json", ns=(1, 1))
+    first, second = entries(where)
+    assert (first.source, first.format, first.source_bytes) == ("/data/new.json", "kineto", 10**6)
+    assert second.used_unix_ns == 1
+    (where.folder / "old" / "meta.json").chmod(0o600)
+    (where.folder / "old" / "meta.json").write_text('{"stepscope": "trace", ')
+    assert [entry.source for entry in entries(where)] == ["/data/new.json"]
+
+
+def test_a_cache_that_does_not_exist_is_empty(where):
+    assert entries(where) == []
+    assert clear(where) == (0, 0)
+
+
+def test_what_a_killed_process_left_is_swept_away(where, full):
+    where.folder.mkdir()
+    left, fresh, made_nothing = (where.folder / f".new-{name}" for name in ("left", "fresh", "nothing"))
+    for folder in (left, fresh, made_nothing):
+        folder.mkdir()
+    (left / ".lock").touch()
+    (left / "entry").mkdir()
+    os.utime(left, (1, 1))
+    os.utime(made_nothing, (1, 1))
+    with scratch(where.folder) as busy:
+        os.utime(busy, (1, 1))
+        keep(where, "key", full)
+        # Whose owner lives stays, and so does what is too new to have a lock.
+        assert names(where) == {"key", busy.name, fresh.name}
+    assert names(where) == {"key", fresh.name}
+
+
+def test_a_disk_that_refuses_leaves_nothing(where, full, monkeypatch):
+    def refuse(*_):
+        (where.folder / "x").touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_cache, "write_folder", refuse)
+    with pytest.raises(OSError, match="No space"):
+        keep(where, "key", full)
+    assert names(where) == {"x"}
+
+
+def test_a_rename_that_fails_is_told_unless_another_was_quicker(where, full, monkeypatch):
+    import pathlib
+
+    keep(where, "other", full)
+    real = pathlib.Path.rename
+
+    def late(self, target):
+        if target.name == "key":
+            shutil.copytree(where.folder / "other", where.folder / "key")
+            raise OSError(39, "Directory not empty")
+        if target.name == "never":
+            raise OSError(30, "Read-only file system")
+        return real(self, target)
+
+    monkeypatch.setattr(pathlib.Path, "rename", late)
+    assert not keep(where, "key", full)
+    with pytest.raises(OSError, match="Read-only"):
+        keep(where, "never", full)
+
+
+def test_writers_at_the_same_time_leave_one_whole_entry(where, full):
+    threads = [threading.Thread(target=keep, args=(where, "key", full)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert names(where) == {"key"}
+    found = find(where, "key", label="x")
+    assert found is not None
+    assert found.spans.equals(full.spans)
+
+
+WRITER = """
+import json, pathlib, sys
+from stepscope.store import Place, read_folder, mark_of
+from stepscope.store._cache import keep
+source, target = sys.argv[1:]
+trace = read_folder(source, mark_of(source, kind="trace"), label="x")
+for name in trace.tables:
+    trace.table(name)
+print("ready", flush=True)
+for i in range(10_000):
+    keep(Place(pathlib.Path(target), 10**9), f"k{i}", trace)
+"""
+
+
+def test_a_writer_killed_at_any_moment_leaves_nothing_that_is_read(where, full, tmp_path):
+    keep(Place(tmp_path / "source", 10**9), "trace", full)
+    random.seed(8)
+    for _ in range(8):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path / "source" / "trace"), str(where.folder)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(random.uniform(0, 0.08))
+        writer.kill()
+        writer.communicate()
+        for folder in where.folder.iterdir():
+            if folder.name.startswith("."):
+                continue
+            found = find(where, folder.name, label="x")
+            assert found is not None, "an entry that is not whole"
+            assert all(found.table(name).equals(full.table(name)) for name in TABLES)
+            del found
+    for folder in where.folder.iterdir():
+        os.utime(folder, (1, 1))
+    clear(where)
+    assert names(where) == set()
+
+
+def test_entries_may_not_be_written_to(where, full):
+    keep(where, "key", full)
+    modes = {path.stat().st_mode & 0o777 for path in (where.folder / "key").iterdir()}
+    assert modes == {0o400}
+    assert where.folder.stat().st_mode & 0o077 == 0
+    assert json.loads((where.folder / "key" / "meta.json").read_text())["stepscope"] == "trace"
+
+
+def test_what_others_remove_meanwhile_is_passed_over(where, full, monkeypatch):
+    keep(where, "gone", full)
+    keep(where, "here", full)
+    real = _cache._size_of
+
+    def size_of(folder):
+        if folder.name == "gone":
+            raise FileNotFoundError(2, "no such file", str(folder))
+        return real(folder)
+
+    monkeypatch.setattr(_cache, "_size_of", size_of)
+    assert [entry.folder.name for entry in entries(where)] == ["here"]
+    assert _cache._shrink(where.folder, 0) == 0
+    assert names(where) == {"gone"}
+
+
+def test_what_cannot_be_moved_stays(where, full, monkeypatch):
+    keep(where, "key", full)
+
+    def refuse(_, target):
+        raise PermissionError(13, "Permission denied", str(target))
+
+    monkeypatch.setattr("pathlib.Path.rename", refuse)
+    assert clear(where) == (0, 1)
+    assert names(where) == {"key"}
+
+
+def test_unfinished_folders_that_vanish_are_not_looked_at(where):
+    assert _cache._is_new(where.folder / "nothing")

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from stepscope import schema
+from stepscope.errors import CorruptInput, StepscopeError, UnsupportedVersion
+from stepscope.schema import ATTRIBUTION, CYCLES, TABLES, Column, Table
+from stepscope.store import _folder
+from stepscope.store._folder import mark_of, read_folder, schema_fingerprint, storable, write_folder
+from stepscope.trace import Meta, Result, Results, StoredTables, Trace
+
+
+def stored(trace, folder):
+    folder.mkdir()
+    write_folder(trace, str(folder))
+    return folder
+
+
+def reopened(folder, label="x.json"):
+    document = mark_of(str(folder), kind="trace")
+    assert document is not None
+    return read_folder(str(folder), document, label=label)
+
+
+def rewrite(folder, **changes):
+    path = folder / "meta.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_what_is_read_is_what_was_written(full, tmp_path):
+    again = reopened(stored(full, tmp_path / "kept"), full.meta.path)
+    assert again.meta == full.meta
+    assert list(again.tables) == list(full.tables)
+    for name, frame in full.tables.items():
+        assert again.table(name).equals(frame)
+        assert again.table(name).schema == frame.schema
+
+
+def test_the_size_that_is_returned_is_that_of_the_files(full, tmp_path):
+    (tmp_path / "kept").mkdir()
+    n_bytes = write_folder(full, str(tmp_path / "kept"))
+    assert n_bytes == sum(path.stat().st_size for path in (tmp_path / "kept").iterdir())
+
+
+def test_tables_are_read_when_they_are_asked_for(full, tmp_path):
+    folder = stored(full, tmp_path / "kept")
+    again = reopened(folder)
+    (folder / "ops.parquet").unlink()
+    assert again.spans.height == again.heights()["spans"] == 2
+    assert again.meta.path == "x.json"
+    with pytest.raises(CorruptInput, match=r"ops\.parquet"):
+        _ = again.ops
+
+
+def test_results_come_back_as_results(tmp_path):
+    frames = {table.name: Result(table, table.empty()) for table in (CYCLES, ATTRIBUTION)}
+    trace = Results(Meta("perf_data.csv", "latencyprism"), {"issues": TABLES["issues"].empty()}, frames)
+    again = reopened(stored(trace, tmp_path / "kept"))
+    assert isinstance(again, Results)
+    assert set(again.results) == {"cycles", "attribution"}
+    assert again.result("cycles").equals(CYCLES.empty())
+
+
+def test_what_no_schema_knows_is_not_stored(full, tmp_path):
+    odd = Trace(full.meta, {"novel": full.spans})
+    other = Table("cycles", "of another program", (Column("n", pl.Int64(), "a number"),))
+    strange = Results(full.meta, {}, {"cycles": Result(other, other.empty())})
+    assert [storable(trace) for trace in (full, odd, strange)] == [True, False, False]
+    with pytest.raises(StepscopeError, match="no place in a store"):
+        write_folder(odd, str(tmp_path))
+
+
+def test_frames_in_another_order_are_put_into_that_of_the_schema(full, tmp_path):
+    turned = full.with_tables(steps=full.steps.select(reversed(full.steps.columns)))
+    assert reopened(stored(turned, tmp_path / "kept")).steps.equals(full.steps)
+
+
+def test_another_version_is_refused(full, tmp_path):
+    folder = stored(full, tmp_path / "kept")
+    for version in (0, 2, "1", None):
+        rewrite(folder, version=version)
+        with pytest.raises(UnsupportedVersion, match="of version") as caught:
+            reopened(folder)
+        assert "export it again" in caught.value.hint
+
+
+def test_another_schema_is_refused(full, tmp_path, monkeypatch):
+    folder = stored(full, tmp_path / "kept")
+    before = schema_fingerprint()
+    wider = Table("steps", "", (*schema.STEPS.columns, Column("colour", pl.String(), "new")))
+    monkeypatch.setattr(_folder, "_KNOWN", {**_folder._KNOWN, "steps": wider})
+    schema_fingerprint.cache_clear()
+    try:
+        assert schema_fingerprint() != before
+        with pytest.raises(UnsupportedVersion, match="other columns"):
+            reopened(folder)
+    finally:
+        schema_fingerprint.cache_clear()
+
+
+def test_categories_of_an_enum_belong_to_the_fingerprint(monkeypatch):
+    before = schema_fingerprint()
+    columns = [Column(c.name, pl.Enum(["a"]) if c.name == "source" else c.dtype, c.doc) for c in schema.STEPS.columns]
+    monkeypatch.setattr(_folder, "_KNOWN", {**_folder._KNOWN, "steps": Table("steps", "", tuple(columns))})
+    schema_fingerprint.cache_clear()
+    assert schema_fingerprint() != before
+    schema_fingerprint.cache_clear()
+
+
+@pytest.mark.parametrize("cut", [1, 500])
+def test_a_file_that_was_cut_is_refused_before_anything_is_read(full, tmp_path, cut):
+    folder = stored(full, tmp_path / "kept")
+    path = folder / "spans.parquet"
+    path.write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(CorruptInput, match="it was cut or changed"):
+        reopened(folder)
+
+
+def test_a_file_that_is_gone_is_named(full, tmp_path):
+    folder = stored(full, tmp_path / "kept")
+    (folder / "spans.parquet").unlink()
+    with pytest.raises(CorruptInput, match="is not there") as caught:
+        reopened(folder)
+    assert caught.value.path.endswith("spans.parquet")
+
+
+def test_damage_within_a_file_is_no_traceback(full, tmp_path):
+    folder = stored(full, tmp_path / "kept")
+    path = folder / "spans.parquet"
+    path.write_bytes(b"\0" * path.stat().st_size)
+    again = reopened(folder)
+    with pytest.raises(CorruptInput, match=r"spans\.parquet"):
+        _ = again.spans
+
+
+def test_another_table_under_the_name_is_not_taken(full, tmp_path):
+    folder = stored(full, tmp_path / "kept")
+    (folder / "spans.parquet").write_bytes((folder / "ops.parquet").read_bytes())
+    document = json.loads((folder / "meta.json").read_text())
+    document["tables"]["spans"] = document["tables"]["ops"]
+    rewrite(folder, tables=document["tables"])
+    with pytest.raises(CorruptInput, match="not those that were written"):
+        _ = reopened(folder).spans
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"meta": {"path": "x"}}, {"tables": {"novel": {}}}, {"tables": {"spans": {"n_rows": 2}}}, {"tables": [1]}],
+)
+def test_a_description_that_lacks_what_it_should_say_is_damage(full, tmp_path, changes):
+    folder = stored(full, tmp_path / "kept")
+    rewrite(folder, **changes)
+    with pytest.raises(CorruptInput, match="lacks what it should say"):
+        reopened(folder)
+
+
+def test_only_our_own_descriptions_count(tmp_path):
+    path = tmp_path / "meta.json"
+    assert mark_of(str(tmp_path), kind="trace") is None
+    for text in ("{}", '{"stepscope": "run"}', '["stepscope"]'):
+        path.write_text(text)
+        assert mark_of(str(tmp_path), kind="trace") is None
+    path.write_text('{"stepscope": "trace", ')
+    with pytest.raises(CorruptInput, match="not valid JSON"):
+        mark_of(str(tmp_path), kind="trace")
+    path.write_text('["stepscope", {"stepscope": "trace"}]')
+    assert mark_of(str(tmp_path), kind="trace") is None
+
+
+def test_an_object_store_takes_and_gives_the_same(full):
+    url = "memory://folder-test/kept"
+    write_folder(full, url)
+    again = reopened(url)
+    assert isinstance(again.tables, StoredTables)
+    assert again.spans.equals(full.spans)
+    assert again.tables.file("spans") == f"{url}/spans.parquet"
+
+
+def test_the_version_of_a_source_tree_is_told_as_such(monkeypatch):
+    from importlib import metadata
+
+    def missing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    assert _folder.program_version()
+    monkeypatch.setattr(metadata, "version", missing)
+    assert _folder.program_version() == "0+source"
+
+
+def test_meta_json_comes_last_and_whole(full, tmp_path):
+    folder = stored(full, tmp_path / "kept")
+    assert not list(Path(folder).glob("*.part"))
+    newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert newest.name == "meta.json"
