@@ -25,7 +25,7 @@ def test_calls_match_by_the_recorders_number_whatever_their_order():
     job = job_of([part(0, (0, 5), (10, 15), seq=[7, 8]), part(1, (1, 5), (30, 35), seq=[8, 9])])
     assert exchanges(job) == [[(0, 0)], [(0, 10), (1, 1)], [(1, 30)]]
     assert job.exchanges["status"].to_list() == ["missing on a rank", "matched", "missing on a rank"]
-    assert [missing_ranks(job, i) for i in (0, 2)] == ["1", "0"]
+    assert missing_ranks(job, [0, 2]) == ["1", "0"]
 
 
 def test_numbers_that_no_two_ranks_share_are_not_believed():
@@ -108,7 +108,7 @@ def test_a_receive_that_is_missing_is_told():
     job = job_of([part(0, (0, 9, "send"), dst=[1], comms=(FOUR,)), part(1, (0, 9), comms=(FOUR,))])
     number = job.exchanges["kind"].to_list().index("send")
     assert job.exchanges["status"][number] == "missing on a rank"
-    assert missing_ranks(job, number) == "1"
+    assert missing_ranks(job, [number]) == ["1"]
 
 
 def test_ranks_whose_files_are_absent_are_not_missing():

@@ -126,7 +126,7 @@ def _exchanges(job: Job, calls: pl.DataFrame) -> pl.DataFrame:
     )
     lacking = frame.filter(pl.col("n_ranks") < pl.col("n_expected"))["exchange"].to_list()
     missing = pl.DataFrame(
-        {"exchange": lacking, "missing": [missing_ranks(job, number) for number in lacking]},
+        {"exchange": lacking, "missing": missing_ranks(job, lacking)},
         schema={"exchange": pl.Int64(), "missing": pl.String()},
     )
     return frame.join(missing, on="exchange", how="left", maintain_order="left")

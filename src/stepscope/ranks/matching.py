@@ -321,11 +321,20 @@ def _ends_present(calls: pl.DataFrame, ranks: Sequence[int]) -> Ints:
     return 1 + (far.is_in(ranks) | far.is_null()).cast(pl.Int64).to_numpy()
 
 
-def missing_ranks(job: Job, exchange: int) -> str:
-    """The ranks at hand that take part in an exchange and whose traces lack it, in words."""
-    rows = job.calls.filter(pl.col("exchange") == exchange)
-    have = {job.ranks[i] for i in rows["rank"].to_list()}
-    expected = set(job.groups[rows["group"][0]].present)
-    if rows["kind"][0] in POINT_TO_POINT:
-        expected = {*rows["src"].drop_nulls().to_list(), *rows["dst"].drop_nulls().to_list()} & set(job.ranks)
-    return listed(expected - have)
+def missing_ranks(job: Job, exchanges: Sequence[int]) -> list[str]:
+    """For each of the exchanges the ranks at hand that take part in it and whose traces lack it, in words."""
+    rank, group, src, dst = (job.ints(c) for c in ("rank", "group", "src", "dst"))
+    between = job.of_kind(*POINT_TO_POINT)
+    at_hand = set(job.ranks)
+    words: dict[tuple[int, ...], str] = {}
+    found = []
+    for number in exchanges:
+        start = job.by_exchange.starts[number]
+        rows = job.by_exchange.order[start : start + job.by_exchange.sizes[number]]
+        have = {job.ranks[i] for i in rank[rows].tolist()}
+        ends = {*src[rows].tolist(), *dst[rows].tolist()} & at_hand
+        lacking = tuple(sorted((ends if between[number] else {*job.groups[group[rows[0]]].present}) - have))
+        if lacking not in words:
+            words[lacking] = listed(lacking)
+        found.append(words[lacking])
+    return found

@@ -273,7 +273,7 @@ def _by_rank(job: Job, roles: Roles, lateness: Lateness) -> pl.DataFrame:
     transfer = -job.by_exchange.largest(-length)
     n = len(job.ranks)
     known = np.isfinite(lateness.excess)
-    late = np.bincount(rank[known], lateness.excess[known], minlength=n)
+    late = np.bincount(rank[known], lateness.excess[known], minlength=n).astype(np.float64)
     # The mean of arrivals lies behind their middle where some are very late; what counts is the median rank.
     alike = segments(roles.of_rank)
     late = late - alike.spread_out(alike.median(late.astype(np.float64)))
