@@ -276,7 +276,7 @@ def _by_rank(job: Job, roles: Roles, lateness: Lateness) -> pl.DataFrame:
     late = np.bincount(rank[known], lateness.excess[known], minlength=n).astype(np.float64)
     # The mean of arrivals lies behind their middle where some are very late; what counts is the median rank.
     alike = segments(roles.of_rank)
-    late = late - alike.spread_out(alike.median(late.astype(np.float64)))
+    late -= alike.spread_out(alike.median(late))
     return pl.DataFrame({
         "rank": pl.Series(job.ranks, dtype=pl.Int32),
         "role": roles.of_rank,
