@@ -45,9 +45,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "exports": ("errors", "reports"),
     # Measures functions and knows no trace.
     "timing": ("errors", "units", "schema", "reports.model"),
+    # Runs beside jobs, whose cores it must leave alone: it knows no tables.
+    "record": ("errors",),
     "api": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "timing",
+        "timing", "record",
     ),
     # The public names, each imported on first use.
     "": ("errors", "trace", "reports.model", "timing", "api"),

@@ -1,4 +1,4 @@
-"""The public verbs as functions: load, load_run, report, show, bench. The command line calls these same ones."""
+"""The public verbs as functions: load, load_run, report, show, bench, record. The command line calls the same ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from stepscope.trace import Run, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     import polars as pl
 
     from stepscope.errors import StepscopeError
+    from stepscope.record import Recorded
     from stepscope.reports.model import Report
     from stepscope.timing import Bench
 
@@ -147,6 +148,33 @@ def bench(
         progress=progress,
     )
     return replace(found, to_text=_plain_bench)
+
+
+def record(
+    command: Sequence[str] | None,
+    output: PathLike,
+    *,
+    pid: int | None = None,
+    seconds: float | None = None,
+    hz: float = 20.0,
+    steps: tuple[int, int] | None = (5, 15),
+    force: bool = False,
+) -> Recorded:
+    """Run a command, or join the process `pid`, and record it into the folder `output`, new or empty.
+
+    Counters are taken `hz` times a second: of a command until it ends, of a process that was joined until it ends or
+    `seconds` are over. Of Python jobs that train with torch, steps A up to B are profiled; `steps` None leaves that
+    out. With `force`, what an earlier recording left in the folder is replaced. Call it on the main thread: it hands
+    signals on.
+
+    Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, no such process, not
+    Linux).
+    """
+    from stepscope import record as recording
+
+    if pid is not None:
+        return recording.attach(pid, output, seconds=seconds, hz=hz, force=force)
+    return recording.run(list(command or ()), output, hz=hz, steps=steps, force=force)
 
 
 def export(source: Source, to: str, **options: Any) -> str | bytes:

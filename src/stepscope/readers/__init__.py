@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from stepscope.errors import StepscopeError, UnknownFormat
 from stepscope.readers._record import Reader
 from stepscope.readers._source import Source, head_of, members
-from stepscope.readers.counters import attach, beside
+from stepscope.readers.counters import NAMES, attach, beside
+from stepscope.readers.recording import FORMAT, with_recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +29,7 @@ __all__ = ["Reader", "Source", "expand", "open_trace", "reader_for", "readers"]
 #: Modules that hold a READER, in order of preference among equally sure ones.
 _MODULES = (
     "paddle", "kineto", "nsys", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep", "kernel_table",
-    "perf_data", "counters_data", "step_costs",
+    "perf_data", "counters_data", "step_costs", "recording",
 )  # fmt: skip
 _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
@@ -73,15 +74,17 @@ def open_trace(
     head = head_of(file, member)
     source = Source(file, member, max_bytes, progress)
     trace = reader_for(file, head).read(source)
+    if trace.meta.format == FORMAT and counters is None:  # it is the side file itself
+        return trace
     side = counters or beside(file)
-    return trace if side is None else attach(trace, side, required=counters is not None)
+    return with_recording(trace if side is None else attach(trace, side, required=counters is not None), file)
 
 
 def expand(paths: Iterable[str]) -> list[str]:
     """Files to read for what the user named: files, folders, patterns, zips (each member).
 
-    A folder gives the traces in it, or if it holds none, those below it. Files in a folder that are no traces are
-    passed over, and x.json where there is x.pb.
+    A folder gives the traces in it, or if it holds none, those below it, or else counters recorded by themselves. Files
+    in a folder that are no traces are passed over, and x.json where there is x.pb.
     Raises StepscopeError if something named does not exist or holds no trace.
     """
     found: list[str] = []
@@ -122,6 +125,10 @@ def _folder(path: str) -> list[str]:
         traces = [member for file in kept for member in _members(file)]
         if traces:
             return traces
+    # Counters that were recorded without a profile.
+    alone = [root for root, _, names in os.walk(path) if any(name in names for name in NAMES)]
+    if alone:
+        return [side for root in sorted(alone) if (side := beside(os.path.join(root, NAMES[0]))) is not None]
     raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_ENDINGS)}")
 
 
