@@ -61,6 +61,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cluster": ("errors", "files"),
     # Measures functions and knows no trace.
     "timing": ("errors", "units", "schema", "reports.model"),
+    # Runs beside jobs, whose cores it must leave alone: it knows no tables.
+    "record": ("errors",),
     # Figures as JSON holds them, from frames of results.
     "charts": ("errors", "units", "names"),
     "api": (
@@ -75,7 +77,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "": ("errors", "trace", "reports.model", "timing", "api"),
     "cli": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "views", "renderers", "api", "exports", "timing",
-        "web", "comparison", "comparing", "reports", "files", "store", "",
+        "web", "comparison", "comparing", "reports", "files", "store", "record", "",
     ),
     "__main__": ("cli",),
 }  # fmt: skip

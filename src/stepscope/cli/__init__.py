@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepscope.cli import bench, cache, compare, export, formats, report, serve, show, sql, tables
+from stepscope.cli import bench, cache, compare, export, formats, record, report, serve, show, sql, tables
 from stepscope.cli._output import complain
 from stepscope.errors import StepscopeError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EPILOG = "Start with: stepscope report TRACE"
-_VERBS = (report, show, compare, serve, sql, export, tables, formats, bench, cache)
+_VERBS = (report, show, compare, serve, sql, record, export, tables, formats, bench, cache)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,6 +67,6 @@ def _root(
 ) -> None:
     """Say where the time of a training or inference step went."""
     # OpenBLAS starts a thread and a buffer per core when numpy is imported; nothing of ours multiplies matrices, and
-    # one thread halves the time of that import. Functions that are measured do, with as many threads as ever.
-    if ctx.invoked_subcommand != "bench":
+    # one thread halves the time of that import. Functions that are measured, and jobs that are recorded, do.
+    if ctx.invoked_subcommand not in {"bench", "record"}:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -13,7 +13,8 @@ from stepscope import files, store
 from stepscope.errors import StepscopeError, UnknownFormat
 from stepscope.readers._record import Reader
 from stepscope.readers._source import Source, head_of, members
-from stepscope.readers.counters import attach, beside
+from stepscope.readers.counters import NAMES, attach, beside
+from stepscope.readers.recording import FORMAT, with_recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,7 +26,7 @@ __all__ = ["Reader", "Source", "expand", "is_at_hand", "open_trace", "reader_for
 #: Modules that hold a READER, in order of preference among equally sure ones.
 _MODULES = (
     "stored", "paddle", "kineto", "nsys", "nsys_stats", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep",
-    "kernel_table", "perf_data", "counters_data", "step_costs",
+    "kernel_table", "perf_data", "counters_data", "step_costs", "recording",
 )  # fmt: skip
 _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
@@ -72,8 +73,10 @@ def open_trace(
     if files.is_folder(file) and files.exists(files.joined(file, store.META)):
         file = files.joined(file, store.META)
     trace = _trace(Source(file, member, max_bytes, progress))
+    if trace.meta.format == FORMAT and counters is None:  # it is the side file itself
+        return trace
     side = counters or beside(file)
-    return trace if side is None else attach(trace, side, required=counters is not None)
+    return with_recording(trace if side is None else attach(trace, side, required=counters is not None), file)
 
 
 def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
@@ -108,8 +111,9 @@ def _trace(source: Source) -> Trace:
 def expand(paths: Iterable[str]) -> list[str]:
     """Files to read for what the user named: files, folders, patterns, zips (each member).
 
-    A folder gives the traces in it, or if it holds none, those below it. Files in a folder that are no traces are
-    passed over, and x.json where there is x.pb. Of files that are read together only the first is named.
+    A folder gives the traces in it, or if it holds none, those below it, or else counters recorded by themselves. Files
+    in a folder that are no traces are passed over, and x.json where there is x.pb. Of files that are read together only
+    the first is named.
     Raises StepscopeError if something named does not exist or holds no trace.
     """
     found: list[str] = []
@@ -164,6 +168,11 @@ def _folder(path: str) -> list[str]:
         traces = [member for file in kept for member in _stored_at(file) or _members(file)]
         if traces:
             return traces
+    # Counters that were recorded without a profile.
+    sides = [file for file in files.files_in(path, deep=True) if files.split(file)[1] in NAMES]
+    alone = dict.fromkeys(side for file in sides if (side := beside(file)) is not None)
+    if alone:
+        return list(alone)
     raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_ENDINGS)}")
 
 

@@ -43,15 +43,21 @@ def beside(path: str) -> str | None:
     return next((found for name in NAMES if files.exists(found := files.joined(folder, name))), None)
 
 
-def read_counters(path: str) -> pl.DataFrame:
+def read_counters(path: str | Source, notes: Notes | None = None) -> pl.DataFrame:
     """The side file as recorded: ts_ns (Unix), metric, unit, device, value. Rows that do not parse have nulls.
 
-    Raises StepscopeError (unreadable), CorruptInput (columns missing, not CSV or Parquet).
+    With `notes` a file that breaks off, as when its recorder was killed, is read up to its last whole row.
+    Raises StepscopeError (unreadable), CorruptInput (columns missing, not CSV or Parquet, damaged without `notes`).
     """
-    source = Source(path)
+    source = Source(path) if isinstance(path, str) else path
     text = b"".join(source.chunks())
+    path = source.label
     if source.damage:
-        raise CorruptInput(source.damage, "copy the file again", path=path, offset=source.n_bytes)
+        end = text.rfind(b"\n") + 1
+        if notes is None or not text[:end] or text.startswith(b"PAR1"):
+            raise CorruptInput(source.damage, "copy the file again", path=path, offset=source.n_bytes)
+        notes.add("counters_cut", "warning", 1, f"{path}: {source.damage}; read up to the last whole row")
+        text = text[:end]
     try:
         if text.startswith(b"PAR1"):
             frame = pl.read_parquet(io.BytesIO(text))
@@ -76,40 +82,51 @@ def attach(trace: Trace, path: str, *, required: bool) -> Trace:
     """
     notes = Notes()
     try:
-        frame = read_counters(path)
+        frame = read_counters(path, notes)
     except StepscopeError as error:
         if required:
             raise
         notes.add("counters_unreadable", "warning", 1, error.message)
         return _with_issues(trace, notes)
-    sound = frame.drop_nulls(["ts_ns", "metric", "device", "value"])
-    notes.add(
-        "counters_dropped", "warning", frame.height - sound.height, f"rows of {path} without time, metric or value"
-    )
+    sound = sound_rows(frame, path, notes)
     origin = trace.meta.origin_unix_ns
     if origin is None:
         notes.add("counters_unplaced", "warning", sound.height, "the trace does not say when it began, in Unix time")
         return _with_issues(trace, notes)
-    devices = trace.devices.filter(pl.col("type") != "cpu").select(
-        pl.format("gpu{}", "index").alias("device"), pl.col("device_id").alias("_id")
-    )
-    placed = (
-        sound.with_columns(
-            pl.col("ts_ns") - origin,
-            pl.col("device").str.extract(r"^pid:(\d+)$").cast(pl.Int64).alias("pid"),
-        )
-        .join(devices, on="device", how="left", maintain_order="left")
-        .rename({"_id": "device_id"})
-        .sort("ts_ns", maintain_order=True)
-    )
+    placed = placed_on(sound, origin, trace.devices)
     spans = trace.spans
     if not spans.is_empty():
         first, last = extent_ns(spans)
         inside = placed.filter(pl.col("ts_ns").is_between(first - 10**9, last + 10**9)).height
         if not inside and placed.height:
             notes.add("counters_elsewhere", "warning", placed.height, "no sample lies within a second of the trace")
-    both = pl.concat([trace.counters, COUNTERS.conform(placed)])
+    both = pl.concat([trace.counters, placed])
     return _with_issues(trace.with_tables(counters=both), notes)
+
+
+def sound_rows(frame: pl.DataFrame, path: str, notes: Notes) -> pl.DataFrame:
+    """The rows that have a time, a metric, a device and a value; the others are counted in `notes`."""
+    sound = frame.drop_nulls(["ts_ns", "metric", "device", "value"])
+    what = f"rows of {path} without time, metric or value"
+    notes.add("counters_dropped", "warning", frame.height - sound.height, what)
+    return sound
+
+
+def placed_on(rows: pl.DataFrame, origin_unix_ns: int, devices: pl.DataFrame) -> pl.DataFrame:
+    """Rows in Unix time as the table `counters`, in order of time from the origin; `devices` is a trace's table."""
+    accelerators = devices.filter(pl.col("type") != "cpu").select(
+        pl.format("gpu{}", "index").alias("device"), pl.col("device_id").alias("_id")
+    )
+    placed = (
+        rows.with_columns(
+            pl.col("ts_ns") - origin_unix_ns,
+            pl.col("device").str.extract(r"^pid:(\d+)$").cast(pl.Int64, strict=False).alias("pid"),
+        )
+        .join(accelerators, on="device", how="left", maintain_order="left")
+        .rename({"_id": "device_id"})
+        .sort("ts_ns", maintain_order=True)
+    )
+    return COUNTERS.conform(placed)
 
 
 def _with_issues(trace: Trace, notes: Notes) -> Trace:

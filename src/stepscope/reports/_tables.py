@@ -116,6 +116,10 @@ def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
     found = []
     for title in dict.fromkeys(block.title for of_rank in blocks for block in of_rank):
         mine = [block for of_rank in blocks for block in of_rank if block.title == title]
+        if "share_ratio" not in mine[0].frame.columns:  # no shares of a whole: nothing to add up
+            frame = pl.concat([block.frame for block in mine])
+            found.append(Block(title, mine[0].table, frame, mine[0].command))
+            continue
         frame = mine[0].frame if len(mine) == 1 else _summed([block.frame for block in mine])
         frame = frame.filter(pl.col("share_ratio").fill_null(1.0) >= _LEAST_SHARE).head(ROWS)
         if "name" in frame.columns:

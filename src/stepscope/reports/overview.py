@@ -15,6 +15,7 @@ from stepscope.analyses.memory import device_memory
 from stepscope.analyses.operators import operators
 from stepscope.errors import MissingTable, StepscopeError
 from stepscope.reports._clockless import hardware_use, summary_without_clock
+from stepscope.reports._counters import summary_of_counters
 from stepscope.reports._device import device_time
 from stepscope.reports._glance import advice_costs, use_of
 from stepscope.reports._host import has_host_work, host_time
@@ -24,7 +25,7 @@ from stepscope.reports._outliers import outlier_costs
 from stepscope.reports._quality import quality, told_issues
 from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._results import summarise_results
-from stepscope.reports._summary import Cost, Lack, Memory, Scope, Summary, scope_of
+from stepscope.reports._summary import Cost, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.schema import DEVICE_WORK
 from stepscope.trace import Results, Trace, extent_ns
@@ -79,8 +80,7 @@ def summarise(trace: Trace) -> Summary:
         return summarise_results(trace)
     spans = trace.spans
     if spans.is_empty():
-        nothing = Lack("no_spans", "The trace holds no spans with times: there is nothing to report.")
-        return Summary(trace.meta, recorded_ns=0, quality=(nothing,), issues=trace.issues)
+        return summary_of_counters(trace)
     if not trace.has_clock:
         return summary_without_clock(trace, told_issues(trace.issues))
     scope = scope_of(trace)

@@ -1,0 +1,79 @@
+"""`stepscope record`: run a job, or join one that runs, and record what it and its machine did."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from stepscope.cli._output import complain
+from stepscope.errors import StepscopeError
+
+SETTINGS: dict[str, Any] = {
+    "short_help": "Run a job, or join one that runs, and record it.",
+    # What follows the first word that is no option of ours is the job's.
+    "context_settings": {"allow_interspersed_args": False},
+}
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def command(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[--] COMMAND…", help="What to run, with its arguments.")
+    ] = None,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="A new or empty folder.")] = "",
+    pid: Annotated[int | None, typer.Option(min=1, help="Join this process in place of starting one.")] = None,
+    duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --pid: how long, as in 30s or 5m; else until it ends.")
+    ] = None,
+    hz: Annotated[float, typer.Option(min=0.1, max=200, help="Samples of the counters a second.")] = 20.0,
+    steps: Annotated[
+        str, typer.Option(metavar="A:B", help="Training steps to profile with torch.profiler, from A up to B.")
+    ] = "5:15",
+    no_profiler: Annotated[bool, typer.Option("--no-profiler", help="Counters alone.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what an earlier recording left in DIR.")] = False,
+) -> None:
+    """Run a job, or join one that runs, and record it into a folder: read it with stepscope report DIR.
+
+    The job is not changed, keeps standard input, output and error, and gets the signals that this command gets. Its
+    exit code is ours; 128 + N if signal N ended it.
+    """
+    from stepscope import record
+
+    if not output:
+        raise typer.BadParameter("name a folder to record into", param_hint="-o DIR")
+    if bool(words) == (pid is not None):
+        raise typer.BadParameter("give a command to run, or --pid N to join a process", param_hint="COMMAND")
+    if duration is not None and pid is None:
+        raise typer.BadParameter("works with --pid; a command is recorded until it ends", param_hint="--duration")
+    if pid is not None:
+        seconds = None if duration is None else _seconds(duration)
+        done = record.attach(pid, output, seconds=seconds, hz=hz, force=force)
+    else:
+        done = record.run(list(words or ()), output, hz=hz, steps=None if no_profiler else _steps(steps), force=force)
+    for problem in done.problems:
+        complain(f"error: {problem}", colour=typer.colors.RED)
+    if sys.stderr.isatty():  # else the job's own output stays as it was
+        traces = f", {len(done.traces)} profile{'s' * (len(done.traces) != 1)}" if done.traces else ""
+        complain(f"recorded {done.seconds:.1f} s into {output}{traces}; read it with: stepscope report {output}")
+    if done.exit_code is not None:
+        raise typer.Exit(done.exit_code)
+    if done.problems:
+        raise typer.Exit(StepscopeError.exit_code)
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?", text)
+    value = float(match[1]) * _SECONDS[match[2] or "s"] if match else 0.0
+    if value <= 0:
+        raise typer.BadParameter(f"{text} is not a time, as in 30s or 5m", param_hint="--duration")
+    return value
+
+
+def _steps(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    if not match or not 1 <= int(match[1]) < int(match[2]):
+        raise typer.BadParameter(f"{text} is not A:B with 1 ≤ A < B, as in 5:15", param_hint="--steps")
+    return int(match[1]), int(match[2])

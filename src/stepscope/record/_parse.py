@@ -1,0 +1,152 @@
+"""What the kernel's files say, as numbers. Pure functions of bytes; formats as in proc(5) and Linux's own docs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = [
+    "ProcessStat", "cgroup_cpu_stats", "core_times", "counted_lines", "disk_bytes", "meminfo_bytes", "net_bytes",
+    "pressure_us", "process_stat", "schedstat_ns", "switches",
+]  # fmt: skip
+
+_SECTOR = 512
+_KIB = 1024
+
+
+class ProcessStat(NamedTuple):
+    """Of /proc/PID/stat: parent, faults, threads, clock ticks of own work, and when it started, in ticks after boot."""
+
+    parent: int
+    minor_faults: int
+    major_faults: int
+    n_threads: int
+    ticks: int
+    start_ticks: int
+
+
+def core_times(text: bytes) -> dict[str, tuple[int, int]]:
+    r"""Busy and all clock ticks of `host` and each core, from /proc/stat. Time of guests is busy; iowait is not.
+
+    >>> core_times(b"cpu  10 0 5 80 5 0 0 0 0 0\ncpu0 10 0 5 80 5 0 0 0 0 0\nintr 1")
+    {'host': (15, 100), 'cpu0': (15, 100)}
+    """
+    found = {}
+    for line in text.split(b"\n"):
+        if not line.startswith(b"cpu"):
+            break
+        name, *words = line.split()
+        ticks = [int(word) for word in words[:8]]
+        idle = ticks[3] + ticks[4]
+        found["host" if name == b"cpu" else name.decode()] = (sum(ticks) - idle, sum(ticks))
+    return found
+
+
+def meminfo_bytes(text: bytes) -> dict[str, int]:
+    """MemAvailable, Dirty, SwapFree … of /proc/meminfo, in bytes."""
+    found = {}
+    for line in text.split(b"\n"):
+        name, colon, rest = line.partition(b":")
+        words = rest.split()
+        if colon and len(words) == 2:
+            found[name.decode()] = int(words[0]) * _KIB
+    return found
+
+
+def disk_bytes(text: bytes) -> dict[str, tuple[int, int, int]]:
+    """Bytes read and written and ms in which requests were open, of each whole disk, from /proc/diskstats."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for line in text.split(b"\n"):
+        words = line.split()
+        if len(words) < 14:
+            continue
+        name = words[2].decode()
+        if name.startswith(("loop", "ram", "dm-", "zram", "md")) or _is_partition(name, found):
+            continue
+        found[name] = (int(words[5]) * _SECTOR, int(words[9]) * _SECTOR, int(words[12]))
+    return found
+
+
+def _is_partition(name: str, disks: dict[str, tuple[int, int, int]]) -> bool:
+    return any(name.startswith(disk) and name != disk and name[len(disk) :].lstrip("p").isdigit() for disk in disks)
+
+
+def net_bytes(text: bytes) -> dict[str, tuple[int, int]]:
+    """Bytes received and sent by each interface, from /proc/net/dev."""
+    found = {}
+    for line in text.split(b"\n")[2:]:
+        name, colon, rest = line.partition(b":")
+        words = rest.split()
+        if colon and len(words) >= 9:
+            found[name.strip().decode()] = (int(words[0]), int(words[8]))
+    return found
+
+
+def pressure_us(text: bytes) -> dict[str, int]:
+    r"""Microseconds in which some, or all, work waited for the resource, from /proc/pressure/*.
+
+    >>> pressure_us(b"some avg10=0.00 avg60=0.00 avg300=0.00 total=1500\nfull avg10=0.00 total=20\n")
+    {'some': 1500, 'full': 20}
+    """
+    found = {}
+    for line in text.split(b"\n"):
+        kind, _, rest = line.partition(b" ")
+        _, is_there, total = rest.partition(b"total=")
+        if is_there:
+            found[kind.decode()] = int(total)
+    return found
+
+
+def process_stat(text: bytes) -> ProcessStat | None:
+    """The line of /proc/PID/stat, whose second field, the name, may hold anything. None if it is cut short."""
+    rest = text[text.rfind(b")") + 1 :].split()
+    if len(rest) < 20:
+        return None
+    return ProcessStat(
+        parent=int(rest[1]),
+        minor_faults=int(rest[7]),
+        major_faults=int(rest[9]),
+        n_threads=int(rest[17]),
+        ticks=int(rest[11]) + int(rest[12]),
+        start_ticks=int(rest[19]),
+    )
+
+
+def schedstat_ns(text: bytes) -> tuple[int, int]:
+    """Time on a core and time waiting for one of a thread, from /proc/PID/task/TID/schedstat. Units: ns."""
+    on_core, waiting, _ = text.split()
+    return int(on_core), int(waiting)
+
+
+def cgroup_cpu_stats(text: str) -> list[str]:
+    r"""Where the kernel may tell of a process' CPU limits, best first, from /proc/PID/cgroup: version 2, then 1.
+
+    In a container the group's own path may not be visible: then the root of what is visible is the container's.
+
+    >>> cgroup_cpu_stats("0::/user.slice/job.scope\n")
+    ['/sys/fs/cgroup/user.slice/job.scope/cpu.stat', '/sys/fs/cgroup/cpu.stat']
+    """
+    found = []
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            found += [f"/sys/fs/cgroup{folder}/cpu.stat" for folder in (path.rstrip("/"), "")]
+        elif "cpu" in controllers.split(","):
+            found += [f"/sys/fs/cgroup/{controllers}{folder}/cpu.stat" for folder in (path.rstrip("/"), "")]
+    return list(dict.fromkeys(found))
+
+
+def switches(text: bytes) -> tuple[int, int]:
+    """Voluntary and involuntary context switches of a thread, from its status file."""
+    counts = counted_lines(text, b"voluntary_ctxt_switches", b"nonvoluntary_ctxt_switches")
+    return counts[0], counts[1]
+
+
+def counted_lines(text: bytes, *names: bytes) -> list[int]:
+    """The number after each name, of lines such as `name: 5` or `name 5`; 0 for a name that is not there."""
+    known = {}
+    for line in text.split(b"\n"):
+        words = line.replace(b":", b" ").split()
+        if len(words) >= 2 and words[1].isdigit():
+            known[words[0]] = int(words[1])
+    return [known.get(name, 0) for name in names]

@@ -1,0 +1,304 @@
+"""A recording from start to end: the folder, the sampler, the job, and what is told of them afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from stepscope.errors import StepscopeError
+from stepscope.record import _job, _meta
+from stepscope.record._files import read_once
+from stepscope.record._tree import is_alive
+from stepscope.record._writer import NAME, CounterFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Recorded", "attach", "run"]
+
+_STARTUP = Path(__file__).parent / "startup"
+_READY_S, _END_S = 10.0, 20.0
+#: What --force may remove: what an earlier recording wrote, and nothing else.
+_OURS = re.compile(r"(meta\.json|counters\.csv\.gz|(rank|pid)\d+.*\.pt\.trace\.json\.gz|stacks.*\.txt)")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a recording left: its folder, the job's exit code as a shell reports it (None if we joined it), issues."""
+
+    folder: Path
+    exit_code: int | None
+    seconds: float
+    #: In words, for the user: what could not be recorded.
+    problems: tuple[str, ...] = ()
+    traces: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Sampler:
+    process: subprocess.Popen[bytes]
+
+    @staticmethod
+    def handle(pipe: IO[bytes] | None) -> int:
+        """The number of one of its pipes, both of which there are."""
+        if pipe is None:
+            raise TypeError
+        return pipe.fileno()
+
+    def send(self, pid: int) -> None:
+        try:
+            os.write(self.handle(self.process.stdin), b"%d\n" % pid)
+        except BrokenPipeError:  # it has ended, which its exit code will tell
+            return
+
+    def end(self, *, tell_it: bool) -> list[str]:
+        """Wait for its end, which the job's end or (`tell_it`) a signal brings. In words, what went wrong."""
+        if tell_it and self.process.poll() is None:
+            self.process.terminate()
+        try:
+            output, _ = self.process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            output, _ = self.process.communicate()
+        found = [json.loads(line).get("error") for line in output.splitlines()]
+        problems = [error for error in found if error]
+        code = self.process.returncode
+        if not problems and code:
+            problems.append(f"the sampler ended early ({'signal' if code < 0 else 'exit code'} {abs(code)})")
+        return problems
+
+
+def run(
+    command: Sequence[str],
+    folder: str | os.PathLike[str],
+    *,
+    hz: float = 20.0,
+    steps: tuple[int, int] | None = (5, 15),
+    force: bool = False,
+) -> Recorded:
+    """Run a command and record it: counters, and for Python jobs with torch a profile of steps A up to B.
+
+    The command keeps our standard input, output and error; signals that we get are handed on to it. `steps` None
+    records no profile. Must be called on the main thread. Units: hz, samples a second.
+    Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
+    """
+    _check_system()
+    _job.find_program(command)
+    target = _prepared(Path(folder), force=force)
+    mask = _job.forwarding()
+    try:
+        with _notices_of_disk():
+            _begin(target, hz, mode="run", command=list(command), cwd=str(Path.cwd()), steps=steps and list(steps))
+        sampler, start = _sampler(target, hz, None), time.monotonic()
+        try:
+            pid = _job.start(command, _environment(target, steps), mask)
+        except StepscopeError:
+            sampler.process.kill()
+            sampler.end(tell_it=False)
+            raise
+        sampler.send(pid)
+        status = _job.wait(pid)
+        seconds = time.monotonic() - start
+        problems = sampler.end(tell_it=False)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    code = _job.exit_code_of(status)
+    problems += _ended(target, problems, steps=steps, exit_code=code, pid=pid)
+    return Recorded(target, code, seconds, tuple(problems), _traces(target))
+
+
+def attach(
+    pid: int,
+    folder: str | os.PathLike[str],
+    *,
+    seconds: float | None = None,
+    hz: float = 20.0,
+    force: bool = False,
+) -> Recorded:
+    """Record counters of a running process and its descendants until it ends, `seconds` are over, or SIGINT or SIGTERM.
+
+    Must be called on the main thread. Units: s; hz, samples a second.
+    Raises StepscopeError (no such process, the folder is not empty or cannot be written, not Linux).
+    """
+    _check_system()
+    if not is_alive(pid):
+        raise StepscopeError(f"there is no process {pid}", "see `ps -e` for those that run")
+    target = _prepared(Path(folder), force=force)
+    words = (read_once(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
+    issues = []
+    if read_once(f"/proc/{pid}/io") is None:
+        what = f"bytes that process {pid} reads and writes: run as its user, or as root (sudo)"
+        issues.append(_meta.issue("no_io_counters", what, severity="info"))
+    mask = _job.forwarding()
+    try:
+        with _notices_of_disk():
+            _begin(target, hz, mode="attach", command=words, pid=pid, steps=None, issues=issues)
+        sampler, start = _sampler(target, hz, seconds), time.monotonic()
+        sampler.send(pid)
+        stopped = False
+        while sampler.process.poll() is None and not stopped:
+            got = signal.sigtimedwait({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}, 1.0)
+            stopped = got is not None and got.si_signo != signal.SIGCHLD
+        passed = time.monotonic() - start
+        problems = sampler.end(tell_it=stopped)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    problems += _ended(target, problems, steps=None)
+    return Recorded(target, None, passed, tuple(problems))
+
+
+def _check_system() -> None:
+    if not sys.platform.startswith("linux"):
+        raise StepscopeError(
+            f"recording works on Linux only, not on {platform.system()}", "record on the machine that runs the job"
+        )
+
+
+def _prepared(folder: Path, *, force: bool) -> Path:
+    """The folder, new or emptied of an earlier recording. Raises StepscopeError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = sorted(folder.iterdir())
+        if files and not force:
+            hint = "name a new folder, or pass --force to replace what an earlier recording left in it"
+            raise StepscopeError(f"{folder} is not empty", hint)
+        for file in files:
+            if _OURS.fullmatch(file.name) and file.is_file():
+                file.unlink()
+    except OSError as error:
+        raise StepscopeError(
+            f"cannot write into {folder}: {error.strerror or error}", "name another folder with -o DIR"
+        ) from None
+    return folder.resolve()
+
+
+@contextmanager
+def _notices_of_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or "the folder"
+        raise StepscopeError(
+            f"cannot write {where}: {error.strerror or error}", "name another folder with -o DIR"
+        ) from None
+
+
+def _begin(
+    folder: Path,
+    hz: float,
+    *,
+    steps: list[int] | None,
+    issues: list[dict[str, Any]] | None = None,
+    **fields: Any,
+) -> None:
+    """Write what is known before anything runs: a folder that is left now, for whatever reason, can be read."""
+    _meta.remove_leftovers(folder)
+    CounterFile(folder / NAME).close()
+    (folder / _meta.FOLDER).mkdir(exist_ok=True)
+    document = {
+        "recorder": "stepscope",
+        "stepscope_version": _version(),
+        **fields,
+        "hz": hz,
+        "profiled_steps": steps,
+        **_meta.this_host(),
+        "start_unix_ns": time.time_ns(),
+        "end_unix_ns": None,
+        "clocks": _meta.clocks(),
+        "issues": issues or [],
+    }
+    _meta.write(folder, document)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("stepscope")
+    except metadata.PackageNotFoundError:
+        return "0+source"
+
+
+def _sampler(folder: Path, hz: float, seconds: float | None) -> _Sampler:
+    """Start the sampler and wait until it is ready, or until it has said why it is not."""
+    wanted = json.dumps({"folder": str(folder), "hz": hz, "seconds": seconds})
+    package = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": package}
+    # -P and our own PYTHONPATH: what lies in the job's folder is not imported.
+    process = subprocess.Popen(  # noqa: S603  our own module
+        [sys.executable, "-P", "-m", "stepscope.record._sampler", wanted],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    sampler = _Sampler(process)
+    output = sampler.handle(process.stdout)
+    ready, _, _ = select.select([output], [], [], _READY_S)
+    if ready:
+        # Read no further than the line: what follows is for `end`.
+        while os.read(output, 1) not in {b"\n", b""}:
+            pass
+    return sampler
+
+
+def _environment(folder: Path, steps: tuple[int, int] | None) -> dict[str, str]:
+    """Ours, and what makes Python processes of the job, however they are started, run the start-up hook first."""
+    before = os.environ.get("PYTHONPATH")
+    # Kineto says on standard error, which is the job's, when it starts and stops; from level 6 on it does not.
+    quiet = {"KINETO_LOG_LEVEL": "6"} if steps else {}
+    return {
+        **quiet,
+        **os.environ,
+        "PYTHONPATH": f"{_STARTUP}{os.pathsep}{before}" if before else str(_STARTUP),
+        "STEPSCOPE_RECORD_DIR": str(folder),
+        "STEPSCOPE_RECORD_STEPS": f"{steps[0]}:{steps[1]}" if steps else "",
+    }
+
+
+def _ended(folder: Path, problems: list[str], *, steps: tuple[int, int] | None, **fields: Any) -> list[str]:
+    """Complete meta.json after the job's end. In words, what went wrong with that, or with the profile."""
+    issues = []
+    if problems:
+        issues = [_meta.issue("counters_ended", problem, severity="error") for problem in problems]
+    _meta.remove_leftovers(folder)
+    try:
+        document = json.loads((folder / _meta.NAME).read_text(encoding="utf-8"))
+        known = {issue["example"] for issue in document["issues"]}
+        issues = [issue for issue in issues if issue["example"] not in known]
+        if document["end_unix_ns"] is None:
+            fields["end_unix_ns"] = time.time_ns()
+        if (
+            steps
+            and not _traces(folder)
+            and not any(issue["code"].startswith("profile") for issue in document["issues"])
+        ):
+            issues.append(_meta.issue("profile_missing", _why_no_profile(document, steps), severity="info"))
+        _meta.merge(folder, issues, **fields)
+    except OSError as error:
+        return [f"cannot write {folder / _meta.NAME}: {error.strerror or error}"] if not problems else []
+    return []
+
+
+def _why_no_profile(document: dict[str, Any], steps: tuple[int, int]) -> str:
+    torch = [process for process in document.get("processes") or [] if process.get("torch")]
+    if not document.get("processes"):
+        return "no process of the job was a Python that runs start-up hooks: no profile, counters alone"
+    if not torch:
+        return "no process of the job imported torch: no profile, counters alone"
+    done = max(process.get("steps") or 0 for process in torch)
+    return f"no profile: steps {steps[0]}:{steps[1]} were asked for, and optimizers of the job made {done}"
+
+
+def _traces(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.name for path in folder.glob("*.pt.trace.json.gz")))

@@ -1,0 +1,29 @@
+"""What there is to say of a recording without spans: the resources that were sampled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.analyses.counters import COUNTER_SUMMARY, counters
+from stepscope.reports._summary import Lack, Summary
+from stepscope.reports.model import Block
+
+if TYPE_CHECKING:
+    from stepscope.trace import Trace
+
+_NOTHING = Lack("no_spans", "The trace holds no spans with times: there is nothing to report.")
+_ONLY = Lack("only_counters", "Counters alone were recorded: what ran, and when, cannot be told.")
+#: Of many disks, interfaces, threads of cores, those that never did anything say nothing.
+_SHOWN = ("device", "metric", "unit", "mean", "p95", "max")
+
+
+def summary_of_counters(trace: Trace) -> Summary:
+    """Mean and highest use of each resource that was used at all; without counters, that there is nothing."""
+    if trace.counters.is_empty():
+        return Summary(trace.meta, recorded_ns=0, quality=(_NOTHING,), issues=trace.issues)
+    frame = counters(trace.counters).filter(pl.col("max") != 0).select(_SHOWN)
+    first, last = trace.counters.select(low=pl.col("ts_ns").min(), high=pl.col("ts_ns").max()).row(0)
+    block = Block("Resources that were used", COUNTER_SUMMARY, frame, "show counters")
+    return Summary(trace.meta, recorded_ns=last - first, tables=(block,), quality=(_ONLY,), issues=trace.issues)

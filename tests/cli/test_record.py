@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from stepscope.cli import record
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["record", "--", "true"], "-o DIR"),
+        (["record", "-o", "x"], "COMMAND"),
+        (["record", "-o", "x", "--pid", "1", "--", "true"], "COMMAND"),
+        (["record", "-o", "x", "--duration", "3s", "--", "true"], "--duration"),
+        (["record", "-o", "x", "--pid", "1", "--duration", "soon"], "--duration"),
+        (["record", "-o", "x", "--pid", "1", "--duration", "0s"], "--duration"),
+        (["record", "-o", "x", "--steps", "5", "--", "true"], "--steps"),
+        (["record", "-o", "x", "--steps", "0:3", "--", "true"], "--steps"),
+        (["record", "-o", "x", "--steps", "7:7", "--", "true"], "--steps"),
+    ],
+)
+def test_words_that_make_no_sense_are_a_matter_of_usage(run, words, what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*words)
+    assert result.code == 2
+    assert what in result.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("5m", 300), ("2", 2), ("250ms", 0.25), ("1.5 h", 5400)])
+def test_times_are_read_with_their_unit(text, seconds):
+    assert record._seconds(text) == seconds
+
+
+def test_a_command_is_run_and_its_recording_read(run, tmp_path):
+    folder = tmp_path / "run"
+    # Options of the command are its own, with -- and without.
+    assert run("record", "-o", str(folder), "sh", "-c", "sleep 1.2; exit 9").code == 9
+    assert "process_mem_rss" in run("report", str(folder)).out
+    assert "process_oncpu_time" in run("show", "counters", str(folder)).out
+    shown = run("show", "trace.counters", str(folder), "--format", "csv", "--limit", "0").out
+    assert shown.count("num_threads") > 10
+
+
+def test_at_a_terminal_it_says_where_the_recording_is(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(record.sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    result = run("record", "-o", str(tmp_path / "run"), "--no-profiler", "--", "true")
+    assert result.code == 0
+    assert "read it with: stepscope report" in result.err
+
+
+def test_problems_are_told_and_are_our_exit_code_where_there_is_no_other(run, tmp_path, monkeypatch):
+    from stepscope.record import Recorded
+
+    done = Recorded(tmp_path, None, 1.0, ("the disk is full",), ("rank0.pt.trace.json.gz",))
+    monkeypatch.setattr("stepscope.record.attach", lambda *_, **__: done)
+    result = run("record", "-o", "x", "--pid", "1")
+    assert (result.code, result.err) == (1, "error: the disk is full\n")

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import gc
+import json
+import os
+import struct
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stepscope.record.startup._stepscope_job import AfterImport, Collections, Notes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / ".job").mkdir()
+    return tmp_path
+
+
+def totals(folder: Path) -> tuple[int, int, int]:
+    return struct.unpack("<qqq", (folder / ".job" / f"gc-{os.getpid()}").read_bytes())
+
+
+def test_collections_and_their_time_are_counted(folder):
+    collections = Collections(str(folder))
+    gc.callbacks.append(collections.called)
+    try:
+        gc.collect()
+        gc.collect()
+    finally:
+        gc.callbacks.remove(collections.called)
+    count, taken, began = totals(folder)
+    assert count >= 2
+    assert 0 < taken < 60e9
+    assert began == 0
+
+
+def test_a_collection_under_way_is_told(folder):
+    collections = Collections(str(folder))
+    collections.called("stop", {})  # one that began before we looked
+    before = time.monotonic_ns()
+    collections.called("start", {})
+    count, taken, began = totals(folder)
+    assert (count, taken) == (0, 0)
+    assert before <= began <= time.monotonic_ns()
+    collections.called("stop", {})
+    assert totals(folder)[0] == 1
+
+
+def test_a_forked_child_counts_for_itself(folder):
+    collections = Collections(str(folder))
+    collections.called("start", {})
+    collections.called("stop", {})
+    collections.open()  # as the child does
+    assert totals(folder) == (0, 0, 0)
+
+
+def test_a_folder_that_is_gone_is_no_matter(tmp_path):
+    collections = Collections(str(tmp_path / "gone"))
+    collections.called("start", {})
+    collections.called("stop", {})
+    Notes(str(tmp_path / "gone")).add(a=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_notes_are_lines_with_the_pid(folder):
+    notes = Notes(str(folder))
+    notes.add(a=1)
+    notes.issue("code", "words")
+    lines = [json.loads(line) for line in (folder / ".job" / "notes").read_text().splitlines()]
+    assert lines == [
+        {"a": 1, "pid": os.getpid()},
+        {"code": "code", "severity": "warning", "count": 1, "example": "words", "pid": os.getpid()},
+    ]
+
+
+def test_a_full_disk_is_no_matter(folder):
+    (folder / ".job" / "notes").symlink_to("/dev/full")
+    Notes(str(folder)).add(a=1)
+
+
+def test_a_function_is_called_once_after_an_import(tmp_path, monkeypatch):
+    (tmp_path / "watched_module.py").write_text("loader = __spec__.loader\nvalue = 3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    called = []
+    finder = AfterImport("watched_module", lambda module: called.append(module.value))
+    sys.meta_path.insert(0, finder)
+    try:
+        import json.tool  # noqa: F401  another module
+
+        import watched_module
+
+        assert called == [3]
+        assert finder not in sys.meta_path
+        assert type(watched_module.loader).__name__ == "SourceFileLoader"
+        assert watched_module.__spec__.loader is watched_module.loader
+    finally:
+        sys.modules.pop("watched_module", None)
+
+
+def test_a_module_that_is_not_there_is_waited_for(monkeypatch):
+    finder = AfterImport("no_such_module_at_all", lambda _: None)
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    with pytest.raises(ImportError):
+        __import__("no_such_module_at_all")
+    assert finder in sys.meta_path

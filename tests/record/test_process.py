@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+from stepscope.record import _process
+from stepscope.record._files import Kept
+from stepscope.record._process import (
+    Grown,
+    Process,
+    cgroup_file,
+    garbage_collections,
+    process_bytes,
+    process_totals,
+    thread_switches,
+    thread_times,
+    throttled_ns,
+)
+from stepscope.record._readings import Sample, rates, sample_now
+
+
+def test_threads_that_come_and_go_make_a_total_that_only_grows():
+    grown = Grown()
+    assert grown.add({"1": (100, 10), "2": (50, 5)}) == (0, 0)  # what they did before we looked
+    assert grown.add({"1": (130, 12), "2": (50, 5), "3": (7, 1)}) == (37, 3)  # all of the new one's counts
+    assert grown.add({"1": (130, 12)}) == (37, 3)  # what ended ones did stays
+    assert grown.add({"1": (140, 12), "3": (2, 2)}) == (49, 5)  # the number of an ended thread, given again
+    assert grown.add({"1": (140, 12), "3": (1, 1)}) == (50, 6)
+
+
+def test_a_process_that_computes_is_seen_to():
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as job:
+        try:
+            kept, process = Kept(), Process(job.pid)
+            samples = []
+            for _ in range(2):
+                found = sample_now()
+                assert process_totals(kept, found, process)
+                for read in (process_bytes, thread_times, thread_switches):
+                    read(kept, found, process)
+                samples.append(found)
+                time.sleep(0.5)
+        finally:
+            job.kill()
+    values = {metric: value for metric, _, device, value in rates(*samples) if device == f"pid:{job.pid}"}
+    assert values["num_threads"] == 1
+    assert values["process_mem_rss"] > 1 << 20
+    assert 0 < values["process_oncpu_time"] + values["process_runq_time"] <= 1.5e9
+    assert 0 < values["process_cpu_usage"] <= 150
+    assert {"process_minor_faults", "process_major_faults", "process_read_bytes_rate", "process_write_bytes_rate"} <= {
+        *values
+    }
+    assert {"process_voluntary_ctx_switches", "process_involuntary_ctx_switches"} <= {*values}
+    assert not process_totals(kept, sample_now(), process)
+    assert _process._threads(job.pid) == []
+    gone = sample_now()
+    for read in (process_bytes, thread_times, thread_switches):
+        read(Kept(), gone, process)
+    assert not gone.levels | gone.totals
+
+
+def test_another_process_under_the_same_number_is_not_the_same():
+    process = Process(os.getpid(), start_ticks=1)
+    assert not process_totals(Kept(), sample_now(), process)
+
+
+def test_threads_are_summed():
+    stop = threading.Event()
+    threads = [threading.Thread(target=stop.wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    found, process = sample_now(), Process(os.getpid())
+    process_totals(Kept(), found, process)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert found.levels["num_threads", "count", process.device] >= 4
+
+
+def test_garbage_collections_are_read_from_the_hooks_file(tmp_path):
+    process = Process(9, has_hook=True)
+    path = tmp_path / "gc-9"
+    path.write_bytes(struct.pack("<qqq", 3, 500, 0))
+    kept, found = Kept(), Sample(0, 0)
+    garbage_collections(kept, found, process, tmp_path)
+    assert found.totals == {
+        ("process_python_gc_time", "ns/s", "pid:9"): 500,
+        ("process_python_gc_collections", "1/s", "pid:9"): 3,
+    }
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 24) as memory:  # one under way counts as far as it is
+        struct.pack_into("<qqq", memory, 0, 3, 500, time.monotonic_ns() - 1_000_000)
+        garbage_collections(kept, found, process, tmp_path)
+    assert found.totals["process_python_gc_time", "ns/s", "pid:9"] > 1_000_000
+    for other, there in ((Process(9), b"x" * 24), (process, b"short")):
+        path.write_bytes(there)
+        empty = Sample(0, 0)
+        garbage_collections(Kept(), empty, other, tmp_path)
+        assert not empty.totals
+
+
+def test_the_file_of_limits_is_the_first_that_tells_of_them(tmp_path, monkeypatch):
+    (tmp_path / "cpu.stat").write_text("usage_usec 5\nthrottled_usec 7\n")
+    places = [str(tmp_path / "none"), str(tmp_path / "cpu.stat")]
+    monkeypatch.setattr(_process, "cgroup_cpu_stats", lambda _: places)
+    assert cgroup_file(os.getpid()) == str(tmp_path / "cpu.stat")
+    assert throttled_ns((tmp_path / "cpu.stat").read_bytes()) == 7000
+    assert throttled_ns(b"nr_throttled 1\nthrottled_time 9\n") == 9
+    monkeypatch.setattr(_process, "cgroup_cpu_stats", lambda _: [])
+    assert cgroup_file(os.getpid()) is None

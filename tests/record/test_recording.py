@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import stepscope
+from stepscope.errors import StepscopeError
+from stepscope.record import _recording
+
+TELLS = "import sys; sys.stdout.write(sys.stdin.read().upper()); sys.stderr.write('err'); sys.exit(7)"
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of processes that have to do with a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().replace(b"\0", b" ").decode()
+            if str(folder) in words:
+                found.append(words)
+    return found
+
+
+def wait_until(is_so, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_streams_and_exit_code_pass_through(record, meta):
+    done = record("--", sys.executable, "-c", TELLS, input="hello")
+    assert (done.stdout, done.stderr, done.returncode) == ("HELLO", "err", 7)
+    found = meta(done.folder)
+    assert found["command"] == [sys.executable, "-c", TELLS]
+    assert found["exit_code"] == 7
+    assert found["start_unix_ns"] < found["end_unix_ns"] < time.time_ns()
+    assert found["pid"] in found["pids"]
+    assert [issue["code"] for issue in found["issues"]] == ["no_gpu_counters", "profile_missing"]
+    assert found["processes"][0]["python"].startswith("3.")
+
+
+@pytest.mark.parametrize(
+    "words", [["true"], ["sh", "-c", "exec true"], ["sh", "-c", "(sleep 0.1; echo done) & wait"], ["echo", "--help"]]
+)
+def test_a_job_that_ends_at_once_execs_or_forks_is_recorded(record, words):
+    done = record("--", *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    trace = stepscope.load_run(done.folder)
+    assert [t.counters.height > 0 for t in trace] == [True]
+
+
+def test_the_jobs_environment_is_ours_and_the_hook_besides(record):
+    code = "import os, sys; print(os.environ['MINE'], os.environ['PYTHONPATH'], *sys.path, sep='\\n')"
+    env = {**os.environ, "MINE": "1", "PYTHONPATH": os.environ.get("PYTHONPATH", "src")}
+    out = record("--", sys.executable, "-c", code, env=env).stdout.splitlines()
+    assert out[0] == "1"
+    assert out[1].endswith(env["PYTHONPATH"])
+    assert not [path for path in out[2:] if "startup" in path]
+
+
+def test_a_folder_that_holds_something_is_not_recorded_into(record, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("meta.json", "pid7.pt.trace.json.gz", "notes.txt"):
+        (folder / name).write_text("old")
+    done = record("--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "not empty" in done.stderr
+    assert "--force" in done.stderr
+    assert record("--force", "--", "true").returncode == 0
+    assert {path.name for path in folder.iterdir()} == {"meta.json", "counters.csv.gz", "notes.txt"}
+
+
+def test_a_target_that_cannot_be_written_is_an_error_before_the_job_starts(record, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = record("--", "echo", "ran", folder=tmp_path / "file" / "run")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: cannot write into")
+
+
+def test_a_full_disk_leaves_the_job_alone(record, tmp_path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "none", str(folder)]
+    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        done = record("--no-profiler", "--hz", "100", "--", "sh", "-c", "sleep 6; echo done; exit 3", folder=folder)
+        assert (done.stdout, done.returncode) == ("done\n", 3)
+        assert done.stderr.count("error:") == 1
+        assert "No space left on device" in done.stderr
+        assert next(iter(stepscope.load_run(folder))).counters.height > 0
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_sampler_that_is_killed_is_told_and_the_job_goes_on(start, tmp_path, meta):
+    process = start("--no-profiler", "--", "sh", "-c", "echo up; read line; exit 4", stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "up\n"
+    sampler = subprocess.run(
+        ["pgrep", "-f", f"_sampler.*{tmp_path}"], capture_output=True, text=True, check=True
+    ).stdout
+    os.kill(int(sampler.split()[0]), signal.SIGKILL)
+    _, err = process.communicate("\n", timeout=60)
+    assert process.returncode == 4
+    assert "the sampler ended early (signal 9)" in err
+    assert "counters_ended" in {issue["code"] for issue in meta(tmp_path / "run")["issues"]}
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("STEPSCOPE_KILLS", "10"))))
+def test_a_kill_at_any_moment_leaves_a_folder_that_loads_and_nothing_else(start, tmp_path, seed):
+    chance = random.Random(seed)
+    folder = tmp_path / "run"
+    process = start("--", sys.executable, "-c", f"import time; time.sleep(30); '{tmp_path}'")
+    wait_until((folder / "meta.json").exists)
+    time.sleep(chance.uniform(0, 1.5))
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    job = [int(pid) for pid in children if "_sampler" not in Path(f"/proc/{pid}/cmdline").read_text()]
+    victims = {0: [process.pid], 1: job, 2: [*job, process.pid]}[seed % 3]
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    if seed % 3 == 0:  # the job goes on without us
+        for pid in job:
+            assert Path(f"/proc/{pid}").exists()
+            os.kill(pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    wait_until(lambda: not processes_of(tmp_path))
+    codes = [code for trace in stepscope.load_run(folder) for code in trace.issues["code"]]
+    if seed % 3 == 1 and job:
+        assert process.returncode == 137
+    assert not [code for code in codes if code == "counters_unreadable"]
+    assert not list(folder.glob(".*")) or "recording_cut" in codes
+
+
+def test_a_running_process_and_its_children_are_joined(record, meta):
+    with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as job:
+        done = record("--pid", str(job.pid), "--duration", "1s")
+        subprocess.run(["pkill", "-P", str(job.pid)], check=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found = meta(done.folder)
+    assert (found["mode"], found["ended_by"], len(found["pids"])) == ("attach", "duration", 2)
+    assert found["command"] == ["sh", "-c", "sleep 60 & wait"]
+
+
+def test_joining_ends_with_an_interrupt(start, tmp_path, meta):
+    with subprocess.Popen(["sleep", "60"]) as job:
+        process = start("--pid", str(job.pid))
+        counters = tmp_path / "run" / "counters.csv.gz"
+        wait_until(lambda: counters.exists() and counters.stat().st_size > 200)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        job.kill()
+    assert (process.returncode, err) == (0, "")
+    assert meta(tmp_path / "run")["ended_by"] == "signal 15"
+
+
+def test_a_process_that_is_not_there_cannot_be_joined(record):
+    with subprocess.Popen(["true"]) as job:
+        pass
+    done = record("--pid", str(job.pid))
+    assert (done.returncode, done.folder.exists()) == (1, False)
+    assert f"there is no process {job.pid}" in done.stderr
+
+
+def test_other_systems_are_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(_recording.sys, "platform", "darwin")
+    with pytest.raises(StepscopeError, match="Linux only"):
+        _recording.run(["true"], tmp_path / "run")
+    with pytest.raises(StepscopeError, match="Linux only"):
+        _recording.attach(1, tmp_path / "run")
+
+
+def test_why_there_is_no_profile_is_said():
+    why = _recording._why_no_profile
+    assert "no process of the job was a Python" in why({"processes": []}, (5, 15))
+    assert "imported torch" in why({"processes": [{"pid": 1}]}, (5, 15))
+    assert "made 3" in why({"processes": [{"pid": 1, "torch": "2", "steps": 3}, {"pid": 2}]}, (5, 15))
+
+
+def test_a_command_that_cannot_run_leaves_no_process_behind(record, tmp_path):
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    assert record("--", str(script)).returncode == 126
+    wait_until(lambda: not processes_of(tmp_path))
+
+
+def test_what_may_not_be_read_of_another_users_process_is_told_with_the_remedy(tmp_path, monkeypatch, meta):
+    read = _recording.read_once
+    monkeypatch.setattr(_recording, "read_once", lambda path: None if path.endswith("/io") else read(path))
+    with subprocess.Popen(["sleep", "60"]) as job:
+        done = _recording.attach(job.pid, tmp_path / "run", seconds=0.2)
+        job.kill()
+    assert (done.exit_code, done.problems) == (None, ())
+    told = {issue["code"]: issue["example"] for issue in meta(done.folder)["issues"]}
+    assert "sudo" in told["no_io_counters"]
