@@ -18,7 +18,7 @@ demo: $(VENV)/.runs ## the report of a recorded training, in an environment made
 	$(BIN)/stepscope report $(DEMO)
 
 test: $(VENV)/.develops ## all tests and docstring examples; branch coverage of src must reach the bar in pyproject.toml
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --cov --cov-report=term
 
 lint: $(VENV)/.develops ## ruff (rules and format) and mypy --strict
 	$(BIN)/ruff check
