@@ -136,7 +136,7 @@ def test_what_a_killed_process_left_is_swept_away(where, full):
 
 
 def test_a_disk_that_refuses_leaves_nothing(where, full, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         (where.folder / "x").touch()
         raise OSError(28, "No space left on device")
 

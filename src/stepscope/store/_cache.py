@@ -87,7 +87,7 @@ def keep(where: Place, key: str, trace: Trace) -> bool:
     with scratch(where.folder) as folder:
         inside = folder / "entry"
         inside.mkdir()
-        n_bytes = write_folder(trace, str(inside))
+        n_bytes = write_folder(trace, str(inside), statistics=False)
         if n_bytes > where.limit_bytes:
             return False
         if os.name == "posix":  # elsewhere what may not be written to may not be removed

@@ -68,17 +68,24 @@ def storable(trace: Trace) -> bool:
     return known and all(RESULTS.get(name) == result.table for name, result in results.items())
 
 
-def write_folder(trace: Trace, folder: str) -> int:
+def write_folder(trace: Trace, folder: str, *, statistics: bool = True) -> int:
     """Write a trace into a folder that exists and is empty, or below a URL. Returns the bytes written.
 
+    `statistics` of columns help other programs to skip rows, and cost a seventh of the time.
     Raises StepscopeError if it holds tables that no schema knows; OSError if the disk does not take it.
     """
     if not storable(trace):
         raise StepscopeError(f"{trace.meta.path} holds tables that have no place in a store", "export what you need")
     # Frames that lie in files already are read one at a time.
-    tables = {name: _written(TABLES[name].conform(trace.table(name)), folder, name) for name in trace.tables}
+    tables = {
+        name: _written(TABLES[name].conform(trace.table(name)), folder, name, statistics=statistics)
+        for name in trace.tables
+    }
     results = trace.results if isinstance(trace, Results) else {}
-    kept = {name: _written(RESULTS[name].conform(found.frame), folder, name) for name, found in results.items()}
+    kept = {
+        name: _written(RESULTS[name].conform(found.frame), folder, name, statistics=statistics)
+        for name, found in results.items()
+    }
     document = {
         "stepscope": "trace",
         "version": VERSION,
@@ -93,14 +100,14 @@ def write_folder(trace: Trace, folder: str) -> int:
     return len(text) + sum(entry["size_bytes"] for entry in (*tables.values(), *kept.values()))
 
 
-def _written(frame: pl.DataFrame, folder: str, name: str) -> dict[str, int]:
+def _written(frame: pl.DataFrame, folder: str, name: str, *, statistics: bool) -> dict[str, int]:
     target = files.joined(folder, f"{name}.parquet")
     if files.is_url(folder):
         buffer = io.BytesIO()
-        frame.write_parquet(buffer, compression="zstd", compression_level=1)
+        frame.write_parquet(buffer, compression="zstd", compression_level=1, statistics=statistics)
         files.write(target, buffer.getvalue())
         return {"n_rows": frame.height, "size_bytes": buffer.tell()}
-    frame.write_parquet(target, compression="zstd", compression_level=1)
+    frame.write_parquet(target, compression="zstd", compression_level=1, statistics=statistics)
     return {"n_rows": frame.height, "size_bytes": files.size_of(target)}
 
 

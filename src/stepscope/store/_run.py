@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from stepscope import files
 from stepscope.errors import CorruptInput, StepscopeError, WouldOverwrite
 from stepscope.store._folder import META, VERSION, mark_of, write_folder
@@ -64,8 +66,9 @@ def write_run(traces: Iterable[tuple[str, Trace]], folder: str, *, force: bool =
         finally:
             for left in (part, old):
                 shutil.rmtree(left, ignore_errors=True)
-    except OSError as error:
-        raise StepscopeError(f"cannot write {folder}: {error.strerror or error}") from None
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise StepscopeError(f"cannot write {folder}: {reason}") from None
     return n
 
 
