@@ -30,9 +30,11 @@ def others(shared: Path) -> list[str]:
             if path.stat().st_size > 5_000_000:
                 continue
             try:
-                found.setdefault(stepscope.load(path).meta.format, str(path))
+                trace = stepscope.load(path)
             except stepscope.StepscopeError:
                 continue
+            if store.storable(trace):  # results with tables of their own are refused, see tests/store
+                found.setdefault(trace.meta.format, str(path))
     return list(found.values())
 
 

@@ -140,7 +140,7 @@ def test_switches_of_a_program_that_waits_for_files_are_no_lock():
 
 
 def view(base, other):
-    from jobs import case_of
+    from faulty_jobs import case_of
 
     return views(case_of(base, other))[0]
 

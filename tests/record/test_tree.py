@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -19,7 +20,8 @@ def test_descendants_are_found_and_the_dead_are_not():
             assert job.pid in descendants(os.getpid())
         finally:
             for pid in reversed(descendants(job.pid)):
-                os.kill(pid, 9)
+                with contextlib.suppress(ProcessLookupError):  # its parent ended it
+                    os.kill(pid, 9)
         while is_alive(job.pid):  # it waits to be reaped then, and lives no more
             time.sleep(0.01)
         assert os.path.exists(f"/proc/{job.pid}")  # noqa: PTH110
