@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -13,12 +14,21 @@ if TYPE_CHECKING:
 
 __all__ = ["as_wsgi"]
 
+#: Requests answered at once: a browser asks for as many of one host.
+_THREADS = 6
+
 
 def as_wsgi(app: ASGIApp, *, prefix: str) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
     """The app under `prefix` of a WSGI server, which has cut nothing off the path. Bodies of requests are not read."""
 
+    # The server's thread may have an event loop of its own, in which no other can run.
+    threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="stepscope-wsgi")
+
+    def answer(scope: dict[str, Any]) -> tuple[int, list[tuple[str, str]], bytes]:
+        return asyncio.run(_answer(app, scope))
+
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        status, headers, body = asyncio.run(_answer(app, _scope(environ, prefix)))
+        status, headers, body = threads.submit(answer, _scope(environ, prefix)).result()
         start_response(f"{status} ", headers)
         return [body]
 
