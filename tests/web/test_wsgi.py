@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from stepscope.web._app import create_app
@@ -56,3 +58,10 @@ def test_what_is_refused_stays_refused(ask):
     assert ask(PREFIX + "/", CONTENT_LENGTH="5")[0] == 413
     assert ask(PREFIX + "/", HTTP_ORIGIN="http://evil.example")[0] == 403
     assert ask(PREFIX + "/nothing\xff")[0] == 404
+
+
+def test_a_server_s_own_event_loop_is_not_in_the_way(ask):
+    async def served():
+        return ask(PREFIX + "/")[0]
+
+    assert asyncio.run(served()) == 200
