@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -64,4 +65,5 @@ def test_a_server_s_own_event_loop_is_not_in_the_way(ask):
     async def served():
         return ask(PREFIX + "/")[0]
 
-    assert asyncio.run(served()) == 200
+    with ThreadPoolExecutor(1) as fresh:  # this thread may have a loop already
+        assert fresh.submit(lambda: asyncio.run(served())).result() == 200
