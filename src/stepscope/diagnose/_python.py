@@ -95,7 +95,7 @@ def small_calls(view: View) -> Small:
     is_small = pl.col("delta_ns") / pl.col("added") < SMALL_NS
     small, long = more.filter(is_small), more.filter(~is_small)
     is_sync = pl.col("name").is_in(_SYNCS) | pl.col("name").map_elements(is_sync_call, return_dtype=pl.Boolean)
-    syncs = float(small.filter(is_sync)["added"].max() or 0.0)  # type: ignore[arg-type]
+    syncs = float(small.filter(is_sync).select(pl.col("added").max().fill_null(0.0)).item())
     feeds = 0 < float(long["added"].sum()) <= 2 * syncs
     is_gone = (pl.col("own_ns_base") > 0.01 * view.base_ns) & (pl.col("calls_other") < 0.5 * pl.col("calls_base"))
     gone = work.filter(is_gone & (pl.col("category") == "operator"))

@@ -216,9 +216,10 @@ def _quality(report: Report, screen: Screen) -> list[str]:
         sentences = [f"{units.count(count)} × {code}." for code, count in loud.select("code", "count").iter_rows()]
     if not sentences:
         return []
-    command = "show issues"
+    command = "" if report.issues is None else "show issues"
     first, *rest = _wrap("Data: " + " ".join(sentences), screen.width - len(command) - 3)
-    lines = [pad(first, screen.width - len(command)) + _ink(command, _DIM, screen), *("      " + line for line in rest)]
+    top = (pad(first, screen.width - len(command)) + _ink(command, _DIM, screen)).rstrip()
+    lines = [top, *("      " + line for line in rest)]
     return [_ink("Data:", _BOLD, screen) + lines[0].removeprefix("Data:"), *lines[1:]]
 
 
