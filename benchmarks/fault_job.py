@@ -1,4 +1,7 @@
-"""The job of the fault lab: a small transformer learns on one core, with one fault or none. It knows no profiler."""
+"""The job of the fault lab: a small transformer learns, with one fault or none. It knows no profiler.
+
+Alone, or as one of the ranks that torchrun starts, which then add up their gradients through gloo.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import time
 from typing import BinaryIO
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional as F  # noqa: N812  as everybody calls it
 
 VOCABULARY, LENGTH, WIDTH = 512, 64, 128
@@ -67,13 +70,16 @@ def busy() -> None:
 
 KEPT: list[torch.Tensor] = []
 CYCLES: list[list] = []
+BLOCK = os.urandom(1 << 20)
+#: Of several ranks, the slow one.
+SLOW = 2
 
 
 def after_step(fault: str, model: nn.Module, file: BinaryIO) -> None:
     """What goes wrong at the end of each step."""
     if fault == "fsync":
-        for _ in range(4):
-            file.write(os.urandom(1 << 20))
+        for _ in range(16):
+            file.write(BLOCK)
             file.flush()
             os.fsync(file.fileno())
     elif fault == "tiny_syncs":
@@ -90,6 +96,12 @@ def after_step(fault: str, model: nn.Module, file: BinaryIO) -> None:
         KEPT.append(torch.ones(4 << 20))
 
 
+def more_work(hidden: torch.Tensor) -> None:
+    """What one rank alone does: products of matrices whose results nobody needs."""
+    for _ in range(60):
+        hidden = torch.tanh(hidden @ hidden)
+
+
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser()
@@ -100,7 +112,11 @@ def main() -> None:
     fault = given.fault
     torch.set_num_threads(1)
     torch.manual_seed(given.seed)
-    model = Model(slow=fault == "float64")
+    model: nn.Module = Model(slow=fault == "float64")
+    rank = int(os.environ.get("RANK", "-1"))
+    if rank >= 0:
+        distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters())
     batch = 24 if fault == "larger_batch" else 16
     collate = slow_collate if fault == "slow_loader" else torch.stack
@@ -114,12 +130,17 @@ def main() -> None:
         for tokens in loader:
             optimizer.zero_grad()
             loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            if fault == "slow_rank" and rank == SLOW:
+                more_work(torch.rand(256, 256))
             loss.backward()
             optimizer.step()
             after_step(fault, model, file)
     for hog in hogs:
         hog.kill()
         hog.wait()
+    if rank >= 0:
+        distributed.barrier()  # or the group of one that is done goes while another still sends
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

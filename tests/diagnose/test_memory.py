@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from faulty_jobs import HOST, Job, Op, categories, found
+from faulty_jobs import HOST, Job, Op, bigger, categories, found
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +34,20 @@ def test_a_recorder_that_keeps_its_events_is_no_growth():
 def test_events_of_added_calls_are_the_recorder_s_memory():
     other = replace(BASE.with_ops(Op("aten::item", 4017, 0.002e6, "[[]]")), growth_bytes=3.5e6)
     assert "memory_growth" not in categories(found(BASE, other))
+
+
+def test_growth_beside_a_heap_that_grows_anyway_is_found():
+    """A profiler's small records between large blocks fragment the heap: healthy runs grow too."""
+    base = replace(BASE, growth_bytes=33e6)
+    assert categories(found(base, replace(base, growth_bytes=49e6))) == ["memory_growth"]
+    assert not found(base, replace(base, growth_bytes=36e6)).causes
+
+
+def test_a_heap_that_grows_in_proportion_to_a_larger_batch_is_no_growth():
+    base = replace(BASE, growth_bytes=33e6)
+    other = replace(bigger(base, 1.5), growth_bytes=49e6)
+    assert categories(found(base, other)) == ["workload_change"]
+    assert not any("memory_growth" in row.text for row in found(base, other).causes[0].consequences)
 
 
 def test_memory_that_was_taken_once_is_no_growth():

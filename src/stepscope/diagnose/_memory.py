@@ -15,6 +15,7 @@ from stepscope.diagnose._case import OWN, View, exposed
 from stepscope.diagnose._change import Change
 from stepscope.diagnose._rule import Judgement, Missing, Rule, Suspect, clipped
 from stepscope.diagnose._words import evidence, moved, span
+from stepscope.diagnose._workload import is_other, other_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,8 @@ _DEVICE_LEVELS = ("gpu_mem_allocated", "gpu_mem_used")
 #: Growth within the recording, beyond the base's: 5 % of the level, as levels of healthy runs differ by that, and
 #: 16 MiB, a few of the blocks in which allocators take memory.
 _LEAST_SHARE, _LEAST_BYTES = 0.05, 16 * 2**20
+#: Runs of one job whose heap a profiler fragmented by 30 MiB a cycle differed by 5 %.
+_FASTER, _BEYOND = 0.25, 3.0
 #: Steady: of all pairs of cycles the later one has more in 80 %; a sawtooth that returns has about half.
 _STEADY = 0.8
 #: The first touch of new memory takes a page fault per 4 KiB and filling it: 1 µs, 4 µs in a virtual machine.
@@ -75,10 +78,11 @@ def growth_of(values: Floats) -> Growth | None:
 def memory_growth(view: View) -> Judgement:
     """Memory of the process, or of its device, rises cycle after cycle more than in the base.
 
-    Necessary: it rises steadily, also in the second half (start-up is over), at least twice as fast as the base's, and
-    in this recording by 5 % of its level and 16 MiB more than the base's would have. What tensors hold is looked at
-    before what the system counts, which also has the allocator's own habits in it, and the recorder's: 2 KiB for each
-    call more per cycle are taken off.
+    Necessary: it rises steadily, also in the second half (start-up is over), a quarter faster than any of the base's
+    runs and beyond what these differ by, and in this recording by 5 % of its level and 16 MiB more than the base's
+    would have. What tensors hold is looked at before what the system counts, which also has the allocator's own habits
+    in it: a heap that a profiler's records fragment grows in proportion to the work, so that the base's growth is
+    scaled by the work's. And it has the recorder's: 2 KiB for each call more per cycle are taken off.
     """
     name = "memory_growth"
     levels = [(OWN, metric) for metric in _HOST_LEVELS]
@@ -105,7 +109,10 @@ def memory_growth(view: View) -> Judgement:
 
 
 def _grown(view: View, device: str, metric: str, base: Sequence[Growth], other: Sequence[Growth]) -> Suspect | None:
-    usual = max(0.0, *(g.per_cycle for g in base))
+    work = other_work(view)
+    scale = max(1.0, work[1]) if work is not None and is_other(work) else 1.0
+    slopes = [g.per_cycle for g in base]
+    usual = max(0.0, *slopes) * scale
     now = min(other, key=lambda g: g.per_cycle)
     n = _n_cycles(view)
     calls = view.work.filter(pl.col("device") == "host").select((pl.col("calls_other") - pl.col("calls_base")).sum())
@@ -114,7 +121,7 @@ def _grown(view: View, device: str, metric: str, base: Sequence[Growth], other: 
     level = max(g.first for g in base)
     if not (
         extra * n >= max(_LEAST_SHARE * level, _LEAST_BYTES)
-        and now.per_cycle - recorded >= 2 * usual
+        and extra >= max(_FASTER * usual, _BEYOND * (max(slopes) - min(slopes)))
         and now.steady >= _STEADY
         and now.late >= 0.5 * now.per_cycle
     ):
