@@ -53,6 +53,17 @@ def test_a_checkpoint_every_few_steps_is_disk_io():
     assert categories(found(BASE, other))[:1] == ["disk_io"]
 
 
+def test_a_writer_that_queues_for_its_core_after_each_wait_is_disk_io():
+    """20 of 60 ms asleep would not do; most of the rest it waits for the threads that write for it."""
+    other = replace(BASE, gaps_ms=62.0).levels(
+        process_write_bytes_rate=3e7, process_oncpu_time=6.2e8, process_cpu_usage=62.0, process_runq_time=2.6e8,
+        process_voluntary_ctx_switches=300.0,
+    )  # fmt: skip
+    assert categories(found(BASE, other))[0] == "disk_io"
+    steady = other.levels(process_voluntary_ctx_switches=0.5)
+    assert "disk_io" not in categories(found(BASE, steady))
+
+
 def test_writing_that_nobody_waits_for_is_no_cause():
     assert not found(BASE, BASE.levels(process_write_bytes_rate=5e7)).causes
 

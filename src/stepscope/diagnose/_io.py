@@ -16,6 +16,8 @@ _OWN_RATES = ("process_write_bytes_rate", "process_read_bytes_rate")
 _DISK_RATES = ("disk_write_bytes_rate", "disk_read_bytes_rate")
 #: Through the page cache and to a disk bytes go at 1 GB/s or slower, some of it processor time in the kernel.
 _COPY_NS = 1.0
+#: After a wait a process may have to let another finish its slice: 3 ms at most, by default, with Linux' scheduler.
+_SLICE_NS = 3e6
 #: Less than a page per cycle is no traffic.
 _PAGE = 4096.0
 
@@ -57,8 +59,22 @@ def waiting_for_disk(view: View) -> float:
     calls = view.work.filter(view.work["category"] == "io")
     lost = max(gaps.delta if gaps.rose() else 0.0, float(calls["delta_ns"].sum()) if calls.height else 0.0)
     if off.is_known:
-        return lost if max(off.delta, amount.delta * _COPY_NS) >= lost / 3 else 0.0
+        away = off.delta + _queued_after_waits(view)
+        return lost if max(away, amount.delta * _COPY_NS) >= lost / 3 else 0.0
     return lost if view.per_cycle(OWN, "process_voluntary_ctx_switches").rose(by=1.0, times=2) else 0.0
+
+
+def _queued_after_waits(view: View) -> float:
+    """Time per cycle for which the process queued for a core after it had waited for something. Units: ns.
+
+    A process that computes keeps its core; one that waits for a disk has to get it back each time, be it from the
+    kernel's own threads that write.
+    """
+    gave_up = view.per_cycle(OWN, "process_voluntary_ctx_switches")
+    queued = waited(view)
+    if not gave_up.rose(by=1.0, times=2) or not queued.is_known:
+        return 0.0
+    return max(min(queued.delta, gave_up.delta * _SLICE_NS), 0.0)
 
 
 def data_loading(view: View) -> Judgement:
@@ -122,8 +138,8 @@ def disk_io(view: View) -> Judgement:
 
     Necessary: the process (or, unknown, a disk) reads or writes at least twice as much and a page per cycle more; and
     time outside operators and loader grew by 3 % of a cycle, of which a third is time that the process was blocked, or
-    that so many bytes take at 1 GB/s; where the former is unknown, it gave up the core more often. Rates without
-    waiting are no cause.
+    queued for its core after that (3 ms each time at most), or that so many bytes take at 1 GB/s; where the former is
+    unknown, it gave up the core more often. Rates without waiting are no cause.
     """
     name = "disk_io"
     if not any(key[1] in (*_OWN_RATES, *_DISK_RATES) for key in view.resources):
