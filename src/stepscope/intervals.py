@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "Intervals", "covered", "difference", "enclosing", "gaps", "innermost_at", "intersection", "level", "locate",
-    "nearest", "own_lengths", "total", "union", "union_by",
+    "nearest", "own_lengths", "reached", "total", "union", "union_by",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
@@ -102,6 +102,14 @@ def covered(iv: Intervals, lows: Ints, highs: Ints) -> Ints:
         return np.zeros(lows.size, np.int64)
     below = np.concatenate((np.zeros(1, np.int64), np.cumsum(iv[1] - iv[0])))
     return np.where(highs > lows, _length_below(iv, below, highs) - _length_below(iv, below, lows), 0)
+
+
+def reached(starts: Ints, ends: Ints, iv: Intervals) -> tuple[Ints, Ints]:
+    """(row, i) for each interval [start, end), which may overlap others, and each disjoint interval that it meets."""
+    first = np.searchsorted(iv[1], starts, side="right")
+    counts = np.maximum(np.searchsorted(iv[0], ends, side="left") - first, 0)
+    row = np.repeat(np.arange(counts.size), counts)
+    return row, np.arange(row.size) + np.repeat(first - (np.cumsum(counts) - counts), counts)
 
 
 def locate(iv: Intervals, points: Ints) -> Ints:

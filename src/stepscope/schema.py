@@ -215,6 +215,22 @@ KERNEL_METRICS = Table(
         Column("value", pl.Float64(), "its value"),
     ),
 )
+SCHED = Table(
+    "sched",
+    "side of spans: a thread on a core, or ready and waiting for one",
+    (
+        Column("span_id", pl.UInt32(), "the span", key=True),
+        Column("core", pl.Int32(), "core that it ran on, or got in the end"),
+        Column(
+            "reason",
+            Name,
+            "why it lost the core (preempted, sleeps, blocked, stopped, ended), or began to wait (preempted, woken)",
+        ),
+        Column("other", Name, "who got the core next, or had it until a woken thread got it; null: nobody, or unknown"),
+        Column("other_tid", pl.Int64(), "that one's thread id"),
+        Column("other_is_own", pl.Boolean(), "whether that is a thread of the recorded job"),
+    ),
+)
 ALLOCATIONS = Table(
     "allocations",
     "an allocate or a free",
@@ -347,7 +363,7 @@ ATTRIBUTION = Table(
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
-        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, ALLOCATIONS, RESERVATIONS,
-        COUNTERS, STACKS, ARROWS, STEPS, STEP_COSTS, ISSUES,
+        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, SCHED, ALLOCATIONS,
+        RESERVATIONS, COUNTERS, STACKS, ARROWS, STEPS, STEP_COSTS, ISSUES,
     )
 }  # fmt: skip

@@ -31,6 +31,7 @@ _HINTS = {
     "kernels": "record with the device's activity on, as in activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
     "kernel_metrics": "profile with Nsight Compute: ncu --csv --set full, or --metrics …",
     "ops": "record with ProfilerActivity.CPU; shapes need record_shapes=True",
+    "sched": "record with stepscope record --sched; see docs/record.md",
     "stacks": "record with with_stack=True",
     "steps": "call profiler.step() after each iteration",
 }
@@ -238,6 +239,11 @@ class Trace:
     def kernel_metrics(self) -> pl.DataFrame:
         """Hardware counters of single kernels."""
         return self.table("kernel_metrics")
+
+    @property
+    def sched(self) -> pl.DataFrame:
+        """What is known of time on cores, and of waits for them."""
+        return self.table("sched")
 
     @property
     def allocations(self) -> pl.DataFrame:

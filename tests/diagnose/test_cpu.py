@@ -202,3 +202,29 @@ def test_a_low_clock_of_a_host_whose_work_nobody_recorded_needs_slower_cycles():
     cause = first(base, replace(low, stretch=2.5))
     assert cause.category == "cpu_frequency"
     assert cause.certainty == "likely"
+
+
+def behind(job, **shares):
+    """With scheduling recorded: the share of time for which threads waited behind each other program."""
+    known = {(f"behind {name}", "process_runq_time"): ("ns/s", 1e9 * share) for name, share in shares.items()}
+    return replace(job, resources={**job.resources, **known})
+
+
+def test_recorded_scheduling_names_who_had_the_core():
+    cause = first(behind(HEALTHY, kworker=0.001), behind(contended(HEALTHY), kworker=0.001, greedy=0.4, other=0.1))
+    assert cause.category == "cpu_contention"
+    assert cause.statement.endswith("other processes take its cores, greedy first of all.")
+    (named,) = [one for one in cause.evidence if one.device == "behind greedy"]
+    assert named.metric == "process_runq_time"
+    assert "of which behind greedy" in named.text
+
+
+def test_one_of_many_that_had_the_core_is_shown_and_not_named():
+    cause = first(HEALTHY, behind(contended(HEALTHY), a=0.12, b=0.1, c=0.1))
+    assert cause.statement.endswith("other processes take its cores.")
+    assert [one.device for one in cause.evidence if (one.device or "").startswith("behind")] == ["behind a"]
+
+
+def test_a_program_behind_which_it_does_not_wait_longer_is_no_evidence():
+    cause = first(behind(HEALTHY, a=0.5), behind(contended(HEALTHY), a=0.1))
+    assert not [one for one in cause.evidence if (one.device or "").startswith("behind")]

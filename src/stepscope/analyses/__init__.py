@@ -47,6 +47,7 @@ _MODULES = {
     "memory": "stepscope.analyses.memory",
     "sequences": "stepscope.analyses.sequences",
     "user-ranges": "stepscope.analyses.user_ranges",
+    "scheduling": "stepscope.analyses.scheduling",
     "counters": "stepscope.analyses.counters",
     "recommendations": "stepscope.analyses.recommendations",
 }

@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 _LEAST_SHARE = 0.05
 #: Columns that refer to rows of spans.
 _REFERENCES = ("span_id", "parent_id", "launch_id", "op_id")
-_ROWS_OF_SPANS = ("ops", "frames", "kernels", "transfers", "collectives", "kernel_metrics")
+_ROWS_OF_SPANS = ("ops", "frames", "kernels", "transfers", "collectives", "kernel_metrics", "sched")
 
 
 def of_each(

@@ -33,6 +33,9 @@ def command(
         str, typer.Option(metavar="A:B", help="Training steps to profile with torch.profiler, from A up to B.")
     ] = "5:15",
     no_profiler: Annotated[bool, typer.Option("--no-profiler", help="Counters alone.")] = False,
+    sched: Annotated[
+        bool, typer.Option("--sched", help="When each thread had a core or waited for one, too (needs rights).")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier recording left in DIR.")] = False,
 ) -> None:
     """Run a job, or join one that runs, and record it into a folder: read it with stepscope report DIR.
@@ -50,9 +53,10 @@ def command(
         raise typer.BadParameter("works with --pid; a command is recorded until it ends", param_hint="--duration")
     if pid is not None:
         seconds = None if duration is None else _seconds(duration)
-        done = record.attach(pid, output, seconds=seconds, hz=hz, force=force)
+        done = record.attach(pid, output, seconds=seconds, hz=hz, sched=sched, force=force)
     else:
-        done = record.run(list(words or ()), output, hz=hz, steps=None if no_profiler else _steps(steps), force=force)
+        wanted = None if no_profiler else _steps(steps)
+        done = record.run(list(words or ()), output, hz=hz, steps=wanted, sched=sched, force=force)
     for problem in done.problems:
         complain(f"error: {problem}", colour=typer.colors.RED)
     if sys.stderr.isatty():  # else the job's own output stays as it was

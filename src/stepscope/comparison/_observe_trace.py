@@ -14,6 +14,7 @@ from stepscope.comparison._allocations import held_by_tensors
 from stepscope.comparison._parts import parts_of
 from stepscope.comparison._remarks import elsewhere, left_out, without_counters
 from stepscope.comparison._resources import by_cycle, by_function, seen_counters
+from stepscope.comparison._scheduling import in_place_of, scheduled
 from stepscope.comparison._workload import workload_of
 from stepscope.comparison.model import CYCLES_SEEN, FUNCTIONS, Observation
 from stepscope.errors import StepscopeError
@@ -57,6 +58,7 @@ def _observed(trace: Trace, pid: int | None, pids: list[int], cycles: Cycles, no
     counters = seen_counters(trace.counters, pid, pids, low, high)
     held = seen_counters(held_by_tensors(trace), pid, pids, low, high)
     whole = pl.concat([by_cycle(counters, seen), by_cycle(held, seen)])
+    whole = in_place_of(whole, scheduled(trace, pid, seen))
     inside = counters.filter(pl.col("ts_ns").is_between(low, high))
     return Observation(
         label=f"pid {pid}" if len(pids) > 1 else "",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stepscope.trace import Meta
 
 __all__ = [
-    "CATEGORIES", "COUNTERS_SEEN", "CYCLES_SEEN", "EFFECTS", "FUNCTIONS", "OWN_PROCESS", "PARTS", "RESOURCES",
+    "BEHIND", "CATEGORIES", "COUNTERS_SEEN", "CYCLES_SEEN", "EFFECTS", "FUNCTIONS", "OWN_PROCESS", "PARTS", "RESOURCES",
     "WORKLOAD",
     "Cause", "Effect", "Evidence", "Observation", "Outcome", "Pair", "RuledOut", "Verdict",
 ]  # fmt: skip
@@ -28,6 +28,8 @@ __all__ = [
 Verdict = Literal["different", "no_difference", "inconclusive"]
 #: Device under which the observed process' own counters stand: its number differs from run to run.
 OWN_PROCESS = "process"
+#: What follows is the name of another process, behind which this one's threads waited for a core.
+BEHIND = "behind "
 #: Every cause there is a name for, in no order.
 CATEGORIES = (
     "cpu_contention", "cpu_frequency", "gpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network",
@@ -74,7 +76,7 @@ RESOURCES = Table(
     "how each resource fared in each cycle",
     (
         Column("cycle", pl.Int64(), "number of the cycle", key=True),
-        Column("device", Name, "host, cpu1, gpu7, process (the one observed), pid:123 (another), a disk …", key=True),
+        Column("device", Name, "host, cpu1, gpu7, process (the observed one), pid:123, behind NAME, a disk", key=True),
         Column("metric", Name, "metric, in the names of stepscope's counters", key=True),
         Column("name", Name, "function during which it was observed; null: the whole cycle", key=True),
         Column("unit", Name, "unit of mu, where known"),

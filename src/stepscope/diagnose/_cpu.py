@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepscope import units
-from stepscope.comparison.model import Cause, RuledOut
+from stepscope.comparison.model import BEHIND, Cause, RuledOut
 from stepscope.diagnose._case import LOADING, OWN, View, alike, exposed, stretch
 from stepscope.diagnose._change import ABSENT, Change
 from stepscope.diagnose._rule import Clue, Judgement, Missing, Rule, Suspect, weigh
@@ -23,6 +23,8 @@ _HALF_CORE = 0.5
 _LOAD_POINTS = 10.0
 #: Time waiting for cores that matters, as a share of a cycle.
 _WAITING = 0.05
+#: Share of the longer waits from which on the process behind which they were is shown, and named first.
+_SOME_OF_WAIT, _MOST_OF_WAIT = 0.1, 0.3
 #: Share of the work, by time, that must agree to speak of all of it.
 _MOST = 0.6
 #: Share of a core from which on it counts as kept busy, and above which more than one thread is at work.
@@ -65,6 +67,22 @@ def _scheduled(view: View, category: str) -> Change:
         bool(rows["is_real"].any()),
         "ns",
     )
+
+
+def in_the_way(view: View) -> tuple[str, Change] | None:
+    """The other process behind which threads wait longer than before, and for how long per cycle; the most so.
+
+    None if scheduling was not recorded in the other run, or in no such way.
+    """
+    found = {
+        device: Change(change.base or 0.0, change.other, is_real=True, unit="ns")
+        for (device, metric), change in view.amounts.items()
+        if device.startswith(BEHIND) and metric == "process_runq_time" and change.other is not None
+    }
+    if not found:
+        return None
+    name = max(found, key=lambda device: found[device].delta)
+    return (name.removeprefix(BEHIND), found[name]) if found[name].delta > 0 else None
 
 
 def core_clock(view: View) -> Change:
@@ -177,6 +195,12 @@ def _contention_clues(view: View, seen: _Load) -> list[Clue]:
     if seen.waits:
         text = "time waiting for a core, per cycle"
         clues.append((0.0, evidence(text, seen.wait, role=necessary, device=OWN, metric="process_runq_time")))
+        blocker = in_the_way(view)
+        if blocker is not None and blocker[1].delta > _SOME_OF_WAIT * seen.wait.delta:
+            text = f"of which behind {blocker[0]}, per cycle"
+            weight = 0.1 if blocker[1].delta > _MOST_OF_WAIT * seen.wait.delta else 0.0
+            shown = evidence(text, blocker[1], device=BEHIND + blocker[0], metric="process_runq_time")
+            clues.append((weight, shown))
         if seen.own.is_known:
             text = "own processor time per cycle"
             clues.append((0.15, evidence(text, seen.own, device=OWN, metric="process_oncpu_time")))
@@ -209,6 +233,9 @@ def _contention_says(view: View, seen: _Load) -> str:
     if seen.slower is not None and seen.slower >= _STRETCHED:
         parts.append(f"each call on the host takes {fold(seen.slower)} as long at equal clock")
     text = "; ".join(parts)
+    blocker = in_the_way(view) if seen.waits else None
+    if blocker is not None and blocker[1].delta > _MOST_OF_WAIT * seen.wait.delta:
+        return f"{text[0].upper()}{text[1:]}: other processes take its cores, {blocker[0]} first of all."
     return f"{text[0].upper()}{text[1:]}: other processes take its cores."
 
 

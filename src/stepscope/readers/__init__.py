@@ -15,6 +15,7 @@ from stepscope.readers._record import Reader
 from stepscope.readers._source import Source, head_of, members
 from stepscope.readers.counters import NAMES, attach, beside
 from stepscope.readers.recording import FORMAT, with_recording
+from stepscope.readers.sched import with_sched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,7 +63,7 @@ def open_trace(
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """One file (or `archive.zip!member`, or a folder that a trace is stored in), with the counters beside it.
+    """One file (or `archive.zip!member`, or a folder that a trace is stored in), with counters and more beside it.
 
     A file that was opened before comes out of the cache of opened files, as long as it has not changed.
     `counters` names the side file of counters; without it one that lies beside the trace is taken. `max_bytes` bounds
@@ -74,8 +75,9 @@ def open_trace(
         file = files.joined(file, store.META)
     trace = _trace(Source(file, member, max_bytes, progress))
     if trace.meta.format == FORMAT and counters is None:  # it is the side file itself
-        return trace
+        return with_sched(trace, file)
     side = counters or beside(file)
+    trace = with_sched(trace, file)
     return with_recording(trace if side is None else attach(trace, side, required=counters is not None), file)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from stepscope.errors import StepscopeError
-from stepscope.record import _job, _meta
+from stepscope.record import _collector, _job, _meta
 from stepscope.record._files import read_once
 from stepscope.record._tree import is_alive
 from stepscope.record._writer import NAME, CounterFile
@@ -31,7 +31,7 @@ __all__ = ["Recorded", "attach", "run"]
 _STARTUP = Path(__file__).parent / "startup"
 _READY_S, _END_S = 10.0, 20.0
 #: What --force may remove: what an earlier recording wrote, and nothing else.
-_OURS = re.compile(r"(meta\.json|counters\.csv\.gz|(rank|pid)\d+.*\.pt\.trace\.json\.gz|stacks.*\.txt)")
+_OURS = re.compile(r"(meta\.json|counters\.csv\.gz|sched\.ring|(rank|pid)\d+.*\.pt\.trace\.json\.gz|stacks.*\.txt)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,14 @@ def run(
     *,
     hz: float = 20.0,
     steps: tuple[int, int] | None = (5, 15),
+    sched: bool = False,
     force: bool = False,
 ) -> Recorded:
     """Run a command and record it: counters, and for Python jobs with torch a profile of steps A up to B.
 
     The command keeps our standard input, output and error; signals that we get are handed on to it. `steps` None
-    records no profile. Must be called on the main thread. Units: hz, samples a second.
+    records no profile; `sched` records when each thread had a core, or waited for one. Must be called on the main
+    thread. Units: hz, samples a second.
     Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
     """
     _check_system()
@@ -101,21 +103,25 @@ def run(
     try:
         with _notices_of_disk():
             _begin(target, hz, mode="run", command=list(command), cwd=str(Path.cwd()), steps=steps and list(steps))
+            collector = _collector.started(target, wanted=sched)
         sampler, start = _sampler(target, hz, None), time.monotonic()
         try:
             pid = _job.start(command, _environment(target, steps), mask)
         except StepscopeError:
             sampler.process.kill()
             sampler.end(tell_it=False)
+            collector.end()
             raise
+        collector.send(pid)
         sampler.send(pid)
         status = _job.wait(pid)
         seconds = time.monotonic() - start
         problems = sampler.end(tell_it=False)
+        no_sched = collector.end()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = _job.exit_code_of(status)
-    problems += _ended(target, problems, steps=steps, exit_code=code, pid=pid)
+    problems += _ended(target, problems, no_sched, steps=steps, exit_code=code, pid=pid)
     return Recorded(target, code, seconds, tuple(problems), _traces(target))
 
 
@@ -125,11 +131,13 @@ def attach(
     *,
     seconds: float | None = None,
     hz: float = 20.0,
+    sched: bool = False,
     force: bool = False,
 ) -> Recorded:
     """Record counters of a running process and its descendants until it ends, `seconds` are over, or SIGINT or SIGTERM.
 
-    Must be called on the main thread. Units: s; hz, samples a second.
+    `sched` records when each thread had a core, or waited for one. Must be called on the main thread.
+    Units: s; hz, samples a second.
     Raises StepscopeError (no such process, the folder is not empty or cannot be written, not Linux).
     """
     _check_system()
@@ -145,7 +153,9 @@ def attach(
     try:
         with _notices_of_disk():
             _begin(target, hz, mode="attach", command=words, pid=pid, steps=None, issues=issues)
+            collector = _collector.started(target, wanted=sched)
         sampler, start = _sampler(target, hz, seconds), time.monotonic()
+        collector.send(pid)
         sampler.send(pid)
         stopped = False
         while sampler.process.poll() is None and not stopped:
@@ -153,9 +163,10 @@ def attach(
             stopped = got is not None and got.si_signo != signal.SIGCHLD
         passed = time.monotonic() - start
         problems = sampler.end(tell_it=stopped)
+        no_sched = collector.end(tell_it=True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    problems += _ended(target, problems, steps=None)
+    problems += _ended(target, problems, no_sched, steps=None)
     return Recorded(target, None, passed, tuple(problems))
 
 
@@ -266,11 +277,12 @@ def _environment(folder: Path, steps: tuple[int, int] | None) -> dict[str, str]:
     }
 
 
-def _ended(folder: Path, problems: list[str], *, steps: tuple[int, int] | None, **fields: Any) -> list[str]:
-    """Complete meta.json after the job's end. In words, what went wrong with that, or with the profile."""
-    issues = []
-    if problems:
-        issues = [_meta.issue("counters_ended", problem, severity="error") for problem in problems]
+def _ended(
+    folder: Path, problems: list[str], no_sched: list[str], *, steps: tuple[int, int] | None, **fields: Any
+) -> list[str]:
+    """Complete meta.json after the job's end. In words, what went wrong with that, or with scheduling events."""
+    issues = [_meta.issue("counters_ended", problem, severity="error") for problem in problems]
+    issues += [_meta.issue("sched_ended", problem, severity="error") for problem in no_sched]
     _meta.remove_leftovers(folder)
     try:
         document = json.loads((folder / _meta.NAME).read_text(encoding="utf-8"))
@@ -286,8 +298,9 @@ def _ended(folder: Path, problems: list[str], *, steps: tuple[int, int] | None, 
             issues.append(_meta.issue("profile_missing", _why_no_profile(document, steps), severity="info"))
         _meta.merge(folder, issues, **fields)
     except OSError as error:
-        return [f"cannot write {folder / _meta.NAME}: {error.strerror or error}"] if not problems else []
-    return []
+        problem = f"cannot write {folder / _meta.NAME}: {error.strerror or error}"
+        return no_sched or ([problem] if not problems else [])
+    return no_sched
 
 
 def _why_no_profile(document: dict[str, Any], steps: tuple[int, int]) -> str:

@@ -10,20 +10,18 @@ import gc
 import json
 import os
 import select
-import signal
 import sys
 import time
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from stepscope.record import _meta, _nvml
+from stepscope.record import _meta, _nvml, _tracefs
+from stepscope.record._child import Ending, pid_from, pidfd, tell
 from stepscope.record._looks import Looks
 from stepscope.record._writer import NAME, CounterFile
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from stepscope.record._readings import Row
 
 __all__ = ["main"]
@@ -34,34 +32,21 @@ _BUDGET = 0.01
 _BUDGET_AFTER_S, _SMOOTHING = 5.0, 0.2
 
 
-class _Ending:
-    """Why to end, once there is a reason."""
-
-    def __init__(self) -> None:
-        self.reason: str | None = None
-
-    def on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self.reason = f"signal {number}"
-
-
 def main(argument: str) -> int:
     """Sample until the end. 0 if all was written, 1 if not (the disk is full), which the last line of output tells."""
     wanted = json.loads(argument)
     folder = Path(wanted["folder"])
-    ending = _Ending()
-    signal.signal(signal.SIGTERM, ending.on_signal)
-    # The recorder holds its signals back, and we begin as it is.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    for number in (signal.SIGINT, signal.SIGHUP):  # meant for the job, which we outlive
-        signal.signal(number, signal.SIG_IGN)
+    ending = Ending()
+    ending.watch()
     try:
         file = CounterFile(folder / NAME)
     except OSError as error:
-        return _tell({"error": f"cannot write {folder / NAME}: {error.strerror}"})
+        return tell({"error": f"cannot write {folder / NAME}: {error.strerror}"})
     gpus = _nvml.opened()
-    _tell({"ready": True})
-    root = _pid_from(sys.stdin.fileno())
+    tell({"ready": True})
+    root = pid_from(sys.stdin.fileno())
     if root is None:
+        _tracefs.remove_leftovers()
         return 1
     issues: list[dict[str, Any]] = []
     if isinstance(gpus, str):
@@ -84,7 +69,7 @@ def _finish(
     folder: Path,
     looks: Looks,
     file: CounterFile,
-    ending: _Ending,
+    ending: Ending,
     issues: list[dict[str, Any]],
     failure: str | None,
     gpus: _nvml.Gpus | str,
@@ -96,6 +81,8 @@ def _finish(
         failure = failure or f"cannot write {file.path}: {error.strerror or error}"
     try:
         processes, told = _meta.notes_of_job(folder)
+        # If the recorder and its collector of scheduling events were killed, nobody else does.
+        _tracefs.remove_leftovers()
         if failure is None:  # else the job is still running
             n_parts = _meta.remove_leftovers(folder)
             if n_parts:
@@ -114,16 +101,16 @@ def _finish(
         )
     except OSError as error:
         failure = failure or f"cannot write {folder / _meta.NAME}: {error.strerror or error}"
-    return _tell({"error": failure}) if failure else 0
+    return tell({"error": failure}) if failure else 0
 
 
 def _sample(
-    looks: Looks, file: CounterFile, ending: _Ending, gpus: _nvml.Gpus | str, seconds: float | None
+    looks: Looks, file: CounterFile, ending: Ending, gpus: _nvml.Gpus | str, seconds: float | None
 ) -> list[dict[str, Any]]:
     """Tick until the end. Issues that came up on the way. Raises OSError if the file cannot be written."""
     queue: SimpleQueue[tuple[int, list[Row]]] = SimpleQueue()
     watch = None if isinstance(gpus, str) else _nvml.Watch(gpus, _GPU_HZ, lambda t, rows: queue.put((t, rows)))
-    handle = _pidfd(looks.root)
+    handle = pidfd(looks.root)
     poll = select.poll()
     for each in (sys.stdin.fileno(), *([] if handle is None else [handle])):
         poll.register(each, select.POLLIN | select.POLLHUP)
@@ -194,45 +181,14 @@ def _stretched(stretch: int, used: float, hz: float) -> int:
     return stretch - 1 if stretch > 1 and used < 0.6 * _BUDGET else stretch
 
 
-def _wait(poll: select.poll, until: float, handle: int | None, ending: _Ending, root: int) -> None:
+def _wait(poll: select.poll, until: float, handle: int | None, ending: Ending, root: int) -> None:
     """Sleep until the time, or until the job or the one who started us is gone."""
     while ending.reason is None:
         left = until - time.monotonic()
         events = dict(poll.poll(max(0.0, left * 1000)))
-        if handle in events or (handle is None and not Path(f"/proc/{root}").exists()):
-            ending.reason = ending.reason or "job"
-        elif sys.stdin.fileno() in events and not os.read(sys.stdin.fileno(), 64):
-            ending.reason = ending.reason or "recorder"
+        ending.look(events, handle, root)
         if left <= 0 or not events:
             return
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:  # it is gone, or the kernel is older than 5.3: /proc tells
-        return None
-
-
-def _pid_from(handle: int) -> int | None:
-    """The job's pid, from a line; None if the one who started us went away before there was a job."""
-    text = b""
-    while not text.endswith(b"\n"):
-        more = os.read(handle, 64)
-        if not more:
-            return None
-        text += more
-    return int(text)
-
-
-def _tell(message: dict[str, Any]) -> int:
-    """Say it to the one who started us, if that one still listens. 1, our exit code after an error."""
-    try:
-        sys.stdout.write(json.dumps(message) + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from stepscope.reports._outliers import outlier_costs
 from stepscope.reports._quality import quality, told_issues
 from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._results import summarise_results
+from stepscope.reports._scheduling import only_scheduled, scheduling_blocks
 from stepscope.reports._summary import Cost, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.schema import DEVICE_WORK
@@ -79,7 +80,7 @@ def summarise(trace: Trace) -> Summary:
     if isinstance(trace, Results) and trace.spans.is_empty():
         return summarise_results(trace)
     spans = trace.spans
-    if spans.is_empty():
+    if spans.is_empty() or only_scheduled(trace):
         return summary_of_counters(trace)
     if not trace.has_clock:
         return summary_without_clock(trace, told_issues(trace.issues))
@@ -94,6 +95,7 @@ def summarise(trace: Trace) -> Summary:
         found = host_time(trace, per_operator, scope)
     if not tables:
         tables = [track_block(trace), name_block(trace)]
+    tables += scheduling_blocks(trace)
     memory = None if trace.allocations.is_empty() else device_memory(trace.allocations, trace.steps)
     costs = [] if found is None else [*found.costs, *outlier_costs(found.by_window, scope)]
     if memory is not None:

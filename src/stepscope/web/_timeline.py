@@ -29,7 +29,7 @@ _DRAWN_NAME = 80
 _MOST_LINKS = 40
 _MOST_HITS = 20_000
 _MOST_NAMES = 50
-_SIDES = ("ops", "kernels", "transfers", "collectives", "frames")
+_SIDES = ("ops", "kernels", "transfers", "collectives", "frames", "sched")
 
 
 def drawn(scene: Scene, low: int, high: int, n_pixels: int, tracks: Sequence[int], flat: Sequence[int]) -> bytes:
