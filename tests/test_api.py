@@ -120,13 +120,6 @@ def test_a_report_prints_as_the_terminal_shows_it(folder):
     assert isinstance(report.issues, pl.DataFrame | None)
 
 
-def test_a_table_is_plotted_as_a_plotly_figure(examples):
-    figure = stepscope.plot(examples / "demo-cpu-2ranks", "steps")
-    assert {trace.name for trace in figure.data} == {"operators", "data loading", "Python and other"}
-    with pytest.raises(stepscope.UnknownName, match="no chart"):
-        stepscope.plot(examples / "demo-cpu-2ranks", "tracks")
-
-
 def test_a_notebook_shows_reports_and_traces(examples):
     trace = stepscope.load(examples / "demo-cpu-decode" / "rank0.pt.trace.json.gz")
     assert "<td>spans</td>" in trace._repr_html_()

@@ -47,8 +47,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "ranks": (*FOUNDATION, "trace", "analyses"),
     # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
     "reports.model": ("schema",),
-    # Pictures of result tables, for renderers and whoever makes a page of its own.
-    "figures": ("errors", "units", "names", "schema"),
+    # Pictures of result tables as JSON holds them, for renderers and whoever makes a page of its own.
+    "figures": ("errors", "units", "names"),
     "renderers": ("errors", "units", "names", "schema", "reports.model", "figures"),
     "reports": (*FOUNDATION, "files", "trace", "store", "analyses", "comparison", "ranks", "reports.model"),
     "views": (*FOUNDATION, "trace", "analyses", "comparison", "ranks", "figures"),
@@ -63,15 +63,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "timing": ("errors", "units", "schema", "reports.model"),
     # Runs beside jobs, whose cores it must leave alone: it knows no tables.
     "record": ("errors",),
-    # Figures as JSON holds them, from frames of results.
-    "charts": ("errors", "units", "names"),
+    # How values print, draw themselves in notebooks, and are plotted.
+    "appearance": (
+        "errors", "trace", "comparison", "reports", "reports.model", "views", "renderers", "figures", "timing",
+    ),
     "api": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "stitch", "timing", "charts", "comparison", "comparing", "query", "cluster", "store",
+        "stitch", "timing", "appearance", "comparison", "comparing", "query", "cluster", "store",
     ),
     # The page: what the command line does, for a browser.
     "web": (
-        *FOUNDATION, "trace", "readers", "comparison", "reports.model", "views", "renderers", "charts", "api",
+        *FOUNDATION, "trace", "readers", "comparison", "reports.model", "views", "renderers", "figures", "api",
     ),
     # The public names, each imported on first use.
     "": ("errors", "trace", "reports.model", "timing", "api"),
@@ -89,6 +91,8 @@ TESTED_ELSEWHERE: dict[str, str] = {
     "comparing.py": "cli/test_compare.py",
     "comparison/_record.py": "comparison/test_comparison.py",
     "comparison/model.py": "reports/test_comparison.py",
+    "figures/kernels.py": "figures/test_ranked.py",
+    "figures/operators.py": "figures/test_ranked.py",
     "ranks/_record.py": "ranks/test_ranks.py",
     "readers/_record.py": "readers/test_readers.py",
     "readers/paddle/_recording.py": "readers/paddle/test_protobuf.py",

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from stepscope.errors import StepscopeError, UnknownName
+from stepscope import appearance
+from stepscope.errors import StepscopeError
 from stepscope.trace import Run, Trace
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def report(
 
     opened = _opened(source)
     if isinstance(opened, Trace) or (len(opened) == 1 and dask is None):
-        return replace(overview(opened), to_text=_plain, to_html=_html, to_figure=_figure)
+        return appearance.dressed(overview(opened))
     from stepscope import cluster, units
 
     limit = None if memory_limit is None else units.parse_size(memory_limit)
@@ -135,7 +136,7 @@ def report(
     # Who reads in this process is told of bytes already.
     told = progress if dask is not None or how.n_workers else None
     each = partial(cluster.mapped, how=how, dask=dask, on_done=told)
-    return replace(overview(opened, each=each), to_text=_plain, to_html=_html, to_figure=_figure)
+    return appearance.dressed(overview(opened, each=each))
 
 
 def compare(
@@ -166,12 +167,12 @@ def compare(
         if sides is None:
             hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
             raise StepscopeError("one run alone: there is nothing to compare it with", hint)
-        return replace(compare_sides(*sides, anchor=anchor), to_text=_plain_outcome)
+        return appearance.dressed_outcome(compare_sides(*sides, anchor=anchor))
 
     def run_of(side: Source | Iterable[PathLike]) -> Run:
         return _as_run(side) if isinstance(side, (Trace, Run)) else load_run(side, counters=counters)
 
-    return replace(compare_sides(run_of(base), run_of(other), anchor=anchor), to_text=_plain_outcome)
+    return appearance.dressed_outcome(compare_sides(run_of(base), run_of(other), anchor=anchor))
 
 
 def compare_report(base: Run, other: Run) -> Report:
@@ -179,7 +180,7 @@ def compare_report(base: Run, other: Run) -> Report:
     from stepscope.comparing import compare_sides
     from stepscope.reports.comparison import comparison
 
-    return replace(comparison(compare_sides(base, other)), to_text=_plain, to_html=_html, to_figure=_figure)
+    return appearance.dressed(comparison(compare_sides(base, other)))
 
 
 def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
@@ -195,22 +196,18 @@ def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
 
 
 def plot(source: Source, name: str = "steps", **options: Any) -> Any:
-    """The chart of a table as a Plotly figure: steps, operators, kernels, communication, memory (by="time"), diff.
+    """The figure of a table, as a `plotly.graph_objects.Figure`.
 
-    `options` are the analysis' own. Raises UnknownName (table, option; or no chart goes with it), MissingTable.
+    Tables with one are steps, operators, kernels, communication, memory, timeline, device-utilisation, roofline,
+    utilisation, python-stacks; and diff, of two traces.
+    `options` are the analysis' own; those that the figure needs (by="time" of memory) need not be given. Raises
+    UnknownName (table, option; or no figure goes with it), MissingTable, StepscopeError (nothing to draw).
 
     >>> figure = plot("examples/demo-cpu-decode", "operators")
     >>> figure.data[0].type
     'bar'
     """
-    import plotly.graph_objects as go
-
-    from stepscope import charts
-
-    found = charts.chart_of(name, show(source, name, **options))
-    if found is None:
-        raise UnknownName("chart", name, charts.NAMES)
-    return go.Figure(found)
+    return appearance.plot(_opened(source), name, options, on_missing=_warn)
 
 
 def sql(
@@ -324,7 +321,7 @@ def bench(
         device=device,
         progress=progress,
     )
-    return replace(found, to_text=_plain_bench)
+    return replace(found, to_text=appearance.bench_text)
 
 
 def export(source: Source, to: str, *, output: PathLike | None = None, **options: Any) -> str | bytes:
@@ -357,40 +354,6 @@ def _as_run(source: Source) -> Run:
 
 def _opened(source: Source) -> Trace | Run:
     return source if isinstance(source, (Trace, Run)) else load_run(source)
-
-
-def _plain(report: Report) -> str:
-    from stepscope import renderers
-
-    render = renderers.find("terminal").report
-    return render(report, renderers.Screen()) if render else report.headline
-
-
-def _html(report: Report) -> str:
-    from stepscope.renderers.report_html import fragment
-
-    return fragment(report)
-
-
-def _figure(report: Report) -> Any:
-    import plotly.graph_objects as go
-
-    from stepscope import charts
-
-    return go.Figure(charts.bars([(bar.label, [(p.name, p.ratio) for p in bar.parts]) for bar in report.bars]))
-
-
-def _plain_outcome(found: Outcome) -> str:
-    from stepscope.reports.comparison import comparison
-
-    return _plain(comparison(found))
-
-
-def _plain_bench(found: Bench) -> str:
-    from stepscope import renderers, timing
-
-    draw = renderers.find("terminal").table
-    return timing.text(found, lambda block: str(draw(block, renderers.Screen()))) if draw else repr(found)
 
 
 def _warn(label: str, error: StepscopeError) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import MissingTable, UnknownName
 from stepscope.schema import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import polars as pl
 
@@ -35,6 +35,7 @@ _HINTS = {
     "stacks": "record with with_stack=True",
     "steps": "call profiler.step() after each iteration",
 }
+_MOST_PATHS = 20
 _NO_CLOCK = "counters of kernels come without a clock: record a timeline too (nsys, or the framework's profiler)"
 
 
@@ -153,7 +154,8 @@ class Trace:
 
     def sql(self, query: str, *, timeout_s: float | None = None) -> pl.DataFrame:
         """What a SELECT gives over the tables of this trace and the results of analyses: see `stepscope.api.sql`."""
-        return _sql(self, query, timeout_s=timeout_s)
+        found: pl.DataFrame = _api("sql")(self, query, timeout_s=timeout_s)
+        return found
 
     def with_tables(self, **tables: pl.DataFrame) -> Trace:
         """A copy with some tables replaced."""
@@ -172,18 +174,13 @@ class Trace:
         return f"Trace({self.meta.path!r}, {self.meta.format}, {rows})"
 
     def _repr_html_(self) -> str:
-        """For a notebook: what the file is, and how many rows each table has."""
-        about = ", ".join(str(fact) for fact in (self.meta.framework, self.meta.framework_version) if fact)
-        rank = "" if self.rank is None else f", rank {self.rank}"
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{frame.height:,}</td><td>{escape(TABLES[name].doc)}</td></tr>"
-            for name, frame in self.tables.items()
-        )
-        return (
-            f"<div><b>{escape(self.meta.path)}</b><br>{escape(about or self.meta.format)}{rank}"
-            f"<table><thead><tr><th>table</th><th>rows</th><th>a row is</th></tr></thead>"
-            f"<tbody>{rows}</tbody></table></div>"
-        )
+        """For a notebook: what the file is, and how many rows each table has. Reads no table, runs no script."""
+        rows = [(name, f"{n_rows:,}", TABLES[name].doc) for name, n_rows in self.heights().items() if n_rows]
+        return _element(self.meta.path, _about(self.meta), ("table", "rows", "a row is"), rows)
+
+    def plot(self, table: str = "steps", **options: Any) -> Any:
+        """The figure of a table as a Plotly figure: see `stepscope.plot`."""
+        return _api("plot")(self, table, **options)
 
     @property
     def rank(self) -> int | None:
@@ -316,6 +313,12 @@ class Results(Trace):
             raise UnknownName("result", name, self.results)
         return self.results[name].frame
 
+    def _repr_html_(self) -> str:
+        """For a notebook: what the file is, its results, and the tables recorded besides."""
+        rows = [(name, f"{result.frame.height:,}", result.table.doc) for name, result in self.results.items()]
+        rows += [(name, f"{n_rows:,}", TABLES[name].doc) for name, n_rows in self.heights().items() if n_rows]
+        return _element(self.meta.path, _about(self.meta), ("table", "rows", "a row is"), rows)
+
     def __repr__(self) -> str:
         heights = {**{name: result.frame.height for name, result in self.results.items()}, **self.heights()}
         rows = ", ".join(f"{name} {n_rows:,}" for name, n_rows in heights.items())
@@ -335,12 +338,42 @@ class Run:
     def __iter__(self) -> Iterator[Trace]:
         return (self.open_trace(path) for path in self.paths)
 
+    def _repr_html_(self) -> str:
+        """For a notebook: the files, of very many the first. Opens none of them."""
+        shown = [(path,) for path in self.paths[:_MOST_PATHS]]
+        more = len(self.paths) - len(shown)
+        rows = [*shown, (f"{more:,} more",)] if more else shown
+        return _element("Run", f"{len(self.paths):,} file{'s' * (len(self.paths) != 1)}", ("file",), rows)
+
+    def plot(self, table: str = "steps", **options: Any) -> Any:
+        """The figure of a table of all traces as a Plotly figure: see `stepscope.plot`."""
+        return _api("plot")(self, table, **options)
+
     def sql(self, query: str, *, timeout_s: float | None = None) -> pl.DataFrame:
         """What a SELECT gives over the tables of all traces and the results of analyses: see `stepscope.api.sql`."""
-        return _sql(self, query, timeout_s=timeout_s)
+        found: pl.DataFrame = _api("sql")(self, query, timeout_s=timeout_s)
+        return found
 
 
-def _sql(source: Trace | Run, query: str, **options: float | None) -> pl.DataFrame:
+def _api(name: str) -> Any:
     # By name: values know nothing of what is built on them, but whoever holds one may ask.
-    found: pl.DataFrame = importlib.import_module("stepscope.api").sql(source, query, **options)
-    return found
+    return getattr(importlib.import_module("stepscope.api"), name)
+
+
+def _about(meta: Meta) -> str:
+    """What a file says of itself, in a line."""
+    framework = " ".join(fact for fact in (meta.framework, meta.framework_version) if fact)
+    of = f" of {meta.world_size:,}" if meta.world_size else ""
+    rank = "" if meta.rank is None else f"rank {meta.rank}{of}"
+    facts = (framework, meta.format, rank, meta.host or "", f"{meta.n_events:,} events" if meta.n_events else "")
+    return " · ".join(fact for fact in facts if fact)
+
+
+def _element(title: str, about: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A small table with a heading, as HTML in which all text is escaped."""
+    head = "".join(f"<th>{escape(word)}</th>" for word in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f"<div><b>{escape(title)}</b><br>{escape(about)}"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

@@ -127,3 +127,19 @@ def test_the_calls_of_a_function_may_mark_the_cycles(run):
     found = json.loads(run("compare", *SIDES, "--anchor", "Optimizer.step#AdamW.step", "--format", "json").out)
     assert found["processes"][0]["base"][0]["anchor"] == "Optimizer.step#AdamW.step"
     assert found["causes"][0]["category"] == "data_loading"
+
+
+def test_a_run_beside_itself_is_no_difference(run):
+    found = json.loads(run("compare", SIDES[0], SIDES[0], "--format", "json").out)
+    assert found["verdict"] == "no_difference"
+    assert found["step_time"]["delta_ns"] == 0
+
+
+def test_a_page_has_the_verdict_its_figure_and_what_was_named(run, tmp_path):
+    assert run("compare", *SIDES, "-o", str(tmp_path / "out.html")).code == 0
+    text = (tmp_path / "out.html").read_text()
+    assert "Different: slower" in text
+    assert "<title>normal0 – stepscope comparison</title>" in text
+    assert "data-figure" in text
+    assert run("compare", *SIDES, "--table", "parts", "-o", str(tmp_path / "parts.html")).code == 0
+    assert 'id="figure-parts"' in (tmp_path / "parts.html").read_text()

@@ -227,12 +227,14 @@ def test_a_page_holds_the_table_and_its_figure(run, job, paths, tmp_path):
     assert run("show", "kernels", paths[0], "-o", "kernels.html").code == 0
     text = (tmp_path / "kernels.html").read_text()
     assert "gemm&lt;float&gt;" in text
-    assert "plotly" not in text  # kernels have no figure
+    assert 'id="figure-kernels"' in text
+    assert run("show", RAW, paths[0], "-o", "raw.html").code == 0
+    assert "plotly" not in (tmp_path / "raw.html").read_text()  # what was recorded has no figure
     assert run("show", "timeline", paths[0], "--format", "html", "-o", "timeline.html").code == 0
     page = (tmp_path / "timeline.html").read_text()
     assert 'id="figure-timeline"' in page
     assert page.count("<tr>") == 2  # one row of the table, by rank as ever
-    assert len(job.opened) == 2  # each file is read once
+    assert len(job.opened) == 3  # each file is read once
     assert run("show", "timeline", *paths, "-o", "all.html").code == 0
     assert "rank 10 device 0" in (tmp_path / "all.html").read_text()
 

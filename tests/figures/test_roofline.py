@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import math
 
+import plotly.graph_objects as go
 import polars as pl
 import pytest
 
 from stepscope import figures
 from stepscope.analyses.roofline import ROOFLINE
 
-DRAW = figures.find("roofline")
+FIGURE = figures.find("roofline")
 EVIL = "void gemm<float, 4>(<script>alert(1)</script>)"
+
+
+def drawn(frame):
+    return go.Figure(FIGURE(frame))
 
 
 def row(**changed):
@@ -35,7 +40,7 @@ def traces(figure):
 
 
 def test_points_lie_where_they_are_and_their_area_goes_with_time():
-    found = traces(DRAW(frame(row(), ADD)))
+    found = traces(drawn(frame(row(), ADD)))
     mm, add = found["gemm"], found["elementwise"]
     assert (mm.x, mm.y) == ((500.0,), (5e14,))
     assert (add.x, add.y) == ((0.1,), (1e11,))
@@ -44,7 +49,7 @@ def test_points_lie_where_they_are_and_their_area_goes_with_time():
 
 
 def test_roofs_rise_with_bandwidth_up_to_the_peak_of_each_precision():
-    found = traces(DRAW(frame(row(), ADD, row(name="aten::bmm"))))
+    found = traces(drawn(frame(row(), ADD, row(name="aten::bmm"))))
     lines = [trace for trace in found.values() if trace.mode == "lines"]
     assert [line.name for line in lines] == [
         "Mine bf16: 1 PFLOP/s, 2 TB/s", "Mine bf16: 100 TFLOP/s, 2 TB/s",
@@ -56,7 +61,7 @@ def test_roofs_rise_with_bandwidth_up_to_the_peak_of_each_precision():
 
 
 def test_axes_are_logarithmic_and_hold_everything():
-    figure = DRAW(frame(row(), ADD))
+    figure = drawn(frame(row(), ADD))
     for axis, values in ((figure.layout.xaxis, (0.1, 500.0)), (figure.layout.yaxis, (1e11, 1e15))):
         assert axis.type == "log"
         low, high = (10**bound for bound in axis.range)
@@ -68,7 +73,7 @@ def test_axes_are_logarithmic_and_hold_everything():
 
 
 def test_what_a_point_says_is_literal():
-    (point,) = (t for t in DRAW(frame(row(name=EVIL, input_shapes="[[4,8],[8,2]]"))).data if t.mode == "markers")
+    (point,) = (t for t in drawn(frame(row(name=EVIL, input_shapes="[[4,8],[8,2]]"))).data if t.mode == "markers")
     (text,) = point.text
     assert "<script>" not in text
     assert "void gemm&lt;float, 4&gt;(&lt;script&gt;" in text
@@ -79,7 +84,7 @@ def test_what_a_point_says_is_literal():
 
 def test_ranks_are_told():
     several = frame(row(), row()).with_columns(rank=pl.Series([0, 7]))
-    (points,) = (trace for trace in DRAW(several).data if trace.mode == "markers")
+    (points,) = (trace for trace in drawn(several).data if trace.mode == "markers")
     assert [text.split("<br>")[0] for text in points.text] == ["rank 0", "rank 7"]
 
 
@@ -88,22 +93,20 @@ def test_rows_without_operations_or_roofs_have_no_place_and_are_counted():
     copies = row(name="aten::copy_", flop=0.0, flop_per_s=0.0, intensity=0.0)
     unknown = row(name=None, family=None, peak_flop_per_s=None, peak_bytes_per_s=None, bound=None, roof_ratio=None,
                   accelerator=None, reason="no such <device>")  # fmt: skip
-    figure = DRAW(frame(row(), nothing, copies, unknown))
+    figure = drawn(frame(row(), nothing, copies, unknown))
     assert "2 of 4 rows, 50 % of device time; no such &lt;device&gt;" in figure.layout.title.text
     assert len([trace for trace in figure.data if trace.mode == "lines"]) == 1
     other = traces(figure)["other"]
     assert "<b>no operator</b><br>no such &lt;device&gt;" in other.text[0]
 
 
-def test_nothing_to_draw_is_an_empty_figure():
+def test_without_a_point_there_is_no_figure():
     for rows in (ROOFLINE.empty(), frame(row(flop=None))):
-        figure = DRAW(rows)
-        assert not figure.data
-        assert "0 of" in figure.layout.title.text
+        assert FIGURE(rows) is None
 
 
 def test_of_very_many_rows_the_longest_are_drawn():
     many = frame(*(row(name=str(i), device_ns=i) for i in range(1, 2_101)))
-    (points,) = (trace for trace in DRAW(many).data if trace.mode == "markers")
+    (points,) = (trace for trace in drawn(many).data if trace.mode == "markers")
     assert len(points.x) == 2_000
     assert "<b>2100</b>" in points.text[0]

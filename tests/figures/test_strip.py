@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import plotly.graph_objects as go
 import polars as pl
 
 from stepscope.figures._strip import strip
@@ -13,7 +14,7 @@ def frame(**more):
 
 
 def drawn(rows):
-    return strip(rows, MEASURES, title="<T>", x="ts_ns", length="dur_ns", x_title="time")
+    return go.Figure(strip(rows, MEASURES, x="ts_ns", length="dur_ns", x_title="<time>"))
 
 
 def test_lines_are_steps_up_to_the_end_of_the_last_stretch():
@@ -21,8 +22,8 @@ def test_lines_are_steps_up_to_the_end_of_the_last_stretch():
     (line,) = figure.data
     assert (line.name, line.x, line.y) == ("first", (0.0, 10.0, 15.0), (0.5, None, None))
     assert (line.line.shape, line.mode) == ("hv", "lines")
-    assert figure.layout.xaxis.title.text == "time (µs)"
-    assert figure.layout.title.text == "&lt;T&gt;"
+    assert figure.layout.xaxis.title.text == "&lt;time&gt; (µs)"
+    assert figure.layout.title.text is None
 
 
 def test_classes_are_a_strip_below_each_in_its_colour():
@@ -46,3 +47,8 @@ def test_of_very_many_ranks_some_are_drawn_and_the_rest_told():
     figure = drawn(rows)
     assert len(figure.data) == 16
     assert "4 more are not drawn" in figure.layout.title.text
+
+
+def test_without_a_known_value_there_is_no_figure():
+    none = frame(a_ratio=[None, None]).with_columns(pl.col("a_ratio").cast(pl.Float64))
+    assert strip(none, MEASURES, x="ts_ns", length="dur_ns", x_title="time") is None

@@ -3,15 +3,55 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stepscope.figures._style import COLOUR_OF_CLASS, broken, layout, literal, parts_of, time_unit
+from stepscope.figures._style import (
+    COLOUR_OF_CLASS,
+    COLOURS,
+    axis,
+    broken,
+    cut,
+    layout,
+    literal,
+    parts_of,
+    time_unit,
+    titled,
+    wrapped,
+)
 from stepscope.names import KERNEL_CLASSES
 
 EVIL = "gemm<float, 4> & <b onclick='x'>\"bold\"</b>"
 
 
 def test_names_are_drawn_literally():
-    assert literal(EVIL) == "gemm&lt;float, 4&gt; &amp; &lt;b onclick=&#x27;x&#x27;&gt;&quot;bold&quot;&lt;/b&gt;"
-    assert "<b " not in layout(EVIL, subtitle=EVIL)["title"]["text"]
+    # Quotes stay: outside of a tag they mean nothing, and Plotly would draw &quot; letter by letter.
+    assert literal(EVIL) == "gemm&lt;float, 4&gt; &amp; &lt;b onclick='x'&gt;\"bold\"&lt;/b&gt;"
+    assert layout(note=EVIL)["title"]["text"] == literal(EVIL)
+    assert axis(EVIL)["title"]["text"] == literal(EVIL)
+    assert cut(EVIL, 6) == "gemm&lt;…"
+    assert wrapped("<a> bb ccc", 4) == "&lt;a&gt;<br>bb<br>ccc"
+    assert wrapped("a b c d e", 1, most=2).endswith("…")
+
+
+def test_a_title_stands_above_the_note_of_a_copy():
+    plain = {"data": [1], "layout": layout(note="n<2", height=100)}
+    with_title = titled(plain, "A & B")
+    assert with_title["layout"]["title"]["text"] == "<b>A &amp; B</b><br><sup>n&lt;2</sup>"
+    assert with_title["layout"]["height"] > plain["layout"]["height"]
+    assert plain["layout"]["title"]["text"] == "n&lt;2"
+    bare = titled({"data": [], "layout": layout()}, "T")
+    assert bare["layout"]["title"]["text"] == "<b>T</b>"
+
+
+def test_legends_are_above_at_the_side_or_nowhere():
+    assert layout()["legend"]["orientation"] == "h"
+    assert "orientation" not in layout(legend="side")["legend"]
+    assert not layout(legend="")["showlegend"]
+
+
+def test_parts_of_a_step_have_colours_of_their_own():
+    together = ("computation", "exposed communication", "exposed memcpy", "idle", "data loading", "synchronisation",
+                "launch and runtime calls", "operators", "python and other")  # fmt: skip
+    assert len({COLOURS[part] for part in together}) == len(together)
+    assert COLOURS["python and other"] == COLOURS["Python and other"]
 
 
 def test_long_names_are_broken_into_lines_and_cut_off_in_the_end():

@@ -14,9 +14,10 @@ from test_html import Elements
 from web_traces import HOSTILE, training, written
 from windows_of import unpacked
 
-from stepscope import load_run
-from stepscope.web import one_file
-from stepscope.web.one_file import bundle, report_page
+from stepscope import analyses, api, figures, load_run, views
+from stepscope.web import _cut, _pages, one_file
+from stepscope.web._pages import PAGES, Page, Section
+from stepscope.web.one_file import bundle, comparison_page, report_page
 
 
 @pytest.fixture
@@ -45,8 +46,11 @@ def test_nothing_is_loaded_and_every_script_and_style_is_allowed_by_its_hash(pag
     assert "unsafe" not in policy
     scripts = re.findall(r"<script(?: type=\"module\")?>(.*?)</script>", page, re.DOTALL)
     styles = re.findall(r"<style>(.*?)</style>", page.partition("</head>")[0].partition("<script>")[0], re.DOTALL)
-    assert len(scripts) == 3
-    for text in (*scripts, *styles):
+    assert len(scripts) == 2
+    (packed,) = re.findall(r'id="plotly">([^<]*)</script>', page)
+    plotly = zlib.decompress(base64.b64decode(packed)).decode()
+    assert plotly == figures.plotly_path().read_text("utf-8")
+    for text in (*scripts, plotly, *styles):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
 
@@ -65,12 +69,44 @@ def test_the_timeline_is_that_of_the_slowest_step(page, folder):
     assert "the slowest step, 2" in page
 
 
-def test_too_many_spans_are_cut_to_the_longest_and_that_is_said(folder, monkeypatch):
+def test_of_too_many_spans_the_short_ones_are_bars_and_that_is_said(folder, monkeypatch):
     monkeypatch.setattr(one_file, "_MOST_SPANS", 6)
+    monkeypatch.setattr(_cut, "_FINEST", 8)
     text = report_page(load_run(folder))
     _, parts = embedded(text)
-    assert all(len(arrays["id"]) == 3 for _, arrays in parts)
-    assert "shorter spans are left out" in text
+    assert all(arrays["bar_id"] for _, arrays in parts)
+    assert "shorter spans are drawn as bars" in text
+
+
+def test_tracks_have_the_lanes_that_are_used_in_the_step(page):
+    layouts, parts = embedded(page)
+    for kept, (header, arrays) in zip(layouts, parts, strict=True):
+        lanes = {track["id"]: track["lanes"] for group in kept["groups"] for track in group["tracks"]}
+        assert all(group["tracks"] for group in kept["groups"])
+        for track, n in lanes.items():
+            assert [depth for of, depth in header["lanes"] if of == track] == list(range(n))
+        assert {of for of, _ in header["lanes"]} == set(lanes)
+        assert sorted(set(arrays["lane"])) == list(range(len(header["lanes"])))
+
+
+def test_sampled_lines_are_in_the_timeline(page):
+    layouts, parts = embedded(page)
+    for kept, (header, arrays) in zip(layouts, parts, strict=True):
+        assert [line["label"] for line in kept["lines"]] == ["memory allocated, cuda:0", "memory reserved, cuda:0"]
+        assert len(header["before"]) == 2
+        assert set(arrays["line"]) == {0, 1}
+        assert max(arrays["line_max"]) == kept["lines"][1]["max"]
+
+
+def test_a_comparison_is_a_page_with_its_figure(folder, tmp_path):
+    written(tmp_path / "slow.json", training(HOSTILE[:4], steps=6))
+    base, other = load_run(folder / "rank1.json"), load_run(tmp_path / "slow.json")
+    text = comparison_page(api.compare_report(base, other), [*base.paths, *other.paths])
+    elements = Elements(re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)).found
+    (figure,) = [json.loads(a["data-figure"]) for _, a in elements if "data-figure" in a]
+    assert figure["layout"]["xaxis"]["ticktext"][0] == "base"
+    assert "stepscope comparison</title>" in text
+    assert not [tag for tag, a in elements if tag in ("img", "iframe") or "onerror" in a or "onload" in a]
 
 
 def test_hostile_names_stay_text(tmp_path):
@@ -107,3 +143,13 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others_out(folder):
     layouts, _ = embedded(text)
     assert len(layouts) == 1
     assert "1 file left out" in text
+
+
+def test_tables_with_a_figure_that_no_page_shows_have_a_page_together(monkeypatch):
+    assert {section.table for page in PAGES.values() for section in page.sections} >= set(figures.names()) & set(
+        analyses.names()
+    )
+    monkeypatch.setattr(views, "names", lambda: [("python-stacks", "analysis"), ("steps", "analysis"), ("x", "table")])
+    monkeypatch.setattr(_pages, "_SUBJECTS", {"steps": Page("Steps", "", (Section("Steps", "steps"),))})
+    (section,) = _pages._others()
+    assert (section.title, section.table, section.chart) == ("Python call stacks", "python-stacks", True)

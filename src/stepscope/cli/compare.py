@@ -101,8 +101,8 @@ def command(
     with opened([*left, *right], **settings) as run:
         check_target(output, run.paths, force=force)
         if right:
-            n_left = len(api.load_run(left).paths)
-            sides = Run(run.paths[:n_left], run.open_trace), Run(run.paths[n_left:], run.open_trace)
+            # Not parts of `run`: a file that is on both sides is only once in it.
+            sides = Run(api.load_run(left).paths, run.open_trace), Run(api.load_run(right).paths, run.open_trace)
         elif len(left) == 1 and (is_case := comparing.split_case(run)) is not None:
             sides = is_case
         elif len(run.paths) > 1:
@@ -118,7 +118,7 @@ def command(
             emit(text, output, force=force, drawn=renderer.name == "terminal")
             return
         found = comparing.compare_sides(*sides, anchor=anchor)
-    text = _written(found, table, renderer, output)
+    text = _written(found, table, renderer, output, [*left, *right])
     emit(text, output, force=force, drawn=renderer.name == "terminal")
     if fail_on is not None and (reason := _failed(found, fail_on)):
         complain(f"failed: {reason}", colour=typer.colors.RED)
@@ -141,7 +141,9 @@ def _sides(paths: list[str], base: list[str], other: list[str]) -> tuple[list[st
     raise typer.BadParameter("BASE and OTHER are needed, as in 'stepscope compare run1 run2'")
 
 
-def _written(found: Outcome, table: str | None, renderer: Renderer, output: str | None) -> str | bytes:
+def _written(
+    found: Outcome, table: str | None, renderer: Renderer, output: str | None, named: list[str]
+) -> str | bytes:
     from stepscope.renderers import Screen
     from stepscope.reports.comparison import comparison, tables
 
@@ -151,7 +153,12 @@ def _written(found: Outcome, table: str | None, renderer: Renderer, output: str 
     if renderer.report is None:
         hint = f"name a table with --table: {', '.join(OWN_TABLES)}"
         raise typer.BadParameter(f"a comparison is not written as {renderer.name}; {hint}", param_hint="--format")
-    return renderer.report(comparison(found), shown)
+    report = comparison(found)
+    if renderer.name == "html":
+        from stepscope.web.one_file import comparison_page
+
+        return comparison_page(report, named)
+    return renderer.report(report, shown)
 
 
 def _grouped(report: Report, renderer: Renderer, output: str | None) -> str | bytes:

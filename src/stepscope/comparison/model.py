@@ -258,12 +258,24 @@ class Outcome:
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     to_text: Callable[[Outcome], str] | None = field(default=None, repr=False, compare=False)
+    to_html: Callable[[Outcome], str] | None = field(default=None, repr=False, compare=False)
+    to_figure: Callable[[Outcome], Any] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.reason}" if self.to_text is None else self.to_text(self).rstrip("\n")
 
     def __repr__(self) -> str:
         return f"Outcome({self.verdict!r}, {[cause.category for cause in self.causes]})"
+
+    def plot(self) -> Any:
+        """From the base's step, part by part, to the other's, as a Plotly figure; None if made by other means.
+
+        Raises StepscopeError if no step time could be accounted for.
+        """
+        return None if self.to_figure is None else self.to_figure(self)
+
+    def _repr_html_(self) -> str | None:
+        return None if self.to_html is None else self.to_html(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001, ARG002  IPython's own signature
         printer.text(str(self))

@@ -1,23 +1,53 @@
-"""Every figure by the name of the table that it draws. Plotly is imported when one is drawn.
+"""Every figure by the name of the table that it draws, for pages, files and notebooks alike.
 
-A figure is a pure function of a result table: `find("roofline")(frame)` gives a `plotly.graph_objects.Figure`. Names
-in it are escaped. To add one: a file here with `FIGURE`, a line in `_MODULES`, a test, a docs line.
+A figure is a pure function of a result table and gives Plotly's own form as plain values, quickly and without Plotly:
+`drawn("steps", frame)`. Names in it are escaped. To add one: a file here with `FIGURE`, a line in `_MODULES`, a test, a
+docs line; every page and file that shows the table then shows it.
 """
 
 from __future__ import annotations
 
+import base64
 import importlib
+import importlib.util
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stepscope.errors import UnknownName
-from stepscope.figures._record import Figure
+from stepscope.errors import StepscopeError, UnknownName
+from stepscope.figures._record import Drawn, Figure, Link
+from stepscope.figures._style import COLOURS, shown_name, titled
 
-__all__ = ["Figure", "find", "names"]
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = [
+    "COLOURS",
+    "Drawn",
+    "Figure",
+    "Link",
+    "drawn",
+    "find",
+    "names",
+    "plotly_path",
+    "plotly_script",
+    "shown_name",
+    "titled",
+]
 
 _MODULES = {
-    "roofline": "stepscope.figures.roofline",
-    "utilisation": "stepscope.figures.utilisation",
+    "steps": "stepscope.figures.steps",
+    "operators": "stepscope.figures.operators",
+    "kernels": "stepscope.figures.kernels",
+    "communication": "stepscope.figures.communication",
+    "memory": "stepscope.figures.memory",
     "timeline": "stepscope.figures.timeline",
     "device-utilisation": "stepscope.figures.device_utilisation",
+    "roofline": "stepscope.figures.roofline",
+    "utilisation": "stepscope.figures.utilisation",
+    "python-stacks": "stepscope.figures.python_stacks",
+    "diff": "stepscope.figures.diff",
+    "parts": "stepscope.figures.parts",
 }
 
 
@@ -35,3 +65,32 @@ def find(name: str) -> Figure:
         msg = f"{name}: the module gives {type(found).__name__}, not a Figure"
         raise TypeError(msg)
     return found
+
+
+def drawn(name: str, frame: pl.DataFrame, link: Link | None = None) -> Drawn | None:
+    """The figure of the table of that name; None where none goes with it, its columns are missing, or nothing is known.
+
+    It has no title: pages have a heading of their own. `titled` gives it one.
+    """
+    if name not in _MODULES or frame.is_empty():
+        return None
+    figure = find(name)
+    return figure(frame, link) if figure.fits(frame) else None
+
+
+def plotly_path() -> Path:
+    """Plotly's script, which its Python package ships. Raises StepscopeError if the package is not complete."""
+    spec = importlib.util.find_spec("plotly")
+    where = None if spec is None or spec.origin is None else Path(spec.origin).parent / "package_data" / "plotly.min.js"
+    if where is None or not where.is_file():
+        raise StepscopeError("plotly's script is not installed", "pip install --force-reinstall plotly")
+    return where
+
+
+def plotly_script() -> tuple[str, str]:
+    """Plotly's script, and the same packed for a page that carries it: zlib's format in base64, less than half as long.
+
+    Raises StepscopeError if the package is not complete.
+    """
+    text = plotly_path().read_text("utf-8")
+    return text, base64.b64encode(zlib.compress(text.encode(), 7)).decode()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
 
-from stepscope.figures._record import Figure
+import polars as pl
+
+from stepscope.figures._record import Drawn, Figure, Link
 from stepscope.figures._strip import strip
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _MEASURES = {
     "busy_ratio": "busy",
@@ -19,20 +17,17 @@ _MEASURES = {
 }
 
 
-def draw(frame: pl.DataFrame) -> Any:
+def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG001  a line leads nowhere
     """A lane per device, a line for each ratio."""
-    import polars as pl
-
     label = pl.coalesce("device", pl.format("device {}", "device_id"), pl.lit("device"))
     whose = [pl.format("rank {} ", "rank")] if frame["rank"].n_unique() > 1 else []
     lanes = frame.with_columns(trace=pl.concat_str(*whose, label)).drop("rank")
-    return strip(
-        lanes, _MEASURES, title="Device utilisation over time", x="ts_ns", length="window_ns", x_title="time",
-    )  # fmt: skip
+    return strip(lanes, _MEASURES, x="ts_ns", length="window_ns", x_title="time")
 
 
 FIGURE = Figure(
     "device-utilisation",
+    "Device utilisation over time",
     "busy, est. SM efficiency, est. occupancy and tensor cores over time",
     draw,
     ("rank", "device_id", "device", "ts_ns", "window_ns", *_MEASURES),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.figures._record import Figure
-from stepscope.figures._style import COLOUR_OF_CLASS, NO_CLASS, broken, layout, literal
+from stepscope.figures._record import Drawn, Figure, Link
+from stepscope.figures._style import COLOUR_OF_CLASS, GREY, NO_CLASS, axis, broken, layout, links, literal
 from stepscope.units import count, duration, number, percent, rate, render
 
 if TYPE_CHECKING:
@@ -23,37 +23,33 @@ _NEEDS = (
 )  # fmt: skip
 
 
-def draw(frame: pl.DataFrame) -> Any:
+def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
     """A scatter on logarithmic axes; the area of a point goes with its device time, roofs are lines per precision.
 
     Rows without operations or bytes have no place on it: how much time that leaves out is told above. Of more than
     2,000 rows those with the most device time are drawn.
     """
-    import plotly.graph_objects as go
-
     is_point = (pl.col("flop") > 0) & (pl.col("bytes") > 0) & (pl.col("flop_per_s") > 0)
     points = frame.filter(is_point).sort("device_ns", descending=True).head(_POINTS)
-    figure = go.Figure()
+    if points.is_empty():
+        return None
     reach = _reach(points)
-    for roof in _roofs(points, reach):
-        figure.add_trace(go.Scatter(**roof))
-    longest = max(points["device_ns"].to_list(), default=1)
-    for (family,), own in points.partition_by("family", as_dict=True, maintain_order=True).items():
-        figure.add_trace(go.Scatter(**_points_of(family, own, longest)))
-    figure.update_layout(
-        **layout("Roofline", subtitle=_left_out(frame, points)),
-        xaxis={"title": {"text": "operations for each byte (FLOP/byte)"}, **_log_axis(*reach[0], "")},
-        yaxis={"title": {"text": "operations a second"}, **_log_axis(*reach[1], "FLOP/s")},
-    )
-    return figure
+    longest = max(points["device_ns"].to_list())
+    families = points.partition_by("family", as_dict=True, maintain_order=True).items()
+    data = [*_roofs(points, reach), *(_points_of(family, own, longest, link) for (family,), own in families)]
+    axes = {
+        "xaxis": axis("operations for each byte (FLOP/byte)", **_log_axis(*reach[0], "")),
+        "yaxis": axis("operations a second", **_log_axis(*reach[1], "FLOP/s")),
+    }
+    return {"data": data, "layout": {**layout(note=_left_out(frame, points), height=520, legend="side"), **axes}}
 
 
 def _reach(points: pl.DataFrame) -> tuple[tuple[float, float], tuple[float, float]]:
     """Lowest and highest value of either axis: all points, and the corners of their roofs."""
     corners = points.drop_nulls(["peak_flop_per_s", "peak_bytes_per_s"])
     ridge = corners["peak_flop_per_s"] / corners["peak_bytes_per_s"]
-    xs = [*points["intensity"].to_list(), *ridge.to_list()] or [1.0]
-    ys = [*points["flop_per_s"].to_list(), *corners["peak_flop_per_s"].to_list()] or [1.0]
+    xs = [*points["intensity"].to_list(), *ridge.to_list()]
+    ys = [*points["flop_per_s"].to_list(), *corners["peak_flop_per_s"].to_list()]
     return (min(xs) / 2, max(xs) * 3), (min(ys) / 2, max(ys) * 2)
 
 
@@ -67,18 +63,20 @@ def _roofs(points: pl.DataFrame, reach: tuple[tuple[float, float], tuple[float, 
         name = f"{literal(product)} {literal(precision)}: {render(peak, 'FLOP/s')}, {rate(bandwidth)}"
         xs = [x for x in (low, ridge, high) if x <= high]
         yield {
+            "type": "scatter",
             "x": xs,
             "y": [min(x * bandwidth, peak) for x in xs],
             "mode": "lines",
-            "line": {"color": "#444444", "width": 1.5, "dash": _DASHES[i % len(_DASHES)]},
+            "line": {"color": GREY, "width": 1.5, "dash": _DASHES[i % len(_DASHES)]},
             "name": name,
-            "hovertemplate": f"{name}<extra></extra>",
+            "hovertemplate": "%{fullData.name}<extra></extra>",
         }
 
 
-def _points_of(family: str | None, rows: pl.DataFrame, longest_ns: float) -> dict[str, Any]:
+def _points_of(family: str | None, rows: pl.DataFrame, longest_ns: float, link: Link | None) -> dict[str, Any]:
     sizes = [_SMALLEST + (_LARGEST - _SMALLEST) * math.sqrt(ns / longest_ns) for ns in rows["device_ns"]]
     return {
+        "type": "scatter",
         "x": rows["intensity"].to_list(),
         "y": rows["flop_per_s"].to_list(),
         "mode": "markers",
@@ -90,6 +88,7 @@ def _points_of(family: str | None, rows: pl.DataFrame, longest_ns: float) -> dic
             "line": {"width": 1, "color": "white"},
         },
         "text": [_told(row) for row in rows.iter_rows(named=True)],
+        "customdata": links(rows, link),
         "hovertemplate": "%{text}<extra></extra>",
     }
 
@@ -117,12 +116,11 @@ def _log_axis(low: float, high: float, unit: str) -> dict[str, Any]:
 def _left_out(frame: pl.DataFrame, points: pl.DataFrame) -> str:
     """How much of the device time has a place on the figure, and why roofs are missing."""
     whole, drawn = int(frame["device_ns"].sum()), int(points["device_ns"].sum())
-    words = [f"{count(points.height)} of {count(frame.height)} rows"]
-    words += [f"{percent(drawn / whole)} of device time"] if whole else []
-    told = ", ".join(words)
+    share = [f"{percent(drawn / whole)} of device time"] if whole else []
+    told = ", ".join([f"{count(points.height)} of {count(frame.height)} rows", *share])
     missing = points.filter(pl.col("peak_flop_per_s").is_null() & pl.col("precision").is_not_null())["reason"]
     reason = missing.drop_nulls()
     return f"{told}; {reason[0]}" if len(reason) else told
 
 
-FIGURE = Figure("roofline", "operators or kernels below the device's roofs", draw, _NEEDS)
+FIGURE = Figure("roofline", "Roofline", "operators or kernels below the device's roofs", draw, _NEEDS)

@@ -7,30 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.figures._record import Figure
-from stepscope.figures._style import PALETTE, layout, literal, time_unit
+from stepscope.figures._lanes import lane, lane_axes
+from stepscope.figures._record import Drawn, Figure, Link
+from stepscope.figures._style import CLEAR, COLOURS, axis, layout, links, literal, scaled, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PARTS: Mapping[str, tuple[str, str]] = {
-    "computation_ns": ("computation", PALETTE[2]),
-    "exposed_communication_ns": ("exposed communication", PALETTE[3]),
-    "exposed_memcpy_ns": ("exposed memcpy", PALETTE[4]),
+_PARTS = {
+    "computation_ns": "computation",
+    "exposed_communication_ns": "exposed communication",
+    "exposed_memcpy_ns": "exposed memcpy",
 }
 _MOST_DEVICES, _MOST_STREAMS = 16, 128
 _LANE, _THIN_LANE = 110, 22
 _NEEDS = ("rank", "device_id", "device", "ts_ns", "total_ns", "busy_ns", *_PARTS)
 
 
-def draw(frame: pl.DataFrame) -> Any:
+def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
     """By device a lane of bars, which computation, exposed communication and copies fill as far as the device is busy.
 
     By stream (`by=stream-time`) a map of how busy each one is in each stretch.
     """
     lanes = _labelled(frame)
     unit, ns = time_unit(frame["ts_ns"], frame["total_ns"])
-    return (_by_stream if "stream" in frame.columns else _by_device)(lanes, unit, ns)
+    return _by_stream(lanes, unit, ns) if "stream" in frame.columns else _by_device(lanes, unit, ns, link)
 
 
 def _labelled(frame: pl.DataFrame) -> pl.DataFrame:
@@ -44,47 +45,46 @@ def _labelled(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.with_columns(lane=pl.concat_str(words, separator=" "))
 
 
-def _by_device(lanes: pl.DataFrame, unit: str, ns: float) -> Any:
-    from plotly.subplots import make_subplots
-
+def _by_device(lanes: pl.DataFrame, unit: str, ns: float, link: Link | None) -> Drawn | None:
     groups = lanes.partition_by("lane", as_dict=True, maintain_order=True)
     shown = list(groups.items())[:_MOST_DEVICES]
-    n = max(len(shown), 1)
-    titles = [literal(key[0]) for key, _ in shown]
-    figure = make_subplots(rows=n, shared_xaxes=True, vertical_spacing=0.3 / n, subplot_titles=titles or None)
-    parts = {name: look for name, look in _PARTS.items() if lanes[name].sum()}
-    for at, (_, own) in enumerate(shown, 1):
-        for name, (words, colour) in parts.items():
-            figure.add_bar(
-                x=(own["ts_ns"] / ns).to_list(), width=(own["total_ns"] / ns).to_list(), offset=0,
-                y=_ratios(own, name), name=words, legendgroup=words, showlegend=at == 1, row=at, col=1,
-                marker={"color": colour, "line": {"width": 0}}, hovertemplate="%{y:.1%}",
-            )  # fmt: skip
-        figure.update_yaxes(range=[0, 1], tickformat=".0%", nticks=3, row=at, col=1)
-    figure.update_xaxes(title_text=f"time ({unit})", row=n, col=1)
-    look = layout("Timeline of devices", subtitle=_more(groups, shown), height=200 + _LANE * n)
-    figure.update_layout(**look, barmode="stack", bargap=0, hovermode="x unified")
-    return figure
+    parts = {name: words for name, words in _PARTS.items() if lanes[name].sum()}
+    if not parts:
+        return None
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar", "x": scaled(own["ts_ns"], ns), "width": scaled(own["total_ns"], ns), "offset": 0,
+            "y": _ratios(own, name), "name": words, "legendgroup": words, "showlegend": at == 0, "xaxis": "x",
+            "yaxis": lane(at), "marker": {"color": COLOURS[words], "line": {"width": 0}}, "hovertemplate": "%{y:.1%}",
+            "customdata": links(own, link),
+        }
+        for at, (_, own) in enumerate(shown) for name, words in parts.items()
+    ]  # fmt: skip
+    axes = lane_axes(
+        [key[0] for key, _ in shown], f"time ({unit})", apart=0.3 / len(shown), range=[0, 1], tickformat=".0%", nticks=3
+    )
+    look = layout(note=_more(groups, shown), height=120 + _LANE * len(shown), barmode="stack", bargap=0,
+                  hovermode="x unified")  # fmt: skip
+    look["margin"]["t"] += 14
+    look["legend"]["y"] = 1 + 22 / (_LANE * len(shown))
+    return {"data": data, "layout": {**look, **axes}}
 
 
-def _by_stream(lanes: pl.DataFrame, unit: str, ns: float) -> Any:
-    import plotly.graph_objects as go
-
+def _by_stream(lanes: pl.DataFrame, unit: str, ns: float) -> Drawn:
     groups = lanes.partition_by("lane", as_dict=True, maintain_order=True)
     shown = list(groups.items())[:_MOST_STREAMS]
     ends = lanes["ts_ns"] + lanes["total_ns"]
-    edges = (pl.concat([lanes["ts_ns"], ends]).unique().sort() / ns).to_list()
-    figure = go.Figure(
-        go.Heatmap(
-            x=edges, y=[literal(key[0]) for key, _ in shown], z=[_ratios(own, "busy_ns") for _, own in shown],
-            zmin=0, zmax=1, colorscale=[[0, "#F2F2F2"], [1, PALETTE[2]]],
-            colorbar={"title": "busy", "tickformat": ".0%"},
-            hovertemplate="%{y}<br>%{x} " + unit + "<br>busy %{z:.1%}<extra></extra>",
-        )
-    )  # fmt: skip
-    look = layout("Timeline of streams", subtitle=_more(groups, shown), height=240 + _THIN_LANE * len(shown))
-    figure.update_layout(**look, xaxis={"title": {"text": f"time ({unit})"}}, yaxis={"autorange": "reversed"})
-    return figure
+    edges = scaled(pl.concat([lanes["ts_ns"], ends]).unique().sort(), ns)
+    data = {
+        "type": "heatmap", "x": edges, "y": [literal(key[0]) for key, _ in shown],
+        "z": [_ratios(own, "busy_ns") for _, own in shown], "zmin": 0, "zmax": 1,
+        "colorscale": [[0, CLEAR], [1, COLOURS["computation"]]],
+        "colorbar": {"title": {"text": "busy"}, "tickformat": ".0%"},
+        "hovertemplate": "%{y}<br>%{x} " + unit + "<br>busy %{z:.1%}<extra></extra>",
+    }  # fmt: skip
+    look = layout(note=_more(groups, shown), height=140 + _THIN_LANE * len(shown), legend="")
+    axes = {"xaxis": axis(f"time ({unit})"), "yaxis": axis(autorange="reversed")}
+    return {"data": [data], "layout": {**look, **axes}}
 
 
 def _ratios(own: pl.DataFrame, name: str) -> list[float | None]:
@@ -98,6 +98,7 @@ def _more(groups: Mapping[Any, pl.DataFrame], shown: list[Any]) -> str:
 
 FIGURE = Figure(
     "timeline",
+    "Devices over time",
     "what each device, or each stream, did over time",
     draw,
     _NEEDS,

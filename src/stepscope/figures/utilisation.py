@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from stepscope.figures._record import Figure
+from stepscope.figures._record import Drawn, Figure, Link
 from stepscope.figures._strip import strip
 
 if TYPE_CHECKING:
@@ -14,16 +14,14 @@ if TYPE_CHECKING:
 _MEASURES = {"tensor_ratio": "tensor cores", "dram_ratio": "memory bandwidth", "sm_ratio": "multiprocessors"}
 
 
-def draw(frame: pl.DataFrame) -> Any:
+def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG001  a line leads nowhere
     """A line for each ratio, and below them the class of kernels that took most of each stretch."""
-    return strip(
-        frame, _MEASURES, title="Utilisation over time", x="from_ns", length="total_ns",
-        x_title="time of kernels laid end to end",
-    )  # fmt: skip
+    return strip(frame, _MEASURES, x="from_ns", length="total_ns", x_title="time of kernels laid end to end")
 
 
 FIGURE = Figure(
     "utilisation",
+    "Utilisation over time",
     "tensor cores, memory and multiprocessors over time",
     draw,
     ("from_ns", "total_ns", "kernel_class", *_MEASURES),

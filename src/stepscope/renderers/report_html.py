@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import polars.selectors as cs
 
 from stepscope import units
+from stepscope.figures.bars import colour_of
 from stepscope.renderers.cells import cells, labels, printable
 
 if TYPE_CHECKING:
     from stepscope.renderers._record import Screen
     from stepscope.reports.model import Bar, Block, Finding, Report
 
-_COLOURS = ("#3a86c8", "#c2569b", "#e0a030", "#7a6cc0", "#4f9d69", "#b0654a")
-_IDLE = "#9aa3ad"
 _STYLE = (
     "<style>.stepscope{font:14px/1.45 system-ui,sans-serif;max-width:70rem}.stepscope table{border-collapse:collapse}"
     ".stepscope td,.stepscope th{padding:2px 9px;text-align:left;border-bottom:1px solid #8884}"
@@ -58,7 +57,7 @@ def _bar(bar: Bar) -> str:
     drawn, at = "", 0.0
     for i, part in enumerate(bar.parts):
         width = max(part.ratio, 0.0) / whole * 100
-        colour = _IDLE if part.name == "idle" else _COLOURS[i % len(_COLOURS)]
+        colour = colour_of(part.name, i)
         drawn += f'<rect x="{at:.3f}%" width="{width:.3f}%" height="20" fill="{colour}"></rect>'
         at += width
     words = ", ".join(f"{_text(part.name)} {units.percent(part.ratio)}" for part in bar.parts)

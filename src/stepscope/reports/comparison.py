@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from stepscope.comparison.model import Cause, Effect, Evidence, Observation, Outcome
 
-__all__ = ["RESOURCES_SHOWN", "RULED_OUT", "SCHEMA", "comparison", "document", "resources", "tables"]
+__all__ = ["RESOURCES_SHOWN", "RULED_OUT", "SCHEMA", "bounded_parts", "comparison", "document", "resources", "tables"]
 
 SCHEMA = "stepscope.comparison/1"
 RESOURCES_SHOWN = Table(
@@ -82,6 +82,21 @@ def resources(effects: pl.DataFrame) -> pl.DataFrame:
     far = pl.col("ratio").fill_null(float("inf")).clip(1e-12).log().abs()
     rows = rows.sort("is_different", far, descending=True, nulls_last=True, maintain_order=True)
     return RESOURCES_SHOWN.conform(rows)
+
+
+def bounded_parts(outcome: Outcome) -> pl.DataFrame:
+    """DELTAS with `low_ns` and `high_ns`, between which each change lies in 95 % of cases; null where not known.
+
+    Of several processes, whose steps are not independent, the bounds are as far off as theirs are on average.
+    """
+    of_parts = outcome.effects.filter(pl.col("measure") == "part_ns")
+    off = of_parts.group_by(part=pl.col("name").cast(pl.String)).agg(
+        below=(pl.col("delta") - pl.col("low")).mean(), above=(pl.col("high") - pl.col("delta")).mean()
+    )
+    parts = outcome.parts.with_columns(pl.col("part").cast(pl.String))
+    found = parts.join(off, on="part", how="left", maintain_order="left")
+    bounds = {"low_ns": pl.col("delta_ns") - pl.col("below"), "high_ns": pl.col("delta_ns") + pl.col("above")}
+    return found.with_columns(**bounds).drop("below", "above")
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
@@ -193,7 +208,7 @@ def _blocks(outcome: Outcome) -> list[Block]:
     whole = outcome.step_time.base if outcome.step_time is not None else 0.0
     parts = outcome.parts.filter(pl.max_horizontal("base_ns", "other_ns") > _LEAST_SHARE * whole)
     if parts.height:
-        found.append(Block("Where the difference went, per step", DELTAS, parts))
+        found.append(Block("Where the difference went, per step", DELTAS, parts, drawn=bounded_parts(outcome)))
     functions = function_deltas(outcome.effects)
     changed = functions.filter(pl.col("is_different") & (pl.col("delta_ns").abs() > _LEAST_SHARE * whole))
     if changed.height:

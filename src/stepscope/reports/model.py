@@ -106,7 +106,7 @@ class Report:
         return f"Report({self.headline!r}, {len(self.findings)} findings, {len(self.tables)} tables)"
 
     def plot(self) -> Any:
-        """The bars as a Plotly figure; None of a report that was not made by `stepscope.report`."""
+        """The bars, or what a comparison accounts for, as a Plotly figure; None of a report made by other means."""
         return None if self.to_figure is None else self.to_figure(self)
 
     def _repr_html_(self) -> str | None:

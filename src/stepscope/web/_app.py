@@ -11,9 +11,10 @@ from starlette.responses import FileResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from stepscope.figures import plotly_path
 from stepscope.web import _calls, _html
 from stepscope.web._guard import Guard, Rules
-from stepscope.web._site import Site, endpoint, environment, not_found, plotly_path, static_path
+from stepscope.web._site import Site, endpoint, environment, not_found, static_path
 
 if TYPE_CHECKING:
     from starlette.requests import Request

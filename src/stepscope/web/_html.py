@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from stepscope import api, charts, comparison, renderers, views
+from stepscope import api, comparison, figures, renderers, views
 from stepscope.errors import StepscopeError, UnknownName
 from stepscope.reports.model import Block
 from stepscope.web._highlights import cards
@@ -50,7 +50,7 @@ async def overview(site: Site, request: Request) -> Response:
     links = _with_ranks(session, before)
     blocks = [(block, sheet(block.frame, block.table, link=links.events)) for block in report.tables]
     return html(site, request, "overview.html", title="Overview", report=report, cards=found, blocks=blocks,
-                 chart=chart, colours=charts.COLOURS, links=links)  # fmt: skip
+                 chart=chart, colours=figures.COLOURS, links=links)  # fmt: skip
 
 
 def _with_ranks(session: Session, links: Links) -> Links:
@@ -69,7 +69,7 @@ def _steps_chart(session: Session, links: Links) -> dict[str, Any] | None:
     except StepscopeError:
         return None
     columns = found.frame.columns
-    return charts.chart_of("steps", found.frame, lambda row: links.events(row, columns))
+    return figures.drawn("steps", found.frame, lambda row: links.events(row, columns))
 
 
 async def timeline(site: Site, request: Request) -> Response:
@@ -187,7 +187,7 @@ async def _verdict(site: Site, request: Request, inputs: tuple[int, ...]) -> dic
     except StepscopeError as error:
         return {"report": None, "reason": error}
     blocks = [(block, sheet(block.frame, block.table)) for block in report.tables]
-    return {"report": report, "reason": None, "blocks": blocks, "colours": charts.COLOURS, "cards": None,
+    return {"report": report, "reason": None, "blocks": blocks, "colours": figures.COLOURS, "cards": None,
             "chart": None, "links": links_to(site, request, inputs)}  # fmt: skip
 
 
@@ -206,4 +206,4 @@ async def _comparison(site: Site, request: Request, question: Question) -> dict[
     except StepscopeError as error:
         return {**part, "error": error}
     return {**part, "sheet": sheet(found.frame, found.table, limit=60), "notes": found.notes, "frame": found.frame,
-            "chart": charts.changes(found.frame)}  # fmt: skip
+            "chart": figures.drawn(question.name, found.frame)}  # fmt: skip

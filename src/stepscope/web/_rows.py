@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import polars.selectors as cs
 
-from stepscope.charts import shown_name
+from stepscope.figures import shown_name
 from stepscope.renderers.cells import cells, labels
 
 if TYPE_CHECKING:

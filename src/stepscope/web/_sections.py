@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope import charts
+from stepscope import figures
 from stepscope.web._questions import Found, Question, arranged, question_of
 from stepscope.web._rows import sheet
 
@@ -28,7 +28,7 @@ def filled(section: Section, found: Found, links: Links | None, rows: int) -> di
     link = None if links is None else links.events
     chart = None
     if section.chart:
-        chart = charts.chart_of(section.table, found.frame, None if link is None else lambda row: link(row, columns))
+        chart = figures.drawn(section.table, found.frame, None if link is None else lambda row: link(row, columns))
     made = None
     if not (section.chart_only and chart):
         kept = [c for c in section.columns if c in columns] or columns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import jinja2
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from stepscope import units, views
+from stepscope import figures, units, views
 from stepscope.errors import StepscopeError, UnknownName
 from stepscope.web._links import Links
 from stepscope.web._pages import NAVIGATION
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     Handler = Callable[["Site", Request], Awaitable[Response]]
 
 __all__ = [
-    "Site", "ask", "endpoint", "environment", "html", "inputs_of", "links_to", "not_found", "plotly_path",
-    "static_path",
+    "Site", "ask", "endpoint", "environment", "html", "inputs_of", "links_to", "not_found", "static_path",
 ]  # fmt: skip
 
 _HERE = Path(__file__).parent
@@ -59,15 +57,6 @@ def static_path() -> Path:
     return _HERE / "static"
 
 
-def plotly_path() -> Path:
-    """Plotly's script, which its Python package ships. Raises StepscopeError if the package is not complete."""
-    spec = importlib.util.find_spec("plotly")
-    where = None if spec is None or spec.origin is None else Path(spec.origin).parent / "package_data" / "plotly.min.js"
-    if where is None or not where.is_file():
-        raise StepscopeError("plotly's script is not installed", "pip install --force-reinstall plotly")
-    return where
-
-
 def environment() -> jinja2.Environment:
     """Templates; everything put into them is escaped."""
     found = jinja2.Environment(
@@ -75,6 +64,9 @@ def environment() -> jinja2.Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     found.filters |= {"duration": units.duration, "percent": units.percent, "count": units.count, "size": units.size}
+    found.filters["figure_of"] = lambda block: (
+        None if block.drawn is None else figures.drawn(block.table.name, block.drawn)
+    )
     found.filters["json_text"] = lambda value: json.dumps(value, ensure_ascii=False)
     return found
 

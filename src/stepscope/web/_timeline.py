@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.charts import shown_name
 from stepscope.errors import UnknownName
+from stepscope.figures import shown_name
 from stepscope.intervals import total, union
 from stepscope.renderers.cells import cell
 from stepscope.schema import DEVICE_WORK, TABLES
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from stepscope.web._scene import Scene
 
-__all__ = ["drawn", "found_names", "span_details", "statistics"]
+__all__ = ["drawn", "found_names", "short", "shortened", "span_details", "statistics", "value_at"]
 
 _LONGEST_NAME = 400
 _DRAWN_NAME = 80
@@ -76,11 +76,12 @@ def drawn(scene: Scene, low: int, high: int, n_pixels: int, tracks: Sequence[int
     for name, column, kind in zip(("pixel", "min", "max", "last"), columns, ("u2", "f8", "f8", "f8"), strict=True):
         arrays[f"line_{name}"] = np.concatenate(column).astype(kind)
     # What a line was at just before the window: it may have no sample inside.
-    header["before"] = [_value_at(line.times, line.values, low) for line in scene.lines]
+    header["before"] = [value_at(line.times, line.values, low) for line in scene.lines]
     return pack(header, arrays)
 
 
-def _value_at(times: np.ndarray[Any, Any], values: np.ndarray[Any, Any], point: int) -> float | None:
+def value_at(times: np.ndarray[Any, Any], values: np.ndarray[Any, Any], point: int) -> float | None:
+    """The last value of a sampled line up to a point in time; None before the first."""
     at = int(np.searchsorted(times, point, side="right")) - 1
     return float(values[at]) if at >= 0 else None
 

@@ -1,4 +1,4 @@
-"""The report as one file that opens without a server: same templates, styles and scripts, all of it inside."""
+"""A report as one file that opens without a server: same templates, styles and scripts, all of it inside."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
-from stepscope import api, charts
+from stepscope import api, figures
 from stepscope.errors import StepscopeError
+from stepscope.web._cut import cut_out
 from stepscope.web._highlights import cards
 from stepscope.web._links import Links
 from stepscope.web._pages import PAGES, Section
@@ -21,23 +21,27 @@ from stepscope.web._rows import sheet
 from stepscope.web._scene import layout, scene_of
 from stepscope.web._sections import asked_by, filled, lacking
 from stepscope.web._session import Session
-from stepscope.web._site import environment, plotly_path, static_path
-from stepscope.web._timeline import short, shortened
-from stepscope.web._wire import pack
+from stepscope.web._site import environment, static_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.reports.model import Report
     from stepscope.trace import Run, Trace
+    from stepscope.web._cut import Part
     from stepscope.web._scene import Scene
 
-__all__ = ["report_page"]
+__all__ = ["comparison_page", "report_page"]
 
 _MODULES = ("source.js", "layout.js", "draw.js", "panel.js", "timeline.js", "sorting.js", "charts.js", "page.js")
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
+#: Without a timeline these are enough.
+_PAGE_MODULES = ("source.js", "sorting.js", "charts.js", "page.js")
 _MOST_SPANS = 30_000
+_MOST_POINTS = 60_000
 _MOST_TRACES = 4
 _ROWS = 50
-_NO_LAUNCH = 2**32 - 1
 
 
 def report_page(run: Run) -> str:
@@ -53,29 +57,41 @@ def report_page(run: Run) -> str:
         (name, page, [_part(session, inputs, section) for section in page.sections]) for name, page in PAGES.items()
     ]
     # A page of which nothing was recorded says nothing.
-    pages = [(name, page, parts) for name, page, parts in pages if any(part["sheet"] for part in parts)]
-    steps = next((part["chart"] for _, _, parts in pages for part in parts if part["section"].table == "steps"), None)
-    templates = environment()
-    scripts = [
-        _script(static_path().joinpath("theme.js").read_text("utf-8")),
-        _script(plotly_path().read_text("utf-8")),
+    pages = [
+        (name, page, parts) for name, page, parts in pages if any(part["sheet"] or part["chart"] for part in parts)
     ]
+    steps = next((part["chart"] for _, _, parts in pages for part in parts if part["section"].table == "steps"), None)
     timeline = _timeline(session, inputs)
-    modules = [name for name in _MODULES if timeline or name in ("sorting.js", "charts.js", "page.js")]
-    module = _script(bundle(modules))
-    style = static_path().joinpath("page.css").read_text("utf-8")
-    text = templates.get_template("one_file.html").render(
-        title="Report", one_file=True, report=report, cards=cards(session, inputs, links), chart=steps,
-        blocks=[(block, sheet(block.frame, block.table)) for block in report.tables], colours=charts.COLOURS,
-        links=links, pages=pages, policy=_policy([*scripts, module], style), style=style, scripts=scripts,
-        module=module, timeline=timeline, chosen=(),
-        paths=[path.replace("\\", "/").rsplit("/", 1)[-1] for path in run.paths[:20]],
-    )  # fmt: skip
+    found_cards = cards(session, inputs, links)
     session.close()
-    return text
+    return _rendered(
+        report, run.paths, _MODULES if timeline else _PAGE_MODULES, title="Report", cards=found_cards, chart=steps,
+        links=links, pages=pages, timeline=timeline,
+    )  # fmt: skip
 
 
-def bundle(names: list[str]) -> str:
+def comparison_page(report: Report, paths: Sequence[str]) -> str:
+    """The report of a comparison as the text of an HTML file, with its figure. Raises StepscopeError."""
+    return _rendered(
+        report, paths, _PAGE_MODULES, title="Comparison", cards=None, chart=None, links=Links(), pages=[], timeline=None
+    )
+
+
+def _rendered(report: Report, paths: Sequence[str], modules: Sequence[str], **content: Any) -> str:
+    """The template filled, with all that it needs inside, and a policy that lets nothing else run."""
+    theme = _script(static_path().joinpath("theme.js").read_text("utf-8"))
+    module = _script(bundle(modules))
+    plotly, packed = figures.plotly_script()
+    style = static_path().joinpath("page.css").read_text("utf-8")
+    return environment().get_template("one_file.html").render(
+        one_file=True, report=report, blocks=[(block, sheet(block.frame, block.table)) for block in report.tables],
+        colours=figures.COLOURS, policy=_policy([theme, module, plotly], style), style=style, theme=theme,
+        module=module, plotly=packed, chosen=(),
+        paths=[path.replace("\\", "/").rsplit("/", 1)[-1] for path in paths[:20]], **content,
+    )  # fmt: skip
+
+
+def bundle(names: Sequence[str]) -> str:
     """Our modules as one script: what they import of each other lies in one scope."""
     text = "\n".join(static_path().joinpath(name).read_text("utf-8") for name in names)
     return _EXPORT.sub("", _IMPORT.sub("", text))
@@ -109,21 +125,36 @@ def _part(session: Session, inputs: tuple[int, ...], section: Section) -> dict[s
 def _timeline(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | None:
     """The slowest step of each of the first traces: what the browser needs to draw it, and what was left out."""
     layouts, parts, notes = [], [], []
+    shared = min(len(inputs), _MOST_TRACES)
     for index in inputs[:_MOST_TRACES]:
         try:
             scene = scene_of(session.trace(index))
         except StepscopeError:  # the report says what could not be read
             continue
         low, high, about = _hot(scene)
-        data, left_out = _spans(scene, low, high, _MOST_SPANS // min(len(inputs), _MOST_TRACES))
-        parts.append(base64.b64encode(zlib.compress(data, 9)).decode())
-        kept = {**layout(scene), "first_ns": low, "last_ns": high, "lines": []}
-        kept["steps"] = [list(step) for step in kept["steps"] if step[1] < high and step[1] + step[2] > low]
-        layouts.append(kept)
-        notes.append(f"{kept['label']}: {about}" + (f"; {left_out:,} shorter spans are left out" if left_out else ""))
+        part = cut_out(scene, low, high, _MOST_SPANS // shared, _MOST_POINTS // shared)
+        parts.append(base64.b64encode(zlib.compress(part.data, 9)).decode())
+        layouts.append(_layout_of(scene, low, high, part))
+        merged = f"; {part.n_merged:,} shorter spans are drawn as bars" if part.n_merged else ""
+        notes.append(f"{layouts[-1]['label']}: {about}{merged}")
     if len(inputs) > _MOST_TRACES:
         notes.append(f"{len(inputs) - _MOST_TRACES:,} more traces are not drawn")
     return {"layouts": layouts, "parts": "\n".join(parts), "notes": notes} if parts else None
+
+
+def _layout_of(scene: Scene, low: int, high: int, part: Part) -> dict[str, Any]:
+    """The layout cut to what the part holds: its tracks with their lanes, its lines, its steps."""
+    kept = {**layout(scene), "first_ns": low, "last_ns": high}
+    kept["lines"] = [kept["lines"][i] for i in part.lines]
+    kept["steps"] = [list(step) for step in kept["steps"] if step[1] < high and step[1] + step[2] > low]
+    groups = [
+        {**group, "tracks": [
+            {**track, "lanes": part.lanes[track["id"]]} for track in group["tracks"] if track["id"] in part.lanes
+        ]}
+        for group in kept["groups"]
+    ]  # fmt: skip
+    kept["groups"] = [group for group in groups if group["tracks"]]
+    return kept
 
 
 def _hot(scene: Scene) -> tuple[int, int, str]:
@@ -141,37 +172,3 @@ def _hot(scene: Scene) -> tuple[int, int, str]:
 def _end_of_work(trace: Trace, step: int) -> int:
     last = trace.spans.filter(pl.col("step") == step).select((pl.col("ts_ns") + pl.col("dur_ns")).max()).item()
     return 0 if last is None else int(last)
-
-
-def _spans(scene: Scene, low: int, high: int, most: int) -> tuple[bytes, int]:
-    """The spans of [low, high), packed like a window in which all are in full; the longest if they are too many.
-
-    Sampled lines are left to the page of memory.
-    """
-    lanes = scene.lanes
-    inside = np.flatnonzero((lanes.start < high) & (lanes.end > low))
-    left_out = max(inside.size - most, 0)
-    if left_out:
-        length = lanes.end[inside] - lanes.start[inside]
-        inside = np.sort(inside[np.argpartition(length, left_out)[left_out:]])
-    lane = np.searchsorted(lanes.first, inside, side="right") - 1
-    used, lane = np.unique(lane, return_inverse=True)
-    ids = lanes.row[inside]
-    codes, names = np.unique(scene.codes[ids], return_inverse=True)
-    launches = scene.trace.spans["launch_id"].gather(ids).cast(pl.Int64).fill_null(_NO_LAUNCH).to_numpy()
-    header = {
-        "low": low, "high": high, "pixels": 1, "names": [shortened(scene.names[code]) for code in codes],
-        "short": [short(scene.names[code]) for code in codes],
-        "lanes": [[int(lanes.tracks[k]), int(lanes.depths[k])] for k in used], "before": [],
-    }  # fmt: skip
-    none = {name: np.empty(0, kind) for name, kind in (
-        ("bar_lane", "u4"), ("bar_pixel", "u2"), ("bar_busy", "f4"), ("bar_count", "u4"), ("bar_id", "u4"),
-        ("bar_category", "u1"), ("line", "u2"), ("line_pixel", "u2"), ("line_min", "f8"), ("line_max", "f8"),
-        ("line_last", "f8"),
-    )}  # fmt: skip
-    arrays = {
-        "lane": lane.astype("u4"), "id": ids.astype("u4"), "start": (lanes.start[inside] - low).astype("f8"),
-        "dur": (lanes.end[inside] - lanes.start[inside]).astype("f8"), "name": names.astype("u4"),
-        "category": scene.categories[ids], "launch": launches.astype("u4"), **none,
-    }  # fmt: skip
-    return pack(header, arrays), left_out

@@ -39,7 +39,8 @@ export function serverSource(root) {
   };
 }
 
-async function inflated(text) {
+// What a page in one file carries packed: base64 of zlib's format.
+export async function inflated(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).arrayBuffer();
