@@ -82,7 +82,8 @@ class Plan:
     """What is simulated. Times in ns, rates in bytes/s; noise is exponential, jitter relative to the work.
 
     `memory` is the correlation of a rank's jitter from one exchange to the next; `uneven` how far the speeds of ranks
-    are apart for good (standard deviation).
+    are apart for good (standard deviation). `heavy_tails` makes large delays common, with the same mean and deviation
+    of jitter.
     """
 
     layout: Layout = field(default_factory=lambda: Layout(dp=8))
@@ -98,6 +99,7 @@ class Plan:
     jitter: float = 0.01
     memory: float = 0.0
     uneven: float = 0.0
+    heavy_tails: bool = False  # jitter of Student's t with 3 degrees of freedom, noise of a Pareto tail of power 2.5
     arrival_noise_ns: float = 10_000.0
     end_noise_ns: float = 3_000.0
     transfer_noise_ns: float = 5_000.0
@@ -149,10 +151,12 @@ class _Stage:
     def work(self, ns: float, step: int, phase: str, *, first: bool = False, joins: bool = True) -> None:
         """Compute for about so long, before an exchange with a group if it `joins` one."""
         plan, rng = self.job.plan, self.job.rng
-        fresh = rng.normal(size=self.shape)
+        fresh = rng.standard_t(3, self.shape) / np.sqrt(3) if plan.heavy_tails else rng.normal(size=self.shape)
         self.wander = plan.memory * self.wander + np.sqrt(1 - plan.memory**2) * fresh
         compute = ns * np.maximum(1 + plan.jitter * self.wander + self.job.speed[self.ranks], 0.1)
-        idle = rng.exponential(plan.arrival_noise_ns, self.shape)
+        # A Pareto (Lomax) variable of power 2.5 has the mean 1 / 1.5.
+        noise = 1.5 * rng.pareto(2.5, self.shape) if plan.heavy_tails else rng.exponential(1.0, self.shape)
+        idle = plan.arrival_noise_ns * noise
         data = np.full(self.shape, 50_000.0 if first else 0.0)
         plain = data + idle + compute
         extra = np.zeros(self.shape)

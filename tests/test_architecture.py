@@ -23,7 +23,7 @@ FILES = sorted(SRC.rglob("*.py"))
 LONGEST = 400
 
 #: Parts of the package, and the parts that each may import; its own modules besides.
-FOUNDATION = ("errors", "intervals", "units", "schema", "summaries", "names", "signature", "metrics")
+FOUNDATION = ("errors", "intervals", "units", "schema", "summaries", "distinct", "names", "signature", "metrics")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
     "signature": (),
@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "units": ("errors",),
     "schema": ("errors",),
     "summaries": ("schema",),
-    "names": ("errors",),
+    "distinct": (),
+    "names": ("errors", "distinct"),
     "metrics": (),
     "hardware": ("errors",),
     # Where files are: local paths and URLs.
@@ -51,10 +52,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "figures": ("errors", "units", "names"),
     "renderers": ("errors", "units", "names", "schema", "reports.model", "figures"),
     "reports": (*FOUNDATION, "files", "trace", "store", "analyses", "comparison", "ranks", "reports.model"),
-    "views": (*FOUNDATION, "trace", "analyses", "comparison", "ranks", "figures"),
+    # What is made of each file of a run, here or elsewhere.
+    "gathering": (*FOUNDATION, "files", "trace", "analyses", "ranks", "cluster"),
+    "views": (*FOUNDATION, "trace", "analyses", "comparison", "ranks", "figures", "gathering"),
     "exports": ("errors", "reports"),
     "comparing": (*FOUNDATION, "trace", "comparison", "compared", "reports", "reports.model", "views"),
     "stitch": (*FOUNDATION, "trace", "analyses"),
+    # How the files of a run are opened.
+    "opening": (*FOUNDATION, "files", "trace", "readers", "stitch"),
     # SQL over the tables of traces and the results of analyses.
     "query": (*FOUNDATION, "files", "trace", "store", "analyses", "views"),
     # Applies a function to files, in processes; knows no trace.
@@ -69,7 +74,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "api": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "stitch", "timing", "appearance", "comparison", "comparing", "query", "cluster", "store",
+        "stitch", "timing", "appearance", "comparison", "comparing", "query", "cluster", "store", "gathering",
+        "opening",
     ),
     # The page: what the command line does, for a browser.
     "web": (
@@ -79,7 +85,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "": ("errors", "trace", "reports.model", "timing", "api"),
     "cli": (
         *FOUNDATION, "trace", "readers", "analyses", "reports.model", "views", "renderers", "api", "exports", "timing",
-        "web", "comparison", "comparing", "reports", "files", "store", "record", "",
+        "web", "comparison", "comparing", "reports", "files", "store", "record", "gathering", "",
     ),
     "__main__": ("cli",),
 }  # fmt: skip

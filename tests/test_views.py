@@ -12,6 +12,7 @@ import stepscope
 import stepscope.ranks.calls as rank_calls_home
 from stepscope import analyses, comparison, views
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.gathering import of_ranks
 from stepscope.schema import CYCLES, SPANS, TABLES, Column, Table
 from stepscope.trace import Meta, Result, Results, Run, Trace
 
@@ -397,7 +398,7 @@ def test_of_ranks_none_of_which_can_be_read_the_first_error_is_raised():
     with pytest.raises(StepscopeError, match=r"a\.json"):
         views.collect(rank_parts(read), views.find("collectives"), on_missing=lambda *_: None)
     with pytest.raises(StepscopeError, match="no traces"):
-        views.of_ranks(Run((), read), on_missing=lambda *_: None)
+        of_ranks(Run((), read), [], on_missing=lambda *_: None)
 
 
 def test_a_single_trace_is_one_rank(examples):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope import appearance
@@ -47,15 +47,9 @@ def load(
     >>> trace.meta.framework, trace.steps.height, trace.spans["name"].n_unique() > 20
     ('PyTorch', 12, True)
     """
-    from stepscope.readers import open_trace
+    from stepscope.opening import loaded
 
-    side = None if counters is None else os.fspath(counters)
-    trace = open_trace(os.fspath(path), counters=side, max_bytes=max_bytes, progress=progress)
-    if with_ is None:
-        return trace
-    from stepscope.stitch import stitched
-
-    return stitched(trace, with_ if isinstance(with_, Trace) else load(with_, max_bytes=max_bytes))
+    return loaded(path, counters=counters, with_=with_, max_bytes=max_bytes, progress=progress)
 
 
 def load_run(
@@ -74,36 +68,13 @@ def load_run(
     >>> [trace.rank for trace in load_run("examples/demo-cpu-2ranks")]
     [0, 1]
     """
+    from stepscope.opening import FileOpener
     from stepscope.readers import expand
 
     words = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found = expand([os.fspath(word) for word in words])
     joined = None if with_ is None else with_ if isinstance(with_, Trace) else os.fspath(with_)
-    return Run(tuple(found), _Opener(None if counters is None else os.fspath(counters), joined, max_bytes, progress))
-
-
-@dataclass(frozen=True, slots=True)
-class _Opener:
-    """Opens one file of a run. In another process there is nobody to tell of progress."""
-
-    counters: str | None
-    with_: Trace | str | None
-    max_bytes: int | None
-    progress: Callable[[str, int], None] | None
-
-    def __call__(self, path: str) -> Trace:
-        tell = partial(self.progress, path) if self.progress else None
-        joined = _joined(self.with_, self.max_bytes) if isinstance(self.with_, str) else self.with_
-        return load(path, counters=self.counters, with_=joined, max_bytes=self.max_bytes, progress=tell)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _Opener, (self.counters, self.with_, self.max_bytes, None)
-
-
-@lru_cache(maxsize=1)
-def _joined(path: str, max_bytes: int | None) -> Trace:
-    """Of several ranks all are joined to the same counters, which are read once."""
-    return load(path, max_bytes=max_bytes)
+    return Run(tuple(found), FileOpener(None if counters is None else os.fspath(counters), joined, max_bytes, progress))
 
 
 def report(
@@ -124,18 +95,11 @@ def report(
 
     Raises MissingExtra (dask), StepscopeError.
     """
+    from stepscope.gathering import over_files
     from stepscope.reports.overview import overview
 
     opened = _opened(source)
-    if isinstance(opened, Trace) or (len(opened) == 1 and dask is None):
-        return appearance.dressed(overview(opened))
-    from stepscope import cluster, units
-
-    limit = None if memory_limit is None else units.parse_size(memory_limit)
-    how = cluster.plan(opened.paths, workers=workers, memory_limit=limit)
-    # Who reads in this process is told of bytes already.
-    told = progress if dask is not None or how.n_workers else None
-    each = partial(cluster.mapped, how=how, dask=dask, on_done=told)
+    each = over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
     return appearance.dressed(overview(opened, each=each))
 
 
@@ -183,15 +147,28 @@ def compare_report(base: Run, other: Run) -> Report:
     return appearance.dressed(comparison(compare_sides(base, other)))
 
 
-def show(source: Source, name: str, **options: Any) -> pl.DataFrame:
+def show(
+    source: Source,
+    name: str,
+    *,
+    workers: int | None = None,
+    memory_limit: str | int | None = None,
+    dask: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> pl.DataFrame:
     """The result of an analysis, or a raw table, as a frame; `options` are the analysis' own.
 
     Of several traces the results are stacked, `rank` first (or `trace`, from the file's name, where ranks are missing
-    or not unique). Raises UnknownName (table, option), MissingTable, StepscopeError.
+    or not unique). Files are read as `report` reads them, by processes or Dask. What is left out is told by a warning.
+    Raises UnknownName (table, option), MissingTable, MissingExtra (dask), StepscopeError.
     """
     from stepscope import views
+    from stepscope.gathering import over_files
 
-    frame, _ = views.collect(_opened(source), views.find(name), on_missing=_warn, **options)
+    opened = _opened(source)
+    each = over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
+    frame, _ = views.collect(opened, views.find(name), on_missing=_warn, each=each, **options)
     return frame
 
 
@@ -248,9 +225,11 @@ def sql(
 
 def _open_once(source: Trace | Run, progress: Callable[[int, int], None] | None) -> None:
     """Let several processes open what is not in the cache yet, if that is worth starting them."""
-    if isinstance(source, Trace) or not isinstance(source.open_trace, _Opener):
-        return
     from stepscope import cluster, readers
+    from stepscope.opening import FileOpener
+
+    if isinstance(source, Trace) or not isinstance(source.open_trace, FileOpener):
+        return
 
     unread = [path for path in source.paths if not readers.is_at_hand(path, max_bytes=source.open_trace.max_bytes)]
     how = cluster.plan(unread)

@@ -12,12 +12,8 @@ import re
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from stepscope.distinct import map_names
 
 __all__ = [
     "KERNEL_CLASSES", "demangled", "is_collective_library", "is_communication", "is_dataloader", "is_graph_launch",
@@ -389,12 +385,3 @@ def demangled(name: str) -> str:
         parts.append(rest[:size])
         rest = rest[size:]
     return "::".join(part for part in parts if not part.startswith("_GLOBAL__N_")) or name
-
-
-def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:
-    """`fn` of every name in a Categorical, Enum or String series, called once per distinct name; null stays null."""
-    distinct = series.unique().drop_nulls()
-    values = pl.Series([fn(name) for name in distinct.cast(pl.String)], dtype=dtype)
-    if distinct.is_empty():
-        return pl.Series(series.name, [None] * len(series), dtype=dtype)
-    return series.replace_strict(distinct, values, return_dtype=dtype)

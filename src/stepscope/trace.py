@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from stepscope.errors import MissingTable, UnknownName
 from stepscope.schema import TABLES
@@ -323,6 +323,20 @@ class Results(Trace):
         heights = {**{name: result.frame.height for name, result in self.results.items()}, **self.heights()}
         rows = ", ".join(f"{name} {n_rows:,}" for name, n_rows in heights.items())
         return f"Results({self.meta.path!r}, {self.meta.format}, {rows})"
+
+
+@runtime_checkable
+class Opener(Protocol):
+    """What opens the files of a run, where what was made of a file may be kept for the next time."""
+
+    def __call__(self, path: str) -> Trace:
+        """The trace in a file."""
+
+    def once(self, path: str) -> Trace:
+        """The same, where nobody will ask for the trace again: it is not kept."""
+
+    def depends(self, path: str) -> tuple[object, ...] | None:
+        """What a trace follows from besides its file, so that it changes when the trace does; null if too much."""
 
 
 @dataclass(frozen=True, slots=True)

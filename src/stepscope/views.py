@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,15 @@ import polars.selectors as cs
 
 from stepscope import analyses, comparison, figures, ranks
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.gathering import of_ranks, results_of
 from stepscope.schema import ISSUES, TABLES, Column, Table
 from stepscope.summaries import RESULTS
-from stepscope.trace import Results, Run, Trace
+from stepscope.trace import Run, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from stepscope.ranks.calls import RankCalls
+    from stepscope.gathering import Each, OnMissing
 
     Question = analyses.Analysis | comparison.Comparison | ranks.RankAnalysis
 
@@ -82,24 +82,28 @@ def collect(
     analysis: Question,
     *,
     where: str | None = None,
-    on_missing: Callable[[str, StepscopeError], None],
+    on_missing: OnMissing,
+    each: Each | None = None,
     **options: Any,
 ) -> tuple[pl.DataFrame, Table]:
     """The analysis' result for all traces, which are read one at a time, and the schema of its columns.
 
-    `where` is a condition in SQL over the result's columns (and `rank`, `trace`). A trace that cannot be read, or lacks
-    what the analysis needs, is reported to `on_missing` and left out. Raises its error if that is true of all;
-    UnknownName, StepscopeError. A comparison takes exactly two traces, the base first. An analysis of ranks takes all.
+    `each` applies a function to the files of a run, if they are not to be read here one after the other. `where` is a
+    condition in SQL over the result's columns (and `rank`, `trace`). A trace that cannot be read, or lacks what the
+    analysis needs, is reported to `on_missing` and left out. Raises its error if that is true of all; UnknownName,
+    StepscopeError. A comparison takes exactly two traces, the base first. An analysis of ranks takes all.
     """
     if isinstance(analysis, comparison.Comparison):
         return filtered(_compared(source, analysis, options), where), analysis.output
-    if isinstance(analysis, ranks.RankAnalysis):
-        parts_of_ranks = of_ranks(source, on_missing=on_missing)
-        return filtered(analysis(parts_of_ranks, **options), where), analysis.output
     labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
+    if isinstance(analysis, ranks.RankAnalysis):
+        parts_of_ranks = of_ranks(source, labels, on_missing=on_missing, each=each)
+        return filtered(analysis(parts_of_ranks, **options), where), analysis.output
+    if analysis.run is _as_it_is:
+        each = None  # a table as it is takes longer to send than to read
     parts: list[tuple[int | None, str, pl.DataFrame]] = []
     missing: list[tuple[str, StepscopeError]] = []
-    for label, (rank, result) in zip(labels, _results(source, analysis, options), strict=True):
+    for label, (rank, result) in zip(labels, results_of(source, analysis, options, each), strict=True):
         if isinstance(result, StepscopeError):
             missing.append((label, result))
         else:
@@ -113,7 +117,9 @@ def collect(
     return _stacked(parts, analysis.output)
 
 
-def drawn(source: Trace | Run, analysis: Question, frame: pl.DataFrame, **options: Any) -> pl.DataFrame | None:
+def drawn(
+    source: Trace | Run, analysis: Question, frame: pl.DataFrame, *, each: Each | None = None, **options: Any
+) -> pl.DataFrame | None:
     """The rows that the figure of a table is drawn from: its own, or those that the figure asks for; None without one.
 
     `frame` is what `collect` returned, and told of the traces that lack it. Raises as `collect` does.
@@ -123,41 +129,8 @@ def drawn(source: Trace | Run, analysis: Question, frame: pl.DataFrame, **option
     figure = figures.find(analysis.name)
     if figure.fits(frame) or not figure.options:
         return frame if figure.fits(frame) else None
-    rows, _ = collect(source, analysis, on_missing=lambda *_: None, **{**options, **figure.options})
+    rows, _ = collect(source, analysis, on_missing=lambda *_: None, each=each, **{**options, **figure.options})
     return rows
-
-
-def of_ranks(source: Trace | Run, *, on_missing: Callable[[str, StepscopeError], None]) -> list[RankCalls]:
-    """What analyses of ranks need of each trace, which are read one at a time; none of them outlives its turn.
-
-    A trace that cannot be read, holds no exchanges, or is of a rank that another holds at the same time, is reported to
-    `on_missing` and left out. Raises its error if that is true of all.
-    """
-    from stepscope.ranks.calls import rank_calls
-    from stepscope.ranks.matching import by_rank
-
-    parts: list[RankCalls] = []
-    missing: list[tuple[str, StepscopeError]] = []
-    labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
-    for label, read in zip(labels, _readers(source), strict=True):
-        try:
-            parts.append(rank_calls(read()))
-        except StepscopeError as error:
-            missing.append((label, error.with_traceback(None)))  # its frames would keep the trace alive
-    if not parts:
-        raise missing[0][1] if missing else StepscopeError("no traces given")
-    for label, reason in missing:
-        on_missing(label, reason)
-    whole, _, notes = by_rank(parts)
-    for label, words in notes:
-        on_missing(label, StepscopeError(words))
-    return list(whole)
-
-
-def _readers(source: Trace | Run) -> list[Callable[[], Trace]]:
-    if isinstance(source, Trace):
-        return [lambda: source]
-    return [partial(source.open_trace, path) for path in source.paths]
 
 
 def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFrame:
@@ -296,40 +269,6 @@ def _compared(source: Trace | Run, pair: comparison.Comparison, options: dict[st
         raise StepscopeError(f"{pair.name} compares two traces, {len(paths)} were given", hint)
     base, other = source
     return pair(base, other, **options)
-
-
-def _results(
-    source: Trace | Run, analysis: analyses.Analysis, options: dict[str, Any]
-) -> Iterator[tuple[int | None, pl.DataFrame | StepscopeError]]:
-    """Rank and result of each trace. No trace outlives its turn: only one is in memory at a time."""
-    if isinstance(source, Trace):
-        yield _result(source, analysis, options)
-        return
-    for path in source.paths:
-        try:
-            trace = source.open_trace(path)
-        except StepscopeError as error:
-            if len(source.paths) == 1:
-                raise
-            yield None, error.with_traceback(None)
-            continue
-        found = _result(trace, analysis, options)
-        del trace
-        yield found
-
-
-def _result(
-    trace: Trace, analysis: analyses.Analysis, options: dict[str, Any]
-) -> tuple[int | None, pl.DataFrame | StepscopeError]:
-    if isinstance(trace, Results) and analysis.name in trace.results:
-        if options:
-            reason = f"another program computed {analysis.name} of {trace.meta.path}"
-            raise StepscopeError(f"{reason}: it takes no options", "choose rows with --where")
-        return trace.rank, trace.result(analysis.name)
-    try:
-        return trace.rank, analysis(trace, **options)
-    except MissingTable as error:
-        return trace.rank, error.with_traceback(None)  # its frames would keep the trace alive
 
 
 def _stacked(parts: Sequence[tuple[int | None, str, pl.DataFrame]], table: Table) -> tuple[pl.DataFrame, Table]:

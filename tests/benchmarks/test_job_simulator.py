@@ -43,3 +43,11 @@ def test_tables_are_those_of_the_analyses():
     assert [p.rank for p in parts] == [0, 1, 2, 3]
     assert all(p.calls.schema == CALLS.empty().schema for p in parts)
     assert all(np.all(np.diff(p.calls["start_ns"].to_numpy()) >= 0) for p in parts)
+
+
+def test_heavy_tails_make_large_delays_common_and_the_mean_no_larger():
+    calm, wild = (
+        simulate(Plan(Layout(dp=8), steps=60, heavy_tails=heavy)).rows["idle"].to_numpy() for heavy in (False, True)
+    )
+    assert wild.mean() == pytest.approx(calm.mean(), rel=0.2)
+    assert np.quantile(wild, 0.999) > 1.5 * np.quantile(calm, 0.999)

@@ -256,3 +256,25 @@ def test_a_page_shows_the_first_thousand_rows(run, job, paths, tmp_path):
     assert text.count("<tr>") == 1_001
     run("show", RAW, path, "-o", "page.html", "--force", "--limit", "0", "--columns", "name")
     assert (tmp_path / "page.html").read_text().count("<tr>") == 1_201
+
+
+def test_of_a_job_that_is_not_whole_it_is_told_what_is_left_out(run, job, paths, make_trace):
+    assert run("show", "timeline", *paths, "--strict").code == 0
+    empty = make_trace(str(paths[1]), 1)
+    job.traces[str(paths[1])] = empty.with_tables(spans=empty.spans.clear())
+    assert run("show", "timeline", *paths).code == 0
+    strict = run("show", "timeline", *paths, "--strict", "--format", "json")
+    assert strict.code == 1
+    assert len(json.loads(strict.out)) == len(paths) - 1
+    label = strict.err.splitlines()[0].split(" is left out")[0].removeprefix("note: ")
+    assert strict.err.splitlines()[1:] == [
+        f"error: the job is not whole, as {label} is left out", "hint: without --strict the rest is enough",
+    ]  # fmt: skip
+
+
+def test_files_are_read_by_so_many_processes_as_are_wanted(run, examples):
+    words = ("show", "collectives", examples / "demo-cpu-2ranks", "--by", "rank", "--format", "csv")
+    here = run(*words, "--workers", "0")
+    assert here.code == 0
+    assert run(*words, "--workers", "2", "--memory-limit", "8GB").out == here.out
+    assert run(*words, "--memory-limit", "much").code == 2

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import io
 import json
 import pickle
@@ -22,6 +23,15 @@ def test_a_function_is_applied_to_what_follows_until_there_is_no_more():
     assert [pickle.load(results), pickle.load(results)] == ["A", "B"]
     with pytest.raises(EOFError):
         pickle.load(results)
+
+
+def test_cycles_are_searched_for_between_items_only(monkeypatch):
+    found = []
+    monkeypatch.setattr(gc, "collect", lambda: found.append("collect"))
+    monkeypatch.setattr(gc, "freeze", lambda: found.append("freeze"))
+    monkeypatch.setattr(gc, "isenabled", lambda: False)
+    serve(tasks(str.upper, "a", "b"), io.BytesIO())
+    assert found == ["collect", "freeze"] * 2
 
 
 def test_without_a_function_there_is_nothing_to_do():

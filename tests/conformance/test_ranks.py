@@ -15,6 +15,8 @@ from stepscope.ranks.clocks import clocks_of
 from stepscope.ranks.matching import job_of
 from stepscope.reports.chrome import EXPORT
 
+WAITS = "makes the others wait"
+
 
 @pytest.fixture(scope="module")
 def megatron(shared):
@@ -85,6 +87,45 @@ def test_the_two_whose_hosts_come_late_are_named(megatron):
     table = show(megatron, "stragglers")
     assert sorted(table["rank"].to_list()) == [0, 6]
     assert table["cause"].to_list() == ["host", "host"]
+
+
+def test_their_report_names_the_same_two(megatron):
+    findings = api.report(load_run(megatron)).findings
+    assert [f.title for f in findings if WAITS in f.title] == [f"Rank {rank} {WAITS}" for rank in (0, 6)]
+    assert findings[0].title.startswith("Rank ")
+    assert findings[0].details[0].startswith("Host: ")
+    assert not any("wait for rank" in line for f in findings for line in (f.title, *f.details))
+
+
+def test_offsets_have_error_bars_and_bounds(megatron):
+    table = show(megatron, "clock-offsets")
+    assert table.height == 8
+    assert table.null_count().select("offset_ns", "error_ns", "low_ns", "high_ns", "exchanges").row(0) == (0,) * 5
+    assert table["exchanges"].to_list() == [84] * 8
+
+
+def test_where_they_are_read_changes_nothing(megatron):
+    here = show(megatron, "stragglers", workers=0)
+    assert show(megatron, "stragglers", workers=2).equals(here)
+    assert str(api.report(megatron, workers=2)) == str(api.report(megatron, workers=0))
+
+
+@pytest.mark.parametrize("run", ["normal0", "normal1"])
+def test_a_report_of_healthy_processes_names_none(shared, run):
+    report = api.report(shared / "faultlab/ddp_straggler" / run)
+    assert report.meta["stragglers"] == []
+    assert not any(WAITS in f.title for f in report.findings)
+
+
+def test_the_report_of_the_faulty_run_names_the_process_first_with_its_cause(shared):
+    case = shared / "faultlab/ddp_straggler"
+    rank = json.loads((case / "labels.json").read_text())["rank"]
+    report = api.report(case / "abnormal")
+    first = report.findings[0]
+    assert first.title == f"Rank {rank} {WAITS}"
+    assert first.details[0].startswith("Compute: aten::mm: +500 calls")
+    assert first.command == "show stragglers"
+    assert [row["rank"] for row in report.meta["stragglers"]] == [rank]
 
 
 @pytest.mark.parametrize("run", ["normal0", "normal1"])

@@ -7,10 +7,11 @@ import pytest
 from device_traces import BACKWARD, HOST, STREAM_7, STREAM_8, TRACKS_5, kernel, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
+from jobs import part
 
 from stepscope import load
 from stepscope.errors import MissingTable
-from stepscope.ranks.calls import CALLS, awaited, own_base, rank_calls
+from stepscope.ranks.calls import CALLS, awaited, first_calls, own_base, rank_calls
 from stepscope.trace import Meta, Trace
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
@@ -104,3 +105,13 @@ def test_the_last_part_of_an_exchange_tells_whether_it_was_waited_for():
     got = awaited(np.array([0, 10, 480]), np.array([100, 90, 800]), busy)
     assert got.tolist() == [False, False, False]
     assert awaited(np.array([100]), np.array([400]), busy).tolist() == [True]
+
+
+def test_the_first_exchanges_are_those_of_whole_steps():
+    rows = [(10 * i, 10 * i + 5) for i in range(6)]
+    whole = part(0, *rows, step=[1, 1, 2, 2, 3, 3])
+    assert first_calls(whole, 6) is whole
+    assert first_calls(whole, 5).calls["step"].to_list() == [1, 1, 2, 2]
+    assert first_calls(whole, 4).calls["step"].to_list() == [1, 1, 2, 2]
+    assert first_calls(whole, 1).calls.height == 1  # the only step: better a part of it than nothing
+    assert first_calls(part(0, *rows), 5).calls.height == 5

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.ranks._detect import stand_out
+from stepscope.ranks._detect import is_outlier, stand_out
 
 
 def noise(n_series: int, n_blocks: int, seed: int = 0, memory: float = 0.0) -> np.ndarray:
@@ -107,3 +107,21 @@ def test_few_series_do_not_tell_how_far_apart_healthy_ones_are():
 
 def test_constant_series_say_nothing():
     assert one_role(np.zeros((4, 3))) == []
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 6])
+def test_among_few_the_highest_is_seldom_an_outlier_by_chance(n):
+    rng = np.random.default_rng(n)
+    hits = 0
+    for _ in range(3000):
+        values = rng.normal(size=n)
+        top = int(values.argmax())
+        hits += is_outlier(float(values[top]), np.delete(values, top))
+    assert hits / 3000 < 0.03
+
+
+def test_among_few_one_that_is_far_off_is_an_outlier():
+    assert is_outlier(100.0, np.array([0.0, 1.0, 2.0]))
+    assert not is_outlier(5.0, np.array([0.0, 1.0, 2.0]))
+    assert is_outlier(5.0, np.array([1.0, 1.0, 1.0]))
+    assert not is_outlier(100.0, np.array([0.0]))

@@ -23,6 +23,10 @@ def test_freed_memory_goes_back_where_the_library_can_do_it(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     give_back()
     assert library.calls == [0]
+    give_back(10**9)
+    assert library.calls == [0, 0]
+    give_back(5_000_000)  # it would be fetched again for the next small file
+    assert library.calls == [0, 0]
 
 
 def test_a_library_without_the_call_and_other_systems_are_left_alone(monkeypatch):

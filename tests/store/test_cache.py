@@ -14,7 +14,7 @@ import pytest
 
 from stepscope.schema import TABLES
 from stepscope.store import _cache
-from stepscope.store._cache import clear, entries, find, keep, scratch
+from stepscope.store._cache import clear, entries, find, find_note, keep, keep_note, scratch
 from stepscope.store._place import Place
 
 
@@ -256,3 +256,46 @@ def test_what_cannot_be_moved_stays(where, full, monkeypatch):
 
 def test_unfinished_folders_that_vanish_are_not_looked_at(where):
     assert _cache._is_new(where.folder / "nothing")
+
+
+def note(where, content=b"some bytes"):
+    return keep_note(where, "note", content, source="/run/rank0.json", kind="kineto, summary", source_bytes=7)
+
+
+def test_a_note_is_found_again_and_listed_with_its_source(where):
+    assert find_note(where, "note") is None
+    assert note(where)
+    assert find_note(where, "note") == b"some bytes"
+    assert find(where, "note", label="x") is None
+    (entry,) = entries(where)
+    assert (entry.source, entry.format, entry.source_bytes) == ("/run/rank0.json", "kineto, summary", 7)
+    assert not note(where, b"others")
+    assert find_note(where, "note") == b"some bytes"
+
+
+def test_a_note_that_was_cut_is_not_served_and_makes_room(where):
+    note(where)
+    content = where.folder / "note" / "note"
+    content.chmod(0o600)
+    content.write_bytes(b"some")
+    assert find_note(where, "note") is None
+    assert note(where)
+    assert find_note(where, "note") == b"some bytes"
+    (where.folder / "note" / "note").unlink()
+    assert find_note(where, "note") is None
+
+
+def test_a_kept_trace_is_no_note(where, full):
+    keep(where, "key", full)
+    assert find_note(where, "key") is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of folders")
+def test_a_note_that_others_may_have_written_is_not_served(where):
+    note(where)
+    (where.folder / "note").chmod(0o770)
+    assert find_note(where, "note") is None
+    (where.folder / "note").chmod(0o700)
+    assert find_note(where, "note") == b"some bytes"
+    where.folder.chmod(0o777)
+    assert find_note(where, "note") is None

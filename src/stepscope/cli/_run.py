@@ -32,6 +32,24 @@ With = Annotated[
         "--with", metavar="FILE", help="What ncu measured of the kernels: joined to them.", show_default=False
     ),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="Processes that read; 0 is none but this. By default one for each core."),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory for all of them, as in 16GB, which bounds their number; or 80 % of what is free.",
+    ),
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Read on Dask's workers: tcp://host:8786, a scheduler's file, or local."),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Exit 1 if a rank is missing, cannot be read, or is there twice.")
+]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 
 

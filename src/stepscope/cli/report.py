@@ -8,7 +8,21 @@ import typer
 
 from stepscope.cli._output import check_target, emit, renderer_for, screen
 from stepscope.cli._progress import ranks_done
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, Paths, With, opened, size_of
+from stepscope.cli._run import (
+    Counters,
+    Dask,
+    Force,
+    MaxBytes,
+    MemoryLimit,
+    NoProgress,
+    Output,
+    Paths,
+    Strict,
+    With,
+    Workers,
+    opened,
+    size_of,
+)
 from stepscope.errors import StepscopeError
 
 if TYPE_CHECKING:
@@ -25,24 +39,10 @@ def command(
         typer.Option("--format", metavar="terminal|markdown|json|html", help="How to write it.", show_default=False),
     ] = None,
     force: Force = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Processes that read; 0 is none but this. By default one for each core."),
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Memory for all of them, as in 16GB, which bounds their number; or 80 % of what is free.",
-        ),
-    ] = None,
-    dask: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Read on Dask's workers: tcp://host:8786, a scheduler's file, or local."),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 1 if a rank is missing, cannot be read, or is there twice.")
-    ] = False,
+    workers: Workers = None,
+    memory_limit: MemoryLimit = None,
+    dask: Dask = None,
+    strict: Strict = False,
     counters: Counters = None,
     with_: With = None,
     max_bytes: MaxBytes = None,

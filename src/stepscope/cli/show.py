@@ -9,10 +9,24 @@ import typer
 
 from stepscope.cli._options import options_of, parsed
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, With, opened
+from stepscope.cli._progress import ranks_done
+from stepscope.cli._run import (
+    Counters,
+    Dask,
+    Force,
+    MaxBytes,
+    MemoryLimit,
+    NoProgress,
+    Output,
+    Strict,
+    With,
+    Workers,
+    opened,
+    size_of,
+)
+from stepscope.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from stepscope.errors import StepscopeError
     from stepscope.views import Question
 
 # What is not an option of ours may be one of the analysis. Help waits until the analysis is known.
@@ -66,6 +80,10 @@ def command(
     counters: Counters = None,
     with_: With = None,
     max_bytes: MaxBytes = None,
+    workers: Workers = None,
+    memory_limit: MemoryLimit = None,
+    dask: Dask = None,
+    strict: Strict = False,
     no_progress: NoProgress = False,
     help_wanted: Annotated[
         bool, typer.Option("--help", help="Show this message, with the columns and options of TABLE, and exit.")
@@ -77,6 +95,7 @@ def command(
     which rank (or trace) a row comes from.
     """
     from stepscope import views
+    from stepscope.gathering import over_files
 
     if help_wanted:
         _help(ctx, table)
@@ -93,12 +112,23 @@ def command(
     if renderer.table is None:
         raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
     chart = None
-    with opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run:
+    memory_bytes = None if memory_limit is None else size_of(memory_limit, option="--memory-limit")
+    left_out: list[str] = []
+
+    def tell_left_out(label: str, error: StepscopeError) -> None:
+        left_out.append(label)
+        complain(f"note: {label} is left out: {error.message}")
+
+    with (
+        opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run,
+        ranks_done(wanted=not no_progress) as tell,
+    ):
         check_target(output, run.paths, force=force)
+        each = over_files(run, workers=workers, memory_limit=memory_bytes, dask=dask, progress=tell)
         source = next(iter(run)) if renderer.name == "html" and len(run) == 1 else run  # a figure asks a second time
-        frame, schema = views.collect(source, analysis, where=where, on_missing=_left_out, **options)
+        frame, schema = views.collect(source, analysis, where=where, on_missing=tell_left_out, each=each, **options)
         if renderer.name == "html":
-            chart = views.drawn(source, analysis, frame, **options)
+            chart = views.drawn(source, analysis, frame, each=each, **options)
     if group_by:
         frame, schema = views.grouped(frame, schema, _listed(group_by))
     frame = views.ordered(frame, schema, _listed(sort))
@@ -115,14 +145,13 @@ def command(
     block = Block(analysis.name, schema, frame, note=note, drawn=chart)
     text = renderer.table(block, Screen() if output else screen())
     emit(text, output, force=force, drawn=renderer.name == "terminal")
+    if strict and left_out:
+        msg = f"the job is not whole, as {left_out[0]} is left out" + (" and others are" if len(left_out) > 1 else "")
+        raise StepscopeError(msg, "without --strict the rest is enough")
 
 
 def _listed(text: str | None) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()] if text else []
-
-
-def _left_out(label: str, error: StepscopeError) -> None:
-    complain(f"note: {label} is left out: {error.message}")
 
 
 def _help(ctx: typer.Context, table: str | None) -> None:

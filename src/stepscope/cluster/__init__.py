@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from stepscope.cluster._dask import LOCAL, on_dask
 from stepscope.cluster._plan import Plan, plan
 from stepscope.cluster._pool import Died, pooled
-from stepscope.errors import MissingExtra, StepscopeError, UnknownFormat, UnsupportedVersion
+from stepscope.errors import MissingExtra, MissingTable, StepscopeError, UnknownFormat, UnsupportedVersion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LOCAL", "Plan", "mapped", "plan"]
 
 #: Errors that reading once more cannot cure.
-_FINAL = (UnknownFormat, UnsupportedVersion, MissingExtra)
+_FINAL = (UnknownFormat, UnsupportedVersion, MissingExtra, MissingTable)
 
 
 def mapped(

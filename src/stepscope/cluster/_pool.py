@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Died", "pooled"]
 
+#: For the GNU C library: memory that one file's blocks leave free serves the next, and does not go back to the system
+#: and come again page by page. Others do not look at these.
+_KEEP_FREED = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_TOP_PAD_": str(4 << 20),
+}  # fmt: skip
+
 #: How long a process may take to end: it may still be writing into the cache.
 _PATIENCE_S = 20
 
@@ -123,7 +129,7 @@ def _started(n_workers: int) -> subprocess.Popen[bytes]:
         [sys.executable, "-c", COMMAND, json.dumps(sys.path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={"POLARS_MAX_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", **os.environ},
+        env={"POLARS_MAX_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", **_KEEP_FREED, **os.environ},
     )
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 STEADY, SINCE, TRANSIENT, PERIODIC, IRREGULAR = PATTERNS = ("steady", "since", "transient", "periodic", "irregular")
 LEVEL = 0.05
+#: The chance that a job whose ranks differ in speed for good, but not more than by chance, has an outlier.
+_OUTLIER_LEVEL = 0.02
 
 #: What a p-value is multiplied by for the sort of its test: 0.6 of the level is for whole series, the rest in thirds.
 _WHOLE, _SORTS = 1 / 0.6, 3 / 0.4
@@ -224,5 +226,18 @@ def _apart(values: Floats, which: int) -> float:
     middle = float(np.median(others))
     spread = max(MAD_TO_SD * float(np.median(np.abs(others - middle))), 1e-9)
     # A median absolute deviation is worth some 0.37 of as many values.
-    least = student_quantile(1.0 - LEVEL / n_series, max(0.37 * (n_series - 1), 1.0))
+    least = student_quantile(1.0 - _OUTLIER_LEVEL / n_series, max(0.37 * (n_series - 1), 1.0))
     return (float(means[which]) - middle) / spread / least
+
+
+def is_outlier(value: float, others: Floats) -> bool:
+    """Whether a value is higher than those of a few others can be expected to reach, all being normally distributed.
+
+    Source: Student's test of one more value, with the chance shared among all (Bonferroni). Of a single other one
+    nothing is known.
+    """
+    n = others.size
+    if n < 2:
+        return False
+    spread = max(float(others.std(ddof=1)) * np.sqrt(1.0 + 1.0 / n), 1e-9)
+    return bool((value - float(others.mean())) / spread >= student_quantile(1.0 - _OUTLIER_LEVEL / (n + 1), n - 1.0))

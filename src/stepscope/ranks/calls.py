@@ -6,7 +6,7 @@ another process and sent over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +29,17 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["CALLS", "KINDS", "Comm", "RankCalls", "awaited", "calls_table", "own_base", "rank_calls"]
+__all__ = [
+    "CALLS",
+    "KINDS",
+    "Comm",
+    "RankCalls",
+    "awaited",
+    "calls_table",
+    "first_calls",
+    "own_base",
+    "rank_calls",
+]
 
 KINDS = (
     "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "barrier", "send_recv", "send", "recv",
@@ -130,6 +140,15 @@ def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
         work=work_of(trace, on_device=on_device),
         resources=resources_of(trace, window),
     )
+
+
+def first_calls(part: RankCalls, most: int) -> RankCalls:
+    """The same with the rank's first `most` exchanges; a step that is cut goes as a whole, if there is another."""
+    if part.calls.height <= most:
+        return part
+    calls, cut = part.calls.head(most), part.calls["step"][most]
+    whole = calls.filter(pl.col("step").ne_missing(cut)) if cut is not None else calls
+    return replace(part, calls=whole if whole.height else calls)
 
 
 def calls_table(calls: pl.DataFrame, computing: Intervals | None, phases: dict[str, Intervals]) -> pl.DataFrame:

@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.errors import MissingTable
 from stepscope.ranks._blocks import Blocks, blocks_of
 from stepscope.ranks._causes import CAUSES, NETWORK, PHASES, cause_of
-from stepscope.ranks._detect import PATTERNS, Found, stand_out
+from stepscope.ranks._detect import PATTERNS, Found, is_outlier, stand_out
 from stepscope.ranks._links import SlowLink, slow_links
 from stepscope.ranks._record import RankAnalysis
 from stepscope.ranks._segments import segments
@@ -62,8 +62,7 @@ STRAGGLERS = Table(
 
 #: Where fewer than 8 ranks do the same work, it is not known how far apart healthy ones are: then what counts is how
 #: much it costs, or that it is far beyond all others.
-_FEW_SHARE = 0.02
-_FAR_BEYOND = 4.0
+_FEW_SHARE = 0.03
 _MOST_TRIED = 32
 
 
@@ -177,10 +176,7 @@ def _beyond(
         return True
     alike = np.flatnonzero(role == role[found.series])
     means = np.nanmean(values[np.ix_(alike, found.blocks)], axis=1)
-    own = means[alike == found.series][0]
-    others = means[alike != found.series]
-    middle = float(np.median(others))
-    return bool(others.size > 2 and own - middle > _FAR_BEYOND * float(np.abs(others - middle).max()))
+    return is_outlier(float(means[alike == found.series][0]), means[alike != found.series])
 
 
 def _rank_row(context: _Context, found: Found, saved: float) -> dict[str, Any]:
@@ -296,9 +292,9 @@ def stragglers(parts: Sequence[RankCalls], *, min_share: float = 0.001) -> pl.Da
 
     A rank is named if its lateness, summed by step, cannot be chance: normal and exponential scores over the whole
     recording, over windows and over periods, with neighbouring steps being alike taken into account; `confidence` is 1
-    minus the probability that any rank of a healthy job looks like that. Of 8 or more ranks it must be an outlier among
-    them as well, as healthy ranks differ too; of fewer it must be far beyond the others, or cost 2 % of the time. And
-    it must cost at least `min_share` of the recording.
+    minus the probability that any rank of a healthy job looks like that. It must be an outlier among the ranks as well,
+    as healthy ones differ too; of fewer than 8, which hardly tell how much, it may cost 3 % of the time instead. And it
+    must cost at least `min_share` of the recording.
 
     `blame_ns` is how much sooner the job ends in a replay in which the rank's work takes as long as the others', all
     else being as recorded: what is left once the next-slowest ranks set the pace. Of a rank that a worse one hides it

@@ -14,7 +14,7 @@ from stepscope.errors import StepscopeError, UnknownFormat
 from stepscope.readers._record import Reader
 from stepscope.readers._source import Source, head_of, members
 from stepscope.readers.counters import NAMES, attach, beside
-from stepscope.readers.recording import FORMAT, with_recording
+from stepscope.readers.recording import FORMAT, NOTES, with_recording
 from stepscope.readers.sched import with_sched
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from stepscope.trace import Trace
 
-__all__ = ["Reader", "Source", "expand", "is_at_hand", "open_trace", "reader_for", "readers"]
+__all__ = ["Reader", "Source", "expand", "is_at_hand", "open_once", "open_trace", "reader_for", "readers", "side_files"]
 
 #: Modules that hold a READER, in order of preference among equally sure ones.
 _MODULES = (
@@ -70,10 +70,27 @@ def open_trace(
     what the trace may unpack to; `progress` is told the packed bytes read so far.
     Raises StepscopeError (unreadable, too big), UnknownFormat, CorruptInput.
     """
+    return _opened(path, counters, max_bytes, progress, keep=True)
+
+
+def open_once(
+    path: str,
+    *,
+    counters: str | None = None,
+    max_bytes: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Trace:
+    """As `open_trace`, where nobody will ask for the file again: it is not put into the cache."""
+    return _opened(path, counters, max_bytes, progress, keep=False)
+
+
+def _opened(
+    path: str, counters: str | None, max_bytes: int | None, progress: Callable[[int], None] | None, *, keep: bool
+) -> Trace:
     file, member = _file_and_member(path)
     if files.is_folder(file) and files.exists(files.joined(file, store.META)):
         file = files.joined(file, store.META)
-    trace = _trace(Source(file, member, max_bytes, progress))
+    trace = _trace(Source(file, member, max_bytes, progress), keep=keep)
     if trace.meta.format == FORMAT and counters is None:  # it is the side file itself
         return with_sched(trace, file)
     side = counters or beside(file)
@@ -96,7 +113,15 @@ def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
     return ticket is None or store.is_kept(ticket)
 
 
-def _trace(source: Source) -> Trace:
+def side_files(path: str) -> list[str]:
+    """Files beside a trace that say something of it: counters, and what the recorder noted."""
+    counters = beside(path)
+    notes = files.joined(files.split(path)[0], NOTES)
+    found = [] if counters is None else [counters]
+    return [*found, notes] if not files.is_url(path) and files.exists(notes) else found
+
+
+def _trace(source: Source, *, keep: bool) -> Trace:
     ticket = store.ticket(source.path, (source.member, source.max_bytes))
     kept = None if ticket is None else store.taken(ticket, label=source.label)
     if kept is not None:
@@ -105,7 +130,7 @@ def _trace(source: Source) -> Trace:
         return kept
     reader = reader_for(source.path, head_of(source.path, source.member))
     trace = reader.read(source)
-    if ticket is not None and reader.alone:
+    if keep and ticket is not None and reader.alone:
         store.keep_later(ticket, trace, source.n_bytes)
     return trace
 

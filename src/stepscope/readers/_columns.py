@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.readers import _others
 from stepscope.readers._classify import CALL, DEVICE, FRAME, LANE, METRICS, OPERATOR, kind_of
 from stepscope.readers._column import MOST_CATS, Interned, columns_of
-from stepscope.readers._events import ABSENT, Args, RawEvent
+from stepscope.readers._events import ABSENT, NOTHING, Args, RawEvent
 from stepscope.readers._repair import FAILS
 
 if TYPE_CHECKING:
@@ -138,9 +138,12 @@ class Columns:
         cols["row"].extend(rows)
         cols["sequence"].extend([a.sequence for a in args])
         cols["forward"].extend([a.forward_thread for a in args])
-        cols["shapes"].extend(texts.codes([bytes(a.input_dims) or bytes(a.input_dims_old) for a in args]))
-        cols["types"].extend(texts.codes([bytes(a.input_types) for a in args]))
-        cols["concrete"].extend(texts.codes([bytes(a.concrete_inputs) for a in args]))
+        shapes = _texts([a.input_dims for a in args])
+        if b"" in shapes:  # PyTorch before 2.1 spells the key in lower case
+            shapes = [shape or bytes(a.input_dims_old) for shape, a in zip(shapes, args, strict=True)]
+        cols["shapes"].extend(texts.codes(shapes))
+        cols["types"].extend(texts.codes(_texts([a.input_types for a in args])))
+        cols["concrete"].extend(texts.codes(_texts([a.concrete_inputs for a in args])))
         cols["stack"].extend(self.stacks.codes([a.call_stack for a in args]))
 
     def _add_calls(self, rows: NDArray[np.intp], args: list[Args]) -> None:
@@ -244,6 +247,11 @@ def _external(args: list[Args]) -> list[int]:
     if ABSENT in found:
         found = [a.external_id if a.external_id != ABSENT else a.external_id_old for a in args]
     return found
+
+
+def _texts(raws: list[msgspec.Raw]) -> list[bytes]:
+    """The JSON texts of undecoded values; most are absent where one is, and an absent one costs nothing to copy."""
+    return [b"" if raw is NOTHING else bytes(raw) for raw in raws]
 
 
 def _is_launched(args: Args) -> bool:

@@ -11,7 +11,8 @@ from msgspec import Raw, Struct, field
 
 #: Stands for an absent integer inside a reader; becomes null when a column is made.
 ABSENT = -(2**62)
-_NOTHING = Raw(b"")
+#: Stands for an absent value that is kept as JSON.
+NOTHING = Raw(b"")
 
 
 class Args(Struct, gc=False, frozen=True):
@@ -19,10 +20,10 @@ class Args(Struct, gc=False, frozen=True):
 
     external_id: int = field(name="External id", default=ABSENT)
     external_id_old: int = field(name="external id", default=ABSENT)
-    concrete_inputs: Raw = field(name="Concrete Inputs", default=_NOTHING)
-    input_types: Raw = field(name="Input type", default=_NOTHING)
-    input_dims: Raw = field(name="Input Dims", default=_NOTHING)
-    input_dims_old: Raw = field(name="Input dims", default=_NOTHING)
+    concrete_inputs: Raw = field(name="Concrete Inputs", default=NOTHING)
+    input_types: Raw = field(name="Input type", default=NOTHING)
+    input_dims: Raw = field(name="Input Dims", default=NOTHING)
+    input_dims_old: Raw = field(name="Input dims", default=NOTHING)
     sequence: int = field(name="Sequence number", default=ABSENT)
     forward_thread: int = field(name="Fwd thread id", default=ABSENT)
     call_stack: str = field(name="Call stack", default="")
@@ -33,8 +34,8 @@ class Args(Struct, gc=False, frozen=True):
     shared_bytes: int = field(name="shared memory", default=ABSENT)
     blocks_per_sm: float | None = field(name="blocks per SM", default=None)
     warps_per_sm: float | None = field(name="warps per SM", default=None)
-    grid: Raw = _NOTHING
-    block: Raw = _NOTHING
+    grid: Raw = NOTHING
+    block: Raw = NOTHING
     occupancy: float | None = field(name="est. achieved occupancy %", default=None)
     size_bytes: int | str | None = field(name="bytes", default=None)
     bandwidth: float | str | None = field(name="memory bandwidth (GB/s)", default=None)
@@ -58,7 +59,7 @@ class Args(Struct, gc=False, frozen=True):
     src_rank: int | None = field(name="Src Rank", default=None)
     dst_rank: int | None = field(name="Dst Rank", default=None)
     seq: int | None = field(name="Seq", default=None)
-    kind: Raw = _NOTHING
+    kind: Raw = NOTHING
     name: str | None = None
     labels: str | None = None
 
@@ -97,7 +98,7 @@ class ExactEvent(Struct, gc=False):
 class RawEvent(Struct, gc=False):
     """An event's `args` undecoded: for those whose keys are data (counters, hardware metrics)."""
 
-    args: Raw = _NOTHING
+    args: Raw = NOTHING
 
 
 AnyEvent = Event | ExactEvent

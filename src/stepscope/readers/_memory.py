@@ -24,13 +24,19 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def give_back() -> None:
-    """Return what the C library keeps of freed memory. Does nothing where the library has no such call.
+#: Reading less leaves less behind than fetching it again would cost.
+_LEAST_BYTES = 50_000_000
+
+
+def give_back(n_bytes: int | None = None) -> None:
+    """Return what the C library keeps of freed memory, after a file of so many bytes (if known) was read.
+
+    Does nothing where the library has no such call, or the file is small.
 
     Reading leaves more than half of its peak behind as free heap, which Polars, with an allocator of its own, cannot
     use: analyses would come on top of it.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux" and (n_bytes is None or n_bytes >= _LEAST_BYTES):
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
         if trim is not None:
             trim(0)

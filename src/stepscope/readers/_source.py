@@ -42,8 +42,9 @@ class Source:
         """Unpacked bytes, a MiB or so at a time. Stops at damage, which `damage` then names. Raises StepscopeError."""
         size = files.size_of(self.path)
         with files.opened(self.path) as file:
-            packing = packing_of(file.read(8))
-            file.seek(0)
+            with files.reaching(self.path):  # an object store may list what it does not let one read
+                packing = packing_of(file.read(8))
+                file.seek(0)
             limit = self._limit(size, packed=packing is not None)
             for chunk in self._reached(file, packing):
                 self.n_bytes += len(chunk)
@@ -194,7 +195,9 @@ def members(path: str) -> list[str]:
     """Names of the JSON documents inside a zip; empty for every other file."""
     files.size_of(path)
     with files.opened(path) as file:
-        if packing_of(file.read(8)) != "zip":
+        with files.reaching(path):
+            head = file.read(8)
+        if packing_of(head) != "zip":
             return []
         file.seek(0)
         return _members(file, path)

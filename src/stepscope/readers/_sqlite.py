@@ -239,7 +239,7 @@ def opened(source: Source) -> Iterator[Database]:
 
 @contextmanager
 def _on_disk(source: Source) -> Iterator[str]:
-    with files.opened(source.path) as file:
+    with files.opened(source.path) as file, files.reaching(source.path):
         packing = packing_of(file.read(8))
     if packing is None and not files.is_url(source.path):
         source.n_bytes = files.size_of(source.path)

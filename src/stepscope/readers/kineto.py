@@ -69,7 +69,7 @@ def read(source: Source) -> Trace:
     finally:
         if collecting:
             gc.enable()
-    give_back()
+    give_back(source.n_bytes)
     if not columns.phases and (columns.n_events or document.n_lost):
         if columns.n_events or document.bare:
             msg = f"{source.label} is a list, but not of trace events"

@@ -111,7 +111,7 @@ def _launch(action: Any, measured: dict[str, Any]) -> dict[str, str | None]:
 @contextmanager
 def _on_disk(source: Source) -> Iterator[str]:
     """The report as a file of its own: the package opens files only, and only unpacked ones."""
-    with files.opened(source.path) as file:
+    with files.opened(source.path) as file, files.reaching(source.path):
         is_plain = file.read(len(_MAGIC)) == _MAGIC
     if is_plain and not files.is_url(source.path):
         source.n_bytes = files.size_of(source.path)

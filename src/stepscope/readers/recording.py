@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from stepscope.readers._source import Source
 
+#: What the recorder notes, beside its profile.
+NOTES = "meta.json"
 FORMAT = "counters"
 _COLUMNS = {"ts_ns", "metric", "unit", "device", "value"}
 _SEVERITIES = {"error", "warning", "info"}
@@ -99,7 +101,7 @@ def _text(value: object) -> str:
 def recording_of(path: str) -> dict[str, Any]:
     """The meta.json of a recording that lies beside a file; empty where there is none."""
     try:
-        found = json.loads((Path(path).parent / "meta.json").read_text(encoding="utf-8"))
+        found = json.loads((Path(path).parent / NOTES).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) and found.get("recorder") == "stepscope" else {}

@@ -21,7 +21,7 @@ from stepscope.intervals import covered, union
 from stepscope.names import is_collective_library, is_tensor_core, kernel_class, map_names, shorten
 from stepscope.reports._glance import host_while_idle
 from stepscope.reports._idle import idle_costs
-from stepscope.reports._summary import Cost
+from stepscope.reports._summary import TALK, Cost
 from stepscope.reports._words import UNNAMED, collective_of, per_step, shares, sum_of
 from stepscope.units import percent, rate, size
 
@@ -204,7 +204,7 @@ def _communication(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Sco
     # Tables count as other tools do, collective libraries alone, unless they are asked for any that talks to ranks.
     in_libraries = bool(map_names(calls["name"], is_collective_library, pl.Boolean()).all())
     command = "show overlap --by name" if in_libraries else "show overlap --by name --communication any"
-    return [Cost("communication", title, exposed_ns, (detail, advice), command)]
+    return [Cost(TALK, title, exposed_ns, (detail, advice), command)]
 
 
 def _collective(calls: pl.DataFrame, trace: Trace) -> pl.Series:

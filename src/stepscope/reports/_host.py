@@ -12,7 +12,7 @@ from stepscope.analyses.steps import joined, open_time
 from stepscope.intervals import covered, nearest, own_lengths
 from stepscope.names import is_communication, map_names
 from stepscope.reports._idle import loader_advice
-from stepscope.reports._summary import Cost
+from stepscope.reports._summary import TALK, Cost
 from stepscope.reports._where import is_own_code, most_of
 from stepscope.reports._words import collective_of, counted, per_step, shares, sum_of
 from stepscope.units import percent
@@ -111,7 +111,7 @@ def _communication(spans: pl.DataFrame, talks: pl.Series, scope: Scope, part_ns:
     title = f"Communication with other ranks while no operator runs: {told}"
     detail = counted(calls.height / scope.n, "call") + (" a step" if scope.numbers else "")
     advice = "→ a rank that comes late makes the others wait here: compare the ranks' own operators"
-    return [Cost("communication", title, part_ns, (detail, advice), "show user-ranges")]
+    return [Cost(TALK, title, part_ns, (detail, advice), "show user-ranges")]
 
 
 def _loading(trace: Trace, scope: Scope, part_ns: int) -> list[Cost]:

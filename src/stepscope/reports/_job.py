@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope import files
 from stepscope.errors import StepscopeError
+from stepscope.ranks.attendance import missing_of
 from stepscope.reports._words import counted, ranges
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def job_of(paths: Sequence[str], outcomes: Sequence[Summary | StepscopeError]) -
         raise broken[0][1] if broken else StepscopeError("no traces given")
     kept, twice = _first_of_each(sound)
     summaries = tuple(summary for _, summary in kept)
-    world, missing = _missing(summaries, [files.rank_in(path) for path, _ in broken])
+    there = [*(summary.meta.rank for summary in summaries), *(files.rank_in(path) for path, _ in broken)]
+    world, missing = missing_of((r for r in there if r is not None), (s.meta.world_size for s in summaries))
     return Job(summaries, tuple(broken), tuple(twice), missing, world)
 
 
@@ -91,24 +92,6 @@ def _first_of_each(sound: list[tuple[str, Summary]]) -> tuple[list[tuple[str, Su
         if rank is not None:
             seen.add(rank)
     return (kept, twice) if len(twice) < len(seen) else (sound, [])
-
-
-def _missing(summaries: Sequence[Summary], broken: Sequence[int | None]) -> tuple[int | None, tuple[int, ...]]:
-    """How many ranks the job has, where known, and those that no file is for.
-
-    Where the files do not say how many there are, gaps in the numbers count, if they are fewer than the numbers.
-    """
-    there = {summary.meta.rank for summary in summaries} | set(broken)
-    ranks = {rank for rank in there if rank is not None}
-    told = Counter(summary.meta.world_size for summary in summaries if summary.meta.world_size)
-    world = told.most_common(1)[0][0] if told else None
-    if not ranks or (world is not None and max(ranks) >= world):
-        return None, ()
-    all_ranks = range(world) if world is not None else range(min(ranks), max(ranks) + 1)
-    missing = tuple(rank for rank in all_ranks if rank not in ranks)
-    if world is None and len(missing) >= len(ranks):
-        return None, ()
-    return world, missing
 
 
 def _first(ranks: Sequence[int]) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.reports._stragglers import Stragglers, stragglers_among
+from stepscope.reports._summary import TALK
 from stepscope.reports._tables import merged
 from stepscope.reports._words import counted, ranges
 from stepscope.reports.model import Bar, Finding, Part, Report
@@ -28,20 +30,30 @@ _LEAST_SHARE = 0.01
 _WORTH_TELLING = 0.005  # of the bar
 _APART = 0.03  # ranks nearer than that are told as one
 _NEARLY_ALL = 0.98
+_GOOD_PART = 0.1
 
 
 def overview_of_ranks(summaries: Sequence[Summary], *more_quality: str) -> Report:
     """One report of the summaries of all ranks of a job, or of a single trace's."""
     summaries = sorted(summaries, key=lambda s: (s.meta.rank is None, s.meta.rank or 0))
+    late = _stragglers(summaries)
     return Report(
         headline=_headline(summaries),
-        bars=_bars(summaries),
-        findings=_findings(summaries),
+        bars=_bars(summaries, wait_for_each_other=late.compared),
+        findings=_findings(summaries, late.findings),
         tables=merged([summary.tables for summary in summaries]),
         quality=(*_quality(summaries), *more_quality),
         issues=_issues(summaries),
-        meta=_meta(summaries),
+        meta=_meta(summaries) | ({"stragglers": [dict(row) for row in late.facts]} if late.compared else {}),
     )
+
+
+def _stragglers(summaries: Sequence[Summary]) -> Stragglers:
+    packs = [summary.calls for summary in summaries if summary.calls is not None]
+    if len(packs) < 2:
+        return Stragglers()
+    steps = [length for summary in summaries if summary.numbers for length in summary.windows_ns]
+    return stragglers_among(packs, step_ns=statistics.fmean(steps) if steps else None)
 
 
 def _quality(summaries: Sequence[Summary]) -> list[str]:
@@ -98,7 +110,7 @@ def _steps(summaries: Sequence[Summary]) -> str:
     return f"steps {ranges(numbers)} ({len(numbers)})" if len(numbers) > 1 else f"step {numbers[0]}"
 
 
-def _bars(summaries: Sequence[Summary]) -> tuple[Bar, ...]:
+def _bars(summaries: Sequence[Summary], *, wait_for_each_other: bool) -> tuple[Bar, ...]:
     told = [summary for summary in summaries if summary.parts]
     if not told:
         return ()
@@ -112,21 +124,23 @@ def _bars(summaries: Sequence[Summary]) -> tuple[Bar, ...]:
         value += f" ±{percent(statistics.stdev(lengths) / statistics.fmean(lengths))}"
     whole_label = "Device" if told[0].devices else "Recording"
     label = "Step" if stepped else whole_label if told[0].n_launches is None else "Kernels"
-    notes = [*_apart(told), *_busy(told), *_mfu(told), *_use(told), *_memory(told)]
+    notes = [*_apart(told, named=not wait_for_each_other), *_busy(told), *_mfu(told), *_use(told), *_memory(told)]
     if len(summaries) == 1:
         notes += summaries[0].notes
     notes += _while_idle(told, whole)
     return (Bar(label, value, tuple(part for part in parts if part.ratio > 0), tuple(notes)),)
 
 
-def _apart(summaries: Sequence[Summary]) -> list[str]:
-    """How far the ranks' mean steps are apart."""
+def _apart(summaries: Sequence[Summary], *, named: bool) -> list[str]:
+    """How far the ranks' mean steps are apart; which is slow only where that is not the doing of others."""
     means = {s.label: statistics.fmean(s.windows_ns) for s in summaries if s.numbers}
     if len(means) < 2:
         return []
     slow, fast = max(means, key=lambda k: means[k]), min(means, key=lambda k: means[k])
     if means[slow] < means[fast] * (1 + _APART):
         return []
+    if not named:
+        return [f"mean steps of ranks from {duration(means[fast])} to {duration(means[slow])}"]
     return [f"slowest {slow}: {duration(means[slow])}, fastest {fast}: {duration(means[fast])}"]
 
 
@@ -188,10 +202,11 @@ def _memory(summaries: Sequence[Summary]) -> list[str]:
     return [f"peak memory {size(top.memory.peak_bytes)}{of}{whose}"]
 
 
-def _findings(summaries: Sequence[Summary]) -> tuple[Finding, ...]:
+def _findings(summaries: Sequence[Summary], late: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The costs that are largest, and the ranks that make others wait, which are part of what the others pay."""
     told = [summary for summary in summaries if sum(summary.windows_ns)]
     if not told:
-        return ()
+        return tuple(late)
     whole = sum(sum(summary.windows_ns) for summary in told)
     kinds = dict.fromkeys(cost.kind for summary in told for cost in summary.costs)
     found = []
@@ -205,7 +220,21 @@ def _findings(summaries: Sequence[Summary]) -> tuple[Finding, ...]:
     told_by = {cost.kind: set(cost.told_by) for summary in told for cost in summary.costs}
     # What has no price in time stands behind what has, unless that says it already.
     more = [finding for kind, finding in found if finding.value_ns is None and not told_by[kind] & shown]
-    return (*(finding for _, finding in timed), *more)
+    return (*_causes_first(timed, late), *more)
+
+
+def _causes_first(timed: Sequence[tuple[str, Finding]], late: Sequence[Finding]) -> list[Finding]:
+    """All by what they cost; but a rank that makes others wait stands before communication of which it is a good part.
+
+    What the others wait is in there: it is a cause, and the other its effect.
+    """
+    waits = max((f.value_ns or 0.0 for kind, f in timed if kind == TALK), default=0.0)
+    places = [(f.value_ns or 0.0, 0, f) for _, f in timed]
+    for finding in late:
+        cost = finding.value_ns or 0.0
+        places.append((max(cost, waits) if cost >= _GOOD_PART * waits else cost, 1, finding))
+    places.sort(key=lambda place: (-place[0], -place[1], -(place[2].value_ns or 0.0)))
+    return [finding for _, _, finding in places]
 
 
 def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: int) -> Finding:
@@ -216,11 +245,12 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     cost = of_rank[most]
     details = list(cost.details)
     if len(summaries) > 1 and each[most] - each[least] > 0.3 * each[most]:
-        far = f"{summaries[most].label}: {duration(each[most])}, {summaries[least].label}: {duration(each[least])}"
-        if cost.kind == "communication":
-            who = f"{summaries[most].label} seems" if len(summaries) == 2 else "the others seem"
-            far += f"; {who} to wait for {summaries[least].label}, which waits least"
-        details = [far, f"On {summaries[most].label}: {details[0]}", *details[1:]] if details else [far]
+        much, little = duration(each[most]), duration(each[least])
+        if cost.kind == TALK:  # who waits least need not be late: that is for `show stragglers` to find
+            details = [f"{little} to {much} by rank, waits for one another included", *details]
+        else:
+            far = f"{summaries[most].label}: {much}, {summaries[least].label}: {little}"
+            details = [far, f"On {summaries[most].label}: {details[0]}", *details[1:]] if details else [far]
     if cost.ns is None:
         return Finding(cost.title, tuple(details), command=cost.command)
     total = sum(c.ns or 0.0 for c in of_rank.values())

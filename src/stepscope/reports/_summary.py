@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+#: The kind of what exchanges with other ranks cost.
+TALK = "communication"
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Something that took time: how much over the whole scope, and what to say of it.
@@ -114,6 +118,7 @@ class Summary:
     quality: tuple[Lack, ...] = ()
     issues: pl.DataFrame | None = None
     n_launches: int | None = None  # of kernels whose order is known and whose times are not
+    calls: bytes | None = None  # its exchanges with other ranks, packed
 
     @property
     def n(self) -> int:

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from stepscope.names import map_names
@@ -69,16 +70,18 @@ def is_own_code(name: str) -> bool:
 
 def _nearest(spans: pl.DataFrame, ids: pl.Series, categories: Sequence[str], names: pl.Series) -> pl.Series:
     """For each id itself or the nearest span around it of one of the categories and names, null where there is none."""
-    rows = pl.DataFrame({"at": pl.int_range(ids.len(), eager=True), "id": ids}).drop_nulls()
-    found = []
+    wanted = (spans["category"].is_in(list(categories)) & spans["name"].is_in(names.implode())).to_numpy()
+    above = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    row = ids.cast(pl.Int64).fill_null(-1).to_numpy()
+    found = np.full(row.size, -1, np.int64)
+    at = np.flatnonzero(row >= 0)
+    row = row[at]
     for _ in range(_HOPS):
-        if rows.is_empty():
+        if not row.size:
             break
-        hit = spans["category"].gather(rows["id"]).is_in(list(categories))
-        hit &= spans["name"].gather(rows["id"]).is_in(names.implode())
-        found.append(rows.filter(hit))
-        rows = rows.filter(~hit)
-        rows = rows.with_columns(id=spans["parent_id"].gather(rows["id"])).drop_nulls()
-    every = pl.DataFrame({"at": pl.int_range(ids.len(), eager=True)})
-    hits = pl.concat(found) if found else rows
-    return every.join(hits, on="at", how="left", maintain_order="left")["id"]
+        hit = wanted[row]
+        found[at[hit]] = row[hit]
+        row, at = above[row[~hit]], at[~hit]
+        row, at = row[row >= 0], at[row >= 0]
+    known = pl.Series(found)
+    return known.set(known < 0, None).cast(pl.UInt32)

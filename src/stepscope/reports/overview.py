@@ -20,16 +20,18 @@ from stepscope.reports._device import device_time
 from stepscope.reports._glance import advice_costs, use_of
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
+from stepscope.reports._kept import keep_summary, kept_summary, ticket_of
 from stepscope.reports._mfu import mfu_at_a_glance
 from stepscope.reports._outliers import outlier_costs
 from stepscope.reports._quality import quality, told_issues
 from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._results import summarise_results
 from stepscope.reports._scheduling import only_scheduled, scheduling_blocks
+from stepscope.reports._stragglers import MOST_CALLS, packed_calls
 from stepscope.reports._summary import Cost, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.schema import DEVICE_WORK
-from stepscope.trace import Results, Trace, extent_ns
+from stepscope.trace import Opener, Results, Trace, extent_ns
 from stepscope.units import duration, percent, size
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 __all__ = ["overview", "overview_of_ranks", "summarise", "summarise_file"]
 
 _MEBIBYTE = 1 << 20
+#: Of jobs with more files only summaries are kept on disk: to write all traces takes a tenth of the time of reading
+#: them, and they would drive out what is asked for more often.
+_MOST_KEPT = 64
 
 
 def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
@@ -57,18 +62,41 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
     """
     if isinstance(source, Trace):
         return overview_of_ranks([summarise(source)])
-    outcomes = (each or _in_turn)(partial(summarise_file, source.open_trace), source.paths)
+    n_files = len(source.paths)
+    most_calls = MOST_CALLS // n_files if n_files > 1 else 0
+    one = partial(summarise_file, source.open_trace, most_calls=most_calls, keep_trace=n_files <= _MOST_KEPT)
+    outcomes = (each or _in_turn)(one, source.paths)
     job = job_of(source.paths, outcomes)
     report = overview_of_ranks(job.summaries, *job.sentences())
     return replace(report, meta={**report.meta, **job.facts()})
 
 
-def summarise_file(open_trace: Callable[[str], Trace], path: str) -> Summary | StepscopeError:
-    """What a report needs of one file, or why it cannot be read."""
+def summarise_file(
+    open_trace: Callable[[str], Trace], path: str, *, most_calls: int = 0, keep_trace: bool = True
+) -> Summary | StepscopeError:
+    """What a report needs of one file, or why it cannot be read.
+
+    With `most_calls` it holds so many of its exchanges with other ranks, and is kept on disk for the next time;
+    without `keep_trace` the trace itself is not.
+    """
     try:
-        return summarise(open_trace(path))
+        if not most_calls:
+            return summarise(open_trace(path))
+        ticket = ticket_of(path, (most_calls, *depends)) if (depends := _depends(open_trace, path)) else None
+        kept = None if ticket is None else kept_summary(ticket)
+        if kept is not None:
+            return kept
+        trace = open_trace.once(path) if isinstance(open_trace, Opener) and not keep_trace else open_trace(path)
+        summary = replace(summarise(trace), calls=packed_calls(trace, most_calls))
     except StepscopeError as error:
         return error.with_traceback(None)
+    if ticket is not None:
+        keep_summary(ticket, summary)
+    return summary
+
+
+def _depends(open_trace: Callable[[str], Trace], path: str) -> tuple[object, ...] | None:
+    return open_trace.depends(path) if isinstance(open_trace, Opener) else None
 
 
 def _in_turn(function: Callable[[str], Outcome], paths: Sequence[str]) -> list[Outcome]:

@@ -15,16 +15,16 @@ import polars as pl
 
 from stepscope import files
 from stepscope.errors import StepscopeError
-from stepscope.store._cache import Entry, clear, entries, find, keep, scratch
+from stepscope.store._cache import Entry, clear, entries, find, find_note, keep, keep_note, scratch
 from stepscope.store._folder import META, document_of, mark_of, read_folder, storable, write_folder
-from stepscope.store._key import key_of, settled
+from stepscope.store._key import key_of, program_fingerprint, settled
 from stepscope.store._place import Place, place
 from stepscope.store._run import traces_in, write_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.trace import Trace
+    from stepscope.trace import Meta, Trace
 
 __all__ = [
     "META",
@@ -37,8 +37,11 @@ __all__ = [
     "is_kept",
     "keep",
     "keep_later",
+    "keep_noted",
     "mark_of",
+    "noted",
     "place",
+    "program_fingerprint",
     "read_folder",
     "scratch",
     "storable",
@@ -102,6 +105,21 @@ def keep_later(of: Ticket, trace: Trace, n_bytes: int) -> None:
     wait()
     _writer = threading.Thread(target=_keep, args=(of, trace), name="stepscope-cache")
     _writer.start()
+
+
+def noted(of: Ticket) -> bytes | None:
+    """What `keep_noted` kept with this ticket; None if there is nothing."""
+    return find_note(of.where, of.key)
+
+
+def keep_noted(of: Ticket, content: bytes, meta: Meta) -> None:
+    """Keep a few bytes that were made of a file since the ticket was made, unless the file changed meanwhile."""
+    try:
+        if settled(of.path, of.began_ns) and key_of(of.path, of.extra) == of.key:
+            path, kind = files.absolute(meta.path), f"{meta.format}, summary"
+            keep_note(of.where, of.key, content, source=path, kind=kind, source_bytes=meta.size_bytes)
+    except (OSError, StepscopeError):  # as for traces
+        return
 
 
 def wait() -> None:

@@ -7,9 +7,12 @@ that nobody holds is removed.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import secrets
 import shutil
+import stat
 import sys
 import time
 from contextlib import contextmanager
@@ -21,16 +24,16 @@ from stepscope.store._folder import META, document_of, read_folder, write_folder
 from stepscope.store._locks import alone, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from stepscope.store._locks import Lock
     from stepscope.store._place import Place
     from stepscope.trace import Trace
 
-__all__ = ["Entry", "clear", "entries", "find", "keep", "scratch"]
+__all__ = ["Entry", "clear", "entries", "find", "find_note", "keep", "keep_note", "scratch"]
 
-_UNFINISHED, _LOCK = ".new-", ".lock"
+_UNFINISHED, _LOCK, _NOTE = ".new-", ".lock", "note"
 _NEW_S = 60
 
 
@@ -84,10 +87,64 @@ def keep(where: Place, key: str, trace: Trace) -> bool:
         if find(where, key, label="") is not None:  # another process was quicker
             return False
         _removed(target)  # or it was damaged
+    return _placed(where, key, lambda inside: write_folder(trace, str(inside), statistics=False))
+
+
+def find_note(where: Place, key: str) -> bytes | None:
+    """The bytes that `keep_note` kept under the key; None if there is nothing whole, or others may have written it."""
+    folder = where.folder / key
+    lease = shared(folder / META)
+    if lease is None:
+        return None
+    try:
+        if _is_open_to_others(where.folder) or _is_open_to_others(folder):
+            return None
+        document = document_of((folder / META).read_bytes(), str(folder / META), kind=_NOTE)
+        content = (folder / _NOTE).read_bytes()
+        if document is None or document.get("digest") != _digest(content):
+            return None
+        os.utime(folder / META)
+    except (CorruptInput, OSError):
+        return None
+    finally:
+        lease.close()
+    return content
+
+
+def keep_note(where: Place, key: str, content: bytes, *, source: str, kind: str, source_bytes: int) -> bool:
+    """Keep bytes that were made of a file, as `keep` does a trace. Raises OSError."""
+    about = {"path": source, "format": kind, "size_bytes": source_bytes}
+    text = json.dumps({"stepscope": _NOTE, "digest": _digest(content), "meta": about}).encode("ascii")
+
+    def fill(inside: Path) -> int:
+        (inside / _NOTE).write_bytes(content)
+        (inside / META).write_bytes(text)
+        return len(content) + len(text)
+
+    if (where.folder / key).exists() and find_note(where, key) is None:
+        _removed(where.folder / key)
+    return not (where.folder / key).exists() and _placed(where, key, fill)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _is_open_to_others(folder: Path) -> bool:
+    """Whether the folder is another user's, or others may write into it: what lies there may be theirs."""
+    if os.name != "posix":
+        return False
+    status = folder.stat()
+    return status.st_uid != os.getuid() or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _placed(where: Place, key: str, fill: Callable[[Path], int]) -> bool:
+    """An entry under the key, which `fill` writes into the folder that it is given; it returns the bytes."""
+    target = where.folder / key
     with scratch(where.folder) as folder:
         inside = folder / "entry"
-        inside.mkdir()
-        n_bytes = write_folder(trace, str(inside), statistics=False)
+        inside.mkdir(mode=0o700)
+        n_bytes = fill(inside)
         if n_bytes > where.limit_bytes:
             return False
         if os.name == "posix":  # elsewhere what may not be written to may not be removed
@@ -151,7 +208,8 @@ def _folders(parent: Path) -> Iterator[Path]:
 def _entry(folder: Path) -> Entry | None:
     try:
         text = (folder / META).read_bytes()
-        document = document_of(text, str(folder / META), kind="trace")
+        where = str(folder / META)
+        document = document_of(text, where, kind="trace") or document_of(text, where, kind=_NOTE)
         told = (document or {}).get("meta", {})
         used = (folder / META).stat().st_mtime_ns
         path, kind, size = str(told.get("path", "")), str(told.get("format", "")), int(told.get("size_bytes", 0))

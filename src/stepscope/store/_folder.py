@@ -131,7 +131,7 @@ def mark_of(folder: str, *, kind: str) -> dict[str, Any] | None:
     path = files.joined(folder, META)
     if not files.exists(path):
         return None
-    with files.opened(path) as file:
+    with files.opened(path) as file, files.reaching(path):
         return document_of(file.read(), path, kind=kind)
 
 
@@ -200,7 +200,7 @@ def _read(folder: str, n_rows: Mapping[str, int], name: str) -> pl.DataFrame:
     path = files.joined(folder, f"{name}.parquet")
     try:
         if files.is_url(path):
-            with files.opened(path) as file:
+            with files.opened(path) as file, files.reaching(path):
                 frame = pl.read_parquet(io.BytesIO(file.read()))
         else:
             frame = pl.read_parquet(path, glob=False, hive_partitioning=False).rechunk()

@@ -12,13 +12,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from stepscope import files
 from stepscope.store._folder import VERSION, schema_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["code_fingerprint", "key_of", "settled"]
+__all__ = ["code_fingerprint", "key_of", "program_fingerprint", "settled"]
 
 _SAMPLES, _SAMPLE, _ENDS = 14, 1 << 12, 1 << 16
 #: A change within so long after another may leave no trace in times: a few ticks of the kernel's clock, or 2 s (FAT).
@@ -77,5 +79,15 @@ def code_fingerprint() -> str:
     root = Path(__file__).parents[1]
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted([*root.joinpath("readers").rglob("*.py"), root / "schema.py", root / "names.py"]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def program_fingerprint() -> str:
+    """Changes with every change of this program, and of the library whose frames it keeps."""
+    root = Path(__file__).parents[1]
+    digest = hashlib.blake2b(pl.__version__.encode(), digest_size=16)
+    for path in sorted((*root.rglob("*.py"), *root.rglob("*.json"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()

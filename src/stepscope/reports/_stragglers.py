@@ -1,0 +1,131 @@
+"""Who makes the others wait, in a report of many ranks: what each rank hands over for that, and what is said of it."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from stepscope.errors import MissingTable
+from stepscope.ranks.calls import first_calls, rank_calls
+from stepscope.ranks.stragglers import straggler_evidence
+from stepscope.reports._words import counted
+from stepscope.reports.model import Finding
+from stepscope.units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from stepscope.ranks.calls import RankCalls
+    from stepscope.ranks.stragglers import Evidence
+    from stepscope.trace import Trace
+
+__all__ = ["MOST_CALLS", "Stragglers", "packed_calls", "stragglers_among"]
+
+#: Exchanges of all ranks together that a report looks at: more take more than some seconds and half a gigabyte.
+MOST_CALLS = 1_000_000
+_SHOWN = 3
+_IN_PHASE = {"forward": "in the forward pass", "backward": "in the backward pass", "optimizer": "in the optimizer"}
+_FACTS = (
+    "rank", "kind", "cause", "lateness_ns", "blame_ns", "share_ratio", "confidence", "pattern", "phase", "since_step",
+    "until_step", "period", "peer", "group", "evidence",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stragglers:
+    """What is told of ranks that make others wait: findings, the largest first, and the same for machines.
+
+    `compared` says whether ranks share exchanges: then each waits for the others, so that how long its steps take does
+    not tell who is slow.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    facts: tuple[Mapping[str, object], ...] = ()
+    compared: bool = False
+
+
+def packed_calls(trace: Trace, most: int) -> bytes | None:
+    """The rank's exchanges with others (the first `most`, in whole steps), packed; None if it has none that tell."""
+    try:
+        calls = rank_calls(trace)
+    except MissingTable:
+        return None
+    return zlib.compress(pickle.dumps(first_calls(calls, most), protocol=pickle.HIGHEST_PROTOCOL), level=1)
+
+
+def stragglers_among(packs: Sequence[bytes], *, step_ns: float | None) -> Stragglers:
+    """What is told of ranks that make others wait, from what `packed_calls` gave of each; nothing of a healthy job.
+
+    `step_ns` is the mean time of a step, of which findings say their part; null where there are no steps.
+    """
+    parts = _unpacked(packs)
+    try:
+        evidence = straggler_evidence(parts)
+    except MissingTable:  # a single rank, or ranks that share no exchange
+        return Stragglers()
+    rows = evidence.stragglers.rows(named=True)
+    findings = [_finding(row, evidence, step_ns) for row in rows[:_SHOWN]]
+    if len(rows) > _SHOWN:
+        more = f"and {counted(len(rows) - _SHOWN, 'more rank or link', 'more ranks or links')} that cost less"
+        findings[-1] = replace(findings[-1], details=(*findings[-1].details, more))
+    return Stragglers(tuple(findings), tuple({name: row[name] for name in _FACTS} for row in rows), compared=True)
+
+
+def _unpacked(packs: Sequence[bytes]) -> list[RankCalls]:
+    """The parts of all ranks. Those of a large group have its members in common, not each a list of its own."""
+    members: dict[tuple[int, ...], tuple[int, ...]] = {}
+    parts: list[RankCalls] = []
+    for pack in packs:
+        part = pickle.loads(zlib.decompress(pack))  # noqa: S301  what this program packed
+        comms = tuple(
+            comm if comm.members is None else replace(comm, members=members.setdefault(comm.members, comm.members))
+            for comm in part.comms
+        )
+        parts.append(replace(part, comms=comms))
+    return parts
+
+
+def _finding(row: Mapping[str, Any], evidence: Evidence, step_ns: float | None) -> Finding:
+    who = _name(row["rank"], evidence)
+    if row["kind"] == "slow rank":
+        title = f"{who} makes the others wait"
+    elif row["peer"] is not None:
+        title = f"The link between {who.lower()} and {_name(row['peer'], evidence).lower()} is slow"
+    elif row["rank"] is not None:
+        title = f"The links of {who.lower()} are slow"
+    else:
+        title = f"A link among ranks {row['group']} is slow"
+    share = float(row["share_ratio"])
+    facts = [_when(row), _IN_PHASE.get(row["phase"] or "", ""), f"confidence {percent(row['confidence'])}"]
+    return Finding(
+        title=title,
+        details=(f"{row['cause'].capitalize()}: {row['evidence']}", ", ".join(filter(None, facts))),
+        value_ns=float(row["blame_ns"]) if step_ns is None else share * step_ns,
+        value_label="in all" if step_ns is None else "per step",
+        share_ratio=share,
+        command="show stragglers",
+    )
+
+
+def _name(rank: int | None, evidence: Evidence) -> str:
+    """What a rank is called: by its number, or where its trace does not tell that, by its file."""
+    if rank is None:
+        return ""
+    part = evidence.job.parts[evidence.job.ranks.index(rank)]
+    return f"Rank {rank}" if part.rank is not None else part.label.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def _when(row: Mapping[str, Any]) -> str:
+    """From when to when it is so: nothing to say if it always is."""
+    first, last = row["since_step"], row["until_step"]
+    since = f"since {duration(row['since_ns'])} into the recording" if first is None else f"since step {first}"
+    if row["pattern"] == "periodic" and row["period"]:
+        return f"every {row['period']} steps, {since}"
+    if row["pattern"] == "since":
+        return since
+    if row["pattern"] == "transient":
+        within = f"between {duration(row['since_ns'])} and {duration(row['until_ns'])} of the recording"
+        return within if first is None else f"in step {first}" if first == last else f"in steps {first} to {last}"
+    return {"steady": "all the time", "irregular": "now and then"}.get(row["pattern"], since)
