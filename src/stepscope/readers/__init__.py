@@ -15,7 +15,7 @@ from stepscope.readers._record import Reader
 from stepscope.readers._source import Source, head_of, members
 from stepscope.readers.counters import NAMES, attach, beside
 from stepscope.readers.recording import FORMAT, NOTES, with_recording
-from stepscope.readers.sched import with_sched
+from stepscope.readers.sched import SCHEDULING, with_sched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,6 +33,8 @@ _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
     ".ncu-rep", ".qdrep", ".pftrace",
 )  # fmt: skip
+#: What a recording leaves beside its profiles, but for counters.
+_BESIDE = (NOTES, SCHEDULING)
 _MEMBER = "!"
 _DIGITS = re.compile(r"\d+")
 _TWIN = re.compile(r"(?P<name>.*)\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?", re.IGNORECASE | re.DOTALL)
@@ -114,11 +116,13 @@ def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
 
 
 def side_files(path: str) -> list[str]:
-    """Files beside a trace that say something of it: counters, and what the recorder noted."""
+    """Files beside a trace that say something of it: counters, and what the recorder noted and sampled."""
     counters = beside(path)
-    notes = files.joined(files.split(path)[0], NOTES)
     found = [] if counters is None else [counters]
-    return [*found, notes] if not files.is_url(path) and files.exists(notes) else found
+    if files.is_url(path):
+        return found
+    folder = files.split(path)[0]
+    return [*found, *filter(files.exists, (files.joined(folder, name) for name in _BESIDE))]
 
 
 def _trace(source: Source, *, keep: bool) -> Trace:

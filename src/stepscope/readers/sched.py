@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["with_sched"]
+__all__ = ["SCHEDULING", "with_sched"]
+
+#: The file beside a profile or counters.
+SCHEDULING = NAME
 
 _WHEN_LOST = {RUNNABLE: "preempted", SLEEPS: "sleeps", BLOCKED: "blocked", STOPPED: "stopped", ENDED: "ended"}
 _FAR = 2**62
