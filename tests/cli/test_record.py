@@ -17,6 +17,12 @@ from stepscope.cli import record
         (["record", "-o", "x", "--steps", "5", "--", "true"], "--steps"),
         (["record", "-o", "x", "--steps", "0:3", "--", "true"], "--steps"),
         (["record", "-o", "x", "--steps", "7:7", "--", "true"], "--steps"),
+        (["record", "-o", "x", "--keep", "long", "--", "true"], "--keep"),
+        (["record", "-o", "x", "--trigger", "slow", "--", "true"], "--trigger"),
+        (["record", "-o", "x", "--trigger", "1x", "--", "true"], "--trigger"),
+        (["record", "-o", "x", "--trigger", "2x", "--pid", "1"], "--trigger"),
+        (["record", "--dump", "x", "--", "true"], "--dump"),
+        (["record", "--dump", "x", "-o", "y"], "--dump"),
     ],
 )
 def test_words_that_make_no_sense_are_a_matter_of_usage(run, words, what, tmp_path, monkeypatch):
@@ -29,7 +35,7 @@ def test_words_that_make_no_sense_are_a_matter_of_usage(run, words, what, tmp_pa
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("5m", 300), ("2", 2), ("250ms", 0.25), ("1.5 h", 5400)])
 def test_times_are_read_with_their_unit(text, seconds):
-    assert record._seconds(text) == seconds
+    assert record._seconds(text, "--keep") == seconds
 
 
 def test_a_command_is_run_and_its_recording_read(run, tmp_path):
@@ -57,3 +63,30 @@ def test_problems_are_told_and_are_our_exit_code_where_there_is_no_other(run, tm
     monkeypatch.setattr("stepscope.record.attach", lambda *_, **__: done)
     result = run("record", "-o", "x", "--pid", "1")
     assert (result.code, result.err) == (1, "error: the disk is full\n")
+
+
+@pytest.mark.parametrize(
+    ("keep", "trigger", "ring"),
+    [
+        (None, None, None),
+        ("5m", None, (300, None, 7)),
+        (None, "2x", (60, 2, 7)),
+        ("90s", "1.5", (90, 1.5, 7)),
+        (None, "3×", (60, 3, 7)),
+    ],
+)
+def test_what_is_kept_and_when_it_is_dumped(keep, trigger, ring):
+    found = record._ring(keep, trigger, 7)
+    assert ring == (None if found is None else (found.keep_s, found.trigger, found.max_dumps))
+
+
+def test_a_dump_of_what_is_not_recorded_is_refused(run, tmp_path):
+    result = run("record", "--dump", str(tmp_path))
+    assert (result.code, result.out) == (1, "")
+    assert "no recording that keeps its last seconds goes on there" in result.err
+
+
+def test_the_folder_of_a_dump_is_printed(run, monkeypatch):
+    monkeypatch.setattr("stepscope.record.dump", lambda folder: folder / "dump-0001-request")
+    result = run("record", "--dump", "x")
+    assert (result.code, result.out) == (0, "x/dump-0001-request\n")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from chrome_traces import op, packed
 
 from stepscope.errors import CorruptInput, StepscopeError
 from stepscope.readers import expand, open_trace, recording
@@ -63,6 +64,26 @@ def test_a_folder_of_counters_alone_is_a_trace(tmp_path):
     assert trace.meta.facts["command"] == '["python", "train.py"]'
     assert trace.meta.facts["exit_code"] == "0"
     assert issues(trace) == {"no_gpu_counters": 1}
+
+
+def test_dumps_in_a_recording_are_recordings_of_their_own(tmp_path):
+    path = put(tmp_path, **META)
+    for name in ("dump-0001-slow-step", "dump-0002-signal", ".dump-0003-request.part"):
+        (tmp_path / name).mkdir()
+        put(tmp_path / name, **META)
+        (tmp_path / name / "rank0.pt.trace.json.gz").write_bytes(gzip.compress(packed([op("n", 1, 1)])))
+    assert expand([str(tmp_path)]) == [path]
+    dump = tmp_path / "dump-0001-slow-step"
+    assert expand([str(dump)]) == [str(dump / "rank0.pt.trace.json.gz")]
+    # Where there is nothing else, as after they were moved, they are what was meant.
+    (tmp_path / "counters.csv.gz").unlink()
+    assert len(expand([str(tmp_path)])) == 3
+
+
+def test_an_accelerator_is_of_the_type_that_the_recorder_knows(tmp_path):
+    devices = [{"device": "gpu1", "name": "AMD Instinct MI300X", "type": "rocm"}]
+    trace = open_trace(put(tmp_path, **META | {"devices": devices}))
+    assert trace.devices["type"].to_list() == ["rocm"]
 
 
 @pytest.mark.parametrize("name", ["counters.csv", "counters.parquet"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+from pathlib import Path
 
 from stepscope.record import _files
 from stepscope.record._files import Kept, read_once
@@ -44,6 +45,29 @@ def test_beyond_the_limit_files_are_read_without_being_kept(tmp_path):
     assert len(kept) == 1
 
 
+def test_files_are_read_together_and_those_that_are_gone_left_out(tmp_path, monkeypatch):
+    kept = Kept()
+    a, b, none = (str(tmp_path / name) for name in ("a", "b", "none"))
+    for path in (a, b):
+        Path(path).write_text(Path(path).name)
+    for _ in range(2):
+        texts = kept.read_all([a, none, b])
+        assert texts == {a: b"a", b: b"b"}
+        assert (texts.read(a), texts.read(none)) == (b"a", None)
+    pread = os.pread
+
+    def gone(handle, size, at):  # as a thread's file is, once it has ended
+        if handle == kept_of_a:
+            raise ProcessLookupError
+        return pread(handle, size, at)
+
+    kept_of_a = kept._open[a]
+    os.unlink(a)  # noqa: PTH108  the other half of os.open
+    monkeypatch.setattr(_files.os, "pread", gone)
+    assert kept.read_all([a, b]) == {b: b"b"}
+    assert list(kept._open) == [b]
+
+
 def test_files_of_a_folder_are_dropped_together(tmp_path):
     kept = Kept()
     for name in ("1", "12"):
@@ -73,3 +97,4 @@ def test_a_file_is_read_once_or_not_at_all(tmp_path):
     (tmp_path / "f").write_bytes(b"a\xff")
     assert read_once(str(tmp_path / "f")) == "a\ufffd"
     assert read_once(str(tmp_path / "none")) is None
+    assert read_once(str(tmp_path)) is None

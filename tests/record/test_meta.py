@@ -60,6 +60,11 @@ def test_leftovers_are_removed_and_unfinished_files_counted(tmp_path):
     (tmp_path / ".job" / "gc-1").touch()
     for name in (".profile-1.json.part", "mine.part", "rank0.pt.trace.json.gz"):
         (tmp_path / name).touch()
-    assert _meta.remove_leftovers(tmp_path) == 1
+    (tmp_path / ".dump-0002-signal.part").mkdir()
+    for name in ("dump-0001-signal", ".dump-0002-signal.part"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / ".profile-1.json.part").touch()
+    assert _meta.remove_leftovers(tmp_path) == 3
+    (tmp_path / "dump-0001-signal").rmdir()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.part", "rank0.pt.trace.json.gz"]
     assert _meta.remove_leftovers(tmp_path) == 0

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,11 +9,27 @@ from stepscope.record import _nvml
 
 
 class NVMLError(Exception):
-    pass
+    value = 3
+
+
+class NotFound(NVMLError):
+    value = 6
+
+
+class Timeout(NVMLError):
+    value = 10
 
 
 def refuse(*_):
     raise NVMLError("Not Supported")
+
+
+def nothing_new(*_):
+    raise NotFound
+
+
+def no_event(*_):
+    raise Timeout
 
 
 def library(**changes) -> SimpleNamespace:
@@ -22,6 +37,12 @@ def library(**changes) -> SimpleNamespace:
     field = SimpleNamespace
     calls = {
         "NVMLError": NVMLError,
+        "NVML_ERROR_NOT_FOUND": 6,
+        "nvmlEventSetCreate": lambda: "events",
+        "nvmlDeviceRegisterEvents": lambda *_: None,
+        "nvmlEventTypeXidCriticalError": 8,
+        "nvmlEventSetWait_v2": no_event,
+        "nvmlDeviceGetProcessUtilization": nothing_new,
         "nvmlInit": lambda: None,
         "nvmlDeviceGetCount": lambda: 1,
         "nvmlDeviceGetHandleByIndex": lambda i: f"handle{i}",
@@ -80,7 +101,14 @@ def test_names_are_those_of_the_installed_library():
 
 
 def test_devices_are_described(nvml):
-    facts = {"device": "gpu0", "name": "NVIDIA H200", "uuid": "GPU-1", "memory_bytes": 1000, "driver": "570.1"}
+    facts = {
+        "device": "gpu0",
+        "type": "cuda",
+        "name": "NVIDIA H200",
+        "uuid": "GPU-1",
+        "memory_bytes": 1000,
+        "driver": "570.1",
+    }
     assert _nvml.described(nvml(library())) == [facts | {"power_limit_watts": 700.0}]
     bare = nvml(library(nvmlDeviceGetEnforcedPowerLimit=refuse))
     assert _nvml.described(bare) == [facts]
@@ -120,6 +148,7 @@ def test_what_changes_slowly_and_what_a_device_does_not_tell_is_left_out(nvml):
         ("gpu0", "gpu_power_limit"): 700,
         ("gpu0", "gpu_pcie_rx_rate"): 11 * 1024,
         ("gpu0", "gpu_pcie_tx_rate"): 10 * 1024,
+        ("gpu0", "gpu_xid_errors"): 0,
         ("pid:7", "process_gpu_mem_usage"): 100,
     }
 
@@ -128,24 +157,60 @@ def test_links_are_counted_in_bytes(nvml):
     assert list(_nvml.nvlink_totals(nvml(library()))) == [("gpu_nvlink_rx_rate", "bytes/s", "gpu0", 5 * 1024)]
 
 
-def test_a_watch_samples_until_it_is_stopped(nvml):
-    totals = iter(range(0, 10**9, 1000))
+def test_use_by_processes_is_summed_over_devices_and_asked_for_since_the_last_time(nvml):
+    asked = []
 
-    def grown(_, fields):
-        value = SimpleNamespace(ullVal=next(totals))
-        return [SimpleNamespace(nvmlReturn=0, fieldId=fields[0][0], value=value)]
+    def used(handle, since):
+        asked.append((handle, since))
+        sample = SimpleNamespace
+        if since:
+            raise NotFound
+        return [
+            sample(pid=7, timeStamp=50, smUtil=20), sample(pid=7, timeStamp=60, smUtil=40),
+            sample(pid=0, timeStamp=0, smUtil=99), sample(pid=9, timeStamp=55, smUtil=5),
+        ]  # fmt: skip
 
-    told = []
-    before = time.time_ns()
-    watch = _nvml.Watch(nvml(library(nvmlDeviceGetFieldValues=grown)), 100, lambda t, rows: told.append((t, rows)))
-    deadline = time.monotonic() + 20
-    while not any(row[0] == "gpu_nvlink_rx_rate" for _, rows in told for row in rows):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    watch.stop()
-    n = len(told)
-    time.sleep(0.05)
-    assert len(told) == n
-    assert all(before <= t <= time.time_ns() for t, _ in told)
-    rate = next(row[3] for _, rows in told for row in rows if row[0] == "gpu_nvlink_rx_rate")
-    assert 0 < rate <= 1000 * 1024 / 0.9
+    gpus = nvml(library(nvmlDeviceGetCount=lambda: 2, nvmlDeviceGetProcessUtilization=used))
+    found = {(device, metric): value for metric, _, device, value in _nvml.slow_samples(gpus)}
+    assert found["pid:7", "process_gpu_usage"] == 60
+    assert found["pid:9", "process_gpu_usage"] == 10
+    assert found["pid:7", "process_gpu_mem_usage"] == 200
+    assert ("pid:0", "process_gpu_usage") not in found
+    again = {metric for metric, *_ in _nvml.slow_samples(gpus)}
+    assert "process_gpu_usage" not in again
+    assert asked == [("handle0", 0), ("handle1", 0), ("handle0", 60), ("handle1", 60)]
+    assert "process_gpu_usage" not in _nvml.issues(gpus)[0]["example"]
+
+
+def test_xid_errors_are_counted_and_told(nvml):
+    waiting = [SimpleNamespace(eventType=8, eventData=79), SimpleNamespace(eventType=1, eventData=0)]
+
+    def wait(events, milliseconds):
+        assert (events, milliseconds) == ("events", 0)
+        if not waiting:
+            raise Timeout
+        return waiting.pop(0)
+
+    gpus = nvml(library(nvmlEventSetWait_v2=wait))
+    for _ in range(2):
+        found = {metric: value for metric, _, _, value in _nvml.slow_samples(gpus)}
+        assert found["gpu_xid_errors"] == 1
+    told = {issue["code"]: issue for issue in _nvml.issues(gpus)}
+    assert "gpu0 reported Xid 79" in told["gpu_xid"]["example"]
+    assert (told["gpu_xid"]["severity"], told["gpu_xid"]["count"]) == ("error", 1)
+
+
+def test_what_a_device_never_tells_is_named_once(nvml):
+    answers = iter([40, None, 41])
+
+    def now_and_then(*_):
+        if (answer := next(answers)) is None:
+            raise NVMLError
+        return answer
+
+    gpus = nvml(library(nvmlDeviceGetTemperature=now_and_then, nvmlDeviceRegisterEvents=refuse))
+    for _ in range(3):
+        list(_nvml.slow_samples(gpus))
+    [told] = _nvml.issues(gpus)
+    assert told["example"] == "gpu0 does not tell: gpu_ecc_corrected, gpu_ecc_uncorrected, gpu_xid_errors"
+    assert (told["code"], told["severity"], told["count"]) == ("no_gpu_counters", "info", 3)

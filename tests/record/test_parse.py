@@ -8,6 +8,7 @@ from stepscope.record._parse import (
     counted_lines,
     disk_bytes,
     meminfo_bytes,
+    n_threads,
     net_bytes,
     pressure_us,
     process_stat,
@@ -80,3 +81,14 @@ def test_the_group_of_a_process_is_found_in_both_versions():
         "/sys/fs/cgroup/cpu,cpuacct/docker/ab/cpu.stat",
         "/sys/fs/cgroup/cpu,cpuacct/cpu.stat",
     ]
+
+
+def test_a_name_that_begins_like_another_is_not_taken_for_it():
+    text = b"read_bytes_more: 5\nold read_bytes: 7\nread_bytes: x\nread_bytes:\t 6 kB\n"
+    assert counted_lines(text, b"read_bytes", b"bytes", b"read_bytes_more") == [6, 0, 5]
+
+
+def test_the_number_of_threads_is_that_of_the_whole_line():
+    line = b"7 (a) b) S 1 7 7 0 -1 4194304 1 0 0 0 5 6 0 0 20 0 12 0 99 0 0"
+    assert n_threads(line) == process_stat(line).n_threads == 12
+    assert n_threads(line[:30]) == 0

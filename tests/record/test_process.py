@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import subprocess
@@ -9,7 +8,7 @@ import threading
 import time
 
 from stepscope.record import _process
-from stepscope.record._files import Kept
+from stepscope.record._files import Kept, Texts
 from stepscope.record._process import (
     Grown,
     Process,
@@ -17,6 +16,7 @@ from stepscope.record._process import (
     garbage_collections,
     process_bytes,
     process_totals,
+    thread_files,
     thread_switches,
     thread_times,
     throttled_ns,
@@ -41,8 +41,9 @@ def test_a_process_that_computes_is_seen_to():
             for _ in range(2):
                 found = sample_now()
                 assert process_totals(kept, found, process)
-                for read in (process_bytes, thread_times, thread_switches):
-                    read(kept, found, process)
+                process_bytes(kept, found, process)
+                thread_times(kept.read_all(thread_files(job.pid, "schedstat")), found, process)
+                thread_switches(kept.read_all(thread_files(job.pid, "status")), found, process)
                 samples.append(found)
                 time.sleep(0.5)
         finally:
@@ -57,10 +58,10 @@ def test_a_process_that_computes_is_seen_to():
     }
     assert {"process_voluntary_ctx_switches", "process_involuntary_ctx_switches"} <= {*values}
     assert not process_totals(kept, sample_now(), process)
-    assert _process._threads(job.pid) == []
+    assert thread_files(job.pid, "status") == []
     gone = sample_now()
     for read in (process_bytes, thread_times, thread_switches):
-        read(Kept(), gone, process)
+        read(Texts(), gone, process)
     assert not gone.levels | gone.totals
 
 
@@ -82,24 +83,19 @@ def test_threads_are_summed():
     assert found.levels["num_threads", "count", process.device] >= 4
 
 
-def test_garbage_collections_are_read_from_the_hooks_file(tmp_path):
-    process = Process(9, has_hook=True)
-    path = tmp_path / "gc-9"
-    path.write_bytes(struct.pack("<qqq", 3, 500, 0))
-    kept, found = Kept(), Sample(0, 0)
-    garbage_collections(kept, found, process, tmp_path)
+def test_garbage_collections_are_read_from_the_hooks_file():
+    process, found = Process(9, has_hook=True), Sample(0, 5_000_000)
+    garbage_collections(Texts(gc=struct.pack("<qqq", 3, 500, 0)), found, process)
     assert found.totals == {
         ("process_python_gc_time", "ns/s", "pid:9"): 500,
         ("process_python_gc_collections", "1/s", "pid:9"): 3,
     }
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 24) as memory:  # one under way counts as far as it is
-        struct.pack_into("<qqq", memory, 0, 3, 500, time.monotonic_ns() - 1_000_000)
-        garbage_collections(kept, found, process, tmp_path)
-    assert found.totals["process_python_gc_time", "ns/s", "pid:9"] > 1_000_000
-    for other, there in ((Process(9), b"x" * 24), (process, b"short")):
-        path.write_bytes(there)
+    # One under way counts as far as it is.
+    garbage_collections(Texts(gc=struct.pack("<qqq", 3, 500, 4_000_000)), found, process)
+    assert found.totals["process_python_gc_time", "ns/s", "pid:9"] == 1_000_500
+    for there in (Texts(), Texts(gc=b"short")):
         empty = Sample(0, 0)
-        garbage_collections(Kept(), empty, other, tmp_path)
+        garbage_collections(there, empty, process)
         assert not empty.totals
 
 

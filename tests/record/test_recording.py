@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 import stepscope
 from stepscope.errors import StepscopeError
-from stepscope.record import _recording
+from stepscope.record import _recording, dump
 
 TELLS = "import sys; sys.stdout.write(sys.stdin.read().upper()); sys.stderr.write('err'); sys.exit(7)"
 
@@ -36,8 +37,9 @@ def wait_until(is_so, seconds: float = 30) -> None:
         time.sleep(0.05)
 
 
-def test_streams_and_exit_code_pass_through(record, meta):
-    done = record("--", sys.executable, "-c", TELLS, input="hello")
+@pytest.mark.parametrize("words", [(), ("--keep", "5s", "--trigger", "2x")], ids=["all", "ring"])
+def test_streams_and_exit_code_pass_through(record, meta, words):
+    done = record(*words, "--", sys.executable, "-c", TELLS, input="hello")
     assert (done.stdout, done.stderr, done.returncode) == ("HELLO", "err", 7)
     found = meta(done.folder)
     assert found["command"] == [sys.executable, "-c", TELLS]
@@ -48,11 +50,12 @@ def test_streams_and_exit_code_pass_through(record, meta):
     assert found["processes"][0]["python"].startswith("3.")
 
 
+@pytest.mark.parametrize("options", [(), ("--keep", "5s")], ids=["all", "ring"])
 @pytest.mark.parametrize(
     "words", [["true"], ["sh", "-c", "exec true"], ["sh", "-c", "(sleep 0.1; echo done) & wait"], ["echo", "--help"]]
 )
-def test_a_job_that_ends_at_once_execs_or_forks_is_recorded(record, words):
-    done = record("--", *words)
+def test_a_job_that_ends_at_once_execs_or_forks_is_recorded(record, words, options):
+    done = record(*options, "--", *words)
     assert (done.returncode, done.stderr) == (0, "")
     trace = stepscope.load_run(done.folder)
     assert [t.counters.height > 0 for t in trace] == [True]
@@ -87,18 +90,48 @@ def test_a_target_that_cannot_be_written_is_an_error_before_the_job_starts(recor
     assert done.stderr.startswith("error: cannot write into")
 
 
-def test_a_full_disk_leaves_the_job_alone(record, tmp_path):
+@pytest.mark.parametrize("words", [(), ("--keep", "60s")], ids=["all", "ring"])
+def test_a_full_disk_leaves_the_job_alone(record, tmp_path, words):
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "none", str(folder)]
     if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("a small file system can be mounted by root only")
     try:
-        done = record("--no-profiler", "--hz", "100", "--", "sh", "-c", "sleep 6; echo done; exit 3", folder=folder)
+        job = ["sh", "-c", "sleep 6; echo done; exit 3"]
+        done = record("--no-profiler", "--hz", "100", *words, "--", *job, folder=folder)
         assert (done.stdout, done.returncode) == ("done\n", 3)
         assert done.stderr.count("error:") == 1
         assert "No space left on device" in done.stderr
         assert next(iter(stepscope.load_run(folder))).counters.height > 0
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_limit_on_the_size_of_files_leaves_the_job_alone(record):
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
+
+    job = ["sh", "-c", "ulimit -f; sleep 5; echo done; exit 3"]
+    done = record("--no-profiler", "--hz", "100", "--", *job, preexec_fn=limit)
+    assert done.returncode == 3
+    assert done.stdout.endswith("done\n")
+    assert done.stderr.count("error:") == 1
+    assert "File too large" in done.stderr
+    assert next(iter(stepscope.load_run(done.folder))).counters.height > 0
+
+
+def test_a_target_that_is_mounted_read_only_is_an_error_before_the_job_starts(record, tmp_path):
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)]
+    if os.geteuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("a file system can be mounted by root only")
+    try:
+        for where in (folder, folder / "run"):
+            done = record("--", "echo", "ran", folder=where)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert (done.stderr.count("error:"), "Read-only file system" in done.stderr) == (1, True)
     finally:
         subprocess.run(["umount", str(folder)], check=True)
 
@@ -116,15 +149,38 @@ def test_a_sampler_that_is_killed_is_told_and_the_job_goes_on(start, tmp_path, m
     assert "counters_ended" in {issue["code"] for issue in meta(tmp_path / "run")["issues"]}
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("STEPSCOPE_KILLS", "10"))))
-def test_a_kill_at_any_moment_leaves_a_folder_that_loads_and_nothing_else(start, tmp_path, seed):
+KILLS = range(int(os.environ.get("STEPSCOPE_KILLS", "10")))
+SLEEPS = "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); time.sleep(30)"
+
+
+def loads(folder: Path) -> None:
+    """Every recording in the folder, dumps too, can be read, and says what is missing of it."""
+    for each in (folder, *folder.glob("dump-*")):
+        codes = [code for trace in stepscope.load_run(each) for code in trace.issues["code"]]
+        assert "counters_unreadable" not in codes
+        assert "recording_cut" in codes or not list(each.glob(".*"))
+
+
+def children_of(process: subprocess.Popen) -> tuple[list[int], list[int]]:
+    """The sampler, and the others."""
+    text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    pids = [int(pid) for pid in text.split()]
+    samplers = [pid for pid in pids if "_sampler" in Path(f"/proc/{pid}/cmdline").read_text()]
+    return samplers, [pid for pid in pids if pid not in samplers]
+
+
+@pytest.mark.parametrize("words", [(), ("--keep", "1s")], ids=["all", "ring"])
+@pytest.mark.parametrize("seed", KILLS)
+def test_a_kill_at_any_moment_leaves_a_folder_that_loads_and_nothing_else(start, tmp_path, seed, words):
     chance = random.Random(seed)
     folder = tmp_path / "run"
-    process = start("--", sys.executable, "-c", f"import time; time.sleep(30); '{tmp_path}'")
+    process = start(*words, "--", sys.executable, "-c", f"{SLEEPS}; '{tmp_path}'")
     wait_until((folder / "meta.json").exists)
     time.sleep(chance.uniform(0, 1.5))
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    job = [int(pid) for pid in children if "_sampler" not in Path(f"/proc/{pid}/cmdline").read_text()]
+    if words:
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(chance.uniform(0, 0.1))
+    _, job = children_of(process)
     victims = {0: [process.pid], 1: job, 2: [*job, process.pid]}[seed % 3]
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
@@ -134,11 +190,125 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_loads_and_nothing_else(start,
             os.kill(pid, signal.SIGKILL)
     process.wait(timeout=60)
     wait_until(lambda: not processes_of(tmp_path))
-    codes = [code for trace in stepscope.load_run(folder) for code in trace.issues["code"]]
+    loads(folder)
     if seed % 3 == 1 and job:
         assert process.returncode == 137
-    assert not [code for code in codes if code == "counters_unreadable"]
-    assert not list(folder.glob(".*")) or "recording_cut" in codes
+
+
+@pytest.mark.parametrize("words", [(), ("--keep", "1s")], ids=["all", "ring"])
+@pytest.mark.parametrize("seed", KILLS)
+def test_a_kill_while_a_process_is_joined_does_the_same(start, tmp_path, seed, words):
+    chance = random.Random(seed)
+    folder = tmp_path / "run"
+    with subprocess.Popen([sys.executable, "-c", SLEEPS]) as job:
+        process = start(*words, "--pid", str(job.pid))
+        wait_until((folder / "meta.json").exists)
+        time.sleep(chance.uniform(0, 1.5))
+        if words:
+            process.send_signal(signal.SIGUSR1)
+            time.sleep(chance.uniform(0, 0.1))
+        sampler, _ = children_of(process)
+        for pid in {0: [process.pid], 1: [job.pid], 2: sampler or [process.pid]}[seed % 3]:
+            os.kill(pid, signal.SIGKILL)
+        process.wait(timeout=60)
+        wait_until(lambda: not processes_of(tmp_path))
+        assert job.poll() is None or seed % 3 == 1
+        job.kill()
+    loads(folder)
+
+
+def test_the_last_seconds_alone_are_kept_and_dumped_on_a_signal(start, tmp_path, meta):
+    folder = tmp_path / "run"
+    process = start(
+        "--keep", "1s", "--no-profiler", "--", "sh", "-c", "echo up; read line; exit 4", stdin=subprocess.PIPE
+    )
+    assert process.stdout.readline() == "up\n"
+    time.sleep(4)
+    process.send_signal(signal.SIGUSR1)  # which would end the job, were it handed on
+    wait_until((folder / "dump-0001-signal" / "meta.json").exists)
+    _, err = process.communicate("\n", timeout=60)
+    assert (process.returncode, err) == (4, "")
+    for each in (folder, folder / "dump-0001-signal"):
+        [trace] = stepscope.load_run(each)
+        seconds = trace.counters["ts_ns"].max() / 1e9
+        assert 0.5 < seconds < 4
+    assert [dump["folder"] for dump in meta(folder)["dumps"]] == ["dump-0001-signal"]
+    assert meta(folder / "dump-0001-signal")["dump"]["reason"] == "signal"
+
+
+def test_a_joined_process_is_dumped_on_a_signal_and_by_request(start, tmp_path):
+    folder = tmp_path / "run"
+    with subprocess.Popen(["sleep", "60"]) as job:
+        process = start("--keep", "30s", "--pid", str(job.pid))
+        wait_until(lambda: (folder / "counters.csv.gz").exists() and (folder / "counters.csv.gz").stat().st_size > 200)
+        process.send_signal(signal.SIGUSR1)
+        first = folder / "dump-0001-signal"
+        wait_until(lambda: first.exists() and "clocks_at_end" in (first / "meta.json").read_text())
+        assert dump(folder) == folder / "dump-0002-request"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert job.poll() is None
+        job.kill()
+    assert (process.returncode, err) == (0, "")
+    loads(folder)
+    assert not list(folder.glob(".*"))
+
+
+def test_force_replaces_earlier_dumps_and_nothing_of_others(record, tmp_path):
+    folder = tmp_path / "run"
+    for name in ("dump-0001-signal", "dump-0002-slow-step", "dumps-mine"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "meta.json").write_text("old")
+    (folder / "dump-0002-slow-step" / "notes.txt").write_text("mine")
+    assert record("--force", "--", "true").returncode == 0
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
+        "meta.json", "counters.csv.gz", "dump-0002-slow-step/notes.txt", "dumps-mine/meta.json",
+    }  # fmt: skip
+
+
+#: Collects garbage at times that it notes: the hook counts the collections, and the sampler reads the count.
+COLLECTS = """
+import gc, sys, time
+gc.disable()
+until, times = time.monotonic() + 3, []
+while time.monotonic() < until:
+    before = time.time_ns()
+    gc.collect(0)
+    times.append((before, time.time_ns()))
+    while time.time_ns() < before + 50_000:
+        pass
+time.sleep(0.3)
+with open(sys.argv[1], "w") as file:
+    file.writelines(f"{before} {after}\\n" for before, after in times)
+"""
+
+
+def test_counters_tell_the_time_to_100_us(record, tmp_path):
+    done = record("--no-profiler", "--hz", "100", "--", sys.executable, "-c", COLLECTS, str(tmp_path / "times"))
+    assert done.returncode == 0
+    times = [tuple(map(int, line.split())) for line in (tmp_path / "times").read_text().splitlines()]
+    [trace] = stepscope.load_run(done.folder)
+    rates = trace.counters.filter(metric="process_python_gc_collections").sort("ts_ns")
+    ends = [ts_ns + trace.meta.origin_unix_ns for ts_ns in rates["ts_ns"]]
+    grown = [round(rate * (b - a) / 1e9) for rate, a, b in zip(rates["value"][1:], ends, ends[1:], strict=False)]
+    late, n_made = [], len(times)
+    for end, n in zip(reversed(ends[1:]), reversed(grown), strict=True):
+        # So many were made by then: the last of them had begun, and the next one had not ended.
+        if 0 < n_made < len(times):
+            late.append(max(times[n_made - 1][0] - end, end - times[n_made][1], 0))
+        n_made -= n
+    assert len(late) > 50
+    # A reading may be interrupted, on a busy machine, for less than the time after which it is made again.
+    assert sorted(late)[int(0.9 * len(late))] < 100_000
+
+
+def test_counters_of_a_minute_take_less_than_a_megabyte(record):
+    code = "import threading, time\nfor _ in range(9): threading.Thread(target=time.sleep, args=(8,)).start()"
+    done = record("--no-profiler", "--", sys.executable, "-c", code)
+    [trace] = stepscope.load_run(done.folder)
+    seconds = trace.counters["ts_ns"].max() / 1e9
+    assert seconds > 7
+    assert (done.folder / "counters.csv.gz").stat().st_size / seconds * 60 < 1_000_000
 
 
 def test_a_running_process_and_its_children_are_joined(record, meta):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stepscope.cli._output import complain
 from stepscope.errors import StepscopeError
+
+if TYPE_CHECKING:
+    from stepscope.record import Ring
 
 SETTINGS: dict[str, Any] = {
     "short_help": "Run a job, or join one that runs, and record it.",
@@ -36,6 +40,17 @@ def command(
     sched: Annotated[
         bool, typer.Option("--sched", help="When each thread had a core or waited for one, too (needs rights).")
     ] = False,
+    keep: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Keep the last TIME alone, as in 60s, and dump it on SIGUSR1.")
+    ] = None,
+    trigger: Annotated[
+        str | None,
+        typer.Option(metavar="Nx", help="Dump when a step takes N times the usual, as in 2x. Implies --keep 60s."),
+    ] = None,
+    max_dumps: Annotated[int, typer.Option(min=1, max=9999, help="With --keep: so many dumps at most.")] = 10,
+    dump: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Have the recording with --keep that goes on into DIR dump now.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier recording left in DIR.")] = False,
 ) -> None:
     """Run a job, or join one that runs, and record it into a folder: read it with stepscope report DIR.
@@ -45,18 +60,19 @@ def command(
     """
     from stepscope import record
 
+    if dump is not None:
+        _dump(dump, is_alone=not (output or words or pid))
+        return
     if not output:
         raise typer.BadParameter("name a folder to record into", param_hint="-o DIR")
-    if bool(words) == (pid is not None):
-        raise typer.BadParameter("give a command to run, or --pid N to join a process", param_hint="COMMAND")
-    if duration is not None and pid is None:
-        raise typer.BadParameter("works with --pid; a command is recorded until it ends", param_hint="--duration")
+    _check(is_command=bool(words), is_joined=pid is not None, duration=duration, trigger=trigger)
+    ring = _ring(keep, trigger, max_dumps)
     if pid is not None:
-        seconds = None if duration is None else _seconds(duration)
-        done = record.attach(pid, output, seconds=seconds, hz=hz, sched=sched, force=force)
+        seconds = None if duration is None else _seconds(duration, "--duration")
+        done = record.attach(pid, output, seconds=seconds, hz=hz, sched=sched, ring=ring, force=force)
     else:
         wanted = None if no_profiler else _steps(steps)
-        done = record.run(list(words or ()), output, hz=hz, steps=wanted, sched=sched, force=force)
+        done = record.run(list(words or ()), output, hz=hz, steps=wanted, sched=sched, ring=ring, force=force)
     for problem in done.problems:
         complain(f"error: {problem}", colour=typer.colors.RED)
     if sys.stderr.isatty():  # else the job's own output stays as it was
@@ -68,11 +84,41 @@ def command(
         raise typer.Exit(StepscopeError.exit_code)
 
 
-def _seconds(text: str) -> float:
+def _check(*, is_command: bool, is_joined: bool, duration: str | None, trigger: str | None) -> None:
+    if is_command == is_joined:
+        raise typer.BadParameter("give a command to run, or --pid N to join a process", param_hint="COMMAND")
+    if duration is not None and not is_joined:
+        raise typer.BadParameter("works with --pid; a command is recorded until it ends", param_hint="--duration")
+    if trigger is not None and is_joined:
+        why = "works with a command that we start: a process that runs does not tell its steps"
+        raise typer.BadParameter(why, param_hint="--trigger")
+
+
+def _dump(folder: str, *, is_alone: bool) -> None:
+    from stepscope import record
+
+    if not is_alone:
+        raise typer.BadParameter("goes with no command, --pid or -o: name the recording alone", param_hint="--dump")
+    typer.echo(str(record.dump(Path(folder))))
+
+
+def _ring(keep: str | None, trigger: str | None, max_dumps: int) -> Ring | None:
+    from stepscope import record
+
+    if keep is None and trigger is None:
+        return None
+    times = None if trigger is None else re.fullmatch(r"(\d+(?:\.\d+)?)\s*[x×]?", trigger)
+    if trigger is not None and (times is None or float(times[1]) <= 1):
+        raise typer.BadParameter(f"{trigger} is not how many times the usual, as in 2x", param_hint="--trigger")
+    kept = {} if keep is None else {"keep_s": _seconds(keep, "--keep")}
+    return record.Ring(trigger=None if times is None else float(times[1]), max_dumps=max_dumps, **kept)
+
+
+def _seconds(text: str, option: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?", text)
     value = float(match[1]) * _SECONDS[match[2] or "s"] if match else 0.0
     if value <= 0:
-        raise typer.BadParameter(f"{text} is not a time, as in 30s or 5m", param_hint="--duration")
+        raise typer.BadParameter(f"{text} is not a time, as in 30s or 5m", param_hint=option)
     return value
 
 

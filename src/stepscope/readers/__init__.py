@@ -36,6 +36,7 @@ _ENDINGS = (
 #: What a recording leaves beside its profiles, but for counters.
 _BESIDE = (NOTES, SCHEDULING)
 _MEMBER = "!"
+_DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
 _DIGITS = re.compile(r"\d+")
 _TWIN = re.compile(r"(?P<name>.*)\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?", re.IGNORECASE | re.DOTALL)
 
@@ -190,21 +191,31 @@ def _members(path: str) -> list[str]:
 def _folder(path: str) -> list[str]:
     if stored := store.traces_in(path):
         return stored
-    for deep in (False, True):
-        here = [file for file in files.files_in(path, deep=deep) if file.lower().endswith(_ENDINGS)]
-        known = {file for file in here if _is_trace(file)}
-        # One that is called like the others but for its number is one of them, whatever became of it.
-        names = {_shape(file) for file in known}
-        kept = _without_twins([file for file in here if file in known or _shape(file) in names])
-        traces = [member for file in kept for member in _stored_at(file) or _members(file)]
-        if traces:
-            return traces
-    # Counters that were recorded without a profile.
-    sides = [file for file in files.files_in(path, deep=True) if files.split(file)[1] in NAMES]
-    alone = dict.fromkeys(side for file in sides if (side := beside(file)) is not None)
-    if alone:
-        return list(alone)
+    if found := _traces_of(files.files_in(path, deep=False)):
+        return found
+    below = files.files_in(path, deep=True)
+    # Dumps in a recording are recordings of their own, and meant only if there is nothing else.
+    without_dumps = [file for file in below if not _DUMP.search(file.removeprefix(path))]
+    for group in (without_dumps, below):
+        if found := _traces_of(group) or _counters_of(group):
+            return found
     raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_ENDINGS)}")
+
+
+def _traces_of(group: list[str]) -> list[str]:
+    """Those of the files that are traces, and the members of archives of them."""
+    candidates = [file for file in group if file.lower().endswith(_ENDINGS)]
+    known = {file for file in candidates if _is_trace(file)}
+    # One that is called like the others but for its number is one of them, whatever became of it.
+    names = {_shape(file) for file in known}
+    kept = _without_twins([file for file in candidates if file in known or _shape(file) in names])
+    return [member for file in kept for member in _stored_at(file) or _members(file)]
+
+
+def _counters_of(group: list[str]) -> list[str]:
+    """Counters that were recorded without a profile: one file of each folder."""
+    sides = [file for file in group if files.split(file)[1] in NAMES]
+    return list(dict.fromkeys(side for file in sides if (side := beside(file)) is not None))
 
 
 def _stored_at(file: str) -> list[str]:

@@ -85,7 +85,7 @@ def _devices(rows: pl.DataFrame, recording: Mapping[str, Any]) -> pl.DataFrame:
     frame = pl.DataFrame(
         {
             "device_id": pl.int_range(len(seen), dtype=pl.UInt32, eager=True),
-            "type": ["cuda"] * len(seen),
+            "type": [device.get("type") or "cuda" for device in of_each],
             "index": seen,
             "name": pl.Series([device.get("name") for device in of_each], dtype=pl.String),
             "memory_bytes": pl.Series([device.get("memory_bytes") for device in of_each], dtype=pl.Int64),

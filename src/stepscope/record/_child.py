@@ -16,10 +16,14 @@ __all__ = ["Ending", "pid_from", "pidfd", "tell"]
 
 
 class Ending:
-    """Why to end, once there is a reason: a SIGTERM, the end of the job, or that of the one who started us."""
+    """Why to end, once there is a reason: a SIGTERM, the end of the job, or that of the one who started us.
+
+    `n_asked` is how often that one has asked for a dump.
+    """
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self.n_asked = 0
 
     def watch(self) -> None:
         """End on SIGTERM; outlive what is meant for the job. The recorder holds its signals back, and we begin so."""
@@ -35,8 +39,11 @@ class Ending:
         """What a poll of standard input and of the job's handle (None: there is none, /proc tells) has found."""
         if handle in events or (handle is None and not Path(f"/proc/{root}").exists()):
             self.reason = self.reason or "job"
-        elif sys.stdin.fileno() in events and not os.read(sys.stdin.fileno(), 64):
-            self.reason = self.reason or "recorder"
+        elif sys.stdin.fileno() in events:
+            text = os.read(sys.stdin.fileno(), 64)
+            self.n_asked += text.count(b"dump")
+            if not text:
+                self.reason = self.reason or "recorder"
 
 
 def pidfd(pid: int) -> int | None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import resource
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["Kept", "read_once"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Kept", "Texts", "read_once"]
 
 _BLOCK = 1 << 16
 #: Files that are left for other uses when the limit of open ones is reached.
 _SPARE = 64
+
+
+class Texts(dict[str, bytes]):
+    """What files held when they were read: asked as the files are, later."""
+
+    read = dict.get
 
 
 class Kept:
@@ -34,6 +43,20 @@ class Kept:
         except OSError:
             self.drop(path)
             return None
+
+    def read_all(self, paths: Iterable[str]) -> Texts:
+        """What each of the files holds now; those that cannot be read are left out."""
+        found, opened = Texts(), self._open
+        for path in paths:
+            handle = opened.get(path)
+            try:
+                text = self.read(path) if handle is None else os.pread(handle, _BLOCK, 0)
+            except OSError:
+                self.drop(path)
+                text = self.read(path)
+            if text is not None:
+                found[path] = text
+        return found
 
     def drop(self, path: str) -> None:
         """Close a file that is not needed any more."""
@@ -67,6 +90,11 @@ def _raised_limit() -> int:
 def read_once(path: str) -> str | None:
     """The text of a small file, or None if it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        with os.fdopen(handle, "rb", 0) as file:
+            return file.read().decode("utf-8", "replace")
     except OSError:
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stepscope.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["exit_code_of", "find_program", "forwarding", "start", "wait"]
 
@@ -61,17 +61,20 @@ def start(command: Sequence[str], environment: Mapping[str, str], mask: set[sign
         raise CannotStart(f"cannot run {command[0]}: {reason}", "check the file and its first line", 126) from None
 
 
-def wait(pid: int) -> int:
+def wait(pid: int, ours: Mapping[int, Callable[[], None]] | None = None) -> int:
     """Until the process has ended; its status as waitpid gives it. Signals that we get meanwhile are handed on to it.
 
-    Signals of the terminal (Ctrl-C) are not: the terminal has sent them to the job too.
+    Signals of the terminal (Ctrl-C) are not: the terminal has sent them to the job too. Nor are those that are `ours`,
+    for which the function is called.
     """
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return status
         got = signal.sigwaitinfo(_WATCHED)
-        if got.si_signo != signal.SIGCHLD and got.si_code <= 0:
+        if ours is not None and got.si_signo in ours:
+            ours[got.si_signo]()
+        elif got.si_signo != signal.SIGCHLD and got.si_code <= 0:
             os.kill(pid, got.si_signo)  # it is there, if as a zombie: nobody but us waits for it
 
 

@@ -1,20 +1,27 @@
-"""All that is read of a job and its machine at one tick of the sampler, each thing as often as it deserves."""
+"""All that is read of a job and its machine at one tick of the sampler, each thing as often as it deserves.
+
+A tick takes what the kernel's files say, as it is; it is made into numbers later, for many ticks at a time. After the
+pause between two ticks nothing of ours is in the core's caches, and the same work takes three times as long.
+"""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from stepscope.record._files import Kept
+from stepscope.record._files import Kept, Texts
+from stepscope.record._parse import n_threads
 from stepscope.record._process import (
     Process,
     cgroup_file,
     garbage_collections,
     process_bytes,
     process_totals,
+    thread_files,
     thread_switches,
     thread_times,
     throttled_ns,
@@ -23,12 +30,10 @@ from stepscope.record._readings import Sample, cores, machine, memory_and_clocks
 from stepscope.record._tree import descendants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from stepscope.record._readings import Row
-
-    _Read = Callable[[Kept, Sample], bool | None]
 
 __all__ = ["Looks"]
 
@@ -37,8 +42,44 @@ _THREADS_A_TICK = 64
 #: /proc/stat has a line for each core: with more of them it is read less often.
 _CORES_A_TICK = 32
 _MACHINE_HZ, _SWITCHES_HZ, _TREE_HZ, _SLOW_HZ = 10, 4, 2, 1
+_CORE_FILES = ("/proc/stat",)
+_MACHINE_FILES = (
+    *(f"/proc/pressure/{resource}" for resource in ("cpu", "io", "memory")), "/proc/diskstats", "/proc/net/dev",
+)  # fmt: skip
 #: A reading that took longer was interrupted, and belongs to no one moment: it is made again, so often.
 _INTERRUPTED_NS, _TRIES = 1_000_000, 4
+
+
+#: How what files held is added to the sample of that moment; False if the job is gone.
+_Add = Callable[[Texts, Sample], bool | None]
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A process of the job, with the files that are read of it, and how."""
+
+    process: Process
+    stat: tuple[str, ...]
+    bytes: tuple[str, ...]
+    gc: tuple[str, ...]
+    times: list[str]
+    add: dict[str, tuple[str, _Add]]
+
+    @classmethod
+    def of(cls, pid: int, folder: Path) -> _Watched:
+        process = Process(pid)
+        adds = {
+            "": process_totals, " bytes": process_bytes, " gc": garbage_collections, " times": thread_times,
+            " switches": thread_switches,
+        }  # fmt: skip
+        return cls(
+            process,
+            (f"/proc/{pid}/stat",),
+            (f"/proc/{pid}/statm", f"/proc/{pid}/io"),
+            (f"{folder}/gc-{pid}",),
+            [],
+            {name: (process.device + name, partial(add, process=process)) for name, add in adds.items()},
+        )
 
 
 @dataclass(slots=True)
@@ -50,94 +91,119 @@ class Looks:
     job_folder: Path
     kept: Kept = field(default_factory=Kept)
     seen: set[int] = field(default_factory=set)
-    _processes: dict[int, Process] = field(default_factory=dict)
+    _watched: dict[int, _Watched] = field(default_factory=dict)
+    _readings: list[tuple[str, int, int, Texts, _Add]] = field(default_factory=list)
     _before: dict[str, Sample] = field(default_factory=dict)
-    _n_threads: int = 0
+    _ended: list[Process] = field(default_factory=list)
+    _n_threads: dict[str, int] = field(default_factory=dict)
     _cgroup: str | None = None
 
     def __post_init__(self) -> None:
         self._cgroup = cgroup_file(self.root)
 
-    def tick(self, number: int) -> Iterator[tuple[int, list[Row]]]:
-        """Unix time and rows of each group of counters that is due in this tick; all are in the first two."""
+    def tick(self, number: int) -> None:
+        """Read what is due in this tick; all is in the first two."""
         if self._is_due(number, _TREE_HZ):
             self._find()
-        if self._is_due(number, _MACHINE_HZ / max(1, (os.cpu_count() or 1) // _CORES_A_TICK)):
-            yield self._rows("cores", cores)
-        if self._is_due(number, _MACHINE_HZ):
-            yield self._rows("machine", machine)
-        if self._is_due(number, _SLOW_HZ):
-            yield self._rows("slow", self._slow)
-        with_threads = number % (1 + self._n_threads // _THREADS_A_TICK) == 0
-        n_threads = 0
-        for process in list(self._processes.values()):
-            found = self._read(partial(process_totals, process=process))
-            if found is None:
-                self._forget(process)
+        self._of_machine(number)
+        with_threads = number % (1 + sum(self._n_threads.values()) // _THREADS_A_TICK) == 0
+        with_bytes, with_switches = self._is_due(number, _MACHINE_HZ), self._is_due(number, _SWITCHES_HZ)
+        for watched in list(self._watched.values()):
+            add = watched.add
+            texts = self._read(watched.stat, *add[""])
+            if not texts:
+                self._forget(watched)
                 continue
-            n_threads += int(found.levels["num_threads", "count", process.device])
-            yield self._done(process.device, found)
-            for name, read in self._of_process(process, number, with_threads=with_threads):
-                yield self._rows(f"{process.device} {name}", read)
-        self._n_threads = n_threads
+            if with_bytes:
+                self._read(watched.bytes, *add[" bytes"])
+            if watched.process.has_hook:
+                self._read(watched.gc, *add[" gc"])
+            if with_threads:
+                n_now = n_threads(texts[watched.stat[0]])
+                self._of_threads(watched, again=with_switches or len(watched.times) != n_now)
+            if with_switches:
+                self._read(thread_files(watched.process.pid, "status"), *add[" switches"])
 
-    def _of_process(self, process: Process, number: int, *, with_threads: bool) -> Iterator[tuple[str, _Read]]:
-        """What else is due of a process: its name and how it is read."""
+    def _of_machine(self, number: int) -> None:
+        if self._is_due(number, _MACHINE_HZ / max(1, (os.cpu_count() or 1) // _CORES_A_TICK)):
+            self._read(_CORE_FILES, "cores", cores)
         if self._is_due(number, _MACHINE_HZ):
-            yield "bytes", partial(process_bytes, process=process)
-        if process.has_hook:
-            yield "gc", partial(garbage_collections, process=process, folder=self.job_folder)
-        if with_threads:
-            yield "times", partial(thread_times, process=process)
-        if self._is_due(number, _SWITCHES_HZ):
-            yield "switches", partial(thread_switches, process=process)
+            self._read(_MACHINE_FILES, "machine", machine)
+        if self._is_due(number, _SLOW_HZ):
+            sample = sample_now()
+            self._slow(sample)
+            self._readings.append(("slow", sample.time_ns, sample.clock_ns, Texts(), partial(_copied, read=sample)))
+
+    def _of_threads(self, watched: _Watched, *, again: bool) -> None:
+        """Their times. They are looked for again only if their number has changed: that takes as long as reading."""
+        if again:
+            watched.times = thread_files(watched.process.pid, "schedstat")
+        if len(self._read(watched.times, *watched.add[" times"])) != len(watched.times):
+            watched.times = []  # one has ended, maybe for another that began
+
+    def rows(self) -> Iterator[tuple[int, list[Row]]]:
+        """Unix time and rows of each group of counters that was read since the last time, in order of time."""
+        readings, self._readings = self._readings, []
+        for group, time_ns, clock_ns, texts, add in readings:
+            sample = Sample(time_ns, clock_ns)
+            if add(texts, sample) is False:
+                watched = next((w for w in self._watched.values() if w.process.device == group), None)
+                if watched is not None:
+                    self._forget(watched)
+                continue
+            before = self._before.get(group)
+            self._before[group] = sample
+            if (level := sample.levels.get(("num_threads", "count", group))) is not None:
+                self._n_threads[group] = int(level)
+            yield sample.time_ns, list(rates(before, sample))
+        ended, self._ended = {process.device for process in self._ended}, []
+        for group in [group for group in self._before if group.split()[0] in ended]:
+            del self._before[group]
+        for device in ended:
+            self._n_threads.pop(device, None)
 
     def _is_due(self, number: int, hz: float) -> bool:
         every = max(1, round(self.hz / hz))
         return number % every == 0 or number == 1
 
-    def _rows(self, group: str, read: _Read) -> tuple[int, list[Row]]:
-        found = self._read(read)
-        return (0, []) if found is None else self._done(group, found)
-
-    def _read(self, read: _Read) -> Sample | None:
-        """A reading whose time is known: that of its middle. None if there is nothing to read any more."""
+    def _read(self, files: Iterable[str], group: str, add: _Add) -> Texts:
+        """Take what the files hold at a time that is known: that of the reading's middle. Empty if they are gone."""
         for _ in range(_TRIES):
-            sample = sample_now()
-            if read(self.kept, sample) is False:
-                return None
-            taken = time.monotonic_ns() - sample.clock_ns
+            time_ns, clock_ns = time.time_ns(), time.monotonic_ns()
+            texts = self.kept.read_all(files)
+            taken = time.monotonic_ns() - clock_ns
             if taken < _INTERRUPTED_NS:
                 break
-        sample.time_ns += taken // 2
-        sample.clock_ns += taken // 2
-        return sample
+        if texts:
+            self._readings.append((group, time_ns + taken // 2, clock_ns + taken // 2, texts, add))
+        return texts
 
-    def _done(self, group: str, sample: Sample) -> tuple[int, list[Row]]:
-        before = self._before.get(group)
-        self._before[group] = sample
-        return sample.time_ns, list(rates(before, sample))
-
-    def _slow(self, kept: Kept, sample: Sample) -> None:
-        memory_and_clocks(kept, sample)
-        if self._cgroup and (text := kept.read(self._cgroup)):
+    def _slow(self, sample: Sample) -> None:
+        memory_and_clocks(self.kept, sample)
+        if self._cgroup and (text := self.kept.read(self._cgroup)):
             sample.totals["cgroup_cpu_throttled_time", "ns/s", f"pid:{self.root}"] = throttled_ns(text)
 
     def _find(self) -> None:
         """Take in processes that began, let go of files of threads that ended."""
         alive = descendants(self.root)
         for pid in alive:
-            if pid not in self._processes:
-                self._processes[pid] = Process(pid)
+            if pid not in self._watched:
+                self._watched[pid] = _Watched.of(pid, self.job_folder)
                 self.seen.add(pid)
-        for process in [p for p in self._processes.values() if p.pid not in alive]:
-            self._forget(process)
-        for process in self._processes.values():
+        for watched in [watched for pid, watched in self._watched.items() if pid not in alive]:
+            self._forget(watched)
+        for watched in self._watched.values():
+            process = watched.process
             process.has_hook = process.has_hook or (self.job_folder / f"gc-{process.pid}").exists()
 
-    def _forget(self, process: Process) -> None:
-        self._processes.pop(process.pid, None)
-        self.kept.drop_below(f"/proc/{process.pid}/")
-        self.kept.drop(f"{self.job_folder}/gc-{process.pid}")
-        for group in [g for g in self._before if g.split()[0] == process.device]:
-            del self._before[group]
+    def _forget(self, watched: _Watched) -> None:
+        pid = watched.process.pid
+        self._watched.pop(pid, None)
+        self._ended.append(watched.process)
+        self.kept.drop_below(f"/proc/{pid}/")
+        self.kept.drop(watched.gc[0])
+
+
+def _copied(_texts: Texts, sample: Sample, read: Sample) -> None:
+    """Of a sample that is made already."""
+    sample.levels, sample.totals = read.levels, read.totals

@@ -15,11 +15,16 @@ from stepscope.record._parse import meminfo_bytes
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["FOLDER", "NAME", "clocks", "issue", "merge", "notes_of_job", "remove_leftovers", "this_host", "write"]
+__all__ = [
+    "DUMPS", "FOLDER", "NAME", "PART", "clocks", "issue", "merge", "notes_of_job", "remove_leftovers", "this_host",
+    "write",
+]  # fmt: skip
 
 NAME = "meta.json"
 #: Inside the recording, while the job runs: what its processes tell us.
 FOLDER = ".job"
+#: Folders inside the recording that are recordings of their own.
+DUMPS = "dump-[0-9][0-9][0-9][0-9]-*"
 #: Unfinished files of processes end so.
 PART = ".part"
 
@@ -99,7 +104,10 @@ def notes_of_job(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any
 def remove_leftovers(folder: Path) -> int:
     """Remove what only a running job needs, and files that it could not finish. How many of those there were."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
-    parts = list(folder.glob(f".*{PART}"))
+    parts = [*folder.glob(f".*{PART}"), *folder.glob(f"{DUMPS}/.*{PART}")]
     for part in parts:
-        part.unlink(missing_ok=True)
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
     return len(parts)

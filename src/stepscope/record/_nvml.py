@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import threading
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from stepscope.record import _meta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stepscope.record._readings import Row
 
-__all__ = ["Gpus", "Watch", "described", "opened", "samples", "slow_samples"]
+__all__ = ["Gpus", "described", "issues", "nvlink_totals", "opened", "samples", "slow_samples"]
 
 #: Each bit of the clocks' event reasons, as a counter of 0 or 1. Names and bits: nvml.h.
 _REASONS = {
@@ -32,6 +33,15 @@ class Gpus:
 
     nvml: Any
     handles: tuple[Any, ...]
+    #: Of each device, what hears of its Xid and memory errors; None where it cannot be heard of.
+    events: tuple[Any, ...] = ()
+    #: Metrics by device: those that it refused, and those that it has told at least once.
+    refused: dict[str, set[str]] = field(default_factory=dict)
+    told: dict[str, set[str]] = field(default_factory=dict)
+    #: Xid errors by device: how often each number came.
+    xids: dict[str, dict[int, int]] = field(default_factory=dict)
+    #: When each device's last sample of its processes was taken, by the driver's clock. Units: µs.
+    seen_us: dict[str, int] = field(default_factory=dict)
 
 
 def opened() -> Gpus | str:
@@ -46,7 +56,19 @@ def opened() -> Gpus | str:
         handles = tuple(nvml.nvmlDeviceGetHandleByIndex(i) for i in range(n))
     except nvml.NVMLError as error:
         return f"no NVIDIA counters: {error}"
-    return Gpus(nvml, handles) if handles else "no NVIDIA counters: the driver sees no device"
+    if not handles:
+        return "no NVIDIA counters: the driver sees no device"
+    return Gpus(nvml, handles, tuple(_listening(nvml, handle) for handle in handles))
+
+
+def _listening(nvml: Any, handle: Any) -> Any:
+    """A set that a device's Xid errors are put into; None if the driver has no such thing (in some containers)."""
+    try:
+        events = nvml.nvmlEventSetCreate()
+        nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+    except nvml.NVMLError:
+        return None
+    return events
 
 
 def described(gpus: Gpus) -> list[dict[str, Any]]:
@@ -54,7 +76,8 @@ def described(gpus: Gpus) -> list[dict[str, Any]]:
     nvml = gpus.nvml
     found = []
     for i, handle in enumerate(gpus.handles):
-        facts: dict[str, Any] = {"device": f"gpu{i}"}
+        device = f"gpu{i}"
+        facts: dict[str, Any] = {"device": device, "type": "cuda"}
         for name, call in (
             ("name", lambda h: _text(nvml.nvmlDeviceGetName(h))),
             ("uuid", lambda h: _text(nvml.nvmlDeviceGetUUID(h))),
@@ -62,7 +85,7 @@ def described(gpus: Gpus) -> list[dict[str, Any]]:
             ("power_limit_watts", lambda h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1000),
             ("driver", lambda _: _text(nvml.nvmlSystemGetDriverVersion())),
         ):
-            for value in _asked(nvml, call, handle):
+            for value in _asked(gpus, device, None, call, handle):
                 facts[name] = value
         found.append(facts)
     return found
@@ -73,7 +96,7 @@ def samples(gpus: Gpus) -> Iterator[Row]:
     nvml = gpus.nvml
     for i, handle in enumerate(gpus.handles):
         device = f"gpu{i}"
-        for use in _asked(nvml, nvml.nvmlDeviceGetUtilizationRates, handle):
+        for use in _asked(gpus, device, "gpu_usage", nvml.nvmlDeviceGetUtilizationRates, handle):
             yield "gpu_usage", "%", device, float(use.gpu)
             yield "gpu_mem_usage", "%", device, float(use.memory)
         for metric, unit, scale, call in (
@@ -81,13 +104,13 @@ def samples(gpus: Gpus) -> Iterator[Row]:
             ("gpu_mem_frequency", "MHz", 1.0, lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM)),
             ("gpu_power", "W", 1e-3, nvml.nvmlDeviceGetPowerUsage),
         ):
-            for value in _asked(nvml, call, handle):
+            for value in _asked(gpus, device, metric, call, handle):
                 yield metric, unit, device, value * scale
-        for bits in _asked(nvml, _reasons_call(nvml), handle):
+        for bits in _asked(gpus, device, "gpu_limited_by_power_cap", _reasons_call(nvml), handle):
             for bit, metric in _REASONS.items():
                 yield metric, "flag", device, float(bool(bits & bit))
             yield "gpu_idle_clock", "flag", device, float(bool(bits & _IDLE))
-        for memory in _asked(nvml, nvml.nvmlDeviceGetMemoryInfo, handle):
+        for memory in _asked(gpus, device, "gpu_mem_used", nvml.nvmlDeviceGetMemoryInfo, handle):
             yield "gpu_mem_used", "bytes", device, float(memory.used)
 
 
@@ -108,12 +131,77 @@ def slow_samples(gpus: Gpus) -> Iterator[Row]:
             ("gpu_ecc_corrected", "count", 1, lambda h: nvml.nvmlDeviceGetTotalEccErrors(
                 h, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_VOLATILE_ECC)),
         ):  # fmt: skip
-            for value in _asked(nvml, call, handle):
+            for value in _asked(gpus, device, metric, call, handle):
                 yield metric, unit, device, float(value * scale)
-        for running in _asked(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle):
+        n_xids = sum(_new_xids(gpus, i, device).values())
+        if gpus.events[i] is not None:
+            yield "gpu_xid_errors", "count", device, float(n_xids)
+    yield from _processes(gpus)
+
+
+def _processes(gpus: Gpus) -> Iterator[Row]:
+    """Memory and use of each process, over all devices: 100 % is all of one device."""
+    nvml = gpus.nvml
+    memory_of: dict[int, float] = {}
+    use_of: dict[int, float] = {}
+    for i, handle in enumerate(gpus.handles):
+        device = f"gpu{i}"
+        for running in _asked(gpus, device, "process_gpu_mem_usage", nvml.nvmlDeviceGetComputeRunningProcesses, handle):
             for process in running:
                 if process.usedGpuMemory is not None:
-                    yield "process_gpu_mem_usage", "bytes", f"pid:{process.pid}", float(process.usedGpuMemory)
+                    memory_of[process.pid] = memory_of.get(process.pid, 0.0) + float(process.usedGpuMemory)
+        since = gpus.seen_us.get(device, 0)
+        call = partial(_used_since, nvml, since)
+        for used in _asked(gpus, device, "process_gpu_usage", call, handle):
+            for pid, percents in _by_pid(used).items():
+                use_of[pid] = use_of.get(pid, 0.0) + sum(percents) / len(percents)
+            gpus.seen_us[device] = max((sample.timeStamp for sample in used), default=since)
+    for pid, n_bytes in memory_of.items():
+        yield "process_gpu_mem_usage", "bytes", f"pid:{pid}", n_bytes
+    for pid, percent in use_of.items():
+        yield "process_gpu_usage", "%", f"pid:{pid}", percent
+
+
+def _used_since(nvml: Any, since_us: int, handle: Any) -> Any:
+    return nvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+
+
+def _by_pid(samples: Any) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for sample in samples:
+        if sample.timeStamp:  # the driver leaves places of its list empty
+            found.setdefault(sample.pid, []).append(float(sample.smUtil))
+    return found
+
+
+def _new_xids(gpus: Gpus, i: int, device: str) -> dict[int, int]:
+    """Takes in the errors that came since the last time, without waiting for any; all of the device so far."""
+    counts = gpus.xids.setdefault(device, {})
+    while gpus.events[i] is not None:
+        try:
+            event = gpus.nvml.nvmlEventSetWait_v2(gpus.events[i], 0)
+        except gpus.nvml.NVMLError:  # there is none
+            break
+        if event.eventType == gpus.nvml.nvmlEventTypeXidCriticalError:
+            counts[int(event.eventData)] = counts.get(int(event.eventData), 0) + 1
+    return counts
+
+
+def issues(gpus: Gpus) -> list[dict[str, Any]]:
+    """Metrics that devices refuse, named once, and the Xid errors that came."""
+    found = []
+    for i in range(len(gpus.handles)):
+        device = f"gpu{i}"
+        missing = gpus.refused.get(device, set()) - gpus.told.get(device, set())
+        if gpus.events[i] is None:
+            missing.add("gpu_xid_errors")
+        if missing:
+            what = f"{device} does not tell: {', '.join(sorted(missing))}"
+            found.append(_meta.issue("no_gpu_counters", what, severity="info", count=len(missing)))
+        for number, count in gpus.xids.get(device, {}).items():
+            what = f"{device} reported Xid {number} (see NVIDIA's list of Xid errors)"
+            found.append(_meta.issue("gpu_xid", what, severity="error", count=count))
+    return found
 
 
 def nvlink_totals(gpus: Gpus) -> Iterator[Row]:
@@ -122,56 +210,28 @@ def nvlink_totals(gpus: Gpus) -> Iterator[Row]:
     fields = {_FIELD_NVLINK_RX: "gpu_nvlink_rx_rate", _FIELD_NVLINK_TX: "gpu_nvlink_tx_rate"}
     wanted = [(field, _ALL_LINKS) for field in fields]
     for i, handle in enumerate(gpus.handles):
-        for values in _asked(nvml, lambda h: nvml.nvmlDeviceGetFieldValues(h, wanted), handle):
+        for values in _asked(
+            gpus, f"gpu{i}", "gpu_nvlink_rx_rate", lambda h: nvml.nvmlDeviceGetFieldValues(h, wanted), handle
+        ):
             for value in values:
                 if value.nvmlReturn == 0:
                     yield fields[value.fieldId], "bytes/s", f"gpu{i}", float(value.value.ullVal) * _KIB
 
 
-class Watch:
-    """Samples the devices on a thread of its own: their driver may take its time, and the host's samples must not wait.
-
-    `tell(time_ns, rows)` is called on that thread.
-    """
-
-    def __init__(self, gpus: Gpus, hz: float, tell: Callable[[int, list[Row]], None]) -> None:
-        self._gpus, self._period, self._tell = gpus, 1 / hz, tell
-        self._stop = threading.Event()
-        self._links: dict[tuple[str, str], tuple[int, float]] = {}
-        self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, after the sample under way."""
-        self._stop.set()
-        self._thread.join(timeout=2)
-
-    def _run(self) -> None:
-        next_slow = 0.0
-        while not self._stop.wait(self._period):
-            now = time.time_ns()
-            rows = list(samples(self._gpus))
-            self._tell(now, rows)
-            if time.monotonic() >= next_slow:
-                next_slow = time.monotonic() + 1
-                now = time.time_ns()
-                self._tell(now, [*slow_samples(self._gpus), *self._link_rates()])
-
-    def _link_rates(self) -> Iterator[Row]:
-        for metric, unit, device, total in nvlink_totals(self._gpus):
-            now = time.monotonic_ns()
-            then, before = self._links.get((metric, device), (now, total))
-            self._links[metric, device] = (now, total)
-            if now > then and total >= before:
-                yield metric, unit, device, (total - before) / (now - then) * 1e9
-
-
-def _asked(nvml: Any, call: Callable[[Any], Any], handle: Any) -> Iterator[Any]:
+def _asked(gpus: Gpus, device: str, metric: str | None, call: Callable[[Any], Any], handle: Any) -> Iterator[Any]:
     """The answer, or nothing where the device or the driver has none."""
+    nvml = gpus.nvml
     try:
-        yield call(handle)
-    except nvml.NVMLError:
+        answer = call(handle)
+    except nvml.NVMLError as error:
+        # "Not found" is the answer that nothing is new.
+        is_refused = getattr(error, "value", None) != nvml.NVML_ERROR_NOT_FOUND
+        if metric is not None and is_refused:
+            gpus.refused.setdefault(device, set()).add(metric)
         return
+    if metric is not None:
+        gpus.told.setdefault(device, set()).add(metric)
+    yield answer
 
 
 def _reasons_call(nvml: Any) -> Callable[[Any], int]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 __all__ = [
-    "ProcessStat", "cgroup_cpu_stats", "core_times", "counted_lines", "disk_bytes", "meminfo_bytes", "net_bytes",
-    "pressure_us", "process_stat", "schedstat_ns", "switches",
+    "ProcessStat", "cgroup_cpu_stats", "core_times", "counted_lines", "disk_bytes", "meminfo_bytes", "n_threads",
+    "net_bytes", "pressure_us", "process_stat", "schedstat_ns", "switches",
 ]  # fmt: skip
 
 _SECTOR = 512
 _KIB = 1024
+#: What may follow the name on a line that counts something, and how long such a line is at most.
+_AFTER_NAME, _LONGEST = (b":", b" ", b"\t"), 64
 
 
 class ProcessStat(NamedTuple):
@@ -111,6 +113,16 @@ def process_stat(text: bytes) -> ProcessStat | None:
     )
 
 
+def n_threads(text: bytes) -> int:
+    """Of the line of /proc/PID/stat, the number of threads alone; 0 if it is cut short.
+
+    >>> n_threads(b"7 (a b) S" + b" 0" * 16 + b" 3 0 5 0")
+    3
+    """
+    words = text[text.rfind(b")") + 1 :].split(None, 18)
+    return int(words[17]) if len(words) > 18 else 0
+
+
 def schedstat_ns(text: bytes) -> tuple[int, int]:
     """Time on a core and time waiting for one of a thread, from /proc/PID/task/TID/schedstat. Units: ns."""
     on_core, waiting, _ = text.split()
@@ -144,9 +156,17 @@ def switches(text: bytes) -> tuple[int, int]:
 
 def counted_lines(text: bytes, *names: bytes) -> list[int]:
     """The number after each name, of lines such as `name: 5` or `name 5`; 0 for a name that is not there."""
-    known = {}
-    for line in text.split(b"\n"):
-        words = line.replace(b":", b" ").split()
-        if len(words) >= 2 and words[1].isdigit():
-            known[words[0]] = int(words[1])
-    return [known.get(name, 0) for name in names]
+    lines = b"\n" + text
+    return [_number_after(lines, b"\n" + name) for name in names]
+
+
+def _number_after(lines: bytes, start: bytes) -> int:
+    # Files of a hundred lines are read for two of them, many times a second: no line is taken apart in vain.
+    at = lines.find(start)
+    while at >= 0:
+        rest = lines[at + len(start) : at + len(start) + _LONGEST]
+        word = rest.partition(b"\n")[0].lstrip(b": \t")
+        if rest[:1] in _AFTER_NAME and (digits := word.split()) and digits[0].isdigit():
+            return int(digits[0])
+        at = lines.find(start, at + 1)
+    return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,14 +11,12 @@ from stepscope.record._files import read_once
 from stepscope.record._parse import cgroup_cpu_stats, counted_lines, process_stat, schedstat_ns, switches
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from stepscope.record._files import Kept
+    from stepscope.record._files import Texts
     from stepscope.record._readings import Sample
 
 __all__ = [
-    "Grown", "Process", "cgroup_file", "garbage_collections", "process_bytes", "process_totals", "thread_switches",
-    "thread_times", "throttled_ns",
+    "Grown", "Process", "cgroup_file", "garbage_collections", "process_bytes", "process_totals", "thread_files",
+    "thread_switches", "thread_times", "throttled_ns",
 ]  # fmt: skip
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -69,10 +66,10 @@ class Process:
         return f"pid:{self.pid}"
 
 
-def process_totals(kept: Kept, sample: Sample, process: Process) -> bool:
+def process_totals(files: Texts, sample: Sample, process: Process) -> bool:
     """Adds use of cores, faults, number of threads. False if the process is gone, or another one now."""
     folder, device = f"/proc/{process.pid}", process.device
-    text = kept.read(f"{folder}/stat")
+    text = files.read(f"{folder}/stat")
     stat = process_stat(text) if text else None
     if stat is None or process.start_ticks not in {None, stat.start_ticks}:
         return False
@@ -84,48 +81,58 @@ def process_totals(kept: Kept, sample: Sample, process: Process) -> bool:
     return True
 
 
-def process_bytes(kept: Kept, sample: Sample, process: Process) -> None:
+def process_bytes(files: Texts, sample: Sample, process: Process) -> None:
     """Adds memory held, and bytes read from disks and written."""
     folder, device = f"/proc/{process.pid}", process.device
-    if memory := kept.read(f"{folder}/statm"):
+    if memory := files.read(f"{folder}/statm"):
         sample.levels["process_mem_rss", "bytes", device] = int(memory.split()[1]) * _PAGE
-    if io := kept.read(f"{folder}/io"):
+    if io := files.read(f"{folder}/io"):
         read, written = counted_lines(io, b"read_bytes", b"write_bytes")
         sample.totals["process_read_bytes_rate", "bytes/s", device] = read
         sample.totals["process_write_bytes_rate", "bytes/s", device] = written
 
 
-def thread_times(kept: Kept, sample: Sample, process: Process) -> None:
-    """Adds the time that its threads ran, and that they were ready and waited for a core, summed. Units: ns."""
-    found = {}
-    for tid in _threads(process.pid):
-        if text := kept.read(f"/proc/{process.pid}/task/{tid}/schedstat"):
-            found[tid] = schedstat_ns(text)
+def thread_files(pid: int, name: str) -> list[str]:
+    """The file of that name of each of its threads."""
+    folder = f"/proc/{pid}/task"
+    try:
+        # Twenty times a second: Path takes thrice as long.
+        return [f"{folder}/{tid}/{name}" for tid in os.listdir(folder)]  # noqa: PTH208
+    except OSError:  # it has ended
+        return []
+
+
+def thread_times(texts: Texts, sample: Sample, process: Process) -> None:
+    """Adds the time that its threads ran, and that they were ready and waited for a core, summed. Units: ns.
+
+    `texts` are the threads' files `schedstat`.
+    """
+    found = {path: schedstat_ns(text) for path, text in texts.items() if text}
     if found:
         on_core, waiting = process.times.add(found)
         sample.totals["process_oncpu_time", "ns/s", process.device] = on_core
         sample.totals["process_runq_time", "ns/s", process.device] = waiting
 
 
-def thread_switches(kept: Kept, sample: Sample, process: Process) -> None:
-    """Adds how often its threads gave up their core (waited), and how often they lost it to others."""
-    found = {}
-    for tid in _threads(process.pid):
-        if text := kept.read(f"/proc/{process.pid}/task/{tid}/status"):
-            found[tid] = switches(text)
+def thread_switches(texts: Texts, sample: Sample, process: Process) -> None:
+    """Adds how often its threads gave up their core (waited), and how often they lost it to others.
+
+    `texts` are the threads' files `status`.
+    """
+    found = {path: switches(text) for path, text in texts.items() if text}
     if found:
         voluntary, involuntary = process.switches.add(found)
         sample.totals["process_voluntary_ctx_switches", "1/s", process.device] = voluntary
         sample.totals["process_involuntary_ctx_switches", "1/s", process.device] = involuntary
 
 
-def garbage_collections(kept: Kept, sample: Sample, process: Process, folder: Path) -> None:
+def garbage_collections(texts: Texts, sample: Sample, process: Process) -> None:
     """Adds what Python's collector took, where the start-up hook runs in the process: it keeps a file of totals."""
-    text = kept.read(f"{folder}/gc-{process.pid}") if process.has_hook else None
+    text = next(iter(texts.values()), None)
     if text and len(text) >= _GC.size:
         count, taken_ns, began_ns = _GC.unpack_from(text)
         if began_ns:  # one is under way
-            taken_ns += max(time.monotonic_ns() - began_ns, 0)
+            taken_ns += max(sample.clock_ns - began_ns, 0)
         sample.totals["process_python_gc_time", "ns/s", process.device] = taken_ns
         sample.totals["process_python_gc_collections", "1/s", process.device] = count
 
@@ -140,10 +147,3 @@ def throttled_ns(text: bytes) -> int:
     """Time in which a group of processes was stopped by its limit, as version 2 (µs) or 1 (ns) of cgroups tells it."""
     micro, nano = counted_lines(text, b"throttled_usec", b"throttled_time")
     return micro * 1000 or nano
-
-
-def _threads(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  20 times a second: Path takes thrice as long
-    except OSError:  # it has ended
-        return []

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stepscope.record._files import Kept, read_once
+from stepscope.record._files import Kept, Texts, read_once
 from stepscope.record._parse import core_times, disk_bytes, meminfo_bytes, net_bytes, pressure_us
 
 if TYPE_CHECKING:
@@ -59,26 +59,26 @@ def rates(before: Sample | None, after: Sample) -> Iterator[Row]:
             yield (*key, max(0.0, 100 * (part - was[0]) / (whole - was[1])))
 
 
-def cores(kept: Kept, sample: Sample) -> None:
+def cores(files: Texts, sample: Sample) -> None:
     """Adds how busy the host and each of its cores are."""
-    if text := kept.read("/proc/stat"):
+    if text := files.read("/proc/stat"):
         for device, times in core_times(text).items():
             sample.shares["host_cpu_usage", "%", device] = times
 
 
-def machine(kept: Kept, sample: Sample) -> None:
+def machine(files: Texts, sample: Sample) -> None:
     """Adds what disks and networks do, and pressure: the time in which work waited for a resource."""
     for resource in ("cpu", "io", "memory"):
-        if text := kept.read(f"/proc/pressure/{resource}"):
+        if text := files.read(f"/proc/pressure/{resource}"):
             for kind, total in pressure_us(text).items():
                 if (resource, kind) != ("cpu", "full"):  # of a whole machine it is 0 by definition
                     sample.totals[f"host_pressure_{resource}_{kind}", "ns/s", "host"] = total * 1000
-    if text := kept.read("/proc/diskstats"):
+    if text := files.read("/proc/diskstats"):
         for disk, (read, written, open_ms) in disk_bytes(text).items():
             sample.totals["disk_read_bytes_rate", "bytes/s", disk] = read
             sample.totals["disk_write_bytes_rate", "bytes/s", disk] = written
             sample.totals["disk_busy_time", "ns/s", disk] = open_ms * 1_000_000
-    if text := kept.read("/proc/net/dev"):
+    if text := files.read("/proc/net/dev"):
         for name, (received, sent) in net_bytes(text).items():
             sample.totals["net_recv_bytes_rate", "bytes/s", name] = received
             sample.totals["net_sent_bytes_rate", "bytes/s", name] = sent

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -26,10 +26,14 @@ from stepscope.record._writer import NAME, CounterFile
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from stepscope.record._ring import Ring
+
 __all__ = ["Recorded", "attach", "run"]
 
 _STARTUP = Path(__file__).parent / "startup"
 _READY_S, _END_S = 10.0, 20.0
+#: Signals that end the recording of a process that we have joined.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: What --force may remove: what an earlier recording wrote, and nothing else.
 _OURS = re.compile(r"(meta\.json|counters\.csv\.gz|sched\.ring|(rank|pid)\d+.*\.pt\.trace\.json\.gz|stacks.*\.txt)")
 
@@ -58,8 +62,15 @@ class _Sampler:
         return pipe.fileno()
 
     def send(self, pid: int) -> None:
+        self._say(b"%d\n" % pid)
+
+    def dump(self) -> None:
+        """Have it write down the last seconds."""
+        self._say(b"dump\n")
+
+    def _say(self, line: bytes) -> None:
         try:
-            os.write(self.handle(self.process.stdin), b"%d\n" % pid)
+            os.write(self.handle(self.process.stdin), line)
         except BrokenPipeError:  # it has ended, which its exit code will tell
             return
 
@@ -87,13 +98,15 @@ def run(
     hz: float = 20.0,
     steps: tuple[int, int] | None = (5, 15),
     sched: bool = False,
+    ring: Ring | None = None,
     force: bool = False,
 ) -> Recorded:
     """Run a command and record it: counters, and for Python jobs with torch a profile of steps A up to B.
 
     The command keeps our standard input, output and error; signals that we get are handed on to it. `steps` None
-    records no profile; `sched` records when each thread had a core, or waited for one. Must be called on the main
-    thread. Units: hz, samples a second.
+    records no profile; `sched` records when each thread had a core, or waited for one. With a `ring` counters of the
+    last seconds alone are kept, and SIGUSR1 dumps them in place of being handed on. Must be called on the main thread.
+    Units: hz, samples a second.
     Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
     """
     _check_system()
@@ -102,11 +115,13 @@ def run(
     mask = _job.forwarding()
     try:
         with _notices_of_disk():
-            _begin(target, hz, mode="run", command=list(command), cwd=str(Path.cwd()), steps=steps and list(steps))
+            about: dict[str, Any] = {"command": list(command), "cwd": str(Path.cwd())}
+            _begin(target, hz, mode="run", steps=steps and list(steps), ring=ring and asdict(ring), **about)
             collector = _collector.started(target, wanted=sched)
-        sampler, start = _sampler(target, hz, None), time.monotonic()
+        sampler, start = _sampler(target, hz, None, None if ring is None else ring.wanted(steps)), time.monotonic()
+        environment = _environment(target, steps) | ({} if ring is None else ring.environment())
         try:
-            pid = _job.start(command, _environment(target, steps), mask)
+            pid = _job.start(command, environment, mask)
         except StepscopeError:
             sampler.process.kill()
             sampler.end(tell_it=False)
@@ -114,7 +129,7 @@ def run(
             raise
         collector.send(pid)
         sampler.send(pid)
-        status = _job.wait(pid)
+        status = _job.wait(pid, {} if ring is None else {signal.SIGUSR1: sampler.dump})
         seconds = time.monotonic() - start
         problems = sampler.end(tell_it=False)
         no_sched = collector.end()
@@ -132,11 +147,13 @@ def attach(
     seconds: float | None = None,
     hz: float = 20.0,
     sched: bool = False,
+    ring: Ring | None = None,
     force: bool = False,
 ) -> Recorded:
     """Record counters of a running process and its descendants until it ends, `seconds` are over, or SIGINT or SIGTERM.
 
-    `sched` records when each thread had a core, or waited for one. Must be called on the main thread.
+    `sched` records when each thread had a core, or waited for one. With a `ring` counters of the last seconds alone are
+    kept, and SIGUSR1 dumps them. Must be called on the main thread.
     Units: s; hz, samples a second.
     Raises StepscopeError (no such process, the folder is not empty or cannot be written, not Linux).
     """
@@ -152,15 +169,18 @@ def attach(
     mask = _job.forwarding()
     try:
         with _notices_of_disk():
-            _begin(target, hz, mode="attach", command=words, pid=pid, steps=None, issues=issues)
+            about: dict[str, Any] = {"command": words, "pid": pid}
+            _begin(target, hz, mode="attach", steps=None, issues=issues, ring=ring and asdict(ring), **about)
             collector = _collector.started(target, wanted=sched)
-        sampler, start = _sampler(target, hz, seconds), time.monotonic()
+        sampler, start = _sampler(target, hz, seconds, None if ring is None else ring.wanted(None)), time.monotonic()
         collector.send(pid)
         sampler.send(pid)
         stopped = False
         while sampler.process.poll() is None and not stopped:
-            got = signal.sigtimedwait({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}, 1.0)
-            stopped = got is not None and got.si_signo != signal.SIGCHLD
+            got = signal.sigtimedwait({*_ENDS, signal.SIGUSR1, signal.SIGCHLD}, 1.0)
+            stopped = got is not None and got.si_signo in _ENDS
+            if got is not None and got.si_signo == signal.SIGUSR1 and ring is not None:
+                sampler.dump()
         passed = time.monotonic() - start
         problems = sampler.end(tell_it=stopped)
         no_sched = collector.end(tell_it=True)
@@ -185,9 +205,12 @@ def _prepared(folder: Path, *, force: bool) -> Path:
         if files and not force:
             hint = "name a new folder, or pass --force to replace what an earlier recording left in it"
             raise StepscopeError(f"{folder} is not empty", hint)
-        for file in files:
+        for file in [*files, *(file for dump in folder.glob(_meta.DUMPS) for file in dump.iterdir())]:
             if _OURS.fullmatch(file.name) and file.is_file():
                 file.unlink()
+        for dump in folder.glob(_meta.DUMPS):
+            if dump.is_dir() and not any(dump.iterdir()):
+                dump.rmdir()
     except OSError as error:
         raise StepscopeError(
             f"cannot write into {folder}: {error.strerror or error}", "name another folder with -o DIR"
@@ -240,9 +263,9 @@ def _version() -> str:
         return "0+source"
 
 
-def _sampler(folder: Path, hz: float, seconds: float | None) -> _Sampler:
+def _sampler(folder: Path, hz: float, seconds: float | None, ring: dict[str, Any] | None) -> _Sampler:
     """Start the sampler and wait until it is ready, or until it has said why it is not."""
-    wanted = json.dumps({"folder": str(folder), "hz": hz, "seconds": seconds})
+    wanted = json.dumps({"folder": str(folder), "hz": hz, "seconds": seconds, "ring": ring})
     package = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": package}
     # -P and our own PYTHONPATH: what lies in the job's folder is not imported.

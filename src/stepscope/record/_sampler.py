@@ -16,12 +16,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from stepscope.record import _meta, _nvml, _tracefs
+from stepscope.record import _gpus, _meta, _ring, _tracefs
 from stepscope.record._child import Ending, pid_from, pidfd, tell
 from stepscope.record._looks import Looks
 from stepscope.record._writer import NAME, CounterFile
 
 if TYPE_CHECKING:
+    from stepscope.record._dumps import Dumps
     from stepscope.record._readings import Row
 
 __all__ = ["main"]
@@ -38,31 +39,37 @@ def main(argument: str) -> int:
     folder = Path(wanted["folder"])
     ending = Ending()
     ending.watch()
+    ring = wanted.get("ring")
     try:
-        file = CounterFile(folder / NAME)
+        file = CounterFile(folder / NAME, ring and ring["keep_s"])
     except OSError as error:
         return tell({"error": f"cannot write {folder / NAME}: {error.strerror}"})
-    gpus = _nvml.opened()
+    dumps, issues = _ring.opened(folder, file, ring)
+    gpus, missing = _gpus.opened()
+    issues += missing
     tell({"ready": True})
     root = pid_from(sys.stdin.fileno())
     if root is None:
         _tracefs.remove_leftovers()
         return 1
-    issues: list[dict[str, Any]] = []
-    if isinstance(gpus, str):
-        issues.append(_meta.issue("no_gpu_counters", gpus, severity="info"))
+    fields: dict[str, Any] = {"devices": [device for maker in gpus for device in maker.described()]}
     looks = Looks(root, float(wanted["hz"]), folder / _meta.FOLDER)
     before = time.process_time()
     # Nothing here makes cycles: no looking for them while we sample.
     gc.disable()
     failure = None
     try:
-        issues += _sample(looks, file, ending, gpus, wanted.get("seconds"))
+        issues += _sample(looks, file, ending, gpus, wanted.get("seconds"), dumps, issues)
     except OSError as error:
         failure = f"cannot write {folder / NAME}: {error.strerror or error}; counters end here, the job goes on"
         issues.append(_meta.issue("counters_ended", failure, severity="error"))
     cost = {"start": before, "sampling": time.process_time() - before}
-    return _finish(folder, looks, file, ending, issues, failure, gpus, cost)
+    if dumps is not None:
+        dumps.complete()
+        issues += dumps.issues()
+        fields["dumps"] = dumps.made
+    fields["sampler_cpu_seconds"] = {name: round(seconds, 3) for name, seconds in cost.items()}
+    return _finish(folder, looks, file, ending, issues, failure, fields)
 
 
 def _finish(
@@ -72,8 +79,7 @@ def _finish(
     ending: Ending,
     issues: list[dict[str, Any]],
     failure: str | None,
-    gpus: _nvml.Gpus | str,
-    cost: dict[str, float],
+    fields: dict[str, Any],
 ) -> int:
     try:
         file.close()
@@ -94,10 +100,9 @@ def _finish(
             clocks_at_end=_meta.clocks(),
             pids=sorted(looks.seen),
             processes=processes,
-            devices=[] if isinstance(gpus, str) else _nvml.described(gpus),
             n_samples=file.n_samples,
             ended_by=ending.reason,
-            sampler_cpu_seconds={name: round(seconds, 3) for name, seconds in cost.items()},
+            **fields,
         )
     except OSError as error:
         failure = failure or f"cannot write {folder / _meta.NAME}: {error.strerror or error}"
@@ -105,46 +110,78 @@ def _finish(
 
 
 def _sample(
-    looks: Looks, file: CounterFile, ending: Ending, gpus: _nvml.Gpus | str, seconds: float | None
+    looks: Looks,
+    file: CounterFile,
+    ending: Ending,
+    gpus: list[_gpus.Gpus],
+    seconds: float | None,
+    dumps: Dumps | None,
+    known: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Tick until the end. Issues that came up on the way. Raises OSError if the file cannot be written."""
     queue: SimpleQueue[tuple[int, list[Row]]] = SimpleQueue()
-    watch = None if isinstance(gpus, str) else _nvml.Watch(gpus, _GPU_HZ, lambda t, rows: queue.put((t, rows)))
+    watches = [_gpus.Watch(maker, _GPU_HZ, lambda t, rows: queue.put((t, rows))) for maker in gpus]
     handle = pidfd(looks.root)
+    pipe = dumps.channel.handle if dumps is not None and dumps.channel is not None else None
     poll = select.poll()
-    for each in (sys.stdin.fileno(), *([] if handle is None else [handle])):
-        poll.register(each, select.POLLIN | select.POLLHUP)
+    for each in (sys.stdin.fileno(), handle, pipe):
+        if each is not None:
+            poll.register(each, select.POLLIN | select.POLLHUP)
     start = time.monotonic()
     next_tick, next_flush, number = start, start + 1, 0
     pace = _Pace(looks.hz)
     try:
         while ending.reason is None:
-            _take(file, looks, number, queue)
+            looks.tick(number)
             now = time.monotonic()
             if now >= next_flush:
-                file.flush()
+                _write(file, looks, queue, dumps)
                 pace.adapt(now - next_flush + 1, warm=now - start > _BUDGET_AFTER_S)
                 next_flush = now + 1
             number += 1
             next_tick = max(next_tick + pace.period, now)
-            _wait(poll, next_tick, handle, ending, looks.root)
+            while _wait(poll, next_tick, handle, ending, looks.root, pipe):
+                _serve(file, looks, queue, dumps, ending, known)
             if seconds is not None and time.monotonic() - start >= seconds:
                 ending.reason = "duration"
-        _take(file, looks, 1, queue)
+        looks.tick(1)
+        _write(file, looks, queue, dumps)
     finally:
-        if watch is not None:
+        for watch in watches:
             watch.stop()
         if handle is not None:
             os.close(handle)
-    return pace.issues()
+    return [*pace.issues(), *(issue for maker in gpus for issue in maker.issues())]
 
 
-def _take(file: CounterFile, looks: Looks, number: int, queue: SimpleQueue[tuple[int, list[Row]]]) -> None:
-    """One tick, and what the accelerators' thread has left."""
-    for time_ns, rows in looks.tick(number):
+def _serve(
+    file: CounterFile,
+    looks: Looks,
+    queue: SimpleQueue[tuple[int, list[Row]]],
+    dumps: Dumps | None,
+    ending: Ending,
+    known: list[dict[str, Any]],
+) -> None:
+    """Make the dumps that someone has asked for, with all that has been read."""
+    n_signals, ending.n_asked = ending.n_asked, 0
+    if dumps is None:
+        return
+    asking = [*dumps.heard(), *({"ask": "signal"} for _ in range(n_signals))]
+    if asking:
+        _write(file, looks, queue, dumps)
+    for message in asking:
+        dumps.take(message, known)
+
+
+def _write(file: CounterFile, looks: Looks, queue: SimpleQueue[tuple[int, list[Row]]], dumps: Dumps | None) -> None:
+    """What the ticks have read, and what the accelerators' thread has left."""
+    for time_ns, rows in looks.rows():
         file.add(time_ns, rows)
     while not queue.empty():
         file.add(*queue.get_nowait())  # nobody else takes from it
+    packed = file.flush()
+    if dumps is not None:
+        dumps.flushed(packed)
 
 
 class _Pace:
@@ -181,14 +218,17 @@ def _stretched(stretch: int, used: float, hz: float) -> int:
     return stretch - 1 if stretch > 1 and used < 0.6 * _BUDGET else stretch
 
 
-def _wait(poll: select.poll, until: float, handle: int | None, ending: Ending, root: int) -> None:
-    """Sleep until the time, or until the job or the one who started us is gone."""
+def _wait(poll: select.poll, until: float, handle: int | None, ending: Ending, root: int, pipe: int | None) -> bool:
+    """Sleep until the time, or until the job or the one who started us is gone. True if someone wants a dump before."""
     while ending.reason is None:
         left = until - time.monotonic()
         events = dict(poll.poll(max(0.0, left * 1000)))
         ending.look(events, handle, root)
+        if pipe in events or ending.n_asked:
+            return True
         if left <= 0 or not events:
-            return
+            return False
+    return False
 
 
 if __name__ == "__main__":

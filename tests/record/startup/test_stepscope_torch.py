@@ -143,3 +143,81 @@ dist.destroy_process_group()
     assert done.returncode == 0
     run = stepscope.load_run(done.folder)
     assert [(trace.rank, trace.steps["step"].to_list()) for trace in run] == [(0, [2, 3]), (1, [2, 3])]
+
+
+def test_a_slow_step_is_dumped_with_a_profile_of_the_next_ones(train, meta):
+    code = """
+for i in range(120):
+    time.sleep(0.3 if i == 60 else 0.02)
+    step()
+time.sleep(1.5)
+"""
+    done = train(code, "--steps", "2:5", "--trigger", "3x", "--keep", "30s")
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+    dumps = sorted(path.name for path in done.folder.glob("dump-*"))
+    # On a busy machine others may be as slow.
+    found = next(each for each in meta(done.folder)["dumps"] if each["step"] == 60)
+    assert found["folder"] in dumps
+    assert found["step_ns"] > 3 * found["median_ns"] > 0
+    folder = done.folder / found["folder"]
+    [trace] = stepscope.load_run(folder)
+    assert trace.meta.format == "kineto"
+    first = trace.steps["step"][0]
+    assert trace.steps["step"].to_list() == [first, first + 1, first + 2]
+    assert 60 < first < 110
+    assert "step 60 of process" in codes(meta(folder))["slow_step"]
+    # Its counters reach back to the slow step, which ended before the profile begins.
+    unix_ns = trace.counters["ts_ns"] + trace.meta.origin_unix_ns
+    assert unix_ns.min() < found["unix_ns"] - found["step_ns"]
+    assert unix_ns.max() > found["unix_ns"]
+    [whole] = stepscope.load_run(done.folder)
+    assert whole.steps["step"].to_list() == [2, 3, 4]
+    assert not list(done.folder.rglob(".*"))
+
+
+def test_without_a_profiler_slow_steps_are_dumped_all_the_same(train, meta):
+    done = train("for i in range(40): time.sleep(0.5 if i == 30 else 0.01); step()", "--no-profiler", "--trigger", "5x")
+    steps = [dump["step"] for dump in meta(done.folder)["dumps"]]
+    assert 30 in steps
+    [trace] = stepscope.load_run(done.folder / meta(done.folder)["dumps"][steps.index(30)]["folder"])
+    assert trace.meta.format == "counters"
+    assert not list(done.folder.rglob("*.pt.trace.json.gz"))
+
+
+def test_a_slow_step_of_one_rank_has_all_ranks_profiled(record, torch_python, tmp_path, meta):
+    script = tmp_path / "ddp.py"
+    script.write_text("""
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(80):
+    time.sleep(0.02)
+    if i == 40 and os.environ["RANK"] == "1": time.sleep(1)
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
+""")
+    launch = [torch_python, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    done = record("--steps", "2:4", "--trigger", "8x", "--", *launch)
+    assert done.returncode == 0
+    found = next(dump for dump in meta(done.folder)["dumps"] if dump["step"] == 40)
+    run = stepscope.load_run(done.folder / found["folder"])
+    assert [(trace.rank, trace.steps.height) for trace in run] == [(0, 2), (1, 2)]
+    assert len({tuple(trace.steps["step"]) for trace in run}) == 1
+
+
+def test_a_job_that_profiles_itself_is_left_alone_by_dumps_too(train, meta, tmp_path):
+    own = tmp_path / "own.json"
+    code = f"""
+for _ in range(30): time.sleep(0.01); step()
+with torch.profiler.profile() as profiler:
+    time.sleep(0.5); step()
+    for _ in range(12): time.sleep(0.01); step()
+profiler.export_chrome_trace({str(own)!r})
+"""
+    done = train(code, "--steps", "2:4", "--trigger", "5x")
+    assert (done.returncode, "mark" in own.read_text()) == (0, True)
+    assert "itself" in codes(meta(done.folder))["profile_left_out"]
+    assert not list(done.folder.glob("dump-*/*.pt.trace.json.gz"))

@@ -131,9 +131,12 @@ def start(folder: str, steps: str) -> None:
 
     def on_torch(torch: ModuleType) -> None:
         notes.add(torch=str(getattr(torch, "__version__", "?")), rank=os.environ.get("RANK"))
-        if steps:
-            first, last = steps.split(":")
-            importlib.import_module("_stepscope_torch").watch(torch, notes, int(first), int(last))
+        trigger = os.environ.get("STEPSCOPE_RECORD_TRIGGER", "")
+        if steps or trigger:
+            first, last = steps.split(":") if steps else ("0", "0")
+            ends = importlib.import_module("_stepscope_steps").Steps(folder, float(trigger or 0))
+            os.register_at_fork(after_in_child=ends.open)
+            importlib.import_module("_stepscope_torch").watch(torch, notes, int(first), int(last), ends)
 
     here = os.path.dirname(os.path.abspath(__file__))
 

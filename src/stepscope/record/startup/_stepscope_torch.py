@@ -20,15 +20,16 @@ _LEVEL = 1
 class Watcher:
     """Counts the steps of the first optimizer that steps, and profiles those from `first` up to `last`."""
 
-    def __init__(self, torch: ModuleType, notes: Any, first: int, last: int) -> None:
-        self._torch, self._notes = torch, notes
+    def __init__(self, torch: ModuleType, notes: Any, first: int, last: int, steps: Any) -> None:
+        self._torch, self._notes, self._steps = torch, notes, steps
+        self._folder, self._wish, self._next = notes.folder, None, None  # type: str, Any, Any
         self._first, self._last = first, last
         self._optimizer = None  # type: Any
         self._pid = os.getpid()
         self._profiler = None  # type: Any
         self._mark = None  # type: Any
         self._is_starting = False
-        self._is_over = False
+        self._is_over = last == 0
         self.n_steps = 0
 
     def after_step(self, optimizer: Any) -> None:
@@ -38,6 +39,11 @@ class Watcher:
         if self._optimizer() is not optimizer:
             return
         self.n_steps += 1
+        if self._profiler is not None:
+            self._steps.skip()
+        self._next = self._steps.ended(self.n_steps) or self._next
+        if self._next is not None and self._is_over:
+            self._begin_again()
         if self._is_over:
             return
         if self._profiler is None and self.n_steps >= self._first - 1:
@@ -61,11 +67,25 @@ class Watcher:
             return
         what = "the job uses torch.profiler itself: "
         if self._profiler is None:
-            self._is_over = True
             self._notes.issue("profile_left_out", what + "none of ours was taken", "info")
+            self._end()
         else:
             self._notes.issue("profile_cut", what + "ours ended at step %d" % self.n_steps)
             self.finish()
+
+    def _begin_again(self) -> None:
+        """Profile some more steps, for a dump of the recorder's."""
+        wish, self._wish, self._next, self._is_over = self._next, self._next, None, False
+        self._first = max(wish.first, self.n_steps + 1)
+        self._last = self._first + wish.n_steps
+        self._folder = os.path.join(self._notes.folder, wish.name)
+
+    def _end(self) -> None:
+        """No more profile, for now; the recorder may be waiting for it."""
+        self._is_over = True
+        wish, self._wish = self._wish, None
+        if wish is not None:
+            self._steps.tell(profiled=wish.name)
 
     def _prepare(self) -> None:
         torch = self._torch
@@ -73,28 +93,32 @@ class Watcher:
             self.foreign()
             return
         self._is_starting = True
+        self._steps.skip()
         try:
             self._profiler = torch.profiler._KinetoProfile(record_shapes=True)
             self._profiler.prepare_trace()
         except RuntimeError as error:
             self._profiler = None
-            self._is_over = True
             self._notes.issue("profile_failed", "torch.profiler did not start: %s" % str(error).splitlines()[0])
+            self._end()
         finally:
             self._is_starting = False
 
     def finish(self) -> None:
         """Stop the profiler and write what it has, if a whole step is in it."""
         profiler, mark, self._profiler, self._mark, self._is_over = self._profiler, self._mark, None, None, True
-        if profiler is None or mark is None:
-            return
-        mark.__exit__(None, None, None)
-        profiler.stop_trace()
-        if self.n_steps > self._first:
-            try:
-                write(profiler, self._notes.folder)
-            except (OSError, RuntimeError) as error:
-                self._notes.issue("profile_failed", "the profile could not be written: %s" % error, "error")
+        if profiler is not None and mark is not None:
+            self._steps.skip()
+            mark.__exit__(None, None, None)
+            profiler.stop_trace()
+            if self.n_steps > self._first:
+                try:
+                    write(profiler, self._folder)
+                    if self._wish is None:  # the one that was asked for from the start
+                        self._steps.tell(profiled="")
+                except (OSError, RuntimeError) as error:
+                    self._notes.issue("profile_failed", "the profile could not be written: %s" % error, "error")
+        self._end()
 
     def at_exit(self) -> None:
         """The job ends: write what there is, and tell how far it came."""
@@ -109,7 +133,7 @@ class Watcher:
     def in_child(self) -> None:
         """In a forked child the profiler is its parent's."""
         self._pid = os.getpid()
-        self._profiler = self._mark = None
+        self._profiler = self._mark = self._wish = self._next = None
         self._is_over = self._is_over or self.n_steps >= self._first
 
 
@@ -138,12 +162,15 @@ def write(profiler: Any, folder: str) -> str:
     return target
 
 
-def watch(torch: ModuleType, notes: Any, first: int, last: int) -> None:
-    """Have the steps of this process watched. Notes why not, with a torch that is too old."""
+def watch(torch: ModuleType, notes: Any, first: int, last: int, steps: Any) -> None:
+    """Have the steps of this process watched, and told through `steps`. Notes why not, with a torch that is too old.
+
+    A `last` of 0: no profile but for a dump.
+    """
     if not hasattr(torch.optim.Optimizer, "profile_hook_step"):
         notes.issue("profile_left_out", "torch %s does not let us see when a step ends" % torch.__version__)
         return
-    watcher = Watcher(torch, notes, first, last)
+    watcher = Watcher(torch, notes, first, last, steps)
     _after_each_step(torch, watcher)
     _notice_others(torch, watcher)
     atexit.register(watcher.at_exit)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from math import comb
+
+import pytest
+import record_cost
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@given(st.integers(6, 80))
+def test_the_interval_is_the_narrowest_that_holds_the_median_with_95_percent(n):
+    values = [1 + i / 1000 for i in range(n)]
+    found = record_cost.median_interval(values)
+    k = round(found.low * 1000) + 1  # the k-th smallest
+    assert round(found.high * 1000) == n - k
+    tail = sum(comb(n, i) for i in range(k)) / 2**n
+    assert 2 * tail <= 0.05
+    assert 2 * (tail + comb(n, k) / 2**n) > 0.05
+    assert found.low < found.median < found.high
+
+
+def test_too_few_pairs_are_no_measurement():
+    with pytest.raises(ValueError, match="5 pairs"):
+        record_cost.median_interval([1.0] * 5)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"), [(-0.01, 0.004, "holds"), (0.006, 0.01, "broken"), (0.001, 0.01, "undecided")]
+)
+def test_a_limit_holds_or_is_broken_for_certain_or_is_left_open(low, high, word):
+    assert record_cost.verdict(record_cost.Slowdown((low + high) / 2, low, high), 0.005).startswith(word)
+
+
+def test_the_table_goes_between_the_marks(tmp_path):
+    path = tmp_path / "record.md"
+    path.write_text(f"before\n{record_cost.BEGIN}\nold\n{record_cost.END}\nafter\n")
+    record_cost.write(record_cost.table([["a", "b"]], ["x", "y"]), path)
+    assert path.read_text() == (
+        f"before\n{record_cost.BEGIN}\n| x | y |\n| --- | --- |\n| a | b |\n{record_cost.END}\nafter\n"
+    )
+    path.write_text("no marks")
+    with pytest.raises(ValueError, match="no marks"):
+        record_cost.write("text", path)
+
+
+def test_the_docs_have_the_marks():
+    text = record_cost.DOC.read_text(encoding="utf-8")
+    assert text.index(record_cost.BEGIN) < text.index(record_cost.END)
+
+
+def test_a_job_measures_itself_bare_and_recorded():
+    for words in (None, ()):
+        found = record_cost.run(500, words)
+        assert 0 < found["cpu_s"] <= found["wall_s"] * 1.5
