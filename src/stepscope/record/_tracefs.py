@@ -114,7 +114,7 @@ class Tracefs:
         for name, value in (("options/record-tgid", "1"), ("buffer_percent", str(_WAKE_PERCENT))):
             if (self.folder / name).exists():  # since Linux 4.14 and 5.0
                 self._write(name, value)
-        # No thread yet: an empty list would mean all.
+        # No thread yet but our own, which starts none: an empty list would mean all, be it for a moment.
         self._write("set_event_pid", str(os.getpid()))
         for event in _EVENTS:
             self._write(f"events/sched/{event}/enable", "1")
@@ -141,7 +141,8 @@ class Tracefs:
         # Those that began before their parents were listed are in the next round.
         while new := {tid: pid for tid, pid in threads_of(root).items() if tid not in found}:
             # One write for all: each waits until every core has seen it.
-            self._write("set_event_pid", " ".join(map(str, new)) + "\n", os.O_APPEND if found else os.O_TRUNC)
+            # Truncating the list would empty it: others would be traced meanwhile, and their children from then on.
+            self._write("set_event_pid", " ".join(map(str, new)) + "\n", os.O_APPEND)
             found.update(new)
         return sorted(found.items())
 
