@@ -13,10 +13,12 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import uvicorn
 from playwright.sync_api import sync_playwright
 
+from stepscope.web._sql_examples import EXAMPLES
 from stepscope.web.server import application
 
 if TYPE_CHECKING:
@@ -29,8 +31,16 @@ PAGES = {
     "overview": "/", "timeline": "/timeline", "operators": "/operators", "kernels": "/kernels", "memory": "/memory",
     "communication": "/communication", "compare": "/compare?a=0&b=1", "tables": "/tables",
     "table": "/tables/operators?sort=host_self_ns",
+    "sql": "/sql?" + urlencode({"q": EXAMPLES[3].text}),
 }  # fmt: skip
 WHOLE = ("overview",)
+#: Ways from the first page to an answer: the example, the card, its link.
+PATHS = {
+    "path-slowest-step": ("demo-cpu-2ranks", "Slowest step", "timeline"),
+    "path-operator": ("demo-cpu-2ranks", "Operator with most time", "by call stack"),
+    "path-wait": ("demo-slow-loader/abnormal", "Longest wait of the host", "timeline"),
+    "path-memory": ("demo-cpu-2ranks", "Peak memory", "who holds it"),
+}
 
 
 @contextmanager
@@ -53,13 +63,32 @@ def served(paths: list[str]) -> Iterator[str]:
 def shoot(page: Page, address: str, file: Path, *, whole: bool) -> None:
     """One page as a picture, once it is fully drawn."""
     page.goto(address)
-    page.wait_for_selector("main:not(:has([data-waiting]))", state="attached", timeout=60_000)
-    page.wait_for_load_state("networkidle")
-    if "/timeline" in address:
-        page.wait_for_selector("html[data-windows]", state="attached")
-    page.wait_for_timeout(500)
+    settle(page)
     page.screenshot(path=file, full_page=whole)
     print(file)
+
+
+def settle(page: Page) -> None:
+    """Wait until the page is fully drawn."""
+    page.wait_for_selector("main:not(:has([data-waiting]))", state="attached", timeout=60_000)
+    page.wait_for_load_state("networkidle")
+    if "/timeline" in page.url:
+        page.wait_for_selector("html[data-windows]", state="attached")
+    page.wait_for_timeout(500)
+
+
+def walk(page: Page, out: Path, suffix: str) -> None:
+    """Go each of the ways by hand, and take a picture of where it ends."""
+    page.set_viewport_size({"width": 1120, "height": 600})
+    for name, (example, card, link) in PATHS.items():
+        with served([str(ROOT / "examples" / example)]) as address:
+            page.goto(address)
+            settle(page)
+            page.locator(".card", has_text=card).get_by_role("link", name=link, exact=True).click()
+            page.wait_for_url(lambda url, first=address: url.rstrip("/") != first)
+            settle(page)
+            page.screenshot(path=out / f"{name}{suffix}.png")
+            print(out / f"{name}{suffix}.png")
 
 
 def main() -> None:
@@ -78,9 +107,11 @@ def main() -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
         page.on("console", lambda message: print("console:", message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: print("error:", error))
+        suffix = "-dark" if wanted.dark else ""
         for name, path in pages.items():
-            suffix = "-dark" if wanted.dark else ""
             shoot(page, address + path, wanted.out / f"{name}{suffix}.png", whole=name in WHOLE)
+        if not wanted.pages:
+            walk(page, wanted.out, suffix)
         browser.close()
 
 

@@ -195,6 +195,7 @@ def sql(
     memory_limit: str | int | None = None,
     on_missing: Callable[[str, StepscopeError], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> pl.DataFrame:
     """What a SELECT gives over the tables of all traces of a source, as a frame.
 
@@ -202,7 +203,8 @@ def sql(
     trace. The query reads these and nothing else: no files, no network, no settings. `timeout_s` bounds its time (300 s
     by default), `memory_limit` (as in '4GB') its memory. Traces that are left out are told to `on_missing` (a warning
     by default). Many files that were not opened before are first read by several processes, into the cache: `progress`
-    is told how many they have done, and of how many.
+    is told how many they have done, and of how many. `on_start` is given, when the query begins to run, a function that
+    stops it, from another thread.
 
     Raises UnknownName (table, column), MissingTable, StepscopeError (anything but a SELECT, too slow, too big).
 
@@ -220,6 +222,7 @@ def sql(
         memory_bytes=None if memory_limit is None else units.parse_size(memory_limit),
         on_missing=on_missing or _warn,
         prepare=partial(_open_once, opened, progress),
+        on_start=on_start,
     )
 
 

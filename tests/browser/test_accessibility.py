@@ -19,12 +19,19 @@ def axe():
     return next(Path(spec.origin).parent.rglob("axe.min.js")).read_text(encoding="utf-8")
 
 
-PAGES = [*(path for path, _ in NAVIGATION), "/compare?a=0&b=1", "/tables/steps", "/nothing"]
+ASKED = "/sql?q=SELECT+*+FROM+spans+LIMIT+20"
+PAGES = [*(path for path, _ in NAVIGATION), "/compare?a=0&b=1", "/tables/steps", ASKED, "/sql?q=SELEC", "/nothing"]
 
 
 @pytest.mark.parametrize(
     ("address", "scheme"),
-    [*((page, "light") for page in PAGES), ("/", "dark"), ("/timeline", "dark"), ("/tables/steps", "dark")],
+    [
+        *((page, "light") for page in PAGES),
+        ("/", "dark"),
+        ("/timeline", "dark"),
+        ("/tables/steps", "dark"),
+        (ASKED, "dark"),
+    ],
 )
 def test_no_serious_violation(browser, demo, axe, address, scheme):
     # The page's own policy lets no script be put in: for this test alone it is set aside.

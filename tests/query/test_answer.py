@@ -93,6 +93,30 @@ def test_an_interrupt_is_not_taken_for_a_timeout(folder):
     opened.close()
 
 
+def test_a_query_is_stopped_from_another_thread(folder):
+    opened = connected(folder, None)
+    stops = []
+
+    def begin(stop):
+        stops.append(stop)
+        threading.Timer(0.2, stop).start()
+
+    text = "SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range <> b.range * 2"
+    with pytest.raises(StepscopeError, match="the query was stopped"):
+        answer(opened, text, timeout_s=60, columns=(), on_start=begin)
+    assert answer(opened, "SELECT 1", timeout_s=60, columns=(), on_start=stops.append).item() == 1
+    opened.close()
+    for stop in stops:  # too late: nothing happens
+        stop()
+
+
+def test_a_query_that_was_stopped_before_does_not_begin(folder):
+    opened = connected(folder, None)
+    with pytest.raises(StepscopeError, match="the query was stopped"):
+        answer(opened, "SELECT 1", timeout_s=60, columns=(), on_start=lambda stop: stop())
+    opened.close()
+
+
 def test_memory_is_bounded_and_nothing_goes_to_the_disk(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     opened = connected(folder, 20_000_000)
@@ -105,6 +129,15 @@ def test_memory_is_bounded_and_nothing_goes_to_the_disk(folder, monkeypatch, tmp
         )
     assert "--memory-limit" in caught.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+    opened.close()
+
+
+def test_rows_that_repeat_are_counted_at_their_full_length(folder):
+    opened = connected(folder, 50_000_000)
+    with pytest.raises(StepscopeError, match=r"too much memory: its rows take 1(\.\d+)? ?GiB|its rows take 9\d\d MiB"):
+        answer(opened, "SELECT a.x, b.range % 2 AS n FROM (SELECT repeat('x', 9999) AS x) AS a, range(100000) AS b"
+               , timeout_s=60, columns=())  # fmt: skip
+    assert answer(opened, "SELECT 'y' AS x, NULL AS z FROM range(100000)", timeout_s=60, columns=()).height == 100_000
     opened.close()
 
 

@@ -136,16 +136,6 @@ def test_a_table_is_downloaded_as_it_is_arranged(client, suffix, read):
     assert frame["calls"].to_list() == [3, 3]
 
 
-def test_too_many_rows_are_not_written_as_text(client, monkeypatch):
-    from stepscope.web import _html
-
-    monkeypatch.setattr(_html, "_MOST_TEXT_ROWS", 1)
-    answer = client.get("/download/spans.csv?t=0")
-    assert answer.status_code == 400
-    assert "take Parquet" in answer.text
-    assert client.get("/download/spans.parquet?t=0").status_code == 200
-
-
 @pytest.mark.parametrize("address", ["/download/spans.exe", "/tables/nothing", "/nothing", "/a/b/c", "/api/nothing"])
 def test_what_is_not_there_is_said(client, address):
     answer = client.get(address)
@@ -285,3 +275,36 @@ def test_runs_that_cannot_be_compared_say_why(client, monkeypatch):
     answer = client.get("/compare", params={"a": "0", "b": "1"})
     assert answer.status_code == 200
     assert "compare needs steps" in answer.text
+
+
+def test_one_who_has_left_is_not_waited_for(session, monkeypatch):
+    monkeypatch.setattr(_site, "_ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(_site, "_PAGE_PATIENCE_S", 60)
+    gate = threading.Event()
+    site = _site.Site(session, _site.environment())
+
+    async def left():
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    with pytest.raises(_site.Waiting):
+        asyncio.run(_site.ask(site, Request(scope, left), "key", gate.wait))
+    gate.set()
+
+
+def test_numbers_are_links_that_do_not_stop_the_tab_key(client):
+    found = Elements(client.get("/tables/operators?t=0").text).found
+    at = [i for i, (tag, a) in enumerate(found) if tag == "td" and a.get("class") == "number" and "data-value" in a]
+    numbers = [found[i + 1] if found[i + 1][0] == "a" else found[i + 3] for i in at]
+    assert numbers
+    assert all(tag == "a" and a["tabindex"] == "-1" and a["href"].startswith("/timeline?") for tag, a in numbers)
+
+
+def test_parts_of_the_bar_lead_to_what_they_are_made_of(client):
+    found = Elements(client.get("/").text).found
+    drawn = [a["data-behind"] for tag, a in found if tag == "rect" and "data-behind" in a]
+    assert any(target.startswith("/tables/idle?") for target in drawn)
+    hrefs = {a.get("href") for tag, a in found if tag == "a"}
+    assert set(drawn) <= hrefs
+    for target in drawn:
+        assert client.get(target).status_code == 200

@@ -67,3 +67,13 @@ def test_names_of_kernels_are_shortened_and_kept_whole_in_the_title():
 def test_the_order_of_a_column_is_marked():
     heads = sheet(FRAME, TABLE, sort=("-total_ns", "+name")).heads
     assert [head.order for head in heads] == ["+", "-", ""]
+
+
+def test_stacks_begin_with_the_innermost_frame():
+    cell = sheet(pl.DataFrame({"stack": ["main;train;forward"]}), TABLE).rows[0][0][0]
+    assert cell.text == "forward ← train ← main"
+
+
+def test_what_is_not_finite_has_no_value_to_sort_by():
+    rows = sheet(pl.DataFrame({"x": [float("nan"), float("inf"), 1.0]}), TABLE).rows
+    assert [cells[0].raw for cells, _ in rows] == [None, None, 1.0]

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
+from types import SimpleNamespace
 
+import polars as pl
 import pytest
 from web_traces import training, written
 
 from stepscope.errors import StepscopeError
 from stepscope.trace import Run
-from stepscope.web import _session
+from stepscope.web import _session, _workers
 from stepscope.web._session import Busy, Session, stamp_of
 
 
@@ -86,6 +89,77 @@ def test_too_many_questions_are_refused_and_old_answers_forgotten(session):
             break
         except Busy:
             time.sleep(0.01)
+
+
+def test_a_failure_is_told_for_a_while_and_then_tried_again(session, monkeypatch):
+    calls = []
+
+    def fail():
+        calls.append(1)
+        raise StepscopeError("no")
+
+    assert session.ask("key", fail).exception(10) is session.ask("key", fail).exception(10)
+    assert calls == [1]
+    monkeypatch.setattr(_session, "_FAILURE_KEPT_S", 0)
+    session.ask("key", fail).exception(10)
+    assert calls == [1, 1]
+
+
+def test_what_was_dropped_is_begun_anew_for_who_asks_again(session):
+    first = session.ask("key", lambda: 1)
+    first.result(10)
+    session._answers["key"].answer = dropped = Future()
+    dropped.cancel()
+    assert session.ask("key", lambda: 2).result(10) == 2
+
+
+def test_big_answers_push_each_other_out(session, monkeypatch):
+    monkeypatch.setattr(_session, "_MOST_ANSWER_BYTES", 1_000)
+    calls = []
+
+    def work():
+        calls.append(1)
+        return SimpleNamespace(frame=pl.DataFrame({"x": range(100)}))
+
+    for key in "ab":
+        session.ask(key, work).result(10)
+    session.ask("c", lambda: None).result(10)
+    session.ask("b", work).result(10)
+    assert len(calls) == 2
+    session.ask("a", work).result(10)
+    assert len(calls) == 3
+
+
+def test_rows_are_counted_once_all_is_read(session):
+    assert session.heights((0, 1)) is None
+    session.trace(0)
+    assert session.heights((0, 1)) is None
+    one = session.heights((0,))["spans"]
+    session.trace(1)
+    assert session.heights((0, 1))["spans"] > one
+
+
+def test_a_run_of_files_is_stopped_between_them(session, monkeypatch):
+    monkeypatch.setattr(_workers, "_UNWANTED_S", 0.01)
+    opened, gate = [], threading.Event()
+
+    def slow(path, **more):
+        opened.append(path)
+        gate.wait()
+        return real(path, **more)
+
+    real = _session.open_trace
+    monkeypatch.setattr(_session, "open_trace", slow)
+    answer = session.ask("all", lambda: list(session.run((0, 1))))
+    while not opened:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    session._workers.tend()
+    assert answer.cancelled()
+    gate.set()
+    while session._workers.pending():
+        time.sleep(0.01)
+    assert len(opened) == 1
 
 
 def test_progress_tells_the_file_being_read(session, monkeypatch):

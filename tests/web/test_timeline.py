@@ -6,6 +6,7 @@ from windows_of import unpacked
 
 from stepscope import load
 from stepscope.errors import UnknownName
+from stepscope.names import shorten
 from stepscope.web._scene import layout, scene_of
 from stepscope.web._timeline import drawn, found_names, shortened, span_details, statistics
 
@@ -99,6 +100,9 @@ def test_sums_over_a_range_are_cut_at_its_bounds(scene):
         name: duration(ns) for name, ns in expected.items()
     }
     assert found["device_busy"] is not None
+    assert found["names"][0]["own"] == found["names"][0]["total"]
+    step = next(row for row in found["names"] if row["name"].startswith("ProfilerStep"))
+    assert step["own"] == "–"
     only = statistics(scene, low, high, [int(spans["track_id"][0])])
     assert only["n_spans"] < found["n_spans"]
     assert statistics(scene, scene.last_ns + 5, scene.last_ns + 6)["n_spans"] == 0
@@ -112,6 +116,7 @@ def test_names_are_found_in_order_of_time(scene):
     assert times == sorted(times)
     assert found_names(scene, "mm", exact=True)["count"] == 0
     assert found_names(scene, "aten::mm", exact=True)["count"] == 3
+    assert found_names(scene, "gemm_aten::mm", exact=True)["n_names"] == 1
     assert found_names(scene, "nothing like it")["hits"] == []
 
 
@@ -137,3 +142,16 @@ def test_stacks_metrics_and_the_other_half_of_autograd_are_told(scene):
     told = span_details(made, kernel)
     assert dict(told["facts"])["sm__busy"] == "12.5 %"
     assert told["stack"] == ["main.py(1)", "model.py(2)"]
+
+
+def test_a_name_that_a_report_has_shortened_finds_all_that_it_stands_for(tmp_path):
+    long = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, std::array<char*, 3ul> >(int)"
+    )
+    document = training(kernel=long)
+    made = scene_of(load(written(tmp_path / "t.json", document)))
+    names = {name for name in made.names if name.startswith("void")}
+    short = {shorten(name) for name in names}
+    for text in short:
+        found = found_names(made, text, exact=True)
+        assert found["count"] == 3 * sum(shorten(name) == text for name in names)

@@ -88,8 +88,10 @@ def _outermost(rows: Ints, parents: Ints, wanted: NDArray[np.bool_]) -> Ints:
 def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Arguments and cost of these calls; the cost is worked out once for each distinct set of arguments."""
     frame = pl.DataFrame({"call_id": calls, "name": spans["name"].gather(pl.Series(calls)).cast(pl.String)})
-    arguments = ops.select(pl.col("span_id").cast(pl.Int64).alias("call_id"), pl.col(ARGUMENTS).cast(pl.String))
+    arguments = ops.select(pl.col("span_id").cast(pl.Int64).alias("call_id"), *ARGUMENTS)
+    # Made text only once they are few: most operators are none of these calls.
     frame = frame.join(arguments, on="call_id", how="left", maintain_order="left")
+    frame = frame.with_columns(pl.col(ARGUMENTS).cast(pl.String))
     frame = frame.with_columns(annotation=_annotations(frame, spans))
     keys = ["name", *ARGUMENTS, "annotation"]
     distinct = frame.select(keys).unique(maintain_order=True)

@@ -32,8 +32,6 @@ def command(
     Several files or a folder are the ranks of one job; a folder is watched for new files. Nobody but this machine can
     reach the page unless --host says so.
     """
-    import uvicorn
-
     from stepscope.cli._allocator import keep_freed_memory
     from stepscope.web.server import application, is_loopback
 
@@ -42,6 +40,8 @@ def command(
     limit = None if max_bytes is None else size_of(max_bytes)
     app = application(paths, host=host, token=token, counters=counters, max_bytes=limit, keep_bytes=size_of(keep))
     listener = _listening(host, port)
+    import uvicorn  # while the application reads already
+
     address = _address(host, listener.getsockname()[1], token)
     complain(f"stepscope serves {address}")
     complain("Ctrl-C ends it." if token is None else "Whoever has this address can read the traces. Ctrl-C ends it.")

@@ -11,7 +11,7 @@ from stepscope import store
 from stepscope.errors import UnknownName
 from stepscope.query._answer import answer, connected, locked
 from stepscope.query._guard import names_in
-from stepscope.query._tables import known_names, resolve, views_of
+from stepscope.query._tables import known_names, resolve, tables, views_of
 from stepscope.schema import TABLES
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stepscope.query._tables import View
     from stepscope.trace import Run, Trace
 
-__all__ = ["TIMEOUT_S", "known_names", "run"]
+__all__ = ["TIMEOUT_S", "known_names", "run", "tables"]
 
 #: A query that takes longer is stopped, unless told otherwise.
 TIMEOUT_S = 300.0
@@ -37,12 +37,14 @@ def run(
     memory_bytes: int | None = None,
     on_missing: Callable[[str, StepscopeError], None],
     prepare: Callable[[], None] | None = None,
+    on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> pl.DataFrame:
     """What a SELECT gives over the traces.
 
     Tables are called as in `stepscope show`, with _ for -: analyses, tables of the trace (`trace.steps` where both
     have the name), and `traces`, a row for each. Each has the columns `rank` and `trace`. The query sees nothing else:
-    no files, no network, no settings. `prepare` is called once the query is understood, before traces are read.
+    no files, no network, no settings. `prepare` is called once the query is understood, before traces are read;
+    `on_start` when it begins to run, with a function that stops it, from another thread.
 
     Units: those of the columns. Raises UnknownName (table, column), MissingTable (no trace has it), StepscopeError
     (anything but a SELECT, too slow, too much memory). Traces that are left out are told to `on_missing`.
@@ -56,7 +58,8 @@ def run(
             locked(connection, views_of(source, wanted, folder, on_missing))
             columns = [name for view in wanted for name in _columns(view.question)]
             try:
-                return answer(connection, text, timeout_s=timeout_s, columns=["rank", "trace", *columns])
+                named = ["rank", "trace", *columns]
+                return answer(connection, text, timeout_s=timeout_s, columns=named, on_start=on_start)
             except UnknownName as error:
                 raise _explained(error, wanted) from None
         finally:

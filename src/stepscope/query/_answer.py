@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,7 +13,7 @@ from stepscope import units
 from stepscope.errors import StepscopeError, UnknownName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
@@ -23,6 +24,8 @@ __all__ = ["answer", "connected", "locked"]
 _PLAIN = re.compile(
     r"(BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT)|FLOAT|DOUBLE|VARCHAR|DATE|TIMESTAMP(_S|_MS|_NS)?|BLOB)(\[\])*"
 )
+_FIXED = re.compile(r"BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT)|FLOAT|DOUBLE|DATE|TIMESTAMP(_S|_MS|_NS)?")
+_LESS_MEMORY = "ask for fewer rows, or allow more: stepscope sql --memory-limit SIZE"
 _WHOLE, _DECIMAL = re.compile(r"U?HUGEINT|DECIMAL\(\d+,0\)"), re.compile(r"DECIMAL\(.*\)")
 _NO_COLUMN = re.compile(r'Referenced column "(?P<a>[^"]+)"|does not have a column named "(?P<b>[^"]+)"')
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
@@ -65,33 +68,68 @@ def locked(connection: DuckDBPyConnection, statements: Iterable[str]) -> None:
 
 
 def answer(
-    connection: DuckDBPyConnection, text: str, *, timeout_s: float | None, columns: Iterable[str]
+    connection: DuckDBPyConnection,
+    text: str,
+    *,
+    timeout_s: float | None,
+    columns: Iterable[str],
+    on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> pl.DataFrame:
     """The rows that a query gives. `columns` are those of the tables that it names, for the hint.
 
-    Raises UnknownName (column), StepscopeError (whatever else DuckDB refuses, too slow, too much memory).
+    `on_start` is given a function that stops the query, from another thread and at any time.
+    Raises UnknownName (column), StepscopeError (whatever else DuckDB refuses, too slow, too much memory, stopped).
     """
     import duckdb
 
-    timer = None if timeout_s is None else threading.Timer(timeout_s, connection.interrupt)
     try:
+        with _stoppable(connection, timeout_s, on_start):
+            relation = _plain(connection.sql(text).materialize())
+            _check_size(connection, relation)
+            return pl.DataFrame(_Stream(relation))
+    except duckdb.OutOfMemoryException as error:
+        raise StepscopeError(f"the query needs too much memory: {_first_line(error)}", _LESS_MEMORY) from None
+    except duckdb.Error as error:
+        raise _refused(error, list(dict.fromkeys(columns))) from None
+
+
+@contextmanager
+def _stoppable(
+    connection: DuckDBPyConnection, timeout_s: float | None, on_start: Callable[[Callable[[], None]], None] | None
+) -> Iterator[None]:
+    """Queries in it are interrupted after a time, or by whoever was given the means to."""
+    import duckdb
+
+    stopped = threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        with suppress(duckdb.ConnectionException):  # it is over, and closed
+            connection.interrupt()
+
+    timer = None if timeout_s is None else threading.Timer(timeout_s, connection.interrupt)
+    if on_start is not None:
+        on_start(stop)
+    try:
+        if stopped.is_set():
+            raise _stopped()
         if timer is not None:
             timer.start()
-        relation = connection.sql(text).materialize()
-        return pl.DataFrame(_Stream(_plain(relation)))
+        yield
     except duckdb.InterruptException:
+        if stopped.is_set():
+            raise _stopped() from None
         if timer is None or timer.is_alive():
             raise KeyboardInterrupt from None
         what = f"no answer within {units.duration((timeout_s or 0) * 1e9)}"
-        raise StepscopeError(what, "allow more with --timeout, or ask for fewer rows") from None
-    except duckdb.OutOfMemoryException as error:
-        hint = "allow more with --memory-limit, or ask for fewer rows"
-        raise StepscopeError(f"the query needs too much memory: {_first_line(error)}", hint) from None
-    except duckdb.Error as error:
-        raise _refused(error, list(dict.fromkeys(columns))) from None
+        raise StepscopeError(what, "ask for fewer rows, or allow more: stepscope sql --timeout 10m") from None
     finally:
         if timer is not None:
             timer.cancel()
+
+
+def _stopped() -> StepscopeError:
+    return StepscopeError("the query was stopped", "ask again")
 
 
 def _plain(relation: DuckDBPyRelation) -> DuckDBPyRelation:
@@ -102,6 +140,17 @@ def _plain(relation: DuckDBPyRelation) -> DuckDBPyRelation:
         return _projected(relation, "BIGINT")
     except duckdb.ConversionException:  # a sum beyond 64 bits is no longer exact, which is better than none
         return _projected(relation, "DOUBLE")
+
+
+def _check_size(connection: DuckDBPyConnection, relation: DuckDBPyRelation) -> None:
+    """Raise StepscopeError if the rows would take more than the query may: DuckDB holds but once what repeats."""
+    kinds = [str(kind) for kind in relation.types]
+    texts = [f"sum(strlen(#{i}::VARCHAR))" for i, kind in enumerate(kinds, 1) if not _FIXED.fullmatch(kind)]
+    (n_rows, *lengths), *_ = relation.aggregate(", ".join(["count(*)", *texts])).fetchall()
+    n_bytes = n_rows * 8 * len(kinds) + sum(int(n or 0) for n in lengths)
+    (limit,), *_ = connection.execute("SELECT current_setting('memory_limit')").fetchall()
+    if n_bytes > units.parse_size(limit):
+        raise StepscopeError(f"the query needs too much memory: its rows take {units.size(n_bytes)}", _LESS_MEMORY)
 
 
 def _projected(relation: DuckDBPyRelation, whole: str) -> DuckDBPyRelation:

@@ -15,7 +15,7 @@ import polars as pl
 
 from stepscope import analyses, files, views
 from stepscope.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.schema import ISSUES, TABLES
+from stepscope.schema import ISSUES, TABLES, Column, Table
 from stepscope.trace import Run, StoredTables, Trace
 
 if TYPE_CHECKING:
@@ -31,10 +31,24 @@ __all__ = ["View", "resolve", "views_of"]
 
 TRACES = "traces"
 _SCHEMA = views.RAW.rstrip(".")
-_TRACE_FACTS = (
-    "path", "format", "world_size", "host", "framework", "framework_version", "origin_unix_ns", "n_events",
-    "size_bytes",
-)  # fmt: skip
+_FILES = Table(
+    TRACES,
+    "a file of the job",
+    (
+        views.RANK,
+        views.TRACE,
+        Column("path", pl.String(), "where it lies"),
+        Column("format", pl.String(), "which reader read it"),
+        Column("world_size", pl.Int32(), "processes of the job"),
+        Column("host", pl.String(), "machine that it was recorded on"),
+        Column("framework", pl.String(), "as in PyTorch"),
+        Column("framework_version", pl.String(), "as in 2.9.0"),
+        Column("origin_unix_ns", pl.Int64(), "Unix time from which the trace's times count", "ns"),
+        Column("n_events", pl.Int64(), "events that were read"),
+        Column("size_bytes", pl.Int64(), "size of the file, unpacked", "bytes"),
+    ),
+)
+_TRACE_FACTS = tuple(column.name for column in _FILES.columns[2:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +71,15 @@ def known_names() -> list[str]:
     """What a query may name."""
     names = [name for name, kind in views.names() if kind != "comparison"]
     return [TRACES, *(name.replace("-", "_") for name in names)]
+
+
+def tables() -> list[tuple[str, str, Table]]:
+    """The same with what each is ('traces', or as in `views.names`) and its columns; rank and trace may lack there."""
+    named = [(name, kind) for name, kind in views.names() if kind != "comparison"]
+    return [
+        (TRACES, TRACES, _FILES),
+        *((name.replace("-", "_"), kind, views.find(name).output) for name, kind in named),
+    ]
 
 
 def resolve(names: Names) -> list[View]:
@@ -194,11 +217,7 @@ def _place(trace: Trace, name: str, target: Path) -> None:
 
 
 def _listed(facts: Sequence[dict[str, object]]) -> pl.DataFrame:
-    types = {
-        "rank": pl.Int32, "world_size": pl.Int32, "origin_unix_ns": pl.Int64, "n_events": pl.Int64,
-        "size_bytes": pl.Int64,
-    }  # fmt: skip
-    return pl.DataFrame(facts, schema={name: types.get(name, pl.String) for name in facts[0]})
+    return pl.DataFrame(facts, schema=dict(_FILES.dtypes))
 
 
 def _joined(found: Sequence[tuple[str, int | None, str]], *, own_rank: bool) -> str:

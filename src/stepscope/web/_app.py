@@ -12,7 +12,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from stepscope.figures import plotly_path
-from stepscope.web import _calls, _html
+from stepscope.web import _calls, _html, _overview, _sql
 from stepscope.web._guard import Guard, Rules
 from stepscope.web._site import Site, endpoint, environment, not_found, static_path
 
@@ -34,13 +34,15 @@ def create_app(session: Session, rules: Rules | None = None) -> Starlette:
         return Route(path, endpoint(site, handler), methods=["GET"])
 
     routes = [
-        at("/", _html.overview),
-        at("/overview", _html.overview),
+        at("/", _overview.overview),
+        at("/overview", _overview.overview),
         at("/timeline", _html.timeline),
         at("/compare", _html.compare_page),
         at("/tables", _html.tables),
         at("/tables/{name}", _html.table),
         at("/download/{name}.{suffix}", _html.download),
+        at("/sql", _sql.sql_page),
+        at("/download/sql/rows.{suffix}", _sql.sql_download),
         at("/api/progress", _calls.progress),
         at("/api/trace/{index:int}/layout", _calls.layout_of),
         at("/api/trace/{index:int}/window", _calls.window),

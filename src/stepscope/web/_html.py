@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
 
-from stepscope import api, comparison, figures, renderers, views
-from stepscope.errors import StepscopeError, UnknownName
-from stepscope.reports.model import Block
-from stepscope.web._highlights import cards
+from stepscope import api, comparison, figures, views
+from stepscope.errors import StepscopeError
+from stepscope.web._behind import behind
+from stepscope.web._downloads import FORMATS, attachment, known_format
 from stepscope.web._pages import PAGES
 from stepscope.web._questions import Found, Question, answered, arranged, choices, question_of
 from stepscope.web._rows import sheet
@@ -21,55 +20,12 @@ from stepscope.web._session import Busy
 from stepscope.web._site import Site, ask, html, inputs_of, links_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
     from starlette.requests import Request
+    from starlette.responses import Response
 
-    from stepscope.web._links import Links
     from stepscope.web._pages import Section
-    from stepscope.web._session import Session
 
 _ROWS_PER_PAGE = 100
-_MOST_TEXT_ROWS = 1_000_000
-_FORMATS = {"csv": "text/csv; charset=utf-8", "json": "application/json", "parquet": "application/vnd.apache.parquet"}
-
-
-async def overview(site: Site, request: Request) -> Response:
-    """What happened, where the time of a step went, what costs most, what the data lacks."""
-    session, inputs = site.session, inputs_of(site, request)
-    stamps = session.stamps(inputs)
-    before = links_to(site, request, inputs)
-    questions: list[tuple[Hashable, Callable[[], Any]]] = [
-        (("report", inputs, stamps), lambda: api.report(session.run(inputs))),
-        (("cards", inputs, stamps, before.root), lambda: cards(session, inputs, _with_ranks(session, before))),
-        (("steps chart", inputs, stamps, before.root), lambda: _steps_chart(session, _with_ranks(session, before))),
-    ]
-    for key, work in questions:  # all at once: there are two cores or more
-        session.ask(key, work)
-    report, found, chart = [await ask(site, request, key, work) for key, work in questions]
-    links = _with_ranks(session, before)
-    blocks = [(block, sheet(block.frame, block.table, link=links.events)) for block in report.tables]
-    return html(site, request, "overview.html", title="Overview", report=report, cards=found, blocks=blocks,
-                 chart=chart, colours=figures.COLOURS, links=links)  # fmt: skip
-
-
-def _with_ranks(session: Session, links: Links) -> Links:
-    """The links, once it is known which input holds which rank: only reading tells."""
-    known = session.of_rank(links.inputs)
-    if not known and len(links.inputs) > 1:
-        for index in links.inputs:
-            session.rank(index)
-        known = session.of_rank(links.inputs)
-    return replace(links, of_rank=known)
-
-
-def _steps_chart(session: Session, links: Links) -> dict[str, Any] | None:
-    try:
-        found = answered(session, Question("steps", links.inputs))
-    except StepscopeError:
-        return None
-    columns = found.frame.columns
-    return figures.drawn("steps", found.frame, lambda row: links.events(row, columns))
 
 
 async def timeline(site: Site, request: Request) -> Response:
@@ -121,8 +77,8 @@ async def table(site: Site, request: Request) -> Response:
     page = int(words["page"]) if words.get("page", "").isdecimal() and len(words["page"]) < 9 else 1
     links = links_to(site, request, question.inputs)
     offset = (page - 1) * _ROWS_PER_PAGE
-    made = sheet(shown.frame, shown.table, link=links.events, offset=offset, limit=_ROWS_PER_PAGE, sort=question.sort,
-                 keep_empty="all" in words)  # fmt: skip
+    made = sheet(shown.frame, shown.table, link=behind(links, name), offset=offset, limit=_ROWS_PER_PAGE,
+                 sort=question.sort, keep_empty="all" in words)  # fmt: skip
     kept = {k: v for k, v in words.items() if k not in ("page", "sort")}
 
     def again(**changed: object) -> str:
@@ -132,8 +88,8 @@ async def table(site: Site, request: Request) -> Response:
     def sorted_by(column: str, order: str) -> str:
         return again(sort={"": column, "·": f"+{column}", "+": f"-{column}"}.get(order, f"+{column}"))
 
-    downloads = [(kind, links.to(f"/download/{name}.{kind}", **{k.replace(".", "__"): v for k, v in
-                  {**kept, "sort": words.get("sort", "")}.items()})) for kind in _FORMATS]  # fmt: skip
+    same = {k.replace(".", "__"): v for k, v in {**kept, "sort": words.get("sort", "")}.items()}
+    downloads = [(label, links.to(f"/download/{name}.{kind}", **same)) for kind, (label, _) in FORMATS.items()]
     return html(site, request, "table.html", title=name, doc=views.find(name).doc, sheet=made, question=question,
                  choices=choices(name, dict(question.options)), words=words, page=page, per_page=_ROWS_PER_PAGE,
                  all_columns=found.frame.columns, again=again, sorted_by=sorted_by, downloads=downloads,
@@ -141,23 +97,11 @@ async def table(site: Site, request: Request) -> Response:
 
 
 async def download(site: Site, request: Request) -> Response:
-    suffix = request.path_params["suffix"]
-    if suffix not in _FORMATS:
-        raise UnknownName("format", suffix, _FORMATS)
-    name = request.path_params["name"]
+    suffix, name = known_format(request.path_params["suffix"]), request.path_params["name"]
     question = question_of(name, inputs_of(site, request), dict(request.query_params))
     found = await _answer(site, request, question)
     shown = await asyncio.to_thread(arranged, found, question)
-    if suffix != "parquet" and shown.frame.height > _MOST_TEXT_ROWS:
-        hint = "filter them, or take Parquet"
-        raise StepscopeError(f"{shown.frame.height:,} rows are too many for {suffix}", hint)
-    render = renderers.find(suffix).table
-    if render is None:
-        raise UnknownName("format", suffix, _FORMATS)
-    content = await asyncio.to_thread(render, Block(name, shown.table, shown.frame), renderers.Screen())
-    file = f"{''.join(c if c.isalnum() or c in '-_' else '-' for c in name)}.{suffix}"
-    headers = {"content-disposition": f'attachment; filename="{file}"', "cache-control": "no-store"}
-    return Response(content, media_type=_FORMATS[suffix], headers=headers)
+    return await attachment(name, suffix, shown.frame, shown.table)
 
 
 async def compare_page(site: Site, request: Request) -> Response:
@@ -186,9 +130,10 @@ async def _verdict(site: Site, request: Request, inputs: tuple[int, ...]) -> dic
         raise
     except StepscopeError as error:
         return {"report": None, "reason": error}
-    blocks = [(block, sheet(block.frame, block.table)) for block in report.tables]
+    links = links_to(site, request, inputs)
+    blocks = [(block, sheet(block.frame, block.table, link=links.events)) for block in report.tables]
     return {"report": report, "reason": None, "blocks": blocks, "colours": figures.COLOURS, "cards": None,
-            "chart": None, "links": links_to(site, request, inputs)}  # fmt: skip
+            "chart": None, "links": links}  # fmt: skip
 
 
 def _ways(name: str) -> list[dict[str, str]]:
@@ -205,5 +150,12 @@ async def _comparison(site: Site, request: Request, question: Question) -> dict[
         found = await _answer(site, request, question)
     except StepscopeError as error:
         return {**part, "error": error}
-    return {**part, "sheet": sheet(found.frame, found.table, limit=60), "notes": found.notes, "frame": found.frame,
-            "chart": figures.drawn(question.name, found.frame)}  # fmt: skip
+    link = links_to(site, request, question.inputs).events
+    made = sheet(found.frame, found.table, link=link, limit=60)
+    return {
+        **part,
+        "sheet": made,
+        "notes": found.notes,
+        "frame": found.frame,
+        "chart": figures.drawn(question.name, found.frame),
+    }

@@ -107,4 +107,5 @@ NAVIGATION = (
     *((f"/{name}", "Communication" if name == "communication" else page.title) for name, page in PAGES.items()),
     ("/compare", "Compare"),
     ("/tables", "Tables"),
+    ("/sql", "SQL"),
 )

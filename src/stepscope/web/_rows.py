@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,15 +91,23 @@ def sheet(
         column = docs.get(series.name)
         is_ratio = column is not None and column.unit == "ratio"
         number = series.name in numbers
+        shown_texts = [_inside_out(text) for text in texts] if series.name == "stack" else texts
         raw: list[Any] = series.to_list() if number else [None] * len(series)
-        made_columns.append([_cell(text, value, number, is_ratio) for text, value in zip(texts, raw, strict=True)])
+        pairs = zip(shown_texts, raw, strict=True)
+        made_columns.append([_cell(text, value, number, is_ratio) for text, value in pairs])
     made = list(zip(*made_columns, strict=True)) if made_columns else []
     targets = [link(row, shown.columns) for row in _plain(shown).iter_rows(named=True)] if link else [None] * len(made)
     return Sheet(tuple(heads), tuple(zip(made, targets, strict=True)), frame.height, tuple(hidden))
 
 
+def _inside_out(stack: str) -> str:
+    """Frames from the innermost on: that is where calls differ, and cells are cut at their end."""
+    return " ← ".join(reversed(stack.split(";")))
+
+
 def _cell(text: str, value: Any, number: bool, is_ratio: bool) -> Cell:  # noqa: FBT001  facts of the column
     if number:
+        value = value if value is None or math.isfinite(value) else None
         return Cell(text, number, value, value if is_ratio and value is not None and 0 <= value <= 1 else None)
     full = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
     short = full

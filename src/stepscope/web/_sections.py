@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope import figures
+from stepscope.web._behind import behind
 from stepscope.web._questions import Found, Question, arranged, question_of
 from stepscope.web._rows import sheet
 
@@ -25,10 +26,11 @@ def filled(section: Section, found: Found, links: Links | None, rows: int) -> di
     """What the template draws: chart, sheet of `rows` rows, notes; without `links` no mark leads anywhere."""
     shown = arranged(found, asked_by(section, ()))
     columns = found.frame.columns
-    link = None if links is None else links.events
+    link = None if links is None else behind(links, section.table)
     chart = None
     if section.chart:
-        chart = figures.drawn(section.table, found.frame, None if link is None else lambda row: link(row, columns))
+        drawn = None if links is None else lambda row: links.events(row, columns)
+        chart = figures.drawn(section.table, found.frame, drawn)
     made = None
     if not (section.chart_only and chart):
         kept = [c for c in section.columns if c in columns] or columns

@@ -5,23 +5,28 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import polars as pl
 
 from stepscope import views
 from stepscope.errors import StepscopeError
 from stepscope.readers import expand, open_trace
 from stepscope.trace import Run, Trace
 from stepscope.web._scene import Scene, scene_of
+from stepscope.web._workers import Task, Workers, halt_if_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
+    from concurrent.futures import Future
 
 _RESCAN_S = 2.0
 _MOST_PENDING = 64
-_MOST_ANSWERS = 64
+_MOST_ANSWERS, _MOST_ANSWER_BYTES = 64, 1 << 30
+#: A failure is told to those who ask again so shortly after; later it is tried again.
+_FAILURE_KEPT_S = 30.0
 
 
 class Busy(StepscopeError):
@@ -67,8 +72,8 @@ class Session:
         self._ranks: dict[str, int | None] = {}
         self._reading: dict[str, threading.Lock] = {}
         self._read_bytes: dict[str, int] = {}
-        self._answers: OrderedDict[Hashable, Future[Any]] = OrderedDict()
-        self._workers = ThreadPoolExecutor(2, thread_name_prefix="stepscope")
+        self._answers: OrderedDict[Hashable, Task] = OrderedDict()
+        self._workers = Workers()
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -110,6 +115,7 @@ class Session:
         return self._open(self.path(index))
 
     def _open(self, path: str) -> Trace:
+        halt_if_stopped()
         with self._lock:
             one_at_a_time = self._reading.setdefault(path, threading.Lock())
         with one_at_a_time:
@@ -196,26 +202,64 @@ class Session:
         sizes = {path: max(_size(path), 1) for path in reading}
         return [(Path(path).name, min(done / sizes[path], 1.0)) for path, done in reading.items()]
 
-    def ask(self, key: Hashable, work: Callable[[], Any]) -> Future[Any]:
-        """The answer to a question, being worked out or known; two at a time are worked on. Raises Busy."""
+    def heights(self, indices: Sequence[int]) -> dict[str, int] | None:
+        """Rows of each table in these inputs together; None unless all of them are kept."""
         with self._lock:
-            found = self._answers.get(key)
-            if found is not None:
-                self._answers.move_to_end(key)
-                return found
-            if sum(not answer.done() for answer in self._answers.values()) >= _MOST_PENDING:
-                raise Busy
-            found = self._workers.submit(work)
-            self._answers[key] = found
-            if len(self._answers) > _MOST_ANSWERS:
-                done = next((k for k, answer in self._answers.items() if answer.done()), None)
-                if done is not None:
-                    del self._answers[done]
-            return found
+            kept = [self._traces.get(self._paths[i]) for i in indices]
+        rows: dict[str, int] = {}
+        for entry in kept:
+            if entry is None:
+                return None
+            for name, n_rows in entry[1].heights().items():
+                rows[name] = rows.get(name, 0) + n_rows
+        return rows
+
+    def ask(self, key: Hashable, work: Callable[[], Any], *, wanted_s: float = 0.0) -> Future[Any]:
+        """The answer to a question, being worked out or known; who waits for it asks again now and then.
+
+        What nobody has asked for in a while is dropped, but for `wanted_s`. Raises Busy.
+        """
+        with self._lock:
+            task = self._answers.get(key)
+            if task is None or _is_over(task):
+                if self._workers.pending() >= _MOST_PENDING:
+                    raise Busy
+                task = self._answers[key] = self._workers.submit(work, wanted_s=wanted_s)
+            self._workers.want(task)
+            self._answers.move_to_end(key)
+            self._forget()
+        self._workers.tend()
+        return task.answer
+
+    def _forget(self) -> None:
+        """Give up the answers asked for longest ago, beyond so many and so many bytes."""
+        done = [(key, task) for key, task in reversed(self._answers.items()) if task.answer.done()]
+        held, n_kept = 0, len(self._answers) - len(done)
+        for i, (key, task) in enumerate(done):
+            held, n_kept = held + _answer_bytes(task), n_kept + 1
+            if n_kept > _MOST_ANSWERS or (i and held > _MOST_ANSWER_BYTES):
+                del self._answers[key]
 
     def close(self) -> None:
         """Take no more questions."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
+
+
+def _is_over(task: Task) -> bool:
+    """Whether the question has to be asked anew."""
+    if not task.answer.done():
+        return False
+    if task.answer.cancelled():
+        return True
+    return task.answer.exception() is not None and time.monotonic() - task.ended_at > _FAILURE_KEPT_S
+
+
+def _answer_bytes(task: Task) -> int:
+    """What the rows of an answer take; the rest of it is small."""
+    if task.answer.cancelled() or task.answer.exception() is not None:
+        return 0
+    frame = getattr(task.answer.result(), "frame", None)
+    return int(frame.estimated_size()) if isinstance(frame, pl.DataFrame) else 0
 
 
 def stamp_of(path: str) -> object:

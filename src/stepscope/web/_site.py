@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from stepscope import figures, units, views
 from stepscope.errors import StepscopeError, UnknownName
+from stepscope.web._behind import behind_note, behind_part, behind_whole
 from stepscope.web._links import Links
 from stepscope.web._pages import NAVIGATION
 from stepscope.web._session import Busy
@@ -30,12 +31,15 @@ if TYPE_CHECKING:
     Handler = Callable[["Site", Request], Awaitable[Response]]
 
 __all__ = [
-    "Site", "ask", "endpoint", "environment", "html", "inputs_of", "links_to", "not_found", "static_path",
+    "Site", "answers", "ask", "endpoint", "environment", "html", "inputs_of", "links_of", "links_to", "not_found",
+    "static_path",
 ]  # fmt: skip
 
 _HERE = Path(__file__).parent
 #: How long a request waits for an answer: a page before it says that it is being worked out, a call before it gives up.
 _PAGE_PATIENCE_S, _CALL_PATIENCE_S = 0.4, 25.0
+#: How often a request that waits says so, and looks whether the browser has left.
+_ASK_AGAIN_S = 1.0
 _WAIT_HEADER = "x-stepscope-wait"
 _MOST_INPUTS = 4_096
 
@@ -67,6 +71,7 @@ def environment() -> jinja2.Environment:
     found.filters["figure_of"] = lambda block: (
         None if block.drawn is None else figures.drawn(block.table.name, block.drawn)
     )
+    found.globals |= {"behind_part": behind_part, "behind_whole": behind_whole, "behind_note": behind_note}
     found.filters["json_text"] = lambda value: json.dumps(value, ensure_ascii=False)
     return found
 
@@ -104,22 +109,41 @@ def _still_waiting(site: Site, request: Request) -> Response:
 
 async def ask(site: Site, request: Request, key: Hashable, work: Callable[[], Any]) -> Any:
     """The answer, if it is there before the request's patience ends. Raises Waiting, StepscopeError."""
+    return (await answers(site, request, [(key, work)]))[0]
+
+
+async def answers(site: Site, request: Request, questions: Sequence[tuple[Hashable, Callable[[], Any]]]) -> list[Any]:
+    """The same for several questions, which are worked on at once."""
+    loop, there = asyncio.get_running_loop(), asyncio.Event()
     patience = _PAGE_PATIENCE_S
     if "/api/" in request.url.path or "/download/" in request.url.path or request.headers.get(_WAIT_HEADER):
         patience = _CALL_PATIENCE_S
-    answer = site.session.ask(key, work)
-    if not answer.done():
-        loop, there = asyncio.get_running_loop(), asyncio.Event()
+    until = loop.time() + patience
+    watched: list[Future[Any]] = []
 
-        def wake(_: Future[Any]) -> None:
-            with suppress(RuntimeError):  # who waited has left, and the loop with it
-                loop.call_soon_threadsafe(there.set)
+    def wake(_: Future[Any]) -> None:
+        with suppress(RuntimeError):  # who waited has left, and the loop with it
+            loop.call_soon_threadsafe(there.set)
 
-        answer.add_done_callback(wake)
-        try:
-            await asyncio.wait_for(there.wait(), patience)
-        except TimeoutError:
-            raise Waiting from None
+    while True:
+        # To ask again says that the answer is still wanted: what nobody wants is not worked on for long.
+        found = [site.session.ask(key, work) for key, work in questions]
+        if all(answer.done() for answer in found):
+            return [_told(answer) for answer in found]
+        for answer in found:
+            if answer not in watched:
+                watched.append(answer)
+                answer.add_done_callback(wake)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(there.wait(), min(max(until - loop.time(), 0.0), _ASK_AGAIN_S))
+        there.clear()
+        if not all(answer.done() for answer in found) and (loop.time() >= until or await request.is_disconnected()):
+            raise Waiting
+
+
+def _told(answer: Future[Any]) -> Any:
+    if answer.cancelled():  # dropped in the moment in which it was asked for
+        raise Waiting
     error = answer.exception()
     if error is not None:
         raise error.with_traceback(None)  # it is raised for everyone who asks: its frames would pile up
@@ -142,11 +166,14 @@ def inputs_of(site: Site, request: Request, name: str = "t") -> tuple[int, ...]:
 
 
 def links_to(site: Site, request: Request, inputs: Sequence[int]) -> Links:
-    known = site.session.inputs()
-    labels = views.file_labels([site.session.path(i) for i in inputs])
+    return links_of(site.session, inputs, request.scope.get("root_path", "").rstrip("/"))
+
+
+def links_of(session: Session, inputs: Sequence[int], root: str = "") -> Links:
+    """Addresses about these inputs, of an app mounted under `root`."""
+    labels = views.file_labels([session.path(i) for i in inputs])
     of_label = dict(zip(labels, inputs, strict=True))
-    root = request.scope.get("root_path", "").rstrip("/")
-    return Links(root, tuple(inputs), len(known), site.session.of_rank(inputs), of_label)
+    return Links(root, tuple(inputs), len(session.inputs()), session.of_rank(inputs), of_label)
 
 
 def html(site: Site, request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import polars as pl
 from stepscope.errors import UnknownName
 from stepscope.figures import shown_name
 from stepscope.intervals import total, union
+from stepscope.names import shorten
 from stepscope.renderers.cells import cell
 from stepscope.schema import DEVICE_WORK, TABLES
 from stepscope.units import render
@@ -29,6 +31,9 @@ _DRAWN_NAME = 80
 _MOST_LINKS = 40
 _MOST_HITS = 20_000
 _MOST_NAMES = 50
+#: What reports leave out of names of kernels before they shorten them.
+_NUMBERED = re.compile(r"(?:\.\d+)+$")
+_AROUND, _MAY_CROSS = ("step", "other"), ("user_range", "module", "python", "device_range")
 _SIDES = ("ops", "kernels", "transfers", "collectives", "frames", "sched")
 
 
@@ -193,19 +198,34 @@ def _stack(scene: Scene, span_id: int, row: dict[str, Any]) -> list[str]:
 
 
 def statistics(scene: Scene, low: int, high: int, tracks: Sequence[int] | None = None) -> dict[str, Any]:
-    """What happens in [low, high): time per category and per name, cut at its bounds; how long devices are busy."""
-    spans = scene.trace.spans.lazy().select("track_id", "ts_ns", "dur_ns", "name", "category")
+    """What happens in [low, high): time per category and per name, cut at its bounds; how long devices are busy.
+
+    Names come in the order of their own time, that of no span inside theirs. Ranges and Python frames around others may
+    end at any time, so theirs is not known: they come last.
+    """
+    spans = scene.trace.spans.lazy().select("span_id", "parent_id", "track_id", "ts_ns", "dur_ns", "name", "category")
     end = pl.col("ts_ns") + pl.col("dur_ns")
     inside = (pl.col("ts_ns") < high) & ((end > low) | ((pl.col("dur_ns") == 0) & (pl.col("ts_ns") >= low)))
     if tracks is not None:
         inside &= pl.col("track_id").is_in(list(tracks))
     cut = spans.filter(inside).select(
-        "name", "category", ts=pl.max_horizontal("ts_ns", low), end=pl.min_horizontal(end, high)
+        "span_id", "parent_id", "name", "category",
+        ts=pl.max_horizontal("ts_ns", low), end=pl.min_horizontal(end, high),
+        is_whole=(pl.col("ts_ns") >= low) & (end <= high),
     ).with_columns(ns=pl.col("end") - pl.col("ts"))  # fmt: skip
     frame = cut.collect()
     work = frame.filter(pl.col("category").is_in(DEVICE_WORK))
     sums = {"count": pl.len(), "total_ns": pl.col("ns").sum()}
-    per_name = frame.group_by("category", "name").agg(**sums).sort("total_ns", "name", descending=[True, False])
+    below = frame.group_by(span_id="parent_id").agg(below_ns=pl.col("ns").sum()).drop_nulls("span_id")
+    own = (pl.col("ns") - pl.col("below_ns").fill_null(0)).clip(lower_bound=0)
+    is_known = ~pl.col("category").is_in(_AROUND) & (
+        (pl.col("below_ns").is_null() & pl.col("is_whole")) | ~pl.col("category").is_in(_MAY_CROSS)
+    )
+    named = frame.join(below, on="span_id", how="left").with_columns(own_ns=pl.when(is_known).then(own))
+    own_sum = pl.when(pl.col("own_ns").count() > 0).then(pl.col("own_ns").sum())
+    per_name = named.group_by("category", "name").agg(**sums, own_ns=own_sum)
+    order = ["own_ns", "total_ns", "name"]
+    per_name = per_name.sort(order, descending=[True, True, False], nulls_last=True)
     per_category = frame.group_by("category").agg(**sums).sort("total_ns", descending=True)
     busy = total(union(work["ts"].to_numpy(), work["end"].to_numpy())) if work.height else None
     return {
@@ -214,8 +234,8 @@ def statistics(scene: Scene, low: int, high: int, tracks: Sequence[int] | None =
         "device_busy": None if busy is None else f"{render(busy, 'ns')} ({render(busy / (high - low), 'ratio')})",
         "categories": [_row(str(c), n, ns) for c, n, ns in per_category.rows()],
         "names": [
-            {**_row(shortened(str(name)), n, ns), "category": str(c)}
-            for c, name, n, ns in per_name.head(_MOST_NAMES).rows()
+            {**_row(shortened(str(name)), n, ns), "category": str(c), "own": render(own_ns, "ns")}
+            for c, name, n, ns, own_ns in per_name.head(_MOST_NAMES).rows()
         ],
         "names_left_out": max(per_name.height - _MOST_NAMES, 0),
     }
@@ -226,9 +246,14 @@ def _row(name: str, count: int, ns: int) -> dict[str, Any]:
 
 
 def found_names(scene: Scene, text: str, *, exact: bool = False) -> dict[str, Any]:
-    """Spans whose name contains the text (ignoring case), or is it, in order of time; at most 20,000 of them."""
+    """Spans whose name contains the text (ignoring case), or is it, in order of time; at most 20,000 of them.
+
+    If no name is the text, those are meant that a report shows under it.
+    """
     sought = text if exact else text.casefold()
     hits = [i for i, name in enumerate(scene.names) if (name == text if exact else sought in name.casefold())]
+    if exact and not hits:
+        hits = [i for i, name in enumerate(scene.names) if shorten(_NUMBERED.sub("", name)) == text]
     rows = np.flatnonzero(np.isin(scene.codes, np.array(hits, np.uint32)))
     spans = scene.trace.spans.select("span_id", "track_id", "ts_ns", "dur_ns")[rows].drop_nulls().sort("ts_ns")
     longest = spans["dur_ns"].arg_max() if spans.height else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from stepscope.errors import StepscopeError
 from stepscope.web._app import create_app
 from stepscope.web._guard import is_loopback, rules_for
+from stepscope.web._overview import begin
 from stepscope.web._session import Session
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def application(
     max_bytes: int | None = None,
     keep_bytes: int = 8 << 30,
 ) -> Starlette:
-    """The page for these files and folders, which begin to be read at once.
+    """The page for these files and folders, whose overview begins to be worked out at once.
 
     `host` is where the server listens: it says by which names it may be called. Beyond loopback give a `token`.
     Raises StepscopeError (nothing there, a token missing).
@@ -34,6 +35,5 @@ def application(
     if token is None and not is_loopback(host):
         raise StepscopeError(f"without a token nobody may listen on {host}", "give a token, or listen on 127.0.0.1")
     session = Session(paths, counters=counters, max_bytes=max_bytes, keep_bytes=keep_bytes)
-    first = session.inputs()[0]
-    session.ask(("first", first.path), lambda: session.trace(first.index).rank)
+    begin(session)
     return create_app(session, rules_for(host, token))

@@ -83,6 +83,11 @@ function watch() {
   }, 5000);
 }
 
+// Drawn parts of a bar lead where their words in the legend do. Only addresses that the server made.
+document.addEventListener("click", (event) => {
+  const target = event.target.closest?.("[data-behind]")?.dataset.behind;
+  if (target?.startsWith(root + "/")) location.href = target;
+});
 document.getElementById("theme")?.addEventListener("click", toggleTheme);
 document.querySelectorAll("table.sortable").forEach(makeSortable);
 shortenForms();

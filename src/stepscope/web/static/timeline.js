@@ -67,8 +67,17 @@ function align(how) {
 
 function place() {
   const low = Number(words.get("from") ?? NaN), high = Number(words.get("to") ?? NaN);
+  const step = words.get("step") && state.traces[0].layout.steps.find(([number]) => String(number) === words.get("step"));
   if (high > low) go(low, high);
-  else whole();
+  else if (step) {
+    $("step").value = words.get("step");
+    goToStep(step);
+  } else whole();
+}
+
+function goToStep([, low, length]) {
+  const start = low + state.traces[0].offset;
+  go(start - length * 0.03, start + length * 1.03);
 }
 
 function whole() {
@@ -498,9 +507,7 @@ $("all").addEventListener("click", whole);
 $("align")?.addEventListener("change", () => { align($("align").value); asked.clear(); layRows(); whole(); });
 $("step").addEventListener("change", () => {
   const found = state.traces[0].layout.steps.find(([step]) => String(step) === $("step").value);
-  if (!found) return whole();
-  const [, low, length] = found;
-  return go(low + state.traces[0].offset - length * 0.03, low + state.traces[0].offset + length * 1.03);
+  return found ? goToStep(found) : whole();
 });
 $("keys").addEventListener("click", () => {
   $("help").hidden = !$("help").hidden;

@@ -1,0 +1,93 @@
+"""The first page: what happened, where the time of a step went, what costs most, what the data lacks."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from stepscope import api, figures
+from stepscope.errors import StepscopeError
+from stepscope.web._behind import behind
+from stepscope.web._highlights import cards, has_stacks, operator_card
+from stepscope.web._questions import Question, answered
+from stepscope.web._rows import sheet
+from stepscope.web._site import Site, answers, html, inputs_of, links_of, links_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from stepscope.web._highlights import Card
+    from stepscope.web._links import Links
+    from stepscope.web._session import Session
+
+__all__ = ["begin", "overview"]
+
+#: What is begun before anyone asks is finished, if somebody comes for it in this time.
+_AHEAD_S = 300.0
+_BEFORE_OPERATOR = ("Slowest step", "Kernel with most time")
+
+
+@dataclass(frozen=True, slots=True)
+class _Glance:
+    """What stands beside the report: cards, the chart of the steps, whether operators have call stacks."""
+
+    cards: tuple[Card, ...]
+    chart: dict[str, Any] | None
+    with_stacks: bool
+
+
+async def overview(site: Site, request: Request) -> Response:
+    """The page."""
+    session = site.session
+    before = links_to(site, request, inputs_of(site, request))
+    report, glance = await answers(site, request, _questions(session, before))
+    links = _with_ranks(session, before)
+    blocks = [(block, sheet(block.frame, block.table, link=behind(links, block.table.name))) for block in report.tables]
+    operator = operator_card(report, links, with_stacks=glance.with_stacks)
+    at = sum(card.title in _BEFORE_OPERATOR for card in glance.cards)
+    found = [*glance.cards[:at], *([operator] if operator else []), *glance.cards[at:]]
+    return html(site, request, "overview.html", title="Overview", report=report, cards=found, blocks=blocks,
+                 chart=glance.chart, colours=figures.COLOURS, links=links)  # fmt: skip
+
+
+def begin(session: Session) -> None:
+    """Begin to work out the page of all inputs: whoever starts a server looks at it next."""
+    links = links_of(session, tuple(one.index for one in session.inputs()))
+    for key, work in _questions(session, links):
+        session.ask(key, work, wanted_s=_AHEAD_S)
+
+
+def _questions(session: Session, links: Links) -> list[tuple[Hashable, Callable[[], Any]]]:
+    inputs = links.inputs
+    stamps = session.stamps(inputs)
+    return [
+        (("report", inputs, stamps), lambda: api.report(session.run(inputs))),
+        (("glance", inputs, stamps, links.root), lambda: _glance(session, _with_ranks(session, links))),
+    ]
+
+
+def _with_ranks(session: Session, links: Links) -> Links:
+    """The links, once it is known which input holds which rank: only reading tells."""
+    known = session.of_rank(links.inputs)
+    if not known and len(links.inputs) > 1:
+        for index in links.inputs:
+            session.rank(index)
+        known = session.of_rank(links.inputs)
+    return replace(links, of_rank=known)
+
+
+def _glance(session: Session, links: Links) -> _Glance:
+    chart, steps = None, None
+    with suppress(StepscopeError):  # none recorded
+        steps = answered(session, Question("steps", links.inputs)).frame
+        columns = steps.columns
+        chart = figures.drawn("steps", steps, lambda row: links.events(row, columns))
+    with_stacks = False
+    with suppress(StepscopeError):  # it cannot be read: the report says so
+        with_stacks = has_stacks(session, links.inputs)
+    made = cards(session, links.inputs, links, steps=steps, operator=False)
+    return _Glance(tuple(made), chart, with_stacks)
