@@ -31,6 +31,7 @@ _HINTS = {
     "kernels": "record with the device's activity on, as in activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
     "kernel_metrics": "profile with Nsight Compute: ncu --csv --set full, or --metrics …",
     "ops": "record with ProfilerActivity.CPU; shapes need record_shapes=True",
+    "stack_samples": "record with stepscope record --stacks; see docs/record.md",
     "stacks": "record with with_stack=True",
     "steps": "call profiler.step() after each iteration",
 }
@@ -258,6 +259,11 @@ class Trace:
     def stacks(self) -> pl.DataFrame:
         """Interned call stacks."""
         return self.table("stacks")
+
+    @property
+    def stack_samples(self) -> pl.DataFrame:
+        """Python stacks of threads, seen from outside."""
+        return self.table("stack_samples")
 
     @property
     def steps(self) -> pl.DataFrame:

@@ -48,6 +48,8 @@ _MODULES = {
     "sequences": "stepscope.analyses.sequences",
     "user-ranges": "stepscope.analyses.user_ranges",
     "counters": "stepscope.analyses.counters",
+    "python-stacks": "stepscope.analyses.python_stacks",
+    "python-functions": "stepscope.analyses.python_functions",
     "recommendations": "stepscope.analyses.recommendations",
 }
 

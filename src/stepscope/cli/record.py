@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stepscope.cli._output import complain
 from stepscope.errors import StepscopeError
 
+if TYPE_CHECKING:
+    from stepscope.record import Recorded
+
 SETTINGS: dict[str, Any] = {
     "short_help": "Run a job, or join one that runs, and record it.",
     # What follows the first word that is no option of ours is the job's.
     "context_settings": {"allow_interspersed_args": False},
 }
+_STACKS_HZ = 100
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -32,7 +36,11 @@ def command(
     steps: Annotated[
         str, typer.Option(metavar="A:B", help="Training steps to profile with torch.profiler, from A up to B.")
     ] = "5:15",
-    no_profiler: Annotated[bool, typer.Option("--no-profiler", help="Counters alone.")] = False,
+    no_profiler: Annotated[bool, typer.Option("--no-profiler", help="Counters (and stacks) alone.")] = False,
+    stacks: Annotated[bool, typer.Option("--stacks", help="Python stacks of all threads too, through py-spy.")] = False,
+    stacks_hz: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="With --stacks: looks at the stacks a second.  [default: 100]")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier recording left in DIR.")] = False,
 ) -> None:
     """Run a job, or join one that runs, and record it into a folder: read it with stepscope report DIR.
@@ -48,20 +56,29 @@ def command(
         raise typer.BadParameter("give a command to run, or --pid N to join a process", param_hint="COMMAND")
     if duration is not None and pid is None:
         raise typer.BadParameter("works with --pid; a command is recorded until it ends", param_hint="--duration")
+    stacks_hz = stacks_hz or (_STACKS_HZ if stacks else None)
     if pid is not None:
         seconds = None if duration is None else _seconds(duration)
-        done = record.attach(pid, output, seconds=seconds, hz=hz, force=force)
+        done = record.attach(pid, output, seconds=seconds, hz=hz, stacks_hz=stacks_hz, force=force)
     else:
-        done = record.run(list(words or ()), output, hz=hz, steps=None if no_profiler else _steps(steps), force=force)
-    for problem in done.problems:
-        complain(f"error: {problem}", colour=typer.colors.RED)
-    if sys.stderr.isatty():  # else the job's own output stays as it was
-        traces = f", {len(done.traces)} profile{'s' * (len(done.traces) != 1)}" if done.traces else ""
-        complain(f"recorded {done.seconds:.1f} s into {output}{traces}; read it with: stepscope report {output}")
+        wanted = None if no_profiler else _steps(steps)
+        done = record.run(list(words or ()), output, hz=hz, steps=wanted, stacks_hz=stacks_hz, force=force)
+    _tell(done, output)
     if done.exit_code is not None:
         raise typer.Exit(done.exit_code)
     if done.problems:
         raise typer.Exit(StepscopeError.exit_code)
+
+
+def _tell(done: Recorded, output: str) -> None:
+    """What went wrong, and on a terminal what to do next: else the job's own output stays as it was."""
+    for problem in done.problems:
+        complain(f"error: {problem}", colour=typer.colors.RED)
+    for remark in done.remarks:
+        complain(f"note: {remark}")
+    if sys.stderr.isatty():
+        traces = f", {len(done.traces)} profile{'s' * (len(done.traces) != 1)}" if done.traces else ""
+        complain(f"recorded {done.seconds:.1f} s into {output}{traces}; read it with: stepscope report {output}")
 
 
 def _seconds(text: str) -> float:

@@ -15,6 +15,8 @@ from stepscope.readers._record import Reader
 from stepscope.readers._source import Source, head_of, members
 from stepscope.readers.counters import NAMES, attach, beside
 from stepscope.readers.recording import FORMAT, with_recording
+from stepscope.readers.stack_samples import NAMES as STACKS
+from stepscope.readers.stack_samples import with_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,7 +64,7 @@ def open_trace(
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """One file (or `archive.zip!member`, or a folder that a trace is stored in), with the counters beside it.
+    """One file (or `archive.zip!member`, or a folder that a trace is stored in), with what was recorded beside it.
 
     A file that was opened before comes out of the cache of opened files, as long as it has not changed.
     `counters` names the side file of counters; without it one that lies beside the trace is taken. `max_bytes` bounds
@@ -74,8 +76,9 @@ def open_trace(
         file = files.joined(file, store.META)
     trace = _trace(Source(file, member, max_bytes, progress))
     if trace.meta.format == FORMAT and counters is None:  # it is the side file itself
-        return trace
+        return with_stacks(trace, file)
     side = counters or beside(file)
+    trace = with_stacks(trace, file)
     return with_recording(trace if side is None else attach(trace, side, required=counters is not None), file)
 
 
@@ -161,6 +164,7 @@ def _folder(path: str) -> list[str]:
         return stored
     for deep in (False, True):
         here = [file for file in files.files_in(path, deep=deep) if file.lower().endswith(_ENDINGS)]
+        here = [file for file in here if files.split(file)[1] not in STACKS]
         known = {file for file in here if _is_trace(file)}
         # One that is called like the others but for its number is one of them, whatever became of it.
         names = {_shape(file) for file in known}

@@ -19,6 +19,8 @@ from stepscope.schema import COUNTERS, ISSUES
 from stepscope.trace import extent_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.trace import Trace
 
 NAMES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
@@ -31,16 +33,16 @@ _COLUMNS = {
 }
 
 
-def beside(path: str) -> str | None:
-    """The side file that lies in the same folder as the trace, if there is one."""
+def beside(path: str, names: Sequence[str] = NAMES) -> str | None:
+    """The side file of one of these names that lies in the same folder as the trace, if there is one."""
     folder, _ = files.split(path)
     if files.is_url(path):  # one listing, which fsspec keeps, in place of a question for each name
         try:
             there = set(files.files_in(folder, deep=False))
         except StepscopeError:  # a web server, or a bucket whose objects may be read and not listed
             return None
-        return next((found for name in NAMES if (found := files.joined(folder, name)) in there), None)
-    return next((found for name in NAMES if files.exists(found := files.joined(folder, name))), None)
+        return next((found for name in names if (found := files.joined(folder, name)) in there), None)
+    return next((found for name in names if files.exists(found := files.joined(folder, name))), None)
 
 
 def read_counters(path: str | Source, notes: Notes | None = None) -> pl.DataFrame:

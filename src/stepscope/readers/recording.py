@@ -44,7 +44,7 @@ def read(source: Source) -> Trace:
     """
     notes = Notes()
     rows = sound_rows(read_counters(source, notes), source.label, notes)
-    recording = _recording(source.path)
+    recording = recording_of(source.path)
     first = rows["ts_ns"].min()
     origin = first if isinstance(first, int) else recording.get("start_unix_ns")
     if rows.is_empty():
@@ -57,7 +57,7 @@ def read(source: Source) -> Trace:
 
 def with_recording(trace: Trace, path: str) -> Trace:
     """The trace with what a recording's meta.json beside `path` says: the host, and as issues what is missing."""
-    recording = _recording(path)
+    recording = recording_of(path)
     if not recording:
         return trace
     notes = Notes()
@@ -96,7 +96,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _recording(path: str) -> dict[str, Any]:
+def recording_of(path: str) -> dict[str, Any]:
     """The meta.json of a recording that lies beside a file; empty where there is none."""
     try:
         found = json.loads((Path(path).parent / "meta.json").read_text(encoding="utf-8"))

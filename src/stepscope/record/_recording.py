@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from stepscope.errors import StepscopeError
-from stepscope.record import _job, _meta
+from stepscope.record import _job, _keeping, _meta
 from stepscope.record._files import read_once
 from stepscope.record._tree import is_alive
 from stepscope.record._writer import NAME, CounterFile
@@ -31,7 +31,7 @@ __all__ = ["Recorded", "attach", "run"]
 _STARTUP = Path(__file__).parent / "startup"
 _READY_S, _END_S = 10.0, 20.0
 #: What --force may remove: what an earlier recording wrote, and nothing else.
-_OURS = re.compile(r"(meta\.json|counters\.csv\.gz|(rank|pid)\d+.*\.pt\.trace\.json\.gz|stacks.*\.txt)")
+_OURS = re.compile(r"(meta\.json|counters\.csv\.gz|(rank|pid)\d+.*\.pt\.trace\.json\.gz|stacks\.tsv\.gz)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class Recorded:
     #: In words, for the user: what could not be recorded.
     problems: tuple[str, ...] = ()
     traces: tuple[str, ...] = ()
+    #: What was asked for besides, and could not be had: the recording is as good without.
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -86,12 +88,14 @@ def run(
     *,
     hz: float = 20.0,
     steps: tuple[int, int] | None = (5, 15),
+    stacks_hz: int | None = None,
     force: bool = False,
 ) -> Recorded:
     """Run a command and record it: counters, and for Python jobs with torch a profile of steps A up to B.
 
     The command keeps our standard input, output and error; signals that we get are handed on to it. `steps` None
-    records no profile. Must be called on the main thread. Units: hz, samples a second.
+    records no profile; `stacks_hz` is how often a second py-spy looks at the stacks of Python processes (None: not).
+    Must be called on the main thread. Units: hz, samples a second.
     Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
     """
     _check_system()
@@ -100,23 +104,35 @@ def run(
     mask = _job.forwarding()
     try:
         with _notices_of_disk():
-            _begin(target, hz, mode="run", command=list(command), cwd=str(Path.cwd()), steps=steps and list(steps))
+            _begin(
+                target,
+                hz,
+                mode="run",
+                command=list(command),
+                cwd=str(Path.cwd()),
+                stacks_hz=stacks_hz,
+                steps=steps and list(steps),
+            )
+        keeping = _keeping.begin(target, stacks_hz)
         sampler, start = _sampler(target, hz, None), time.monotonic()
         try:
-            pid = _job.start(command, _environment(target, steps), mask)
+            pid = _job.start(command, _environment(target, steps) | keeping.environment(), mask)
         except StepscopeError:
             sampler.process.kill()
             sampler.end(tell_it=False)
+            keeping.end()
             raise
         sampler.send(pid)
+        keeping.send(pid)
         status = _job.wait(pid)
         seconds = time.monotonic() - start
+        kept = keeping.end()
         problems = sampler.end(tell_it=False)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = _job.exit_code_of(status)
-    problems += _ended(target, problems, steps=steps, exit_code=code, pid=pid)
-    return Recorded(target, code, seconds, tuple(problems), _traces(target))
+    problems += _ended(target, problems, kept, steps=steps, exit_code=code, pid=pid)
+    return Recorded(target, code, seconds, tuple(problems), _traces(target), kept.remarks)
 
 
 def attach(
@@ -125,11 +141,13 @@ def attach(
     *,
     seconds: float | None = None,
     hz: float = 20.0,
+    stacks_hz: int | None = None,
     force: bool = False,
 ) -> Recorded:
     """Record counters of a running process and its descendants until it ends, `seconds` are over, or SIGINT or SIGTERM.
 
-    Must be called on the main thread. Units: s; hz, samples a second.
+    `stacks_hz` is how often a second py-spy looks at the stacks of Python processes (None: not). Must be called on the
+    main thread. Units: s; hz, samples a second.
     Raises StepscopeError (no such process, the folder is not empty or cannot be written, not Linux).
     """
     _check_system()
@@ -144,19 +162,23 @@ def attach(
     mask = _job.forwarding()
     try:
         with _notices_of_disk():
-            _begin(target, hz, mode="attach", command=words, pid=pid, steps=None, issues=issues)
+            fields = {"pid": pid, "stacks_hz": stacks_hz}
+            _begin(target, hz, steps=None, issues=issues, mode="attach", command=words, **fields)
+        keeping = _keeping.begin(target, stacks_hz)
         sampler, start = _sampler(target, hz, seconds), time.monotonic()
         sampler.send(pid)
+        keeping.send(pid)
         stopped = False
         while sampler.process.poll() is None and not stopped:
             got = signal.sigtimedwait({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}, 1.0)
             stopped = got is not None and got.si_signo != signal.SIGCHLD
         passed = time.monotonic() - start
+        kept = keeping.end()
         problems = sampler.end(tell_it=stopped)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    problems += _ended(target, problems, steps=None)
-    return Recorded(target, None, passed, tuple(problems))
+    problems += _ended(target, problems, kept, steps=None)
+    return Recorded(target, None, passed, tuple(problems), remarks=kept.remarks)
 
 
 def _check_system() -> None:
@@ -266,7 +288,9 @@ def _environment(folder: Path, steps: tuple[int, int] | None) -> dict[str, str]:
     }
 
 
-def _ended(folder: Path, problems: list[str], *, steps: tuple[int, int] | None, **fields: Any) -> list[str]:
+def _ended(
+    folder: Path, problems: list[str], kept: _keeping.Kept, *, steps: tuple[int, int] | None, **fields: Any
+) -> list[str]:
     """Complete meta.json after the job's end. In words, what went wrong with that, or with the profile."""
     issues = []
     if problems:
@@ -275,7 +299,7 @@ def _ended(folder: Path, problems: list[str], *, steps: tuple[int, int] | None, 
     try:
         document = json.loads((folder / _meta.NAME).read_text(encoding="utf-8"))
         known = {issue["example"] for issue in document["issues"]}
-        issues = [issue for issue in issues if issue["example"] not in known]
+        issues = [issue for issue in (*issues, *kept.issues) if issue["example"] not in known]
         if document["end_unix_ns"] is None:
             fields["end_unix_ns"] = time.time_ns()
         if (
@@ -284,7 +308,7 @@ def _ended(folder: Path, problems: list[str], *, steps: tuple[int, int] | None, 
             and not any(issue["code"].startswith("profile") for issue in document["issues"])
         ):
             issues.append(_meta.issue("profile_missing", _why_no_profile(document, steps), severity="info"))
-        _meta.merge(folder, issues, **fields)
+        _meta.merge(folder, issues, **kept.fields, **fields)
     except OSError as error:
         return [f"cannot write {folder / _meta.NAME}: {error.strerror or error}"] if not problems else []
     return []
