@@ -21,6 +21,7 @@ _MODULES = {
     "paddle-summary": "stepscope.reports.paddle_summary",
     "parquet": "stepscope.reports.parquet",
     "chrome": "stepscope.reports.chrome",
+    "flamegraph": "stepscope.reports.flamegraph",
 }
 
 

@@ -277,6 +277,33 @@ STACKS = Table(
         Column("text", pl.String(), "as recorded; null where it was made from enclosing Python frames"),
     ),
 )
+STACK_SAMPLES = Table(
+    "stack_samples",
+    "a Python stack of a thread, seen from outside: from the first look that showed it until one showed another",
+    (
+        Column(
+            "ts_ns",
+            pl.Int64(),
+            "when it was seen first, from the trace's origin (on_gil: some seconds)",
+            "ns",
+            key=True,
+        ),
+        Column("dur_ns", pl.Int64(), "until another was seen (on_gil: by the number of looks)", "ns"),
+        Column("pid", pl.Int64(), "process", key=True),
+        Column("tid", pl.Int64(), "thread, as the system numbers it", key=True),
+        Column("thread", Name, "the thread's name in Python"),
+        Column("stack_id", pl.UInt32(), "the stack"),
+        Column("n_samples", pl.Int64(), "looks that showed it; by their rate, where the recorder tells changes alone"),
+        Column(
+            "on_gil",
+            pl.Boolean(),
+            "true of rows besides the others, which count looks, in some seconds from ts_ns on, that found the thread "
+            "holding the GIL; false of the others",
+            key=True,
+        ),
+        Column("oncpu_ratio", pl.Float64(), "part of those seconds in which the thread ran on a core", "ratio"),
+    ),
+)
 STEPS = Table(
     "steps",
     "an iteration",
@@ -364,6 +391,6 @@ TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
         DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, SCHED, ALLOCATIONS,
-        RESERVATIONS, COUNTERS, STACKS, ARROWS, STEPS, STEP_COSTS, ISSUES,
+        RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS, STEP_COSTS, ISSUES,
     )
 }  # fmt: skip

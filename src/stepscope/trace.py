@@ -32,6 +32,7 @@ _HINTS = {
     "kernel_metrics": "profile with Nsight Compute: ncu --csv --set full, or --metrics …",
     "ops": "record with ProfilerActivity.CPU; shapes need record_shapes=True",
     "sched": "record with stepscope record --sched; see docs/record.md",
+    "stack_samples": "record with stepscope record --stacks; see docs/record.md",
     "stacks": "record with with_stack=True",
     "steps": "call profiler.step() after each iteration",
 }
@@ -261,6 +262,11 @@ class Trace:
     def stacks(self) -> pl.DataFrame:
         """Interned call stacks."""
         return self.table("stacks")
+
+    @property
+    def stack_samples(self) -> pl.DataFrame:
+        """Python stacks of threads, seen from outside."""
+        return self.table("stack_samples")
 
     @property
     def steps(self) -> pl.DataFrame:

@@ -49,6 +49,8 @@ _MODULES = {
     "user-ranges": "stepscope.analyses.user_ranges",
     "scheduling": "stepscope.analyses.scheduling",
     "counters": "stepscope.analyses.counters",
+    "python-stacks": "stepscope.analyses.python_stacks",
+    "python-functions": "stepscope.analyses.python_functions",
     "recommendations": "stepscope.analyses.recommendations",
 }
 

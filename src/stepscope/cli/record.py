@@ -13,13 +13,14 @@ from stepscope.cli._output import complain
 from stepscope.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from stepscope.record import Ring
+    from stepscope.record import Recorded, Ring
 
 SETTINGS: dict[str, Any] = {
     "short_help": "Run a job, or join one that runs, and record it.",
     # What follows the first word that is no option of ours is the job's.
     "context_settings": {"allow_interspersed_args": False},
 }
+_STACKS_HZ = 100
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -36,7 +37,11 @@ def command(
     steps: Annotated[
         str, typer.Option(metavar="A:B", help="Training steps to profile with torch.profiler, from A up to B.")
     ] = "5:15",
-    no_profiler: Annotated[bool, typer.Option("--no-profiler", help="Counters alone.")] = False,
+    no_profiler: Annotated[bool, typer.Option("--no-profiler", help="Counters (and stacks) alone.")] = False,
+    stacks: Annotated[bool, typer.Option("--stacks", help="Python stacks of all threads too, through py-spy.")] = False,
+    stacks_hz: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="With --stacks: looks at the stacks a second.  [default: 100]")
+    ] = None,
     sched: Annotated[
         bool, typer.Option("--sched", help="When each thread had a core or waited for one, too (needs rights).")
     ] = False,
@@ -66,18 +71,19 @@ def command(
     if not output:
         raise typer.BadParameter("name a folder to record into", param_hint="-o DIR")
     _check(is_command=bool(words), is_joined=pid is not None, duration=duration, trigger=trigger)
-    ring = _ring(keep, trigger, max_dumps)
+    more: dict[str, Any] = {
+        "hz": hz,
+        "sched": sched,
+        "stacks_hz": stacks_hz or (_STACKS_HZ if stacks else None),
+        "ring": _ring(keep, trigger, max_dumps),
+        "force": force,
+    }
     if pid is not None:
         seconds = None if duration is None else _seconds(duration, "--duration")
-        done = record.attach(pid, output, seconds=seconds, hz=hz, sched=sched, ring=ring, force=force)
+        done = record.attach(pid, output, seconds=seconds, **more)
     else:
-        wanted = None if no_profiler else _steps(steps)
-        done = record.run(list(words or ()), output, hz=hz, steps=wanted, sched=sched, ring=ring, force=force)
-    for problem in done.problems:
-        complain(f"error: {problem}", colour=typer.colors.RED)
-    if sys.stderr.isatty():  # else the job's own output stays as it was
-        traces = f", {len(done.traces)} profile{'s' * (len(done.traces) != 1)}" if done.traces else ""
-        complain(f"recorded {done.seconds:.1f} s into {output}{traces}; read it with: stepscope report {output}")
+        done = record.run(list(words or ()), output, steps=None if no_profiler else _steps(steps), **more)
+    _tell(done, output)
     if done.exit_code is not None:
         raise typer.Exit(done.exit_code)
     if done.problems:
@@ -112,6 +118,17 @@ def _ring(keep: str | None, trigger: str | None, max_dumps: int) -> Ring | None:
         raise typer.BadParameter(f"{trigger} is not how many times the usual, as in 2x", param_hint="--trigger")
     kept = {} if keep is None else {"keep_s": _seconds(keep, "--keep")}
     return record.Ring(trigger=None if times is None else float(times[1]), max_dumps=max_dumps, **kept)
+
+
+def _tell(done: Recorded, output: str) -> None:
+    """What went wrong, and on a terminal what to do next: else the job's own output stays as it was."""
+    for problem in done.problems:
+        complain(f"error: {problem}", colour=typer.colors.RED)
+    for remark in done.remarks:
+        complain(f"note: {remark}")
+    if sys.stderr.isatty():
+        traces = f", {len(done.traces)} profile{'s' * (len(done.traces) != 1)}" if done.traces else ""
+        complain(f"recorded {done.seconds:.1f} s into {output}{traces}; read it with: stepscope report {output}")
 
 
 def _seconds(text: str, option: str) -> float:

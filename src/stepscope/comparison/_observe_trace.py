@@ -11,6 +11,7 @@ from stepscope.analyses._cycle_functions import functions_of, own_of
 from stepscope.analyses._processes import of_each
 from stepscope.analyses.cycles import Cycles, find_cycles
 from stepscope.comparison._allocations import held_by_tensors
+from stepscope.comparison._functions_seen import functions_seen
 from stepscope.comparison._parts import parts_of
 from stepscope.comparison._remarks import elsewhere, left_out, without_counters
 from stepscope.comparison._resources import by_cycle, by_function, seen_counters
@@ -73,6 +74,7 @@ def _observed(trace: Trace, pid: int | None, pids: list[int], cycles: Cycles, no
         counters=inside,
         workload=workload_of(trace, functions, own, seen["is_complete"].to_numpy()),
         notes=(*notes, *_remarks(trace, cycles, seen, inside)),
+        functions_seen=functions_seen(trace, pid, low),
     )
 
 

@@ -128,6 +128,8 @@ class Observation:
     workload: pl.DataFrame
     #: What was guessed, left out or is missing, in words for the reader.
     notes: tuple[str, ...] = ()
+    #: Shares of Python's functions in the main thread's time, where stacks were recorded.
+    functions_seen: pl.DataFrame | None = None
 
     @property
     def rank(self) -> int | None:

@@ -12,6 +12,7 @@ from stepscope.diagnose import _cpu, _gpu, _io, _links, _memory, _operators, _py
 from stepscope.diagnose._case import Case, View, views
 from stepscope.diagnose._ranks import rank_of, straggler
 from stepscope.diagnose._rule import Missing, Rule, Suspect
+from stepscope.diagnose._seen import with_functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -90,7 +91,7 @@ def diagnose(case: Case) -> Diagnosis:
     notes = _notes(found, named)
     if not found.causes and any(view.is_faster for view in found.views):
         notes += _backwards(case)
-    return Diagnosis(found.causes, ruled_out, tuple(notes))
+    return Diagnosis(with_functions(found.causes, found.views), ruled_out, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from stepscope.readers._source import Source, head_of, members
 from stepscope.readers.counters import NAMES, attach, beside
 from stepscope.readers.recording import FORMAT, NOTES, with_recording
 from stepscope.readers.sched import SCHEDULING, with_sched
+from stepscope.readers.stack_samples import NAMES as STACKS
+from stepscope.readers.stack_samples import with_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,7 +36,7 @@ _ENDINGS = (
     ".ncu-rep", ".qdrep", ".pftrace",
 )  # fmt: skip
 #: What a recording leaves beside its profiles, but for counters.
-_BESIDE = (NOTES, SCHEDULING)
+_BESIDE = (NOTES, SCHEDULING, *STACKS)
 _MEMBER = "!"
 _DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
 _DIGITS = re.compile(r"\d+")
@@ -66,7 +68,7 @@ def open_trace(
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """One file (or `archive.zip!member`, or a folder that a trace is stored in), with counters and more beside it.
+    """One file (or `archive.zip!member`, or a folder that a trace is stored in), with what was recorded beside it.
 
     A file that was opened before comes out of the cache of opened files, as long as it has not changed.
     `counters` names the side file of counters; without it one that lies beside the trace is taken. `max_bytes` bounds
@@ -95,9 +97,9 @@ def _opened(
         file = files.joined(file, store.META)
     trace = _trace(Source(file, member, max_bytes, progress), keep=keep)
     if trace.meta.format == FORMAT and counters is None:  # it is the side file itself
-        return with_sched(trace, file)
+        return with_stacks(with_sched(trace, file), file)
     side = counters or beside(file)
-    trace = with_sched(trace, file)
+    trace = with_stacks(with_sched(trace, file), file)
     return with_recording(trace if side is None else attach(trace, side, required=counters is not None), file)
 
 
@@ -204,7 +206,7 @@ def _folder(path: str) -> list[str]:
 
 def _traces_of(group: list[str]) -> list[str]:
     """Those of the files that are traces, and the members of archives of them."""
-    candidates = [file for file in group if file.lower().endswith(_ENDINGS)]
+    candidates = [file for file in group if file.lower().endswith(_ENDINGS) and files.split(file)[1] not in STACKS]
     known = {file for file in candidates if _is_trace(file)}
     # One that is called like the others but for its number is one of them, whatever became of it.
     names = {_shape(file) for file in known}

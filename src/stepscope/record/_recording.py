@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from stepscope.errors import StepscopeError
-from stepscope.record import _collector, _job, _meta
+from stepscope.record import _collector, _job, _keeping, _meta
 from stepscope.record._files import read_once
 from stepscope.record._tree import is_alive
 from stepscope.record._writer import NAME, CounterFile
@@ -35,7 +35,7 @@ _READY_S, _END_S = 10.0, 20.0
 #: Signals that end the recording of a process that we have joined.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: What --force may remove: what an earlier recording wrote, and nothing else.
-_OURS = re.compile(r"(meta\.json|counters\.csv\.gz|sched\.ring|(rank|pid)\d+.*\.pt\.trace\.json\.gz|stacks.*\.txt)")
+_OURS = re.compile(r"(meta\.json|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|(rank|pid)\d+.*\.pt\.trace\.json\.gz)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Recorded:
     #: In words, for the user: what could not be recorded.
     problems: tuple[str, ...] = ()
     traces: tuple[str, ...] = ()
+    #: What was asked for besides, and could not be had: the recording is as good without.
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -98,14 +100,16 @@ def run(
     hz: float = 20.0,
     steps: tuple[int, int] | None = (5, 15),
     sched: bool = False,
+    stacks_hz: int | None = None,
     ring: Ring | None = None,
     force: bool = False,
 ) -> Recorded:
     """Run a command and record it: counters, and for Python jobs with torch a profile of steps A up to B.
 
     The command keeps our standard input, output and error; signals that we get are handed on to it. `steps` None
-    records no profile; `sched` records when each thread had a core, or waited for one. With a `ring` counters of the
-    last seconds alone are kept, and SIGUSR1 dumps them in place of being handed on. Must be called on the main thread.
+    records no profile; `sched` records when each thread had a core, or waited for one; `stacks_hz` is how often a
+    second py-spy looks at the stacks of Python processes (None: not). With a `ring` counters of the last seconds alone
+    are kept, and SIGUSR1 dumps them in place of being handed on. Must be called on the main thread.
     Units: hz, samples a second.
     Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
     """
@@ -115,29 +119,34 @@ def run(
     mask = _job.forwarding()
     try:
         with _notices_of_disk():
-            about: dict[str, Any] = {"command": list(command), "cwd": str(Path.cwd())}
+            about: dict[str, Any] = {"command": list(command), "cwd": str(Path.cwd()), "stacks_hz": stacks_hz}
             _begin(target, hz, mode="run", steps=steps and list(steps), ring=ring and asdict(ring), **about)
             collector = _collector.started(target, wanted=sched)
+        keeping = _keeping.begin(target, stacks_hz)
         sampler, start = _sampler(target, hz, None, None if ring is None else ring.wanted(steps)), time.monotonic()
-        environment = _environment(target, steps) | ({} if ring is None else ring.environment())
+        environment = _environment(target, steps) | keeping.environment()
+        environment |= {} if ring is None else ring.environment()
         try:
             pid = _job.start(command, environment, mask)
         except StepscopeError:
             sampler.process.kill()
             sampler.end(tell_it=False)
             collector.end()
+            keeping.end()
             raise
         collector.send(pid)
         sampler.send(pid)
+        keeping.send(pid)
         status = _job.wait(pid, {} if ring is None else {signal.SIGUSR1: sampler.dump})
         seconds = time.monotonic() - start
+        kept = keeping.end()
         problems = sampler.end(tell_it=False)
         no_sched = collector.end()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = _job.exit_code_of(status)
-    problems += _ended(target, problems, no_sched, steps=steps, exit_code=code, pid=pid)
-    return Recorded(target, code, seconds, tuple(problems), _traces(target))
+    problems += _ended(target, problems, no_sched, kept, steps=steps, exit_code=code, pid=pid)
+    return Recorded(target, code, seconds, tuple(problems), _traces(target), kept.remarks)
 
 
 def attach(
@@ -147,14 +156,15 @@ def attach(
     seconds: float | None = None,
     hz: float = 20.0,
     sched: bool = False,
+    stacks_hz: int | None = None,
     ring: Ring | None = None,
     force: bool = False,
 ) -> Recorded:
     """Record counters of a running process and its descendants until it ends, `seconds` are over, or SIGINT or SIGTERM.
 
-    `sched` records when each thread had a core, or waited for one. With a `ring` counters of the last seconds alone are
-    kept, and SIGUSR1 dumps them. Must be called on the main thread.
-    Units: s; hz, samples a second.
+    `sched` records when each thread had a core, or waited for one; `stacks_hz` is how often a second py-spy looks at
+    the stacks of Python processes (None: not). With a `ring` counters of the last seconds alone are kept, and SIGUSR1
+    dumps them. Must be called on the main thread. Units: s; hz, samples a second.
     Raises StepscopeError (no such process, the folder is not empty or cannot be written, not Linux).
     """
     _check_system()
@@ -169,12 +179,14 @@ def attach(
     mask = _job.forwarding()
     try:
         with _notices_of_disk():
-            about: dict[str, Any] = {"command": words, "pid": pid}
+            about: dict[str, Any] = {"command": words, "pid": pid, "stacks_hz": stacks_hz}
             _begin(target, hz, mode="attach", steps=None, issues=issues, ring=ring and asdict(ring), **about)
             collector = _collector.started(target, wanted=sched)
+        keeping = _keeping.begin(target, stacks_hz)
         sampler, start = _sampler(target, hz, seconds, None if ring is None else ring.wanted(None)), time.monotonic()
         collector.send(pid)
         sampler.send(pid)
+        keeping.send(pid)
         stopped = False
         while sampler.process.poll() is None and not stopped:
             got = signal.sigtimedwait({*_ENDS, signal.SIGUSR1, signal.SIGCHLD}, 1.0)
@@ -182,12 +194,13 @@ def attach(
             if got is not None and got.si_signo == signal.SIGUSR1 and ring is not None:
                 sampler.dump()
         passed = time.monotonic() - start
+        kept = keeping.end()
         problems = sampler.end(tell_it=stopped)
         no_sched = collector.end(tell_it=True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    problems += _ended(target, problems, no_sched, steps=None)
-    return Recorded(target, None, passed, tuple(problems))
+    problems += _ended(target, problems, no_sched, kept, steps=None)
+    return Recorded(target, None, passed, tuple(problems), remarks=kept.remarks)
 
 
 def _check_system() -> None:
@@ -301,7 +314,13 @@ def _environment(folder: Path, steps: tuple[int, int] | None) -> dict[str, str]:
 
 
 def _ended(
-    folder: Path, problems: list[str], no_sched: list[str], *, steps: tuple[int, int] | None, **fields: Any
+    folder: Path,
+    problems: list[str],
+    no_sched: list[str],
+    kept: _keeping.Kept,
+    *,
+    steps: tuple[int, int] | None,
+    **fields: Any,
 ) -> list[str]:
     """Complete meta.json after the job's end. In words, what went wrong with that, or with scheduling events."""
     issues = [_meta.issue("counters_ended", problem, severity="error") for problem in problems]
@@ -310,7 +329,7 @@ def _ended(
     try:
         document = json.loads((folder / _meta.NAME).read_text(encoding="utf-8"))
         known = {issue["example"] for issue in document["issues"]}
-        issues = [issue for issue in issues if issue["example"] not in known]
+        issues = [issue for issue in (*issues, *kept.issues) if issue["example"] not in known]
         if document["end_unix_ns"] is None:
             fields["end_unix_ns"] = time.time_ns()
         if (
@@ -319,7 +338,7 @@ def _ended(
             and not any(issue["code"].startswith("profile") for issue in document["issues"])
         ):
             issues.append(_meta.issue("profile_missing", _why_no_profile(document, steps), severity="info"))
-        _meta.merge(folder, issues, **fields)
+        _meta.merge(folder, issues, **kept.fields, **fields)
     except OSError as error:
         problem = f"cannot write {folder / _meta.NAME}: {error.strerror or error}"
         return no_sched or ([problem] if not problems else [])

@@ -23,6 +23,7 @@ from stepscope.reports._job import job_of
 from stepscope.reports._kept import keep_summary, kept_summary, ticket_of
 from stepscope.reports._mfu import mfu_at_a_glance
 from stepscope.reports._outliers import outlier_costs
+from stepscope.reports._python import python_block
 from stepscope.reports._quality import quality, told_issues
 from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._results import summarise_results
@@ -123,6 +124,7 @@ def summarise(trace: Trace) -> Summary:
         found = host_time(trace, per_operator, scope)
     if not tables:
         tables = [track_block(trace), name_block(trace)]
+    tables += python_block(trace, scope)
     tables += scheduling_blocks(trace)
     memory = None if trace.allocations.is_empty() else device_memory(trace.allocations, trace.steps)
     costs = [] if found is None else [*found.costs, *outlier_costs(found.by_window, scope)]

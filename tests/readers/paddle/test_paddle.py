@@ -83,10 +83,10 @@ def test_what_the_file_says_of_itself(read):
     assert read(PROFILE, "rank3.pb").meta.rank == 3
 
 
-#: What a profile of Paddle does not hold: counters of the host or of kernels, modules, collectives, PyTorch's names.
+#: What a profile of Paddle does not hold: counters of host or kernels, stacks seen from outside, modules, collectives …
 LACKING = {
     "counters", "utilisation", "kernel-bins", "kernel-runs", "kernel-similarity", "modules", "communication",
-    "sequences",
+    "sequences", "python-stacks", "python-functions",
 }  # fmt: skip
 
 

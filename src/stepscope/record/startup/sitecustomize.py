@@ -12,6 +12,8 @@ def _start() -> None:
     folder = os.environ.get("STEPSCOPE_RECORD_DIR", "")
     if os.path.isdir(os.path.join(folder, ".job")):
         importlib.import_module("_stepscope_job").start(folder, os.environ.get("STEPSCOPE_RECORD_STEPS", ""))
+        if tracer := os.environ.get("STEPSCOPE_RECORD_TRACER"):
+            importlib.import_module("_stepscope_tracer").allow(int(tracer))
     # Child processes inherit the variable; this one needs the folder no more.
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     _users_own()

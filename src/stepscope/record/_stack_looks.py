@@ -1,0 +1,150 @@
+"""What py-spy writes, as stacks of threads: from when to when each was seen, or how often.
+
+Its trace tells changes alone: a frame that begins or ends. A thread's stack holds from the look that showed it first to
+the one that showed another; looks between that showed the same are not in it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Frame", "Seen", "from_events", "from_folded", "n_samples", "with_counts"]
+
+#: Function, file, line; 0 if that is not known.
+Frame = tuple[str, str, int]
+_PROCESS = re.compile(r'process (\d+):"(.*)"', re.DOTALL)
+_THREAD = re.compile(r"thread \((\w+)\)(?:: (.*))?", re.DOTALL)
+_FOLDED = re.compile(r'(?P<processes>.*";)?(?P<thread>thread \(\w+\)(?:: [^;]*)?);(?P<frames>.*) (?P<n>\d+)')
+_NAMED = re.compile(r"(.*) \((.*?)(?::(\d+))?\)")
+_SAMPLES = re.compile(rb"Samples: (\d+) Errors: (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A stack of one thread, outermost frame first. Times: us from when py-spy began."""
+
+    start_us: int
+    end_us: int
+    pid: int
+    tid: int
+    thread: str
+    frames: tuple[Frame, ...]
+    n_samples: int = 1
+    #: The processes it descends from, the first one that py-spy looked at first, then itself: pid and command.
+    processes: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(slots=True)
+class _Open:
+    start_us: int
+    stack: tuple[Frame, ...]
+
+
+@dataclass(slots=True)
+class _Threads:
+    """Stacks as they are after some events. py-spy tells threads apart by a number that forked processes share."""
+
+    stacks: dict[int, list[Frame]] = field(default_factory=dict)
+    shown: dict[tuple[int, int], _Open] = field(default_factory=dict)
+
+    def after(self, events: list[dict[str, Any]]) -> Iterator[Seen]:
+        """The stack that ended with a look at one thread of one process, if one did."""
+        key, pid, at = events[0]["tid"], events[0]["pid"], events[0]["ts"]
+        stack = self.stacks.setdefault(key, [])
+        for event in events:
+            if event["ph"] == "B":
+                where = event["args"]
+                stack.append((event["name"], where.get("filename") or "", where.get("line") or 0))
+            elif stack:
+                stack.pop()
+        before = self.shown.pop((key, pid), None)
+        if before is not None:
+            yield from _seen(before, at, pid)
+        if stack:
+            self.shown[key, pid] = _Open(at, tuple(stack))
+
+    def at_end(self, at: int) -> Iterator[Seen]:
+        """What was still shown."""
+        for (_, pid), last in self.shown.items():
+            yield from _seen(last, at, pid)
+
+
+def from_events(events: Sequence[dict[str, Any]]) -> list[Seen]:
+    """Stacks from events of py-spy's chrometrace, in the order in which they ended."""
+    threads = _Threads()
+    found: list[Seen] = []
+    look: list[dict[str, Any]] = []
+    for event in events:
+        if event.get("ph") not in {"B", "E"}:
+            continue
+        if look and not _same_look(look[-1], event):
+            found += threads.after(look)
+            look = []
+        look.append(event)
+    if look:
+        found += threads.after(look)
+        found += threads.at_end(max(event["ts"] for event in events))
+    return found
+
+
+def _same_look(before: dict[str, Any], event: dict[str, Any]) -> bool:
+    """A look at a thread ends frames, then begins others, all at one time."""
+    same = before["tid"] == event["tid"] and before["pid"] == event["pid"] and before["ts"] == event["ts"]
+    return same and not (before["ph"] == "B" and event["ph"] == "E")
+
+
+def _seen(last: _Open, end_us: int, pid: int) -> Iterator[Seen]:
+    """One, or none if the thread was not in Python."""
+    processes = []
+    rest = list(last.stack)
+    while rest and (match := _PROCESS.fullmatch(rest[0][0])) and not rest[0][1]:
+        processes.append((int(match[1]), match[2]))
+        rest.pop(0)
+    thread = _THREAD.fullmatch(rest[0][0]) if rest else None
+    if thread is None or len(rest) == 1 or end_us <= last.start_us:
+        return
+    name = thread[2] or ""
+    tid = int(thread[1], 0)
+    yield Seen(last.start_us, end_us, pid, tid, name, tuple(rest[1:]), processes=tuple(processes))
+
+
+def from_folded(text: str, end_us: int, pid: int) -> list[Seen]:
+    """Stacks from py-spy's raw format with full file names: a stack and how often it was seen, a line each.
+
+    They are of the process `pid` where a line names none.
+    """
+    found = []
+    for line in text.splitlines():
+        match = _FOLDED.fullmatch(line)
+        thread = _THREAD.fullmatch(match["thread"]) if match else None
+        if match is None or thread is None:
+            continue
+        pids = re.findall(r'process (\d+):"', match["processes"] or "")
+        frames = tuple(_frame(frame) for frame in match["frames"].split(";"))
+        tid, n = int(thread[1], 0), int(match["n"])
+        found.append(Seen(0, end_us, int(pids[-1]) if pids else pid, tid, thread[2] or "", frames, n))
+    return found
+
+
+def _frame(text: str) -> Frame:
+    match = _NAMED.fullmatch(text)
+    return (match[1], match[2], int(match[3] or 0)) if match else (text, "", 0)
+
+
+def n_samples(output: bytes | bytearray) -> tuple[int, int] | None:
+    """How many stacks py-spy says that it took, and how often it failed; None if it does not."""
+    match = _SAMPLES.search(output)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def with_counts(seen: Sequence[Seen], n: int | None) -> list[int]:
+    """How many looks showed each stack: at least one, and else its share of all that were taken, by time."""
+    whole = sum(each.end_us - each.start_us for each in seen)
+    if not n or not whole:
+        return [1] * len(seen)
+    return [max(1, round(n * (each.end_us - each.start_us) / whole)) for each in seen]
