@@ -28,9 +28,10 @@ def found(given_events: Events) -> list[tuple]:
     return [row[:7] + ((row[7],) if row[3] else ()) for row in rows]
 
 
-def life_of(tid: int, rows: list[tuple[int, ...]], began: int | None) -> list[tuple]:
-    """The spans of one thread, an event after the other."""
+def life_of(tid: int, rows: list[tuple[int, ...]], began: int | None) -> tuple[list[tuple], bool]:
+    """The spans of one thread, an event after the other; whether it got a core from idle unseen."""
     spans: list[tuple] = []
+    unseen = False
     now, since, core_now, why, by = "unknown", began, -1, WOKEN, -1
     for ts, what, core, state, other in rows:
         if what == WAKE and now in ("unknown", "asleep"):
@@ -41,25 +42,29 @@ def life_of(tid: int, rows: list[tuple[int, ...]], began: int | None) -> list[tu
             now, since, core_now = "runs", ts, core
         elif what == OUT:
             had_it = now == "unknown" and since is not None and since <= ts
-            if had_it or (now == "runs" and core == core_now):
+            from_idle = now == "waits" and why == WOKEN
+            unseen = unseen or from_idle
+            if had_it or from_idle or (now == "runs" and core == core_now):
                 spans.append((tid, since, ts, False, core, state, other))
             now, since, why, by = "waits" if state == RUNNABLE else "asleep", ts, PREEMPTED, other
     if now == "runs":
         spans.append((tid, since, END, False, core_now, AT_END, -1))
     elif now == "waits":
         spans.append((tid, since, END, True, -1, AT_END, by, why))
-    return spans
+    return spans, unseen
 
 
 def oracle(given_events: Events) -> list[tuple]:
     """A thread after the other."""
     names = ("ts_ns", "what", "core", "state", "other")
     rows = list(zip(given_events.tid.tolist(), *(getattr(given_events, n).tolist() for n in names), strict=True))
-    spans = [
-        span
+    lives = [
+        life_of(tid, [row[1:] for row in rows if row[0] == tid], given_events.began.get(tid))
         for tid in {row[0] for row in rows}
-        for span in life_of(tid, [row[1:] for row in rows if row[0] == tid], given_events.began.get(tid))
     ]
+    spans = [span for life, _ in lives for span in life]
+    if any(unseen for _, unseen in lives):  # so may have been what followed the last wake-up
+        spans = [span for span in spans if not (span[3] and span[2] == END and span[4] == -1 and span[7] == WOKEN)]
 
     def is_known(span: tuple) -> bool:
         return not any(
@@ -122,11 +127,21 @@ def test_switches_that_nobody_told_of_are_counted():
         return spans_of(events(*rows)).n_gaps
 
     assert gaps((10, 5, IN, 0, 0, 7), (30, 5, OUT, 0, SLEEPS, 8), (50, 5, WAKE, 1, 0, -1)) == 0
-    assert gaps((50, 5, WAKE, 1, 0, -1), (60, 5, OUT, 1, SLEEPS, 8)) == 1  # it must have had the core
+    assert gaps((50, 5, WAKE, 1, 0, -1), (60, 5, OUT, 1, SLEEPS, 8)) == 0  # it must have got the core from idle
     assert gaps((10, 5, OUT, 0, RUNNABLE, 7), (60, 5, OUT, 1, SLEEPS, 8)) == 1
     assert gaps((10, 5, IN, 0, 0, 7), (60, 5, IN, 0, 0, 8)) == 1
     assert gaps((10, 5, IN, 0, 0, 7), (60, 5, OUT, 1, SLEEPS, 8)) == 1  # on another core
     assert gaps((10, 5, OUT, 0, SLEEPS, 7), (60, 5, IN, 0, 0, 8)) == 0  # its wake-up may be older than the recording
+
+
+def test_a_thread_that_got_an_idle_core_unseen_has_it_from_its_wake_up_on():
+    told = events((10, 5, IN, 0, 0, 7), (30, 5, OUT, 0, SLEEPS, 0), (50, 5, WAKE, 0, 0, -1), (65, 5, OUT, 1, SLEEPS, 0))
+    assert found(told) == [(5, 10, 30, False, 0, SLEEPS, 0), (5, 50, 65, False, 1, SLEEPS, 0)]
+    assert spans_of(told).n_from_idle == 1
+    # Nor is it known then whether a thread that woke up last waits until the end.
+    assert not spans_of(
+        events((50, 5, WAKE, 0, 0, -1), (65, 5, OUT, 1, SLEEPS, 0), (80, 5, WAKE, 0, 0, -1))
+    ).is_wait.any()
 
 
 def test_a_thread_of_the_kernel_that_came_first_is_not_to_blame_for_the_one_that_stayed():

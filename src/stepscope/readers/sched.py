@@ -71,6 +71,10 @@ def _joined(trace: Trace, events: Events, pids: set[int], notes: Notes) -> Trace
     spans = spans_of(events)
     what = f"switches that the kernel did not tell of, of {events.ts_ns.size:,}: what threads did there is not known"
     notes.add("sched_gaps", "warning" if spans.n_gaps > _MANY * spans.tid.size else "info", spans.n_gaps, what)
+    what = (
+        "switches from an idle core that the kernel did not tell of: the thread counts as having it from its wake-up on"
+    )
+    notes.add("sched_from_idle", "info", spans.n_from_idle, what)
     first, last = (-_FAR, _FAR) if trace.spans.is_empty() else extent_ns(trace.spans)
     origin = trace.meta.origin_unix_ns or 0
     start = np.maximum(_unix_ns(events, spans.start_ns) - origin, first)
