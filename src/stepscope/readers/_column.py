@@ -31,7 +31,7 @@ class Interned(dict[Any, int]):
         try:  # Looking all up in C first, and numbering only what is new, halves the time.
             numbers = np.frombuffer(array("I", known), np.uint32)
         except TypeError:  # something is new: it came back as None
-            numbers = np.array([self[v] for v in values], np.uint32)
+            numbers = np.frombuffer(array("I", list(map(self.__getitem__, values))), np.uint32)
         return np.minimum(numbers, most - 1) if len(self) > most else numbers
 
 
