@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from stepscope.errors import StepscopeError
-from stepscope.record import _job, _meta
+from stepscope.record import _job, _meta, _profiles
 from stepscope.record._files import read_once
 from stepscope.record._tree import is_alive
 from stepscope.record._writer import NAME, CounterFile
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Recorded", "attach", "run"]
 
 _STARTUP = Path(__file__).parent / "startup"
+_ENDINGS = "|".join(re.escape(end) for end in _profiles.ENDINGS)
 _READY_S, _END_S = 10.0, 20.0
 #: What --force may remove: what an earlier recording wrote, and nothing else.
-_OURS = re.compile(r"(meta\.json|counters\.csv\.gz|(rank|pid)\d+.*\.pt\.trace\.json\.gz|stacks.*\.txt)")
+_OURS = re.compile(rf"(meta\.json|counters\.csv\.gz|(rank|pid)\d+.*({_ENDINGS})|stacks.*\.txt)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +87,27 @@ def run(
     *,
     hz: float = 20.0,
     steps: tuple[int, int] | None = (5, 15),
+    window: tuple[float, float] | None = None,
     force: bool = False,
 ) -> Recorded:
-    """Run a command and record it: counters, and for Python jobs with torch a profile of steps A up to B.
+    """Run a command and record it: counters, and for Python jobs with torch, Paddle or JAX a profile.
 
-    The command keeps our standard input, output and error; signals that we get are handed on to it. `steps` None
-    records no profile. Must be called on the main thread. Units: hz, samples a second.
+    That of steps A up to B, or of a `window` from one time after the start to another; both None: no profile.
+    The command keeps our standard input, output and error; signals that we get are handed on to it.
+    Must be called on the main thread. Units: hz, samples a second; window, s.
     Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
     """
     _check_system()
     _job.find_program(command)
+    wanted = _profiles.Wanted(None if window else steps, window)
     target = _prepared(Path(folder), force=force)
     mask = _job.forwarding()
     try:
         with _notices_of_disk():
-            _begin(target, hz, mode="run", command=list(command), cwd=str(Path.cwd()), steps=steps and list(steps))
+            _begin(target, hz, mode="run", command=list(command), cwd=str(Path.cwd()), **wanted.facts())
         sampler, start = _sampler(target, hz, None), time.monotonic()
         try:
-            pid = _job.start(command, _environment(target, steps), mask)
+            pid = _job.start(command, _environment(target, wanted), mask)
         except StepscopeError:
             sampler.process.kill()
             sampler.end(tell_it=False)
@@ -115,7 +119,7 @@ def run(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = _job.exit_code_of(status)
-    problems += _ended(target, problems, steps=steps, exit_code=code, pid=pid)
+    problems += _ended(target, problems, wanted=wanted, exit_code=code, pid=pid)
     return Recorded(target, code, seconds, tuple(problems), _traces(target))
 
 
@@ -144,7 +148,7 @@ def attach(
     mask = _job.forwarding()
     try:
         with _notices_of_disk():
-            _begin(target, hz, mode="attach", command=words, pid=pid, steps=None, issues=issues)
+            _begin(target, hz, mode="attach", command=words, pid=pid, issues=issues)
         sampler, start = _sampler(target, hz, seconds), time.monotonic()
         sampler.send(pid)
         stopped = False
@@ -155,7 +159,7 @@ def attach(
         problems = sampler.end(tell_it=stopped)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    problems += _ended(target, problems, steps=None)
+    problems += _ended(target, problems)
     return Recorded(target, None, passed, tuple(problems))
 
 
@@ -199,7 +203,6 @@ def _begin(
     folder: Path,
     hz: float,
     *,
-    steps: list[int] | None,
     issues: list[dict[str, Any]] | None = None,
     **fields: Any,
 ) -> None:
@@ -212,7 +215,6 @@ def _begin(
         "stepscope_version": _version(),
         **fields,
         "hz": hz,
-        "profiled_steps": steps,
         **_meta.this_host(),
         "start_unix_ns": time.time_ns(),
         "end_unix_ns": None,
@@ -252,21 +254,20 @@ def _sampler(folder: Path, hz: float, seconds: float | None) -> _Sampler:
     return sampler
 
 
-def _environment(folder: Path, steps: tuple[int, int] | None) -> dict[str, str]:
+def _environment(folder: Path, wanted: _profiles.Wanted) -> dict[str, str]:
     """Ours, and what makes Python processes of the job, however they are started, run the start-up hook first."""
     before = os.environ.get("PYTHONPATH")
-    # Kineto says on standard error, which is the job's, when it starts and stops; from level 6 on it does not.
-    quiet = {"KINETO_LOG_LEVEL": "6"} if steps else {}
     return {
-        **quiet,
         **os.environ,
+        **wanted.environment(os.environ),
         "PYTHONPATH": f"{_STARTUP}{os.pathsep}{before}" if before else str(_STARTUP),
         "STEPSCOPE_RECORD_DIR": str(folder),
-        "STEPSCOPE_RECORD_STEPS": f"{steps[0]}:{steps[1]}" if steps else "",
     }
 
 
-def _ended(folder: Path, problems: list[str], *, steps: tuple[int, int] | None, **fields: Any) -> list[str]:
+def _ended(
+    folder: Path, problems: list[str], *, wanted: _profiles.Wanted = _profiles.NOTHING, **fields: Any
+) -> list[str]:
     """Complete meta.json after the job's end. In words, what went wrong with that, or with the profile."""
     issues = []
     if problems:
@@ -278,27 +279,13 @@ def _ended(folder: Path, problems: list[str], *, steps: tuple[int, int] | None, 
         issues = [issue for issue in issues if issue["example"] not in known]
         if document["end_unix_ns"] is None:
             fields["end_unix_ns"] = time.time_ns()
-        if (
-            steps
-            and not _traces(folder)
-            and not any(issue["code"].startswith("profile") for issue in document["issues"])
-        ):
-            issues.append(_meta.issue("profile_missing", _why_no_profile(document, steps), severity="info"))
+        if not _traces(folder):
+            issues += _profiles.why_none(document, wanted)
         _meta.merge(folder, issues, **fields)
     except OSError as error:
         return [f"cannot write {folder / _meta.NAME}: {error.strerror or error}"] if not problems else []
     return []
 
 
-def _why_no_profile(document: dict[str, Any], steps: tuple[int, int]) -> str:
-    torch = [process for process in document.get("processes") or [] if process.get("torch")]
-    if not document.get("processes"):
-        return "no process of the job was a Python that runs start-up hooks: no profile, counters alone"
-    if not torch:
-        return "no process of the job imported torch: no profile, counters alone"
-    done = max(process.get("steps") or 0 for process in torch)
-    return f"no profile: steps {steps[0]}:{steps[1]} were asked for, and optimizers of the job made {done}"
-
-
 def _traces(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.name for path in folder.glob("*.pt.trace.json.gz")))
+    return tuple(sorted(path.name for end in _profiles.ENDINGS for path in folder.glob(f"*{end}")))

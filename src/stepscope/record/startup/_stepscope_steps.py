@@ -1,0 +1,143 @@
+"""Where a job's steps begin: at ranges that it names so, else at an optimizer's steps, else at calls of its model.
+
+All three are told here as they happen; the surest one that was told decides, and from the begin of a profile on
+none other.
+"""
+
+from __future__ import annotations
+
+import _thread
+import re
+import threading
+import weakref
+from typing import Any
+
+#: Names of ranges that number steps, without the number.
+_NAME = re.compile(
+    r"((?:[a-z]+[ _:#./-]*)?(?:step|iter|iteration|batch))[ _:#./-]*\d+",
+    re.IGNORECASE,
+)
+#: An optimizer that steps so often while the one that told steps did not takes its place.
+_TAKES_OVER = 10
+
+#: A thread that called models so often is no thread of a moment, as one for each request would be.
+_KNOWN = 3
+
+_NOTHING, _MODULE, _OPTIMIZER, _RANGE = range(4)
+_NAMES = (None, "module calls", "optimizer steps", "named ranges")
+
+
+class Steps:
+    """Counts steps of this process, and tells `profile` where each begins."""
+
+    def __init__(self, profile: Any, notes: Any) -> None:
+        self.profile, self._notes = profile, notes
+        self._source = _NOTHING
+        self._range = None  # type: Any
+        self._n_ranges = self._n_optimizer = 0
+        self._optimizer = None  # type: Any
+        self._others = {}  # type: dict[int, int]
+        self._inside = {}  # type: dict[int, int]
+        #: Of each thread: how often it called a module, and its modules: weak, whether it is a model, calls - 1.
+        self._here = _thread._local()  # type: Any
+        self._lead = -1
+        self._model = None  # type: Any
+        self.has_optimizer = False
+        #: How often a step of an optimizer has begun.
+        self.n_begun = 0
+
+    def named_range(self, name: str) -> None:
+        """A range of this name begins. It is a step if a step's number ends it, and the first such range was alike."""
+        match = _NAME.fullmatch(name) if isinstance(name, str) and name[-1:].isdigit() else None
+        if match is None:
+            return
+        kind = match.group(1)
+        if self._range is None and (self._source == _RANGE or not self.profile.is_near):
+            self._range = kind
+            self.profile.has_own_marks = kind == "ProfilerStep"
+        if self._range == kind:
+            self.marked()
+
+    def marked(self) -> None:
+        """A range begins that is a step."""
+        n, self._n_ranges = self._n_ranges, self._n_ranges + 1
+        self._tell(_RANGE, n)
+
+    def optimizer_begins(self) -> None:
+        """A step of an optimizer begins, which may call that of another one inside: the outermost counts."""
+        thread = _thread.get_ident()
+        self.n_begun += 1
+        self._inside[thread] = self._inside.get(thread, 0) + 1
+
+    def optimizer_ended(self, optimizer: Any, *, stepped: bool = True) -> None:
+        """A step of an optimizer has ended, or failed."""
+        thread = _thread.get_ident()
+        depth = self._inside.pop(thread, 1) - 1
+        if depth:
+            self._inside[thread] = depth
+        elif stepped:
+            self.after_step(optimizer)
+
+    def after_step(self, optimizer: Any) -> None:
+        """A step of an optimizer has ended, or was left out. Of several ones, one tells steps apart: the first."""
+        self.has_optimizer = True
+        now = self._optimizer() if self._optimizer is not None else None
+        if now is not optimizer:
+            n_since = self._others.get(id(optimizer), 0) + 1
+            if now is not None and n_since < _TAKES_OVER:
+                self._others[id(optimizer)] = n_since
+                return
+            self._optimizer = weakref.ref(optimizer)
+        self._others.clear()
+        self._n_optimizer += 1
+        self._tell(_OPTIMIZER, self._n_optimizer)
+
+    def module_called(self, module: Any) -> None:
+        """A module is called, not from within another's call. A model's calls are steps where nothing is trained."""
+        here = self._here
+        here.n_calls = getattr(here, "n_calls", 0) + 1
+        self.profile.safe_point(may_begin=here.n_calls > _KNOWN or _is_main())
+        if self._source > _MODULE or self.has_optimizer or self.profile.is_over:
+            return
+        if not hasattr(here, "models"):
+            here.models = {}
+        known = here.models.get(id(module))
+        if known is None or known[0]() is not module:
+            # Transforms, losses and the like hold nothing; copies for a device are made anew for each call.
+            is_model = _holds_something(module) and not getattr(module, "_is_replica", False)
+            known = here.models[id(module)] = [weakref.ref(module), is_model, -1]
+        if not known[1]:
+            return
+        known[2] += 1
+        # Of several models the one that is called most often: the first to come to a number. Then it stays with it.
+        if known[2] > self._lead and (self._model is known or not self.profile.is_near):
+            self._lead, self._model = known[2], known
+            self._tell(_MODULE, known[2])
+
+    def is_enough(self) -> bool:
+        """Whether steps that end here, as one just did, are all that the profile needs."""
+        return self._source > _MODULE and self.profile.is_content()
+
+    def in_child(self) -> None:
+        """In a forked child."""
+        self._inside.clear()
+        self.profile.in_child()
+
+    def _tell(self, source: int, n: int) -> None:
+        if source != self._source:
+            if source < self._source or self.profile.is_near:
+                return
+            self._source = source
+            self._notes.add(step_source=_NAMES[source])
+        self.profile.step_begins(n)
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _holds_something(module: Any) -> bool:
+    """Whether a module has parameters or buffers."""
+    for _ in module.parameters():
+        return True
+    return any(True for _ in module.buffers())

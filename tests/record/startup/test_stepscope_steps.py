@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from stepscope.record.startup._stepscope_steps import Steps
+
+
+class Profile:
+    """Collects begins of steps."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.points: list[bool] = []
+        self.is_near = self.is_over = self.has_own_marks = False
+        self.is_content_here = True
+
+    def step_begins(self, n: int) -> None:
+        self.told.append(n)
+
+    def safe_point(self, *, may_begin: bool) -> None:
+        self.points.append(may_begin)
+
+    def is_content(self) -> bool:
+        return self.is_content_here
+
+    def in_child(self) -> None:
+        self.told.append(-1)
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.facts: dict[str, object] = {}
+
+    def add(self, **fields: object) -> None:
+        self.facts.update(fields)
+
+
+class Module:
+    def __init__(self, *held: object, buffers: tuple[object, ...] = ()) -> None:
+        self.held, self.kept = held, buffers
+
+    def parameters(self):
+        return iter(self.held)
+
+    def buffers(self):
+        return iter(self.kept)
+
+
+class Optimizer:
+    pass
+
+
+@pytest.fixture
+def profile() -> Profile:
+    return Profile()
+
+
+@pytest.fixture
+def notes() -> Notes:
+    return Notes()
+
+
+@pytest.fixture
+def steps(profile, notes) -> Steps:
+    return Steps(profile, notes)
+
+
+def optimize(steps: Steps, optimizer: Optimizer) -> None:
+    steps.optimizer_begins()
+    steps.optimizer_ended(optimizer)
+
+
+@pytest.mark.parametrize(
+    "name", ["step 1", "ProfilerStep#12", "train_step_3", "Iteration: 7", "batch-0", "train/iter 5", "step5"]
+)
+def test_ranges_that_number_steps_are_steps(steps, profile, notes, name):
+    steps.named_range(name)
+    assert profile.told == [0]
+    assert notes.facts == {"step_source": "named ranges"}
+    assert profile.has_own_marks == name.startswith("ProfilerStep")
+
+
+@pytest.mark.parametrize("name", ["epoch 1", "forward", "step", "layer 3", "Optimizer.step#SGD.step", "", "1", 5, None])
+def test_other_ranges_are_not(steps, profile, name):
+    steps.named_range(name)
+    assert profile.told == []
+
+
+def test_the_first_kind_of_range_is_the_one(steps, profile):
+    for name in ("step 8", "iter 0", "iter 1", "step 9"):
+        steps.named_range(name)
+    assert profile.told == [0, 1]
+
+
+def test_ranges_come_before_optimizers_and_those_before_models(steps, profile):
+    steps.module_called(Module(1))
+    optimize(steps, Optimizer())
+    steps.module_called(Module(1))
+    steps.named_range("step 1")
+    optimize(steps, Optimizer())
+    assert profile.told == [0, 1, 0]
+
+
+def test_what_tells_steps_stays_while_a_profile_is_near(steps, profile):
+    optimizer = Optimizer()
+    optimize(steps, optimizer)
+    profile.is_near = True
+    steps.named_range("step 1")
+    optimize(steps, optimizer)
+    assert profile.told == [1, 2]
+
+
+def test_of_nested_optimizers_the_outermost_counts(steps, profile):
+    inner, outer = Optimizer(), Optimizer()
+    for _ in range(3):
+        steps.optimizer_begins()
+        optimize(steps, inner)
+        steps.optimizer_ended(outer)
+    assert profile.told == [1, 2, 3]
+
+
+def test_a_step_that_fails_is_none(steps, profile):
+    steps.optimizer_begins()
+    steps.optimizer_ended(Optimizer(), stepped=False)
+    assert profile.told == []
+    optimize(steps, Optimizer())
+    assert profile.told == [1]
+
+
+def test_of_several_optimizers_the_first_counts_until_another_takes_over(steps, profile):
+    first, second = Optimizer(), Optimizer()
+    for _ in range(3):
+        for optimizer in (first, second, second):
+            optimize(steps, optimizer)
+    assert profile.told == [1, 2, 3]
+    for _ in range(9):
+        optimize(steps, second)
+    assert profile.told == [1, 2, 3, 4, 5]
+
+
+def test_an_optimizer_that_is_gone_is_followed_by_the_next(steps, profile):
+    optimize(steps, Optimizer())
+    optimize(steps, Optimizer())
+    assert profile.told == [1, 2]
+
+
+def test_steps_are_enough_where_they_are_met(steps, profile):
+    assert not steps.is_enough()
+    optimize(steps, Optimizer())
+    assert steps.is_enough()
+    profile.is_content_here = False
+    assert not steps.is_enough()
+
+
+def test_calls_of_what_holds_nothing_are_no_steps(steps, profile):
+    loss, model, quantized = Module(), Module(1), Module(buffers=(1,))
+    for module in (loss, model, loss, quantized, model, loss):
+        steps.module_called(module)
+    assert profile.told == [0, 1]
+
+
+def test_copies_for_a_device_are_no_models(steps, profile):
+    copy = Module(1)
+    copy._is_replica = True
+    steps.module_called(copy)
+    assert profile.told == []
+
+
+def test_the_model_that_is_called_most_leads(steps, profile):
+    encoder, decoder = Module(1), Module(2)
+    for module in (encoder, decoder, decoder, decoder, encoder, decoder):
+        steps.module_called(module)
+    assert profile.told == [0, 1, 2, 3]
+    profile.is_near = True
+    for _ in range(9):
+        steps.module_called(encoder)
+    steps.module_called(decoder)
+    assert profile.told == [0, 1, 2, 3, 4]
+
+
+def test_a_module_at_the_place_of_one_that_is_gone_is_another(steps, profile, monkeypatch):
+    monkeypatch.setattr("stepscope.record.startup._stepscope_steps.id", lambda _: 1, raising=False)
+    first, second = Module(1), Module(2)
+    for module in (first, first, second):
+        steps.module_called(module)
+    assert profile.told == [0, 1]
+
+
+def test_with_an_optimizer_calls_are_no_steps(steps, profile):
+    steps.has_optimizer = True
+    steps.module_called(Module(1))
+    assert (profile.told, profile.points) == ([], [True])
+
+
+def test_a_thread_is_known_by_its_calls(steps, profile):
+    model = Module(1)
+    thread = threading.Thread(target=lambda: [steps.module_called(model) for _ in range(5)])
+    thread.start()
+    thread.join()
+    assert profile.points == [False, False, False, True, True]
+
+
+def test_a_forked_child_is_inside_of_no_step(steps, profile):
+    steps.optimizer_begins()
+    steps.in_child()
+    optimize(steps, Optimizer())
+    assert profile.told == [-1, 1]
