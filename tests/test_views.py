@@ -346,13 +346,13 @@ def test_a_figure_is_drawn_from_the_rows_that_it_needs():
     )
     tracks = TABLES["tracks"].conform(pl.DataFrame({"track_id": [0], "device_id": [0]}))
     trace = Trace(Meta("x", "fake"), {"spans": spans, "tracks": tracks})
-    timeline, kernels = views.find("timeline"), views.find("kernels")
+    timeline, tracks_of = views.find("timeline"), views.find("tracks")
     frame = timeline(trace)
     assert "ts_ns" not in frame.columns
     drawn = views.drawn(trace, timeline, frame, linked_only=False)
     assert drawn["ts_ns"].to_list() == [0]
     assert views.drawn(trace, timeline, drawn) is drawn
-    assert views.drawn(trace, kernels, kernels(trace)) is None
+    assert views.drawn(trace, tracks_of, tracks_of(trace)) is None
     roofline = views.find("roofline")
     assert views.drawn(trace, roofline, pl.DataFrame({"name": ["a"]})) is None
 

@@ -23,6 +23,10 @@ from stepscope.cli import record
         (["record", "-o", "x", "--trigger", "2x", "--pid", "1"], "--trigger"),
         (["record", "--dump", "x", "--", "true"], "--dump"),
         (["record", "--dump", "x", "-o", "y"], "--dump"),
+        (["record", "-o", "x", "--window", "20s", "--", "true"], "--window"),
+        (["record", "-o", "x", "--window", "20s:soon", "--", "true"], "--window"),
+        (["record", "-o", "x", "--window", "20s:5s", "--", "true"], "--window"),
+        (["record", "-o", "x", "--window", "1s:2s:3s", "--", "true"], "--window"),
     ],
 )
 def test_words_that_make_no_sense_are_a_matter_of_usage(run, words, what, tmp_path, monkeypatch):
@@ -36,6 +40,25 @@ def test_words_that_make_no_sense_are_a_matter_of_usage(run, words, what, tmp_pa
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("5m", 300), ("2", 2), ("250ms", 0.25), ("1.5 h", 5400)])
 def test_times_are_read_with_their_unit(text, seconds):
     assert record._seconds(text, "--keep") == seconds
+
+
+def test_a_time_is_two_times():
+    assert record._window("0s:1.5m") == (0, 90)
+
+
+def test_what_is_to_be_profiled_is_handed_on(run, tmp_path, monkeypatch):
+    from stepscope.record import Recorded
+
+    asked = []
+    done = Recorded(tmp_path, 0, 1.0)
+    monkeypatch.setattr("stepscope.record.run", lambda *_, **words: (asked.append(words), done)[1])
+    for words in (["--window", "20s:30s"], ["--no-profiler", "--window", "20s:30s"], []):
+        assert run("record", "-o", "x", *words, "--", "true").code == 0
+    assert [(words["steps"], words["window"]) for words in asked] == [
+        ((5, 15), (20, 30)),
+        (None, None),
+        ((5, 15), None),
+    ]
 
 
 def test_a_command_is_run_and_its_recording_read(run, tmp_path):

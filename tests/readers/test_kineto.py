@@ -475,3 +475,16 @@ def test_a_negative_duration_counts_as_none_at_all():
     trace = read([op("a", 5, -3), op("b", 6, 1)])
     assert rows(trace.spans, "name", "dur_ns") == [("a", 0), ("b", 1_000)]
     assert issues(trace) == {"negative_durations": 1}
+
+
+def test_steps_that_jax_leaves_without_a_category_are_steps():
+    events = [
+        label("process_name", "/host:CPU", pid=7),
+        {"ph": "X", "pid": 7, "tid": 1, "name": "ProfilerStep#4", "ts": 0, "dur": 10},
+        {"ph": "X", "pid": 7, "tid": 1, "name": "PjitFunction(f)", "ts": 2, "dur": 5},
+    ]
+    trace = read(events, jax_version="0.9.1", baseTimeNanoseconds=1_700_000_000_000_000_000)
+    assert column(trace.steps, "step") == [4]
+    assert column(trace.spans, "step") == [4, 4]
+    assert (trace.meta.framework, trace.meta.framework_version) == ("JAX/XLA", "0.9.1")
+    assert trace.meta.origin_unix_ns == 1_700_000_000_000_000_000

@@ -349,13 +349,6 @@ def test_other_systems_are_told(monkeypatch, tmp_path):
         _recording.attach(1, tmp_path / "run")
 
 
-def test_why_there_is_no_profile_is_said():
-    why = _recording._why_no_profile
-    assert "no process of the job was a Python" in why({"processes": []}, (5, 15))
-    assert "imported torch" in why({"processes": [{"pid": 1}]}, (5, 15))
-    assert "made 3" in why({"processes": [{"pid": 1, "torch": "2", "steps": 3}, {"pid": 2}]}, (5, 15))
-
-
 def test_a_command_that_cannot_run_leaves_no_process_behind(record, tmp_path):
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")

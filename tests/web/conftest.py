@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from starlette.testclient import TestClient
 from web_traces import training, written
@@ -31,3 +34,14 @@ def session(folder):
 def client(session):
     """Asks as a browser on this machine does, and waits for answers."""
     return TestClient(create_app(session), base_url="http://127.0.0.1:8000", headers={"x-stepscope-wait": "1"})
+
+
+@pytest.fixture
+def completed():
+    """Runs a coroutine to its end, on a thread of its own: this one may have an event loop that runs."""
+
+    def run(coroutine):
+        with ThreadPoolExecutor(1) as fresh:
+            return fresh.submit(asyncio.run, coroutine).result()
+
+    return run

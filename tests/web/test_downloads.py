@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 import pytest
@@ -14,7 +15,8 @@ FRAME = pl.DataFrame({"name": ["a", "b"], "n": [1, 2]})
 
 
 def made(name, suffix, frame=FRAME):
-    return asyncio.run(attachment(name, suffix, frame, described(name, frame)))
+    with ThreadPoolExecutor(1) as fresh:  # this thread may have a loop already
+        return fresh.submit(lambda: asyncio.run(attachment(name, suffix, frame, described(name, frame)))).result()
 
 
 def test_a_file_is_called_after_its_table_and_nothing_else():

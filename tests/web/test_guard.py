@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from starlette.testclient import TestClient
 
@@ -92,7 +90,7 @@ def test_the_token_is_swapped_for_a_cookie_once_and_leaves_the_address():
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "/\\\\evil.example/", "///evil.example/"])
-def test_the_way_on_never_leads_to_another_host(path):
+def test_the_way_on_never_leads_to_another_host(path, completed):
     sent = []
 
     async def send(message):
@@ -106,17 +104,17 @@ def test_the_way_on_never_leads_to_another_host(path):
         "query_string": f"token={TOKEN}".encode(),
         "headers": [(b"host", b"127.0.0.1")],
     }
-    asyncio.run(Guard(behind, Rules(token=TOKEN))(scope, None, send))
+    completed(Guard(behind, Rules(token=TOKEN))(scope, None, send))
     assert dict(sent[0]["headers"])[b"location"] == b"/evil.example/"
 
 
-def test_websockets_are_closed():
+def test_websockets_are_closed(completed):
     sent = []
 
     async def send(message):
         sent.append(message)
 
-    asyncio.run(Guard(behind, Rules())({"type": "websocket"}, None, send))
+    completed(Guard(behind, Rules())({"type": "websocket"}, None, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 

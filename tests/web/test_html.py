@@ -236,7 +236,7 @@ def test_a_document_of_results_has_pages_too(tmp_path):
     session.close()
 
 
-def test_an_error_after_the_patience_has_ended_is_kept_for_who_asks_next(session, monkeypatch):
+def test_an_error_after_the_patience_has_ended_is_kept_for_who_asks_next(session, monkeypatch, completed):
     monkeypatch.setattr(_site, "_PAGE_PATIENCE_S", 0)
     gate, trouble = threading.Event(), []
     site = _site.Site(session, _site.environment())
@@ -257,7 +257,7 @@ def test_an_error_after_the_patience_has_ended_is_kept_for_who_asks_next(session
         with pytest.raises(MissingTable):
             await _site.ask(site, request, "key", work)
 
-    asyncio.run(scenario())
+    completed(scenario())
     assert trouble == []
 
 
@@ -277,7 +277,7 @@ def test_runs_that_cannot_be_compared_say_why(client, monkeypatch):
     assert "compare needs steps" in answer.text
 
 
-def test_one_who_has_left_is_not_waited_for(session, monkeypatch):
+def test_one_who_has_left_is_not_waited_for(session, monkeypatch, completed):
     monkeypatch.setattr(_site, "_ASK_AGAIN_S", 0.01)
     monkeypatch.setattr(_site, "_PAGE_PATIENCE_S", 60)
     gate = threading.Event()
@@ -288,7 +288,7 @@ def test_one_who_has_left_is_not_waited_for(session, monkeypatch):
 
     scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
     with pytest.raises(_site.Waiting):
-        asyncio.run(_site.ask(site, Request(scope, left), "key", gate.wait))
+        completed(_site.ask(site, Request(scope, left), "key", gate.wait))
     gate.set()
 
 

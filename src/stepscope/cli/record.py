@@ -35,8 +35,11 @@ def command(
     ] = None,
     hz: Annotated[float, typer.Option(min=0.1, max=200, help="Samples of the counters a second.")] = 20.0,
     steps: Annotated[
-        str, typer.Option(metavar="A:B", help="Training steps to profile with torch.profiler, from A up to B.")
+        str, typer.Option(metavar="A:B", help="Steps to profile in torch, Paddle or JAX, from A up to B.")
     ] = "5:15",
+    window: Annotated[
+        str, typer.Option(metavar="A:B", help="In place of steps: a time to profile, after the start, as in 20s:30s.")
+    ] = "",
     no_profiler: Annotated[bool, typer.Option("--no-profiler", help="Counters (and stacks) alone.")] = False,
     stacks: Annotated[bool, typer.Option("--stacks", help="Python stacks of all threads too, through py-spy.")] = False,
     stacks_hz: Annotated[
@@ -82,7 +85,9 @@ def command(
         seconds = None if duration is None else _seconds(duration, "--duration")
         done = record.attach(pid, output, seconds=seconds, **more)
     else:
-        done = record.run(list(words or ()), output, steps=None if no_profiler else _steps(steps), **more)
+        wanted = None if no_profiler else _steps(steps)
+        times = _window(window) if window and not no_profiler else None
+        done = record.run(list(words or ()), output, steps=wanted, window=times, **more)
     _tell(done, output)
     if done.exit_code is not None:
         raise typer.Exit(done.exit_code)
@@ -132,11 +137,22 @@ def _tell(done: Recorded, output: str) -> None:
 
 
 def _seconds(text: str, option: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?", text)
-    value = float(match[1]) * _SECONDS[match[2] or "s"] if match else 0.0
-    if value <= 0:
+    value = _time(text)
+    if not value:
         raise typer.BadParameter(f"{text} is not a time, as in 30s or 5m", param_hint=option)
     return value
+
+
+def _time(text: str) -> float | None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?", text.strip())
+    return float(match[1]) * _SECONDS[match[2] or "s"] if match else None
+
+
+def _window(text: str) -> tuple[float, float]:
+    times = [_time(part) for part in text.split(":")]
+    if len(times) == 2 and times[0] is not None and times[1] is not None and times[0] < times[1]:
+        return times[0], times[1]
+    raise typer.BadParameter(f"{text} is not two times with the later one last, as in 20s:30s", param_hint="--window")
 
 
 def _steps(text: str) -> tuple[int, int]:

@@ -96,7 +96,7 @@ def _categories(spans: Spans, columns: Columns, tracks: Tracks, name_list: list[
     rules = np.full((len(CATEGORIES), len(name_list)), unset, np.uint8)
     for i, name in enumerate(name_list):
         if name.startswith("ProfilerStep#"):
-            rules[[_CODE["operator"], _CODE["user_range"]], i] = _CODE["step"]
+            rules[[_CODE["operator"], _CODE["user_range"], _CODE["other"]], i] = _CODE["step"]
         elif name.startswith("nn.Module: "):
             rules[_CODE["python"], i] = _CODE["module"]
         elif names.is_dataloader(name):

@@ -135,7 +135,7 @@ def _meta(
         world_size=_small(_job(meta).get("world_size")),
         host=_host(meta),
         framework=_framework(meta, columns),
-        framework_version=str(meta["pytorch_version"]) if "pytorch_version" in meta else None,
+        framework_version=next((str(meta[key]) for key in ("pytorch_version", "jax_version") if key in meta), None),
         origin_unix_ns=unix,
         origin_recorded_ns=origin_ns,
         decimal_times=bool(duration and duration[1]),
@@ -147,7 +147,7 @@ def _framework(meta: Mapping[str, Any], columns: Columns) -> str | None:
     if "schemaVersion" in meta or {"cpu_op", "Operator", "cuda_runtime"} & set(columns.cats):
         return "PyTorch"
     processes = [t.get("process_name", "") for t in columns.threads.values()]
-    if any(p.startswith("/device:") for p in processes):
+    if "jax_version" in meta or any(p.startswith("/device:") for p in processes):
         return "JAX/XLA"
     return "Ascend" if any(p in ("CANN", "Ascend Hardware") for p in processes) else None
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from stepscope.errors import StepscopeError
-from stepscope.record import _collector, _job, _keeping, _meta
+from stepscope.record import _collector, _job, _keeping, _meta, _profiles
 from stepscope.record._files import read_once
 from stepscope.record._tree import is_alive
 from stepscope.record._writer import NAME, CounterFile
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["Recorded", "attach", "run"]
 
 _STARTUP = Path(__file__).parent / "startup"
+_ENDINGS = "|".join(re.escape(end) for end in _profiles.ENDINGS)
 _READY_S, _END_S = 10.0, 20.0
 #: Signals that end the recording of a process that we have joined.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: What --force may remove: what an earlier recording wrote, and nothing else.
-_OURS = re.compile(r"(meta\.json|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|(rank|pid)\d+.*\.pt\.trace\.json\.gz)")
+_OURS = re.compile(rf"(meta\.json|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|(rank|pid)\d+.*({_ENDINGS}))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +100,34 @@ def run(
     *,
     hz: float = 20.0,
     steps: tuple[int, int] | None = (5, 15),
+    window: tuple[float, float] | None = None,
     sched: bool = False,
     stacks_hz: int | None = None,
     ring: Ring | None = None,
     force: bool = False,
 ) -> Recorded:
-    """Run a command and record it: counters, and for Python jobs with torch a profile of steps A up to B.
+    """Run a command and record it: counters, and for Python jobs with torch, Paddle or JAX a profile.
 
-    The command keeps our standard input, output and error; signals that we get are handed on to it. `steps` None
-    records no profile; `sched` records when each thread had a core, or waited for one; `stacks_hz` is how often a
-    second py-spy looks at the stacks of Python processes (None: not). With a `ring` counters of the last seconds alone
-    are kept, and SIGUSR1 dumps them in place of being handed on. Must be called on the main thread.
-    Units: hz, samples a second.
+    The profile is that of steps A up to B, or of a `window` from one time after the start to another; both None: none.
+    `sched` records when each thread had a core, or waited for one; `stacks_hz` is how often a second py-spy looks at
+    the stacks of Python processes (None: not). With a `ring` counters of the last seconds alone are kept, and SIGUSR1
+    dumps them in place of being handed on. The command keeps our standard input, output and error; other signals that
+    we get are handed on to it. Must be called on the main thread. Units: hz, samples a second; window, s.
     Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
     """
     _check_system()
     _job.find_program(command)
+    wanted = _profiles.Wanted(None if window else steps, window)
     target = _prepared(Path(folder), force=force)
     mask = _job.forwarding()
     try:
         with _notices_of_disk():
             about: dict[str, Any] = {"command": list(command), "cwd": str(Path.cwd()), "stacks_hz": stacks_hz}
-            _begin(target, hz, mode="run", steps=steps and list(steps), ring=ring and asdict(ring), **about)
+            _begin(target, hz, mode="run", ring=ring and asdict(ring), **about, **wanted.facts())
             collector = _collector.started(target, wanted=sched)
         keeping = _keeping.begin(target, stacks_hz)
         sampler, start = _sampler(target, hz, None, None if ring is None else ring.wanted(steps)), time.monotonic()
-        environment = _environment(target, steps) | keeping.environment()
+        environment = _environment(target, wanted) | keeping.environment()
         environment |= {} if ring is None else ring.environment()
         try:
             pid = _job.start(command, environment, mask)
@@ -145,7 +148,7 @@ def run(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = _job.exit_code_of(status)
-    problems += _ended(target, problems, no_sched, kept, steps=steps, exit_code=code, pid=pid)
+    problems += _ended(target, problems, no_sched, kept, wanted=wanted, exit_code=code, pid=pid)
     return Recorded(target, code, seconds, tuple(problems), _traces(target), kept.remarks)
 
 
@@ -180,7 +183,7 @@ def attach(
     try:
         with _notices_of_disk():
             about: dict[str, Any] = {"command": words, "pid": pid, "stacks_hz": stacks_hz}
-            _begin(target, hz, mode="attach", steps=None, issues=issues, ring=ring and asdict(ring), **about)
+            _begin(target, hz, mode="attach", issues=issues, ring=ring and asdict(ring), **about)
             collector = _collector.started(target, wanted=sched)
         keeping = _keeping.begin(target, stacks_hz)
         sampler, start = _sampler(target, hz, seconds, None if ring is None else ring.wanted(None)), time.monotonic()
@@ -199,7 +202,7 @@ def attach(
         no_sched = collector.end(tell_it=True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    problems += _ended(target, problems, no_sched, kept, steps=None)
+    problems += _ended(target, problems, no_sched, kept)
     return Recorded(target, None, passed, tuple(problems), remarks=kept.remarks)
 
 
@@ -246,7 +249,6 @@ def _begin(
     folder: Path,
     hz: float,
     *,
-    steps: list[int] | None,
     issues: list[dict[str, Any]] | None = None,
     **fields: Any,
 ) -> None:
@@ -259,7 +261,6 @@ def _begin(
         "stepscope_version": _version(),
         **fields,
         "hz": hz,
-        "profiled_steps": steps,
         **_meta.this_host(),
         "start_unix_ns": time.time_ns(),
         "end_unix_ns": None,
@@ -299,17 +300,14 @@ def _sampler(folder: Path, hz: float, seconds: float | None, ring: dict[str, Any
     return sampler
 
 
-def _environment(folder: Path, steps: tuple[int, int] | None) -> dict[str, str]:
+def _environment(folder: Path, wanted: _profiles.Wanted) -> dict[str, str]:
     """Ours, and what makes Python processes of the job, however they are started, run the start-up hook first."""
     before = os.environ.get("PYTHONPATH")
-    # Kineto says on standard error, which is the job's, when it starts and stops; from level 6 on it does not.
-    quiet = {"KINETO_LOG_LEVEL": "6"} if steps else {}
     return {
-        **quiet,
         **os.environ,
+        **wanted.environment(os.environ),
         "PYTHONPATH": f"{_STARTUP}{os.pathsep}{before}" if before else str(_STARTUP),
         "STEPSCOPE_RECORD_DIR": str(folder),
-        "STEPSCOPE_RECORD_STEPS": f"{steps[0]}:{steps[1]}" if steps else "",
     }
 
 
@@ -319,7 +317,7 @@ def _ended(
     no_sched: list[str],
     kept: _keeping.Kept,
     *,
-    steps: tuple[int, int] | None,
+    wanted: _profiles.Wanted = _profiles.NOTHING,
     **fields: Any,
 ) -> list[str]:
     """Complete meta.json after the job's end. In words, what went wrong with that, or with scheduling events."""
@@ -332,12 +330,8 @@ def _ended(
         issues = [issue for issue in (*issues, *kept.issues) if issue["example"] not in known]
         if document["end_unix_ns"] is None:
             fields["end_unix_ns"] = time.time_ns()
-        if (
-            steps
-            and not _traces(folder)
-            and not any(issue["code"].startswith("profile") for issue in document["issues"])
-        ):
-            issues.append(_meta.issue("profile_missing", _why_no_profile(document, steps), severity="info"))
+        if not _traces(folder):
+            issues += _profiles.why_none(document, wanted)
         _meta.merge(folder, issues, **kept.fields, **fields)
     except OSError as error:
         problem = f"cannot write {folder / _meta.NAME}: {error.strerror or error}"
@@ -345,15 +339,5 @@ def _ended(
     return no_sched
 
 
-def _why_no_profile(document: dict[str, Any], steps: tuple[int, int]) -> str:
-    torch = [process for process in document.get("processes") or [] if process.get("torch")]
-    if not document.get("processes"):
-        return "no process of the job was a Python that runs start-up hooks: no profile, counters alone"
-    if not torch:
-        return "no process of the job imported torch: no profile, counters alone"
-    done = max(process.get("steps") or 0 for process in torch)
-    return f"no profile: steps {steps[0]}:{steps[1]} were asked for, and optimizers of the job made {done}"
-
-
 def _traces(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.name for path in folder.glob("*.pt.trace.json.gz")))
+    return tuple(sorted(path.name for end in _profiles.ENDINGS for path in folder.glob(f"*{end}")))

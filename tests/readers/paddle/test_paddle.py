@@ -83,10 +83,10 @@ def test_what_the_file_says_of_itself(read):
     assert read(PROFILE, "rank3.pb").meta.rank == 3
 
 
-#: What a profile of Paddle does not hold: counters of host or kernels, stacks seen from outside, modules, collectives …
+#: What a profile of Paddle does not hold: counters of host or kernels, what is seen from outside, modules …
 LACKING = {
     "counters", "utilisation", "kernel-bins", "kernel-runs", "kernel-similarity", "modules", "communication",
-    "sequences", "python-stacks", "python-functions",
+    "sequences", "python-stacks", "python-functions", "scheduling",
 }  # fmt: skip
 
 

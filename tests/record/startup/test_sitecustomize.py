@@ -48,3 +48,46 @@ def test_children_of_children_start_with_it_too(python, tmp_path):
 def test_without_a_recording_nothing_happens(python, tmp_path):
     assert python("print('ran')", STEPSCOPE_RECORD_DIR=str(tmp_path / "gone")).stdout == "ran\n"
     assert not (tmp_path / "run" / ".job" / "notes").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "is_watched"),
+    [
+        ([], {}, True),
+        (["-P"], {}, True),
+        ([], {"PYTHONSAFEPATH": "1"}, True),
+        (["-s"], {"PYTHONNOUSERSITE": "1"}, True),
+        (["-I"], {}, False),
+        (["-E"], {}, False),
+        (["-S"], {}, False),
+    ],
+)
+def test_pythons_that_ignore_the_environment_are_not_watched(tmp_path, words, environment, is_watched):
+    (tmp_path / "run" / ".job").mkdir(parents=True)
+    env = {**os.environ, "PYTHONPATH": FOLDER, "STEPSCOPE_RECORD_DIR": str(tmp_path / "run"), **environment}
+    done = subprocess.run(
+        [sys.executable, *words, "-c", "print(1)"], capture_output=True, text=True, check=True, env=env
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")
+    assert (tmp_path / "run" / ".job" / "notes").exists() == is_watched
+
+
+def test_programs_of_a_virtual_environment_are_watched(tmp_path):
+    (tmp_path / "run" / ".job").mkdir(parents=True)
+    program = tmp_path / "program"  # as pip writes them
+    program.write_text(f"#!{sys.executable}\nimport sys\nsys.exit(3)\n")
+    program.chmod(0o755)
+    env = {**os.environ, "PYTHONPATH": FOLDER, "STEPSCOPE_RECORD_DIR": str(tmp_path / "run")}
+    assert subprocess.run([str(program)], check=False, env=env).returncode == 3
+    assert (tmp_path / "run" / ".job" / "notes").exists()
+
+
+def test_what_takes_long_to_import_is_not_imported(tmp_path):
+    (tmp_path / "run" / ".job").mkdir(parents=True)
+    env = {**os.environ, "PYTHONPATH": FOLDER, "STEPSCOPE_RECORD_DIR": str(tmp_path / "run")}
+    code = "import sys; print(sorted({'json', 're', 'typing', 'importlib.abc', 'threading'} & set(sys.modules)))"
+    plain, hooked = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=e).stdout
+        for e in ({**env, "PYTHONPATH": ""}, env)
+    )
+    assert hooked == plain

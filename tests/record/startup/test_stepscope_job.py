@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stepscope.record.startup import _stepscope_job
 from stepscope.record.startup._stepscope_job import AfterImport, Collections, Notes
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ def test_notes_are_lines_with_the_pid(folder):
     ]
 
 
+def test_notes_hold_any_text(folder):
+    fields = {"a": 'quote " \\ \n', "b": "ä €\U0001f600\x7f", "c": None, "d": 1.5, "e": True}
+    Notes(str(folder)).add(**fields)
+    assert json.loads((folder / ".job" / "notes").read_text()) == {**fields, "pid": os.getpid()}
+
+
 def test_a_full_disk_is_no_matter(folder):
     (folder / ".job" / "notes").symlink_to("/dev/full")
     Notes(str(folder)).add(a=1)
@@ -88,7 +95,7 @@ def test_a_function_is_called_once_after_an_import(tmp_path, monkeypatch):
     (tmp_path / "watched_module.py").write_text("loader = __spec__.loader\nvalue = 3\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     called = []
-    finder = AfterImport("watched_module", lambda module: called.append(module.value))
+    finder = AfterImport({"watched_module": lambda module: called.append(module.value)})
     sys.meta_path.insert(0, finder)
     try:
         import json.tool  # noqa: F401  another module
@@ -104,8 +111,43 @@ def test_a_function_is_called_once_after_an_import(tmp_path, monkeypatch):
 
 
 def test_a_module_that_is_not_there_is_waited_for(monkeypatch):
-    finder = AfterImport("no_such_module_at_all", lambda _: None)
+    finder = AfterImport({"no_such_module_at_all": lambda _: None})
     monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
     with pytest.raises(ImportError):
         __import__("no_such_module_at_all")
     assert finder in sys.meta_path
+
+
+def test_of_several_modules_each_is_waited_for(tmp_path, monkeypatch):
+    for name in ("first_watched", "second_watched"):
+        (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    called = []
+    finder = AfterImport(
+        dict.fromkeys(("first_watched", "second_watched"), lambda module: called.append(module.__name__))
+    )
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    for name in ("second_watched", "first_watched"):
+        assert finder in sys.meta_path
+        __import__(name)
+        sys.modules.pop(name)
+    assert called == ["second_watched", "first_watched"]
+    assert finder not in sys.meta_path
+
+
+def test_a_framework_that_is_unlike_what_we_know_is_imported_all_the_same(folder, tmp_path, monkeypatch):
+    (tmp_path / "paddle.py").write_text("__version__ = '99.0'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(_stepscope_job.os, "register_at_fork", lambda **_: None)
+    callbacks = list(gc.callbacks)
+    try:
+        _stepscope_job.start(str(folder), "5:15")
+        import paddle
+
+        assert paddle.__version__ == "99.0"
+    finally:
+        gc.callbacks[:] = callbacks
+        sys.modules.pop("paddle", None)
+    (note,) = (line for line in (folder / ".job" / "notes").read_text().splitlines() if "code" in line)
+    assert "does not let us see when a step ends" in note

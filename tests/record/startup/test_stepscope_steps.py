@@ -1,136 +1,209 @@
 from __future__ import annotations
 
-import json
-import os
-import struct
-from itertools import accumulate
+import threading
 
 import pytest
 
-from stepscope.record._channel import Channel
-from stepscope.record.startup import _stepscope_steps
 from stepscope.record.startup._stepscope_steps import Steps
 
-MS = 1_000_000
+
+class Profile:
+    """Collects begins of steps."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+        self.points: list[bool] = []
+        self.is_near = self.is_over = self.has_own_marks = False
+        self.is_content_here = True
+
+    def step_begins(self, n: int) -> None:
+        self.told.append(n)
+
+    def safe_point(self, *, may_begin: bool) -> None:
+        self.points.append(may_begin)
+
+    def is_content(self) -> bool:
+        return self.is_content_here
+
+    def in_child(self) -> None:
+        self.told.append(-1)
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.facts: dict[str, object] = {}
+
+    def add(self, **fields: object) -> None:
+        self.facts.update(fields)
+
+
+class Module:
+    def __init__(self, *held: object, buffers: tuple[object, ...] = ()) -> None:
+        self.held, self.kept = held, buffers
+
+    def parameters(self):
+        return iter(self.held)
+
+    def buffers(self):
+        return iter(self.kept)
+
+
+class Optimizer:
+    pass
 
 
 @pytest.fixture
-def channel(tmp_path):
-    (tmp_path / ".job").mkdir()
-    found = Channel(tmp_path)
-    yield found
-    found.close()
+def profile() -> Profile:
+    return Profile()
 
 
 @pytest.fixture
-def stepping(monkeypatch):
-    """Makes steps of given times (ms); the messages that came of it."""
-    clock = [10**12]
-    monkeypatch.setattr(_stepscope_steps.time, "monotonic_ns", lambda: clock[0])
-    n_steps = [0]
-
-    def run(steps: Steps, times) -> list:
-        wishes = []
-        for took in times:
-            clock[0] += int(took * MS)
-            n_steps[0] += 1
-            wishes.append(steps.ended(n_steps[0]))
-        return wishes
-
-    return run
+def notes() -> Notes:
+    return Notes()
 
 
-def told(folder) -> tuple[int, int, int, int]:
-    return struct.unpack("<qqqq", (folder / ".job" / f"steps-{os.getpid()}").read_bytes())
+@pytest.fixture
+def steps(profile, notes) -> Steps:
+    return Steps(profile, notes)
 
 
-def test_the_end_of_each_step_can_be_read_by_others(tmp_path, channel, stepping):
-    steps = Steps(str(tmp_path), 0)
-    stepping(steps, [5, 10, 20])
-    assert told(tmp_path) == (3, 10**12 + 35 * MS, 20 * MS, 0)
-    assert channel.steps() == {os.getpid(): 3}
-    stepping(steps, [10] * 9)
-    assert told(tmp_path)[3] == 10 * MS
-    steps.open()  # as a forked child does
-    assert channel.steps() == {}
+def optimize(steps: Steps, optimizer: Optimizer) -> None:
+    steps.optimizer_begins()
+    steps.optimizer_ended(optimizer)
 
 
-def test_a_slow_step_is_told_with_what_was_usual(tmp_path, channel, stepping, monkeypatch):
-    monkeypatch.setenv("RANK", "3")
-    steps = Steps(str(tmp_path), 2.0)
-    stepping(steps, [100, *[10] * 20, 19, 21, 10])
-    assert channel.messages() == [
-        {"ask": "slow-step", "step": 22, "step_ns": 21 * MS, "median_ns": 10 * MS, "pid": os.getpid(), "rank": "3"}
-    ]
+@pytest.mark.parametrize(
+    "name", ["step 1", "ProfilerStep#12", "train_step_3", "Iteration: 7", "batch-0", "train/iter 5", "step5"]
+)
+def test_ranges_that_number_steps_are_steps(steps, profile, notes, name):
+    steps.named_range(name)
+    assert profile.told == [0]
+    assert notes.facts == {"step_source": "named ranges"}
+    assert profile.has_own_marks == name.startswith("ProfilerStep")
 
 
-def test_without_enough_steps_or_a_trigger_none_is_slow(tmp_path, channel, stepping):
-    stepping(Steps(str(tmp_path), 2.0), [10] * 6 + [500])
-    stepping(Steps(str(tmp_path), 0), [10] * 30 + [500])
-    assert channel.messages() == []
+@pytest.mark.parametrize("name", ["epoch 1", "forward", "step", "layer 3", "Optimizer.step#SGD.step", "", "1", 5, None])
+def test_other_ranges_are_not(steps, profile, name):
+    steps.named_range(name)
+    assert profile.told == []
 
 
-def test_steps_in_which_a_profiler_works_are_no_measure(tmp_path, channel, stepping):
-    steps = Steps(str(tmp_path), 2.0)
-    stepping(steps, [10] * 10)
-    for took in (500, 10):
-        steps.skip()
-        stepping(steps, [took])
-    assert channel.messages() == []
-    stepping(steps, [25])
-    assert [message["median_ns"] for message in channel.messages()] == [10 * MS]
+def test_the_first_kind_of_range_is_the_one(steps, profile):
+    for name in ("step 8", "iter 0", "iter 1", "step 9"):
+        steps.named_range(name)
+    assert profile.told == [0, 1]
 
 
-def test_the_median_is_that_of_recent_steps(tmp_path, channel, stepping):
-    steps = Steps(str(tmp_path), 2.0)
-    stepping(steps, [10] * 100 + [15] * 200)
-    assert told(tmp_path)[3] == 15 * MS
-    stepping(steps, [25])
-    assert channel.messages() == []
+def test_ranges_come_before_optimizers_and_those_before_models(steps, profile):
+    steps.module_called(Module(1))
+    optimize(steps, Optimizer())
+    steps.module_called(Module(1))
+    steps.named_range("step 1")
+    optimize(steps, Optimizer())
+    assert profile.told == [0, 1, 0]
 
 
-def test_a_wish_is_heard_once(tmp_path, channel, stepping):
-    steps = Steps(str(tmp_path), 0)
-    assert stepping(steps, [1, 1]) == [None, None]
-    channel.wish(1, 4, 10, "dump-0001-signal")
-    found = stepping(steps, [1, 1])
-    assert found == [(1, 4, 10, "dump-0001-signal"), None]
-    assert Steps(str(tmp_path), 0).ended(1) is None  # of a process that began after it
+def test_what_tells_steps_stays_while_a_profile_is_near(steps, profile):
+    optimizer = Optimizer()
+    optimize(steps, optimizer)
+    profile.is_near = True
+    steps.named_range("step 1")
+    optimize(steps, optimizer)
+    assert profile.told == [1, 2]
 
 
-@pytest.mark.parametrize(("wished", "first"), [(0, 4), (2, 4), (4, 4), (5, 5), (7, 7), (8, 4), (500, 4)])
-def test_ranks_in_lockstep_profile_the_same_steps_and_others_their_next(tmp_path, channel, stepping, wished, first):
-    steps = Steps(str(tmp_path), 0)
-    stepping(steps, [1, 1])
-    channel.wish(1, wished, 10, "d")
-    [wish] = stepping(steps, [1])
-    assert wish.first == first
+def test_of_nested_optimizers_the_outermost_counts(steps, profile):
+    inner, outer = Optimizer(), Optimizer()
+    for _ in range(3):
+        steps.optimizer_begins()
+        optimize(steps, inner)
+        steps.optimizer_ended(outer)
+    assert profile.told == [1, 2, 3]
 
 
-def test_a_recorder_that_is_gone_is_no_matter(tmp_path, stepping):
-    steps = Steps(str(tmp_path / "gone"), 2.0)
-    assert stepping(steps, [*[10] * 10, 100]) == [None] * 11
-    assert not list(tmp_path.glob("gone"))
+def test_a_step_that_fails_is_none(steps, profile):
+    steps.optimizer_begins()
+    steps.optimizer_ended(Optimizer(), stepped=False)
+    assert profile.told == []
+    optimize(steps, Optimizer())
+    assert profile.told == [1]
 
 
-def test_a_pipe_that_nobody_reads_is_no_matter(tmp_path):
-    (tmp_path / ".job").mkdir()
-    os.mkfifo(tmp_path / ".job" / "asked")
-    steps = Steps(str(tmp_path), 2.0)
-    steps.tell(ask="slow-step")
-    reader = os.open(tmp_path / ".job" / "asked", os.O_RDONLY | os.O_NONBLOCK)
-    for _ in range(3000):  # more than a pipe holds
-        steps.tell(ask="slow-step")
-    assert json.loads(os.read(reader, 1 << 16).splitlines()[0])["ask"] == "slow-step"
-    os.close(reader)
+def test_of_several_optimizers_the_first_counts_until_another_takes_over(steps, profile):
+    first, second = Optimizer(), Optimizer()
+    for _ in range(3):
+        for optimizer in (first, second, second):
+            optimize(steps, optimizer)
+    assert profile.told == [1, 2, 3]
+    for _ in range(9):
+        optimize(steps, second)
+    assert profile.told == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.usefixtures("channel")
-def test_the_window_slides_as_a_sorted_list_would(tmp_path, stepping):
-    times = [(7 * i * i) % 50 + 1 for i in range(150)]
-    steps = Steps(str(tmp_path), 0)
-    for i, took in enumerate(times):
-        stepping(steps, [took])
-        before = sorted(int(each * MS) for each in times[1:i][-_stepscope_steps._WINDOW :])
-        assert told(tmp_path)[3] == (before[len(before) // 2] if len(before) >= 8 else 0)
-    assert list(accumulate(times))[-1] * MS + 10**12 == told(tmp_path)[1]
+def test_an_optimizer_that_is_gone_is_followed_by_the_next(steps, profile):
+    optimize(steps, Optimizer())
+    optimize(steps, Optimizer())
+    assert profile.told == [1, 2]
+
+
+def test_steps_are_enough_where_they_are_met(steps, profile):
+    assert not steps.is_enough()
+    optimize(steps, Optimizer())
+    assert steps.is_enough()
+    profile.is_content_here = False
+    assert not steps.is_enough()
+
+
+def test_calls_of_what_holds_nothing_are_no_steps(steps, profile):
+    loss, model, quantized = Module(), Module(1), Module(buffers=(1,))
+    for module in (loss, model, loss, quantized, model, loss):
+        steps.module_called(module)
+    assert profile.told == [0, 1]
+
+
+def test_copies_for_a_device_are_no_models(steps, profile):
+    copy = Module(1)
+    copy._is_replica = True
+    steps.module_called(copy)
+    assert profile.told == []
+
+
+def test_the_model_that_is_called_most_leads(steps, profile):
+    encoder, decoder = Module(1), Module(2)
+    for module in (encoder, decoder, decoder, decoder, encoder, decoder):
+        steps.module_called(module)
+    assert profile.told == [0, 1, 2, 3]
+    profile.is_near = True
+    for _ in range(9):
+        steps.module_called(encoder)
+    steps.module_called(decoder)
+    assert profile.told == [0, 1, 2, 3, 4]
+
+
+def test_a_module_at_the_place_of_one_that_is_gone_is_another(steps, profile, monkeypatch):
+    monkeypatch.setattr("stepscope.record.startup._stepscope_steps.id", lambda _: 1, raising=False)
+    first, second = Module(1), Module(2)
+    for module in (first, first, second):
+        steps.module_called(module)
+    assert profile.told == [0, 1]
+
+
+def test_with_an_optimizer_calls_are_no_steps(steps, profile):
+    steps.has_optimizer = True
+    steps.module_called(Module(1))
+    assert (profile.told, profile.points) == ([], [True])
+
+
+def test_a_thread_is_known_by_its_calls(steps, profile):
+    model = Module(1)
+    thread = threading.Thread(target=lambda: [steps.module_called(model) for _ in range(5)])
+    thread.start()
+    thread.join()
+    assert profile.points == [False, False, False, True, True]
+
+
+def test_a_forked_child_is_inside_of_no_step(steps, profile):
+    steps.optimizer_begins()
+    steps.in_child()
+    optimize(steps, Optimizer())
+    assert profile.told == [-1, 1]

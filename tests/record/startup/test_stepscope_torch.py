@@ -53,7 +53,7 @@ def test_steps_are_found_and_the_wanted_ones_profiled(train, meta):
     assert process["steps"] == 12
     assert process["torch"].startswith("2.")
     assert process["pid"] in trace.counters["pid"].to_list()
-    assert codes(meta(done.folder)).keys() == {"no_gpu_counters"}
+    assert not [code for code in codes(meta(done.folder)) if code.startswith("profile")]
 
 
 def test_trace_and_counters_share_a_clock_to_100_us(train):
@@ -77,7 +77,7 @@ def test_a_job_that_ends_early_leaves_what_it_had(train, meta):
 def test_a_job_of_too_few_steps_says_so(train, meta):
     done = train("step()", "--steps", "2:50")
     assert not list(done.folder.glob("*.pt.trace.json.gz"))
-    assert "made 1" in codes(meta(done.folder))["profile_missing"]
+    assert "after 1 (optimizer steps)" in codes(meta(done.folder))["profile_missing"]
 
 
 def test_a_job_that_profiles_itself_is_left_alone(train, meta, tmp_path):

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import gc
 import importlib
-import importlib.abc
-import importlib.machinery
-import json
 import mmap
 import os
-import platform
 import struct
 import sys
 import time
-from typing import TYPE_CHECKING, Any
 
+# Each Python of the job imports this: what takes long to import (typing, json, importlib.abc) is left out.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from importlib.abc import Loader  # noqa: F401  named in a comment that types
+    from importlib.machinery import ModuleSpec
     from types import ModuleType
+    from typing import Any
 
 #: Collections, time that those took that ended, when the one began that runs now (0 if none does). Units: ns.
 _TOTALS = struct.Struct("<qqq")
+
+
+#: What is looked out for, and profiled.
+FRAMEWORKS = ("torch", "paddle", "jax")
+_ERRORS = (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class Notes:
@@ -31,7 +36,8 @@ class Notes:
 
     def add(self, **fields: Any) -> None:
         """Tell it; without a word if the folder is gone or full."""
-        line = (json.dumps(dict(fields, pid=os.getpid())) + "\n").encode()
+        fields["pid"] = os.getpid()
+        line = ("{%s}\n" % ", ".join('"%s": %s' % (name, _json(value)) for name, value in fields.items())).encode()
         try:
             handle = os.open(os.path.join(self.folder, ".job", "notes"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError:
@@ -46,6 +52,23 @@ class Notes:
     def issue(self, code: str, example: str, severity: str = "warning") -> None:
         """A row of the table `issues`."""
         self.add(code=code, severity=severity, count=1, example=example)
+
+
+def _json(value: object) -> str:
+    """A number, a text, or None as JSON."""
+    if value is None:
+        return "null"
+    if isinstance(value, (bool, int, float)):
+        return repr(value).lower()
+    signs = (sign if " " <= sign <= "~" and sign not in '"\\' else _escaped(sign) for sign in str(value))
+    return '"%s"' % "".join(signs)
+
+
+def _escaped(sign: str) -> str:
+    code = ord(sign)
+    if code < 1 << 16:
+        return "\\u%04x" % code
+    return "\\u%04x\\u%04x" % (0xD7C0 + (code >> 10), 0xDC00 + (code & 0x3FF))
 
 
 class Collections:
@@ -84,67 +107,66 @@ class Collections:
         _TOTALS.pack_into(self._memory, 0, self._count, self._taken, self._began)
 
 
-class AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Calls a function once after a module has been imported, and is gone then."""
+class AfterImport:
+    """A finder and loader that calls a function once after a module has been imported: by the modules' names."""
 
-    def __init__(self, name: str, call: Any) -> None:
-        self._name, self._call = name, call
-        self._loader = None  # type: Any
+    def __init__(self, calls: dict[str, Any]) -> None:
+        self._calls = calls
+        self._loaders = {}  # type: dict[str, Any]
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """As the others find it, with us as loader."""
-        if name != self._name or self not in sys.meta_path:
+        if name not in self._calls or name in self._loaders:
             return None
-        sys.meta_path.remove(self)
+        self._loaders[name] = None
+        ours = self  # type: Any
         for finder in sys.meta_path:
             spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
             if spec is not None:
                 if spec.loader is not None:
-                    self._loader, spec.loader = spec.loader, self
+                    self._loaders[name], spec.loader = spec.loader, ours
                 return spec
-        sys.meta_path.insert(0, self)
+        del self._loaders[name]
         return None
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """As the module's own loader does."""
-        loader: importlib.abc.Loader = self._loader
+        loader = self._loaders[spec.name]  # type: Loader
         return loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         """As the module's own loader does, which is put back before the module's code can see us."""
+        name = module.__name__
+        loader = self._loaders[name]
         if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._call(module)
+            module.__spec__.loader = loader
+        module.__loader__ = loader
+        loader.exec_module(module)
+        self._calls.pop(name)(module)
+        if not self._calls and self in sys.meta_path:
+            sys.meta_path.remove(self)
 
 
-def start(folder: str, steps: str) -> None:
-    """Begin to watch this process. `steps` is A:B, or nothing for no profile."""
+def start(folder: str, steps: str, window: str = "") -> None:
+    """Begin to watch this process. `steps` is A:B, `window` two times of the monotonic clock; neither: no profile."""
     notes = Notes(folder)
     collections = Collections(folder)
     gc.callbacks.append(collections.called)
     os.register_at_fork(after_in_child=collections.open)
-    notes.add(python=platform.python_version(), executable=sys.executable)
-
-    def on_torch(torch: ModuleType) -> None:
-        notes.add(torch=str(getattr(torch, "__version__", "?")), rank=os.environ.get("RANK"))
-        trigger = os.environ.get("STEPSCOPE_RECORD_TRIGGER", "")
-        if steps or trigger:
-            first, last = steps.split(":") if steps else ("0", "0")
-            ends = importlib.import_module("_stepscope_steps").Steps(folder, float(trigger or 0))
-            os.register_at_fork(after_in_child=ends.open)
-            importlib.import_module("_stepscope_torch").watch(torch, notes, int(first), int(last), ends)
-
+    notes.add(python="%d.%d.%d" % sys.version_info[:3], executable=sys.executable)
     here = os.path.dirname(os.path.abspath(__file__))
 
-    def with_path(torch: ModuleType) -> None:
-        sys.path.insert(0, here)
-        try:
-            on_torch(torch)
-        finally:
-            sys.path.remove(here)
+    def after(framework: str) -> Any:
+        def call(module: ModuleType) -> None:
+            sys.path.insert(0, here)
+            try:
+                frameworks = importlib.import_module("_stepscope_frameworks")
+                frameworks.after_import(framework, module, notes, steps, window)
+            except _ERRORS as error:  # a version that is unlike those we know
+                notes.issue("profile_failed", "%s cannot be watched: %r" % (framework, error))
+            finally:
+                sys.path.remove(here)
 
-    sys.meta_path.insert(0, AfterImport("torch", with_path))
+        return call
+
+    sys.meta_path.insert(0, AfterImport({name: after(name) for name in FRAMEWORKS}))

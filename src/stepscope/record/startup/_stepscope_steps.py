@@ -1,124 +1,143 @@
-"""The end of each training step as a message to the recorder, and the recorder's wish for a profile of the next ones.
+"""Where a job's steps begin: at ranges that it names so, else at an optimizer's steps, else at calls of its model.
 
-`.job/steps-PID` holds four numbers in memory shared with whoever reads it: steps made, when the last one ended
-(CLOCK_MONOTONIC, ns), how long it took (ns), and the median of the steps before it (ns; 0 while there are too few).
-A step much slower than that is told at once, as a line of JSON through the pipe `.job/asked`.
+All three are told here as they happen; the surest one that was told decides, and from the begin of a profile on
+none other.
 """
 
 from __future__ import annotations
 
-import bisect
-import collections
-import json
-import mmap
-import os
-import struct
-import time
-from typing import Any, NamedTuple
+import _thread
+import re
+import threading
+import weakref
+from typing import Any
 
-_STEP = struct.Struct("<qqqq")
-#: Number of the wish, the first step to profile (0: any), how many, and the folder inside the recording.
-_WISH = struct.Struct("<qqq72s")
-#: The median is that of so many steps; with fewer no step is called slow.
-_WINDOW, _FEWEST = 64, 8
-#: A rank that is behind the others by no more than this profiles the same steps as they do.
-_BEHIND = 3
+#: Names of ranges that number steps, without the number.
+_NAME = re.compile(
+    r"((?:[a-z]+[ _:#./-]*)?(?:step|iter|iteration|batch))[ _:#./-]*\d+",
+    re.IGNORECASE,
+)
+#: An optimizer that steps so often while the one that told steps did not takes its place.
+_TAKES_OVER = 10
 
+#: A thread that called models so often is no thread of a moment, as one for each request would be.
+_KNOWN = 3
 
-class Wish(NamedTuple):
-    """Profile `n_steps` steps from `first` on, into the folder of that name."""
-
-    number: int
-    first: int
-    n_steps: int
-    name: str
+_NOTHING, _MODULE, _OPTIMIZER, _RANGE = range(4)
+_NAMES = (None, "module calls", "optimizer steps", "named ranges")
 
 
 class Steps:
-    """Tells the ends of steps of this process, finds slow ones, and hears of the recorder's wishes."""
+    """Counts steps of this process, and tells `profile` where each begins."""
 
-    def __init__(self, folder: str, slower: float) -> None:
-        """`slower`: how many times the median a slow step takes; 0 to call none slow."""
-        self._job = os.path.join(folder, ".job")
-        self._slower = slower
-        self._memory = self._wishes = None  # type: Any
-        self._heard = 0
-        self.open()
+    def __init__(self, profile: Any, notes: Any) -> None:
+        self.profile, self._notes = profile, notes
+        self._source = _NOTHING
+        self._range = None  # type: Any
+        self._n_ranges = self._n_optimizer = 0
+        self._optimizer = None  # type: Any
+        self._others = {}  # type: dict[int, int]
+        self._inside = {}  # type: dict[int, int]
+        #: Of each thread: how often it called a module, and its modules: weak, whether it is a model, calls - 1.
+        self._here = _thread._local()  # type: Any
+        self._lead = -1
+        self._model = None  # type: Any
+        self.has_optimizer = False
+        #: How often a step of an optimizer has begun.
+        self.n_begun = 0
 
-    def open(self) -> None:
-        """Begin to tell of this process; again in a forked child."""
-        self._recent = collections.deque()  # type: collections.deque[int]
-        self._sorted = []  # type: list[int]
-        self._last_ns = 0
-        self._is_unlike = False
-        self._memory = _shared(os.path.join(self._job, "steps-%d" % os.getpid()), _STEP.size)
-        self._wishes = _shared(os.path.join(self._job, "wish"), 0)
-        self._heard = self._wish_number()
-
-    def ended(self, n_steps: int) -> Wish | None:
-        """Step number `n_steps` (from 1) has ended. A wish that came up since the last step, if there is one."""
-        now, before = time.monotonic_ns(), self._last_ns
-        self._last_ns = now
-        took, median = (now - before if before else 0), self._median()
-        if self._memory is not None:
-            _STEP.pack_into(self._memory, 0, n_steps, now, took, median)
-        if before and not self._is_unlike:
-            if self._slower and median and took > self._slower * median:
-                self.tell(ask="slow-step", step=n_steps - 1, step_ns=took, median_ns=median)
-            self._add(took)
-        self._is_unlike = False
-        if self._wish_number() <= self._heard:
-            return None
-        return self._wish(n_steps)
-
-    def skip(self) -> None:
-        """The step that runs now is not like the others: a profiler starts, runs, or writes."""
-        self._is_unlike = True
-
-    def tell(self, **fields: Any) -> None:
-        """A message to the recorder; nobody hears it where it is gone."""
-        line = json.dumps(dict(fields, pid=os.getpid(), rank=os.environ.get("RANK"))) + "\n"
-        try:
-            handle = os.open(os.path.join(self._job, "asked"), os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:
+    def named_range(self, name: str) -> None:
+        """A range of this name begins. It is a step if a step's number ends it, and the first such range was alike."""
+        match = _NAME.fullmatch(name) if isinstance(name, str) and name[-1:].isdigit() else None
+        if match is None:
             return
-        try:
-            os.write(handle, line.encode())
-        except OSError:  # it is gone, or has fallen far behind
-            pass
-        finally:
-            os.close(handle)
+        kind = match.group(1)
+        if self._range is None and (self._source == _RANGE or not self.profile.is_near):
+            self._range = kind
+            self.profile.has_own_marks = kind == "ProfilerStep"
+        if self._range == kind:
+            self.marked()
 
-    def _median(self) -> int:
-        n = len(self._sorted)
-        return self._sorted[n // 2] if n >= _FEWEST else 0
+    def marked(self) -> None:
+        """A range begins that is a step."""
+        n, self._n_ranges = self._n_ranges, self._n_ranges + 1
+        self._tell(_RANGE, n)
 
-    def _add(self, took: int) -> None:
-        self._recent.append(took)
-        bisect.insort(self._sorted, took)
-        if len(self._recent) > _WINDOW:
-            del self._sorted[bisect.bisect_left(self._sorted, self._recent.popleft())]
+    def optimizer_begins(self) -> None:
+        """A step of an optimizer begins, which may call that of another one inside: the outermost counts."""
+        thread = _thread.get_ident()
+        self.n_begun += 1
+        self._inside[thread] = self._inside.get(thread, 0) + 1
 
-    def _wish_number(self) -> int:
-        return 0 if self._wishes is None else struct.unpack_from("<q", self._wishes)[0]
+    def optimizer_ended(self, optimizer: Any, *, stepped: bool = True) -> None:
+        """A step of an optimizer has ended, or failed."""
+        thread = _thread.get_ident()
+        depth = self._inside.pop(thread, 1) - 1
+        if depth:
+            self._inside[thread] = depth
+        elif stepped:
+            self.after_step(optimizer)
 
-    def _wish(self, n_steps: int) -> Wish:
-        self._heard, first, n, name = _WISH.unpack_from(self._wishes)
-        # Of ranks in lockstep all can still profile the same steps; others begin with their next.
-        if not n_steps < first <= n_steps + 1 + _BEHIND:
-            first = n_steps + 1
-        return Wish(self._heard, first, n, name.rstrip(b"\0").decode())
+    def after_step(self, optimizer: Any) -> None:
+        """A step of an optimizer has ended, or was left out. Of several ones, one tells steps apart: the first."""
+        self.has_optimizer = True
+        now = self._optimizer() if self._optimizer is not None else None
+        if now is not optimizer:
+            n_since = self._others.get(id(optimizer), 0) + 1
+            if now is not None and n_since < _TAKES_OVER:
+                self._others[id(optimizer)] = n_since
+                return
+            self._optimizer = weakref.ref(optimizer)
+        self._others.clear()
+        self._n_optimizer += 1
+        self._tell(_OPTIMIZER, self._n_optimizer)
+
+    def module_called(self, module: Any) -> None:
+        """A module is called, not from within another's call. A model's calls are steps where nothing is trained."""
+        here = self._here
+        here.n_calls = getattr(here, "n_calls", 0) + 1
+        self.profile.safe_point(may_begin=here.n_calls > _KNOWN or _is_main())
+        if self._source > _MODULE or self.has_optimizer or self.profile.is_over:
+            return
+        if not hasattr(here, "models"):
+            here.models = {}
+        known = here.models.get(id(module))
+        if known is None or known[0]() is not module:
+            # Transforms, losses and the like hold nothing; copies for a device are made anew for each call.
+            is_model = _holds_something(module) and not getattr(module, "_is_replica", False)
+            known = here.models[id(module)] = [weakref.ref(module), is_model, -1]
+        if not known[1]:
+            return
+        known[2] += 1
+        # Of several models the one that is called most often: the first to come to a number. Then it stays with it.
+        if known[2] > self._lead and (self._model is known or not self.profile.is_near):
+            self._lead, self._model = known[2], known
+            self._tell(_MODULE, known[2])
+
+    def is_enough(self) -> bool:
+        """Whether steps that end here, as one just did, are all that the profile needs."""
+        return self._source > _MODULE and self.profile.is_content()
+
+    def in_child(self) -> None:
+        """In a forked child."""
+        self._inside.clear()
+        self.profile.in_child()
+
+    def _tell(self, source: int, n: int) -> None:
+        if source != self._source:
+            if source < self._source or self.profile.is_near:
+                return
+            self._source = source
+            self._notes.add(step_source=_NAMES[source])
+        self.profile.step_begins(n)
 
 
-def _shared(path: str, size: int) -> Any:
-    """A file's memory: one of that size, made new, to write; or (size 0) one that is there, to read. None if not."""
-    try:
-        if not size:
-            with open(path, "rb") as file:
-                return mmap.mmap(file.fileno(), _WISH.size, access=mmap.ACCESS_READ)
-        with open(path, "w+b") as file:
-            file.write(bytes(size))
-            file.flush()
-            return mmap.mmap(file.fileno(), size)
-    except (OSError, ValueError):  # no such file, or it is too short
-        return None
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _holds_something(module: Any) -> bool:
+    """Whether a module has parameters or buffers."""
+    for _ in module.parameters():
+        return True
+    return any(True for _ in module.buffers())

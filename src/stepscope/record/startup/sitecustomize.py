@@ -11,7 +11,8 @@ def _start() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     folder = os.environ.get("STEPSCOPE_RECORD_DIR", "")
     if os.path.isdir(os.path.join(folder, ".job")):
-        importlib.import_module("_stepscope_job").start(folder, os.environ.get("STEPSCOPE_RECORD_STEPS", ""))
+        steps, window = (os.environ.get("STEPSCOPE_RECORD_" + name, "") for name in ("STEPS", "WINDOW"))
+        importlib.import_module("_stepscope_job").start(folder, steps, window)
         if tracer := os.environ.get("STEPSCOPE_RECORD_TRACER"):
             importlib.import_module("_stepscope_tracer").allow(int(tracer))
     # Child processes inherit the variable; this one needs the folder no more.
@@ -21,11 +22,12 @@ def _start() -> None:
 
 def _users_own() -> None:
     from importlib.machinery import PathFinder
-    from importlib.util import module_from_spec
 
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return
+    from importlib.util import module_from_spec
+
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)

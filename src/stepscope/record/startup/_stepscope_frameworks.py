@@ -1,0 +1,95 @@
+"""What is done when torch, paddle or jax has been imported: a profile is planned, and steps are looked out for."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def after_import(framework: str, module: ModuleType, notes: Any, steps: str, window: str) -> None:
+    """Note the framework; watch the process if a profile is wanted (see `_stepscope_job.start`)."""
+    files = _module("profile")
+    version = str(getattr(module, "__version__", "?"))
+    facts = {framework: version}  # type: dict[str, Any]
+    rank = files.rank_of(os.environ)
+    if rank is not None:
+        facts["rank"] = rank
+    settings = files.Settings.of(steps, window)
+    trigger = os.environ.get("STEPSCOPE_RECORD_TRIGGER", "")
+    if settings is None and trigger:  # none but for dumps of the recorder's
+        settings = files.Settings()
+    make = {"torch": _torch, "paddle": _paddle, "jax": _jax}[framework]
+    made = make(module, notes, settings, files, _ends(notes.folder, trigger)) if settings is not None else None
+    # After that: the recorder says why there is no profile by the last that it was told.
+    notes.add(**facts)
+    if made is None:
+        return
+    profile, told = made
+    if told is None:
+        notes.issue("profile_left_out", "%s %s does not let us see when a step ends" % (framework, version))
+        return
+    _at_the_end(profile)
+    os.register_at_fork(after_in_child=told.in_child)
+    if settings.is_window:
+        clock = _module("window")
+        ask = profile.ask if profile.any_thread else clock.on_main_thread(profile)
+
+        def watch_the_time() -> None:
+            clock.run(profile, settings.start_ns, ask)
+
+        watch_the_time()
+        os.register_at_fork(after_in_child=watch_the_time)
+
+
+def _torch(torch: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) -> Any:
+    adapter = _module("torch")
+    if adapter.is_helper():
+        return None
+    profile = files.Profile(adapter.TorchProfiler(torch, notes.folder, files), notes, settings, ends)
+    steps = _module("steps").Steps(profile, notes)
+    return profile, steps if _module("torch_hooks").watch(torch, steps) else None
+
+
+def _paddle(paddle: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) -> Any:
+    adapter = _module("paddle")
+    profiler = adapter.PaddleProfiler(paddle, notes.folder, files)
+    profile = files.Profile(profiler, notes, settings, ends)
+    steps = _module("steps").Steps(profile, notes)
+    return profile, steps if adapter.watch(paddle, steps, profiler) else None
+
+
+def _jax(jax: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) -> Any:
+    adapter = _module("jax")
+    profiler = adapter.JaxProfiler(jax, notes.folder, files)
+    profile = files.Profile(profiler, notes, settings, ends)
+    steps = _module("steps").Steps(profile, notes)
+    return profile, steps if adapter.watch(jax, steps, profiler) else None
+
+
+def _ends(folder: str, trigger: str) -> Any:
+    """What tells a recorder that makes dumps of the ends of steps; None if it makes none."""
+    if not trigger:
+        return None
+    ends = _module("told").StepEnds(folder, float(trigger))
+    os.register_at_fork(after_in_child=ends.open)
+    return ends
+
+
+def _at_the_end(profile: Any) -> None:
+    """Have the profile told when the process ends: a forked child of multiprocessing leaves out atexit."""
+    atexit.register(profile.at_exit)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        finalize = util.Finalize
+        util.register_after_fork(profile, lambda it: finalize(None, it.at_exit, exitpriority=100))
+
+
+def _module(name: str) -> ModuleType:
+    """One of ours: its folder is on the path while a framework's import ends."""
+    return importlib.import_module("_stepscope_" + name)

@@ -1,0 +1,400 @@
+"""When a profile begins and ends, whatever framework takes it: at steps A and B, or at two times.
+
+A profiler must not be started or stopped just anywhere: the places where a framework's hooks know that it is safe are
+the begins of steps and what they name to us as safe points.
+"""
+
+from __future__ import annotations
+
+import _thread
+import gzip
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Trace files are packed while the job waits: quickly.
+_LEVEL = 1
+#: How long a time window waits for a step to begin or end, in longest steps seen, and if none was seen lately.
+_GAPS, _PATIENCE_NS, _LATELY_NS = 3, 250_000_000, 30_000_000_000
+
+_WAITING, _PREPARED, _RUNNING, _OVER = range(4)
+
+
+class Settings(NamedTuple):
+    """What to profile: steps from `first` up to `last`, or from `start_ns` to `end_ns` of the monotonic clock."""
+
+    first: int = 0
+    last: int = 0
+    start_ns: int = 0
+    end_ns: int = 0
+
+    @property
+    def is_window(self) -> bool:
+        """Whether a time is profiled, not steps."""
+        return self.end_ns > 0
+
+    @property
+    def is_some(self) -> bool:
+        """Whether anything is."""
+        return self.is_window or self.last > 0
+
+    @classmethod
+    def of(cls, steps: str, window: str) -> Settings | None:
+        """From the environment: A:B each, `window` in ns; None for no profile."""
+        if window:
+            start, end = window.split(":")
+            return cls(start_ns=int(start), end_ns=int(end))
+        if steps:
+            first, last = steps.split(":")
+            return cls(first=int(first), last=int(last))
+        return None
+
+
+class Profile:
+    """One profile of this process by one of the profilers.
+
+    A profiler has the methods `prepare()`, `start()`, `mark(n)` (step n begins, the one before it ends; None: no
+    other begins), `stop()`, `write()`, `obstacle()` (why none is to be taken at all, None if nothing is against it)
+    and `is_safe()` (whether now and here it may start or stop); `any_thread`, whether that may be done from any
+    thread; `errors`, exceptions that it may raise; `folder`, into which it writes.
+
+    `ends` tells the recorder of each step, and us of its wishes: profiles of some later steps, for its dumps.
+    """
+
+    def __init__(self, profiler: Any, notes: Any, settings: Settings, ends: Any = None) -> None:
+        self._profiler, self._notes, self._settings = profiler, notes, settings
+        self._ends = ends
+        #: The recorder's wish that is being fulfilled, and the next one.
+        self._wish = self._next = None  # type: Any
+        self.any_thread = bool(profiler.any_thread)
+        self._pid = os.getpid()
+        self._lock = _thread.allocate_lock()
+        self._state = _WAITING if settings.is_some else _OVER
+        self._thread = None  # type: Any
+        self._here = _thread._local()  # type: Any
+        self._is_marked = self._is_busy = False
+        self._owed = None  # type: Any
+        self._began = 0
+        #: Whether ranges of the job's own mark steps in the trace, as ours would.
+        self.has_own_marks = False
+        self._last_ns = self._gap_ns = 0
+        self.n_steps = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be profiled, and nobody wants to know of steps."""
+        return self._state == _OVER and self._ends is None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether times are waited for."""
+        return self._state != _OVER and self._settings.is_window
+
+    @property
+    def is_near(self) -> bool:
+        """Whether a profiler is prepared or runs, so that what tells steps apart must stay as it is."""
+        return self._state in (_PREPARED, _RUNNING)
+
+    def is_content(self) -> bool:
+        """Whether begins of steps like this one are all it needs: no times are to be met, and it is safe here."""
+        return not self._settings.is_window and bool(self._profiler.is_safe())
+
+    def step_begins(self, n: int) -> None:
+        """Step n (from 0 on) begins on this thread, and the one before it has ended."""
+        self.n_steps = n
+        if self._ends is not None:
+            self._tell(n)
+        if self._state == _OVER:
+            return
+        if self._settings.is_window:
+            self._saw()
+        elif n < self._settings.first - 1:
+            return
+        self._at(n)
+        self._answer()
+
+    def safe_point(self, *, may_begin: bool = True) -> None:
+        """Between two events of the framework, on this thread; `may_begin`: it is one that goes on for some time."""
+        if self._state == _OVER or (self._state == _WAITING and not may_begin):
+            return
+        if self._owed is not None:
+            self._at(self._owed)
+        elif self._settings.is_window:
+            if not self.n_steps:
+                self._saw()
+            self._at(None)
+
+    def _tell(self, n: int) -> None:
+        """Tell the recorder of the step that has ended, and hear whether it wants some more profiled."""
+        if self.is_near:
+            self._ends.skip()
+        self._next = self._ends.ended(n) or self._next
+        if self._next is None or self._state != _OVER:
+            return
+        wish, self._wish, self._next = self._next, self._next, None
+        first = max(wish.first, n + 1)
+        self._settings = Settings(first=first, last=first + wish.n_steps)
+        self._profiler.folder = os.path.join(self._notes.folder, wish.name)
+        self._is_marked, self._owed, self._state = False, None, _WAITING
+
+    def _answer(self) -> None:
+        """The recorder waits for the profile that it wished for: it is there, or will not be."""
+        if self._wish is not None and self._state == _OVER:
+            wish, self._wish = self._wish, None
+            self._ends.tell(profiled=wish.name)
+
+    def waits(self) -> bool:
+        """Whether a time window needs a safe point now, and steps that could bring one are not expected soon."""
+        now = time.monotonic_ns()
+        settings = self._settings
+        due = settings.end_ns if self._state == _RUNNING else settings.start_ns
+        if self._state == _OVER or now < due:
+            return False
+        is_lively = self._last_ns and now - self._last_ns < _LATELY_NS
+        return now > due + (max(_PATIENCE_NS, _GAPS * self._gap_ns) if is_lively else 0)
+
+    def ask(self) -> None:
+        """What a time window waits for may be done here and now, without a step."""
+        if self._state != _OVER and self.waits():
+            self._at(None, is_last_chance=True)
+
+    def cut(self, why: str) -> None:
+        """The job wants the profiler for itself: ours makes way."""
+        if self._state == _OVER or self._is_busy:
+            return
+        if self._state == _WAITING:
+            self._state = _OVER
+            self._notes.issue("profile_left_out", why + ": none of ours was taken", "info")
+        else:
+            self._notes.issue("profile_cut", "%s: ours ended at step %d" % (why, self.n_steps))
+            self._finish()
+        self._answer()
+
+    def at_exit(self) -> None:
+        """The process ends: write what there is, and tell how far it came."""
+        if os.getpid() != self._pid:
+            return
+        self._pid = 0  # once is enough
+        if self._state == _RUNNING and not self._is_here():
+            # Left running it would crash the process now.
+            self._state = _OVER
+            self._try(self._profiler.stop, "the profiler did not stop")
+            self._notes.issue(
+                "profile_failed", "the thread that was profiled came to no place where it could be stopped"
+            )
+        if self._state == _RUNNING and self._has_whole():
+            if self._settings.is_window:
+                if time.monotonic_ns() < self._settings.end_ns:
+                    self._notes.issue("profile_short", "the job ended before the window did", "info")
+            else:
+                text = "the job ended at step %d, before step %d" % (self.n_steps, self._settings.last)
+                self._notes.issue("profile_short", text, "info")
+        if self._state in (_PREPARED, _RUNNING):
+            self._finish()
+        self._state = _OVER
+        self._answer()
+        self._notes.add(steps=self.n_steps)
+
+    def _thread_ends(self) -> None:
+        """The thread that is profiled ends, after which the profiler could not be stopped."""
+        if self._state == _RUNNING and self._is_here() and os.getpid() == self._pid:
+            self._notes.issue("profile_short", "the thread that was profiled ended before its profile did", "info")
+            self._finish()
+            self._answer()
+
+    def in_child(self) -> None:
+        """In a forked child a profile under way is its parent's; one that has not begun is its own."""
+        self._pid = os.getpid()
+        self._lock = _thread.allocate_lock()
+        self._is_busy = False
+        self._next = None
+        if self._state != _WAITING or self._wish is not None:
+            self._state, self._wish = _OVER, None
+
+    def _at(self, n: int | None, *, is_last_chance: bool = False) -> None:
+        # Whoever comes while another thread, or an interrupted call of this one, is at it goes on: steps are owed.
+        if not self._lock.acquire(False):
+            return
+        try:
+            if not self._is_here() or not self._profiler.is_safe():
+                self._owed = n if n is not None else self._owed
+                return
+            self._owed = None
+            self._is_busy = True
+            if self._settings.is_window:
+                self._in_window(n, is_last_chance=is_last_chance)
+            elif n is not None:
+                self._in_steps(n)
+        finally:
+            self._is_busy = False
+            self._lock.release()
+
+    def _in_steps(self, n: int) -> None:
+        settings = self._settings
+        if self._state == _WAITING:
+            # A step before the first wanted one is for the profiler to warm up, which takes seconds with CUDA.
+            self._prepare()
+        if self._state == _OVER or n < settings.first:
+            return
+        if n >= settings.last:
+            self._finish()
+            return
+        if self._state == _PREPARED:
+            self._start(n)
+        self._mark(n)
+
+    def _in_window(self, n: int | None, *, is_last_chance: bool) -> None:
+        now = time.monotonic_ns()
+        settings = self._settings
+        if self._state == _WAITING and settings.start_ns <= now < settings.end_ns:
+            self._prepare()
+            if self._state == _PREPARED:
+                self._start(self.n_steps)
+        elif self._state == _WAITING and now >= settings.end_ns:
+            self._state = _OVER
+        elif (
+            self._state == _RUNNING
+            and now >= settings.end_ns
+            # Rather than to cut a step in two, its end is waited for.
+            and (n is not None or not self._is_marked or is_last_chance)
+        ):
+            self._finish()
+        if self._state == _RUNNING and n is not None:
+            self._mark(n)
+
+    def _prepare(self) -> None:
+        why = self._profiler.obstacle()
+        if why is not None:
+            self._state = _OVER
+            if why:
+                self._notes.issue("profile_left_out", why + ": none of ours was taken", "info")
+            return
+        if self._ends is not None:
+            self._ends.skip()
+        self._thread = _thread.get_ident()
+        if not self.any_thread:
+            self._here.end = _End(self._thread_ends)
+        self._try(self._profiler.prepare, "the profiler did not start")
+        if self._state == _WAITING:
+            self._state = _PREPARED
+
+    def _start(self, n: int) -> None:
+        self._try(self._profiler.start, "the profiler did not start")
+        if self._state == _PREPARED:
+            self._state = _RUNNING
+            self._began = n
+
+    def _mark(self, n: int) -> None:
+        if self._state == _RUNNING:
+            self._is_marked = True
+            if not self.has_own_marks:
+                self._profiler.mark(n)
+
+    def _has_whole(self) -> bool:
+        return self._settings.is_window or self.n_steps > self._began
+
+    def _finish(self) -> None:
+        """Stop the profiler and write what it has, if a whole step is in it."""
+        was, self._state = self._state, _OVER
+        if was != _RUNNING:
+            return
+        if self._is_marked and not self.has_own_marks:
+            self._profiler.mark(None)
+        if self._ends is not None:
+            self._ends.skip()
+        if not self._try(self._profiler.stop, "the profiler did not stop") or not self._has_whole():
+            return
+        is_written = self._try(self._profiler.write, "the profile could not be written", "error")
+        if is_written and self._wish is None and self._ends is not None:  # the one that was asked for from the start
+            self._ends.tell(profiled="")
+
+    def _try(self, call: Any, failed: str, severity: str = "warning") -> bool:
+        try:
+            call()
+        except self._profiler.errors as error:
+            self._state = _OVER
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            self._notes.issue("profile_failed", "%s: %s" % (failed, reason), severity)
+            return False
+        return True
+
+    def _is_here(self) -> bool:
+        """Whether this is the thread on which the profiler runs, or it does not matter."""
+        return self.any_thread or self._state == _WAITING or self._thread == _thread.get_ident()
+
+    def _saw(self) -> None:
+        now = time.monotonic_ns()
+        if self._last_ns:
+            self._gap_ns = max(min(now - self._last_ns, _LATELY_NS), self._gap_ns // 2)
+        self._last_ns = now
+
+
+class _End:
+    """Calls a function when the thread ends that keeps this among what is its own."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __del__(self) -> None:
+        self._call()
+
+
+def rank_of(environment: Any) -> int | None:
+    """The process' number in the job, by what its launcher says; None where it is alone or nobody says."""
+    names = (
+        ("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMIX_RANK", ""),
+        ("PMI_RANK", "PMI_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"), ("SLURM_PROCID", "SLURM_NTASKS"),
+    )  # fmt: skip
+    for name, size in names:
+        rank = environment.get(name, "")
+        # RANK is set by hand too, without a size; the others are set by launchers of a single process too.
+        if rank.isdigit() and (name in ("RANK", "PMIX_RANK") or environment.get(size, "1").strip() not in ("", "1")):
+            return int(rank)
+    return None
+
+
+def target(folder: str, rank: int | None, ending: str) -> str:
+    """Where this process' profile goes: rankN + ending, pidN where there is no rank; the pid too if that is taken."""
+    pid = os.getpid()
+    name = "pid%d" % pid if rank is None else "rank%d" % rank
+    path = os.path.join(folder, name + ending)
+    return os.path.join(folder, "%s.pid%d%s" % (name, pid, ending)) if os.path.exists(path) else path
+
+
+def part(folder: str, what: str) -> str:
+    """A file for what is not finished: the recorder removes those that are left."""
+    return os.path.join(folder, ".profile-%d.%s.part" % (os.getpid(), what))
+
+
+def pack(chunks: Iterable[bytes], folder: str, path: str) -> None:
+    """The chunks as a gzip file, which appears whole or not at all. Raises OSError."""
+    packed = part(folder, "gz")
+    try:
+        with gzip.open(packed, "wb", _LEVEL) as out:
+            for chunk in chunks:
+                out.write(chunk)
+        os.rename(packed, path)
+    finally:
+        remove(packed)
+
+
+def pieces(path: str) -> Iterable[bytes]:
+    """The file in pieces of a megabyte. Raises OSError."""
+    with open(path, "rb") as source:
+        while True:
+            piece = source.read(1 << 20)
+            if not piece:
+                return
+            yield piece
+
+
+def remove(path: str) -> None:
+    """Remove a file or folder if it is there."""
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.exists(path):
+        os.remove(path)
