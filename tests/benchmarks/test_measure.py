@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import resource
 import sys
 from pathlib import Path
 
@@ -20,7 +21,9 @@ def python(code: str) -> list[str]:
 def test_memory_and_cpu_time_of_the_process_are_counted(measure):
     cost = measure.best(python("x = b'1' * 300_000_000; sum(range(2_000_000))"), runs=1, timeout_s=60)
     assert cost.failure is None
-    assert 300_000_000 < cost.peak_bytes < 1_000_000_000
+    # The system counts what the process was before it became another program: a copy of this one.
+    own_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert 300_000_000 < cost.peak_bytes < max(1_000_000_000, 1.1 * own_bytes)
     assert 0 < cost.cpu_s < 60
 
 
