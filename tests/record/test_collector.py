@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from stepscope.record import _collector, _meta
+from stepscope.record import _beside, _meta
 from stepscope.record._collector import Collector, started
 
 
 def child(code: str) -> Collector:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return Collector(subprocess.Popen([sys.executable, "-c", code], **pipes))
+    return Collector(_beside.Beside(subprocess.Popen([sys.executable, "-c", code], **pipes)))
 
 
 def test_nothing_is_started_that_is_not_wanted(tmp_path):
@@ -28,14 +28,14 @@ def test_what_went_wrong_is_told():
 
 
 def test_one_that_does_not_end_is_ended(monkeypatch):
-    monkeypatch.setattr(_collector, "_END_S", 0.2)
+    monkeypatch.setattr(_beside, "_END_S", 0.2)
     code = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"
     assert child(code).end() == ["the collector of scheduling events ended early (signal 9)"]
 
 
 def test_one_that_is_gone_is_told_nothing():
     collector = child("")
-    collector.process.wait()
+    collector.beside.process.wait()
     collector.send(1)
     assert collector.end(tell_it=True) == []
 
@@ -46,8 +46,8 @@ def test_what_it_cannot_record_is_an_issue(tmp_path, monkeypatch, told):
     fake = tmp_path / "python"
     fake.write_text(f"#!/bin/sh\nprintf '%s' '{told}'\ncat\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(_collector, "_READY_S", 0.5)
-    monkeypatch.setattr(_collector.sys, "executable", str(fake))
+    monkeypatch.setattr(_beside, "_READY_S", 0.5)
+    monkeypatch.setattr(_beside.sys, "executable", str(fake))
     collector = started(tmp_path, wanted=True)
     assert collector.end() == []
     issues = json.loads((tmp_path / "meta.json").read_text())["issues"]

@@ -9,7 +9,7 @@ import time
 import pytest
 from py_spies import fake
 
-from stepscope.record import _keeping
+from stepscope.record import _beside, _keeping
 from stepscope.record._stack_file import NAME
 
 
@@ -34,12 +34,12 @@ def keeping(tmp_path, monkeypatch):
     monkeypatch.setattr(_keeping._pyspy, "program", lambda: program)
     begun = _keeping.begin(tmp_path, 100)
     yield begun
-    begun.process.kill()
-    begun.process.communicate()
+    begun.beside.process.kill()
+    begun.beside.process.communicate()
 
 
 def test_what_is_kept_and_what_is_amiss_comes_back(tmp_path, keeping):
-    assert keeping.environment() == {"STEPSCOPE_RECORD_TRACER": str(keeping.process.pid)}
+    assert keeping.environment() == {"STEPSCOPE_RECORD_TRACER": str(keeping.beside.process.pid)}
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as job:
         keeping.send(job.pid)
         time.sleep(2.0)
@@ -53,23 +53,22 @@ def test_what_is_kept_and_what_is_amiss_comes_back(tmp_path, keeping):
 
 
 def test_without_a_job_it_ends_and_says_nothing(tmp_path, keeping):
-    keeping.process.stdin.close()
-    assert keeping.process.wait(30) == 1
-    keeping.process.stdin = None
-    keeping.send(1)
+    keeping.beside.process.stdin.close()
+    assert keeping.beside.process.wait(30) == 1
+    keeping.beside.process.stdin = None
     assert keeping.end().issues[0]["code"] == "stacks_ended"
     assert not (tmp_path / NAME).exists()
 
 
 def test_one_that_was_killed_is_told(keeping):
-    os.kill(keeping.process.pid, signal.SIGKILL)
-    keeping.process.wait()
+    os.kill(keeping.beside.process.pid, signal.SIGKILL)
+    keeping.beside.process.wait()
     keeping.send(1)
     (remark,) = keeping.end().remarks
     assert remark == "what keeps Python stacks ended early (signal 9); stacks end there"
 
 
 def test_one_that_does_not_end_is_killed(keeping, monkeypatch):
-    monkeypatch.setattr(_keeping, "_END_S", 0.2)
-    os.kill(keeping.process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(_beside, "_END_S", 0.2)
+    os.kill(keeping.beside.process.pid, signal.SIGSTOP)
     assert keeping.end().issues[0]["code"] == "stacks_ended"

@@ -235,5 +235,5 @@ def test_nobody_listens_any_more(monkeypatch):
     os.close(read)
     with os.fdopen(write, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
-        _stacks._tell({"issues": []})
+        _stacks.tell({"issues": []})
         stdout.write("that goes nowhere\n")

@@ -6,19 +6,17 @@ import json
 import os
 import platform
 import re
-import select
 import signal
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import StepscopeError
-from stepscope.record import _collector, _job, _keeping, _meta, _profiles
+from stepscope.record import _beside, _collector, _job, _keeping, _meta, _profiles
 from stepscope.record._files import read_once
 from stepscope.record._tree import is_alive
 from stepscope.record._writer import NAME, CounterFile
@@ -32,7 +30,6 @@ __all__ = ["Recorded", "attach", "run"]
 
 _STARTUP = Path(__file__).parent / "startup"
 _ENDINGS = "|".join(re.escape(end) for end in _profiles.ENDINGS)
-_READY_S, _END_S = 10.0, 20.0
 #: Signals that end the recording of a process that we have joined.
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: What --force may remove: what an earlier recording wrote, and nothing else.
@@ -53,45 +50,24 @@ class Recorded:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Sampler:
-    process: subprocess.Popen[bytes]
-
-    @staticmethod
-    def handle(pipe: IO[bytes] | None) -> int:
-        """The number of one of its pipes, both of which there are."""
-        if pipe is None:
-            raise TypeError
-        return pipe.fileno()
+    beside: _beside.Beside
+    #: What it said first, if that was why it cannot sample.
+    refusal: str | None
 
     def send(self, pid: int) -> None:
-        self._say(b"%d\n" % pid)
+        self.beside.say(str(pid))
 
     def dump(self) -> None:
         """Have it write down the last seconds."""
-        self._say(b"dump\n")
-
-    def _say(self, line: bytes) -> None:
-        try:
-            os.write(self.handle(self.process.stdin), line)
-        except BrokenPipeError:  # it has ended, which its exit code will tell
-            return
+        self.beside.say("dump")
 
     def end(self, *, tell_it: bool) -> list[str]:
         """Wait for its end, which the job's end or (`tell_it`) a signal brings. In words, what went wrong."""
-        if tell_it and self.process.poll() is None:
-            self.process.terminate()
-        try:
-            output, _ = self.process.communicate(timeout=_END_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            output, _ = self.process.communicate()
-        found = [json.loads(line).get("error") for line in output.splitlines()]
-        problems = [error for error in found if error]
-        code = self.process.returncode
-        if not problems and code:
-            problems.append(f"the sampler ended early ({'signal' if code < 0 else 'exit code'} {abs(code)})")
-        return problems
+        ended = self.beside.end(tell_it=tell_it)
+        errors = [self.refusal] if self.refusal else ended.errors
+        return errors or ([f"the sampler ended early ({ended.how})"] if ended.how else [])
 
 
 def run(
@@ -132,7 +108,7 @@ def run(
         try:
             pid = _job.start(command, environment, mask)
         except StepscopeError:
-            sampler.process.kill()
+            sampler.beside.process.kill()
             sampler.end(tell_it=False)
             collector.end()
             keeping.end()
@@ -191,7 +167,7 @@ def attach(
         sampler.send(pid)
         keeping.send(pid)
         stopped = False
-        while sampler.process.poll() is None and not stopped:
+        while sampler.beside.process.poll() is None and not stopped:
             got = signal.sigtimedwait({*_ENDS, signal.SIGUSR1, signal.SIGCHLD}, 1.0)
             stopped = got is not None and got.si_signo in _ENDS
             if got is not None and got.si_signo == signal.SIGUSR1 and ring is not None:
@@ -279,25 +255,8 @@ def _version() -> str:
 
 def _sampler(folder: Path, hz: float, seconds: float | None, ring: dict[str, Any] | None) -> _Sampler:
     """Start the sampler and wait until it is ready, or until it has said why it is not."""
-    wanted = json.dumps({"folder": str(folder), "hz": hz, "seconds": seconds, "ring": ring})
-    package = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": package}
-    # -P and our own PYTHONPATH: what lies in the job's folder is not imported.
-    process = subprocess.Popen(  # noqa: S603  our own module
-        [sys.executable, "-P", "-m", "stepscope.record._sampler", wanted],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
-    sampler = _Sampler(process)
-    output = sampler.handle(process.stdout)
-    ready, _, _ = select.select([output], [], [], _READY_S)
-    if ready:
-        # Read no further than the line: what follows is for `end`.
-        while os.read(output, 1) not in {b"\n", b""}:
-            pass
-    return sampler
+    beside = _beside.begin("_sampler", {"folder": str(folder), "hz": hz, "seconds": seconds, "ring": ring})
+    return _Sampler(beside, beside.first_line().get("error"))
 
 
 def _environment(folder: Path, wanted: _profiles.Wanted) -> dict[str, str]:

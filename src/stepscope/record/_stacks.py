@@ -14,9 +14,9 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from stepscope.record import _meta
+from stepscope.record._child import pid_from, tell
 from stepscope.record._keeper import Keeper
 from stepscope.record._stack_file import NAME, StackFile
 from stepscope.record._tree import is_alive
@@ -36,7 +36,7 @@ def main(argument: str) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     for number in (signal.SIGINT, signal.SIGHUP):  # meant for the job
         signal.signal(number, signal.SIG_IGN)
-    root = _root(sys.stdin.fileno())
+    root = pid_from(sys.stdin.fileno())
     if root is None:
         return 1
     gc.disable()
@@ -64,7 +64,7 @@ def main(argument: str) -> int:
         "n_stack_samples": file.n_samples if file else 0,
         "stacks_cpu_seconds": {name: round(seconds, 3) for name, seconds in cost.items()},
     }
-    _tell({"issues": issues, "fields": fields})
+    tell({"issues": issues, "fields": fields})
     return 0
 
 
@@ -78,26 +78,6 @@ def _keep(keeper: Keeper, bell: int) -> None:
         told = {handle for handle, _ in poll.poll(max(0.0, wait_s * 1000))}
         if bell in told or (sys.stdin.fileno() in told and not os.read(sys.stdin.fileno(), 64)):
             return
-
-
-def _root(handle: int) -> int | None:
-    """The job's pid, from a line; None if the one who started us went away before there was a job."""
-    text = b""
-    while not text.endswith(b"\n"):
-        more = os.read(handle, 64)
-        if not more:
-            return None
-        text += more
-    return int(text)
-
-
-def _tell(message: dict[str, Any]) -> None:
-    """Say it to the one who started us, if that one still listens."""
-    try:
-        sys.stdout.write(json.dumps(message) + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":
