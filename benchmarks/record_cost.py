@@ -1,12 +1,14 @@
 """What recording costs the job, and what the sampler takes itself.
 
-python record_cost.py [--pairs N] [--seconds S] [--write]     by default 30 pairs of a job of 1 s: about 4 minutes
+python record_cost.py [--pairs N] [--phase SECONDS] [--write]     by default 600 pairs of twice 0.1 s: 7 minutes
 
-A job of fixed work, on one core alone, is run bare and recorded, in pairs whose order is drawn by chance. It measures
-itself: wall time and CPU time of the work. The recorder and its sampler may run on every core. What counts is the
+A machine's speed changes by more than what is to be measured, from one second to the next where others use it too. So a
+job that repeats the same work runs once, recorded, and all that records it is stopped and continued (SIGSTOP, SIGCONT)
+in turn: each pair is a phase with and one without, side by side, whose order is drawn by chance. What runs inside the
+job, the start-up hook, takes itself out of the job for one phase of each pair in the same way. What counts is the
 median of the pairs' ratios, with the interval that holds it with a probability of at least 95 % whatever the noise is
-like (order statistics of a sign test). Run it on a machine that does nothing else: the interval tells whether it was.
-`--write` puts the table into docs/record.md, between its marks.
+like (order statistics of a sign test): it tells whether the machine was quiet enough. `--write` puts the table into
+docs/record.md, between its marks.
 """
 
 from __future__ import annotations
@@ -19,10 +21,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,22 +42,41 @@ SAMPLER_S, N_THREADS = 20, 10
 #: Of one core; of a file's minute.
 SAMPLER_LIMIT, BYTES_LIMIT = 0.01, 1_000_000
 
-#: Allocates and computes, as Python does in a training loop: the collector of garbage runs, and so does the hook.
+#: Allocates and computes, as Python does in a training loop: the collector of garbage runs, and so does the hook. Tells
+#: of each piece of work when it began and ended (CLOCK_MONOTONIC) and what CPU time it took, all in ns. With "hook" it
+#: takes what listens to the collector out, phase by phase, and tells the phases.
 JOB = """
-import json, os, sys, time
+import gc, json, os, random, sys, time
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-def work(n):
+def work():
     total = 0
-    for i in range(n):
+    for i in range(1_000):
         rows = [{"i": i + j, "half": j / 2} for j in range(20)]
         total += sum(row["i"] for row in rows)
     return total
-n, path = int(sys.argv[1]), sys.argv[2]
-work(n // 10)
-wall, cpu = time.perf_counter(), time.process_time()
-work(n)
-json.dump({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}, open(path, "w"))
+path, pairs, phase_s, toggles = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4] == "hook"
+pieces, phases, hooks, chance = [], [], list(gc.callbacks), random.Random(1)
+def run(seconds):
+    until = time.monotonic_ns() + int(seconds * 1e9)
+    while (now := time.monotonic_ns()) < until:
+        cpu = time.process_time_ns()
+        work()
+        pieces.append((now, time.monotonic_ns(), time.process_time_ns() - cpu))
+run(1)
+open(path + ".ready", "w").write(str(os.getpid()))
+if toggles:
+    assert hooks, "no hook listens"
+    for _ in range(pairs):
+        for is_on in chance.sample([True, False], 2):
+            gc.callbacks[:] = hooks if is_on else []
+            began = time.monotonic_ns()
+            run(phase_s)
+            phases.append((began, time.monotonic_ns(), is_on))
+else:
+    while not os.path.exists(path + ".enough"):
+        run(phase_s)
+json.dump({"pieces": pieces, "phases": phases}, open(path, "w"))
 """
 #: Sleeps and computes on several threads.
 THREADS = """
@@ -67,11 +93,19 @@ run(0.01)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A way to record, and by what share it may slow the job."""
+    """A way to record, what of it is taken away in turn (the hook, else all other processes), the limit of its cost."""
 
     name: str
     words: tuple[str, ...]
     limit: float
+    hook: bool = False
+
+
+CASES = (
+    Case("counters, 20 Hz", (), 0.005),
+    Case("the hook, which tells of garbage collections", (), 0.005, hook=True),
+    Case("counters and stacks, 100 Hz", ("--stacks", "--stacks-hz", "100"), 0.03),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,51 +120,74 @@ class Slowdown:
         return f"{self.median:+.2%} ({self.low:+.2%} to {self.high:+.2%})"
 
 
-def cases() -> list[Case]:
-    """Counters, and Python stacks where the command can record them."""
-    text = subprocess.run([*stepscope(), "record", "--help"], capture_output=True, text=True, check=True).stdout
-    found = [Case("counters, 20 Hz", (), 0.005)]
-    if "--stacks-hz" in text:
-        found.append(Case("counters and stacks, 100 Hz", ("--stacks", "--stacks-hz", "100"), 0.03))
-    elif "--stacks" in text:
-        found.append(Case("counters and stacks, 100 Hz", ("--stacks", "100"), 0.03))
-    return found
-
-
 def stepscope() -> list[str]:
     """The command, of the Python that runs this."""
     return [sys.executable, "-m", "stepscope"]
 
 
-def run(n: int, words: Sequence[str] | None) -> dict[str, float]:
-    """One run of the job, recorded with those options, or bare (None): what it measured of itself."""
+def ratios(case: Case, pairs: int, phase_s: float, chance: random.Random) -> dict[str, list[float]]:
+    """A piece of work's time with to that without, of each pair of phases: wall time, and CPU time of the job."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "measured.json"
-        command = [sys.executable, "-c", JOB, str(n), str(path)]
-        if words is not None:
-            command = [*stepscope(), "record", "--no-profiler", *words, "-o", f"{folder}/run", "--", *command]
-        subprocess.run(command, check=True)
-        return json.loads(path.read_text(encoding="utf-8"))
+        job = [sys.executable, "-c", JOB, str(path), str(pairs), str(phase_s), "hook" if case.hook else "others"]
+        command = [*stepscope(), "record", "--no-profiler", *case.words, "-o", f"{folder}/run", "--", *job]
+        with subprocess.Popen(command) as process:
+            while not (ready := path.with_name(f"{path.name}.ready")).exists() or not ready.read_text():
+                assert process.poll() is None, "the job ended"
+                time.sleep(0.05)
+            try:
+                turns = 0 if case.hook else pairs
+                phases = stopped_in_turn(process.pid, int(ready.read_text()), turns, phase_s, chance)
+            finally:
+                path.with_name(f"{path.name}.enough").touch()
+            assert process.wait() == 0, "the recording failed"
+        told = json.loads(path.read_text(encoding="utf-8"))
+    return of_pairs(told["pieces"], phases or told["phases"])
 
 
-def work_for(seconds: float) -> int:
-    """How much work takes about that long here."""
-    n = 2_000
-    while (took := run(n, None)["wall_s"]) < seconds / 4:
-        n *= 2
-    return int(n * seconds / took)
+def switch(recorder: int, job: int, *, is_on: bool) -> None:
+    """Let all processes that the recorder has started run, or stand; but for the job."""
+    others = [child for child in psutil.Process(recorder).children(recursive=True) if child.pid != job]
+    assert others, "nothing records beside the job"
+    for other in others:
+        with suppress(psutil.NoSuchProcess):  # some last a moment
+            other.resume() if is_on else other.suspend()
 
 
-def ratios(n: int, case: Case, pairs: int, chance: random.Random) -> dict[str, list[float]]:
-    """Recorded to bare, of each pair; the first pair warms up and does not count."""
-    found: dict[str, list[float]] = {"wall_s": [], "cpu_s": []}
-    for i in range(pairs + 1):
-        order = [None, case.words]
-        chance.shuffle(order)
-        measured = {words is not None: run(n, words) for words in order}
-        if i:
-            for name, values in found.items():
-                values.append(measured[True][name] / measured[False][name])
+def stopped_in_turn(
+    recorder: int, job: int, pairs: int, phase_s: float, chance: random.Random
+) -> list[tuple[int, int, bool]]:
+    """One phase of each pair with what records, one without: start and end of each, and which it was."""
+    phases = []
+    try:
+        for _ in range(pairs):
+            for is_on in chance.sample([True, False], 2):
+                switch(recorder, job, is_on=is_on)
+                began = time.monotonic_ns()
+                time.sleep(phase_s)
+                phases.append((began, time.monotonic_ns(), is_on))
+    finally:
+        switch(recorder, job, is_on=True)
+    return phases
+
+
+def of_pairs(pieces: Sequence[Sequence[int]], phases: Sequence[tuple[int, int, bool]]) -> dict[str, list[float]]:
+    """Mean time of the pieces that began in a phase with, to that of those in the phase without, of each pair.
+
+    `pieces` are (start, end, CPU time) in ns, in order; `phases` (start, end, with), two and two a pair. A pair is left
+    out if one of its phases saw no piece.
+    """
+    starts = [start for start, _, _ in pieces]
+    found: dict[str, list[float]] = {"wall": [], "cpu": []}
+    for pair in zip(phases[::2], phases[1::2], strict=True):
+        means = {}
+        for began, ended, is_on in pair:
+            mine = pieces[bisect_left(starts, began) : bisect_left(starts, ended)]
+            if mine:
+                means[is_on] = [statistics.mean(p[1] - p[0] for p in mine), statistics.mean(p[2] for p in mine)]
+        if len(means) == 2:
+            for values, on, off in zip(found.values(), means[True], means[False], strict=True):
+                values.append(on / off)
     return found
 
 
@@ -187,15 +244,15 @@ def write(text: str, path: Path = DOC) -> None:
 def main() -> int:
     """Measure, print, and write if asked to. 1 if a limit is broken for certain."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=30)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of work in each run")
+    parser.add_argument("--pairs", type=int, default=600)
+    parser.add_argument("--phase", type=float, default=0.1, help="seconds of each phase")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", action="store_true", help=f"into {DOC.relative_to(ROOT)}")
     wanted = parser.parse_args()
-    chance, n, rows, verdicts = random.Random(wanted.seed), work_for(wanted.seconds), [], []
-    for case in cases():
-        measured = ratios(n, case, wanted.pairs, chance)
-        wall, cpu = median_interval(measured["wall_s"]), median_interval(measured["cpu_s"])
+    chance, rows, verdicts = random.Random(wanted.seed), [], []
+    for case in CASES:
+        measured = ratios(case, wanted.pairs, wanted.phase, chance)
+        wall, cpu = median_interval(measured["wall"]), median_interval(measured["cpu"])
         verdicts.append(verdict(wall, case.limit))
         rows.append([f"job slower, {case.name}", str(wall), str(cpu), f"{case.limit:.1%}", verdicts[-1]])
         print(" | ".join(rows[-1]), flush=True)
@@ -207,7 +264,10 @@ def main() -> int:
         verdicts.append("holds" if is_kept else "broken")
         rows.append([name, value, "", limit, verdicts[-1]])
     header = ["what", "wall time, median (95 % interval)", "CPU time of the job", "limit", "verdict"]
-    about = f"{wanted.pairs} pairs of a job of {wanted.seconds:g} s on one of {os.cpu_count()} cores."
+    about = (
+        f"A job on one of {os.cpu_count()} cores, {wanted.pairs} pairs of {wanted.phase:g} s with "
+        f"and {wanted.phase:g} s without what records it."
+    )
     text = f"{about}\n\n{table(rows, header)}"
     print(text)
     if wanted.write:

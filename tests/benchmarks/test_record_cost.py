@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+import signal
 from math import comb
 
 import pytest
@@ -49,7 +51,16 @@ def test_the_docs_have_the_marks():
     assert text.index(record_cost.BEGIN) < text.index(record_cost.END)
 
 
-def test_a_job_measures_itself_bare_and_recorded():
-    for words in (None, ()):
-        found = record_cost.run(500, words)
-        assert 0 < found["cpu_s"] <= found["wall_s"] * 1.5
+def test_pieces_of_work_are_compared_phase_by_phase():
+    pieces = [(at, at + 12, 6) if at < 100 else (at, at + 10, 5) for at in range(0, 200, 20)]
+    phases = [(0, 100, True), (100, 200, False)]
+    assert record_cost.of_pairs(pieces, phases) == {"wall": [1.2], "cpu": [1.2]}
+    assert record_cost.of_pairs(pieces, [(0, 100, True), (300, 400, False)]) == {"wall": [], "cpu": []}
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
+@pytest.mark.parametrize("case", record_cost.CASES[:2], ids=["what records beside it", "its hook"])
+def test_a_job_is_measured_with_and_without(case):
+    found = record_cost.ratios(case, 3, 0.05, random.Random(1))
+    assert 1 <= len(found["wall"]) <= 3
+    assert all(0.05 < ratio < 20 for ratio in found["wall"])
