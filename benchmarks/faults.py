@@ -2,9 +2,10 @@
 
 python benchmarks/faults.py OUT [--faults slow_loader fsync] [--python PYTHON_WITH_TORCH] [--steps 5:30] [--write]
 
-Each recording that is not in OUT yet is made. Then each is compared with the first two healthy ones of its kind, and a
-table says whether the fault's cause is named first, and whether anything is said of a healthy one. `--write` puts the
-table into docs/fault-lab.md. Nothing else should run on the machine; a disturbed recording is removed and made again.
+Each recording that is not in OUT yet is made, in an order drawn by chance. Then each is compared with the first two
+healthy ones of its kind, and a table says whether the fault's cause is named first, and whether anything is said of a
+healthy one. `--write` puts the table into docs/fault-lab.md. Nothing else should run on the machine; a disturbed
+recording is removed and made again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -55,7 +57,8 @@ N_BASE = 2
 def record(out: Path, name: str, seed: int, given: argparse.Namespace) -> None:
     """One run of the job: alone on the last core, as ranks on all of them. The sampler is not bound."""
     folder, steps = out / name, str(given.n_steps)
-    command = [sys.executable, "-m", "stepscope", "record", "-o", str(folder), "--force", "--steps", given.steps, "--"]
+    command = [sys.executable, "-m", "stepscope", "record", "-o", str(folder), "--force", "--memory"]
+    command += ["--steps", given.steps, "--"]
     job = [given.python, str(JOB), "--steps", steps, "--seed", str(seed)]
     if RUNS[name].ranks > 1:
         launcher = [given.python, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--no-python"]
@@ -122,7 +125,10 @@ def main() -> None:
     given.out = given.out.resolve()
     given.out.mkdir(parents=True, exist_ok=True)
     runs = [name for name in RUNS if name in HEALTHY or name in given.faults]
-    for seed, name in enumerate(runs, given.seed):
+    # By chance, so that a machine whose speed drifts is as slow for the base as for the rest.
+    order = list(enumerate(runs, given.seed))
+    random.Random(given.seed).shuffle(order)
+    for seed, name in order:
         if not list((given.out / name).glob("*.pt.trace.json.gz")):
             record(given.out, name, seed, given)
     rows = [row(name, compared(given.out, name)) for name in runs if name not in bases_of(name)]

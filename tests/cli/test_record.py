@@ -21,6 +21,8 @@ from stepscope.cli import record
         (["record", "-o", "x", "--trigger", "slow", "--", "true"], "--trigger"),
         (["record", "-o", "x", "--trigger", "1x", "--", "true"], "--trigger"),
         (["record", "-o", "x", "--trigger", "2x", "--pid", "1"], "--trigger"),
+        (["record", "-o", "x", "--memory", "--pid", "1"], "--memory"),
+        (["record", "-o", "x", "--memory", "--no-profiler", "--", "true"], "--memory"),
         (["record", "--dump", "x", "--", "true"], "--dump"),
         (["record", "--dump", "x", "-o", "y"], "--dump"),
         (["record", "-o", "x", "--window", "20s", "--", "true"], "--window"),

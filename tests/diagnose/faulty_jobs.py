@@ -118,6 +118,7 @@ class Job:
     resources: dict = field(default_factory=lambda: dict(HOST))
     stretch: float = 1.0
     growth_bytes: float = 1e6
+    heap_bytes: float = 0.0
     cycles: int = 25
     rank: int | None = None
     every: int = 1
@@ -193,7 +194,7 @@ def recorded(job: Job, seed: int = 0):
             scatter = 0.0 if unit in EXACT else 0.01 * random.standard_normal()
             level = value * stray[device, metric] * (1 + scatter)
             if metric.startswith("process_mem_") and unit == "bytes":
-                level += job.growth_bytes * cycle
+                level += (job.growth_bytes + (job.heap_bytes if metric == "process_mem_rss" else 0.0)) * cycle
             if cycle % job.every and metric in ("process_python_gc_time", "process_write_bytes_rate"):
                 level = HOST["process", metric][1]
             rows.append((cycle, device, metric, None, unit, level))

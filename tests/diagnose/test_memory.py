@@ -3,11 +3,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
-from faulty_jobs import HOST, Job, Op, bigger, categories, found
+from faulty_jobs import HOST, Job, Op, bigger, categories, found, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.comparison.effects import effects
+from stepscope.comparison.model import Pair
+from stepscope.diagnose import Case, diagnose
 from stepscope.diagnose._memory import growth_of, slope
 
 BASE = Job()
@@ -67,6 +71,28 @@ def test_growth_of_what_tensors_hold_is_found_before_that_of_the_process():
     other = replace(base, growth_bytes=20e6)
     assert found(base, other).causes[0].evidence[0].metric == "process_mem_allocated"
     assert not found(base, base).causes
+
+
+def test_a_heap_that_grows_while_tensors_do_not_must_grow_thrice_as_fast_as_before():
+    """A profiler fragments it by more in one healthy run than in the next."""
+    base = replace(BASE, resources={**HOST, ("process", "process_mem_allocated"): ("bytes", 300e6)}, heap_bytes=11e6)
+    assert not found(base, replace(base, heap_bytes=30e6)).causes
+    diagnosis = found(base, replace(base, heap_bytes=45e6))
+    assert categories(diagnosis) == ["memory_growth"]
+    assert diagnosis.causes[0].evidence[0].metric == "process_mem_rss"
+
+
+def test_a_heap_that_grows_as_another_rank_s_did_is_no_growth():
+    calm, wild = replace(BASE, growth_bytes=11e6), replace(BASE, growth_bytes=30e6)
+    swapped = Case(
+        tuple(Pair(f"rank {i}", (recorded(base, i),), (recorded(other, 50 + i),), "rank")
+              for i, (base, other) in enumerate([(calm, wild), (wild, calm)])),
+        pl.DataFrame(),
+    )  # fmt: skip
+    case = replace(swapped, effects=effects(swapped.pairs))
+    assert not diagnose(case).causes
+    alone = replace(case, pairs=case.pairs[:1])
+    assert categories(diagnose(alone)) == ["memory_growth"]
 
 
 def test_levels_in_other_units_are_not_looked_at():

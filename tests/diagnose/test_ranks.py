@@ -56,6 +56,24 @@ def test_what_is_wrong_on_all_ranks_is_no_straggler_s():
     assert diagnosis.causes[0].rank is None
 
 
+def test_a_rank_is_late_on_a_machine_that_has_become_slower_for_all():
+    def drifted(job):
+        return replace(job, stretch=1.12)
+
+    slow = late(drifted(BASE.with_ops(Op("aten::bmm", 20, 1.75 * MS, "[[384,384],[384,384]]"))))
+    diagnosis = of(drifted(waiting(20)), drifted(waiting(20)), slow, drifted(waiting(20)))
+    cause = next(cause for cause in diagnosis.causes if cause.category == "straggler_rank")
+    assert cause.rank == 2
+    assert cause.explained_ns < 40 * MS
+
+
+def test_ranks_that_all_got_slower_by_different_amounts_have_no_straggler():
+    shares = [replace(BASE, gaps_ms=BASE.gaps_ms + more, talk_ms=60.0 - more) for more in (4.0, 16.0, 23.0, 35.0)]
+    diagnosis = of(*shares)
+    assert "straggler_rank" not in categories(diagnosis)
+    assert any("differ by as much" in row.reason for row in diagnosis.ruled_out)
+
+
 def test_waits_without_a_late_rank_have_no_straggler():
     diagnosis = of(waiting(20), waiting(20), waiting(20))
     assert "straggler_rank" not in categories(diagnosis)

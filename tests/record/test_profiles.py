@@ -21,6 +21,7 @@ def test_what_is_wanted_goes_to_the_job_in_its_environment(monkeypatch):
         "STEPSCOPE_RECORD_STEPS": "", "STEPSCOPE_RECORD_WINDOW": "20000001000:30000001000",
     }  # fmt: skip
     assert NOTHING.environment({}) == {"STEPSCOPE_RECORD_STEPS": "", "STEPSCOPE_RECORD_WINDOW": ""}
+    assert Wanted((5, 15), None, memory=True).environment({})["STEPSCOPE_RECORD_MEMORY"] == "1"
     assert STEPS.facts() == {"profiled_steps": [5, 15], "profiled_window_s": None}
 
 

@@ -40,6 +40,9 @@ def command(
     window: Annotated[
         str, typer.Option(metavar="A:B", help="In place of steps: a time to profile, after the start, as in 20s:30s.")
     ] = "",
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Have PyTorch's profile tell what tensors hold, too.")
+    ] = False,
     no_profiler: Annotated[bool, typer.Option("--no-profiler", help="Counters (and stacks) alone.")] = False,
     stacks: Annotated[bool, typer.Option("--stacks", help="Python stacks of all threads too, through py-spy.")] = False,
     stacks_hz: Annotated[
@@ -74,6 +77,8 @@ def command(
     if not output:
         raise typer.BadParameter("name a folder to record into", param_hint="-o DIR")
     _check(is_command=bool(words), is_joined=pid is not None, duration=duration, trigger=trigger)
+    if memory and (pid is not None or no_profiler):
+        raise typer.BadParameter("is told by a profile, which only a command that we start has", param_hint="--memory")
     more: dict[str, Any] = {
         "hz": hz,
         "sched": sched,
@@ -87,7 +92,7 @@ def command(
     else:
         wanted = None if no_profiler else _steps(steps)
         times = _window(window) if window and not no_profiler else None
-        done = record.run(list(words or ()), output, steps=wanted, window=times, **more)
+        done = record.run(list(words or ()), output, steps=wanted, window=times, memory=memory, **more)
     _tell(done, output)
     if done.exit_code is not None:
         raise typer.Exit(done.exit_code)

@@ -54,7 +54,7 @@ class View:
     `step` is unknown if the two runs were cut into different kinds of cycle: then only times per call and resources
     say something. `work` has a row per function: device, name, category, is_comm, `<measure>_base`, `<measure>_other`
     (calls, total_ns, self_ns, ns_per_call), `own_ns_*` (own time where known, else total), `is_real` (its own time
-    really changed) and `is_slower` (so did its time per call).
+    really changed) and `is_slower` (so did its time per call). `peers` are the other processes of the job.
     """
 
     pair: Pair
@@ -64,6 +64,7 @@ class View:
     amounts: Mapping[tuple[str, str], Change]
     work: pl.DataFrame
     is_alike: bool = True
+    peers: tuple[Pair, ...] = ()
 
     @property
     def delta_ns(self) -> float:
@@ -184,11 +185,13 @@ def _own_ratio() -> pl.Expr:
 
 def views(case: Case) -> tuple[View, ...]:
     """Each pair of the case as numbers, in order."""
-    return tuple(view_of(pair, case.effects) for pair in case.pairs)
+    return tuple(
+        view_of(pair, case.effects, [other for other in case.pairs if other is not pair]) for pair in case.pairs
+    )
 
 
-def view_of(pair: Pair, effects: pl.DataFrame) -> View:
-    """One pair as numbers; `effects` is EFFECTS of all pairs."""
+def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = ()) -> View:
+    """One pair as numbers; `effects` is EFFECTS of all pairs, of which `peers` are the others."""
     base, other = ([_Run(run) for run in side] for side in (pair.base, pair.other))
     step = changed([run.cycles for run in base], [run.cycles for run in other], relative=MATERIAL, unit="ns")
     names = dict.fromkeys(name for run in (*base, *other) for name in run.parts)
@@ -205,7 +208,7 @@ def view_of(pair: Pair, effects: pl.DataFrame) -> View:
     anchors = [{run.observed.anchor for run in side} for side in (base, other)]
     work = _work(effects.filter(pl.col("process") == pair.label), pair)
     work = _with_rare(work, base, other, step)
-    return View(pair, step, parts, resources, amounts, work, is_alike=anchors[0] == anchors[1])
+    return View(pair, step, parts, resources, amounts, work, is_alike=anchors[0] == anchors[1], peers=tuple(peers))
 
 
 @dataclass(frozen=True, slots=True)

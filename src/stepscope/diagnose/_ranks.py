@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["Lag", "lags", "straggler"]
 
 _TALK = ("exposed communication", "communication")
-#: A rank's own work must grow by this share of a cycle: ranks that share cores differ by some per cent.
+#: A rank must fall behind by this share of a cycle: ranks that share cores differ by some per cent.
 _LEAST = 0.05
+#: No other rank may stand out from the rest by this share of what it fell behind by, or have got slower by as much.
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +102,28 @@ def _own_is_real(view: View) -> bool:
     return any(change.rose() for name, change in view.parts.items() if name not in _TALK)
 
 
+def _grown(last: Lag, others: Sequence[Lag]) -> float:
+    """By how much functions really grew on the last one beyond what they typically did on the others. Units: ns.
+
+    Time of the host and of each device by itself, of which the largest counts.
+    """
+    keys = ["device", "name"]
+    theirs = pl.concat([lag.view.work.select(*keys, "delta_ns") for lag in others])
+    usual = theirs.group_by(keys).agg(usual=pl.col("delta_ns").sort().median())
+    mine = last.view.work.filter(pl.col("is_real") & ~pl.col("is_comm")).join(usual, on=keys, how="left")
+    beyond = pl.col("delta_ns") - pl.max_horizontal(pl.col("usual").fill_null(0.0), 0.0)
+    sums = mine.group_by("device").agg(beyond.clip(lower_bound=0).sum())["delta_ns"]
+    return float(sums.max() or 0.0)  # type: ignore[arg-type]  # a sum of floats
+
+
 def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect | RuledOut:
     """One rank's own work ends late and the others wait for it in exchanges for about as long.
 
-    Necessary: its own work (a cycle less its exchanges) grew by 5 % of a cycle, that of every other rank by less than
-    half as much, and the time for which the others are in exchanges and it is not, by half of what it grew. Waits that
-    are equal on all ranks are no straggler's. `own_causes` are those found on that rank by itself; the best becomes
-    evidence.
+    Necessary: its own work (a cycle less its exchanges) grew by 5 % of a cycle, and of that more than half beyond what
+    the others' typically did, as a machine whose speed drifts slows all alike; by so much that no other rank stands out
+    from them half as far; and the time for which the others are in exchanges and it is not grew by half of that. Waits
+    that are equal on all ranks are no straggler's. `own_causes` are those found on that rank by itself; the best
+    becomes evidence.
     """
     name = "straggler_rank"
     found = lags(views)
@@ -115,16 +132,19 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
     last = max(found, key=lambda lag: lag.own.delta)
     others = [lag for lag in found if lag is not last]
     base = last.view.base_ns
-    if last.own.delta < _LEAST * base or not last.own.is_real:
+    usual = float(np.median([lag.own.delta for lag in others]))
+    behind = last.own.delta - max(usual, 0.0)
+    apart = max(abs(lag.own.delta - usual) for lag in others)
+    if last.own.delta < _LEAST * base:
         return RuledOut(name, "no rank's own work takes longer")
-    if max(lag.own.delta for lag in others) >= 0.5 * last.own.delta:
+    if behind < _HALF * last.own.delta:
         return RuledOut(name, "several ranks' own work takes longer")
+    if apart >= _HALF * behind:
+        return RuledOut(name, "the other ranks differ by as much among each other")
     ahead = _ahead(last, others)
-    if (
-        last.view.delta_ns < -last.view.least_ns
-        or not ahead.rose(by=_LEAST * base)
-        or ahead.delta < 0.5 * last.own.delta
-    ):
+    # Who waits for whom scatters where ranks share cores; what one of them alone does more is certain all the same.
+    is_certain = ahead.is_real or _grown(last, others) >= max(_HALF * behind, _LEAST * base)
+    if last.view.delta_ns < -last.view.least_ns or not is_certain or ahead.delta <= max(_HALF * behind, _LEAST * base):
         return RuledOut(name, f"the others do not wait for {last.name.lower()} more than before")
     wait, grew = ahead.delta, min(lag.view.delta_ns for lag in found)
     shown = [evidence(f"{last.name}: own work per cycle", last.own, role="necessary", unit="ns")]
@@ -148,7 +168,7 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
             *(replace(e, role="supporting") for e in best.cause.evidence),
         )
         confidence += 0.07
-    explained = max(min(grew, last.own.delta), 0.0)
+    explained = max(min(grew, behind), 0.0)
     cause = Cause(
         name,
         f"{last.name} is late: its own work {moved(last.own, 'ns')} per cycle, and the others wait for it,"
@@ -164,4 +184,4 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
         (),
         "look at this rank alone: its work, its data and its machine",
     )
-    return Suspect(cause, last.own.delta)
+    return Suspect(cause, behind)

@@ -20,10 +20,11 @@ _FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle", "jax": "JAX"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Steps A up to B, or a time from the job's start on in s; neither for no profile."""
+    """Steps A up to B, or a time from the job's start on in s; neither for no profile. `memory`: of tensors too."""
 
     steps: tuple[int, int] | None
     window: tuple[float, float] | None
+    memory: bool = False
 
     def facts(self) -> dict[str, Any]:
         """For meta.json."""
@@ -44,6 +45,7 @@ class Wanted:
             **({"KINETO_LOG_LEVEL": "6"} if is_quiet else {}),
             "STEPSCOPE_RECORD_STEPS": f"{self.steps[0]}:{self.steps[1]}" if self.steps else "",
             "STEPSCOPE_RECORD_WINDOW": window,
+            **({"STEPSCOPE_RECORD_MEMORY": "1"} if self.memory else {}),
         }
 
 

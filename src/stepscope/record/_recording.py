@@ -77,6 +77,7 @@ def run(
     hz: float = 20.0,
     steps: tuple[int, int] | None = (5, 15),
     window: tuple[float, float] | None = None,
+    memory: bool = False,
     sched: bool = False,
     stacks_hz: int | None = None,
     ring: Ring | None = None,
@@ -85,6 +86,7 @@ def run(
     """Run a command and record it: counters, and for Python jobs with torch, Paddle or JAX a profile.
 
     The profile is that of steps A up to B, or of a `window` from one time after the start to another; both None: none.
+    With `memory` PyTorch's has what tensors hold.
     `sched` records when each thread had a core, or waited for one; `stacks_hz` is how often a second py-spy looks at
     the stacks of Python processes (None: not). With a `ring` counters of the last seconds alone are kept, and SIGUSR1
     dumps them in place of being handed on. The command keeps our standard input, output and error; other signals that
@@ -93,7 +95,7 @@ def run(
     """
     _check_system()
     _job.find_program(command)
-    wanted = _profiles.Wanted(None if window else steps, window)
+    wanted = _profiles.Wanted(None if window else steps, window, memory)
     target = _prepared(Path(folder), force=force)
     mask = _job.forwarding()
     try:

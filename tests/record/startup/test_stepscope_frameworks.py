@@ -68,6 +68,7 @@ class FakeTorch:
 
     def __init__(self, trace: bytes = TRACE) -> None:  # noqa: C901  classes, no branches
         calls = self.calls = []
+        memory = self.memory = []
         functions = types.SimpleNamespace(is_compiling=lambda: False)
         self.inside = -1
 
@@ -118,19 +119,19 @@ class FakeTorch:
                 calls.append("/" + self.name)
 
         class AutogradProfile:
-            def __init__(self, use_cpu=True, use_device=None, record_shapes=False, use_kineto=False) -> None:
-                self.words = (use_cpu, use_device, record_shapes, use_kineto)
+            def __init__(self, *, profile_memory=False, use_device=None, **_: object) -> None:  # noqa: ARG002
+                memory.append(profile_memory)
 
             def _prepare_trace(self) -> None:
                 calls.append("prepare")
 
         class Kineto:
-            def __init__(self, activities, **_: object) -> None:
+            def __init__(self, activities, *, profile_memory: bool, **_: object) -> None:
                 calls.append(activities)
-                self.profiler = None
+                self.profiler, self.memory = None, profile_memory
 
             def prepare_trace(self) -> None:
-                self.profiler = torch.autograd.profiler.profile()
+                self.profiler = torch.autograd.profiler.profile(profile_memory=self.memory)
                 self.profiler._prepare_trace()
 
             def start_trace(self) -> None:
@@ -192,6 +193,21 @@ def test_torch_is_profiled_by_optimizer_steps(watch, notes, ends, tmp_path, monk
     ends[0]()
     assert notes.facts == {"torch": "9.9", "step_source": "optimizer steps", "steps": 6}
     assert notes.issues == {}
+
+
+@pytest.mark.parametrize("imported", [False, True], ids=["without inductor", "with inductor"])
+@pytest.mark.parametrize("wanted", ["", "1"], ids=["", "memory"])
+def test_torch_tells_what_tensors_hold_if_that_is_wanted(watch, monkeypatch, imported, wanted):
+    monkeypatch.setenv("STEPSCOPE_RECORD_MEMORY", wanted)
+    monkeypatch.delitem(sys.modules, "torch._inductor", raising=False)
+    if imported:
+        monkeypatch.setitem(sys.modules, "torch._inductor", module("torch._inductor"))
+    fake = FakeTorch()
+    watch("torch", fake.module)
+    optimizer = fake.module.optim.SGD()
+    for _ in range(6):
+        optimizer.step()
+    assert fake.memory == [bool(wanted)]
 
 
 def test_torch_is_profiled_by_calls_of_models(watch, notes, tmp_path, monkeypatch):

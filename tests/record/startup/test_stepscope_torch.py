@@ -49,11 +49,19 @@ def test_steps_are_found_and_the_wanted_ones_profiled(train, meta):
     names = trace.spans["name"].cast(pl.String)
     assert names.str.starts_with("Optimizer.step#SGD").sum() == 4
     assert trace.ops["input_shapes"].drop_nulls().len() > 0
+    assert trace.allocations.is_empty()
     (process,) = meta(done.folder)["processes"]
     assert process["steps"] == 12
     assert process["torch"].startswith("2.")
     assert process["pid"] in trace.counters["pid"].to_list()
     assert not [code for code in codes(meta(done.folder)) if code.startswith("profile")]
+
+
+def test_what_tensors_hold_is_told_if_that_is_wanted(train):
+    code = "held = []\nfor _ in range(8):\n    step()\n    held.append(torch.ones(1 << 18))"
+    told = train(code, "--steps", "2:7", "--memory", RANK="0").folder / "rank0.pt.trace.json.gz"
+    (growth,) = stepscope.show(told, "memory")["growth_bytes_per_step"].to_list()
+    assert growth == pytest.approx(1 << 20, rel=0.01)
 
 
 def test_trace_and_counters_share_a_clock_to_100_us(train):

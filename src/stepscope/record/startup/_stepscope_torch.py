@@ -29,6 +29,7 @@ class TorchProfiler:
         self._torch, self.folder, self._files = torch, folder, files
         self._kineto = self._open = None  # type: Any
         self._rank = None  # type: int | None
+        self._memory = bool(os.environ.get("STEPSCOPE_RECORD_MEMORY"))
         # Looked up now: the package may be half gone when the process ends.
         self._task = getattr(getattr(torch, "_C", None), "_current_graph_task_id", None)
 
@@ -60,7 +61,7 @@ class TorchProfiler:
             # Devices that the job does not use stay untouched.
             activities = [torch.profiler.ProfilerActivity.CPU]
         self._rank = self._own_rank()
-        kineto = torch.profiler._KinetoProfile(activities=activities, record_shapes=True)
+        kineto = torch.profiler._KinetoProfile(activities=activities, record_shapes=True, profile_memory=self._memory)
         make = torch.autograd.profiler.profile
         if "torch._inductor" in sys.modules or "use_device" not in inspect.signature(make).parameters:
             kineto.prepare_trace()
@@ -70,6 +71,7 @@ class TorchProfiler:
                 use_cpu=True,
                 use_device=getattr(kineto, "use_device", None),
                 record_shapes=True,
+                profile_memory=self._memory,
                 use_kineto=True,
             )
             kineto.profiler._prepare_trace()
