@@ -1,10 +1,12 @@
-"""How fast the page is on a big trace: first page cold and warm, answers to pan and zoom, the browser's heap.
+"""How fast the page is on a big trace: first page cold and from the cache, answers to pan and zoom, the browser's heap.
 
 python page_speed.py [TRACE] [--moves N] [--no-chromium]     by default a recording under examples/, repeated to 450 MB
 
-The server is a process of its own, started as a user starts it. Cold is from its start to the whole first page; the
-file's blocks may be in the system's cache. Moves are windows of random place and length, asked for as the page asks:
-all tracks, both sides of the window, twice the canvas' pixels. The heap is what lives after a garbage collection.
+The server is a process of its own, started as a user starts it, with a cache of its own, empty at first. Cold is from
+its start to the whole first page; the file's blocks may be in the system's cache. "From the cache" is the same for
+servers that are started after it, the median of five. Moves are windows of random place and length, asked for as the
+page asks: all tracks, both sides of the window, twice the canvas' pixels. The heap is what lives after a garbage
+collection.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 TARGETS = {
     "first page, cold": "≤ 8 s",
-    "first page, warm": "≤ 1.5 s",
+    "first page, from the cache": "≤ 1.5 s",
     "pan and zoom, p95": "≤ 60 ms",
     "browser's heap": "≤ 250 MB",
 }
@@ -53,10 +56,11 @@ def big_trace() -> Path:
 class Server:
     """`stepscope serve` of one trace, and a connection to it."""
 
-    def __init__(self, trace: Path) -> None:
+    def __init__(self, trace: Path, cache: Path) -> None:
         command = [sys.executable, "-m", "stepscope", "serve", str(trace), "--no-browser"]
         self.started = time.perf_counter()
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        environment = {**os.environ, "STEPSCOPE_CACHE_DIR": str(cache)}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stderr is not None
         match = re.search(r"http://\S+", self.process.stderr.readline())
         assert match, "the server did not start"
@@ -145,6 +149,43 @@ def heap_bytes(page: Page) -> float:
     return float(used["usedSize"] + used.get("backingStorageSize", 0))
 
 
+def measured(trace: Path, cache: Path, n_moves: int, *, with_browser: bool) -> list[tuple[str, str]]:
+    """All figures, by name."""
+    server = Server(trace, cache)
+    rows: list[tuple[str, str]] = []
+    try:
+        server.get("/")
+        rows.append(("first page, cold", f"{time.perf_counter() - server.started:.2f} s"))
+        if (cpu_s := server.cpu_s()) is not None:
+            rows.append(("CPU time of that", f"{cpu_s:.2f} s"))
+        begin = time.perf_counter()
+        server.get("/api/trace/0/layout")
+        rows.append(("timeline laid out", f"{time.perf_counter() - begin:.2f} s"))
+        taken = np.array(moves(server, n_moves)) * 1_000
+        for name, value in (("p50", np.percentile(taken, 50)), ("p95", np.percentile(taken, 95)), ("max", taken.max())):
+            rows.append((f"pan and zoom, {name}", f"{value:.1f} ms"))
+        if with_browser and shutil.which("chromium"):
+            shown, used = heap(server.address)
+            rows += [("first page in a browser", f"{shown:.2f} s"), ("browser's heap", f"{used / MB:.0f} MB")]
+    finally:
+        server.stop()
+    again = sorted(_first_page_s(trace, cache) for _ in range(5))
+    return [
+        *rows[:2],
+        ("first page, from the cache", f"{again[2]:.2f} s ({again[0]:.2f} to {again[-1]:.2f})"),
+        *rows[2:],
+    ]
+
+
+def _first_page_s(trace: Path, cache: Path) -> float:
+    server = Server(trace, cache)
+    try:
+        server.get("/")
+        return time.perf_counter() - server.started
+    finally:
+        server.stop()
+
+
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -153,27 +194,8 @@ def main() -> None:
     parser.add_argument("--no-chromium", action="store_true")
     wanted = parser.parse_args()
     trace = wanted.trace or big_trace()
-    server = Server(trace)
-    rows: list[tuple[str, str]] = []
-    try:
-        server.get("/")
-        rows.append(("first page, cold", f"{time.perf_counter() - server.started:.2f} s"))
-        if (cpu_s := server.cpu_s()) is not None:
-            rows.append(("CPU time of that", f"{cpu_s:.2f} s"))
-        begin = time.perf_counter()
-        server.get("/")
-        rows.append(("first page, warm", f"{time.perf_counter() - begin:.3f} s"))
-        begin = time.perf_counter()
-        server.get("/api/trace/0/layout")
-        rows.append(("timeline laid out", f"{time.perf_counter() - begin:.2f} s"))
-        taken = np.array(moves(server, wanted.moves)) * 1_000
-        for name, value in (("p50", np.percentile(taken, 50)), ("p95", np.percentile(taken, 95)), ("max", taken.max())):
-            rows.append((f"pan and zoom, {name}", f"{value:.1f} ms"))
-        if not wanted.no_chromium and shutil.which("chromium"):
-            shown, used = heap(server.address)
-            rows += [("first page in a browser, warm", f"{shown:.2f} s"), ("browser's heap", f"{used / MB:.0f} MB")]
-    finally:
-        server.stop()
+    with tempfile.TemporaryDirectory() as cache:
+        rows = measured(trace, Path(cache), wanted.moves, with_browser=not wanted.no_chromium)
     print(f"{trace.name}, {trace.stat().st_size / MB:,.0f} MB\n")
     print(grid(("what", "measured", "target"), [(name, value, TARGETS.get(name, "")) for name, value in rows]))
 

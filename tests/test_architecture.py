@@ -80,7 +80,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # The page: what the command line does, for a browser.
     "web": (
         *FOUNDATION, "trace", "readers", "comparison", "reports.model", "views", "renderers", "figures", "api",
-        "query",
+        "query", "opening", "store",
     ),
     # The public names, each imported on first use.
     "": ("errors", "trace", "reports.model", "timing", "api"),

@@ -12,8 +12,9 @@ import pytest
 import stepscope
 from stepscope import files, store
 from stepscope.reports import overview as overview_home
-from stepscope.reports._kept import keep_summary, kept_summary, ticket_of
+from stepscope.reports._kept import WHAT, keep_summary, kept_summary
 from stepscope.reports.overview import summarise, summarise_file
+from stepscope.store._key import settled as is_settled
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def run(tmp_path, examples, monkeypatch):
 def settled(run):
     """Wait until a change of the files would show in their times."""
     for path in run.paths:
-        while not store.settled(path, time.time_ns()):
+        while not is_settled(path, time.time_ns()):
             pass
     return run
 
@@ -50,6 +51,14 @@ def test_a_report_of_the_same_ranks_is_made_of_kept_summaries(run, monkeypatch):
     assert text(run) == first
 
 
+def test_so_is_the_report_of_one_file(run, monkeypatch):
+    one = stepscope.load_run(settled(run).paths[0])
+    first = text(one)
+    assert formats() == ["kineto", "kineto, summary"]
+    monkeypatch.setattr(overview_home, "summarise", lambda _: pytest.fail("read again"))
+    assert text(one) == first
+
+
 def test_a_file_that_changed_is_read_again(run):
     text(settled(run))
     path = run.paths[0]
@@ -58,9 +67,9 @@ def test_a_file_that_changed_is_read_again(run):
 
 
 def test_a_side_file_that_appears_counts_as_a_change(run, tmp_path):
-    before = [ticket_of(path, run.open_trace.depends(path)).key for path in run.paths]
+    before = [store.note_ticket(WHAT, path, run.open_trace.depends(path)).key for path in run.paths]
     (tmp_path / "run" / "counters.csv").write_text("ts_ns,metric,unit,device,value\n1,host_cpu_usage,%,host,5\n")
-    after = [ticket_of(path, run.open_trace.depends(path)).key for path in run.paths]
+    after = [store.note_ticket(WHAT, path, run.open_trace.depends(path)).key for path in run.paths]
     assert not set(before) & set(after)
 
 
@@ -73,16 +82,13 @@ def test_of_many_files_only_summaries_are_kept(run, monkeypatch):
 def test_what_is_opened_otherwise_is_not_kept(run):
     settled(run)
     path = run.paths[0]
-    assert ticket_of(path, None) is None
-    assert ticket_of(f"{path}!member", ()) is None
-    assert ticket_of(files.split(path)[0], ()) is None
     summary = summarise_file(stepscope.load, path, most_calls=100)
     assert summary.calls is not None
     assert "kineto, summary" not in formats()
 
 
 def test_summaries_of_formats_that_are_several_files_are_not_kept(run):
-    ticket = ticket_of(settled(run).paths[0], ())
+    ticket = store.note_ticket(WHAT, settled(run).paths[0], ())
     summary = summarise(run.open_trace(run.paths[0]))
     keep_summary(ticket, replace(summary, meta=replace(summary.meta, format="rocprof")))
     assert kept_summary(ticket) is None
@@ -106,9 +112,9 @@ class Evil:
     ids=["not packed", "no pickle", "another program", "another value"],
 )
 def test_what_is_no_summary_is_not_made_into_one(run, content):
-    ticket = ticket_of(settled(run).paths[0], ())
+    ticket = store.note_ticket(WHAT, settled(run).paths[0], ())
     trace = run.open_trace(run.paths[0])
-    store.keep_noted(ticket, content, trace.meta)
+    store.keep_noted(ticket, content, trace.meta, what=WHAT)
     assert store.noted(ticket) == content
     assert kept_summary(ticket) is None
 

@@ -19,7 +19,7 @@ from stepscope.readers import kineto
 def file(tmp_path, monkeypatch):
     """A trace that is worth keeping, written long enough ago."""
     monkeypatch.setattr(store, "LEAST_BYTES", 1000)
-    monkeypatch.setattr(store, "_LEAST_PACKED", 100)
+    monkeypatch.setattr(store._notes, "LEAST_PACKED", 100)
     path = tmp_path / "rank2.json"
     write(path)
     return path
@@ -134,9 +134,9 @@ def test_a_reader_that_looks_elsewhere_is_not_kept(where, file, monkeypatch):
 
 
 def test_small_files_are_not_kept(where, file, monkeypatch):
-    monkeypatch.setattr(store, "_LEAST_PACKED", 10**9)
+    monkeypatch.setattr(store._notes, "LEAST_PACKED", 10**9)
     assert store.ticket(str(file), ()) is None
-    monkeypatch.setattr(store, "_LEAST_PACKED", 100)
+    monkeypatch.setattr(store._notes, "LEAST_PACKED", 100)
     monkeypatch.setattr(store, "LEAST_BYTES", 10**9)
     load(file)
     assert kept(where) == []

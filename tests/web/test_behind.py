@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, urlsplit
 
+import polars as pl
 import pytest
 
 from stepscope.reports.model import Bar, Part
-from stepscope.web._behind import behind, behind_note, behind_part, behind_whole
+from stepscope.web._behind import behind, behind_difference, behind_note, behind_part, behind_whole
 from stepscope.web._links import Links
 
 ONE = Links("/root", (0,), 1)
@@ -108,3 +109,32 @@ def test_parts_of_bars_lead_to_tables():
 def test_notes_lead_to_tables(note, path):
     assert behind_note(ONE, note) == "/root/tables/" + path
     assert behind_note(ONE, "something else") is None
+
+
+def compared(frame):
+    links = Links("", (0, 1), 3, of_label={"a.json": 0, "b.json": 1})
+    address = behind_difference(links, frame)
+    found = []
+    for row in frame.iter_rows(named=True):
+        parts = urlsplit(address(row, frame.columns) or "")
+        found.append((parts.path, {k: v[0] for k, v in parse_qs(parts.query).items()}))
+    return found
+
+
+def test_parts_of_a_comparison_lead_to_what_both_recorded():
+    device = compared(pl.DataFrame({"part": ["computation", "synchronisation", "other"]}))
+    assert device[0] == ("/tables/kernels", {"t": "0,1"})
+    assert "synchronize" in device[1][1]["where"]
+    assert device[2] == ("", {})
+    host = compared(pl.DataFrame({"part": ["operators", "exposed communication", "python and other"]}))
+    assert [path for path, _ in host] == ["/tables/operators", "/tables/communication", "/tables/steps"]
+
+
+def test_ranges_functions_and_metrics_of_a_comparison_lead_to_theirs():
+    assert compared(pl.DataFrame({"part": ["Optimizer.step#Adam", "operators outside ranges"]})) == [
+        ("/timeline", {"q": "Optimizer.step#Adam", "exact": "1", "t": "0,1"}),
+        ("", {}),
+    ]
+    assert compared(pl.DataFrame({"device": ["host"], "name": ["aten::mm"]}))[0][1]["q"] == "aten::mm"
+    ((path, words),) = compared(pl.DataFrame({"device": ["process"], "metric": ["process_mem_rss"]}))
+    assert (path, words["where"]) == ("/tables/counters", "\"metric\" = 'process_mem_rss'")

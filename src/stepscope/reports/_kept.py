@@ -9,15 +9,14 @@ import importlib
 import io
 import pickle
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stepscope import files, store
+from stepscope import store
 from stepscope.reports._summary import Summary
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+__all__ = ["WHAT", "keep_summary", "kept_summary"]
 
-__all__ = ["keep_summary", "kept_summary", "ticket_of"]
+WHAT = "summary"
 
 #: All that a summary is made of, by module.
 _KNOWN = {
@@ -27,20 +26,8 @@ _KNOWN = {
     "stepscope.reports.model": {"Block"},
     "stepscope.reports._summary": {"Summary", "Cost", "Lack", "Memory"},
 }
-_MEMBER = "!"
-_ALONE = ("kineto",)
 #: Element types, all of whose names begin with a capital.
 _TYPES = "polars.datatypes.classes"
-
-
-def ticket_of(path: str, depends: Sequence[object] | None) -> store.Ticket | None:
-    """What a summary of the file is kept under; None if it is not to be kept. Raises StepscopeError (unreadable).
-
-    `depends` is what else it follows from, besides this program and the file; null: too much.
-    """
-    if depends is None or _MEMBER in path or files.is_folder(path):
-        return None
-    return store.ticket(path, ("summary", path, store.program_fingerprint(), *depends))
 
 
 def kept_summary(ticket: store.Ticket) -> Summary | None:
@@ -57,10 +44,8 @@ def kept_summary(ticket: store.Ticket) -> Summary | None:
 
 def keep_summary(ticket: store.Ticket, summary: Summary) -> None:
     """Keep a summary of a file that was read after the ticket was made; only of formats that are one file each."""
-    if summary.meta.format not in _ALONE:
-        return
     content = zlib.compress(pickle.dumps(summary, protocol=pickle.HIGHEST_PROTOCOL), level=1)
-    store.keep_noted(ticket, content, summary.meta)
+    store.keep_noted(ticket, content, summary.meta, what=WHAT)
 
 
 class _Careful(pickle.Unpickler):

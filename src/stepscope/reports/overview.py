@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope import store
 from stepscope.analyses._device_work import label_devices
 from stepscope.analyses._rules import Facts
 from stepscope.analyses.kernels import kernels
@@ -20,7 +21,7 @@ from stepscope.reports._device import device_time
 from stepscope.reports._glance import advice_costs, use_of
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
-from stepscope.reports._kept import keep_summary, kept_summary, ticket_of
+from stepscope.reports._kept import WHAT, keep_summary, kept_summary
 from stepscope.reports._mfu import mfu_at_a_glance
 from stepscope.reports._outliers import outlier_costs
 from stepscope.reports._python import python_block
@@ -75,29 +76,26 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
 def summarise_file(
     open_trace: Callable[[str], Trace], path: str, *, most_calls: int = 0, keep_trace: bool = True
 ) -> Summary | StepscopeError:
-    """What a report needs of one file, or why it cannot be read.
+    """What a report needs of one file, or why it cannot be read. It is kept on disk for the next time.
 
-    With `most_calls` it holds so many of its exchanges with other ranks, and is kept on disk for the next time;
-    without `keep_trace` the trace itself is not.
+    With `most_calls` it holds so many of its exchanges with other ranks; without `keep_trace` the trace itself is not
+    kept.
     """
     try:
-        if not most_calls:
-            return summarise(open_trace(path))
-        ticket = ticket_of(path, (most_calls, *depends)) if (depends := _depends(open_trace, path)) else None
+        depends = open_trace.depends(path) if isinstance(open_trace, Opener) else None
+        ticket = None if depends is None else store.note_ticket(WHAT, path, (most_calls, *depends))
         kept = None if ticket is None else kept_summary(ticket)
         if kept is not None:
             return kept
         trace = open_trace.once(path) if isinstance(open_trace, Opener) and not keep_trace else open_trace(path)
-        summary = replace(summarise(trace), calls=packed_calls(trace, most_calls))
+        summary = summarise(trace)
+        if most_calls:
+            summary = replace(summary, calls=packed_calls(trace, most_calls))
     except StepscopeError as error:
         return error.with_traceback(None)
     if ticket is not None:
         keep_summary(ticket, summary)
     return summary
-
-
-def _depends(open_trace: Callable[[str], Trace], path: str) -> tuple[object, ...] | None:
-    return open_trace.depends(path) if isinstance(open_trace, Opener) else None
 
 
 def _in_turn(function: Callable[[str], Outcome], paths: Sequence[str]) -> list[Outcome]:

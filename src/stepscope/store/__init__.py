@@ -7,24 +7,22 @@ read before the file changed, and never makes reading fail. `write_run` and `tra
 from __future__ import annotations
 
 import threading
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope import files
 from stepscope.errors import StepscopeError
-from stepscope.store._cache import Entry, clear, entries, find, find_note, keep, keep_note, scratch
+from stepscope.store._cache import Entry, clear, entries, find, keep, scratch
 from stepscope.store._folder import META, document_of, mark_of, read_folder, storable, write_folder
-from stepscope.store._key import key_of, program_fingerprint, settled
+from stepscope.store._key import program_fingerprint
+from stepscope.store._notes import LEAST_PACKED, Ticket, keep_noted, note_ticket, noted, ticket, unchanged
 from stepscope.store._place import Place, place
 from stepscope.store._run import traces_in, write_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stepscope.trace import Meta, Trace
+    from stepscope.trace import Trace
 
 __all__ = [
     "META",
@@ -39,6 +37,7 @@ __all__ = [
     "keep_later",
     "keep_noted",
     "mark_of",
+    "note_ticket",
     "noted",
     "place",
     "program_fingerprint",
@@ -48,6 +47,7 @@ __all__ = [
     "taken",
     "ticket",
     "traces_in",
+    "unchanged",
     "wait",
     "write_folder",
     "write_run",
@@ -55,33 +55,8 @@ __all__ = [
 
 #: Files are kept if they unpack to so many bytes; to read less takes no longer than to look for it. Packed, a trace
 #: takes a twentieth.
-LEAST_BYTES = 4_000_000
-_LEAST_PACKED = LEAST_BYTES // 20
+LEAST_BYTES = 20 * LEAST_PACKED
 _writer: threading.Thread | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """What is needed to find a file in the cache, or to keep it there once it is read."""
-
-    where: Place
-    key: str
-    path: str
-    extra: tuple[object, ...]
-    began_ns: int
-
-
-def ticket(path: str, extra: Sequence[object]) -> Ticket | None:
-    """The ticket of a file that is about to be read; None if it is not to be kept.
-
-    `extra` is what else the reading depends on. Raises StepscopeError if the file cannot be read.
-    """
-    where = place()
-    if where is None or files.size_of(path) < _LEAST_PACKED:
-        return None
-    began_ns = time.time_ns()
-    key = key_of(path, extra)
-    return None if key is None else Ticket(where, key, path, tuple(extra), began_ns)
 
 
 def taken(of: Ticket, *, label: str) -> Trace | None:
@@ -107,21 +82,6 @@ def keep_later(of: Ticket, trace: Trace, n_bytes: int) -> None:
     _writer.start()
 
 
-def noted(of: Ticket) -> bytes | None:
-    """What `keep_noted` kept with this ticket; None if there is nothing."""
-    return find_note(of.where, of.key)
-
-
-def keep_noted(of: Ticket, content: bytes, meta: Meta) -> None:
-    """Keep a few bytes that were made of a file since the ticket was made, unless the file changed meanwhile."""
-    try:
-        if settled(of.path, of.began_ns) and key_of(of.path, of.extra) == of.key:
-            path, kind = files.absolute(meta.path), f"{meta.format}, summary"
-            keep_note(of.where, of.key, content, source=path, kind=kind, source_bytes=meta.size_bytes)
-    except (OSError, StepscopeError):  # as for traces
-        return
-
-
 def wait() -> None:
     """Until what is being kept is on disk."""
     if _writer is not None:
@@ -131,7 +91,7 @@ def wait() -> None:
 def _keep(of: Ticket, trace: Trace) -> None:
     try:
         # What was read is what the key stands for only if the file did not change meanwhile.
-        if settled(of.path, of.began_ns) and key_of(of.path, of.extra) == of.key:
+        if unchanged(of):
             meta = replace(trace.meta, path=files.absolute(trace.meta.path))
             keep(of.where, of.key, replace(trace, meta=meta))
     except (OSError, StepscopeError, pl.exceptions.PolarsError):

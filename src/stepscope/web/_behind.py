@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from stepscope import views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from stepscope.web._links import Links
 
-__all__ = ["behind", "behind_note", "behind_part", "behind_whole"]
+__all__ = ["behind", "behind_difference", "behind_note", "behind_part", "behind_whole"]
 
 _LONGEST_WHERE, _LONGEST_NAME = 480, 200
 
@@ -50,6 +52,16 @@ _HOST_PARTS = {
     "data loading": "show spans --where \"category = 'dataloader'\" --sort -dur_ns",
     "Python and other": "show steps --sort -other_host_ns",
 }
+#: What a comparison tells of the host besides, where there is a device too.
+_COMPARED_PARTS = {
+    "operators": _HOST_PARTS["operators"],
+    "data loading": _HOST_PARTS["data loading"],
+    "python and other": _HOST_PARTS["Python and other"],
+    "launch and runtime calls": "show spans --where \"category IN ('runtime', 'driver')\" --sort -dur_ns",
+    "synchronisation": "show spans --where \"lower(name) LIKE '%synchronize%'\" --sort -dur_ns",
+}
+#: Parts of a comparison that are what is left: no event is called so.
+_NO_RANGES = ("operators outside ranges", "other threads", "backward", "other", "not accounted for")
 _WHOLES = {"Step": "show steps --sort -window_ns", "Device": "show device-utilisation"}
 _NOTES = (
     (r"device busy|est\. SM", "show device-utilisation"),
@@ -120,11 +132,33 @@ def _condition(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     return text
 
 
+def behind_difference(links: Links, rows: pl.DataFrame) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
+    """The same for rows of a comparison of two inputs, which stand for what both recorded of a part or a metric."""
+    parts = set(rows["part"].cast(pl.String).to_list()) if "part" in rows.columns else set()
+
+    def address(row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
+        found = links.events(row, columns)
+        if found is None and row.get("metric") is not None:
+            return links.table("counters", where=_condition(row, ("metric",)))
+        part = None if row.get("part") is None else str(row["part"])
+        if found is None and part is not None and part not in _NO_RANGES:
+            # What is no part of every step is a range of the program's.
+            command = _COMPARED_PARTS.get(part) or _of_part(parts, part)
+            return links.command(command) or links.events({"name": part}, ["name"])
+        return found
+
+    return address
+
+
+def _of_part(parts: Collection[str], name: str) -> str:
+    """The command that shows the events of a part, of all that a step is divided into; empty if none does."""
+    on_device = "computation" in parts or "idle" in parts
+    return (_DEVICE_PARTS if on_device else _HOST_PARTS).get(name, "")
+
+
 def behind_part(links: Links, bar: Any, name: str) -> str | None:
     """The address behind a part of a bar (`reports.model.Bar`)."""
-    on_device = any(part.name in ("computation", "idle") for part in bar.parts)
-    command = (_DEVICE_PARTS if on_device else _HOST_PARTS).get(name)
-    return None if command is None else links.command(command)
+    return links.command(_of_part({part.name for part in bar.parts}, name))
 
 
 def behind_whole(links: Links, bar: Any) -> str | None:

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from stepscope import api, comparison, figures, views
 from stepscope.errors import StepscopeError
-from stepscope.web._behind import behind
+from stepscope.web._behind import behind, behind_difference
 from stepscope.web._downloads import FORMATS, attachment, known_format
 from stepscope.web._pages import PAGES
 from stepscope.web._questions import Found, Question, answered, arranged, choices, question_of
@@ -131,7 +131,9 @@ async def _verdict(site: Site, request: Request, inputs: tuple[int, ...]) -> dic
     except StepscopeError as error:
         return {"report": None, "reason": error}
     links = links_to(site, request, inputs)
-    blocks = [(block, sheet(block.frame, block.table, link=links.events)) for block in report.tables]
+    blocks = [
+        (block, sheet(block.frame, block.table, link=behind_difference(links, block.frame))) for block in report.tables
+    ]
     return {"report": report, "reason": None, "blocks": blocks, "colours": figures.COLOURS, "cards": None,
             "chart": None, "links": links}  # fmt: skip
 
@@ -150,7 +152,7 @@ async def _comparison(site: Site, request: Request, question: Question) -> dict[
         found = await _answer(site, request, question)
     except StepscopeError as error:
         return {**part, "error": error}
-    link = links_to(site, request, question.inputs).events
+    link = behind_difference(links_to(site, request, question.inputs), found.frame)
     made = sheet(found.frame, found.table, link=link, limit=60)
     return {
         **part,

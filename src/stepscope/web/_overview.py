@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope import api, figures
 from stepscope.errors import StepscopeError
 from stepscope.web._behind import behind
 from stepscope.web._highlights import cards, has_stacks, operator_card
+from stepscope.web._kept import Glance, keep_glance, kept_glance, tickets_of
 from stepscope.web._questions import Question, answered
 from stepscope.web._rows import sheet
+from stepscope.web._session import Busy
 from stepscope.web._site import Site, answers, html, inputs_of, links_of, links_to
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from stepscope.web._highlights import Card
     from stepscope.web._links import Links
     from stepscope.web._session import Session
 
@@ -29,15 +30,6 @@ __all__ = ["begin", "overview"]
 #: What is begun before anyone asks is finished, if somebody comes for it in this time.
 _AHEAD_S = 300.0
 _BEFORE_OPERATOR = ("Slowest step", "Kernel with most time")
-
-
-@dataclass(frozen=True, slots=True)
-class _Glance:
-    """What stands beside the report: cards, the chart of the steps, whether operators have call stacks."""
-
-    cards: tuple[Card, ...]
-    chart: dict[str, Any] | None
-    with_stacks: bool
 
 
 async def overview(site: Site, request: Request) -> Response:
@@ -50,8 +42,10 @@ async def overview(site: Site, request: Request) -> Response:
     operator = operator_card(report, links, with_stacks=glance.with_stacks)
     at = sum(card.title in _BEFORE_OPERATOR for card in glance.cards)
     found = [*glance.cards[:at], *([operator] if operator else []), *glance.cards[at:]]
-    return html(site, request, "overview.html", title="Overview", report=report, cards=found, blocks=blocks,
+    page = html(site, request, "overview.html", title="Overview", report=report, cards=found, blocks=blocks,
                  chart=glance.chart, colours=figures.COLOURS, links=links)  # fmt: skip
+    _read_ahead(session, before.inputs)
+    return page
 
 
 def begin(session: Session) -> None:
@@ -66,8 +60,22 @@ def _questions(session: Session, links: Links) -> list[tuple[Hashable, Callable[
     stamps = session.stamps(inputs)
     return [
         (("report", inputs, stamps), lambda: api.report(session.run(inputs))),
-        (("glance", inputs, stamps, links.root), lambda: _glance(session, _with_ranks(session, links))),
+        (("glance", inputs, stamps, links.root), lambda: _glance(session, links)),
     ]
+
+
+def _read_ahead(session: Session, inputs: tuple[int, ...]) -> None:
+    """Open the first trace, if what is kept of it was enough so far: whoever looks at the page opens another next."""
+    index = inputs[0]
+    if session.heights((index,)) is not None:
+        return
+    with suppress(Busy):
+        session.ask(("ahead", index, session.stamps((index,))), lambda: _opened(session, index), wanted_s=_AHEAD_S)
+
+
+def _opened(session: Session, index: int) -> None:
+    with suppress(StepscopeError):  # it cannot be read: the report says so
+        session.trace(index)
 
 
 def _with_ranks(session: Session, links: Links) -> Links:
@@ -80,7 +88,21 @@ def _with_ranks(session: Session, links: Links) -> Links:
     return replace(links, of_rank=known)
 
 
-def _glance(session: Session, links: Links) -> _Glance:
+def _glance(session: Session, links: Links) -> Glance:
+    """Kept from the last time, or made now."""
+    tickets = tickets_of(session, links)
+    kept = kept_glance(tickets)
+    if kept is not None:
+        session.know_ranks(dict(zip(links.inputs, kept.ranks, strict=True)))
+        return kept
+    made = _made(session, _with_ranks(session, links))
+    if tickets:
+        with suppress(StepscopeError):  # it cannot be read: the report says so
+            keep_glance(tickets, made, session.trace(links.inputs[0]).meta)
+    return made
+
+
+def _made(session: Session, links: Links) -> Glance:
     chart, steps = None, None
     with suppress(StepscopeError):  # none recorded
         steps = answered(session, Question("steps", links.inputs)).frame
@@ -89,5 +111,5 @@ def _glance(session: Session, links: Links) -> _Glance:
     with_stacks = False
     with suppress(StepscopeError):  # it cannot be read: the report says so
         with_stacks = has_stacks(session, links.inputs)
-    made = cards(session, links.inputs, links, steps=steps, operator=False)
-    return _Glance(tuple(made), chart, with_stacks)
+    found = cards(session, links.inputs, links, steps=steps, operator=False)
+    return Glance(tuple(found), chart, with_stacks, tuple(session.rank(i) for i in links.inputs))

@@ -13,13 +13,14 @@ import polars as pl
 
 from stepscope import views
 from stepscope.errors import StepscopeError
+from stepscope.opening import FileOpener
 from stepscope.readers import expand, open_trace
-from stepscope.trace import Run, Trace
+from stepscope.trace import Opener, Run, Trace
 from stepscope.web._scene import Scene, scene_of
 from stepscope.web._workers import Task, Workers, halt_if_stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from concurrent.futures import Future
 
 _RESCAN_S = 2.0
@@ -43,6 +44,22 @@ class Input:
     index: int
     path: str
     label: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """Opens files for what works on a run: what a session holds is not opened again."""
+
+    session: Session
+
+    def __call__(self, path: str) -> Trace:
+        return self.session.open_path(path)
+
+    def once(self, path: str) -> Trace:
+        return self.session.open_path(path)
+
+    def depends(self, path: str) -> tuple[object, ...] | None:
+        return self.session.depends(path)
 
 
 class Session:
@@ -108,13 +125,19 @@ class Session:
 
     def run(self, indices: Sequence[int]) -> Run:
         """These inputs as one job, read through what is kept here."""
-        return Run(tuple(self.path(i) for i in indices), self._open)
+        return Run(tuple(self.path(i) for i in indices), _Opener(self))
+
+    def depends(self, path: str) -> tuple[object, ...] | None:
+        """What the trace follows from besides its file, as `Opener` says."""
+        given = FileOpener(self._counters, None, self._max_bytes, None) if self._run is None else self._run.open_trace
+        return given.depends(path) if isinstance(given, Opener) else None
 
     def trace(self, index: int) -> Trace:
         """The trace, read now if it is not kept. Raises StepscopeError."""
-        return self._open(self.path(index))
+        return self.open_path(self.path(index))
 
-    def _open(self, path: str) -> Trace:
+    def open_path(self, path: str) -> Trace:
+        """The trace in one of the files. Raises StepscopeError."""
         halt_if_stopped()
         with self._lock:
             one_at_a_time = self._reading.setdefault(path, threading.Lock())
@@ -159,7 +182,7 @@ class Session:
     def scene(self, index: int) -> Scene:
         """The trace laid out for the timeline, kept as long as the trace is. Raises StepscopeError."""
         path = self.path(index)
-        trace = self._open(path)
+        trace = self.open_path(path)
         stamp = stamp_of(path)
         with self._lock:
             kept = self._scenes.get(path)
@@ -178,11 +201,17 @@ class Session:
             if path in self._ranks:
                 return self._ranks[path]
         try:
-            return self._open(path).rank
+            return self.open_path(path).rank
         except StepscopeError:
             with self._lock:
                 self._ranks[path] = None
             return None
+
+    def know_ranks(self, ranks: Mapping[int, int | None]) -> None:
+        """Be told which rank an input holds, by what was worked out when it was read before."""
+        with self._lock:
+            for index, rank in ranks.items():
+                self._ranks.setdefault(self._paths[index], rank)
 
     def of_rank(self, indices: Sequence[int]) -> dict[int, int]:
         """Which of these inputs holds each rank, as far as they have been read; empty where ranks are not unique."""

@@ -52,6 +52,8 @@ def report_page(run: Run) -> str:
     session = Session(run.paths, run=run)
     inputs = tuple(range(len(run.paths)))
     report = api.report(session.run(inputs))
+    for index in inputs:
+        session.rank(index)  # what is kept of a report does not tell the session
     links = Links("", inputs, len(inputs), session.of_rank(inputs))
     pages = [
         (name, page, [_part(session, inputs, section) for section in page.sections]) for name, page in PAGES.items()
