@@ -183,3 +183,20 @@ def test_a_million_spans_are_zoomed_through_in_a_small_heap(tab, million):
     page.locator("#find").fill("last")
     page.keyboard.press("Enter")
     page.wait_for_selector("#details h2:has-text('last')")
+
+
+def test_values_of_counters_are_told_in_units_that_people_use(timeline):
+    told = timeline.evaluate(
+        """import('/static/draw.js').then(({ amount }) => [
+            [3 * 1024 ** 3, 'bytes'], [2560, 'bytes/s'], [3e7, 'ns'], [5e8, 'ns/s'], [12345, 'count'], [2.5, '%'],
+            [7, null],
+        ].map(([value, unit]) => amount(value, unit)))"""
+    )
+    assert told == ["3 GiB", "2.5 KiB/s", "30 ms", "50 %", "12,300", "2.5 %", "7"]
+
+
+def test_steps_of_the_profiler_stand_in_one_row(timeline):
+    layout = timeline.evaluate("fetch('/api/trace/0/layout').then(answer => answer.json())")
+    threads = [track for group in layout["groups"] for track in group["tracks"] if track["spans"] > 1_000]
+    assert threads
+    assert all(track["lanes"] < 40 for track in threads)

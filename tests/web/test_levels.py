@@ -31,20 +31,6 @@ def test_every_span_is_in_one_lane_and_no_two_of_a_lane_overlap(rows):
         assert (lanes.start[part][1:] >= lanes.end[part][:-1]).all()
 
 
-@given(spans)
-def test_a_span_inside_another_lies_deeper(rows):
-    rows, lanes = laid(rows)
-    depth = {
-        int(lanes.row[i]): int(lanes.depths[k])
-        for k in range(len(lanes))
-        for i in range(lanes.first[k], lanes.first[k + 1])
-    }
-    for i, (track, start, length) in enumerate(rows):
-        for j, (other, begin, inner) in enumerate(rows[i + 1 :], i + 1):
-            if track == other and start <= begin and begin + inner <= start + length and inner > 0:
-                assert depth[j] > depth[i]
-
-
 @given(spans, windows)
 def test_each_span_of_the_window_is_in_full_or_in_a_bar_of_every_pixel_it_is_busy_in(rows, at):
     low, length, n_pixels = at

@@ -35,7 +35,7 @@ def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG00
     deltas = [row["delta_ns"] for row in rows]
     levels = list(accumulate(deltas, initial=base))
     low, high = _reach([*levels, other], rows)
-    names = ["base", *(wrapped(row["part"], 11) for row in rows), "other"]
+    names = ["base", *(wrapped(row["part"], 13) for row in rows), "other"]
     bar: dict[str, Any] = {
         "type": "bar", "x": list(range(len(names))), "y": [size / ns for size in (base, *deltas, other)],
         "base": [start / ns for start in (0.0, *levels[:-1], 0.0)], "width": 0.7,

@@ -143,8 +143,7 @@ def behind_difference(links: Links, rows: pl.DataFrame) -> Callable[[Mapping[str
         part = None if row.get("part") is None else str(row["part"])
         if found is None and part is not None and part not in _NO_RANGES:
             # What is no part of every step is a range of the program's.
-            command = _COMPARED_PARTS.get(part) or _of_part(parts, part)
-            return links.command(command) or links.events({"name": part}, ["name"])
+            return links.command(_of_part(parts, part)) or links.events({"name": part}, ["name"])
         return found
 
     return address
@@ -153,7 +152,7 @@ def behind_difference(links: Links, rows: pl.DataFrame) -> Callable[[Mapping[str
 def _of_part(parts: Collection[str], name: str) -> str:
     """The command that shows the events of a part, of all that a step is divided into; empty if none does."""
     on_device = "computation" in parts or "idle" in parts
-    return (_DEVICE_PARTS if on_device else _HOST_PARTS).get(name, "")
+    return {**_COMPARED_PARTS, **(_DEVICE_PARTS if on_device else _HOST_PARTS)}.get(name, "")
 
 
 def behind_part(links: Links, bar: Any, name: str) -> str | None:

@@ -1,8 +1,8 @@
 """What a window of the timeline can show: spans of a pixel or more in full, the rest as busy time per pixel.
 
-Spans of a track that lie inside one another go to lanes, one per depth, so that no two of a lane overlap. Within a lane
-starts and ends ascend, and the busy time before any point is one look-up in a running sum: an answer costs what the
-screen is wide, not what the trace is long.
+Spans of a track go to lanes, one per depth (see `_depths`), so that no two of a lane overlap. Within a lane starts and
+ends ascend, and the busy time before any point is one look-up in a running sum: an answer costs what the screen is
+wide, not what the trace is long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.intervals import enclosing
+from stepscope.web._depths import depths as depths_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,7 +69,7 @@ class View:
 def lanes_of(track: NDArray[np.uint32], start: Ints, duration: Ints) -> Lanes:
     """Spans, sorted by (track, start, longest first), laid out in lanes. Times in ns."""
     end = start + duration
-    depth = _depths(enclosing(start, end, track.astype(np.int64)))
+    depth = depths_of(track.astype(np.int64), start, end)
     width = int(depth.max(initial=0)) + 1
     key = track.astype(np.int64) * width + depth
     used = np.flatnonzero(np.bincount(key)) if key.size else np.empty(0, np.int64)
@@ -147,19 +147,6 @@ def _some_short(started: Ints, count: Ints, pixel: Ints, is_full: NDArray[np.boo
     while (on_full := is_full[at] & (count[pixel] > 0)).any():
         at = at + on_full
     return at
-
-
-def _depths(parents: Ints) -> Ints:
-    """How many rows are around each, given the innermost one (-1: none)."""
-    depth = (parents >= 0).astype(np.int64)
-    above = parents.copy()
-    pending = np.flatnonzero(above >= 0)
-    while pending.size:
-        over = above[pending]
-        depth[pending] += depth[over]
-        above[pending] = above[over]
-        pending = pending[above[pending] >= 0]
-    return depth
 
 
 def counts_between(times: Ints, values: NDArray[np.float64], edges: Ints) -> Sampled:

@@ -269,9 +269,19 @@ function drawScrollbar(context, state, pinned) {
   context.fillRect(state.width - 7, RULER + pinned + (state.scroll / (total - room)) * (room - tall), 5, tall);
 }
 
-export function amount(value, unit) {
-  if (unit !== "bytes") return Number(value.toPrecision(3)) + (unit ? ` ${unit}` : "");
+const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], TIMES = ["ns", "µs", "ms", "s"];
+
+function scaled(value, words, factor) {
   let rest = value, at = 0;
-  while (rest >= 1024 && at < 5) [rest, at] = [rest / 1024, at + 1];
-  return `${Number(rest.toPrecision(3))} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB"][at]}`;
+  while (Math.abs(rest) >= factor && at < words.length - 1) [rest, at] = [rest / factor, at + 1];
+  return `${Number(rest.toPrecision(3))} ${words[at]}`;
+}
+
+/** A value with its unit as people say it: 1.5 GiB, 2.4 MiB/s, 30 ms; time per time is a share. */
+export function amount(value, unit) {
+  if (unit === "bytes") return scaled(value, BYTES, 1024);
+  if (unit === "bytes/s") return `${scaled(value, BYTES, 1024)}/s`;
+  if (unit === "ns") return scaled(value, TIMES, 1000);
+  if (unit === "ns/s") return `${Number((value / 1e7).toPrecision(3))} %`;
+  return Number(value.toPrecision(3)).toLocaleString("en") + (unit && unit !== "count" ? ` ${unit}` : "");
 }
