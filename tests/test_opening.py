@@ -5,7 +5,9 @@ import shutil
 
 import pytest
 
+import stepscope
 from stepscope import load_run, store
+from stepscope.errors import StepscopeError
 from stepscope.opening import FileOpener, loaded
 from stepscope.trace import Opener, Trace
 
@@ -62,3 +64,21 @@ def test_a_trace_is_loaded_with_what_is_beside_it(file, tmp_path):
     (tmp_path / "run" / "counters.csv").write_text("ts_ns,metric,unit,device,value\n1,host_cpu_usage,%,host,5\n")
     assert loaded(file).counters.height == 1
     assert loaded(file, keep=False).counters.height == 1
+
+
+def test_a_folder_with_one_trace_is_that_trace(file, tmp_path):
+    (tmp_path / "run" / "meta.json").write_text('{"stepscope": "recording"}')
+    trace = loaded(tmp_path / "run")
+    assert trace.rank == 0
+    stepscope.export(load_run(file), "parquet", output=tmp_path / "stored")
+    assert loaded(tmp_path / "stored").spans.equals(trace.spans)
+
+
+def test_a_folder_with_several_traces_or_none_is_refused_with_what_to_do(file, tmp_path):
+    shutil.copy2(file, tmp_path / "run" / "rank1.pt.trace.json.gz")
+    with pytest.raises(StepscopeError, match="run holds 2 traces") as caught:
+        loaded(tmp_path / "run")
+    assert "load_run" in caught.value.hint
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StepscopeError, match="no trace in"):
+        loaded(tmp_path / "empty")

@@ -34,7 +34,7 @@ def load(
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """Read one file, with the counters recorded beside it (or in the file `counters`).
+    """Read one file, or a folder with one trace, with the counters recorded beside it (or in the file `counters`).
 
     `with_` is what measured the hardware counters of single kernels, as Nsight Compute does: they are joined to the
     kernels of this timeline, see `stepscope.stitch`. `max_bytes` bounds what a file may unpack to; `progress` is told

@@ -68,7 +68,7 @@ def open_trace(
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """One file (or `archive.zip!member`, or a folder that a trace is stored in), with what was recorded beside it.
+    """One file (or `archive.zip!member`, or a folder with one trace), with what was recorded beside it.
 
     A file that was opened before comes out of the cache of opened files, as long as it has not changed.
     `counters` names the side file of counters; without it one that lies beside the trace is taken. `max_bytes` bounds
@@ -92,15 +92,25 @@ def open_once(
 def _opened(
     path: str, counters: str | None, max_bytes: int | None, progress: Callable[[int], None] | None, *, keep: bool
 ) -> Trace:
-    file, member = _file_and_member(path)
-    if files.is_folder(file) and files.exists(files.joined(file, store.META)):
-        file = files.joined(file, store.META)
+    file, member = _one_file(path)
     trace = _trace(Source(file, member, max_bytes, progress), keep=keep)
     if trace.meta.format == FORMAT and counters is None:  # it is the side file itself
         return with_stacks(with_sched(trace, file), file)
     side = counters or beside(file)
     trace = with_stacks(with_sched(trace, file), file)
     return with_recording(trace if side is None else attach(trace, side, required=counters is not None), file)
+
+
+def _one_file(path: str) -> tuple[str, str | None]:
+    """The file that holds the trace, of a folder too if it holds no other, and its member. Raises StepscopeError."""
+    file, member = _file_and_member(path)
+    if not files.is_folder(file):
+        return file, member
+    inside = expand([file])
+    if len(inside) > 1:
+        hint = "name one of them, or read all: stepscope.load_run, or the command line"
+        raise StepscopeError(f"{file} holds {len(inside):,} traces", hint)
+    return (files.joined(file, store.META), None) if inside == [file] else _one_file(inside[0])
 
 
 def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
