@@ -46,7 +46,7 @@ def test_a_comparison_is_plotted_from_the_base_to_the_other(pair):
     figure = found.plot()
     assert figure.data[0].base[0] == 0
     assert figure.layout.xaxis.ticktext[0] == "base"
-    assert "data<br>loading" in figure.layout.xaxis.ticktext
+    assert "data loading" in figure.layout.xaxis.ticktext
     assert figure.layout.title.text.startswith("<b>From the base to the other</b>")
     error = figure.data[0].error_y
     assert error.visible

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import time
 
 import pytest
 
@@ -9,6 +10,7 @@ import stepscope
 from stepscope import load_run, store
 from stepscope.errors import StepscopeError
 from stepscope.opening import FileOpener, loaded
+from stepscope.store._key import settled
 from stepscope.trace import Opener, Trace
 
 
@@ -17,7 +19,10 @@ def file(tmp_path, examples, monkeypatch):
     monkeypatch.setenv("STEPSCOPE_CACHE", "1")
     monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "run").mkdir()
-    return shutil.copy2(examples / "demo-cpu-2ranks" / "rank0.pt.trace.json.gz", tmp_path / "run")
+    target = shutil.copy(examples / "demo-cpu-2ranks" / "rank0.pt.trace.json.gz", tmp_path / "run")
+    while not settled(target, time.time_ns()):
+        pass
+    return target
 
 
 def kept():

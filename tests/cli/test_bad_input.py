@@ -113,4 +113,4 @@ def test_counters_to_join_are_refused_alike(run, tmp_path):
     assert result.code == 1
     assert result.err.startswith(f"error: {tmp_path / 'ncu.csv'}: ncu was not allowed")
     result = run("show", "kernels", trace, "--with", tmp_path)
-    assert (result.code, result.err.splitlines()[0]) == (1, f"error: cannot read {tmp_path}: Is a directory")
+    assert (result.code, result.err.splitlines()[0]) == (1, f"error: {tmp_path} holds 2 traces")

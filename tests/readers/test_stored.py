@@ -73,5 +73,5 @@ def test_what_does_not_say_what_it_is_is_no_stored_trace(tmp_path):
 
 
 def test_a_folder_without_a_description_is_no_trace(tmp_path):
-    with pytest.raises(StepscopeError, match="cannot read"):
+    with pytest.raises(StepscopeError, match="no trace in"):
         stepscope.load(tmp_path)

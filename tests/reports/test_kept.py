@@ -23,7 +23,7 @@ def run(tmp_path, examples, monkeypatch):
     monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "cache"))
     shutil.copytree(examples / "demo-cpu-2ranks", tmp_path / "run")
     for path in (tmp_path / "run").iterdir():
-        os.utime(path, ns=(10**18, 10**18))
+        os.utime(path, ns=(10**18 + 1, 10**18 + 1))
     return stepscope.load_run(tmp_path / "run")
 
 
