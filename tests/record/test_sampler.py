@@ -79,11 +79,13 @@ def test_it_ends_with_the_job_the_recorder_the_time_or_a_signal(sampler, folder,
     assert len(gpu) == (0 if found["devices"] else 1)
 
 
-def test_without_a_job_it_goes(sampler, folder, meta):
+def test_without_a_job_it_goes_and_leaves_nothing_of_its_own(sampler, folder, meta):
+    (folder / _meta.FOLDER).mkdir(exist_ok=True)
     process = sampler()
     process.stdin.close()
     assert process.wait(timeout=60) == 1
     assert meta(folder)["end_unix_ns"] is None
+    assert not (folder / _meta.FOLDER).exists()
 
 
 def test_a_job_that_is_gone_already_is_noticed(sampler, folder, meta, job):

@@ -49,8 +49,9 @@ def main(argument: str) -> int:
     issues += missing
     tell({"ready": True})
     root = pid_from(sys.stdin.fileno())
-    if root is None:
+    if root is None:  # the recorder was killed before it could say more, and nobody else clears up
         _tracefs.remove_leftovers()
+        _meta.remove_leftovers(folder)
         return 1
     fields: dict[str, Any] = {"devices": [device for maker in gpus for device in maker.described()]}
     looks = Looks(root, float(wanted["hz"]), folder / _meta.FOLDER)
