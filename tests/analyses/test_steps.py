@@ -103,6 +103,36 @@ def test_the_result_has_the_declared_columns() -> None:
     st.integers(0, 30),
     st.integers(0, 20),
 )
+def test_without_a_device_exchanges_are_apart(host: list[tuple[int, int, int, str]], low: int, length: int) -> None:
+    """What is called gloo is no operator: it counts where no operator runs and nothing is loaded."""
+    kinds = {"operator": "aten::mm", "dataloader": "next", "python": "gloo:all_reduce"}
+    spans = spans_of(
+        *((track, ts, dur, kinds[c], "user_range" if c == "python" else c, None) for track, ts, dur, c in host)
+    )
+    window = set(range(low, low + length))
+    loaded, ran, talked = (
+        window & {t for _, ts, dur, c in host if c == category for t in range(ts, ts + dur)}
+        for category in ("dataloader", "operator", "python")
+    )
+    got = host_time(spans, np.array([low]), np.array([low + length]), talk_apart=True)
+    assert got["operator_ns"].to_list() == [len(ran - loaded)]
+    assert got["exposed_communication_ns"].to_list() == [len(talked - ran - loaded)]
+    assert sum(lengths[0] for lengths in got.values()) == length
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 1),
+            st.integers(0, 30),
+            st.integers(0, 12),
+            st.sampled_from(["operator", "dataloader", "python"]),
+        ),
+        max_size=12,
+    ),
+    st.integers(0, 30),
+    st.integers(0, 20),
+)
 def test_host_time_equals_counting_each_nanosecond(
     host: list[tuple[int, int, int, str]], low: int, length: int
 ) -> None:

@@ -37,6 +37,8 @@ def test_without_a_device_the_parts_are_those_of_the_host_and_ranks_are_told_apa
     assert [trace["name"] for trace in figure["data"]] == ["operators", "data loading", "Python and other"]
     assert figure["data"][0]["x"] == ["1 r0", "1 r1"]
     assert figure["data"][0]["customdata"] == [None, None]
+    talking = DRAW(frame.with_columns(exposed_communication_ns=pl.lit(2)))
+    assert [trace["name"] for trace in talking["data"]][:2] == ["operators", "exposed communication"]
 
 
 def test_of_very_many_steps_the_first_are_drawn_and_that_is_said():

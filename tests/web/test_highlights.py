@@ -67,3 +67,9 @@ def test_the_card_of_the_operator_is_the_same_from_a_report(tmp_path):
     assert operator_card(report, links, with_stacks=False) == whole["Operator with most time"]
     assert operator_card(replace(report, tables=()), links, with_stacks=False) is None
     session.close()
+
+
+def test_a_step_that_waits_for_other_ranks_says_so(examples):
+    told = found(*sorted((examples / "demo-cpu-2ranks").glob("*.gz")))["Slowest step"]
+    assert told.value.startswith("step 7, rank 1: ")
+    assert told.details[1][0].startswith("of it: exposed communication +")

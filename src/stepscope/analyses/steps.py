@@ -11,14 +11,16 @@ from stepscope.analyses._record import Analysis
 from stepscope.analyses.timeline import timeline
 from stepscope.errors import MissingTable
 from stepscope.intervals import Intervals, covered, union
-from stepscope.names import is_launch_call, map_names
+from stepscope.names import is_communication, is_launch_call, map_names
 from stepscope.schema import SPANS, TRACKS, Column, Table
 from stepscope.schema import STEPS as TRACE_STEPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ANALYSIS", "STEPS", "host_time", "joined", "open_time", "require_steps", "steps", "with_windows"]
+__all__ = [
+    "ANALYSIS", "STEPS", "host_time", "joined", "open_time", "require_steps", "steps", "talk_of_host", "with_windows",
+]  # fmt: skip
 
 _CHUNK = 1 << 17  # rows looked at together, so that scratch space stays small
 
@@ -32,14 +34,16 @@ STEPS = Table(
         Column("window_ns", pl.Int64(), "from its start to the next one's: what the step took", "ns"),
         Column("of_median_ratio", pl.Float64(), "the same, over the median of all steps of the rank", "ratio"),
         Column("computation_ns", pl.Int64(), "some kernel computes, or memory is being filled", "ns"),
-        Column("exposed_communication_ns", pl.Int64(), "communicates while nothing computes", "ns"),
+        Column(
+            "exposed_communication_ns", pl.Int64(), "communicates while nothing computes (no device: no operator)", "ns"
+        ),
         Column("exposed_memcpy_ns", pl.Int64(), "copies while no kernel runs", "ns"),
         Column("idle_ns", pl.Int64(), "the device does nothing", "ns"),
         Column("busy_ratio", pl.Float64(), "share of the step in which the device does anything", "ratio"),
         Column("host_ns", pl.Int64(), "duration of the step's own span on the host", "ns"),
         Column("dataloader_ns", pl.Int64(), "a data loader fetches, on any thread", "ns"),
         Column("operator_ns", pl.Int64(), "an operator is open, on any thread, and no data loader fetches", "ns"),
-        Column("other_host_ns", pl.Int64(), "neither: Python, and waiting", "ns"),
+        Column("other_host_ns", pl.Int64(), "the rest: Python, and waiting", "ns"),
         Column("n_kernels", pl.Int64(), "kernels that the step queued"),
         Column("n_launches", pl.Int64(), "calls that put work on a device"),
         Column("source", pl.String(), "where its bounds come from: annotation, detected"),
@@ -52,7 +56,8 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
 
     A step's window reaches from its start on the host to the start of the next step, or to its own end where the next
     number is missing. Device time is what lies within the window, whichever step queued it; `n_kernels` are those that
-    the step queued, whenever they ran. Device columns are null where the trace holds no device work.
+    the step queued, whenever they ran. Device columns are null where the trace holds no device work; then the host's
+    exchanges with other ranks are a part of their own, the four parts sum to the window, and operators are others.
 
     Units: ns; ratios 0..1.
     Source: windows start to start, as a training loop's own clock measures them; device columns as in `timeline`.
@@ -65,7 +70,7 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
         device = None
     rows = with_windows(steps)
     lows = rows["ts_ns"].to_numpy()
-    host = host_time(spans, lows, lows + rows["window_ns"].to_numpy())
+    host = host_time(spans, lows, lows + rows["window_ns"].to_numpy(), talk_apart=device is None)
     rows = rows.with_columns(
         pl.col("source").cast(pl.String),
         host_ns=pl.col("dur_ns"),
@@ -100,19 +105,33 @@ def with_windows(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.sort("ts_ns").with_columns(window_ns=to_next.over("rank").fill_null(pl.col("dur_ns")))
 
 
-def host_time(spans: pl.DataFrame, lows: NDArray[np.int64], highs: NDArray[np.int64]) -> dict[str, pl.Series]:
+def host_time(
+    spans: pl.DataFrame, lows: NDArray[np.int64], highs: NDArray[np.int64], *, talk_apart: bool = False
+) -> dict[str, pl.Series]:
     """How the host spent each window [low, high): `dataloader_ns`, `operator_ns`, `other_host_ns`; they sum to it.
+
+    With `talk_apart` exchanges with other ranks, in operators or ranges, are no operators, and those during which
+    nothing else of these goes on are `exposed_communication_ns`, a fourth part.
 
     Units: ns. Source: union over all threads; what a data loader does in operators is data loading.
     """
+    is_operator = spans["category"] == "operator"
     loading = open_time(spans, spans["category"] == "dataloader")
-    either = joined(loading, open_time(spans, spans["category"] == "operator"))
+    talks = talk_of_host(spans) if talk_apart else pl.repeat(value=False, n=spans.height, eager=True)
+    either = joined(loading, open_time(spans, is_operator & ~talks))
     fetched, active = covered(loading, lows, highs), covered(either, lows, highs)
-    return {
-        "dataloader_ns": pl.Series(fetched),
-        "operator_ns": pl.Series(active - fetched),
-        "other_host_ns": pl.Series(highs - lows - active),
-    }
+    every = covered(joined(either, open_time(spans, talks)), lows, highs) if talk_apart else active
+    found = {"dataloader_ns": fetched, "operator_ns": active - fetched, "other_host_ns": highs - lows - every}
+    if talk_apart:
+        found["exposed_communication_ns"] = every - active
+    return {name: pl.Series(lengths) for name, lengths in found.items()}
+
+
+def talk_of_host(spans: pl.DataFrame) -> pl.Series:
+    """Which spans are exchanges with other ranks as the host sees them: operators and ranges called so."""
+    return spans["category"].is_in(["operator", "user_range"]) & map_names(
+        spans["name"], is_communication, pl.Boolean()
+    )
 
 
 def open_time(spans: pl.DataFrame, wanted: pl.Series) -> Intervals:

@@ -16,11 +16,14 @@ _MS = 1e6
 _DEVICE_PARTS = {"computation": "computation_ns", "exposed communication": "exposed_communication_ns",
                  "exposed memcpy": "exposed_memcpy_ns", "idle": "idle_ns"}  # fmt: skip
 _HOST_PARTS = {"operators": "operator_ns", "data loading": "dataloader_ns", "Python and other": "other_host_ns"}
+_TALK = "exposed communication"
 
 
 def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
     """Stacked bars: the parts of each step on the device, or on the host where no device was recorded."""
     parts = _DEVICE_PARTS if known(frame, "idle_ns") else _HOST_PARTS
+    if parts is _HOST_PARTS and known(frame, _DEVICE_PARTS[_TALK]):
+        parts = {"operators": "operator_ns", _TALK: _DEVICE_PARTS[_TALK], **_HOST_PARTS}
     if not known(frame, *parts.values()):
         return None
     shown = frame.head(_MOST_STEPS)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.steps import joined, open_time
-from stepscope.intervals import covered, nearest, own_lengths
-from stepscope.names import is_communication, map_names
+from stepscope.analyses.steps import host_time as divided
+from stepscope.analyses.steps import talk_of_host
+from stepscope.intervals import nearest, own_lengths
+from stepscope.names import map_names
 from stepscope.reports._idle import loader_advice
 from stepscope.reports._summary import TALK, Cost
 from stepscope.reports._where import is_own_code, most_of
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from stepscope.trace import Trace
 
 OPERATORS, COMMUNICATION, LOADING, OTHER = "operators", "exposed communication", "data loading", "Python and other"
+_COLUMNS = {
+    OPERATORS: "operator_ns", COMMUNICATION: "exposed_communication_ns", LOADING: "dataloader_ns",
+    OTHER: "other_host_ns",
+}  # fmt: skip
 _HOST = ("operator", "python", "user_range", "module", "dataloader", "runtime", "driver")
 
 
@@ -44,22 +49,12 @@ def host_time(trace: Trace, operators: pl.DataFrame | None, scope: Scope) -> Hos
     `operators` is the result of that analysis, null where there are none.
     """
     spans = trace.spans
-    names = spans["name"]
-    talks = spans["category"].is_in(["operator", "user_range"]) & map_names(names, is_communication, pl.Boolean())
-    loading = open_time(spans, spans["category"] == "dataloader")
-    computing = joined(loading, open_time(spans, (spans["category"] == "operator") & ~talks))
-    every = joined(computing, open_time(spans, talks))
-    loads, computes, all_of_it = (covered(iv, *scope.windows) for iv in (loading, computing, every))
-    by_window = {
-        OPERATORS: computes - loads,
-        COMMUNICATION: all_of_it - computes,
-        LOADING: loads,
-        OTHER: scope.highs - scope.lows - all_of_it,
-    }
+    found = divided(spans, scope.lows, scope.highs, talk_apart=True)
+    by_window = {part: found[column].to_numpy() for part, column in _COLUMNS.items()}
     parts = {name: int(lengths.sum()) for name, lengths in by_window.items()}
     costs = [
         *_operators(trace, operators, scope, parts[OPERATORS]),
-        *_communication(spans, talks, scope, parts[COMMUNICATION]),
+        *_communication(spans, scope, parts[COMMUNICATION]),
         *_loading(trace, scope, parts[LOADING]),
         *_other(trace, parts[OTHER]),
     ]
@@ -100,10 +95,10 @@ def _types(trace: Trace, calls: pl.DataFrame) -> list[str]:
     return [f"→ {percent(ratio)} of it works on float64 (double): float32 is twice as fast"] if ratio > 0.1 else []
 
 
-def _communication(spans: pl.DataFrame, talks: pl.Series, scope: Scope, part_ns: int) -> list[Cost]:
+def _communication(spans: pl.DataFrame, scope: Scope, part_ns: int) -> list[Cost]:
     if part_ns <= 0:
         return []
-    calls = spans.select("name", "dur_ns").filter(talks)
+    calls = spans.select("name", "dur_ns").filter(talk_of_host(spans))
     kinds = calls.with_columns(what=map_names(calls["name"], collective_of, pl.String()))
     sums = kinds.group_by("what").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
     whole = sums["dur_ns"].sum()

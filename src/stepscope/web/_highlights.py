@@ -28,7 +28,8 @@ _PARTS = {
     "exposed_memcpy_ns": "exposed copies", "idle_ns": "device idle", "dataloader_ns": "data loading",
     "operator_ns": "operators", "other_host_ns": "Python and other host time",
 }  # fmt: skip
-_HOST_PARTS = ("dataloader_ns", "operator_ns", "other_host_ns")
+_DEVICE_PARTS = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
+_HOST_PARTS = ("exposed_communication_ns", "dataloader_ns", "operator_ns", "other_host_ns")
 _CAUSES = {
     "host_late": "the host was late to launch the next work", "sync": "the host had been waiting for the device",
     "data_loading": "the host was loading data", "kernel_wait": "usual gap between kernels",
@@ -105,7 +106,7 @@ def _slowest_step(steps: pl.DataFrame, inputs: tuple[int, ...], links: Links) ->
         return None
     keys = [c for c in ("trace", "rank") if c in frame.columns]
     parts = [c for c in _PARTS if c in frame.columns and frame[c].null_count() < frame.height]
-    parts = [c for c in parts if (c in _HOST_PARTS) == ("idle_ns" not in parts)]
+    parts = [c for c in parts if c in (_DEVICE_PARTS if "idle_ns" in parts else _HOST_PARTS)]
     measures = ["window_ns", *parts]
     usual = [pl.col(c).median().over(keys) if keys else pl.col(c).median() for c in measures]
     more = frame.with_columns((pl.col(c) - u).alias(f"more_{c}") for c, u in zip(measures, usual, strict=True))
