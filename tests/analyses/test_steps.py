@@ -90,19 +90,20 @@ def test_the_result_has_the_declared_columns() -> None:
     assert dict(got.schema) == dict(STEPS.dtypes)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 1),
-            st.integers(0, 30),
-            st.integers(0, 12),
-            st.sampled_from(["operator", "dataloader", "python"]),
-        ),
-        max_size=12,
+#: Host spans: track, start, length, category; a window: start and length.
+HOST_WORK = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.integers(0, 30),
+        st.integers(0, 12),
+        st.sampled_from(["operator", "dataloader", "python"]),
     ),
-    st.integers(0, 30),
-    st.integers(0, 20),
+    max_size=12,
 )
+WINDOW = (st.integers(0, 30), st.integers(0, 20))
+
+
+@given(HOST_WORK, *WINDOW)
 def test_without_a_device_exchanges_are_apart(host: list[tuple[int, int, int, str]], low: int, length: int) -> None:
     """What is called gloo is no operator: it counts where no operator runs and nothing is loaded."""
     kinds = {"operator": "aten::mm", "dataloader": "next", "python": "gloo:all_reduce"}
@@ -120,19 +121,7 @@ def test_without_a_device_exchanges_are_apart(host: list[tuple[int, int, int, st
     assert sum(lengths[0] for lengths in got.values()) == length
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 1),
-            st.integers(0, 30),
-            st.integers(0, 12),
-            st.sampled_from(["operator", "dataloader", "python"]),
-        ),
-        max_size=12,
-    ),
-    st.integers(0, 30),
-    st.integers(0, 20),
-)
+@given(HOST_WORK, *WINDOW)
 def test_host_time_equals_counting_each_nanosecond(
     host: list[tuple[int, int, int, str]], low: int, length: int
 ) -> None:

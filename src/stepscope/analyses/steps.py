@@ -115,15 +115,14 @@ def host_time(
 
     Units: ns. Source: union over all threads; what a data loader does in operators is data loading.
     """
-    is_operator = spans["category"] == "operator"
-    loading = open_time(spans, spans["category"] == "dataloader")
-    talks = talk_of_host(spans) if talk_apart else pl.repeat(value=False, n=spans.height, eager=True)
-    either = joined(loading, open_time(spans, is_operator & ~talks))
+    loading, works = open_time(spans, spans["category"] == "dataloader"), spans["category"] == "operator"
+    talks = talk_of_host(spans) if talk_apart else None
+    either = joined(loading, open_time(spans, works if talks is None else works & ~talks))
     fetched, active = covered(loading, lows, highs), covered(either, lows, highs)
-    every = covered(joined(either, open_time(spans, talks)), lows, highs) if talk_apart else active
-    found = {"dataloader_ns": fetched, "operator_ns": active - fetched, "other_host_ns": highs - lows - every}
-    if talk_apart:
-        found["exposed_communication_ns"] = every - active
+    found = {"dataloader_ns": fetched, "operator_ns": active - fetched, "other_host_ns": highs - lows - active}
+    if talks is not None:
+        every = covered(joined(either, open_time(spans, talks)), lows, highs)
+        found |= {"exposed_communication_ns": every - active, "other_host_ns": highs - lows - every}
     return {name: pl.Series(lengths) for name, lengths in found.items()}
 
 

@@ -104,7 +104,8 @@ def memory_growth(view: View) -> Judgement:
         if not base or not other:
             continue
         # One rank's heap grows in one run as another's does in the next.
-        like = [g.per_cycle for pair in view.peers for g in _growths(pair.base, device, metric)] * (device == OWN)
+        peers = view.peers if device == OWN else ()
+        like = [found.per_cycle for pair in peers for found in _growths(pair.base, device, metric)]
         found = _grown(view, device, metric, base, other, like)
         if found is not None:
             return found

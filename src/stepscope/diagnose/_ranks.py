@@ -113,7 +113,7 @@ def _grown(last: Lag, others: Sequence[Lag]) -> float:
     mine = last.view.work.filter(pl.col("is_real") & ~pl.col("is_comm")).join(usual, on=keys, how="left")
     beyond = pl.col("delta_ns") - pl.max_horizontal(pl.col("usual").fill_null(0.0), 0.0)
     sums = mine.group_by("device").agg(beyond.clip(lower_bound=0).sum())["delta_ns"]
-    return float(sums.max() or 0.0)  # type: ignore[arg-type]  # a sum of floats
+    return float(sums.to_numpy().max(initial=0.0))
 
 
 def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect | RuledOut:
