@@ -23,7 +23,7 @@ from page import grid
 
 import stepscope
 from stepscope import analyses
-from stepscope.errors import MissingTable
+from stepscope.core.errors import MissingTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -36,13 +36,13 @@ seen = [observe(stepscope.load(path)) for path in sys.argv[1:]]
 _PREPARE = """
 import time
 import numpy as np, polars as pl
-from stepscope.schema import ATTRIBUTION, COUNTERS, CYCLES, SPANS, TRACKS
+from stepscope.core.schema import ATTRIBUTION, COUNTERS, CYCLES, SPANS, TRACKS
 rng = np.random.default_rng(0)
 n_cycles, n_names, n_metrics = 500, 200, 10
 """
 _RESULTS = """
 from stepscope.comparison.observe import observe
-from stepscope.trace import Meta, Result, Results
+from stepscope.core.trace import Meta, Result, Results
 cycles = pl.DataFrame({"cycle": np.arange(n_cycles), "ts_ns": np.arange(n_cycles) * 10**9}).with_columns(
     dur_ns=10**9, pid=7, anchor=pl.lit("step")
 )
@@ -57,7 +57,7 @@ began = time.process_time()
 assert seen.resources.height > 10**6
 """
 _TRACE = """
-from stepscope.analyses.attribution import attribution
+from stepscope.analyses.cycles.attribution import attribution
 n = n_cycles * n_names
 starts = np.arange(n) * 5_000_000
 spans = pl.DataFrame({"span_id": np.arange(n), "track_id": 0, "ts_ns": starts, "dur_ns": 4_000_000}).with_columns(

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 import stepscope
-from stepscope.compared import compare_runs
 from stepscope.comparison.effects import complete_cycles
 from stepscope.comparison.observe import observe
+from stepscope.comparison.run import compare_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from job_simulator import Fault, Layout, Plan, simulate, tables
 
-from stepscope.ranks.stragglers import stragglers
+from stepscope.analyses.ranks.stragglers import stragglers
 
 LATE_NS = 400_000.0
 UNEVEN = (0.0, 0.005, 0.01)

@@ -32,13 +32,13 @@ import mutations
 
 import stepscope
 from stepscope import analyses, renderers
-from stepscope.errors import MissingTable, StepscopeError
+from stepscope.core.errors import MissingTable, StepscopeError
 
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Iterator
 
-    from stepscope.trace import Run, Trace
+    from stepscope.core.trace import Run, Trace
 
 SECONDS_PER_CASE = 20
 #: A reader may take some times a block of memory, whatever is in the file; the interpreter and its libraries take 200.

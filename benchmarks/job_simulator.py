@@ -5,7 +5,7 @@ neighbours first, then data parallel, then stages of the pipeline) and wait for 
 Their clocks are off by constants and drift. Faults make chosen ranks late or links slow.
 
     plan = Plan(Layout(dp=32), steps=50, faults=(Fault("late", rank=16, amount_ns=400_000),), offset_sd_ns=1e6)
-    parts = tables(simulate(plan))  # as stepscope.ranks.calls.rank_calls would make them of trace files
+    parts = tables(simulate(plan))  # as stepscope.analyses.ranks.calls.rank_calls would make them of trace files
 
 `make_ranks.py` writes the same as trace files.
 """
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import polars as pl
 
-from stepscope.ranks._comms import Comm
-from stepscope.ranks._work import WORK
-from stepscope.ranks.calls import CALLS, RankCalls, own_base
+from stepscope.analyses.ranks.calls import CALLS, RankCalls, own_base
+from stepscope.analyses.ranks.comms import Comm
+from stepscope.analyses.ranks.work import WORK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

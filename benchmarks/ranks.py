@@ -22,10 +22,10 @@ from job_simulator import Fault, Layout, Plan, simulate, tables
 from make_ranks import write
 
 from stepscope import load
-from stepscope.ranks.calls import rank_calls
-from stepscope.ranks.clocks import clocks_of
-from stepscope.ranks.matching import job_of
-from stepscope.ranks.stragglers import stragglers
+from stepscope.analyses.ranks.calls import rank_calls
+from stepscope.analyses.ranks.clocks import clocks_of
+from stepscope.analyses.ranks.matching import job_of
+from stepscope.analyses.ranks.stragglers import stragglers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import typer
 
-from stepscope import analyses, cli, comparison, exports, ranks, readers, renderers, schema, summaries
+from stepscope import analyses, cli, exports, readers, renderers
+from stepscope.analyses import pairs, ranks
 from stepscope.cli._options import options_of
+from stepscope.core import result_tables, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from stepscope.cli._options import Optioned
-    from stepscope.schema import Column, Table
+    from stepscope.core.schema import Column, Table
 
 DOCS = Path(__file__).parents[1] / "docs"
 MADE = "<!-- Made by scripts/generate_docs.py from the code; `make docs` writes it anew. -->\n"
@@ -89,7 +91,7 @@ def tables_page() -> str:
     ]
     parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in schema.TABLES.values()]
     parts.append(RESULTS_ARE)
-    parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in summaries.RESULTS.values()]
+    parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in result_tables.RESULTS.values()]
     return "\n".join(parts)
 
 
@@ -97,7 +99,7 @@ def analyses_page() -> str:
     """Every analysis: what it answers and from what, its options, its columns."""
     named = [(name, analyses.find(name).doc) for name in analyses.names()]
     named += [(name, ranks.find(name).doc) for name in ranks.names()]
-    named += [(name, comparison.find(name).doc) for name in comparison.names()]
+    named += [(name, pairs.find(name).doc) for name in pairs.names()]
     answers = [(f"[`{name}`](#{name})", sentence(doc)) for name, doc in named]
     parts = [
         "# Analyses\n",
@@ -117,7 +119,7 @@ def analyses_page() -> str:
         text = LABEL.sub(r"- **\1**", inspect.getdoc(of_ranks.run) or sentence(of_ranks.doc))
         parts.append(f"## {of_ranks.name}\n\n{text}\n- **Reads:** the traces of all ranks of a job together.\n")
         parts += [*options_grid(of_ranks), columns_of(of_ranks.output)]
-    for pair in map(comparison.find, comparison.names()):
+    for pair in map(pairs.find, pairs.names()):
         text = LABEL.sub(r"- **\1**", inspect.getdoc(pair.run) or sentence(pair.doc))
         parts.append(
             f"## {pair.name}\n\n`stepscope show {pair.name} BASE OTHER`. {text}\n- **Compares:** two traces.\n"

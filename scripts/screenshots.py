@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from stepscope.web._sql_examples import EXAMPLES
+from stepscope.web.pages.sql_examples import EXAMPLES
 from stepscope.web.server import application
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The rules of the house. What is allowed is written here, in the open, and nothing else passes."""
+"""The laws of the house, read off the code. Each test lists every offender; there are no lists of exceptions."""
 
 from __future__ import annotations
 
@@ -6,132 +6,50 @@ import ast
 import graphlib
 import subprocess
 import sys
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from stepscope import analyses
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "stepscope"
 FILES = sorted(SRC.rglob("*.py"))
-LONGEST = 400
+LONGEST = 500
 
-#: Parts of the package, and the parts that each may import; its own modules besides.
-FOUNDATION = ("errors", "intervals", "units", "schema", "summaries", "distinct", "names", "signature", "metrics")
-MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "errors": (),
-    "signature": (),
-    "intervals": ("errors",),
-    "units": ("errors",),
-    "schema": ("errors",),
-    "summaries": ("schema",),
-    "distinct": (),
-    "names": ("errors", "distinct"),
-    "metrics": (),
-    "hardware": ("errors",),
-    # Where files are: local paths and URLs.
-    "files": ("errors",),
-    "trace": ("errors", "schema"),
-    "store": (*FOUNDATION, "files", "trace"),
-    "readers": (*FOUNDATION, "files", "trace", "store"),
-    "analyses": (*FOUNDATION, "trace", "hardware"),
-    "comparison": (*FOUNDATION, "trace", "analyses"),
-    "diagnose": (*FOUNDATION, "comparison"),
-    "compared": (*FOUNDATION, "comparison", "diagnose"),
-    # What all ranks of a job say together.
-    "ranks": (*FOUNDATION, "trace", "analyses"),
-    # The Report as a value, which reports fill in and renderers see: all that renderers know of the layers above them.
-    "reports.model": ("schema",),
-    # Pictures of result tables as JSON holds them, for renderers and whoever makes a page of its own.
-    "figures": ("errors", "units", "names"),
-    "renderers": ("errors", "units", "names", "schema", "reports.model", "figures"),
-    "reports": (*FOUNDATION, "files", "trace", "store", "analyses", "comparison", "ranks", "reports.model"),
-    # What is made of each file of a run, here or elsewhere.
-    "gathering": (*FOUNDATION, "files", "trace", "analyses", "ranks", "cluster"),
-    "views": (*FOUNDATION, "trace", "analyses", "comparison", "ranks", "figures", "gathering"),
-    "exports": ("errors", "reports"),
-    "comparing": (*FOUNDATION, "trace", "comparison", "compared", "reports", "reports.model", "views"),
-    "stitch": (*FOUNDATION, "trace", "analyses"),
-    # How the files of a run are opened.
-    "opening": (*FOUNDATION, "files", "trace", "readers", "stitch"),
-    # SQL over the tables of traces and the results of analyses.
-    "query": (*FOUNDATION, "files", "trace", "store", "analyses", "views"),
-    # Applies a function to files, in processes; knows no trace.
-    "cluster": ("errors", "files"),
-    # Measures functions and knows no trace.
-    "timing": ("errors", "units", "schema", "reports.model"),
-    # Runs beside jobs, whose cores it must leave alone: it knows no tables.
-    "record": ("errors",),
-    # How values print, draw themselves in notebooks, and are plotted.
-    "appearance": (
-        "errors", "trace", "comparison", "reports", "reports.model", "views", "renderers", "figures", "timing",
-    ),
-    "api": (
-        *FOUNDATION, "trace", "readers", "analyses", "reports.model", "reports", "views", "renderers", "exports",
-        "stitch", "timing", "appearance", "comparison", "comparing", "query", "cluster", "store", "gathering",
-        "opening",
-    ),
-    # The page: what the command line does, for a browser.
-    "web": (
-        *FOUNDATION, "trace", "readers", "comparison", "reports.model", "views", "renderers", "figures", "api",
-        "query", "opening", "store",
-    ),
-    # The public names, each imported on first use.
-    "": ("errors", "trace", "reports.model", "timing", "api"),
-    "cli": (
-        *FOUNDATION, "trace", "readers", "analyses", "reports.model", "views", "renderers", "api", "exports", "timing",
-        "web", "comparison", "comparing", "reports", "files", "store", "record", "gathering", "",
-    ),
-    "__main__": ("cli",),
-}  # fmt: skip
-
-#: Modules without a test file of their own name, and where they are tested instead.
-TESTED_ELSEWHERE: dict[str, str] = {
-    "__main__.py": "cli/test_main.py",
-    "cli/__init__.py": "cli/test_main.py",
-    "comparing.py": "cli/test_compare.py",
-    "comparison/_record.py": "comparison/test_comparison.py",
-    "comparison/model.py": "reports/test_comparison.py",
-    "figures/kernels.py": "figures/test_ranked.py",
-    "figures/operators.py": "figures/test_ranked.py",
-    "ranks/_record.py": "ranks/test_ranks.py",
-    "readers/_record.py": "readers/test_readers.py",
-    "readers/paddle/_recording.py": "readers/paddle/test_protobuf.py",
-    "renderers/_record.py": "renderers/test_renderers.py",
-    "reports/latencyprism/_words.py": "reports/latencyprism/test_report.py",
-    "timing/__init__.py": "timing/test_bench.py",
-    "web/_pages.py": "web/test_html.py",
-    "web/_sections.py": "web/test_html.py",
-    "web/_site.py": "web/test_html.py",
+#: The rooms, and the rooms that each may import. A room that is not here does not exist.
+MAY_IMPORT: dict[str, str] = {
+    "core": "",
+    "store": "core",
+    "readers": "core store",
+    "analyses": "core",
+    "renderers": "core",
+    "timing": "core",
+    "record": "core",
+    "comparison": "core analyses",
+    "query": "core analyses renderers store",
+    "reports": "core analyses comparison store",
+    "exports": "core analyses comparison store",
+    "api": "core store readers analyses renderers timing comparison query reports exports",
+    "web": "core store readers analyses renderers query api",
+    "cli": "core store readers renderers timing record comparison query reports exports api web",
 }
-#: Modules that run the user's own code and hand on whatever it raises as that code's failure.
-CATCH_ALL = ("timing/_blame.py",)
-#: Modules that hold nothing to test.
-EMPTY = ("reports/__init__.py", "web/__init__.py")
+#: Of core, `record` may import only what needs no tables: it runs beside jobs, whose cores it must leave alone.
+RECORD_MAY_IMPORT = ("stepscope.core.errors", "stepscope.core.version")
 
 
-def named(path: Path) -> str:
-    return str(path.relative_to(SRC))
+class Import(NamedTuple):
+    """`name` is what is imported from the module `target`, in line `line`."""
 
-
-each_file = pytest.mark.parametrize("path", FILES, ids=named)
-
-
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def part_of(module: str) -> str:
-    """The part that a module belongs to: 'readers' of stepscope.readers._json."""
-    words = module.split(".")[1:]
-    return ".".join(words[:2]) if ".".join(words[:2]) in MAY_IMPORT else ".".join(words[:1])
+    target: str
+    name: str
+    line: int
 
 
 def module_of(path: Path) -> str:
@@ -139,17 +57,145 @@ def module_of(path: Path) -> str:
     return ".".join(words[:-1] if words[-1] == "__init__" else words)
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Every module of ours that a file imports, anywhere in it and for types only too."""
-    modules = {module_of(p) for p in FILES}
-    for node in ast.walk(tree(path)):
+MODULES = {module_of(path): path for path in FILES}
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports_of(module: str) -> tuple[Import, ...]:
+    """What a file of ours imports of ours, anywhere in it and for types only too."""
+    found = []
+    for node in ast.walk(tree(MODULES[module])):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "stepscope")
-        elif isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "stepscope"):
-            assert not node.level, f"{named(path)}:{node.lineno} imports relatively"
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield inner if inner in modules else str(node.module)
+            found += [Import(a.name, "", node.lineno) for a in node.names if a.name.split(".")[0] == "stepscope"]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}:{node.lineno} imports relatively"
+            if (node.module or "").split(".")[0] == "stepscope":
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    is_module = inner in MODULES
+                    target, name = (inner, "") if is_module else (str(node.module), alias.name)
+                    found.append(Import(target, name, node.lineno))
+    return tuple(found)
+
+
+def none_of(offenders: Iterable[str]) -> None:
+    """Fails, and lists each offender once, if there are any."""
+    listed = sorted(set(offenders))
+    assert not listed, "\n" + "\n".join(listed)
+
+
+def test_the_package_has_its_rooms_and_hardly_a_file_beside_them():
+    assert {path.name for path in SRC.iterdir() if (path / "__init__.py").exists()} == set(MAY_IMPORT)
+    assert {path.name for path in SRC.glob("*.py")} <= {"__init__.py", "__main__.py", "plugins.py"}
+
+
+def test_the_rooms_form_layers():
+    assert list(
+        graphlib.TopologicalSorter({room: allowed.split() for room, allowed in MAY_IMPORT.items()}).static_order()
+    )
+
+
+def test_imports_run_downward_only():
+    wrong = (
+        f"{module}:{line} imports {target}"
+        for module in MODULES
+        for target, _, line in imports_of(module)
+        if room_of(module) in MAY_IMPORT
+        and room_of(target) not in (room_of(module), *MAY_IMPORT[room_of(module)].split())
+    )
+    none_of(wrong)
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    graph = {module: {target for target, _, _ in imports_of(module)} - {module} for module in MODULES}
+    assert list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
+
+
+def test_the_recorder_imports_no_tables():
+    wrong = (
+        f"{module}:{line} imports {target}"
+        for module in MODULES
+        for target, _, line in imports_of(module)
+        if room_of(module) == "record" and room_of(target) != "record" and target not in RECORD_MAY_IMPORT
+    )
+    none_of(wrong)
+
+
+def folder_of(module: str) -> str:
+    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def private_folders(target: str, name: str) -> Iterator[str]:
+    """The folders that private parts of an imported name belong to."""
+    parts = [*target.split("."), *([name] if name else [])]
+    for i, part in enumerate(parts):
+        if part.startswith("_") and not part.startswith("__"):
+            owner = ".".join(parts[:i])
+            yield folder_of(owner) if owner in MODULES else owner
+
+
+def test_what_begins_with_an_underscore_is_used_in_its_own_folder_only():
+    wrong = (
+        f"{module}:{line} imports {target}{'.' if name else ''}{name}"
+        for module in MODULES
+        for target, name, line in imports_of(module)
+        if any(folder != folder_of(module) for folder in private_folders(target, name))
+    )
+    none_of(wrong)
+
+
+def test_files_are_short_enough_to_read():
+    lengths = ((path, len(path.read_text(encoding="utf-8").splitlines())) for path in FILES)
+    none_of(f"{path.relative_to(SRC)}: {n} lines; split it by topic" for path, n in lengths if n > LONGEST)
+
+
+def test_a_small_file_that_one_other_uses_is_part_of_it():
+    users = defaultdict(set)
+    for module in MODULES:
+        for target, _, _ in imports_of(module):
+            users[target].add(module)
+    wrong = (
+        f"{module} belongs into {next(iter(users[module]))}"
+        for module, path in MODULES.items()
+        if len(users[module]) == 1
+        and path.name != "__init__.py"
+        and MODULES[next(iter(users[module]))].name != "__init__.py"
+        and folder_of(module) == folder_of(next(iter(users[module])))
+        and len(path.read_text(encoding="utf-8").splitlines()) < 80
+    )
+    none_of(wrong)
+
+
+def calls_of(path: Path, name: str) -> Iterator[int]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+            yield node.lineno
+
+
+def test_only_the_command_line_prints():
+    outside = (path for path in FILES if room_of(module_of(path)) != "cli")
+    none_of(f"{path.relative_to(SRC)}:{line}" for path in outside for line in calls_of(path, "print"))
+
+
+def test_no_handler_catches_everything():
+    """But for where the user's own code runs: what it raises is that code's failure, and is handed on as such."""
+    broad = defaultdict(list)
+    for path in FILES:
+        for handler in (n for n in ast.walk(tree(path)) if isinstance(n, ast.ExceptHandler)):
+            kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+            names = [ast.unparse(kind) if kind else "BaseException" for kind in kinds]
+            if any(name.split(".")[-1] in {"Exception", "BaseException"} for name in names):
+                broad[str(path.relative_to(SRC))].append(handler.lineno)
+    assert list(broad) == ["timing/_blame.py"]
 
 
 def public_definitions(path: Path) -> Iterator[ast.FunctionDef | ast.ClassDef]:
@@ -162,49 +208,17 @@ def public_definitions(path: Path) -> Iterator[ast.FunctionDef | ast.ClassDef]:
                 yield from (n for n in inside if not n.name.startswith("_"))
 
 
-def test_the_parts_form_layers():
-    order = list(graphlib.TopologicalSorter(MAY_IMPORT).static_order())
-    assert set(order) == set(MAY_IMPORT)
-    assert {part_of(module_of(path)) for path in FILES} <= set(MAY_IMPORT)
-
-
-@each_file
-def test_imports_run_downward_only(path):
-    part = part_of(module_of(path))
-    wrong = {m for m in imported(path) if part_of(m) != part and part_of(m) not in MAY_IMPORT[part]}
-    assert not wrong, f"{part or 'stepscope'} must not import {wrong}"
-
-
-@each_file
-def test_modules_are_short(path):
-    n_lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert n_lines <= LONGEST, f"{n_lines} lines; split it by topic"
-
-
-@each_file
-def test_only_the_command_line_prints(path):
-    if part_of(module_of(path)) == "cli":
-        return
-    calls = (n for n in ast.walk(tree(path)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name))
-    assert not [call.lineno for call in calls if call.func.id == "print"]
-
-
-@each_file
-def test_no_handler_catches_everything(path):
-    broad = []
-    for handler in (n for n in ast.walk(tree(path)) if isinstance(n, ast.ExceptHandler)):
-        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        named_kinds = [ast.unparse(kind) if kind else "BaseException" for kind in kinds]
-        broad += [handler.lineno for kind in named_kinds if kind.split(".")[-1] in {"Exception", "BaseException"}]
-    assert bool(broad) == (named(path) in CATCH_ALL)
-
-
-@each_file
-def test_what_is_public_is_documented(path):
-    assert ast.get_docstring(tree(path)), "the module has no docstring"
-    if any(part.startswith("_") for part in path.relative_to(SRC).with_suffix("").parts if part != "__init__"):
-        return
-    assert not [node.name for node in public_definitions(path) if not ast.get_docstring(node)]
+def test_what_is_public_is_documented():
+    wrong = [str(path.relative_to(SRC)) for path in FILES if not ast.get_docstring(tree(path))]
+    for path in FILES:
+        if any(part.startswith("_") for part in path.relative_to(SRC).with_suffix("").parts if part != "__init__"):
+            continue
+        wrong += [
+            f"{path.relative_to(SRC)}:{node.lineno} {node.name}"
+            for node in public_definitions(path)
+            if not ast.get_docstring(node)
+        ]
+    none_of(wrong)
 
 
 @pytest.mark.parametrize("name", analyses.names())
@@ -214,23 +228,16 @@ def test_an_analysis_says_its_units_and_where_its_definition_is_from(name):
     assert "Source:" in text
 
 
-def mirror(path: Path) -> Path:
-    """Where the tests of a module are: tests/x/test_y.py for x/_y.py, tests/x/test_x.py for x/__init__.py."""
-    name = path.parent.name if path.stem == "__init__" else path.stem.removeprefix("_")
-    usual = path.relative_to(SRC).parent / f"test_{name}.py"
-    return ROOT / "tests" / TESTED_ELSEWHERE.get(named(path), usual)
-
-
-@each_file
-def test_tests_mirror_the_source(path):
-    if named(path) not in EMPTY:
-        assert mirror(path).exists()
-
-
-def test_no_exception_to_that_is_out_of_date():
-    names = {named(path) for path in FILES}
-    assert {*TESTED_ELSEWHERE, *EMPTY} <= names
-    assert not [name for name in EMPTY if len(tree(SRC / name).body) > 1]
+def test_tests_mirror_the_source():
+    """The tests of x/y.py are in tests/x/test_y.py; of a folder's __init__ and small parts in tests/x/test_x.py."""
+    wrong = []
+    for path in FILES:
+        folder = ROOT / "tests" / path.relative_to(SRC).parent
+        has_code = any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree(path).body)
+        candidates = (f"test_{path.stem.removeprefix('_')}.py", f"test_{path.parent.name}.py")
+        if has_code and not any((folder / name).exists() for name in candidates):
+            wrong.append(str(path.relative_to(SRC)))
+    none_of(wrong)
 
 
 def modules_after(code: str, *arguments: str) -> set[str]:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from stepscope import analyses, ranks, readers, renderers, schema
+from stepscope import analyses, readers, renderers
+from stepscope.analyses import ranks
 from stepscope.cli import _VERBS
 from stepscope.cli._options import options_of
-from stepscope.errors import CorruptInput
-from stepscope.reports.model import Block
+from stepscope.core import schema
+from stepscope.core.errors import CorruptInput
+from stepscope.core.report import Block
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

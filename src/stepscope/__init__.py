@@ -15,8 +15,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stepscope.api import bench, compare, export, load, load_run, plot, report, show, sql
-    from stepscope.errors import (
+    from stepscope.api.verbs import bench, compare, export, load, load_run, plot, report, show, sql
+    from stepscope.core.errors import (
         CorruptInput,
         FunctionFailed,
         MissingExtra,
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         UnsupportedVersion,
         WouldOverwrite,
     )
-    from stepscope.reports.model import Report
+    from stepscope.core.report import Report
+    from stepscope.core.trace import Results, Run, Trace
     from stepscope.timing import Bench
-    from stepscope.trace import Results, Run, Trace
 
     __version__: str
 
@@ -61,17 +61,17 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(
-        ("bench", "compare", "export", "load", "load_run", "plot", "report", "show", "sql"), "stepscope.api"
+        ("bench", "compare", "export", "load", "load_run", "plot", "report", "show", "sql"), "stepscope.api.verbs"
     ),
-    **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.trace"),
-    "Report": "stepscope.reports.model",
+    **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.core.trace"),
+    "Report": "stepscope.core.report",
     "Bench": "stepscope.timing",
     **dict.fromkeys(
         (
             "CorruptInput", "FunctionFailed", "MissingExtra", "MissingTable", "StepscopeError", "UnknownFormat",
             "UnknownName", "UnsupportedVersion", "WouldOverwrite",
         ),
-        "stepscope.errors",
+        "stepscope.core.errors",
     ),
 }  # fmt: skip
 
@@ -80,7 +80,9 @@ if not TYPE_CHECKING:  # or a misspelt name would pass as any object
 
     def __getattr__(name: str) -> object:
         if name == "__version__":
-            return _version()
+            from stepscope.core.version import program_version
+
+            return program_version()
         if name not in _HOMES:
             msg = f"module {__name__!r} has no attribute {name!r}"
             raise AttributeError(msg)
@@ -91,12 +93,3 @@ if not TYPE_CHECKING:  # or a misspelt name would pass as any object
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "__version__"})
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("stepscope")
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "0+source"

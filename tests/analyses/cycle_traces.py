@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.intervals import enclosing
-from stepscope.schema import COUNTERS, DEVICES, SPANS, STEPS, TRACKS
-from stepscope.trace import Meta, Trace
+from stepscope.core.intervals import enclosing
+from stepscope.core.schema import COUNTERS, DEVICES, SPANS, STEPS, TRACKS
+from stepscope.core.trace import Meta, Trace
 
 MAIN, BACKWARD, STREAM, LANE = 0, 1, 2, 3
 PID = 41

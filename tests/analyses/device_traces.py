@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.schema import DEVICES, SPANS, TRACKS
+from stepscope.core.schema import DEVICES, SPANS, TRACKS
 
 HOST, BACKWARD, STREAM_7, STREAM_8, OTHER_DEVICE = 0, 1, 2, 3, 4
 

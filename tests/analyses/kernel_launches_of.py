@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.schema import KERNEL_METRICS, KERNELS, SPANS
+from stepscope.core.schema import KERNEL_METRICS, KERNELS, SPANS
 
 DURATION, TENSOR, DRAM, SM = (
     "gpu__time_duration.sum", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.intervals import enclosing
-from stepscope.schema import ARROWS, FRAMES, SPANS
+from stepscope.core.intervals import enclosing
+from stepscope.core.schema import ARROWS, FRAMES, SPANS
 
 MAIN, BACKWARD, STREAM = 0, 1, 7
 

@@ -5,8 +5,8 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from stepscope import analyses
-from stepscope.errors import UnknownName
-from stepscope.schema import TABLES
+from stepscope.core.errors import UnknownName
+from stepscope.core.schema import TABLES
 
 GROUP = "stepscope.analyses"
 
@@ -31,7 +31,7 @@ def test_an_unknown_name_lists_the_known_ones_nearest_first():
 
 
 def test_other_packages_add_theirs_after_ours(monkeypatch):
-    offered(monkeypatch, EntryPoint("extra", "stepscope.analyses.steps:ANALYSIS", GROUP))
+    offered(monkeypatch, EntryPoint("extra", "stepscope.analyses.steps.steps:ANALYSIS", GROUP))
     assert analyses.names()[-1] == "extra"
     assert analyses.find("extra").name == "steps"
 
@@ -43,6 +43,6 @@ def test_other_packages_do_not_replace_ours(monkeypatch):
 
 
 def test_an_entry_point_that_gives_something_else_is_refused(monkeypatch):
-    offered(monkeypatch, EntryPoint("extra", "stepscope.schema:TABLES", GROUP))
+    offered(monkeypatch, EntryPoint("extra", "stepscope.core.schema:TABLES", GROUP))
     with pytest.raises(TypeError, match="extra"):
         analyses.find("extra")

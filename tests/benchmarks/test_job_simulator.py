@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from job_simulator import Fault, Layout, Plan, simulate, tables
 
-from stepscope.ranks.calls import CALLS
+from stepscope.analyses.ranks.calls import CALLS
 
 
 def test_the_same_plan_gives_the_same_job():

@@ -7,7 +7,7 @@ import pytest
 from job_simulator import Fault, Layout, Plan, simulate, tables
 
 from stepscope import load_run, show
-from stepscope.ranks.calls import rank_calls
+from stepscope.analyses.ranks.calls import rank_calls
 
 
 def test_the_files_say_what_the_tables_say(tmp_path):

@@ -6,10 +6,11 @@ import polars as pl
 import pytest
 from web_traces import HOSTILE, training, written
 
-from stepscope import api, load_run, renderers, show
-from stepscope.reports.model import Block
-from stepscope.schema import Column, Table
-from stepscope.web.one_file import comparison_page, report_page
+from stepscope import load_run, renderers, show
+from stepscope.api import verbs
+from stepscope.core.report import Block
+from stepscope.core.schema import Column, Table
+from stepscope.web.pages.single_file import comparison_page, report_page
 
 STACKS = Table(
     "python-stacks", "sampled stacks", (Column("stack", pl.String(), "frames"), Column("samples", pl.Int64(), "n"))
@@ -43,7 +44,7 @@ def test_a_comparison_draws_where_the_difference_went(opened, tab, tmp_path, sch
     base = load_run(written(tmp_path / "a.json", training(steps=6)))
     other = load_run(written(tmp_path / "b.json", slow))
     tab.page.emulate_media(color_scheme=scheme)
-    page = opened(comparison_page(api.compare_report(base, other), ["a.json", "b.json"]))
+    page = opened(comparison_page(verbs.compare_report(base, other), ["a.json", "b.json"]))
     page.locator("figure.chart").scroll_into_view_if_needed()
     page.locator("figure.chart svg.main-svg").first.wait_for()
     labels = page.locator("figure.chart .xtick text").all_text_contents()

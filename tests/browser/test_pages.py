@@ -10,8 +10,8 @@ from served import serve
 from web_traces import HOSTILE, training, written
 
 from stepscope import load_run
-from stepscope.web._pages import NAVIGATION
-from stepscope.web.one_file import report_page
+from stepscope.web.pages.pages import NAVIGATION
+from stepscope.web.pages.single_file import report_page
 
 ADDRESSES = [path for path, _ in NAVIGATION]
 

@@ -11,9 +11,9 @@ import pytest
 
 from stepscope import readers
 from stepscope.cli import main
-from stepscope.errors import StepscopeError
-from stepscope.schema import ISSUES, SPANS, TRACKS
-from stepscope.trace import Meta, Trace
+from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import ISSUES, SPANS, TRACKS
+from stepscope.core.trace import Meta, Trace
 
 KERNELS = [
     ("gemm<float>", "kernel", 100, 40),

@@ -97,7 +97,7 @@ def test_a_file_that_may_not_be_read(run, tmp_path, monkeypatch):
     def refused(*_args, **_rest):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("stepscope.files.open", refused, raising=False)
+    monkeypatch.setattr("stepscope.core.files.open", refused, raising=False)
     result = run("report", path)
     assert result.code == 1
     assert result.err.splitlines() == [

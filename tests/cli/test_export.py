@@ -6,9 +6,10 @@ import pytest
 import zstandard
 
 import stepscope
-from stepscope import api, exports
-from stepscope.errors import StepscopeError
-from stepscope.reports._export import Export, Folder, Stream
+from stepscope import exports
+from stepscope.api import verbs
+from stepscope.core.errors import StepscopeError
+from stepscope.exports.export import Export, Folder, Stream
 
 
 def listing(run, context, *, other: str | None = None, binary: bool = False, note: str | None = None):
@@ -47,8 +48,8 @@ def test_binary_content_goes_to_a_file_only(run, paths, tmp_path):
 
 
 def test_python_and_the_command_line_write_the_same(run, paths):
-    assert stepscope.export(api.load_run(paths), "listing") == run("export", *paths, "--to", "listing").out
-    assert stepscope.export(api.load(paths[2]), "listing") == "10"
+    assert stepscope.export(verbs.load_run(paths), "listing") == run("export", *paths, "--to", "listing").out
+    assert stepscope.export(verbs.load(paths[2]), "listing") == "10"
 
 
 @pytest.mark.parametrize("words", [[], ["--to", "listing"], ["a.json"], ["--to", "listing", "--binary"]])
@@ -69,7 +70,7 @@ def test_notes_go_to_standard_error_and_are_warnings_in_python(run, paths):
     result = run("export", paths[0], "--to", "listing", "--note", "no shapes")
     assert (result.out, result.err) == ("0", "note: no shapes\n")
     with pytest.warns(UserWarning, match="no shapes"):
-        stepscope.export(api.load(paths[0]), "listing", note="no shapes")
+        stepscope.export(verbs.load(paths[0]), "listing", note="no shapes")
 
 
 def test_help_lists_the_kinds_with_their_options(run):

@@ -7,7 +7,7 @@ import typer
 
 from stepscope.analyses import Analysis
 from stepscope.cli._options import options_of, parsed
-from stepscope.schema import SPANS
+from stepscope.core.schema import SPANS
 
 
 def answer(

@@ -8,9 +8,9 @@ import sys
 import pytest
 import typer
 
-from stepscope import files
 from stepscope.cli import _output
-from stepscope.errors import StepscopeError, WouldOverwrite
+from stepscope.core import files
+from stepscope.core.errors import StepscopeError, WouldOverwrite
 
 
 class Terminal(io.TextIOWrapper):

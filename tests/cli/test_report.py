@@ -7,8 +7,9 @@ import types
 import pytest
 
 import stepscope
-from stepscope import api, cluster
-from stepscope.reports.model import Finding, Report
+from stepscope.api import verbs
+from stepscope.core.report import Finding, Report
+from stepscope.query import workers
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_the_report_goes_to_the_terminal_by_default(run, paths):
 
 
 def test_python_and_the_command_line_print_the_same(run, paths):
-    report = stepscope.report(api.load_run(paths))
+    report = stepscope.report(verbs.load_run(paths))
     assert str(report) + "\n" == run("report", *paths).out
     assert repr(report) == "Report('ranks 0, 1, 10', 1 findings, 0 tables)"
 
@@ -84,8 +85,8 @@ def test_what_is_missing_fails_only_where_that_is_asked_for(run, paths, monkeypa
 
 def test_how_it_is_read_can_be_told(run, paths, monkeypatch):
     asked = []
-    real = cluster.plan
-    monkeypatch.setattr(cluster, "plan", lambda *_, **options: asked.append(options) or real([]))
+    real = workers.plan
+    monkeypatch.setattr(workers, "plan", lambda *_, **options: asked.append(options) or real([]))
     assert run("report", *paths, "--workers", "0", "--memory-limit", "2GB").code == 0
     assert asked == [{"workers": 0, "memory_limit": 2_000_000_000}]
     result = run("report", *paths, "--memory-limit", "much")

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from stepscope.cli._run import opened, size_of
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 
 @pytest.mark.parametrize(("text", "n_bytes"), [("4096", 4096), ("20GB", 20 * 10**9), ("2GiB", 2 << 30)])

@@ -8,8 +8,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import stepscope
-from stepscope import api
-from stepscope.schema import KERNEL_METRICS
+from stepscope.api import verbs
+from stepscope.core.schema import KERNEL_METRICS
 
 RAW = "spans"
 KERNEL_OF_EVIL = "[bold]evil\x1b[31m\nname|`x`"
@@ -39,7 +39,7 @@ def test_an_analysis_wins_over_a_raw_table_of_the_same_name(run, paths):
 @pytest.mark.parametrize(("words", "options"), [([], {}), (["--include", "device"], {"include": "device"})])
 def test_the_command_line_and_python_give_equal_tables(run, paths, n_traces, words, options):
     used = [str(path) for path in paths[:n_traces]]
-    python = stepscope.show(api.load_run(used), "kernels", **options)
+    python = stepscope.show(verbs.load_run(used), "kernels", **options)
     from_json = pl.DataFrame(rows(run("show", "kernels", *used, *words, "--format", "json")), schema=python.schema)
     assert_frame_equal(from_json, python)
     result = run("show", "kernels", *used, *words, "--format", "csv")

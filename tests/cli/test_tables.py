@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import json
 
-from stepscope import analyses, comparison, ranks
-from stepscope.schema import TABLES
-from stepscope.summaries import RESULTS
+from stepscope import analyses
+from stepscope.analyses import pairs, ranks
+from stepscope.core.result_tables import RESULTS
+from stepscope.core.schema import TABLES
 
 
 def test_every_analysis_and_every_raw_table_is_listed_once(run):
@@ -13,7 +14,7 @@ def test_every_analysis_and_every_raw_table_is_listed_once(run):
     assert names[: len(analyses.names())] == analyses.names()
     assert {name.removeprefix("trace.") for name in names} >= set(TABLES)
     assert set(names) >= set(RESULTS)
-    known = [analyses.names(), ranks.names(), comparison.names(), set(RESULTS) - set(analyses.names()), TABLES]
+    known = [analyses.names(), ranks.names(), pairs.names(), set(RESULTS) - set(analyses.names()), TABLES]
     assert len(names) == len(set(names)) == sum(map(len, known))
     assert all(row["doc"] for row in listed)
 

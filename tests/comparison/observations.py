@@ -14,7 +14,7 @@ from stepscope.comparison.model import (
     Observation,
     Pair,
 )
-from stepscope.trace import Meta
+from stepscope.core.trace import Meta
 
 
 def observation(

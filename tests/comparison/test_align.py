@@ -8,7 +8,7 @@ from cycle_traces import MAIN, samples_of, spans_of, steps_of, trace_of, trainin
 
 from stepscope.comparison.align import align, regrouped, work_ratio
 from stepscope.comparison.observe import observe
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 N = 9
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.comparison._allocations import held_by_tensors
-from stepscope.schema import ALLOCATIONS, COUNTERS, DEVICES
-from stepscope.trace import Meta, Trace
+from stepscope.core.schema import ALLOCATIONS, COUNTERS, DEVICES
+from stepscope.core.trace import Meta, Trace
 
 EVENTS = [(10, 0, 64, 64), (20, 1, 8, 8), (30, 0, -64, 0), (None, 0, 1, 1), (40, 0, 5, None), (50, 7, 5, 5)]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.comparison.cases import Case, cases
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 
 def run(case, side, name="result_perf_data.csv"):

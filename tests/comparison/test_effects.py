@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from observations import observation, pair
 
-from stepscope.comparison._statistics import differences, moments_of
 from stepscope.comparison.effects import complete_cycles, effects, floor_of
+from stepscope.comparison.statistics import differences, moments_of
 
 
 def op(cycle, name, calls, total, own=None, device="host", category="operator"):

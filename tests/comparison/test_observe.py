@@ -4,8 +4,8 @@ import polars as pl
 from cycle_traces import spans_of, trace_of, training
 
 from stepscope.comparison.observe import observe
-from stepscope.schema import ATTRIBUTION, CYCLES
-from stepscope.trace import Meta, Result, Results
+from stepscope.core.schema import ATTRIBUTION, CYCLES
+from stepscope.core.trace import Meta, Result, Results
 
 
 def test_recordings_and_results_are_observed_alike():

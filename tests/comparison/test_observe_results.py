@@ -6,9 +6,9 @@ from cycle_traces import samples_of
 
 from stepscope.comparison.model import CYCLES_SEEN, FUNCTIONS, PARTS, RESOURCES, WORKLOAD
 from stepscope.comparison.observe import observe
-from stepscope.errors import MissingTable
-from stepscope.schema import ATTRIBUTION, CYCLES
-from stepscope.trace import Meta, Result, Results
+from stepscope.core.errors import MissingTable
+from stepscope.core.schema import ATTRIBUTION, CYCLES
+from stepscope.core.trace import Meta, Result, Results
 
 N = 6
 REDUCE = "cross_device_reduce_1stage"

@@ -20,8 +20,8 @@ from cycle_traces import (
 
 from stepscope.comparison.model import CYCLES_SEEN, FUNCTIONS, PARTS, RESOURCES, WORKLOAD
 from stepscope.comparison.observe import observe
-from stepscope.errors import MissingTable, StepscopeError
-from stepscope.schema import ISSUES, SPANS
+from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.schema import ISSUES, SPANS
 
 N = 6
 MARKED = [(MAIN, 1000 * i, 990, f"ProfilerStep#{i}", "step") for i in range(N)]

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from stepscope.comparison._remarks import elsewhere, left_out, without_counters
-from stepscope.schema import ISSUES
+from stepscope.core.schema import ISSUES
 
 HOUR = 3_600_000_000_000
 

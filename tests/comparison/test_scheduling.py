@@ -4,8 +4,8 @@ import polars as pl
 
 from stepscope.comparison._scheduling import in_place_of, scheduled
 from stepscope.comparison.model import CYCLES_SEEN, RESOURCES
-from stepscope.schema import SCHED, SPANS, TRACKS
-from stepscope.trace import Meta, Trace
+from stepscope.core.schema import SCHED, SPANS, TRACKS
+from stepscope.core.trace import Meta, Trace
 
 CYCLES = CYCLES_SEEN.conform(pl.DataFrame({"cycle": [7, 8, 9], "ts_ns": [100, 200, 900], "dur_ns": [100, 50, 100]}))
 #: track, start, end, category, other, whether that is of the job

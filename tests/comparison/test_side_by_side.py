@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 
 from stepscope.comparison.side_by_side import side_by_side
-from stepscope.errors import StepscopeError
-from stepscope.schema import Column, Table
+from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import Column, Table
 
 TABLE = Table(
     "things",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.comparison._statistics import (
+from stepscope.comparison.statistics import (
     PRIOR_RUNS,
     SPREAD_SHARE,
     by_false_discovery,

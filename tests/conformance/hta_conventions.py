@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.names import map_names
-from stepscope.schema import DEVICE_WORK, SPANS
+from stepscope.core.names import map_names
+from stepscope.core.schema import DEVICE_WORK, SPANS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 #: Rows that count as device rows whatever their stream.
 _SYNC_NAMES = ("Event Sync", "Context Sync")

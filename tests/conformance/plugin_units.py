@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.exports.tensorboard import _diff, _distributed, _forest, _kernels, _operators, _views
+from stepscope.exports.tensorboard import _roles as roles_of
+from stepscope.exports.tensorboard._advice import recommendations
+from stepscope.exports.tensorboard._communication import find_collectives
+from stepscope.exports.tensorboard._counters import _shares, buckets_of
+from stepscope.exports.tensorboard._devices import eligible_ratio, find_devices
 from stepscope.readers import open_trace
-from stepscope.reports.tensorboard import _diff, _distributed, _forest, _kernels, _operators, _views
-from stepscope.reports.tensorboard import _roles as roles_of
-from stepscope.reports.tensorboard._advice import recommendations
-from stepscope.reports.tensorboard._communication import find_collectives
-from stepscope.reports.tensorboard._counters import _shares, buckets_of
-from stepscope.reports.tensorboard._devices import eligible_ratio, find_devices
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
     Found = dict[str, Any]
 

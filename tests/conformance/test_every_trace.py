@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from plain_counts import Counts
 
-from stepscope.errors import UnknownFormat
+from stepscope.core.errors import UnknownFormat
 from stepscope.readers import open_trace
 
 #: Made by plain_counts.py; a file without numbers is no trace.

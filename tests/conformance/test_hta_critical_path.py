@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from stepscope.analyses.critical_path import ANALYSIS
+from stepscope.analyses.critical_path.critical_path import ANALYSIS
 from stepscope.readers import expand, open_trace
 
 if TYPE_CHECKING:

@@ -28,26 +28,26 @@ import polars as pl
 import pytest
 from hta_conventions import COMMUNICATION, as_spans, hta_view, kernel_type
 
-from stepscope.analyses.idle import ANALYSIS as IDLE
-from stepscope.analyses.idle import idle
-from stepscope.analyses.kernels import ANALYSIS as KERNELS
-from stepscope.analyses.kernels import kernels
-from stepscope.analyses.launches import ANALYSIS as LAUNCHES
-from stepscope.analyses.launches import launches
-from stepscope.analyses.overlap import ANALYSIS as OVERLAP
-from stepscope.analyses.overlap import overlap
-from stepscope.analyses.timeline import ANALYSIS as TIMELINE
-from stepscope.analyses.timeline import timeline
-from stepscope.analyses.transfers import ANALYSIS as TRANSFERS
-from stepscope.analyses.transfers import transfers
-from stepscope.errors import MissingTable
-from stepscope.intervals import Intervals, difference, intersection, total, union
+from stepscope.analyses.kernels.kernels import ANALYSIS as KERNELS
+from stepscope.analyses.kernels.kernels import kernels
+from stepscope.analyses.steps.idle import ANALYSIS as IDLE
+from stepscope.analyses.steps.idle import idle
+from stepscope.analyses.steps.launches import ANALYSIS as LAUNCHES
+from stepscope.analyses.steps.launches import launches
+from stepscope.analyses.steps.overlap import ANALYSIS as OVERLAP
+from stepscope.analyses.steps.overlap import overlap
+from stepscope.analyses.steps.timeline import ANALYSIS as TIMELINE
+from stepscope.analyses.steps.timeline import timeline
+from stepscope.analyses.steps.transfers import ANALYSIS as TRANSFERS
+from stepscope.analyses.steps.transfers import transfers
+from stepscope.core.errors import MissingTable
+from stepscope.core.intervals import Intervals, difference, intersection, total, union
 from stepscope.readers import expand, open_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 #: Reference file, rank in it. Those of traces without device work are in HOST_ONLY.
 RANKS = (

@@ -27,18 +27,18 @@ import polars as pl
 import pytest
 from hta_conventions import as_spans, hta_view
 
-from stepscope.analyses.kernels import kernels
-from stepscope.analyses.operators import operators
-from stepscope.analyses.sequences import sequences
-from stepscope.analyses.user_ranges import user_ranges
-from stepscope.errors import MissingTable
+from stepscope.analyses.kernels.kernels import kernels
+from stepscope.analyses.kernels.sequences import sequences
+from stepscope.analyses.program.operators import operators
+from stepscope.analyses.program.user_ranges import user_ranges
+from stepscope.core.errors import MissingTable
+from stepscope.core.schema import OPS, SPANS, STACKS
 from stepscope.readers import expand, open_trace
-from stepscope.schema import OPS, SPANS, STACKS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 GOLDENS = (
     "amd_trace", "cpu_only", "critical_path_alexnet", "critical_path_cuda_event_sync", "cupti_profiler",

@@ -12,10 +12,10 @@ import pytest
 
 from stepscope import analyses, exports
 from stepscope.cli import main
-from stepscope.errors import MissingExtra, StepscopeError, UnknownFormat
+from stepscope.core.errors import MissingExtra, StepscopeError, UnknownFormat
+from stepscope.core.trace import Run, Trace
 from stepscope.readers import open_trace
 from stepscope.reports.overview import overview
-from stepscope.trace import Run, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from stepscope.errors import UnknownFormat
+from stepscope.core.errors import UnknownFormat
+from stepscope.core.trace import Results, extent_ns
 from stepscope.readers import open_trace
-from stepscope.trace import Results, extent_ns
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 #: Kernels, their summed duration and span in ms, and how many were launched from within a named range.
 EXPORTS = {

@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 
 import stepscope
-from stepscope.analyses.cycles import find_cycles
+from stepscope.analyses.cycles.cycles import find_cycles
 from stepscope.comparison.align import align
 from stepscope.comparison.observe import observe
-from stepscope.errors import StepscopeError
-from stepscope.schema import STEPS
+from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import STEPS
 
 FAULTLAB = ("cpu_contention", "ddp_straggler", "no_fault_1", "no_fault_2", "slow_dataloader", "slow_op")
 PRISM = "latencyprism/DeepDive/Data/Processed"

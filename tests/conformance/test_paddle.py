@@ -7,8 +7,8 @@ from functools import cache
 import polars as pl
 import pytest
 
+from stepscope.exports.paddle_summary import VIEWS, summary
 from stepscope.readers import open_trace
-from stepscope.reports.paddle_summary import VIEWS, summary
 
 CASES = (
     "attention_block", "dist_gloo/rank0", "dist_gloo/rank1", "gpu/flash_attn_reconstruction", "gpu/synthetic_gpu_train",

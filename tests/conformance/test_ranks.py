@@ -9,11 +9,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stepscope import api, exports, load_run, show
-from stepscope.ranks.calls import rank_calls
-from stepscope.ranks.clocks import clocks_of
-from stepscope.ranks.matching import job_of
-from stepscope.reports.chrome import EXPORT
+from stepscope import exports, load_run, show
+from stepscope.analyses.ranks.calls import rank_calls
+from stepscope.analyses.ranks.clocks import clocks_of
+from stepscope.analyses.ranks.matching import job_of
+from stepscope.api import verbs
+from stepscope.exports.chrome import EXPORT
 
 WAITS = "makes the others wait"
 
@@ -72,7 +73,7 @@ def test_clocks_that_are_put_wrong_are_put_right_again(parts, seed):
 
 
 def test_on_the_merged_timeline_none_ends_before_it_has_begun_everywhere(megatron):
-    context = exports.Context(api.load_run, print)
+    context = exports.Context(verbs.load_run, print)
     events = json.loads("".join(EXPORT(load_run(megatron), context).pieces))["traceEvents"]
     calls: dict[int, list[tuple[float, float]]] = {}
     for event in events:
@@ -90,7 +91,7 @@ def test_the_two_whose_hosts_come_late_are_named(megatron):
 
 
 def test_their_report_names_the_same_two(megatron):
-    findings = api.report(load_run(megatron)).findings
+    findings = verbs.report(load_run(megatron)).findings
     assert [f.title for f in findings if WAITS in f.title] == [f"Rank {rank} {WAITS}" for rank in (0, 6)]
     assert findings[0].title.startswith("Rank ")
     assert findings[0].details[0].startswith("Host: ")
@@ -107,12 +108,12 @@ def test_offsets_have_error_bars_and_bounds(megatron):
 def test_where_they_are_read_changes_nothing(megatron):
     here = show(megatron, "stragglers", workers=0)
     assert show(megatron, "stragglers", workers=2).equals(here)
-    assert str(api.report(megatron, workers=2)) == str(api.report(megatron, workers=0))
+    assert str(verbs.report(megatron, workers=2)) == str(verbs.report(megatron, workers=0))
 
 
 @pytest.mark.parametrize("run", ["normal0", "normal1"])
 def test_a_report_of_healthy_processes_names_none(shared, run):
-    report = api.report(shared / "faultlab/ddp_straggler" / run)
+    report = verbs.report(shared / "faultlab/ddp_straggler" / run)
     assert report.meta["stragglers"] == []
     assert not any(WAITS in f.title for f in report.findings)
 
@@ -120,7 +121,7 @@ def test_a_report_of_healthy_processes_names_none(shared, run):
 def test_the_report_of_the_faulty_run_names_the_process_first_with_its_cause(shared):
     case = shared / "faultlab/ddp_straggler"
     rank = json.loads((case / "labels.json").read_text())["rank"]
-    report = api.report(case / "abnormal")
+    report = verbs.report(case / "abnormal")
     first = report.findings[0]
     assert first.title == f"Rank {rank} {WAITS}"
     assert first.details[0].startswith("Compute: aten::mm: +500 calls")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 from stepscope.readers import open_trace
 from stepscope.renderers import Screen, find
 from stepscope.reports.overview import overview
@@ -45,7 +45,7 @@ def test_every_trace_has_a_report(shared: Path, folder: str) -> None:
 
 def test_the_rank_that_comes_late_is_the_one_that_others_wait_for(shared: Path) -> None:
     """Rank 2 was given extra work: `labels.json` of the case says so."""
-    from stepscope.api import load_run
+    from stepscope.api.verbs import load_run
 
     report = overview(load_run(shared / "faultlab" / "ddp_straggler" / "abnormal"))
     assert [finding.title for finding in report.findings if "makes" in finding.title] == [

@@ -14,10 +14,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from stepscope.analyses.timeline import ANALYSIS as TIMELINE
-from stepscope.errors import StepscopeError, UnknownFormat
+from stepscope.analyses.steps.timeline import ANALYSIS as TIMELINE
+from stepscope.core.errors import StepscopeError, UnknownFormat
+from stepscope.core.trace import extent_ns
 from stepscope.readers import expand, open_trace
-from stepscope.trace import extent_ns
 
 JSON = "nsight/rocprof/mi350x-908_results.json.gz"
 LLAMA = "traces/more/rocprofv3-csv/llamacpp-prefill-gfx1151"

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_tracelens_goldens import EAGER, trace_of
 
-from stepscope.analyses._cost_arguments import Arguments
-from stepscope.analyses._cost_matrix import Cost
-from stepscope.analyses._costs import FORMULAS, cost_of
-from stepscope.analyses.roofline import ANALYSIS as ROOFLINE
+from stepscope.analyses.costs.cost_arguments import Arguments
+from stepscope.analyses.costs.cost_matrix import Cost
+from stepscope.analyses.costs.costs import FORMULAS, cost_of
+from stepscope.analyses.costs.roofline import ANALYSIS as ROOFLINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,7 +20,7 @@ from stepscope.readers import open_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 SAMPLES = (
     "kineto_resnet50_num_workers_0_worker0.1623143089861", "kineto_resnet50_num_workers_0_worker0.1623143566756",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepscope import api
+from stepscope.api import verbs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def equal(expected: Any, found: Any) -> bool:
 
 @lru_cache(1)
 def exported(path: str) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(api.export(path, "tensorboard"))
+    document: dict[str, Any] = json.loads(verbs.export(path, "tensorboard"))
     return document
 
 
@@ -130,7 +130,7 @@ def test_the_upstream_golden_is_equal_byte_for_byte(shared: Path):
 def test_the_difference_of_two_runs_is_equal(shared: Path):
     golden = json.loads((shared / "golden" / "tbprofiler" / "diff_kineto_w0_vs_w4.json").read_text(encoding="utf-8"))
     left, right = (str(shared / KINETO.format(t)) for t in ("0/worker0.1623143089861", "4/worker0.1623212756351"))
-    found = json.loads(api.export(left, "tensorboard", diff=right))["diff"]
+    found = json.loads(verbs.export(left, "tensorboard", diff=right))["diff"]
     assert differences({k: v for k, v in golden.items() if not k.startswith("_")}, found, "diff") == []
 
 
@@ -139,6 +139,6 @@ def test_the_view_of_all_workers_is_equal(shared: Path):
     path = shared / "golden" / "tbprofiler" / "distributed_trace_filter_2ranks.json"
     golden = json.loads(path.read_text(encoding="utf-8"))
     ranks = [str(shared / f"traces/hta/trace_filter/sampled_rank-{i}.json.gz") for i in range(2)]
-    found = json.loads(api.export(api.load_run(ranks), "tensorboard"))
+    found = json.loads(verbs.export(verbs.load_run(ranks), "tensorboard"))
     assert list(found) == ["rank_0", "rank_1", "distributed"]
     assert differences({k: v for k, v in golden.items() if not k.startswith("_")}, found["distributed"], "all") == []

@@ -13,7 +13,7 @@ import pytest
 from chrome_traces import packed
 from mlu_trace import EVENTS
 
-from stepscope import api
+from stepscope.api import verbs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path.write_bytes(packed(EVENTS, schemaVersion=1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is not recorded
-        document: dict[str, Any] = json.loads(api.export(path, "tensorboard"))
+        document: dict[str, Any] = json.loads(verbs.export(path, "tensorboard"))
     return document
 
 

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from plugin_units import difference, figures, opened, together
 
-from stepscope.reports.tensorboard._counters import utilization
-from stepscope.reports.tensorboard._dialect import Dialect
-from stepscope.reports.tensorboard._numbers import shown
-from stepscope.reports.tensorboard._ranges import merged
+from stepscope.exports.tensorboard._counters import utilization
+from stepscope.exports.tensorboard._dialect import Dialect
+from stepscope.exports.tensorboard._numbers import shown
+from stepscope.exports.tensorboard._ranges import merged
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 #: Sections that are compared; `computed` has some more, which others contain.
 SECTIONS = (

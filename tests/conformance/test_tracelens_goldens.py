@@ -17,14 +17,14 @@ import polars as pl
 import pytest
 from hta_conventions import recorded_us
 
-from stepscope.analyses.kernels import ANALYSIS as KERNELS
-from stepscope.analyses.timeline import ANALYSIS as TIMELINE
+from stepscope.analyses.kernels.kernels import ANALYSIS as KERNELS
+from stepscope.analyses.steps.timeline import ANALYSIS as TIMELINE
 from stepscope.readers import open_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 COLUMNS = {
     "computation_time": "computation_ns",

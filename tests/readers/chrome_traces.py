@@ -12,7 +12,7 @@ from stepscope.readers import open_trace
 if TYPE_CHECKING:
     import polars as pl
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 Event = dict[str, Any]
 

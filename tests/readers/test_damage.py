@@ -15,8 +15,8 @@ from chrome_traces import arrow, by_name, call, column, issues, kernel, label, o
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.errors import CorruptInput, StepscopeError, UnknownFormat
-from stepscope.schema import SEVERITIES, TABLES
+from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
+from stepscope.core.schema import SEVERITIES, TABLES
 
 EVENTS = [
     label("process_name", "python"),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.errors import CorruptInput
+from stepscope.core.errors import CorruptInput
 from stepscope.readers import open_trace, reader_for
 
 HEADER = "Kernel                                                 Latency Tensor   DRAM\n"

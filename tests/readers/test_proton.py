@@ -5,7 +5,7 @@ import json
 import polars as pl
 import pytest
 
-from stepscope.errors import CorruptInput
+from stepscope.core.errors import CorruptInput
 from stepscope.readers import open_trace, reader_for
 
 

@@ -9,8 +9,9 @@ import paddle_profiles
 import pytest
 from chrome_traces import column, op, packed
 
-from stepscope import files, readers
-from stepscope.errors import CorruptInput, StepscopeError, UnknownFormat
+from stepscope import readers
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.readers import expand, open_trace, reader_for
 
 TRACE = packed([op("n", 1, 1)])

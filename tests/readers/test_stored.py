@@ -7,7 +7,7 @@ import pytest
 
 import stepscope
 from stepscope import readers
-from stepscope.errors import CorruptInput, StepscopeError, UnsupportedVersion
+from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion
 from stepscope.readers import stored
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stepscope.record import _pyspy
+from stepscope.record.stacks import pyspy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,9 +64,9 @@ def _works(spy: str) -> bool:
 
 def real() -> str:
     """The real one; skips the test where there is none, or it may not look at processes."""
-    spy = _pyspy.program()
+    spy = pyspy.program()
     if spy is None:
-        pytest.skip(_pyspy.INSTALL)
+        pytest.skip(pyspy.INSTALL)
     if not _works(spy):
         pytest.skip("py-spy may not read the memory of other processes here")
     return spy

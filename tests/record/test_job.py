@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from stepscope.record import _job
+from stepscope.record import job as _job
 
 
 def test_a_program_is_found_or_it_is_said_why_not(tmp_path):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.record._profiles import NOTHING, Wanted, why_none
+from stepscope.record.profiles import NOTHING, Wanted, why_none
 
 STEPS, WINDOW = Wanted((5, 15), None), Wanted(None, (20.0, 30.0))
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import stepscope
-from stepscope.errors import StepscopeError
-from stepscope.record import _recording, dump
+from stepscope.core.errors import StepscopeError
+from stepscope.record import dump, recording
 
 TELLS = "import sys; sys.stdout.write(sys.stdin.read().upper()); sys.stderr.write('err'); sys.exit(7)"
 
@@ -140,7 +140,7 @@ def test_a_sampler_that_is_killed_is_told_and_the_job_goes_on(start, tmp_path, m
     process = start("--no-profiler", "--", "sh", "-c", "echo up; read line; exit 4", stdin=subprocess.PIPE)
     assert process.stdout.readline() == "up\n"
     sampler = subprocess.run(
-        ["pgrep", "-f", f"_sampler.*{tmp_path}"], capture_output=True, text=True, check=True
+        ["pgrep", "-f", f"counters.sampler.*{tmp_path}"], capture_output=True, text=True, check=True
     ).stdout
     os.kill(int(sampler.split()[0]), signal.SIGKILL)
     _, err = process.communicate("\n", timeout=60)
@@ -165,7 +165,7 @@ def children_of(process: subprocess.Popen) -> tuple[list[int], list[int]]:
     """The sampler, and the others."""
     text = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     pids = [int(pid) for pid in text.split()]
-    samplers = [pid for pid in pids if "_sampler" in Path(f"/proc/{pid}/cmdline").read_text()]
+    samplers = [pid for pid in pids if "counters.sampler" in Path(f"/proc/{pid}/cmdline").read_text()]
     return samplers, [pid for pid in pids if pid not in samplers]
 
 
@@ -342,11 +342,11 @@ def test_a_process_that_is_not_there_cannot_be_joined(record):
 
 
 def test_other_systems_are_told(monkeypatch, tmp_path):
-    monkeypatch.setattr(_recording.sys, "platform", "darwin")
+    monkeypatch.setattr(recording.sys, "platform", "darwin")
     with pytest.raises(StepscopeError, match="Linux only"):
-        _recording.run(["true"], tmp_path / "run")
+        recording.run(["true"], tmp_path / "run")
     with pytest.raises(StepscopeError, match="Linux only"):
-        _recording.attach(1, tmp_path / "run")
+        recording.attach(1, tmp_path / "run")
 
 
 def test_a_command_that_cannot_run_leaves_no_process_behind(record, tmp_path):
@@ -358,10 +358,10 @@ def test_a_command_that_cannot_run_leaves_no_process_behind(record, tmp_path):
 
 
 def test_what_may_not_be_read_of_another_users_process_is_told_with_the_remedy(tmp_path, monkeypatch, meta):
-    read = _recording.read_once
-    monkeypatch.setattr(_recording, "read_once", lambda path: None if path.endswith("/io") else read(path))
+    read = recording.read_once
+    monkeypatch.setattr(recording, "read_once", lambda path: None if path.endswith("/io") else read(path))
     with subprocess.Popen(["sleep", "60"]) as job:
-        done = _recording.attach(job.pid, tmp_path / "run", seconds=0.2)
+        done = recording.attach(job.pid, tmp_path / "run", seconds=0.2)
         job.kill()
     assert (done.exit_code, done.problems) == (None, ())
     told = {issue["code"]: issue["example"] for issue in meta(done.folder)["issues"]}

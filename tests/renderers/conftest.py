@@ -8,8 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.reports.model import Bar, Block, Finding, Part, Report
-from stepscope.schema import ISSUES, Column, Name, Table
+from stepscope.core.report import Bar, Block, Finding, Part, Report
+from stepscope.core.schema import ISSUES, Column, Name, Table
 
 NAMES = (
     "[bold red]ampere_sgemm[/bold red] `x` | $y$ *z* __global__ <script>&amp;",

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.core.schema import SPANS, TRANSFERS
 from stepscope.renderers.cells import cell, cells, labels, printable, width
-from stepscope.schema import SPANS, TRANSFERS
 
 
 @pytest.mark.parametrize(

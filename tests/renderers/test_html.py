@@ -11,11 +11,11 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
-from stepscope import figures, renderers
-from stepscope.analyses.roofline import ROOFLINE
-from stepscope.renderers import Screen
-from stepscope.reports.model import Block
-from stepscope.schema import Column, Table
+from stepscope import renderers
+from stepscope.analyses.costs.roofline import ROOFLINE
+from stepscope.core.report import Block
+from stepscope.core.schema import Column, Table
+from stepscope.renderers import Screen, figures
 
 HTML = renderers.find("html")
 EVIL = "<script>alert(1)</script>\x1b[31m\" onmouseover='x' &amp; gemm<float, 4>"

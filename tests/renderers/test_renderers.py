@@ -7,7 +7,7 @@ from importlib import metadata
 import pytest
 
 from stepscope import renderers
-from stepscope.errors import UnknownName
+from stepscope.core.errors import UnknownName
 from stepscope.renderers import Renderer, by_suffix, find
 
 

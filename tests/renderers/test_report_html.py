@@ -5,10 +5,10 @@ from html.parser import HTMLParser
 import polars as pl
 
 from stepscope import renderers
+from stepscope.core.report import Bar, Block, Finding, Part, Report
+from stepscope.core.schema import Column, Table
 from stepscope.renderers.html import RENDERER
 from stepscope.renderers.report_html import fragment
-from stepscope.reports.model import Bar, Block, Finding, Part, Report
-from stepscope.schema import Column, Table
 
 EVIL = "<script>alert(1)</script>\x1b[31m"
 TABLE = Table(

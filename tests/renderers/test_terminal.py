@@ -6,9 +6,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from stepscope.core.report import Bar, Finding, Part, Report
 from stepscope.renderers import Screen, find
 from stepscope.renderers.cells import width
-from stepscope.reports.model import Bar, Finding, Part, Report
 
 TERMINAL = find("terminal")
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202e]")

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stepscope.intervals import enclosing
-from stepscope.schema import DEVICES, SPANS, STEPS, TABLES, TRACKS
-from stepscope.trace import Meta, Trace
+from stepscope.core.intervals import enclosing
+from stepscope.core.schema import DEVICES, SPANS, STEPS, TABLES, TRACKS
+from stepscope.core.trace import Meta, Trace
 
 MAIN, LOADER, STREAM, STREAM_2, OTHER_DEVICE = 0, 1, 10, 11, 20
 H100 = {"type": "cuda", "name": "NVIDIA H100", "sm_count": 132, "memory_bytes": 80 << 30, "compute_capability": "9.0"}

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.core.schema import DEVICES, ISSUES, KERNEL_METRICS, SPANS, TRACKS
+from stepscope.core.trace import Meta, Run, Trace
 from stepscope.reports.overview import overview
-from stepscope.schema import DEVICES, ISSUES, KERNEL_METRICS, SPANS, TRACKS
-from stepscope.trace import Meta, Run, Trace
 
 COUNTERS = {
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": 60.0,

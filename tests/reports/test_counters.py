@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.core.schema import COUNTERS
+from stepscope.core.trace import Meta, Trace
 from stepscope.reports._counters import summary_of_counters
 from stepscope.reports.overview import overview
-from stepscope.schema import COUNTERS
-from stepscope.trace import Meta, Trace
 
 
 def trace(*rows) -> Trace:

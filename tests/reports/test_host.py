@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.analyses.operators import operators
-from stepscope.errors import MissingTable
+from stepscope.analyses.program.operators import operators
+from stepscope.core.errors import MissingTable
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._summary import scope_of
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analyses._device_work import device_work
-from stepscope.intervals import covered, union
+from stepscope.analyses.common.device_work import device_work
+from stepscope.core.intervals import covered, union
 from stepscope.reports._idle import idle_costs, loader_advice
 from stepscope.reports._summary import scope_of
 

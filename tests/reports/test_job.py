@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.errors import CorruptInput, StepscopeError
+from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.trace import Meta
 from stepscope.reports._job import job_of
 from stepscope.reports._summary import Summary
-from stepscope.trace import Meta
 
 
 def summary(rank, world=None, path=None):

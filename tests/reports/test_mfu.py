@@ -3,11 +3,11 @@ from __future__ import annotations
 import polars as pl
 from device_traces import HOST, STREAM_7, TRACKS_5, kernel, spans_of
 
-from stepscope.analyses._device_work import device_work
+from stepscope.analyses.common.device_work import device_work
+from stepscope.core.schema import DEVICES, OPS
+from stepscope.core.trace import Meta, Trace
 from stepscope.reports._mfu import mfu_at_a_glance
 from stepscope.reports.overview import overview
-from stepscope.schema import DEVICES, OPS
-from stepscope.trace import Meta, Trace
 
 MM = ("[[1024,1024],[1024,1024]]", '["c10::BFloat16","c10::BFloat16"]', '["",""]')
 H100 = DEVICES.conform(pl.DataFrame({"device_id": [0], "type": ["cuda"], "index": [0], "name": ["NVIDIA H100 PCIe"]}))

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.errors import CorruptInput, StepscopeError
+from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.trace import Meta, Run, Trace
 from stepscope.reports.overview import overview, summarise
-from stepscope.trace import Meta, Run, Trace
 
 US = 1_000
 

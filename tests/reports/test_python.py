@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import polars as pl
 
 import stepscope
+from stepscope.core.schema import STACK_SAMPLES, STACKS
+from stepscope.core.trace import Meta, Trace
 from stepscope.reports._python import TITLE, python_block
-from stepscope.schema import STACK_SAMPLES, STACKS
-from stepscope.trace import Meta, Trace
 
 FRAMES = [["main (t.py:1)", "load (t.py:2)"], ["main (t.py:1)", "step (t.py:5)"]]
 

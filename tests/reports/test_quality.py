@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stepscope.analyses._device_work import device_work
+from stepscope.analyses.common.device_work import device_work
 from stepscope.reports._quality import quality
 from stepscope.reports._summary import scope_of
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from stepscope.core.schema import ISSUES
+from stepscope.core.trace import Meta
 from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._summary import Cost, Lack, Memory, Summary
-from stepscope.schema import ISSUES
-from stepscope.trace import Meta
 
 MS = 1_000_000
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import polars as pl
 
 import stepscope
+from stepscope.core.schema import ATTRIBUTION, CYCLES
+from stepscope.core.trace import Meta, Result, Results
 from stepscope.reports._results import summarise_results
-from stepscope.schema import ATTRIBUTION, CYCLES
-from stepscope.trace import Meta, Result, Results
 
 META = Meta("x/result_perf_data.csv", "latencyprism", n_events=3, framework="LatencyPrism")
 

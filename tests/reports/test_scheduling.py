@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.core.schema import COUNTERS, SCHED, SPANS, TRACKS
+from stepscope.core.trace import Meta, Trace
 from stepscope.reports._scheduling import only_scheduled, scheduling_blocks
 from stepscope.reports.overview import overview
-from stepscope.schema import COUNTERS, SCHED, SPANS, TRACKS
-from stepscope.trace import Meta, Trace
 
 
 def trace(*, n_threads=1, waits=True, operators=False, counters=False) -> Trace:

@@ -9,11 +9,11 @@ from job_simulator import Fault, Layout, Plan, simulate, tables
 from jobs import part
 
 import stepscope
+from stepscope.core.trace import Meta, Trace
 from stepscope.reports import _stragglers as stragglers_home
 from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._stragglers import packed_calls, stragglers_among
 from stepscope.reports._summary import Cost, Summary
-from stepscope.trace import Meta, Trace
 
 MS = 1_000_000
 LATE = Fault("late", 5, 400_000)

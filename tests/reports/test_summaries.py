@@ -4,10 +4,10 @@ import polars as pl
 import pytest
 
 import stepscope
+from stepscope.core.result_tables import NSYS
+from stepscope.core.schema import ISSUES, Column, Table
+from stepscope.core.trace import Meta, Result, Results
 from stepscope.reports._results import summarise_results
-from stepscope.schema import ISSUES, Column, Table
-from stepscope.summaries import NSYS
-from stepscope.trace import Meta, Result, Results
 
 META = Meta("x/run_cuda_gpu_kern_sum.csv", "nsys-stats", n_events=2)
 KERNELS = [("gemm", "gemm", 3, 3000, 0.75, 1000.0), ("add", "elementwise", 1, 1000, 0.25, 1000.0)]

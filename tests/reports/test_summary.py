@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from stepscope.core.trace import Meta
 from stepscope.reports._summary import Summary, scope_of
-from stepscope.trace import Meta
 
 
 def test_with_steps_the_scope_is_their_windows(rows) -> None:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.analyses.kernels import kernels
-from stepscope.analyses.operators import operators
+from stepscope.analyses.kernels.kernels import kernels
+from stepscope.analyses.program.operators import operators
+from stepscope.core.schema import TRACKS
 from stepscope.reports._tables import kernel_block, merged, name_block, operator_block, track_block
-from stepscope.schema import TRACKS
 
 
 def blocks(trace):

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from stepscope import store
-from stepscope.schema import TABLES
-from stepscope.trace import Meta, Trace
+from stepscope.core.schema import TABLES
+from stepscope.core.trace import Meta, Trace
 
 
 def value_of(dtype: pl.DataType) -> object:

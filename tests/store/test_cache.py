@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.schema import TABLES
+from stepscope.core.schema import TABLES
 from stepscope.store import _cache
 from stepscope.store._cache import clear, entries, find, find_note, keep, keep_note, scratch
 from stepscope.store._place import Place

@@ -6,12 +6,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope import schema
-from stepscope.errors import CorruptInput, StepscopeError, UnsupportedVersion
-from stepscope.schema import ATTRIBUTION, CYCLES, TABLES, Column, Table
+from stepscope.core import schema
+from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion
+from stepscope.core.schema import ATTRIBUTION, CYCLES, TABLES, Column, Table
+from stepscope.core.trace import Meta, Result, Results, StoredTables, Trace
 from stepscope.store import _folder
 from stepscope.store._folder import mark_of, read_folder, schema_fingerprint, storable, write_folder
-from stepscope.trace import Meta, Result, Results, StoredTables, Trace
 
 
 def stored(trace, folder):
@@ -178,17 +178,6 @@ def test_an_object_store_takes_and_gives_the_same(full):
     assert isinstance(again.tables, StoredTables)
     assert again.spans.equals(full.spans)
     assert again.tables.file("spans") == f"{url}/spans.parquet"
-
-
-def test_the_version_of_a_source_tree_is_told_as_such(monkeypatch):
-    from importlib import metadata
-
-    def missing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    assert _folder.program_version()
-    monkeypatch.setattr(metadata, "version", missing)
-    assert _folder.program_version() == "0+source"
 
 
 def test_meta_json_comes_last_and_whole(full, tmp_path):

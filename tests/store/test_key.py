@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from stepscope import files
+from stepscope.core import files
 from stepscope.store import _key
 from stepscope.store._key import code_fingerprint, key_of, settled
 

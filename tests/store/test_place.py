@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 from stepscope.store import _place
 from stepscope.store._place import place
 

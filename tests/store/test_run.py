@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope import files
-from stepscope.errors import CorruptInput, StepscopeError, WouldOverwrite
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput, StepscopeError, WouldOverwrite
 from stepscope.store._run import traces_in, write_run
 
 

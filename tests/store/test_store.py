@@ -10,16 +10,17 @@ import polars as pl
 import pytest
 
 import stepscope
-from stepscope import files, store
-from stepscope.errors import StepscopeError
-from stepscope.readers import kineto
+from stepscope import store
+from stepscope.core import files
+from stepscope.core.errors import StepscopeError
+from stepscope.readers.chrome import kineto
 
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """A trace that is worth keeping, written long enough ago."""
     monkeypatch.setattr(store, "LEAST_BYTES", 1000)
-    monkeypatch.setattr(store._notes, "LEAST_PACKED", 100)
+    monkeypatch.setattr(store.blobs, "LEAST_PACKED", 100)
     path = tmp_path / "rank2.json"
     write(path)
     return path
@@ -134,9 +135,9 @@ def test_a_reader_that_looks_elsewhere_is_not_kept(where, file, monkeypatch):
 
 
 def test_small_files_are_not_kept(where, file, monkeypatch):
-    monkeypatch.setattr(store._notes, "LEAST_PACKED", 10**9)
+    monkeypatch.setattr(store.blobs, "LEAST_PACKED", 10**9)
     assert store.ticket(str(file), ()) is None
-    monkeypatch.setattr(store._notes, "LEAST_PACKED", 100)
+    monkeypatch.setattr(store.blobs, "LEAST_PACKED", 100)
     monkeypatch.setattr(store, "LEAST_BYTES", 10**9)
     load(file)
     assert kept(where) == []

@@ -6,7 +6,7 @@ import fake_frameworks
 import numpy as np
 import pytest
 
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 from stepscope.timing._arrays import ArraySpec, array_spec, made, specs_in, torch_device
 
 

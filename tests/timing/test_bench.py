@@ -11,7 +11,7 @@ import pytest
 
 import stepscope
 from stepscope import timing
-from stepscope.errors import FunctionFailed, StepscopeError
+from stepscope.core.errors import FunctionFailed, StepscopeError
 from stepscope.timing import BENCH, Budget, resolve
 from stepscope.timing._bench import bench
 from stepscope.timing._sweep import cases_of

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.errors import FunctionFailed
+from stepscope.core.errors import FunctionFailed
 from stepscope.timing import _blame, _function
 from stepscope.timing._blame import blamed, own_traceback
 

@@ -7,7 +7,7 @@ import fake_frameworks
 import numpy as np
 import pytest
 
-from stepscope.errors import FunctionFailed
+from stepscope.core.errors import FunctionFailed
 from stepscope.timing._clock import Clock, clock_for, lap
 
 

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from stepscope.errors import FunctionFailed, StepscopeError
+from stepscope.core.errors import FunctionFailed, StepscopeError
 from stepscope.timing._function import bound, framework_of, is_a_name, resolve
 
 

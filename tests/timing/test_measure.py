@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from stepscope.errors import FunctionFailed, StepscopeError
+from stepscope.core.errors import FunctionFailed, StepscopeError
 from stepscope.timing import _clock, _measure
 from stepscope.timing._clock import Clock, Lap
 from stepscope.timing._measure import Budget, Job, call_overhead_ns, inner_calls, measure

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 from stepscope.timing._arrays import ArraySpec
 from stepscope.timing._sweep import MAX_CASES, cases_of, read_sweep
 

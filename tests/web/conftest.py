@@ -9,8 +9,8 @@ import pytest
 from starlette.testclient import TestClient
 from web_traces import training, written
 
-from stepscope.web._app import create_app
-from stepscope.web._session import Session
+from stepscope.web.app import create_app
+from stepscope.web.session.session import Session
 
 
 @pytest.fixture

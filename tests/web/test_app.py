@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.web._site import static_path
+from stepscope.web.pages.site import static_path
 
 
 def test_scripts_and_styles_are_served(client):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from stepscope.web._guard import Guard, Rules, is_loopback, rules_for
+from stepscope.web.guard import Guard, Rules, is_loopback, rules_for
 
 
 async def behind(scope, receive, send):  # noqa: ARG001  the ASGI signature

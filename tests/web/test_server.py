@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 from stepscope.web.server import application
 
 

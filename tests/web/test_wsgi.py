@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stepscope.web._app import create_app
-from stepscope.web._guard import Rules
-from stepscope.web._wsgi import as_wsgi
+from stepscope.web.app import create_app
+from stepscope.web.guard import Rules
+from stepscope.web.wsgi import as_wsgi
 
 PREFIX = "/data/plugin/x"
 

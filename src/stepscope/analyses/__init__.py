@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from stepscope.analyses._record import Analysis
-from stepscope.errors import UnknownName
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.core.errors import UnknownName
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -19,39 +19,39 @@ __all__ = ["Analysis", "find", "names"]
 
 _GROUP = "stepscope.analyses"
 _MODULES = {
-    "steps": "stepscope.analyses.steps",
-    "cycles": "stepscope.analyses.cycles",
-    "attribution": "stepscope.analyses.attribution",
-    "step-breakdown": "stepscope.analyses.step_breakdown",
-    "timeline": "stepscope.analyses.timeline",
-    "operators": "stepscope.analyses.operators",
-    "modules": "stepscope.analyses.modules",
-    "kernels": "stepscope.analyses.kernels",
-    "device-utilisation": "stepscope.analyses.device_utilisation",
-    "kernel-classes": "stepscope.analyses.kernel_classes",
-    "kernel-mix": "stepscope.analyses.kernel_mix",
-    "amdahl": "stepscope.analyses.amdahl",
-    "utilisation": "stepscope.analyses.utilisation",
-    "kernel-bins": "stepscope.analyses.kernel_bins",
-    "kernel-runs": "stepscope.analyses.kernel_runs",
-    "kernel-similarity": "stepscope.analyses.kernel_similarity",
-    "fusion": "stepscope.analyses.fusion",
-    "roofline": "stepscope.analyses.roofline",
-    "mfu": "stepscope.analyses.mfu",
-    "idle": "stepscope.analyses.idle",
-    "critical-path": "stepscope.analyses.critical_path",
-    "launches": "stepscope.analyses.launches",
-    "transfers": "stepscope.analyses.transfers",
-    "overlap": "stepscope.analyses.overlap",
-    "communication": "stepscope.analyses.communication",
-    "memory": "stepscope.analyses.memory",
-    "sequences": "stepscope.analyses.sequences",
-    "user-ranges": "stepscope.analyses.user_ranges",
-    "scheduling": "stepscope.analyses.scheduling",
-    "counters": "stepscope.analyses.counters",
-    "python-stacks": "stepscope.analyses.python_stacks",
-    "python-functions": "stepscope.analyses.python_functions",
-    "recommendations": "stepscope.analyses.recommendations",
+    "steps": "stepscope.analyses.steps.steps",
+    "cycles": "stepscope.analyses.cycles.cycles",
+    "attribution": "stepscope.analyses.cycles.attribution",
+    "step-breakdown": "stepscope.analyses.steps.step_breakdown",
+    "timeline": "stepscope.analyses.steps.timeline",
+    "operators": "stepscope.analyses.program.operators",
+    "modules": "stepscope.analyses.program.modules",
+    "kernels": "stepscope.analyses.kernels.kernels",
+    "device-utilisation": "stepscope.analyses.steps.device_utilisation",
+    "kernel-classes": "stepscope.analyses.kernels.kernel_classes",
+    "kernel-mix": "stepscope.analyses.kernels.kernel_mix",
+    "amdahl": "stepscope.analyses.kernels.amdahl",
+    "utilisation": "stepscope.analyses.kernels.utilisation",
+    "kernel-bins": "stepscope.analyses.kernels.kernel_bins",
+    "kernel-runs": "stepscope.analyses.kernels.kernel_runs",
+    "kernel-similarity": "stepscope.analyses.kernels.kernel_similarity",
+    "fusion": "stepscope.analyses.costs.fusion",
+    "roofline": "stepscope.analyses.costs.roofline",
+    "mfu": "stepscope.analyses.costs.mfu",
+    "idle": "stepscope.analyses.steps.idle",
+    "critical-path": "stepscope.analyses.critical_path.critical_path",
+    "launches": "stepscope.analyses.steps.launches",
+    "transfers": "stepscope.analyses.steps.transfers",
+    "overlap": "stepscope.analyses.steps.overlap",
+    "communication": "stepscope.analyses.communication.communication",
+    "memory": "stepscope.analyses.resources.memory",
+    "sequences": "stepscope.analyses.kernels.sequences",
+    "user-ranges": "stepscope.analyses.program.user_ranges",
+    "scheduling": "stepscope.analyses.program.scheduling",
+    "counters": "stepscope.analyses.resources.counters",
+    "python-stacks": "stepscope.analyses.program.python_stacks",
+    "python-functions": "stepscope.analyses.program.python_functions",
+    "recommendations": "stepscope.analyses.advice.recommendations",
 }
 
 

@@ -14,7 +14,7 @@ import typer
 
 from stepscope.cli import bench, cache, compare, export, formats, record, report, serve, show, sql, tables
 from stepscope.cli._output import complain
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +53,9 @@ def _app() -> typer.Typer:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import stepscope
+        from stepscope.core.version import program_version
 
-        typer.echo(f"stepscope {stepscope.__version__}")
+        typer.echo(f"stepscope {program_version()}")
         raise typer.Exit
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from stepscope import files
-from stepscope.errors import StepscopeError, WouldOverwrite
+from stepscope.core import files
+from stepscope.core.errors import StepscopeError, WouldOverwrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

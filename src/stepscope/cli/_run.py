@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stepscope.cli._progress import progress
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.trace import Run
+    from stepscope.core.trace import Run
 
 Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")]
 Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write here; the suffix says how.")]
@@ -63,7 +63,7 @@ def opened(
     no_progress: bool,
 ) -> Iterator[Run]:
     """The run that the words name. Raises StepscopeError if nothing is there; typer.BadParameter for a wrong size."""
-    from stepscope.api import load_run
+    from stepscope.api.verbs import load_run
     from stepscope.cli._allocator import keep_freed_memory
 
     keep_freed_memory()
@@ -86,7 +86,7 @@ def _let_interrupts_through() -> None:
 
 def size_of(text: str, *, option: str = "--max-bytes") -> int:
     """Bytes from words such as 20GB. Raises typer.BadParameter."""
-    from stepscope import units
+    from stepscope.core import units
 
     try:
         return units.parse_size(text)

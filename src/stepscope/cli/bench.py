@@ -13,13 +13,13 @@ import typer
 
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
 from stepscope.cli._run import Force, NoProgress, Output
-from stepscope.errors import FunctionFailed
+from stepscope.core.errors import FunctionFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from stepscope.core.report import Block
     from stepscope.renderers import Screen
-    from stepscope.reports.model import Block
     from stepscope.timing import Bench
 
 SETTINGS: dict[str, Any] = {"short_help": "How long a Python function takes, beside a reference."}
@@ -78,7 +78,7 @@ def command(
     "seed": 0}. Devices of torch and paddle are waited for; CUDA events are used where they can be. What the function
     prints goes to stderr.
     """
-    from stepscope import api
+    from stepscope.api import verbs
 
     _check_usage(function, against, repeats, seconds, fail_on_difference=fail_on_difference)
     arguments = dict(_argument(word) for word in arg or ())
@@ -90,7 +90,7 @@ def command(
     check_target(output, [sweep] if sweep else [], force=force)
     try:
         with _imports_from_here(), _progress(wanted=not no_progress) as tell, contextlib.redirect_stdout(sys.stderr):
-            found = api.bench(
+            found = verbs.bench(
                 function,
                 against=against,
                 sweep=sweep,
@@ -108,8 +108,8 @@ def command(
         for line in own_traceback(error).splitlines():
             complain(line)
         raise
+    from stepscope.core.report import Block
     from stepscope.renderers import Screen
-    from stepscope.reports.model import Block
 
     where = Screen() if output else screen()
     for_people = renderer.name in {"terminal", "markdown"}

@@ -12,7 +12,7 @@ from stepscope.cli._run import Force, Output
 from stepscope.cli.tables import Format, write
 
 if TYPE_CHECKING:
-    from stepscope.reports.model import Block
+    from stepscope.core.report import Block
     from stepscope.store import Place
 
 SETTINGS: dict[str, Any] = {"short_help": "What is kept of opened files, so that they open at once."}
@@ -32,7 +32,8 @@ def command(
     STEPSCOPE_CACHE_DIR says where, STEPSCOPE_CACHE_SIZE how much (by default 5 GB, or a tenth of what is free);
     STEPSCOPE_CACHE=0 keeps nothing.
     """
-    from stepscope import store, units
+    from stepscope import store
+    from stepscope.core import units
 
     where = store.place()
     if where is None:
@@ -52,9 +53,10 @@ def command(
 def _block(where: Place) -> Block:
     import polars as pl
 
-    from stepscope import store, units
-    from stepscope.reports.model import Block
-    from stepscope.schema import Column, Table
+    from stepscope import store
+    from stepscope.core import units
+    from stepscope.core.report import Block
+    from stepscope.core.schema import Column, Table
 
     table = Table(
         "cache",

@@ -10,13 +10,13 @@ from typer.core import TyperCommand
 
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
     from stepscope.comparison.model import Outcome
+    from stepscope.core.report import Block, Report
+    from stepscope.core.trace import Run
     from stepscope.renderers import Renderer, Screen
-    from stepscope.reports.model import Block, Report
-    from stepscope.trace import Run
 
 _SIDES = ("--base", "--other")
 _GATE = re.compile(r"(?P<what>slower|faster)(:(?P<percent>\d+(\.\d+)?)\s*%)?|different")
@@ -89,8 +89,8 @@ def command(
     the drift of healthy runs from a change. A folder that holds folders normal… and abnormal… is a case by itself.
     One other folder, or three and more runs, are grouped by what their processes do.
     """
-    from stepscope import api, comparing
-    from stepscope.trace import Run
+    from stepscope.api import comparing, verbs
+    from stepscope.core.trace import Run
 
     if fail_on is not None and _GATE.fullmatch(fail_on) is None:
         reason = f"not a condition: {fail_on}; write slower, slower:3% or different"
@@ -102,7 +102,7 @@ def command(
         check_target(output, run.paths, force=force)
         if right:
             # Not parts of `run`: a file that is on both sides is only once in it.
-            sides = Run(api.load_run(left).paths, run.open_trace), Run(api.load_run(right).paths, run.open_trace)
+            sides = Run(verbs.load_run(left).paths, run.open_trace), Run(verbs.load_run(right).paths, run.open_trace)
         elif len(left) == 1 and (is_case := comparing.split_case(run)) is not None:
             sides = is_case
         elif len(run.paths) > 1:
@@ -155,7 +155,7 @@ def _written(
         raise typer.BadParameter(f"a comparison is not written as {renderer.name}; {hint}", param_hint="--format")
     report = comparison(found)
     if renderer.name == "html":
-        from stepscope.web.one_file import comparison_page
+        from stepscope.web.pages.single_file import comparison_page
 
         return comparison_page(report, named)
     return renderer.report(report, shown)
@@ -170,7 +170,7 @@ def _grouped(report: Report, renderer: Renderer, output: str | None) -> str | by
 
 
 def _side_by_side(sides: tuple[Run, Run], name: str, renderer: Renderer, output: str | None) -> str | bytes:
-    from stepscope import comparing
+    from stepscope.api import comparing
     from stepscope.renderers import Screen
 
     return _drawn(

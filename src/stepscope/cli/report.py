@@ -23,10 +23,10 @@ from stepscope.cli._run import (
     opened,
     size_of,
 )
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from stepscope.reports.model import Report
+    from stepscope.core.report import Report
 
 SETTINGS: dict[str, Any] = {"short_help": "Where the time went and what to do about it."}
 
@@ -54,7 +54,7 @@ def command(
     write it. HTML is one file with live charts and a timeline of the slowest step, which opens without a server. Files
     that cannot be read are left out, and told.
     """
-    from stepscope import api
+    from stepscope.api import verbs
     from stepscope.renderers import Screen
 
     renderer = renderer_for(format_name, output, "terminal")
@@ -67,11 +67,11 @@ def command(
     ):
         check_target(output, run.paths, force=force)
         if renderer.name == "html":
-            from stepscope.web.one_file import report_page
+            from stepscope.web.pages.single_file import report_page
 
             emit(report_page(run), output, force=force, drawn=False)
             return
-        found = api.report(run, workers=workers, memory_limit=limit, dask=dask, progress=tell)
+        found = verbs.report(run, workers=workers, memory_limit=limit, dask=dask, progress=tell)
     text = renderer.report(found, Screen() if output else screen())
     emit(text, output, force=force, drawn=renderer.name == "terminal")
     if strict:

@@ -11,7 +11,7 @@ import typer
 
 from stepscope.cli._output import complain
 from stepscope.cli._run import Counters, MaxBytes, Paths, size_of
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 SETTINGS: dict[str, Any] = {"short_help": "The page: answers first, then a timeline for traces of any size."}
 

@@ -24,10 +24,10 @@ from stepscope.cli._run import (
     opened,
     size_of,
 )
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from stepscope.views import Question
+    from stepscope.query.tables import Question
 
 # What is not an option of ours may be one of the analysis. Help waits until the analysis is known.
 SETTINGS: dict[str, Any] = {
@@ -94,8 +94,8 @@ def command(
     Columns in COLS are separated by commas and may lack their unit. Several traces are stacked, the first column says
     which rank (or trace) a row comes from.
     """
-    from stepscope import views
-    from stepscope.gathering import over_files
+    from stepscope.query import tables
+    from stepscope.query.map_files import over_files
 
     if help_wanted:
         _help(ctx, table)
@@ -104,7 +104,7 @@ def command(
         raise typer.BadParameter(
             "TABLE and PATH are needed, as in 'stepscope show kernels trace.json'; 'stepscope tables' lists the tables"
         )
-    analysis = views.find(table)
+    analysis = tables.find(table)
     paths, options = parsed(analysis, words, f"stepscope show {table} --help")
     if not paths:
         raise typer.BadParameter(f"PATH is missing, as in 'stepscope show {table} trace.json'")
@@ -126,21 +126,21 @@ def command(
         check_target(output, run.paths, force=force)
         each = over_files(run, workers=workers, memory_limit=memory_bytes, dask=dask, progress=tell)
         source = next(iter(run)) if renderer.name == "html" and len(run) == 1 else run  # a figure asks a second time
-        frame, schema = views.collect(source, analysis, where=where, on_missing=tell_left_out, each=each, **options)
+        frame, schema = tables.collect(source, analysis, where=where, on_missing=tell_left_out, each=each, **options)
         if renderer.name == "html":
-            chart = views.drawn(source, analysis, frame, each=each, **options)
+            chart = tables.drawn(source, analysis, frame, each=each, **options)
     if group_by:
-        frame, schema = views.grouped(frame, schema, _listed(group_by))
-    frame = views.ordered(frame, schema, _listed(sort))
+        frame, schema = tables.grouped(frame, schema, _listed(group_by))
+    frame = tables.ordered(frame, schema, _listed(sort))
     most = _MOST_ROWS.get(renderer.name)
     shown = most if limit is None and most else limit or frame.height
     note = ""
     if most and frame.height > shown:
         note = f"{shown:,} of {frame.height:,} rows; --limit 0 shows all"
-    frame = views.chosen(frame.head(shown), _listed(columns))
+    frame = tables.chosen(frame.head(shown), _listed(columns))
 
+    from stepscope.core.report import Block
     from stepscope.renderers import Screen
-    from stepscope.reports.model import Block
 
     block = Block(analysis.name, schema, frame, note=note, drawn=chart)
     text = renderer.table(block, Screen() if output else screen())
@@ -157,9 +157,9 @@ def _listed(text: str | None) -> list[str]:
 def _help(ctx: typer.Context, table: str | None) -> None:
     text = ctx.get_help()
     if table is not None:
-        from stepscope import views
+        from stepscope.query import tables
 
-        text += "\n\n" + described(views.find(table))
+        text += "\n\n" + described(tables.find(table))
     emit(text + "\n", None)
 
 

@@ -12,7 +12,7 @@ import typer
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
 from stepscope.cli._progress import ranks_done
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, size_of
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 SETTINGS: dict[str, Any] = {"short_help": "Ask anything of all ranks, in SQL.", "options_metavar": "[OPTIONS]"}
 ROWS_SHOWN = 50
@@ -54,7 +54,8 @@ def command(
     the table of the trace where an analysis has the same name; traces has a row for each file. All have the columns
     rank and trace. The query only reads them: it reaches no file, no network, no setting.
     """
-    from stepscope import api, views
+    from stepscope.api import verbs
+    from stepscope.query import tables
 
     if len(words) < 2:
         raise typer.BadParameter("PATH and a query are needed, as in 'stepscope sql DIR \"SELECT * FROM steps\"'")
@@ -73,21 +74,21 @@ def command(
         ranks_done(wanted=not no_progress) as tell,
     ):
         check_target(output, run.paths, force=force)
-        frame = api.sql(run, text, timeout_s=seconds, memory_limit=memory_bytes, on_missing=_left_out, progress=tell)
+        frame = verbs.sql(run, text, timeout_s=seconds, memory_limit=memory_bytes, on_missing=_left_out, progress=tell)
     for_people = renderer.name in ("terminal", "markdown")
     shown = ROWS_SHOWN if limit is None and for_people else limit or frame.height
     note = f"{shown:,} of {frame.height:,} rows; --limit 0 shows all" if for_people and frame.height > shown else ""
 
+    from stepscope.core.report import Block
     from stepscope.renderers import Screen
-    from stepscope.reports.model import Block
 
-    block = Block("sql", views.described("sql", frame), frame.head(shown), note=note)
+    block = Block("sql", tables.described("sql", frame), frame.head(shown), note=note)
     content = renderer.table(block, Screen() if output else screen())
     emit(content, output, force=force, drawn=renderer.name == "terminal")
 
 
 def _seconds(text: str) -> float:
-    from stepscope import units
+    from stepscope.core import units
 
     try:
         seconds = units.parse_duration(text) / 1e9

@@ -12,8 +12,8 @@ from stepscope.cli._run import Force, Output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.reports.model import Block
-    from stepscope.views import Question
+    from stepscope.core.report import Block
+    from stepscope.query.tables import Question
 
 SETTINGS: dict[str, Any] = {"short_help": "Which tables can be shown, and their columns."}
 Format = Annotated[
@@ -28,9 +28,9 @@ def command(
     force: Force = False,
 ) -> None:
     """List the tables that can be shown; with NAME, the columns, units and options of one."""
-    from stepscope import views
+    from stepscope.query import tables
 
-    block = _all() if name is None else _one(views.find(name))
+    block = _all() if name is None else _one(tables.find(name))
     write(block, format_name, output, force=force)
 
 
@@ -47,9 +47,9 @@ def write(block: Block, format_name: str | None, output: str | None, *, force: b
 
 
 def _all() -> Block:
-    from stepscope import views
+    from stepscope.query import tables
 
-    rows = [(name, kind, views.find(name).doc) for name, kind in views.names()]
+    rows = [(name, kind, tables.find(name).doc) for name, kind in tables.names()]
     note = "stepscope show NAME PATH... shows one; stepscope tables NAME lists its columns and options"
     return block_of("tables", ("name", "kind", "doc"), rows, note)
 
@@ -69,8 +69,8 @@ def block_of(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str | No
     """Words in rows and columns as a Block, so that every renderer can write them."""
     import polars as pl
 
-    from stepscope.reports.model import Block
-    from stepscope.schema import Column, Table
+    from stepscope.core.report import Block
+    from stepscope.core.schema import Column, Table
 
     table = Table(title, note, tuple(Column(name, pl.String(), name) for name in columns))
     frame = pl.DataFrame(rows, schema=dict(table.dtypes), orient="row")

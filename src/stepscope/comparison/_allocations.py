@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.comparison.model import OWN_PROCESS
-from stepscope.schema import COUNTERS
+from stepscope.core.schema import COUNTERS
 
 if TYPE_CHECKING:
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 __all__ = ["DEVICE_HELD", "HOST_HELD", "held_by_tensors"]
 

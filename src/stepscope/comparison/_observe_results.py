@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses._cycle_content import is_whole
-from stepscope.analyses._placement import HOST
+from stepscope.analyses.common.cycle_membership import HOST
+from stepscope.analyses.cycles.cycle_content import is_whole
 from stepscope.comparison._parts import OTHER
 from stepscope.comparison._remarks import elsewhere, left_out, without_counters
 from stepscope.comparison._resources import by_cycle, seen_counters
 from stepscope.comparison.model import CYCLES_SEEN, FUNCTIONS, OWN_PROCESS, PARTS, RESOURCES, WORKLOAD, Observation
-from stepscope.errors import MissingTable
-from stepscope.names import is_communication, map_names
-from stepscope.schema import COUNTERS, DEVICE_WORK
+from stepscope.core.errors import MissingTable
+from stepscope.core.names import is_communication, map_names
+from stepscope.core.schema import COUNTERS, DEVICE_WORK
 
 if TYPE_CHECKING:
-    from stepscope.trace import Results
+    from stepscope.core.trace import Results
 
 #: A function of a cycle.
 _FUNCTION = ["cycle", "device", "name"]

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses._cycle_functions import functions_of, own_of
-from stepscope.analyses._processes import of_each
-from stepscope.analyses.cycles import Cycles, find_cycles
+from stepscope.analyses.common.processes import of_each
+from stepscope.analyses.cycles.cycle_functions import functions_of, own_of
+from stepscope.analyses.cycles.cycles import Cycles, find_cycles
 from stepscope.comparison._allocations import held_by_tensors
-from stepscope.comparison._functions_seen import functions_seen
+from stepscope.comparison._observed_functions import functions_seen
 from stepscope.comparison._parts import parts_of
 from stepscope.comparison._remarks import elsewhere, left_out, without_counters
 from stepscope.comparison._resources import by_cycle, by_function, seen_counters
 from stepscope.comparison._scheduling import in_place_of, scheduled
 from stepscope.comparison._workload import workload_of
 from stepscope.comparison.model import CYCLES_SEEN, FUNCTIONS, Observation
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 
 def observe_trace(trace: Trace, anchor: str) -> tuple[Observation, ...]:

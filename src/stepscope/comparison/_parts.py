@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses._device_work import device_work, occupied
-from stepscope.analyses.step_breakdown import divided
-from stepscope.analyses.steps import open_time
+from stepscope.analyses.common.device_work import device_work, occupied
+from stepscope.analyses.steps.step_breakdown import divided
+from stepscope.analyses.steps.steps import open_time
 from stepscope.comparison.model import PARTS
-from stepscope.names import is_communication, is_sync_call, map_names
-from stepscope.schema import DEVICE_WORK
+from stepscope.core.names import is_communication, is_sync_call, map_names
+from stepscope.core.schema import DEVICE_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from stepscope.intervals import Intervals
-    from stepscope.trace import Trace
+    from stepscope.core.intervals import Intervals
+    from stepscope.core.trace import Trace
 
     Ints = NDArray[np.int64]
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses._held import means, series_of
-from stepscope.analyses._placement import HOST
-from stepscope.analyses._sampled import pieces_of, resources_of, spread_of
+from stepscope.analyses.common.cycle_membership import HOST
+from stepscope.analyses.common.sample_hold import means, series_of
+from stepscope.analyses.common.sampled import pieces_of, resources_of, spread_of
 from stepscope.comparison.model import COUNTERS_SEEN, OWN_PROCESS, RESOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from stepscope.analyses._cycle_functions import Functions
+    from stepscope.analyses.cycles.cycle_functions import Functions
 
 _SECOND = 1_000_000_000
 _KIB = 1024

@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from stepscope.comparison.model import BEHIND, OWN_PROCESS, RESOURCES
-from stepscope.intervals import reached
+from stepscope.core.intervals import reached
 
 if TYPE_CHECKING:
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 __all__ = ["in_place_of", "scheduled"]
 

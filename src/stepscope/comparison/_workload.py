@@ -12,8 +12,8 @@ from stepscope.comparison.model import WORKLOAD
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.analyses._cycle_functions import Functions, Own
-    from stepscope.trace import Trace
+    from stepscope.analyses.cycles.cycle_functions import Functions, Own
+    from stepscope.core.trace import Trace
 
 _AXES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 

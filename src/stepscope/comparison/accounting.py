@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.comparison.effects import complete_cycles
-from stepscope.schema import Category, Column, Name, Table
+from stepscope.core.schema import Category, Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

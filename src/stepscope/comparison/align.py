@@ -16,8 +16,8 @@ import polars as pl
 
 from stepscope.comparison._parts import OTHER, PYTHON
 from stepscope.comparison.model import CYCLES_SEEN, FUNCTIONS, PARTS, RESOURCES, WORKLOAD
-from stepscope.errors import StepscopeError
-from stepscope.schema import DEVICE_WORK
+from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import DEVICE_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

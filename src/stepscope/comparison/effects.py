@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.comparison._statistics import by_false_discovery, combined, differences
 from stepscope.comparison.model import EFFECTS
+from stepscope.comparison.statistics import by_false_discovery, combined, differences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from stepscope.comparison._statistics import Differences, Floats, Moments
     from stepscope.comparison.model import Observation, Pair
+    from stepscope.comparison.statistics import Differences, Floats, Moments
 
 __all__ = ["CONFIDENCE", "DRIFTS", "PRIOR_REACH", "complete_cycles", "effects", "floor_of"]
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
-from stepscope.schema import Category, Column, Name, Table
+from stepscope.core.schema import Category, Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stepscope.trace import Meta
+    from stepscope.core.trace import Meta
 
 __all__ = [
     "BEHIND", "CATEGORIES", "COUNTERS_SEEN", "CYCLES_SEEN", "EFFECTS", "FUNCTIONS", "OWN_PROCESS", "PARTS", "RESOURCES",

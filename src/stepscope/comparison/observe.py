@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.comparison._observe_results import observe_results
 from stepscope.comparison._observe_trace import observe_trace
-from stepscope.trace import Results, Trace
+from stepscope.core.trace import Results, Trace
 
 if TYPE_CHECKING:
     from stepscope.comparison.model import Observation

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 import polars.selectors as cs
 
-from stepscope.errors import StepscopeError
-from stepscope.schema import Column, Table
+from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.comparison._statistics import differences, exceeding, moments_of, permutation_p
 from stepscope.comparison.effects import CONFIDENCE, PRIOR_REACH, complete_cycles
 from stepscope.comparison.model import Effect
+from stepscope.comparison.statistics import differences, exceeding, moments_of, permutation_p
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.comparison._statistics import Differences, Floats, Moments
     from stepscope.comparison.model import Pair, Verdict
+    from stepscope.comparison.statistics import Differences, Floats, Moments
 
 __all__ = ["LEAST_CYCLES", "STEP_DRIFT", "Stalls", "judge", "stalls", "step_effect", "step_times"]
 

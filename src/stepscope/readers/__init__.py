@@ -9,27 +9,29 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope import files, store
-from stepscope.errors import StepscopeError, UnknownFormat
-from stepscope.readers._record import Reader
-from stepscope.readers._source import Source, head_of, members
-from stepscope.readers.counters import NAMES, attach, beside
-from stepscope.readers.recording import FORMAT, NOTES, with_recording
-from stepscope.readers.sched import SCHEDULING, with_sched
-from stepscope.readers.stack_samples import NAMES as STACKS
-from stepscope.readers.stack_samples import with_stacks
+from stepscope import store
+from stepscope.core import files
+from stepscope.core.errors import StepscopeError, UnknownFormat
+from stepscope.readers.common.reader import Reader
+from stepscope.readers.common.source import Source, head_of, members
+from stepscope.readers.recorded.counters import NAMES, attach, beside
+from stepscope.readers.recorded.recording import FORMAT, NOTES, with_recording
+from stepscope.readers.recorded.sched import SCHEDULING, with_sched
+from stepscope.readers.recorded.stack_samples import NAMES as STACKS
+from stepscope.readers.recorded.stack_samples import with_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 __all__ = ["Reader", "Source", "expand", "is_at_hand", "open_once", "open_trace", "reader_for", "readers", "side_files"]
 
 #: Modules that hold a READER, in order of preference among equally sure ones.
 _MODULES = (
-    "stored", "paddle", "kineto", "nsys", "nsys_stats", "rocprof", "proton", "sealed", "ncu_csv", "ncu_text", "ncu_rep",
-    "kernel_table", "perf_data", "counters_data", "step_costs", "recording",
+    "stored", "paddle", "chrome.kineto", "nsight.nsys", "nsight.nsys_stats", "rocm.rocprof", "proton", "unsupported",
+    "nsight.ncu_csv", "nsight.ncu_text", "nsight.ncu_rep", "kernel_table", "latencyprism.perf_data",
+    "latencyprism.counters_data", "recorded.step_costs", "recorded.recording",
 )  # fmt: skip
 _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.errors import CorruptInput
-from stepscope.readers._notes import Notes
-from stepscope.readers._record import Reader
-from stepscope.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS, Name
-from stepscope.trace import Meta, Trace
+from stepscope.core.errors import CorruptInput
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS, Name
+from stepscope.core.trace import Meta, Trace
+from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.reader import Reader
 
 if TYPE_CHECKING:
-    from stepscope.readers._source import Source
+    from stepscope.readers.common.source import Source
 
 _HEADER = re.compile(rb"^\s*Kernel\s+Latency\s+Tensor\s+DRAM[ \t\r]*$")
 _ROW = r"^(?<name>.*\S)\s*[|:]\s*(?<Latency>[\d.]+|-)\s+(?<Tensor>[\d.]+|-)\s+(?<DRAM>[\d.]+|-)\s*$"

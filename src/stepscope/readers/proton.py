@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.errors import CorruptInput
-from stepscope.names import is_tensor_core
-from stepscope.readers._notes import Notes
-from stepscope.readers._record import Reader
-from stepscope.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS
-from stepscope.trace import Meta, Trace
+from stepscope.core.errors import CorruptInput
+from stepscope.core.names import is_tensor_core
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS
+from stepscope.core.trace import Meta, Trace
+from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.readers._source import Source
+    from stepscope.readers.common.source import Source
 
 _TIME, _COUNT = "time (ns)", "count"
 _NOT_METRICS = {_TIME, _COUNT, "device_id", "device_type"}

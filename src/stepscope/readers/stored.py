@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope import files, store
-from stepscope.errors import CorruptInput
-from stepscope.readers._record import Reader
-from stepscope.schema import TABLES
-from stepscope.summaries import RESULTS
+from stepscope import store
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput
+from stepscope.core.result_tables import RESULTS
+from stepscope.core.schema import TABLES
+from stepscope.readers.common.reader import Reader
 
 if TYPE_CHECKING:
-    from stepscope.readers._source import Source
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
+    from stepscope.readers.common.source import Source
 
 
 def sniff(path: str, head: bytes) -> float:

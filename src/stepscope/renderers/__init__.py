@@ -10,8 +10,8 @@ import importlib
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from stepscope.errors import UnknownName
-from stepscope.renderers._record import Renderer, Screen
+from stepscope.core.errors import UnknownName
+from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

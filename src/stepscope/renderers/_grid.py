@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from stepscope import names
+from stepscope.core import names
 from stepscope.renderers.cells import width
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
-from stepscope import units
+from stepscope.core import units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
 
-    from stepscope.schema import Table
+    from stepscope.core.schema import Table
 
 #: Control characters, line separators, and marks that reorder or hide what a terminal draws.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")

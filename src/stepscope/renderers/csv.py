@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 import polars.selectors as cs
 
-from stepscope.renderers._record import Renderer, Screen
+from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
-    from stepscope.reports.model import Block
+    from stepscope.core.report import Block
 
 
 def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  exact: nothing of a screen applies

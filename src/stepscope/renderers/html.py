@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import polars.selectors as cs
 
-from stepscope import figures
-from stepscope.renderers._record import Renderer, Screen
+from stepscope.renderers import figures
 from stepscope.renderers.cells import cells, labels, printable
+from stepscope.renderers.renderer import Renderer, Screen
 from stepscope.renderers.report_html import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.reports.model import Block
+    from stepscope.core.report import Block
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1b1b1b; --quiet: #555; --back: #fff; --line: #e4e4e4; --hover: #f5f8fb; }

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars.selectors as cs
 
-from stepscope.renderers._record import Renderer, Screen
+from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
-    from stepscope.reports.model import Block, Report
+    from stepscope.core.report import Block, Report
 
 SCHEMA = "stepscope.report/1"
 

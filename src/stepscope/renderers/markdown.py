@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars.selectors as cs
 
-from stepscope import units
-from stepscope.renderers._record import Renderer, Screen
+from stepscope.core import units
 from stepscope.renderers.cells import cells, labels, printable
+from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.reports.model import Bar, Block, Finding, Report
+    from stepscope.core.report import Bar, Block, Finding, Report
 
 #: Punctuation that means something wherever it stands; an underscore does only at the edge of a word.
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~$&]|(?<![^\W_])_|_(?![^\W_]))")

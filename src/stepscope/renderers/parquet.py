@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from stepscope.renderers._record import Renderer, Screen
+from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
-    from stepscope.reports.model import Block
+    from stepscope.core.report import Block
 
 
 def table(block: Block, screen: Screen) -> bytes:  # noqa: ARG001  binary: nothing of a screen applies

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars.selectors as cs
 
-from stepscope import units
-from stepscope.figures.bars import colour_of
+from stepscope.core import units
 from stepscope.renderers.cells import cells, labels, printable
+from stepscope.renderers.figures.bars import colour_of
 
 if TYPE_CHECKING:
-    from stepscope.renderers._record import Screen
-    from stepscope.reports.model import Bar, Block, Finding, Report
+    from stepscope.core.report import Bar, Block, Finding, Report
+    from stepscope.renderers.renderer import Screen
 
 _STYLE = (
     "<style>.stepscope{font:14px/1.45 system-ui,sans-serif;max-width:70rem}.stepscope table{border-collapse:collapse}"

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 import polars.selectors as cs
 
-from stepscope import units
+from stepscope.core import units
 from stepscope.renderers._grid import Column, Grid, fit, grid, pad
-from stepscope.renderers._record import Renderer, Screen
 from stepscope.renderers.cells import cells, labels, printable, width
+from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from stepscope.reports.model import Bar, Block, Finding, Part, Report
+    from stepscope.core.report import Bar, Block, Finding, Part, Report
 
 #: What fills a bar, in order of appearance, with its stand-in and colour; idle is always the lightest.
 _FILLS = (

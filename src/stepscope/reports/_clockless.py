@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.analyses.fusion import fusion
-from stepscope.analyses.kernel_classes import KERNEL_CLASS_SUMMARY, kernel_classes
-from stepscope.analyses.kernels import kernels
-from stepscope.analyses.utilisation import utilisation
-from stepscope.errors import MissingTable
+from stepscope.analyses.costs.fusion import fusion
+from stepscope.analyses.kernels.kernel_classes import KERNEL_CLASS_SUMMARY, kernel_classes
+from stepscope.analyses.kernels.kernels import kernels
+from stepscope.analyses.kernels.utilisation import utilisation
+from stepscope.core.errors import MissingTable
+from stepscope.core.report import Block
+from stepscope.core.units import percent
 from stepscope.reports._summary import Lack, Summary
 from stepscope.reports._tables import kernel_block
 from stepscope.reports._words import counted
-from stepscope.reports.model import Block
-from stepscope.units import percent
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 _NO_CLOCK = "The file knows in which order kernels ran, but not when: idle time, overlap and steps cannot be told."
 _LOW = 0.1

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.counters import COUNTER_SUMMARY, counters
+from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
+from stepscope.core.report import Block
 from stepscope.reports._python import python_block
 from stepscope.reports._scheduling import scheduling_blocks
 from stepscope.reports._summary import Lack, Summary
-from stepscope.reports.model import Block
 
 if TYPE_CHECKING:
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 _NOTHING = Lack("no_spans", "The trace holds no spans with times: there is nothing to report.")
 _ONLY = Lack("only_counters", "Counters alone were recorded: what ran, and when, cannot be told.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses._device_work import (
+from stepscope.analyses.common.device_work import (
     COMMUNICATION,
     COMPUTATION,
     MEMCPY,
@@ -17,13 +17,13 @@ from stepscope.analyses._device_work import (
     occupied,
     of_spans,
 )
-from stepscope.intervals import covered, union
-from stepscope.names import is_collective_library, is_tensor_core, kernel_class, map_names, shorten
-from stepscope.reports._glance import host_while_idle
+from stepscope.core.intervals import covered, union
+from stepscope.core.names import is_collective_library, is_tensor_core, kernel_class, map_names, shorten
+from stepscope.core.units import percent, rate, size
 from stepscope.reports._idle import idle_costs
 from stepscope.reports._summary import TALK, Cost
 from stepscope.reports._words import UNNAMED, collective_of, per_step, shares, sum_of
-from stepscope.units import percent, rate, size
+from stepscope.reports.at_a_glance import host_while_idle
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from stepscope.analyses._device_work import Occupied
+    from stepscope.analyses.common.device_work import Occupied
+    from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
-    from stepscope.trace import Trace
 
 #: Kernel classes told as one, and what to call them.
 _GROUPS = {

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.steps import host_time as divided
-from stepscope.analyses.steps import talk_of_host
-from stepscope.intervals import nearest, own_lengths
-from stepscope.names import map_names
+from stepscope.analyses.steps.steps import host_time as divided
+from stepscope.analyses.steps.steps import talk_of_host
+from stepscope.core.intervals import nearest, own_lengths
+from stepscope.core.names import map_names
+from stepscope.core.units import percent
 from stepscope.reports._idle import loader_advice
 from stepscope.reports._summary import TALK, Cost
-from stepscope.reports._where import is_own_code, most_of
 from stepscope.reports._words import collective_of, counted, per_step, shares, sum_of
-from stepscope.units import percent
+from stepscope.reports.enclosing_spans import is_own_code, most_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
+    from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
-    from stepscope.trace import Trace
 
 OPERATORS, COMMUNICATION, LOADING, OTHER = "operators", "exposed communication", "data loading", "Python and other"
 _COLUMNS = {

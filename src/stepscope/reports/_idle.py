@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses._device_work import of_spans
-from stepscope.analyses.idle import caused_gaps
-from stepscope.analyses.steps import open_time
-from stepscope.intervals import covered
-from stepscope.names import is_sync_call, map_names, shorten
+from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.steps.idle import caused_gaps
+from stepscope.analyses.steps.steps import open_time
+from stepscope.core.intervals import covered
+from stepscope.core.names import is_sync_call, map_names, shorten
+from stepscope.core.units import duration, percent
 from stepscope.reports._summary import Cost
-from stepscope.reports._where import during, most_of
 from stepscope.reports._words import counted, sum_of
-from stepscope.units import duration, percent
+from stepscope.reports.enclosing_spans import during, most_of
 
 if TYPE_CHECKING:
+    from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
-    from stepscope.trace import Trace
 
 #: What people call the operators in which a host waits for the device.
 _WAITS = {

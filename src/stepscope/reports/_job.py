@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope import files
-from stepscope.errors import StepscopeError
-from stepscope.ranks.attendance import missing_of
+from stepscope.analyses.ranks.missing_ranks import missing_of
+from stepscope.core import files
+from stepscope.core.errors import StepscopeError
 from stepscope.reports._words import counted, ranges
 
 if TYPE_CHECKING:

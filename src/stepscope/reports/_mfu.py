@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.analyses._device_steps import windows_of
-from stepscope.analyses._roofs import roofs_of
-from stepscope.analyses.mfu import NO_PRODUCTS, mfu_of
+from stepscope.analyses.common.device_steps import windows_of
+from stepscope.analyses.costs.mfu import NO_PRODUCTS, mfu_of
+from stepscope.analyses.costs.roofs import roofs_of
+from stepscope.core.units import percent
 from stepscope.reports._summary import Lack
-from stepscope.units import percent
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 #: With less of the products' time known the figure would say more of the recording than of the run.
 _LEAST_KNOWN = 0.5

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
+from stepscope.core.units import duration
 from stepscope.reports._summary import Cost
 from stepscope.reports._words import counted
-from stepscope.units import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

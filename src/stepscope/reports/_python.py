@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.python_stacks import PYTHON_STACKS, python_stacks
-from stepscope.errors import MissingTable
-from stepscope.reports.model import Block
+from stepscope.analyses.program.python_stacks import PYTHON_STACKS, python_stacks
+from stepscope.core.errors import MissingTable
+from stepscope.core.report import Block
 
 if TYPE_CHECKING:
+    from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
-    from stepscope.trace import Trace
 
 TITLE = "Python: where its threads were"
 _KEPT = 30

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses._device_work import of_spans
-from stepscope.names import is_graph_launch, is_launch_call, map_names
+from stepscope.analyses.common.device_work import of_spans
+from stepscope.core.names import is_graph_launch, is_launch_call, map_names
+from stepscope.core.trace import extent_ns
+from stepscope.core.units import count, duration, percent
 from stepscope.reports._summary import Lack
 from stepscope.reports._words import counted, sum_of
-from stepscope.trace import extent_ns
-from stepscope.units import count, duration, percent
 
 if TYPE_CHECKING:
+    from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
-    from stepscope.trace import Trace
 
 _TOLD_HERE = ("no_launch", "no_operator")  # by share of time, which says more than their count
 _TOLD_ALWAYS = ("counters_stitched",)  # which counts kernels, and tells their share of time

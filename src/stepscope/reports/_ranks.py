@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.core.report import Bar, Finding, Part, Report
+from stepscope.core.schema import ISSUES
+from stepscope.core.units import count, duration, percent, size
 from stepscope.reports._stragglers import Stragglers, stragglers_among
 from stepscope.reports._summary import TALK
 from stepscope.reports._tables import merged
 from stepscope.reports._words import counted, ranges
-from stepscope.reports.model import Bar, Finding, Part, Report
-from stepscope.schema import ISSUES
-from stepscope.units import count, duration, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.core.report import Block
+from stepscope.core.result_tables import NSYS
+from stepscope.core.schema import ATTRIBUTION, Column, Table
 from stepscope.reports._summaries import summarise_sums
 from stepscope.reports._summary import Lack, Summary
-from stepscope.reports.model import Block
-from stepscope.schema import ATTRIBUTION, Column, Table
-from stepscope.summaries import NSYS
 
 if TYPE_CHECKING:
-    from stepscope.trace import Results
+    from stepscope.core.trace import Results
 
 _NO_TIMELINE = Lack(
     "results", "This is what another program computed, not a recording: there is no timeline to explain."

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.scheduling import SCHEDULING, scheduling
-from stepscope.reports.model import Block
+from stepscope.analyses.program.scheduling import SCHEDULING, scheduling
+from stepscope.core.report import Block
 
 if TYPE_CHECKING:
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 __all__ = ["only_scheduled", "scheduling_blocks"]
 

@@ -7,19 +7,19 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from stepscope.errors import MissingTable
-from stepscope.ranks.calls import first_calls, rank_calls
-from stepscope.ranks.stragglers import straggler_evidence
+from stepscope.analyses.ranks.calls import first_calls, rank_calls
+from stepscope.analyses.ranks.stragglers import straggler_evidence
+from stepscope.core.errors import MissingTable
+from stepscope.core.report import Finding
+from stepscope.core.units import duration, percent
 from stepscope.reports._words import counted
-from stepscope.reports.model import Finding
-from stepscope.units import duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from stepscope.ranks.calls import RankCalls
-    from stepscope.ranks.stragglers import Evidence
-    from stepscope.trace import Trace
+    from stepscope.analyses.ranks.calls import RankCalls
+    from stepscope.analyses.ranks.stragglers import Evidence
+    from stepscope.core.trace import Trace
 
 __all__ = ["MOST_CALLS", "Stragglers", "packed_calls", "stragglers_among"]
 

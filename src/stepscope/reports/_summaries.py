@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.core.report import Block
+from stepscope.core.result_tables import NSYS
+from stepscope.core.schema import Column, Table
 from stepscope.reports._clockless import parts_by_class
 from stepscope.reports._quality import told_issues
 from stepscope.reports._summary import Lack, Summary
-from stepscope.reports.model import Block
-from stepscope.schema import Column, Table
-from stepscope.summaries import NSYS
 
 if TYPE_CHECKING:
-    from stepscope.trace import Results
+    from stepscope.core.trace import Results
 
 _NO_CLOCK = Lack("sums", "These are sums by name: when things ran, and what waited for what, cannot be told.")
 #: Which summaries are shown and what they are called, the most telling first.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analyses.steps import with_windows
-from stepscope.schema import DEVICE_WORK
-from stepscope.trace import extent_ns
+from stepscope.analyses.steps.steps import with_windows
+from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.trace import extent_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from stepscope.intervals import Intervals
-    from stepscope.reports.model import Block
-    from stepscope.trace import Meta, Trace
+    from stepscope.core.intervals import Intervals
+    from stepscope.core.report import Block
+    from stepscope.core.trace import Meta, Trace
 
     Ints = NDArray[np.int64]
 

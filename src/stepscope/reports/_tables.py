@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.kernels import KERNEL_SUMMARY
-from stepscope.analyses.operators import OPERATORS
-from stepscope.intervals import own_lengths, union_by
-from stepscope.names import map_names, shorten
-from stepscope.reports.model import Block
-from stepscope.schema import Column, Name, Table
-from stepscope.trace import extent_ns
+from stepscope.analyses.kernels.kernels import KERNEL_SUMMARY
+from stepscope.analyses.program.operators import OPERATORS
+from stepscope.core.intervals import own_lengths, union_by
+from stepscope.core.names import map_names, shorten
+from stepscope.core.report import Block
+from stepscope.core.schema import Column, Name, Table
+from stepscope.core.trace import extent_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 ROWS = 6
 _NUMBERED = re.compile(r"(?:\.\d+)+$")

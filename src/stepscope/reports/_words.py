@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from stepscope.units import count, duration, percent
+from stepscope.core.units import count, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

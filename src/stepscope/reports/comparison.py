@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope import units
 from stepscope.comparison.accounting import DELTAS, FUNCTION_DELTAS, function_deltas
 from stepscope.comparison.model import EFFECTS
-from stepscope.reports.model import Bar, Block, Finding, Part, Report
-from stepscope.schema import Column, Table
+from stepscope.core import units
+from stepscope.core.report import Bar, Block, Finding, Part, Report
+from stepscope.core.schema import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RESOURCES_SHOWN", "RULED_OUT", "SCHEMA", "bounded_parts", "comparison", "document", "resources", "tables"]
 
-SCHEMA = "stepscope.comparison/1"
+SCHEMA = "stepscope.analyses.pairs/1"
 RESOURCES_SHOWN = Table(
     "resources",
     "how each resource differs between the two sides, during whole cycles",

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope import store
-from stepscope.analyses._device_work import label_devices
-from stepscope.analyses._rules import Facts
-from stepscope.analyses.kernels import kernels
-from stepscope.analyses.memory import device_memory
-from stepscope.analyses.operators import operators
-from stepscope.errors import MissingTable, StepscopeError
+from stepscope.analyses.advice.rules import Facts
+from stepscope.analyses.common.device_work import label_devices
+from stepscope.analyses.kernels.kernels import kernels
+from stepscope.analyses.program.operators import operators
+from stepscope.analyses.resources.memory import device_memory
+from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.trace import Opener, Results, Trace, extent_ns
+from stepscope.core.units import duration, percent, size
 from stepscope.reports._clockless import hardware_use, summary_without_clock
 from stepscope.reports._counters import summary_of_counters
 from stepscope.reports._device import device_time
-from stepscope.reports._glance import advice_costs, use_of
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
-from stepscope.reports._kept import WHAT, keep_summary, kept_summary
 from stepscope.reports._mfu import mfu_at_a_glance
 from stepscope.reports._outliers import outlier_costs
 from stepscope.reports._python import python_block
@@ -32,17 +33,16 @@ from stepscope.reports._scheduling import only_scheduled, scheduling_blocks
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
 from stepscope.reports._summary import Cost, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
-from stepscope.schema import DEVICE_WORK
-from stepscope.trace import Opener, Results, Trace, extent_ns
-from stepscope.units import duration, percent, size
+from stepscope.reports.at_a_glance import advice_costs, use_of
+from stepscope.reports.summary_cache import WHAT, keep_summary, kept_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from stepscope.core.report import Block, Report
+    from stepscope.core.trace import Run
     from stepscope.reports._device import DeviceTime
     from stepscope.reports._host import HostTime
-    from stepscope.reports.model import Block, Report
-    from stepscope.trace import Run
 
     Outcome = Summary | StepscopeError
     Each = Callable[[Callable[[str], Outcome], Sequence[str]], list[Outcome]]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope import units
 from stepscope.comparison.accounting import FUNCTION_DELTAS, function_deltas
+from stepscope.core import units
+from stepscope.core.report import Block, Report
+from stepscope.core.schema import Column, Table
 from stepscope.reports.comparison import RESOURCES_SHOWN, resources
-from stepscope.reports.model import Block, Report
-from stepscope.schema import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.errors import CorruptInput, StepscopeError, UnsupportedVersion
+from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion
 from stepscope.store._folder import META, document_of, read_folder, write_folder
 from stepscope.store._locks import alone, shared
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from stepscope.core.trace import Trace
     from stepscope.store._locks import Lock
     from stepscope.store._place import Place
-    from stepscope.trace import Trace
 
 __all__ = ["Entry", "clear", "entries", "find", "find_note", "keep", "keep_note", "scratch"]
 

@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope import files
-from stepscope.errors import CorruptInput, StepscopeError, UnsupportedVersion
-from stepscope.schema import TABLES
-from stepscope.summaries import RESULTS
-from stepscope.trace import Meta, Result, Results, StoredTables, Trace
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion
+from stepscope.core.result_tables import RESULTS
+from stepscope.core.schema import TABLES
+from stepscope.core.trace import Meta, Result, Results, StoredTables, Trace
+from stepscope.core.version import program_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.schema import Table
+    from stepscope.core.schema import Table
 
 __all__ = ["META", "VERSION", "mark_of", "read_folder", "schema_fingerprint", "storable", "write_folder"]
 
@@ -49,16 +50,6 @@ def schema_fingerprint() -> str:
 
 def _type_name(dtype: pl.DataType) -> str:
     return f"Enum{dtype.categories.to_list()}" if isinstance(dtype, pl.Enum) else str(dtype)
-
-
-def program_version() -> str:
-    """The version of this program."""
-    from importlib import metadata
-
-    try:
-        return metadata.version("stepscope")
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "0+source"
 
 
 def storable(trace: Trace) -> bool:

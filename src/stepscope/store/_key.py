@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope import files
+from stepscope.core import files
 from stepscope.store._folder import VERSION, schema_fingerprint
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def code_fingerprint() -> str:
     """Changes with every change of the code that reads files: what older code made of them is not taken."""
     root = Path(__file__).parents[1]
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted([*root.joinpath("readers").rglob("*.py"), root / "schema.py", root / "names.py"]):
+    for path in sorted([*root.joinpath("readers").rglob("*.py"), *root.joinpath("core").rglob("*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

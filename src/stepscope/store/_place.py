@@ -8,8 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope import units
-from stepscope.errors import StepscopeError
+from stepscope.core import units
+from stepscope.core.errors import StepscopeError
 
 __all__ = ["Place", "place"]
 

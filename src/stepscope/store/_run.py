@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope import files
-from stepscope.errors import CorruptInput, StepscopeError, WouldOverwrite
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput, StepscopeError, WouldOverwrite
 from stepscope.store._folder import META, VERSION, mark_of, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stepscope.trace import Trace
+    from stepscope.core.trace import Trace
 
 __all__ = ["traces_in", "write_run"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 from stepscope.timing._arrays import ArraySpec, made, specs_in
 from stepscope.timing._blame import blamed
 from stepscope.timing._clock import clock_for

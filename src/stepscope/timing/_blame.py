@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.errors import FunctionFailed
+from stepscope.core.errors import FunctionFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

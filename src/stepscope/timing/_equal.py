@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 from stepscope.timing._leaves import as_numpy, leaves
 
 if TYPE_CHECKING:

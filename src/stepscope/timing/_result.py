@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.schema import Column, Table
+from stepscope.core.schema import Column, Table
 from stepscope.timing._arrays import ArraySpec
 from stepscope.timing._statistics import speedup, summary
 

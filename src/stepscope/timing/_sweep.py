@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import StepscopeError
+from stepscope.core.errors import StepscopeError
 from stepscope.timing._arrays import array_spec
 
 PARTS = ("arguments", "sweep", "variables", "cases")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope import units
-from stepscope.reports.model import Block
+from stepscope.core import units
+from stepscope.core.report import Block
 from stepscope.timing._equal import TOLERANCES
 from stepscope.timing._result import described
 from stepscope.timing._statistics import LEVEL

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.errors import StepscopeError
-from stepscope.web._app import create_app
-from stepscope.web._guard import is_loopback, rules_for
-from stepscope.web._overview import begin
-from stepscope.web._session import Session
+from stepscope.core.errors import StepscopeError
+from stepscope.web.app import create_app
+from stepscope.web.guard import is_loopback, rules_for
+from stepscope.web.pages.overview import begin
+from stepscope.web.session.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

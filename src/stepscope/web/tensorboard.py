@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from tensorboard.plugins import base_plugin
 
-from stepscope.errors import StepscopeError
-from stepscope.web._app import create_app
-from stepscope.web._guard import Rules
-from stepscope.web._session import Session
-from stepscope.web._wsgi import as_wsgi
+from stepscope.core.errors import StepscopeError
+from stepscope.web.app import create_app
+from stepscope.web.guard import Rules
+from stepscope.web.session.session import Session
+from stepscope.web.wsgi import as_wsgi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

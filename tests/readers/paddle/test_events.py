@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.readers._notes import Notes
+from stepscope.readers.common.issues import Notes
 from stepscope.readers.paddle import _events
 from stepscope.readers.paddle._events import blocks, escaped
 

@@ -4,7 +4,7 @@ import paddle_profiles as made
 import pytest
 from paddle_profiles import BEGAN, json_host, json_profile
 
-from stepscope.readers._notes import Notes
+from stepscope.readers.common.issues import Notes
 from stepscope.readers.paddle._json import decode
 from stepscope.readers.paddle._recording import COLUMNS
 

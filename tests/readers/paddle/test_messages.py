@@ -3,7 +3,7 @@ from __future__ import annotations
 import paddle_profiles as made
 from paddle_profiles import content, number
 
-from stepscope.readers._wire import Wire
+from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.paddle._messages import DOCUMENT, device_properties, keyed, pairs, shapes_of, words_of
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from stepscope import analyses, show
-from stepscope.errors import CorruptInput, MissingTable, StepscopeError
+from stepscope.core.errors import CorruptInput, MissingTable, StepscopeError
+from stepscope.exports.paddle_summary import summary
 from stepscope.readers import expand, open_trace, reader_for
 from stepscope.readers.paddle import READER, sniff
 from stepscope.reports.overview import overview
-from stepscope.reports.paddle_summary import summary
 
 PROFILE = made.training()
 BOTH = {"pb": PROFILE, "json": made.json_training()}

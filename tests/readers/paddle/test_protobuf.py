@@ -4,9 +4,9 @@ import paddle_profiles as made
 import pytest
 from paddle_profiles import BEGAN, PID, content, host, number, profile, thread
 
-from stepscope.readers._events import ABSENT
-from stepscope.readers._notes import Notes
-from stepscope.readers._wire import Wire
+from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.paddle._protobuf import decode
 from stepscope.readers.paddle._recording import COLUMNS
 

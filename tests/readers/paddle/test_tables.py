@@ -4,11 +4,11 @@ import paddle_profiles as made
 import polars as pl
 from paddle_profiles import host, profile, thread
 
-from stepscope.readers._notes import Notes
-from stepscope.readers._wire import Wire
+from stepscope.core.schema import CATEGORIES
+from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.paddle._protobuf import decode
 from stepscope.readers.paddle._tables import CATEGORY, build_tables
-from stepscope.schema import CATEGORIES
 
 US = 1000
 

@@ -4,8 +4,8 @@ import paddle_profiles as made
 import pytest
 from paddle_profiles import host, profile, thread
 
-from stepscope.readers._notes import Notes
-from stepscope.readers._wire import Wire
+from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.paddle._protobuf import decode
 from stepscope.readers.paddle._tracks import _place, build_tracks
 

@@ -11,18 +11,18 @@ from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from stepscope.errors import CorruptInput
-from stepscope.files import rank_in
-from stepscope.readers._memory import give_back
-from stepscope.readers._notes import Notes
-from stepscope.readers._record import Reader
-from stepscope.readers._wire import Wire
+from stepscope.core.errors import CorruptInput
+from stepscope.core.files import rank_in
+from stepscope.core.trace import Meta, Trace
+from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.memory import give_back
+from stepscope.readers.common.protobuf import Wire
+from stepscope.readers.common.reader import Reader
 from stepscope.readers.paddle import _json, _protobuf
 from stepscope.readers.paddle._tables import build_tables
-from stepscope.trace import Meta, Trace
 
 if TYPE_CHECKING:
-    from stepscope.readers._source import Source
+    from stepscope.readers.common.source import Source
     from stepscope.readers.paddle._recording import Recording
 
 #: The first field of a profile is the version of its schema, three numbers with dots; then comes the cycle's index.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Raw, Struct, field
 
-from stepscope.readers._events import ABSENT
-from stepscope.readers._repair import FAILS, repaired
+from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.chrome.salvage import FAILS, repaired
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.readers._notes import Notes
+    from stepscope.readers.common.issues import Notes
 
 #: Small enough that a block's objects stay in the processor's cache.
 BLOCK = 1 << 18

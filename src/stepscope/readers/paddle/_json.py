@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.intervals import enclosing
-from stepscope.readers._events import ABSENT
+from stepscope.core.intervals import enclosing
+from stepscope.readers.chrome.events import ABSENT
 from stepscope.readers.paddle._columns import Events
 from stepscope.readers.paddle._events import blocks
 from stepscope.readers.paddle._recording import COLUMNS, Recording
@@ -24,7 +24,7 @@ from stepscope.readers.paddle._recording import COLUMNS, Recording
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.readers._notes import Notes
+    from stepscope.readers.common.issues import Notes
 
     Ints = NDArray[np.int64]
     Table = dict[str, NDArray[Any]]

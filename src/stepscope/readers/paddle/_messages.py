@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from stepscope.readers._events import ABSENT
-from stepscope.readers._wire import BYTES, FLOAT, INT, Wire
+from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.protobuf import BYTES, FLOAT, INT, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepscope.readers._wire import Contents
+    from stepscope.readers.common.protobuf import Contents
 
 MANY = BYTES + "*"
 DOCUMENT = {

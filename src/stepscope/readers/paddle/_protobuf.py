@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.readers._column import Interned, columns_of
-from stepscope.readers._events import ABSENT
+from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import Interned, columns_of
 from stepscope.readers.paddle import _messages
 from stepscope.readers.paddle._recording import MEMORY_TYPES, TYPES, Recording
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers._column import Column
-    from stepscope.readers._notes import Notes
-    from stepscope.readers._wire import Damage, Wire
+    from stepscope.readers.common.columns import Column
+    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.protobuf import Damage, Wire
 
     Ints = NDArray[np.int64]
     Table = dict[str, NDArray[Any]]

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.readers import _links
-from stepscope.readers._events import ABSENT
-from stepscope.readers._sides import nullable
-from stepscope.readers._spans import placed
-from stepscope.readers.paddle import _sides
+from stepscope.core.schema import CATEGORIES, SPANS, STEPS, Category, Name
+from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.chrome.side_tables import nullable
+from stepscope.readers.chrome.spans import placed
+from stepscope.readers.common import links as _links
+from stepscope.readers.paddle import _side_tables
 from stepscope.readers.paddle._tracks import Tracks, build_tracks
-from stepscope.schema import CATEGORIES, SPANS, STEPS, Category, Name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.readers._notes import Notes
+    from stepscope.readers.common.issues import Notes
     from stepscope.readers.paddle._recording import Recording
 
     Rows = NDArray[np.int64]
@@ -87,11 +87,13 @@ def build_tables(
     tables["steps"], step = _steps(recording, spans, category, launch, rank)
     links = {"parent_id": parent, "launch_id": launch, "op_id": op}
     tables["spans"] = _span_frame(recording, spans, category, links, step)
-    tables["ops"], tables["stacks"] = _sides.ops(recording, spans.host)
-    tables["kernels"] = _sides.kernels(recording, spans.device, np.flatnonzero(category == _CODE["kernel"]), spans.name)
-    tables["transfers"] = _sides.transfers(recording, spans.device, spans.name)
-    tables["collectives"] = _sides.collectives(tables["spans"])
-    tables |= _sides.memory(recording, tracks, spans.host, spans.origin_ns, parent, is_op, notes)
+    tables["ops"], tables["stacks"] = _side_tables.ops(recording, spans.host)
+    tables["kernels"] = _side_tables.kernels(
+        recording, spans.device, np.flatnonzero(category == _CODE["kernel"]), spans.name
+    )
+    tables["transfers"] = _side_tables.transfers(recording, spans.device, spans.name)
+    tables["collectives"] = _side_tables.collectives(tables["spans"])
+    tables |= _side_tables.memory(recording, tracks, spans.host, spans.origin_ns, parent, is_op, notes)
     return {name: frame for name, frame in tables.items() if not frame.is_empty()}, spans.origin_ns
 
 

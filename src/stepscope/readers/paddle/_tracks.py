@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.readers._events import ABSENT
-from stepscope.readers._tracks import device_type
-from stepscope.schema import DEVICES, TRACKS
+from stepscope.core.schema import DEVICES, TRACKS
+from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.chrome.tracks import device_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,0 +1,1 @@
+"""Recommendations: rules over the results of other analyses."""

@@ -1,0 +1,191 @@
+"""What to change in a program, by rules: those of the TensorBoard profiler plugin, and ours."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import polars as pl
+
+from stepscope.analyses.advice.rules import RULES, STEPSCOPE, TENSORBOARD, Facts, advice
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.device_steps import windows_of
+from stepscope.analyses.common.device_work import label_devices, of_spans
+from stepscope.analyses.resources.memory import device_memory
+from stepscope.analyses.steps.device_utilisation import utilisation_of
+from stepscope.analyses.steps.idle import caused_gaps
+from stepscope.analyses.steps.step_breakdown import broken_down, divided, work_of
+from stepscope.core.intervals import Intervals, covered, union
+from stepscope.core.names import is_communication, is_tensor_core_eligible, map_names
+from stepscope.core.schema import ALLOCATIONS, DEVICES, KERNELS, SPANS, STEPS, TRACKS, TRANSFERS, Column, Table
+
+__all__ = ["ANALYSIS", "RECOMMENDATIONS", "memory_held", "recommendations", "with_kernels", "with_program"]
+
+_NCCL, _BACKEND = re.compile("nccl|rccl", re.IGNORECASE), re.compile(r"(gloo|mpi|ucc):")
+_PARALLEL, _DISTRIBUTED = "DataParallel.forward", "DistributedDataParallel.forward"
+
+RECOMMENDATIONS = Table(
+    "recommendations",
+    "what to change, by rules",
+    (
+        Column("rule", pl.Enum([rule.name for rule in RULES]), "which rule speaks", key=True),
+        Column("origin", pl.Enum([TENSORBOARD, STEPSCOPE]), "whose rule it is: the TensorBoard plugin's, or ours"),
+        Column(
+            "value_ratio",
+            pl.Float64(),
+            "what the rule measures; null where it looks for something being there",
+            "ratio",
+        ),
+        Column(
+            "threshold_ratio",
+            pl.Float64(),
+            "beyond which it speaks: below it for device_underused, else above",
+            "ratio",
+        ),
+        Column("text", pl.String(), "what was found, and what to try"),
+        Column("command", pl.String(), "looks further, as words after stepscope"),
+    ),
+)
+
+
+def recommendations(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    devices: pl.DataFrame,
+    steps: pl.DataFrame,
+    launches: pl.DataFrame,
+    transfers: pl.DataFrame,
+    allocations: pl.DataFrame,
+) -> pl.DataFrame:
+    """A row per rule that has something to say, those of the plugin first; no rows if none has.
+
+    What the rules measure:
+
+    - `data_loading`, `communication`: these parts of `step-breakdown`, as part of all steps
+    - `data_parallel`: DataParallel on more than one device; `slow_backend`: DistributedDataParallel that does not
+      communicate by NCCL or RCCL, although its devices could
+    - `device_underused`: part of the steps' time in which kernels run on the least busy device
+    - `tensor_cores_unused`: part of kernel time in eligible operators, as in `operators`, where no kernel uses them
+    - `memory_full`: memory held by tensors at the peak, of the memory of the device
+    - `launch_bound`: part of the steps' time in which the device is idle since the host came late (`host_late` in
+      `idle`), where more than half of the launch calls take longer than the work they queue
+    - `pageable_copies`: part of the steps' time in copies from or to pageable memory while no kernel runs
+    - `sync_waits`: part of the steps' time in which the device is idle since the host waited for it (`sync` in `idle`)
+
+    `launches` is the trace's table `kernels`.
+
+    Units: ratios 0..1.
+    Source: the recommendations of the TensorBoard profiler plugin, with its thresholds, except that it tells of unused
+    tensor cores at any share; the measures are our own, where steps are cut and communication is known differently.
+    Raises MissingTable (neither host nor device work).
+    """
+    work = work_of(spans, tracks)
+    windows = windows_of(spans, tracks, steps, work).select("ts_ns", "end_ns")
+    inside = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
+    whole = max(int((inside[1] - inside[0]).sum()), 1)
+    parts = broken_down(spans, work, *inside, needed_by="recommendations")
+    facts = Facts(
+        loading=int(parts["dataloader"].sum()) / whole,
+        communication=int(parts["communication"].sum()) / whole,
+        memory={} if allocations.is_empty() else memory_held(device_memory(allocations, steps), devices),
+    )
+    facts = with_program(facts, spans, work, devices)
+    kernels = work.filter(work["category"] == "kernel")
+    if not kernels.is_empty():
+        used = utilisation_of(work, devices, launches, windows.select(pl.col("ts_ns").first(), pl.col("end_ns").last()))
+        facts = with_kernels(facts, spans, used, kernels, devices)
+    if not work.is_empty():
+        facts = _with_waits(facts, spans, tracks, work, inside, whole)
+        facts = replace(facts, pageable=_pageable_ns(work, transfers, inside) / whole)
+    rows = [
+        (rule.name, rule.origin, told.value, told.threshold, f"{told.found}: {told.remedy}", rule.command)
+        for rule, told in advice(facts)
+    ]
+    return pl.DataFrame(rows, schema=dict(RECOMMENDATIONS.dtypes), orient="row")
+
+
+def with_program(facts: Facts, spans: pl.DataFrame, work: pl.DataFrame, devices: pl.DataFrame) -> Facts:
+    """The facts with those that names tell: how the program uses several devices. `work`: as of `device_work`."""
+    host = spans["name"].filter(spans["category"].is_in(("operator", "user_range"))).unique().cast(pl.String)
+    if not host.is_in((_PARALLEL, _DISTRIBUTED)).any():
+        return facts
+    n_parallel = work["device_id"].n_unique() if _PARALLEL in host and not work.is_empty() else 0
+    backend = ""
+    if _DISTRIBUTED in host and devices["type"].is_in(("cuda", "rocm")).any():
+        talking = [*host, *work["name"].unique().cast(pl.String)] if "name" in work.columns else host.to_list()
+        talking = [name for name in talking if is_communication(name)]
+        if not any(_NCCL.search(name) for name in talking):
+            backend = next((found.group(1) for name in talking if (found := _BACKEND.match(name))), "")
+    return replace(facts, n_data_parallel=n_parallel, backend=backend)
+
+
+def memory_held(peaks: pl.DataFrame, devices: pl.DataFrame) -> dict[str, float]:
+    """What tensors held at the peak of each accelerator, of its memory, by its name; those of which both are known.
+
+    `peaks` is what `device_memory` returns.
+    """
+    sizes = devices.filter(devices["type"] != "cpu").select("device_id", "memory_bytes").drop_nulls()
+    known = peaks.join(sizes, on="device_id", how="inner", maintain_order="left").filter(pl.col("memory_bytes") > 0)
+    ratio = pl.col("peak_allocated_bytes") / pl.col("memory_bytes")
+    return dict(label_devices(known, devices).select("device", ratio).drop_nulls().iter_rows())
+
+
+def with_kernels(
+    facts: Facts, spans: pl.DataFrame, used: pl.DataFrame, kernels: pl.DataFrame, devices: pl.DataFrame
+) -> Facts:
+    """The facts with those of kernels, rows of `device_work`; `used` is what `utilisation_of` says of one window."""
+    labelled = label_devices(used, devices).with_columns(pl.coalesce("device", pl.lit("the device")))
+    busy = dict(labelled.select("device", "busy_ratio").drop_nulls().iter_rows())
+    capability = devices["compute_capability"].filter(devices["type"] == "cuda").drop_nulls().str.extract(r"^(\d+)\.")
+    lowest = capability.cast(pl.Int32).min()
+    on_units = used["tensor_core_ratio"].max()
+    eligible = map_names(of_spans(spans, kernels["op_id"], "name"), is_tensor_core_eligible, pl.Boolean())
+    ns, whole = int(kernels["dur_ns"].filter(eligible.fill_null(value=False)).sum()), int(kernels["dur_ns"].sum())
+    return replace(
+        facts,
+        busy=busy,
+        on_units=on_units if isinstance(on_units, float) else None,
+        capability=lowest if isinstance(lowest, int) else None,
+        eligible=ns / whole if whole else None,
+    )
+
+
+def _with_waits(
+    facts: Facts, spans: pl.DataFrame, tracks: pl.DataFrame, work: pl.DataFrame, inside: Intervals, whole: int
+) -> Facts:
+    """The facts with those of launches and of idle time, of which `whole` is the length of the windows `inside`."""
+    gaps = caused_gaps(work, spans, tracks, ("rank",)).select(
+        "ts_ns", "cause", end_ns=pl.col("ts_ns") + pl.col("dur_ns")
+    )
+    sums = {}
+    for cause in ("host_late", "sync"):
+        mine = gaps.filter(pl.col("cause") == cause)
+        sums[cause] = int(covered((mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy()), *inside).sum()) / whole
+    calls = work.drop_nulls("launch_id").group_by("launch_id").agg(pl.col("dur_ns").sum())
+    short = calls["dur_ns"] < of_spans(spans, calls["launch_id"], "dur_ns")
+    n_short = int(short.sum())
+    return replace(
+        facts, late=sums["host_late"], sync=sums["sync"], short=n_short / short.len() if short.len() else None
+    )
+
+
+def _pageable_ns(work: pl.DataFrame, transfers: pl.DataFrame, inside: Intervals) -> int:
+    """How long copies from or to pageable memory run within the windows while no kernel does. Units: ns."""
+    pageable = transfers.filter(pl.any_horizontal(pl.col("src", "dst").cast(pl.String) == "Pageable"))
+    copies = work.filter((pl.col("category") == "memcpy") & pl.col("span_id").is_in(pageable["span_id"].implode()))
+    kernels = work.filter(pl.col("category") == "kernel")
+    levels = [
+        (name, union(w["ts_ns"].to_numpy(), w["end_ns"].to_numpy()))
+        for name, w in (("kernel", kernels), ("copy", copies))
+    ]
+    return int(divided(levels, *inside)["copy"].sum())
+
+
+ANALYSIS = Analysis(
+    name="recommendations",
+    doc="What to change, by the rules of the TensorBoard profiler plugin and by ours.",
+    inputs=(SPANS,),
+    optional=(TRACKS, DEVICES, STEPS, KERNELS, TRANSFERS, ALLOCATIONS),
+    output=RECOMMENDATIONS,
+    run=recommendations,
+)

@@ -1,0 +1,1 @@
+"""What several analyses need: device work, steps of a device, time buckets, nesting of spans."""

@@ -1,0 +1,92 @@
+"""A recording of several processes, one by one: profilers of a whole machine put all of them into one file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import polars as pl
+
+from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import DEVICE_WORK
+
+__all__ = ["of_each", "split"]
+
+Tables = Mapping[str, pl.DataFrame]
+Found = TypeVar("Found")
+
+#: A process with less of all host spans than this, and no device work, is somebody's helper.
+_LEAST_SHARE = 0.05
+#: Columns that refer to rows of spans.
+_REFERENCES = ("span_id", "parent_id", "launch_id", "op_id")
+_ROWS_OF_SPANS = ("ops", "frames", "kernels", "transfers", "collectives", "kernel_metrics", "sched")
+
+
+def of_each(
+    tables: Tables, find: Callable[[dict[str, pl.DataFrame]], Found]
+) -> list[tuple[int | None, dict[str, pl.DataFrame], Found]]:
+    """What `find` finds in the tables of each process that `split` gives; those for which it raises are left out.
+
+    Raises StepscopeError, that of the last one, if it does so for all.
+    """
+    found: list[tuple[int | None, dict[str, pl.DataFrame], Found]] = []
+    refused: StepscopeError | None = None
+    for pid, mine in split(tables):
+        try:
+            found.append((pid, mine, find(mine)))
+        except StepscopeError as error:
+            refused = error
+    if not found and refused is not None:
+        raise refused
+    return found
+
+
+def split(tables: Tables) -> list[tuple[int | None, dict[str, pl.DataFrame]]]:
+    """The tables of each process that matters, with its number: those with much of the host's spans or device work.
+
+    `tables` are tables of a trace, `spans` and `tracks` among them. Device work belongs to the process that queued it,
+    else to that of its track if there is such a process, else to the busiest. Numbers of spans are made anew. If only
+    one process matters, its tables are those given. Steps go to the process that marked them.
+    """
+    spans, tracks = tables["spans"], tables["tracks"]
+    pid_of_track = tracks.sort("track_id").select("pid", "kind", "device_id")
+    is_thread = (pid_of_track["kind"].cast(pl.String) == "thread").fill_null(value=True)
+    host = pid_of_track["device_id"].is_null() & is_thread
+    pids = pid_of_track["pid"].zip_with(host, pl.Series([None], dtype=pl.Int64))
+    owner = pids.gather(spans["track_id"])
+    is_work = spans["category"].is_in(DEVICE_WORK)
+    counted = owner.drop_nulls().value_counts(name="n").sort("n", "pid", descending=[True, False])
+    if counted.height < 2:
+        return [(int(counted["pid"][0]) if counted.height else None, dict(tables))]
+    busiest = int(counted["pid"][0])
+    launched = owner.gather(spans["launch_id"])
+    recorded = pid_of_track["pid"].gather(spans["track_id"])
+    known = recorded.zip_with(recorded.is_in(counted["pid"].implode()).fill_null(value=False), pl.Series([busiest]))
+    on_device = host.gather(spans["track_id"]).not_()
+    owner = owner.zip_with(~on_device, pl.select(pl.coalesce(launched, known)).to_series())
+    working = set(owner.filter(is_work).drop_nulls().unique().to_list())
+    share = counted.filter(pl.col("n") >= _LEAST_SHARE * pl.col("n").sum())["pid"].to_list()
+    marking = set(owner.filter(spans["category"] == "step").drop_nulls().to_list())
+    matters = sorted({*share, *working} & marking if marking else {*share, *working})
+    if len(matters) == 1:
+        return [(matters[0], dict(tables))]
+    return [(pid, _restricted(tables, owner == pid)) for pid in matters]
+
+
+def _restricted(tables: Tables, keep: pl.Series) -> dict[str, pl.DataFrame]:
+    spans = tables["spans"]
+    mask = keep.fill_null(value=False)
+    numbers = mask.cum_sum().cast(pl.UInt32) - 1
+    new = numbers.zip_with(mask, pl.Series([None], dtype=pl.UInt32))
+    found = dict(tables)
+    kept = spans.filter(mask)
+    found["spans"] = kept.with_columns(new.gather(kept[name]).alias(name) for name in _REFERENCES)
+    for name in _ROWS_OF_SPANS:
+        if name in found and found[name].height:
+            side = found[name]
+            found[name] = side.with_columns(span_id=new.gather(side["span_id"])).drop_nulls("span_id")
+    if "steps" in found and found["steps"].height:
+        numbers_marked = kept.filter(kept["category"] == "step")["step"].drop_nulls()
+        if numbers_marked.len():
+            found["steps"] = found["steps"].filter(pl.col("step").is_in(numbers_marked.implode()))
+    return found

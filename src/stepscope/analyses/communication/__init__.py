@@ -1,0 +1,1 @@
+"""Collectives of one rank: what ran, how long, and at what bandwidth."""

@@ -1,0 +1,237 @@
+"""MFU: how much of the device's peak a step's products of matrices make of the step's time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.device_steps import windows_of
+from stepscope.analyses.common.device_work import device_work
+from stepscope.analyses.costs.op_costs import priced
+from stepscope.analyses.costs.roofs import Roofs, roofs_of, uses_matrix_units, with_roofs
+from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.intervals import locate
+from stepscope.core.names import kernel_class, map_names
+from stepscope.core.schema import DEVICES, KERNELS, OPS, SPANS, STEPS, TRACKS, Column, Table
+from stepscope.core.units import percent
+
+__all__ = ["ANALYSIS", "MFU", "mfu", "mfu_of"]
+
+By = Literal["step", "all", "precision"]
+KEYS = {"step": ("step",), "all": (), "precision": ("precision", "peak_flop_per_s")}
+#: Classes of kernels that are products of matrices. Of routed experts (`moe`) some are.
+_PRODUCTS = ("gemm", "convolution", "attention", "moe")
+_WORTH_NAMING = 0.001
+NO_PRODUCTS = "no kernel is a product of matrices, as far as names tell"
+
+MFU = Table(
+    "mfu",
+    "how much of the device's peak the products of matrices make of a step's time",
+    (
+        Column("step", pl.Int32(), "step; null: no steps are marked, the row is the recording (by step)", key=True),
+        Column("precision", pl.String(), "types of the products and their share of operations; by precision: the type"),
+        Column("window_ns", pl.Int64(), "what the step took, until the device was done with it", "ns"),
+        Column("mfu_ratio", pl.Float64(), "time of the products at their peaks over the step's time", "ratio"),
+        Column("product_ratio", pl.Float64(), "part of the step's time in which kernels of products ran", "ratio"),
+        Column("product_mfu_ratio", pl.Float64(), "the same as MFU, over the time of the products counted", "ratio"),
+        Column("known_ratio", pl.Float64(), "part of the products' kernel time whose operations are known", "ratio"),
+        Column("most_mfu_ratio", pl.Float64(), "MFU if the unknown products ran at their peak", "ratio"),
+        Column("flop", pl.Float64(), "operations of the products that are known", "FLOP"),
+        Column("flop_per_s", pl.Float64(), "the same over the step's time, a device", "FLOP/s"),
+        Column("peak_flop_per_s", pl.Float64(), "dense peak of their types, a device; of several the mean that fits"
+               " their operations", "FLOP/s"),
+        Column("calls", pl.Int64(), "operators that are such products"),
+        Column("product_ns", pl.Int64(), "summed time of kernels of products", "ns"),
+        Column("n_devices", pl.Int64(), "devices in use"),
+        Column("accelerator", pl.String(), "product whose peaks were taken"),
+        Column("reason", pl.String(), "why the ratio is not told, or what it leaves out"),
+    ),
+)  # fmt: skip
+
+
+def mfu(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    ops: pl.DataFrame | None = None,
+    kernels: pl.DataFrame | None = None,
+    devices: pl.DataFrame | None = None,
+    steps: pl.DataFrame | None = None,
+    *,
+    by: By = "step",
+    hardware: str | None = None,
+    accelerator: str | None = None,
+) -> pl.DataFrame:
+    """A row per step, one for all of them, or one per type that products of matrices compute in.
+
+    Products of matrices are GEMM, convolution and attention; their operations follow from the shapes and types of
+    operators' inputs, as in `roofline`. Each takes at least operations / peak of its type, dense: the sum of these
+    times over the step's time is the MFU. With several types in use this weighs each by its own peak. A step lasts
+    until the device has done what the step queued, as in `step-breakdown`; several devices count as that many times
+    the step. What recomputation repeats counts like any other product, so that with activation checkpointing this is
+    what others call HFU.
+
+    Kernels that are products by their name, but of an operator without known operations, are left out of `mfu_ratio`
+    and taken to run at their peak in `most_mfu_ratio`: the truth lies between the two. `known_ratio` says how much of
+    the products' time is counted. Without a known device, peak or operations the ratios are withheld, with the reason.
+
+    `hardware` is a JSON file of accelerators, which adds to those known; `accelerator` names the product where the
+    trace does not.
+
+    Units: ns, FLOP, FLOP/s (decimal), ratio.
+    Source: model FLOP utilisation as in PaLM (Chowdhery et al., 2022), with the operations that were run.
+    Raises MissingTable (no device work, no kernels), UnknownName (by, accelerator), StepscopeError (hardware).
+    """
+    if by not in KEYS:
+        raise UnknownName("grouping of mfu", by, KEYS)
+    work = device_work(spans, tracks, needed_by="mfu").select(pl.exclude("sort"))
+    windows = windows_of(spans, tracks, STEPS.empty() if steps is None else steps, work)
+    roofs = roofs_of(DEVICES.empty() if devices is None else devices, hardware, accelerator)
+    return mfu_of(work, windows, spans, ops, kernels, roofs, by=by)
+
+
+def mfu_of(
+    work: pl.DataFrame,
+    windows: pl.DataFrame,
+    spans: pl.DataFrame,
+    ops: pl.DataFrame | None,
+    kernels: pl.DataFrame | None,
+    roofs: Roofs,
+    *,
+    by: By,
+) -> pl.DataFrame:
+    """The result of `mfu` for the windows (step, ts_ns, end_ns) and device work that are given.
+
+    Raises MissingTable (no kernels).
+    """
+    if not (work["category"] == "kernel").any():
+        raise MissingTable("kernels", needed_by="mfu", hint="show timeline tells about copies and fills")
+    n_devices = work["device_id"].n_unique()
+    work = work.with_columns(step=_steps_of(work, windows), tensor_core=uses_matrix_units(work, kernels))
+    work = work.filter(pl.col("step").is_in(windows["step"].implode(), nulls_equal=True))
+    work, calls = priced(work, spans, OPS.empty() if ops is None else ops)
+    calls = with_roofs(calls, roofs)
+    known = pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null()
+    products = calls.filter(known).rename({"peak": "peak_flop_per_s"})
+    ran = _kernels_of_products(work, calls)
+    if by == "precision":
+        ran = ran.join(products.select("call_id", *KEYS[by]), on="call_id", how="left", maintain_order="left")
+    keys = list(KEYS[by])
+    if by != "step":
+        whole = int((windows["end_ns"] - windows["ts_ns"]).sum())
+        rows = products.select(keys).unique(maintain_order=True) if keys else pl.DataFrame([{}])
+        rows = rows.with_columns(window_ns=pl.lit(whole, pl.Int64))
+    else:
+        rows = windows.select("step", window_ns=pl.col("end_ns") - pl.col("ts_ns"))
+    for part in (_sums_of(products, keys), _times_of(ran, keys)):
+        if keys:
+            rows = rows.join(part, on=keys, how="left", nulls_equal=True, maintain_order="left")
+        else:
+            rows = pl.concat([rows, part], how="horizontal")
+    products_of = calls["accelerator"].drop_nulls()
+    name = products_of[0] if len(products_of) else None
+    return _finished(rows.with_columns(n_devices=pl.lit(n_devices, pl.Int64), accelerator=pl.lit(name, pl.String)), by)
+
+
+def _steps_of(work: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
+    """The step of each piece of work: that which queued it; without a launch record that in whose window it starts."""
+    if windows["step"].null_count():  # no steps: the one window is the recording
+        return pl.Series("step", [None] * work.height, pl.Int32)
+    at = locate((windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()), work["ts_ns"].to_numpy())
+    ran = windows["step"].gather(pl.Series(np.maximum(at, 0)))
+    ran = pl.select(pl.when(pl.Series(at >= 0)).then(ran)).to_series()
+    return work.select(step=pl.when(pl.col("launch_id").is_null()).then(ran).otherwise("step"))["step"]
+
+
+def _kernels_of_products(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Kernels that are products of matrices, by name or by their operator: step, call_id, dur_ns, known, why.
+
+    `why` is the reason for which the operations are not known.
+    """
+    ran = work.filter(pl.col("category") == "kernel").select("step", "call_id", "name", "dur_ns", "tensor_core")
+    of_call = calls.select(
+        "call_id", known=pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null(), why="reason"
+    )
+    ran = ran.join(of_call, on="call_id", how="left", maintain_order="left")
+    is_one = map_names(ran["name"], lambda name: kernel_class(name) in _PRODUCTS, pl.Boolean())
+    return ran.filter(is_one | pl.col("tensor_core") | pl.col("known"))
+
+
+def _sums_of(products: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    measures = {
+        "calls": pl.len().cast(pl.Int64),
+        "flop": pl.col("flop").sum(),
+        "at_peak_ns": pl.when(pl.col("compute_ns").null_count() == 0).then(pl.col("compute_ns").sum()),
+        "unknown": pl.col("reason").drop_nulls().first(),
+    }
+    if "precision" in keys:
+        return products.group_by(keys).agg(**measures)
+    parts = products.group_by([*keys, "precision"]).agg(pl.col("flop").sum())
+    parts = parts.sort("flop", "precision", descending=[True, False])
+    if not keys:
+        return products.select(**measures).with_columns(precision=pl.lit(_mixture(parts), pl.String))
+    texts = [(key[0], _mixture(part)) for key, part in parts.partition_by(keys, as_dict=True).items()]
+    named = pl.DataFrame(texts, schema={keys[0]: pl.Int32, "precision": pl.String}, orient="row")
+    summed = products.group_by(keys).agg(**measures)
+    return summed.join(named, on=keys, how="left", nulls_equal=True)
+
+
+def _mixture(parts: pl.DataFrame) -> str | None:
+    """'bf16', or 'bf16 97 %, fp32 3 %'; types with less than a thousandth of the operations are not named."""
+    whole = parts["flop"].sum() or 1.0
+    told = [(name or "other", flop / whole) for name, flop in parts.select("precision", "flop").rows()]
+    told = [(name, ratio) for name, ratio in told if ratio >= _WORTH_NAMING]
+    if len(told) < 2:
+        return told[0][0] if told else None
+    return ", ".join(f"{name} {percent(ratio)}" for name, ratio in told)
+
+
+def _times_of(ran: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    known = pl.col("known")
+    unknown = pl.col("why").filter(~known).sort_by(pl.col("dur_ns").filter(~known), descending=True)
+    measures = {
+        "product_ns": pl.col("dur_ns").sum(),
+        "known_ns": pl.col("dur_ns").filter(known).sum(),
+        "why": unknown.drop_nulls().first(),
+    }
+    return ran.group_by(keys).agg(**measures) if keys else ran.select(**measures)
+
+
+def _finished(rows: pl.DataFrame, by: By) -> pl.DataFrame:
+    """The ratios of the sums, and the reason where there is none."""
+    room = pl.when(pl.col("window_ns") > 0).then(pl.col("window_ns") * pl.col("n_devices"))
+    some = (pl.col("flop") > 0).fill_null(value=False)
+    at_peak = pl.when(some).then(pl.col("at_peak_ns"))
+    unknown_ns = pl.col("product_ns").fill_null(0) - pl.col("known_ns").fill_null(0)
+    no_product = pl.col("product_ns").fill_null(0) == 0
+    rows = rows.with_columns(
+        calls=pl.col("calls").fill_null(0),
+        product_ns=pl.col("product_ns").fill_null(0),
+        mfu_ratio=at_peak / room,
+        most_mfu_ratio=pl.when(pl.col("accelerator").is_not_null() & (at_peak.is_not_null() | ~some)).then(
+            pl.min_horizontal((at_peak.fill_null(0.0) + unknown_ns) / room, pl.lit(1.0))
+        ),
+        product_ratio=pl.col("product_ns").fill_null(0) / room,
+        product_mfu_ratio=pl.when(pl.col("known_ns") > 0).then(at_peak / pl.col("known_ns")),
+        known_ratio=pl.when(pl.col("product_ns") > 0).then(pl.col("known_ns") / pl.col("product_ns")),
+        flop=pl.when(some).then(pl.col("flop")),
+        flop_per_s=pl.when(some).then(pl.col("flop") / (room / 1e9)),
+        reason=pl.when(no_product).then(pl.lit(NO_PRODUCTS)).otherwise(pl.coalesce("unknown", "why")),
+    )
+    if by == "precision":
+        rows = rows.sort("flop", descending=True, nulls_last=True)
+    else:
+        rows = rows.with_columns(peak_flop_per_s=pl.col("flop") / (at_peak / 1e9))
+    return rows.select(pl.col(k).cast(t) for k, t in MFU.dtypes.items() if k in rows.columns)
+
+
+ANALYSIS = Analysis(
+    name="mfu",
+    doc="How much of the device's peak each step's products of matrices make of its time.",
+    inputs=(SPANS, TRACKS),
+    output=MFU,
+    run=mfu,
+    optional=(OPS, KERNELS, DEVICES, STEPS),
+)

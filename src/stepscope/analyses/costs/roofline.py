@@ -1,0 +1,141 @@
+"""How near operators and kernels come to what the device can do: FLOP/s and bytes/s against its roofs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.device_work import device_work
+from stepscope.analyses.costs.kernel_costs import counted
+from stepscope.analyses.costs.op_costs import ARGUMENTS, priced
+from stepscope.analyses.costs.roofs import roofs_of, uses_matrix_units, with_roofs
+from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, SPANS, TRACKS, Column, Table
+
+__all__ = ["ANALYSIS", "ROOFLINE", "roofline"]
+
+By = Literal["auto", "op", "args", "kernel"]
+KEYS = {"op": ("name",), "args": ("name", *ARGUMENTS), "kernel": ("name",)}
+
+ROOFLINE = Table(
+    "roofline",
+    "how near operators and kernels come to what the device can do",
+    (
+        Column("name", pl.String(), "operator or kernel (by op, args, kernel)", key=True),
+        Column("input_shapes", pl.String(), "shapes of its inputs, as compact JSON (by args)", key=True),
+        Column("input_types", pl.String(), "their element types (by args)", key=True),
+        Column("concrete_inputs", pl.String(), "its plain values (by args)", key=True),
+        Column("family", pl.String(), "what it does: gemm, convolution, attention, norm, elementwise, …"),
+        Column("precision", pl.String(), "type that it computes in, as bf16"),
+        Column("calls", pl.Int64(), "calls with device work; by kernel: launches"),
+        Column("device_ns", pl.Int64(), "time in which their work ran, overlaps within a call counted once", "ns"),
+        Column("roof_ratio", pl.Float64(), "roof over device time: 1 is as fast as the device can be", "ratio"),
+        Column("bound", pl.Enum(("compute", "memory")), "which of the two roofs is the lower for it"),
+        Column("flop_per_s", pl.Float64(), "operations in the device time", "FLOP/s"),
+        Column("bytes_per_s", pl.Float64(), "bytes in the same time", "bytes/s"),
+        Column("intensity", pl.Float64(), "operations for each byte", "FLOP/byte"),
+        Column("roof_ns", pl.Float64(), "device time at that roof", "ns"),
+        Column("mean_ns", pl.Float64(), "mean device time of a call", "ns"),
+        Column("share_ratio", pl.Float64(), "its part of the device time of all rows", "ratio"),
+        Column("flop", pl.Float64(), "operations of all calls", "FLOP"),
+        Column("bytes", pl.Float64(), "bytes that all calls read and wrote at least", "bytes"),
+        Column("peak_flop_per_s", pl.Float64(), "roof of its operations; of several types the highest", "FLOP/s"),
+        Column("peak_bytes_per_s", pl.Float64(), "roof of its bytes: the device's memory bandwidth", "bytes/s"),
+        Column("accelerator", pl.String(), "product whose peaks were taken"),
+        Column("reason", pl.String(), "why something is not told"),
+    ),
+)
+
+
+def roofline(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    ops: pl.DataFrame | None = None,
+    kernels: pl.DataFrame | None = None,
+    metrics: pl.DataFrame | None = None,
+    devices: pl.DataFrame | None = None,
+    *,
+    by: By = "auto",
+    hardware: str | None = None,
+    accelerator: str | None = None,
+) -> pl.DataFrame:
+    """What operators (or kernels) compute and move, how fast, and how near that is to the device's roofs.
+
+    Operations and bytes of an operator follow from the shapes and types of its inputs: each tensor is read or written
+    once, so that what caches fail to hold comes on top of `bytes`. The outermost operator with a known cost stands
+    for all work that it launched; work without one has rows too, with the reason. By kernel they come from hardware
+    counters, where recorded; `auto` asks for them where the source knows no times, else for operators. The roof of a
+    call is the longer of operations / peak and bytes / memory bandwidth; a ratio above 1 means that it did less than
+    counted (its data stayed in the cache). The whole step's MFU is in `mfu`.
+
+    `hardware` is a JSON file of accelerators, which adds to those known; `accelerator` names the product where the
+    trace does not. Of an unknown device the roofs are withheld, with the reason.
+
+    Units: ns, FLOP, bytes, FLOP/s and bytes/s (decimal), ratio.
+    Source: Williams, Waterman, Patterson, "Roofline" (2009); counts as in TraceLens's performance models.
+    Raises MissingTable (no device work; by kernel: no counters), UnknownName (by), StepscopeError (hardware).
+    """
+    if by not in (*KEYS, "auto"):
+        raise UnknownName("grouping of roofline", by, ("auto", *KEYS))
+    work = device_work(spans, tracks, needed_by="roofline").select(pl.exclude("sort"))
+    has_clock = work["ts_ns"].null_count() < work.height
+    grouping = by if by != "auto" else "op" if has_clock else "kernel"
+    if grouping != "kernel" and not has_clock:
+        raise MissingTable("start times", needed_by=f"roofline by {by}", hint="without a clock there is by=kernel")
+    if grouping == "kernel":
+        found = counted(work, KERNEL_METRICS.empty() if metrics is None else metrics, kernels)
+        if found.is_empty():
+            hint = "record counters, as with ncu or rocprofv3 --pmc; see docs/hardware.md for those that are used"
+            raise MissingTable("counters of operations or bytes", needed_by="roofline by kernel", hint=hint)
+    else:
+        work = work.with_columns(tensor_core=uses_matrix_units(work, kernels))
+        _, found = priced(work, spans, OPS.empty() if ops is None else ops)
+    roofs = roofs_of(DEVICES.empty() if devices is None else devices, hardware, accelerator)
+    return _summed(with_roofs(found, roofs), KEYS[grouping])
+
+
+def _summed(found: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
+    """Rows put together by their keys, most device time first."""
+    total = found["device_ns"].sum()
+    result = found.group_by(keys, maintain_order=True).agg(
+        family=pl.col("family").first(),
+        precision=pl.col("precision").drop_nulls().mode().sort().first(),
+        calls=pl.col("n_calls").sum() if "n_calls" in found.columns else pl.len().cast(pl.Int64),
+        device_ns=pl.col("device_ns").sum(),
+        peak_flop_per_s=pl.col("peak").max(),
+        peak_bytes_per_s=pl.col("bandwidth").max(),
+        accelerator=pl.col("accelerator").first(),
+        reason=pl.col("reason").drop_nulls().first(),
+        **{c: _sum(c) for c in ("flop", "bytes", "roof_ns", "compute_ns", "memory_ns")},
+    )
+    seconds = pl.when(pl.col("device_ns") > 0).then(pl.col("device_ns") / 1e9)
+    bound = pl.when(pl.col("compute_ns") >= pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))
+    result = result.with_columns(
+        mean_ns=pl.col("device_ns") / pl.col("calls"),
+        share_ratio=pl.col("device_ns") / total if total else None,
+        intensity=pl.when(pl.col("bytes") > 0).then(pl.col("flop") / pl.col("bytes")),
+        flop_per_s=pl.col("flop") / seconds,
+        bytes_per_s=pl.col("bytes") / seconds,
+        bound=pl.when(pl.col("roof_ns").is_not_null()).then(bound),
+        roof_ratio=pl.col("roof_ns") / 1e9 / seconds,
+    )
+    result = result.sort("device_ns", *keys, descending=[True] + [False] * len(keys), nulls_last=True)
+    return result.select(pl.col(k).cast(t) for k, t in ROOFLINE.dtypes.items() if k in result.columns)
+
+
+def _sum(column: str) -> pl.Expr:
+    """The sum, if each call has a value: a part of the calls' operations over all of their time would mislead."""
+    return pl.when(pl.col(column).null_count() == 0).then(pl.col(column).sum())
+
+
+ANALYSIS = Analysis(
+    name="roofline",
+    doc="How near operators and kernels come to the device's peaks.",
+    inputs=(SPANS, TRACKS),
+    output=ROOFLINE,
+    run=roofline,
+    optional=(OPS, KERNELS, KERNEL_METRICS, DEVICES),
+    needs_clock=False,
+)

@@ -1,0 +1,1 @@
+"""Cycles of a run: steps, or whatever comes again, and what fills each."""

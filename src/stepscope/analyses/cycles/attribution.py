@@ -1,0 +1,168 @@
+"""What each function took of each cycle, and how each resource fared meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.processes import of_each
+from stepscope.analyses.common.sampled import Resource, pieces_of, resources_of, spread_of
+from stepscope.analyses.cycles.cycle_functions import Functions, functions_of, own_of
+from stepscope.analyses.cycles.cycles import find_cycles
+from stepscope.core.names import is_communication, map_names, shorten
+from stepscope.core.schema import ATTRIBUTION, COUNTERS, DEVICES, SAMPLED, SPANS, STEPS, TRACKS
+
+__all__ = ["ANALYSIS", "attribution", "attribution_of"]
+
+Ints = NDArray[np.int64]
+#: What a resource adds to the row of a function.
+_VALUES = ATTRIBUTION.empty().select("resource", "metric", "unit", "mu", "sigma", "sampled")
+Bools = NDArray[np.bool_]
+
+_CORE = r"^cpu\d+$"
+_NIC = r"^(net|nic|rdma|ib)_"
+_DISK = r"^disk_"
+#: Functions that may wait for a disk.
+_STORAGE = ("io", "dataloader")
+
+
+def attribution(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    steps: pl.DataFrame | None = None,
+    devices: pl.DataFrame | None = None,
+    counters: pl.DataFrame | None = None,
+    *,
+    anchor: str = "auto",
+) -> pl.DataFrame:
+    """A row per cycle, function, and resource that bears on it; by cycle, functions that took most time first.
+
+    `beta_ratio` is the summed time of the function's events over the cycle's; it is the same in each of its rows. Host
+    work counts for the cycle in which it begins, device work for the cycle that queued it. `mu` is the mean of the
+    resource over the time of the events, `sigma` its standard deviation over that time. Each sample stands for its
+    surroundings, one sampling period at most, across the borders of cycles; where none does there is no value. A
+    function that no resource was sampled for has one row, without a metric.
+
+    Functions on a GPU go with the metrics of that GPU; exchanges with other ranks also with those of the network; on
+    the host functions go with those of the host, of their process and of the processors (their mean), and I/O and data
+    loading with those of disks. `resource` says whose metric it is. `anchor` is as in `cycles`.
+
+    Units: those of the metric; ns; ratios 0..1.
+    Source: beta and mu as LatencyPrism has them, who samples within the cycle only, pools the GPUs, takes the mean of
+    the interpolated ends of an event, and leaves the differences between events out of sigma.
+    Raises MissingTable, StepscopeError (there are no cycles).
+    """
+    tables = {
+        "spans": spans,
+        "tracks": tracks,
+        "steps": STEPS.empty() if steps is None else steps,
+    }
+    own_devices = DEVICES.empty() if devices is None else devices
+    samples = COUNTERS.empty() if counters is None else counters
+    parts = []
+    for pid, mine, cycles in of_each(
+        tables, lambda mine: find_cycles(mine["spans"], tracks, mine["steps"], own_devices, anchor).frame
+    ):
+        lows = cycles["ts_ns"].to_numpy()
+        own = own_of(mine["spans"], tracks, own_devices)
+        functions = functions_of(mine["spans"], own, lows, lows + cycles["dur_ns"].to_numpy())
+        parts.append(attribution_of(functions, mine["spans"], cycles, samples, pid))
+    return pl.concat(parts)
+
+
+def attribution_of(
+    functions: Functions, spans: pl.DataFrame, cycles: pl.DataFrame, counters: pl.DataFrame, pid: int | None
+) -> pl.DataFrame:
+    """ATTRIBUTION of these functions of these cycles, in the same order."""
+    frame = functions.frame
+    starts = spans["ts_ns"].to_numpy()[functions.events]
+    ends = np.maximum(starts + spans["dur_ns"].to_numpy()[functions.events], starts + 1)
+    talks = map_names(frame["name"], is_communication, pl.Boolean()).fill_null(value=False).to_numpy()
+    parts = []
+    has_metric = np.zeros(frame.height, np.bool_)
+    for together in resources_of(_near(counters, cycles)):
+        chosen = [(resource, _bears_on(resource, frame, talks, pid)) for resource in _merged(together)]
+        every = np.logical_or.reduce([mask for _, mask in chosen])
+        if not every.any():
+            continue
+        of_event = every[functions.group]
+        pieces = pieces_of(together[0].held, starts[of_event], ends[of_event], functions.group[of_event], frame.height)
+        sampled = np.where(pieces.sampled == 0, 2, np.where(pieces.sampled == pieces.events, 0, 1))
+        for resource, mask in chosen:
+            mu, sigma = spread_of(pieces, resource.values)
+            rows = np.flatnonzero(mask & ~np.isnan(mu))
+            has_metric[rows] = True
+            parts.append(_values(resource, rows, mu, sigma, sampled))
+    without = np.flatnonzero(~has_metric)
+    values = pl.concat([_VALUES, *parts, pl.DataFrame({"at": without})], how="diagonal")
+    return _rows(frame, cycles, values, pid)
+
+
+def _near(counters: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
+    """Samples that can bear on the cycles: within them and a second around; processors under one name, their mean."""
+    ends = cycles["ts_ns"] + cycles["dur_ns"]
+    low, high = int(cycles["ts_ns"].to_numpy().min()), int(ends.to_numpy().max())
+    near = counters.filter(pl.col("ts_ns").is_between(low - 10**9, high + 10**9))
+    near = near.with_columns(pl.col("device").cast(pl.String).str.replace(_CORE, "cpu"))
+    keys = ["device", "metric", "unit", "ts_ns"]
+    return near.group_by(keys).agg(pl.col("value").mean())
+
+
+def _merged(together: Sequence[Resource]) -> list[Resource]:
+    """Without the processors' mean of what the host has a value of its own for."""
+    of_host = {resource.metric for resource in together if resource.device == "host"}
+    return [resource for resource in together if resource.device != "cpu" or resource.metric not in of_host]
+
+
+def _bears_on(resource: Resource, frame: pl.DataFrame, talks: Bools, pid: int | None) -> Bools:
+    """Functions for which the resource may matter."""
+    device, metric = frame["device"].cast(pl.String), pl.Series([resource.metric])
+    on_host = (device == "host").to_numpy()
+    if resource.device.startswith("gpu"):
+        found: Bools = (device == resource.device).to_numpy()
+    elif metric.str.contains(_NIC)[0]:
+        found = talks
+    elif metric.str.contains(_DISK)[0]:
+        found = on_host & frame["category"].is_in(_STORAGE).to_numpy()
+    elif resource.device == f"pid:{pid}":
+        found = ~on_host if resource.metric.startswith("process_gpu") else on_host
+    else:
+        found = on_host if resource.device in {"host", "cpu"} else np.zeros(frame.height, np.bool_)
+    return found
+
+
+def _values(
+    resource: Resource, rows: Ints, mu: NDArray[np.float64], sigma: NDArray[np.float64], sampled: Ints
+) -> pl.DataFrame:
+    texts = {"resource": resource.device, "metric": resource.metric, "unit": resource.unit}
+    frame = pl.DataFrame({"at": rows, "mu": mu[rows], "sigma": sigma[rows]})
+    words = pl.Series(SAMPLED, dtype=pl.Enum(SAMPLED)).gather(sampled[rows])
+    return frame.with_columns(sampled=words, **{name: pl.lit(text, pl.Categorical()) for name, text in texts.items()})
+
+
+def _rows(frame: pl.DataFrame, cycles: pl.DataFrame, values: pl.DataFrame, pid: int | None) -> pl.DataFrame:
+    row = frame["row"]
+    whole = frame.with_columns(
+        cycle=cycles["cycle"].gather(row),
+        beta_ratio=pl.col("total_ns") / cycles["dur_ns"].gather(row),
+        short_name=map_names(frame["name"], shorten, pl.String()).cast(pl.Categorical),
+    ).with_row_index("at")
+    whole = whole.sort("row", -pl.col("total_ns"), "device", pl.col("name").cast(pl.String)).with_row_index("place")
+    found = values.with_columns(pl.col("at").cast(pl.UInt32)).join(whole, on="at", how="left")
+    found = found.sort("place", pl.col("metric").cast(pl.String), pl.col("resource").cast(pl.String))
+    host = cycles["host"][0] if cycles.height else None
+    return ATTRIBUTION.conform(found.with_columns(pid=pl.lit(pid, pl.Int64), host=pl.lit(host, pl.String)))
+
+
+ANALYSIS = Analysis(
+    name="attribution",
+    doc="What each function took of each cycle, and how each resource fared meanwhile.",
+    inputs=(SPANS, TRACKS),
+    optional=(STEPS, DEVICES, COUNTERS),
+    output=ATTRIBUTION,
+    run=attribution,
+)

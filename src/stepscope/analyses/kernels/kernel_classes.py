@@ -1,0 +1,88 @@
+"""What sorts of work kernels do, by which words of their names that was told, and how well they use the device."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import polars as pl
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.kernels.kernel_launches import RATIOS, kernel_launches, ranked, weighted, with_ratios
+from stepscope.core.errors import UnknownName
+from stepscope.core.names import kernel_rule, map_names
+from stepscope.core.schema import KERNEL_METRICS, SPANS, Column, Name, Table
+
+__all__ = ["ANALYSIS", "KERNEL_CLASS_SUMMARY", "kernel_classes"]
+
+By = Literal["class", "rule", "name", "gemm"]
+KEYS = {
+    "class": ("kernel_class",),
+    "rule": ("kernel_class", "rule"),
+    "name": ("kernel_class", "rule", "name"),
+    "gemm": ("is_gemm",),
+}
+
+#: What is left of templates that hold all sorts of kernels, in names cut at the first bracket.
+_VAGUE = re.compile(r"Kernel2?|device_kernel")
+
+KERNEL_CLASS_SUMMARY = Table(
+    "kernel-classes",
+    "what sorts of work kernels do",
+    (
+        Column("is_gemm", pl.Boolean(), "matrix products, or all else (by gemm)", key=True),
+        Column("kernel_class", Name, "gemm, convolution, attention, norm, softmax, elementwise, …", key=True),
+        Column("rule", Name, "part of the name that told the class (by rule, name)", key=True),
+        Column("name", Name, "kernel (by name)", key=True),
+        Column("calls", pl.Int64(), "how often they ran"),
+        Column("n_names", pl.Int64(), "distinct names"),
+        Column("total_ns", pl.Int64(), "summed duration", "ns"),
+        Column("share_ratio", pl.Float64(), "part of all kernels' time", "ratio"),
+        Column("tensor_ratio", pl.Float64(), "tensor cores busy, weighted by time", "ratio"),
+        Column("dram_ratio", pl.Float64(), "memory bandwidth used, weighted by time", "ratio"),
+        Column("sm_ratio", pl.Float64(), "multiprocessors busy, weighted by time", "ratio"),
+        Column("vague_calls", pl.Int64(), "of these, with a name cut so short that the class is likely, not certain"),
+    ),
+)
+
+
+def kernel_classes(spans: pl.DataFrame, metrics: pl.DataFrame | None = None, *, by: By = "class") -> pl.DataFrame:
+    """Kernels by what they do, most expensive first, with how they use the device where that was measured.
+
+    A class is told from the full name, before it is shortened, by the first rule that matches; by rule or name the
+    part that matched is shown. By gemm there are two rows. Launches of names cut to `Kernel` count as what they nearly
+    always are, and are told in `vague_calls`. `metrics` is the table `kernel_metrics`.
+
+    Units: ns, ratio.
+    Source: rules of `stepscope.core.names`; casio's list of GEMM names and its README's pattern are the start of that
+    rule.
+    Raises MissingTable (no kernels, no durations), UnknownName (by).
+    """
+    if by not in KEYS:
+        raise UnknownName("grouping of kernel-classes", by, KEYS)
+    launches = with_ratios(kernel_launches(spans, needed_by="kernel-classes"), metrics)
+    launches = launches.with_columns(
+        rule=map_names(launches["name"], lambda name: kernel_rule(name)[1], pl.String()),
+        vague=map_names(launches["name"], lambda name: _VAGUE.fullmatch(name) is not None, pl.Boolean()),
+    )
+    has_any = [ratio for ratio in RATIOS if launches[ratio].null_count() < launches.height]
+    result = launches.group_by(KEYS[by], maintain_order=True).agg(
+        calls=pl.len(),
+        n_names=pl.col("name").n_unique(),
+        total_ns=pl.col("dur_ns").sum(),
+        **{ratio: weighted(ratio) for ratio in has_any},
+        vague_calls=pl.col("vague").sum(),
+    )
+    result = ranked(result, *KEYS[by])
+    return result.select(pl.col(k).cast(t) for k, t in KERNEL_CLASS_SUMMARY.dtypes.items() if k in result.columns)
+
+
+ANALYSIS = Analysis(
+    name="kernel-classes",
+    doc="What sorts of work kernels do, by which rule that was told, and how well they use the device.",
+    inputs=(SPANS,),
+    output=KERNEL_CLASS_SUMMARY,
+    run=kernel_classes,
+    optional=(KERNEL_METRICS,),
+    needs_clock=False,
+)

@@ -1,0 +1,133 @@
+"""Which few launches stand for all others, by how they use the parts of a multiprocessor and the memory."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.kernels.kernel_launches import kernel_launches
+from stepscope.core.counter_roles import HARDWARE_VECTOR, measured
+from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.schema import KERNEL_METRICS, SPANS, Column, Name, Table
+
+__all__ = ["ANALYSIS", "KERNEL_SIMILARITY", "kernel_similarity"]
+
+Method = Literal["fixed", "casio"]
+METHODS = ("fixed", "casio")
+_LEAST_COUNTERS = 3
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+
+KERNEL_SIMILARITY = Table(
+    "kernel-similarity",
+    "launches that stand for others like them",
+    (
+        Column("representative_id", pl.UInt32(), "span_id of the launch that stands for the others", key=True),
+        Column("name", Name, "its name"),
+        Column("calls", pl.Int64(), "launches that it stands for, itself included"),
+        Column("n_names", pl.Int64(), "distinct names among them"),
+        Column("total_ns", pl.Int64(), "their summed duration", "ns"),
+        Column("share_ratio", pl.Float64(), "part of all kernels' time", "ratio"),
+        Column("cumulative_ratio", pl.Float64(), "part of all that this row and those above it stand for", "ratio"),
+        Column("mean_distance", pl.Float64(), "mean cosine distance to it"),
+        Column("max_distance", pl.Float64(), "cosine distance of the launch least like it"),
+        Column("n_counters", pl.Int64(), "counters compared, of 17"),
+    ),
+)
+
+
+def kernel_similarity(
+    spans: pl.DataFrame, metrics: pl.DataFrame, *, method: Method = "fixed", distance: float = 0.05
+) -> pl.DataFrame:
+    """Representatives of launches: every launch is within `distance` of one, by the angle between hardware vectors.
+
+    A vector holds up to 17 counters in percent of their peak (of those, what the trace has; absent values count as 0).
+    One launch after the other that none stands for yet becomes a representative of all such that are near it. Fixed:
+    longest launches first, and launches that use nothing are alike. `casio` does as its scripts do: in order of
+    launch, a launch only counts if some other is left over that is far from it, so the last group has no
+    representative, and a lone group none at all; launches that use nothing are never absorbed.
+
+    Units: cosine distance (0 alike, 1 nothing in common); ns; ratio.
+    Source: casio's scripts (ASPLOS 2024).
+    Raises MissingTable (kernels, or fewer than 3 of the counters), UnknownName (method), StepscopeError (distance).
+    """
+    if method not in METHODS:
+        raise UnknownName("method of kernel-similarity", method, METHODS)
+    if not 0 <= distance < 1:
+        raise StepscopeError(f"distance is {distance}, and must be from 0 to less than 1")
+    launches = kernel_launches(spans, needed_by="kernel-similarity")
+    whole_ns = launches["dur_ns"].sum()
+    launches, vectors = _vectors(launches, metrics)
+    fixed = method == "fixed"
+    time = launches["dur_ns"].fill_null(0).to_numpy()
+    order = np.argsort(-time, kind="stable") if fixed else np.arange(launches.height)
+    representative, away = _absorbed(vectors, order, distance, fixed=fixed)
+    grouped = launches.with_columns(representative=pl.Series(representative), distance=pl.Series(away))
+    grouped = grouped.filter(pl.col("representative") >= 0)
+    found = grouped.group_by("representative", maintain_order=True).agg(
+        calls=pl.len(),
+        n_names=pl.col("name").n_unique(),
+        total_ns=pl.col("dur_ns").sum(),
+        mean_distance=pl.col("distance").mean(),
+        max_distance=pl.col("distance").max(),
+    )
+    chosen = launches[found["representative"]]
+    share = pl.col("total_ns") / pl.lit(whole_ns or None, dtype=pl.Float64)
+    found = found.with_columns(
+        representative_id=chosen["span_id"], name=chosen["name"], share_ratio=share, n_counters=vectors.shape[1]
+    )
+    found = found.sort("total_ns", "representative_id", descending=[True, False])
+    return KERNEL_SIMILARITY.conform(found.with_columns(cumulative_ratio=pl.col("share_ratio").cum_sum()))
+
+
+def _vectors(launches: pl.DataFrame, metrics: pl.DataFrame) -> tuple[pl.DataFrame, Floats]:
+    """The launches that have any of the counters, and a row of these for each."""
+    found = {}
+    for part in HARDWARE_VECTOR:
+        values = measured(metrics, f"vector_{part}")
+        if not values.is_empty():
+            found[part] = launches.join(values, on="span_id", how="left", maintain_order="left")["value"]
+    if len(found) < _LEAST_COUNTERS:
+        what = f"at least {_LEAST_COUNTERS} of the {len(HARDWARE_VECTOR)} counters of a hardware vector"
+        hint = f"profile with ncu --page raw --set full; it compares {', '.join(HARDWARE_VECTOR)}"
+        raise MissingTable(what, needed_by="kernel-similarity", hint=hint)
+    frame = pl.DataFrame(found)
+    has_any = frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
+    return launches.filter(has_any), frame.filter(has_any).fill_null(0.0).to_numpy()
+
+
+def _absorbed(vectors: Floats, order: Rows, distance: float, *, fixed: bool) -> tuple[Rows, Floats]:
+    """For each launch the row of its representative (−1: none), and its distance to it.
+
+    A pass for each representative over the launches that are left, of which there are fewer each time.
+    """
+    length = np.linalg.norm(vectors, axis=1)
+    representative, away = np.full(length.size, -1), np.zeros(length.size)
+    unused = order[length[order] == 0]
+    if fixed and unused.size:
+        representative[unused] = unused[0]
+    left = order[length[order] > 0]
+    unit = vectors[left] / length[left, None]
+    while left.size:
+        apart = np.maximum(1 - unit @ unit[0], 0)
+        apart[0] = 0  # whatever rounding makes of the distance to itself
+        near = apart <= distance
+        if fixed or not near.all():
+            representative[left[near]] = left[0]
+            away[left[near]] = apart[near]
+        left, unit = left[~near], unit[~near]
+    return representative, away
+
+
+ANALYSIS = Analysis(
+    name="kernel-similarity",
+    doc="Which few launches stand for all others, by how they use the hardware.",
+    inputs=(SPANS, KERNEL_METRICS),
+    output=KERNEL_SIMILARITY,
+    run=kernel_similarity,
+    needs_clock=False,
+)

@@ -1,0 +1,98 @@
+"""Which sequences of kernels an operator launches again and again: candidates for fusing."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.intervals import enclosing
+from stepscope.core.schema import DEVICE_WORK, SPANS, Column, Name, Table
+
+__all__ = ["ANALYSIS", "SEQUENCES", "sequences"]
+
+SEQUENCES = Table(
+    "sequences",
+    "frequent sequences of device work of an operator",
+    (
+        Column("name", Name, "operator", key=True),
+        Column("pattern", pl.String(), "its kernels, copies and fills in order of start, separated by ' | '", key=True),
+        Column("count", pl.Int64(), "calls of the operator that launched just these"),
+        Column("n_kernels", pl.Int64(), "kernels, copies and fills in one call"),
+        Column("device_ns", pl.Int64(), "summed duration of that work in all these calls", "ns"),
+        Column("host_ns", pl.Int64(), "summed host time of these calls", "ns"),
+    ),
+)
+
+
+def sequences(spans: pl.DataFrame, *, operator: str = "aten::", min_kernels: int = 3) -> pl.DataFrame:
+    """What the operators whose name contains `operator` launch, as patterns, most frequent first.
+
+    Only outermost matching calls count, those inside no other match on their thread, and of these only calls with at
+    least `min_kernels` pieces of device work, their own or of operators inside them.
+
+    Units: ns.
+    Source: HTA's frequent CUDA kernel sequences. HTA takes matches at one call depth of the whole trace, the least at
+    which any is found, and so misses those that stand deeper; ours takes the outermost match wherever it stands.
+    Raises MissingTable if no matching operator launched that much; StepscopeError if min_kernels < 1.
+    """
+    if min_kernels < 1:
+        raise StepscopeError(f"min_kernels is {min_kernels}, a pattern has at least 1 kernel")
+    distinct = spans["name"].unique().cast(pl.String)
+    matching = distinct.filter(distinct.str.contains(operator, literal=True).fill_null(value=False))
+    is_match = (spans["category"] == "operator") & spans["name"].is_in(matching.cast(spans["name"].dtype).implode())
+    calls = spans.filter(is_match)
+    starts = calls["ts_ns"].to_numpy()
+    ends = starts + calls["dur_ns"].to_numpy()
+    roots = calls.filter(enclosing(starts, ends, calls["track_id"].cast(pl.Int64).to_numpy()) < 0)
+    work = spans.filter(spans["category"].is_in(DEVICE_WORK) & spans["op_id"].is_not_null())
+    work = work.select("ts_ns", "name", "dur_ns", root=pl.Series(_roots(spans, roots, work["op_id"].to_numpy())))
+    patterns = (
+        work.filter(pl.col("root") >= 0)
+        .sort("root", "ts_ns", maintain_order=True)
+        .group_by("root", maintain_order=True)
+        .agg(pattern=pl.col("name").to_physical(), device_ns=pl.col("dur_ns").sum(), n_kernels=pl.len().cast(pl.Int64))
+        .filter(pl.col("n_kernels") >= min_kernels)
+    )
+    if patterns.is_empty():
+        what = f"operator with {operator!r} in its name and at least {min_kernels} kernels"
+        raise MissingTable(what, needed_by="sequences", hint="other names and lengths: operator=…, min_kernels=…")
+    by_call = roots.select("name", "dur_ns")[patterns["root"]]
+    found = (
+        patterns.hstack(by_call)
+        .group_by("name", "pattern", "n_kernels")
+        .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("device_ns").sum(), host_ns=pl.col("dur_ns").sum())
+    )
+    found = found.with_columns(_in_words(found["pattern"], spans["name"]))
+    return SEQUENCES.conform(found).sort("count", "device_ns", "name", "pattern", descending=[True, True, False, False])
+
+
+def _roots(spans: pl.DataFrame, roots: pl.DataFrame, op_ids: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> pl.Series:
+    """Index of the root call around each operator, or that it is; -1 for none."""
+    if roots.is_empty():
+        return pl.Series(np.full(op_ids.size, -1))
+    # Roots of a track are disjoint, so that only the last one before an operator can hold it.
+    last = np.searchsorted(roots["span_id"].to_numpy(), op_ids, side="right") - 1
+    ends = (roots["ts_ns"] + roots["dur_ns"]).to_numpy()
+    starts, tracks = spans["ts_ns"].to_numpy()[op_ids], spans["track_id"].to_numpy()[op_ids]
+    inside = (starts < ends[last]) | (roots["span_id"].to_numpy()[last] == op_ids)
+    return pl.Series(np.where((last >= 0) & inside & (roots["track_id"].to_numpy()[last] == tracks), last, -1))
+
+
+def _in_words(patterns: pl.Series, names: pl.Series) -> pl.Series:
+    """Patterns of codes as text: the names are looked up once for each distinct code."""
+    codes = patterns.explode().unique()
+    rows = pl.DataFrame({"code": names.to_physical(), "name": names}).unique("code")
+    words = codes.to_frame("code").join(rows, on="code", how="left")
+    text = dict(zip(words["code"], words["name"].cast(pl.String), strict=True))
+    return pl.Series("pattern", [" | ".join(text[code] or "?" for code in pattern) for pattern in patterns.to_list()])
+
+
+ANALYSIS = Analysis(
+    name="sequences",
+    doc="Frequent sequences of device work of an operator.",
+    inputs=(SPANS,),
+    output=SEQUENCES,
+    run=sequences,
+)

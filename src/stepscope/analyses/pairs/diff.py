@@ -1,0 +1,171 @@
+"""What two runs of one program do differently: operator by operator, or part by part of a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import polars as pl
+
+from stepscope import analyses
+from stepscope.analyses.pairs.pair_analysis import Comparison
+from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.intervals import nearest
+from stepscope.core.schema import DEVICE_WORK, Column, Table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stepscope.core.trace import Trace
+
+__all__ = ["COMPARISON", "DIFF", "diff"]
+
+_WHAT = {
+    "calls": ("calls", None),
+    "device_self_ns": ("device work that it launched itself", "ns"),
+    "device_total_ns": ("device work launched by it and all that is inside", "ns"),
+    "host_self_ns": ("host time of its own", "ns"),
+    "host_total_ns": ("host time with all that is inside", "ns"),
+}
+DIFF = Table(
+    "diff",
+    "what two runs do differently, per step",
+    (
+        Column("part", pl.String(), "part of the step, in order of time (by part)", key=True),
+        Column("name", pl.String(), "operator (by operator)", key=True),
+        Column(
+            "delta_ns", pl.Float64(), "change of its time: on the device (an operator's own) if there, else host", "ns"
+        ),
+        Column("cumulative_delta_ns", pl.Float64(), "that of all rows so far", "ns"),
+        *(
+            Column(f"{side}_{name}", pl.Float64(), f"{words}, per step, in the {side}", unit)
+            for name, (words, unit) in _WHAT.items()
+            for side in ("base", "other")
+        ),
+        *(
+            Column(f"delta_{name}", pl.Float64(), f"{words}, per step, how much more in the other", unit)
+            for name, (words, unit) in _WHAT.items()
+        ),
+    ),
+)
+#: What marks a part of a step by its name; operators between such ranges go together.
+_ANCHORS = ("module", "user_range")
+_LOADING, _BETWEEN, _BACKWARD, _ELSEWHERE = "data loading", "operators outside ranges", "backward", "other threads"
+_WAYS = ("operator", "part")
+
+
+def diff(base: Trace, other: Trace, *, by: Literal["operator", "part"] = "operator") -> pl.DataFrame:
+    """A row per operator, largest change first, or per part of a step, in order of time. All numbers are per step.
+
+    Parts are the ranges directly inside the steps: data loading, modules, optimizer and other annotations; what
+    autograd's threads run is the part `backward`. Without steps the whole recording counts as one. What only one run
+    has is null on the other side, and its change is all of it. `cumulative_delta_ns` adds the changes up row by row.
+
+    Units: ns per step; calls per step.
+    Source: the Diff view of the TensorBoard plugin, whose curves these are.
+    Raises MissingTable (nothing recorded on the host), UnknownName (by).
+    """
+    if by not in _WAYS:
+        raise UnknownName("way to compare", by, _WAYS)
+    side = _operators if by == "operator" else _parts
+    key = "name" if by == "operator" else "part"
+    left, right = side(base), side(other)
+    found = left.join(right, on=key, how="full", coalesce=True, suffix="_other", maintain_order="left_right")
+    measures = [c for c in _WHAT if c in left.columns and c in right.columns]
+    columns = {}
+    for name in measures:
+        columns[f"base_{name}"] = pl.col(name)
+        columns[f"other_{name}"] = pl.col(f"{name}_other")
+        columns[f"delta_{name}"] = pl.col(f"{name}_other").fill_null(0) - pl.col(name).fill_null(0)
+    found = found.select(key, *(expr.cast(pl.Float64).alias(name) for name, expr in columns.items()))
+    if by == "operator":
+        own = "device_self_ns" if "device_self_ns" in measures else "host_self_ns"
+        found = found.with_columns(delta_ns=pl.col(f"delta_{own}"))
+        found = found.sort(pl.col("delta_ns").abs(), key, descending=[True, False], nulls_last=True)
+    else:
+        found = found.with_columns(delta_ns=_own_change(measures))
+    found = found.with_columns(cumulative_delta_ns=pl.col("delta_ns").cum_sum())
+    known = set(found.columns)
+    return DIFF.conform(found).select(c for c in DIFF.dtypes if c in known)
+
+
+def _own_change(measures: list[str]) -> pl.Expr:
+    """Change of a part: on the device if it does anything there, else on the host."""
+    host = pl.col("delta_host_total_ns")
+    if "device_total_ns" not in measures:
+        return host
+    on_device = pl.max_horizontal("base_device_total_ns", "other_device_total_ns") > 0
+    return pl.when(on_device).then(pl.col("delta_device_total_ns")).otherwise(host)
+
+
+def _n_steps(trace: Trace) -> int:
+    return max(trace.steps.height, 1)
+
+
+def _operators(trace: Trace) -> pl.DataFrame:
+    table = analyses.find("operators")(trace)
+    measures = [c for c in _WHAT if c in table.columns and table[c].null_count() < table.height]
+    return table.select(pl.col("name").cast(pl.String), *(pl.col(c) / _n_steps(trace) for c in measures))
+
+
+def _parts(trace: Trace) -> pl.DataFrame:
+    """Parts of a step in order of their first appearance, with host and device time."""
+    spans = trace.require("spans", needed_by="diff")
+    category = spans["category"].cast(pl.String).to_numpy()
+    device = trace.tracks.filter(pl.col("device_id").is_not_null())["track_id"].to_numpy()
+    on_host = ~np.isin(spans["track_id"].to_numpy(), device)
+    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    in_step = category == "step"
+    is_top = on_host & ~in_step & ((parents < 0) | in_step[parents])
+    if not is_top.any():
+        raise MissingTable("host activity", needed_by="diff", hint="record the host side too: ProfilerActivity.CPU")
+    tops = np.flatnonzero(is_top)
+    if trace.steps.height:  # what lies between steps belongs to none
+        tops = tops[spans["step"].is_not_null().to_numpy()[tops]]
+    part = _part_names(spans, category, in_step, tops)
+    work = _work_of(spans, parents, is_top)
+    rows = {
+        "part": part,
+        "ts_ns": spans["ts_ns"].to_numpy()[tops],
+        "host_total_ns": spans["dur_ns"].to_numpy()[tops],
+        "device_total_ns": work[tops],
+    }
+    measures = ["host_total_ns", *(["device_total_ns"] if work.any() else [])]
+    found = pl.DataFrame(rows).sort("ts_ns", maintain_order=True)
+    sums = {c: pl.col(c).sum() / _n_steps(trace) for c in measures}
+    calls = pl.len() / _n_steps(trace)
+    return found.group_by("part", maintain_order=True).agg(calls=calls, **sums)
+
+
+def _part_names(
+    spans: pl.DataFrame, category: NDArray[Any], in_step: NDArray[np.bool_], tops: NDArray[np.intp]
+) -> list[str]:
+    names = spans["name"].gather(tops).cast(pl.String).to_list()
+    tracks = spans["track_id"].to_numpy()
+    main = np.unique(tracks[in_step]) if in_step.any() else np.unique(tracks[tops][:1])
+    is_main = np.isin(tracks[tops], main).tolist()
+    of_top = category[tops].tolist()
+    return [_part_name(*top) for top in zip(names, of_top, is_main, strict=True)]
+
+
+def _part_name(name: str, category: str, is_main: bool) -> str:  # noqa: FBT001  a fact of the row, not a switch
+    if category == "dataloader":
+        return _LOADING
+    if category in _ANCHORS:
+        return name
+    if name.startswith("autograd::") or "Backward" in name:
+        return _BACKWARD
+    return _BETWEEN if is_main else _ELSEWHERE
+
+
+def _work_of(spans: pl.DataFrame, parents: NDArray[np.int64], is_top: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Per top-level span the device work that was launched inside it."""
+    launched = spans.filter(pl.col("category").is_in(DEVICE_WORK) & pl.col("launch_id").is_not_null())
+    top = nearest(parents, is_top)[launched["launch_id"].to_numpy()]
+    inside = top >= 0
+    work = np.zeros(is_top.size)
+    np.add.at(work, top[inside], launched["dur_ns"].to_numpy()[inside])
+    return work
+
+
+COMPARISON = Comparison("diff", "What two runs of one program do differently, operator by operator.", DIFF, diff)

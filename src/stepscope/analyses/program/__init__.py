@@ -1,0 +1,1 @@
+"""What the program did: operators, modules, ranges, Python functions, scheduling of threads."""

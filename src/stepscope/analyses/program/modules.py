@@ -1,0 +1,173 @@
+"""What each module of the model cost: the tree of nn.Module calls with their time on host and device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.nesting import ends_of, outermost
+from stepscope.analyses.program.module_calls import ModuleCalls, classes_of, module_calls, module_tree
+from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.intervals import nearest, own_lengths
+from stepscope.core.schema import ARROWS, DEVICE_WORK, FRAMES, SPANS, Column, Table
+
+__all__ = ["ANALYSIS", "MODULES", "modules"]
+
+Ints = NDArray[np.int64]
+
+_ENGINE = "autograd::engine::evaluate_function"
+_BACKWARD_ARROWS = ("fwdbwd", "forward_backward")
+
+MODULES = Table(
+    "modules",
+    "what each module of the model cost, as a tree or by class",
+    (
+        Column(
+            "path",
+            pl.String(),
+            "its name, after those of modules around it, as in Net_0/Conv2d_3 (by module)",
+            key=True,
+        ),
+        Column("module_class", pl.String(), "class of the modules, as in Conv2d (by class)", key=True),
+        Column("calls", pl.Int64(), "how often it was called"),
+        Column("host_total_ns", pl.Int64(), "host time from call to return", "ns"),
+        Column("device_total_ns", pl.Int64(), "device work launched by it and by the modules inside it", "ns"),
+        Column("backward_device_ns", pl.Int64(), "device work of the backward of what was called inside it", "ns"),
+        Column("backward_host_ns", pl.Int64(), "host time of that backward", "ns"),
+        Column("device_self_ns", pl.Int64(), "device work launched by it and not by a module inside it", "ns"),
+        Column("host_self_ns", pl.Int64(), "host time less that of modules inside it", "ns"),
+        Column("n_operators", pl.Int64(), "operators that it called itself"),
+        Column("depth", pl.Int64(), "how many modules are around it (by module)"),
+        Column("module_id", pl.Int64(), "recorder's number of the instance in its class (by module)"),
+    ),
+)
+
+
+def modules(
+    spans: pl.DataFrame,
+    frames: pl.DataFrame,
+    arrows: pl.DataFrame,
+    *,
+    by: Literal["module", "class", "lightning"] = "module",
+) -> pl.DataFrame:
+    """A row per module in its place in the tree, each followed by those inside it in order of their first calls.
+
+    Calls are told apart by the modules around them: what is called from two places has a row for each, and so has the
+    forward that activation checkpointing repeats during the backward pass. By class there is a row per class of
+    modules, with most time of its own first; totals count a call inside a call of the same class once.
+
+    Device time is the plain sum of the durations of kernels, copies and fills. Backward time is that of operators to
+    which the trace draws an arrow from an operator inside the module; null without such arrows. Device columns are
+    null without device work. `by="lightning"` takes the ranges that PyTorch Lightning's profiler puts around modules;
+    so do the others where a trace has nothing else.
+
+    Units: ns.
+    Source: the module view of the TensorBoard profiler plugin, which counts a module called from several places once
+    for all, takes operators too off its own host time, and moves backward operators into its tree.
+    Raises MissingTable (no modules), UnknownName (by).
+    """
+    if by not in ("module", "class", "lightning"):
+        raise UnknownName("grouping of modules", by, ("module", "class", "lightning"))
+    calls = module_calls(spans, frames, lightning=by == "lightning") or module_calls(spans, frames, lightning=True)
+    if calls is None:
+        hint = "record with with_stack=True (modules appear from PyTorch 1.12 on)"
+        raise MissingTable("calls of modules", needed_by="modules", hint=hint)
+    rows, row = classes_of(calls) if by == "class" else module_tree(calls)
+    sums = _sums(spans, arrows, calls, row)
+    # Sums of whole nanoseconds are exact in a double up to 104 days.
+    columns = {c: np.bincount(row, values, minlength=rows.height).astype(np.int64) for c, values in sums.items()}
+    found = MODULES.conform(rows.with_columns(**columns))
+    if by != "class":
+        return found.drop("module_class")
+    costs = ("device_self_ns", "host_self_ns", "calls", "module_class")
+    return found.drop("path", "depth", "module_id").sort(costs, descending=[True, True, True, False])
+
+
+def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls, row: Ints) -> dict[str, Ints]:
+    """What adds up, a value per call; totals are 0 for calls inside a call of the same row of the result."""
+    tracks, starts, durations = (spans[c].to_numpy()[calls.rows] for c in ("track_id", "ts_ns", "dur_ns"))
+    first = outermost(tracks, starts, starts + durations, row)
+    after = ends_of(tracks, starts, starts + durations, np.arange(calls.rows.size))
+
+    def with_inner(own: Ints) -> Ints:
+        before = np.concatenate(([0], np.cumsum(own)))
+        inside: Ints = (before[after] - before[:-1]) * first
+        return inside
+
+    sums = {
+        "calls": np.ones_like(durations),
+        "host_total_ns": durations * first,
+        "host_self_ns": own_lengths(starts, starts + durations, calls.above),
+        "n_operators": _direct_operators(spans, calls),
+    }
+    is_work = spans["category"].is_in(DEVICE_WORK)
+    linked = spans.select("launch_id", "dur_ns").filter(is_work).drop_nulls()
+    launches, device = linked["launch_id"].cast(pl.Int64).to_numpy(), linked["dur_ns"].to_numpy()
+    on_device = bool(is_work.any())
+    if on_device:
+        own = _per_call(calls, calls.of_span[launches], device)
+        sums |= {"device_self_ns": own, "device_total_ns": with_inner(own)}
+    rows, of_row = _backward(spans, arrows, calls)
+    if rows.size:
+        is_backward = np.zeros(spans.height, np.bool_)
+        is_backward[rows] = True
+        within = np.append(nearest(calls.parents, is_backward), -1)
+        region = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
+        region[rows] = np.arange(rows.size)
+        begin = spans["ts_ns"].to_numpy()[rows]
+        host = own_lengths(begin, begin + spans["dur_ns"].to_numpy()[rows], region[within[calls.parents[rows]]])
+        sums["backward_host_ns"] = with_inner(_per_call(calls, of_row, host))
+        if on_device:
+            of_work = np.append(of_row, -1)[region[within[launches]]]
+            sums["backward_device_ns"] = with_inner(_per_call(calls, of_work, device))
+    return sums
+
+
+def _per_call(calls: ModuleCalls, of: Ints, values: Ints) -> Ints:
+    """The values summed over the calls that they are of."""
+    return np.bincount(of + 1, values, minlength=calls.rows.size + 1)[1:].astype(np.int64)
+
+
+def _direct_operators(spans: pl.DataFrame, calls: ModuleCalls) -> Ints:
+    """How many operators each call has, without those inside operators or inner modules."""
+    is_module = np.zeros(spans.height, np.bool_)
+    is_module[calls.rows] = True
+    is_operator = (spans["category"] == "operator").to_numpy() & ~is_module
+    around = calls.parents[is_operator]
+    around = nearest(calls.parents, is_module | is_operator)[around[around >= 0]]
+    around = around[around >= 0]
+    of = calls.of_span[around[is_module[around]]]
+    return _per_call(calls, of, np.ones_like(of))
+
+
+def _backward(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls) -> tuple[Ints, Ints]:
+    """Backward operators, with what autograd does around them, and for each the call that its forward lies in.
+
+    Spans in ascending order. An operator with several arrows belongs to the first one's forward.
+    """
+    drawn = arrows.filter(arrows["recorded_category"].cast(pl.String).is_in(_BACKWARD_ARROWS))
+    starts = spans.select("track_id", "ts_ns", row=pl.int_range(pl.len())).filter(spans["category"] == "operator")
+    starts = starts.unique(["track_id", "ts_ns"], keep="first", maintain_order=True)
+    for end in ("from", "to"):
+        at = starts.rename({"track_id": f"{end}_track_id", "ts_ns": f"{end}_ts_ns", "row": end})
+        drawn = drawn.join(at, on=[f"{end}_track_id", f"{end}_ts_ns"], how="inner", maintain_order="left")
+    forward, backward = drawn["from"].to_numpy(), drawn["to"].to_numpy()
+    around = calls.parents[backward]
+    names = spans["name"].gather(pl.Series(np.maximum(around, 0))).cast(pl.String)
+    by_engine = names.str.starts_with(_ENGINE).to_numpy() & (around >= 0)
+    rows, first = np.unique(np.where(by_engine, around, backward), return_index=True)
+    return rows, calls.of_span[forward[first]]
+
+
+ANALYSIS = Analysis(
+    name="modules",
+    doc="What each nn.Module cost on host and device, forward and backward, as a tree.",
+    inputs=(SPANS,),
+    optional=(FRAMES, ARROWS),
+    output=MODULES,
+    run=modules,
+)

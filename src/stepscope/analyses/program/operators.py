@@ -1,0 +1,189 @@
+"""What each framework operator cost: its own time and that of all it called, on the host and on the device."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.nesting import ends_of, outermost
+from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.intervals import nearest, own_lengths
+from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
+from stepscope.core.schema import DEVICE_WORK, OPS, SPANS, STACKS, Column, Name, Table
+
+__all__ = ["ANALYSIS", "OPERATORS", "operators"]
+
+Ints = NDArray[np.int64]
+
+OPERATORS = Table(
+    "operators",
+    "what each framework operator cost, on the host and on the device",
+    (
+        Column("name", Name, "operator", key=True),
+        Column("input_shapes", Name, "shapes of its inputs, as compact JSON (by shape)", key=True),
+        Column("stack", pl.String(), "where it was called from, outermost frame first (by stack)", key=True),
+        Column("calls", pl.Int64(), "how often it was called"),
+        Column("device_self_ns", pl.Int64(), "device work that it launched itself", "ns"),
+        Column("device_total_ns", pl.Int64(), "device work launched by it and by the operators inside it", "ns"),
+        Column("n_kernels", pl.Int64(), "kernels that it launched itself"),
+        Column("host_self_ns", pl.Int64(), "host time less that of operators and runtime calls inside it", "ns"),
+        Column("host_total_ns", pl.Int64(), "host time from call to return, recursion counted once", "ns"),
+        Column("host_mean_ns", pl.Float64(), "mean host time of a call", "ns"),
+        Column(
+            "share_ratio", pl.Float64(), "its own part of all device work; without any, of operators' time", "ratio"
+        ),
+        Column("tc_eligible", pl.Boolean(), "it computes products that matrix units (tensor cores) can do"),
+        Column("tc_self_ratio", pl.Float64(), "part of device_self_ns in kernels that use matrix units", "ratio"),
+        Column("tc_total_ratio", pl.Float64(), "the same of device_total_ns", "ratio"),
+    ),
+)
+
+#: Host spans whose time is not the own time of the operator around them. Python frames, modules and annotations are
+#: seen through: what an operator does in Python is its own.
+_CALLS = ("operator", "runtime", "driver")
+_WAYS = ("name", "shape", "stack")
+
+
+def operators(
+    spans: pl.DataFrame, ops: pl.DataFrame, stacks: pl.DataFrame, *, by: Literal["name", "shape", "stack"] = "name"
+) -> pl.DataFrame:
+    """A row per operator, or per operator and `by`, costliest first (own device time; host time where there is none).
+
+    Device time is the plain sum of the durations of kernels, copies and fills whose innermost operator this is (self),
+    and of those of operators that start while it is open on the same thread (total). Totals count a call inside a call
+    of the same row once. Device columns are null where the trace holds no device work.
+
+    An operator is eligible for matrix units if its name says so or if it launched kernels that use them. Kernels tell
+    by their names: a ratio above 0 is reliable, 0 is not (Triton kernels do not tell, nor do those of many vendors).
+
+    Units: ns; ratios 0..1.
+    Source: self and total as in torch.profiler's key_averages, with runtime calls taken as children. Eligible are the
+    operators that PyTorch's autocast runs in half precision, as in the TensorBoard profiler plugin, and later ones.
+    Raises MissingTable if there is no operator, or if nothing recorded tells calls apart by shape or stack;
+    UnknownName (by).
+    """
+    if by not in _WAYS:
+        raise UnknownName("grouping of operators", by, _WAYS)
+    is_operator = (spans["category"] == "operator").to_numpy()
+    calls = np.flatnonzero(is_operator)
+    if calls.size == 0:
+        raise MissingTable("operators", needed_by="operators", hint="record the host side too: ProfilerActivity.CPU")
+    found, group = _groups(spans["name"], ops, calls, by)
+    work = spans.select("name", "dur_ns", "category", "op_id").filter(spans["category"].is_in(DEVICE_WORK))
+    tracks, starts, durations = (spans[c].to_numpy()[calls] for c in ("track_id", "ts_ns", "dur_ns"))
+    first = outermost(tracks, starts, starts + durations, group)
+    sums = {
+        "host_self_ns": _host_self(spans, is_operator),
+        "host_total_ns": durations * first,
+        "host_ns": durations,
+    }
+    if not work.is_empty():
+        own = _device_self(work, spans.height, calls)
+        after = ends_of(tracks, starts, starts + durations, np.flatnonzero(first))
+        sums |= own
+        sums["device_total_ns"] = _device_total(own["device_self_ns"], np.flatnonzero(first), after)
+        sums["tc_total_ns"] = _device_total(own["tc_self_ns"], np.flatnonzero(first), after)
+    # Sums of whole nanoseconds are exact in a double up to 104 days.
+    columns = {c: np.bincount(group, values, minlength=found.height).astype(np.int64) for c, values in sums.items()}
+    found = found.with_columns(calls=np.bincount(group, minlength=found.height), **columns)
+    return _named(found, stacks, by, int(work["dur_ns"].sum()))
+
+
+def _groups(names: pl.Series, ops: pl.DataFrame, calls: Ints, by: str) -> tuple[pl.DataFrame, Ints]:
+    """The result's rows by their keys (name, key), and for each call which of them it belongs to."""
+    of_call = names.to_physical().to_numpy()[calls]
+    distinct = names.unique()
+    codes = distinct.to_physical().to_numpy()
+    used = np.zeros(int(codes.max()) + 1, np.bool_)
+    used[of_call] = True
+    rows = pl.DataFrame({"name": distinct}).filter(pl.Series(used[codes]))
+    position = np.zeros(used.size, np.int64)
+    position[rows["name"].to_physical().to_numpy()] = np.arange(rows.height)
+    group = position[of_call]
+    if by == "name":
+        return rows, group
+    keys = pl.DataFrame({"group": group, "key": _key(ops, calls, by)})
+    pairs = keys.unique(maintain_order=True).with_row_index("pair")
+    group = keys.join(pairs, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")["pair"].to_numpy()
+    return pairs.select(rows["name"].gather(pairs["group"]), "key"), group.astype(np.int64)
+
+
+def _key(ops: pl.DataFrame, calls: Ints, by: str) -> pl.Series:
+    """What tells calls of one operator apart, a value per call: its inputs' shapes or its stack's id."""
+    column = "input_shapes" if by == "shape" else "stack_id"
+    known = ops.select("span_id", column).drop_nulls()
+    if known.is_empty():
+        how = "record_shapes=True" if by == "shape" else "with_stack=True"
+        raise MissingTable(f"operators' {by}s", needed_by=f"operators by {by}", hint=f"record with {how}")
+    wanted = pl.DataFrame({"span_id": calls.astype(np.uint32)})
+    return wanted.join(known, on="span_id", how="left", maintain_order="left")[column]
+
+
+def _host_self(spans: pl.DataFrame, is_operator: NDArray[np.bool_]) -> Ints:
+    """Own host time of each operator."""
+    is_call = spans["category"].is_in(_CALLS).to_numpy()
+    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    rows = np.flatnonzero(is_call)
+    above = parents[rows]
+    if not is_call[above[above >= 0]].all():
+        above = np.where(above >= 0, nearest(parents, is_call)[above], -1)
+    position = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
+    position[rows] = np.arange(rows.size)
+    starts = spans["ts_ns"].to_numpy()[rows]
+    return own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above])[is_operator[rows]]
+
+
+def _device_self(work: pl.DataFrame, n_spans: int, calls: Ints) -> dict[str, Ints]:
+    """Of the work whose innermost operator each call is: time, time on matrix units, number of kernels."""
+    linked = work.filter(pl.col("op_id").is_not_null())
+    at, ns = linked["op_id"].to_numpy(), linked["dur_ns"].to_numpy()
+    is_kernel = (linked["category"] == "kernel").to_numpy()
+    on_units = is_kernel & map_names(linked["name"], is_tensor_core, pl.Boolean()).to_numpy()
+    weights = {"device_self_ns": ns, "n_kernels": is_kernel, "tc_self_ns": ns * on_units}
+    return {c: np.bincount(at, w, minlength=n_spans)[calls].astype(np.int64) for c, w in weights.items()}
+
+
+def _device_total(own: Ints, wanted: Ints, after: Ints) -> Ints:
+    """Device work of each wanted call and of those that start within it on its track; 0 for the others."""
+    before = np.concatenate(([0], np.cumsum(own)))
+    total = np.zeros(own.size, np.int64)
+    total[wanted] = before[after] - before[wanted]
+    return total
+
+
+def _named(found: pl.DataFrame, stacks: pl.DataFrame, by: str, work_ns: int) -> pl.DataFrame:
+    rank = "device_self_ns" if "device_self_ns" in found.columns else "host_self_ns"
+    whole = work_ns if rank == "device_self_ns" else found[rank].sum()
+    found = found.with_columns(
+        share_ratio=pl.col(rank) / whole if whole else None, host_mean_ns=pl.col("host_ns") / pl.col("calls")
+    )
+    eligible = map_names(found["name"], is_tensor_core_eligible, pl.Boolean())
+    if rank == "device_self_ns":
+        for part in ("self", "total"):
+            device = pl.col(f"device_{part}_ns")
+            found = found.with_columns(
+                pl.when(device > 0).then(pl.col(f"tc_{part}_ns") / device).alias(f"tc_{part}_ratio")
+            )
+        eligible |= found["tc_self_ns"] > 0
+    found = found.with_columns(tc_eligible=eligible)
+    if by == "stack":
+        text = stacks.select("stack_id", stack=pl.col("frames").list.join(";"))
+        found = found.join(text, left_on="key", right_on="stack_id", how="left")
+    elif by == "shape":
+        found = found.rename({"key": "input_shapes"})
+    found = OPERATORS.conform(found).sort(rank, "host_total_ns", "calls", "name", descending=[True, True, True, False])
+    return found.drop({"name": ("input_shapes", "stack"), "shape": ("stack",), "stack": ("input_shapes",)}[by])
+
+
+ANALYSIS = Analysis(
+    name="operators",
+    doc="What each framework operator cost, on the host and on the device.",
+    inputs=(SPANS,),
+    optional=(OPS, STACKS),
+    output=OPERATORS,
+    run=operators,
+)

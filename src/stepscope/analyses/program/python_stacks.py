@@ -1,0 +1,156 @@
+"""Where Python's threads were, seen from outside: by whole stack, or by function with its own share and its total."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+import polars.selectors as cs
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.steps.steps import with_windows
+from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.schema import STACK_SAMPLES, STACKS, STEPS, TRACKS, Column, Table
+
+__all__ = ["ANALYSIS", "PYTHON_STACKS", "counted_stacks", "python_stacks"]
+
+PYTHON_STACKS = Table(
+    "python-stacks",
+    "where Python's threads were, seen from outside",
+    (
+        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
+        Column("pid", pl.Int64(), "process (by stack)", key=True),
+        Column("thread", pl.String(), "the thread's name (by stack)", key=True),
+        Column("stack", pl.String(), "function (file:line) of each frame, outermost first, joined by ;", key=True),
+        Column("function", pl.String(), "function (file) (by function)", key=True),
+        Column("samples", pl.Int64(), "looks that found the thread there (by function: in the function itself)"),
+        Column("share_ratio", pl.Float64(), "the time that they stand for, over that of all that are counted", "ratio"),
+        Column("total_samples", pl.Int64(), "looks that found it on the stack, recursion counted once (by function)"),
+        Column("total_ratio", pl.Float64(), "the time that they stand for, over that of all that are counted", "ratio"),
+    ),
+)
+_WAYS = ("stack", "function")
+#: A thread that ran on a core for less is waiting for work. The main thread is told in any case.
+_IDLE_RATIO = 0.01
+_LINE = r":\d+\)$"
+
+
+def python_stacks(
+    samples: pl.DataFrame,
+    stacks: pl.DataFrame,
+    tracks: pl.DataFrame | None = None,
+    steps: pl.DataFrame | None = None,
+    *,
+    by: Literal["stack", "function"] = "stack",
+    step: int | None = None,
+    gil: bool = False,
+    idle: bool = False,
+) -> pl.DataFrame:
+    """A row per process, thread and stack, or per function of all of them, most often seen first.
+
+    Looks at all threads are counted, whether they run or wait; threads that hardly ran at all (less than 1 % of the
+    time on a core) only with `idle`, the main thread always. `gil`: looks that found a thread holding the interpreter's
+    lock. `step`: looks within the window of that step; a stack that was seen before or after it too counts in part.
+    Shares are of the time that looks stand for, which counts each second alike however often it was looked.
+
+    Units: number of looks; ratios 0..1.
+    Source: py-spy record --idle, or --gil.
+    Raises MissingTable (no looks of that kind), UnknownName (by, step), StepscopeError (gil of a step).
+    """
+    if by not in _WAYS:
+        raise UnknownName("grouping of python-stacks", by, _WAYS)
+    counted = counted_stacks(samples, gil=gil, idle=idle)
+    if step is not None:
+        if gil:
+            raise StepscopeError(
+                "who held the GIL is known for some seconds at a time, not for a step", "leave out one"
+            )
+        counted = _within(counted, STEPS.empty() if steps is None else steps, step)
+    rank = _ranks(counted, TRACKS.empty() if tracks is None else tracks)
+    counted = counted.with_columns(rank)
+    if not counted["dur_ns"].sum():
+        what = "looks at threads that hold the GIL" if gil else "looks at Python stacks"
+        raise MissingTable(what, needed_by="python-stacks", hint="record with stepscope record --stacks")
+    found = _by_function(counted, stacks) if by == "function" else _by_stack(counted, stacks)
+    found = PYTHON_STACKS.conform(found.with_columns(cs.ends_with("samples").round()))
+    keys = ["rank", "function"] if by == "function" else ["rank", "pid", "thread", "stack"]
+    descending = [True, True] + [False] * len(keys)
+    found = found.sort("share_ratio", "total_ratio", *keys, descending=descending, nulls_last=True)
+    return found.drop(
+        {"stack": ("function", "total_samples", "total_ratio"), "function": ("pid", "thread", "stack")}[by]
+    )
+
+
+def counted_stacks(samples: pl.DataFrame, *, gil: bool = False, idle: bool = False) -> pl.DataFrame:
+    """Samples to count, with `looks` (a Float64) for their number: of threads that do anything, or hold the GIL."""
+    mine = samples.filter(pl.col("on_gil") if gil else ~pl.col("on_gil"))
+    mine = mine.with_columns(looks=pl.col("n_samples").cast(pl.Float64))
+    if idle or gil:
+        return mine
+    time = pl.col("dur_ns").filter(pl.col("oncpu_ratio").is_not_null())
+    ran = (pl.col("oncpu_ratio") * pl.col("dur_ns")).sum() / time.sum()
+    busy = mine.group_by("pid", "tid").agg(is_idle=ran < _IDLE_RATIO)
+    waits = busy.filter(pl.col("is_idle") & (pl.col("pid") != pl.col("tid")))
+    return mine.join(waits, on=["pid", "tid"], how="anti", maintain_order="left")
+
+
+def _within(counted: pl.DataFrame, steps: pl.DataFrame, step: int) -> pl.DataFrame:
+    """Samples of a step's window, those that reach beyond it in part."""
+    window = with_windows(steps).filter(pl.col("step") == step)
+    if window.is_empty():
+        raise UnknownName("step", str(step), [str(number) for number in steps["step"].unique().sort()])
+    low = window["ts_ns"][0]
+    high = low + window["window_ns"][0]
+    inside = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
+    mine = counted.filter((inside > 0) & (pl.col("dur_ns") > 0))
+    return mine.with_columns(looks=pl.col("looks") * inside / pl.col("dur_ns"), dur_ns=inside)
+
+
+def _ranks(samples: pl.DataFrame, tracks: pl.DataFrame) -> pl.Series:
+    """The rank of each sample's process; the trace's own where it has but one, as for processes that this started."""
+    ranks = tracks["rank"].drop_nulls().unique()
+    if len(ranks) <= 1:
+        return pl.Series("rank", [ranks[0] if len(ranks) else None], dtype=pl.Int32()).new_from_index(0, samples.height)
+    known = tracks.drop_nulls(["rank", "pid"]).select("pid", "rank").unique("pid")
+    return samples.join(known, on="pid", how="left", maintain_order="left")["rank"]
+
+
+def _by_stack(counted: pl.DataFrame, stacks: pl.DataFrame) -> pl.DataFrame:
+    keys = [pl.col("rank"), pl.col("pid"), pl.col("thread").cast(pl.String)]
+    sums = counted.group_by(*keys, "stack_id").agg(samples=pl.col("looks").sum(), share_ratio=_share(counted))
+    text = stacks.select("stack_id", stack=pl.col("frames").list.join(";"))
+    # Threads of a pool may have one name.
+    return (
+        sums.join(text, on="stack_id")
+        .group_by("rank", "pid", "thread", "stack")
+        .agg(pl.col("samples", "share_ratio").sum())
+    )
+
+
+def _by_function(counted: pl.DataFrame, stacks: pl.DataFrame) -> pl.DataFrame:
+    """Own and total looks of each function, whatever line it was at."""
+    sums = counted.group_by("rank", "stack_id").agg(samples=pl.col("looks").sum(), share_ratio=_share(counted))
+    frames = pl.col("frames").list.eval(pl.element().str.replace(_LINE, ")"))
+    whole = sums.join(stacks.select("stack_id", frames=frames), on="stack_id")
+    own = whole.with_columns(function=pl.col("frames").list.last())
+    own = own.group_by("rank", "function").agg(pl.col("samples", "share_ratio").sum())
+    on = whole.with_columns(function=pl.col("frames").list.unique()).explode("function", empty_as_null=True)
+    on = on.group_by("rank", "function").agg(
+        total_samples=pl.col("samples").sum(), total_ratio=pl.col("share_ratio").sum()
+    )
+    found = on.join(own, on=["rank", "function"], how="left", nulls_equal=True).drop_nulls("function")
+    return found.with_columns(pl.col("samples", "share_ratio").fill_null(0.0))
+
+
+def _share(counted: pl.DataFrame) -> pl.Expr:
+    return pl.col("dur_ns").sum() / int(counted["dur_ns"].sum())
+
+
+ANALYSIS = Analysis(
+    name="python-stacks",
+    doc="Where Python's threads were, seen from outside (stepscope record --stacks): by stack or function.",
+    inputs=(STACK_SAMPLES, STACKS),
+    optional=(TRACKS, STEPS),
+    output=PYTHON_STACKS,
+    run=python_stacks,
+)

@@ -1,0 +1,213 @@
+"""What one rank's trace says of its exchanges with others: a small table, all that analyses of ranks need of it.
+
+It is made of one trace at a time and holds a row per exchange, whatever the size of the trace, so it can be made in
+another process and sent over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.communication.collective_calls import collective_calls, kind_of
+from stepscope.analyses.ranks.comms import Comm, comms_of
+from stepscope.analyses.ranks.phases import BACKWARD, DATA, OPTIMIZER, phase_intervals
+from stepscope.analyses.ranks.work import resources_of, work_of
+from stepscope.core.errors import MissingTable
+from stepscope.core.intervals import covered, difference
+from stepscope.core.names import map_names
+from stepscope.core.schema import Column, Name, Table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stepscope.core.intervals import Intervals
+    from stepscope.core.trace import Trace
+
+    Ints = NDArray[np.int64]
+
+__all__ = [
+    "CALLS",
+    "KINDS",
+    "Comm",
+    "RankCalls",
+    "awaited",
+    "calls_table",
+    "first_calls",
+    "own_base",
+    "rank_calls",
+]
+
+KINDS = (
+    "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "barrier", "send_recv", "send", "recv",
+    "gather", "scatter", "reduce", "other",
+)  # fmt: skip
+Kind = pl.Enum(KINDS)
+#: The last part of an exchange, at most so long, tells whether work went on beside it.
+_TAIL_NS = 1_000_000
+
+CALLS = Table(
+    "rank-calls",
+    "an exchange with other ranks, as one rank recorded it",
+    (
+        Column("comm", pl.Int32(), "which of the rank's process groups", key=True),
+        Column("kind", Kind, "what sort of exchange", key=True),
+        Column("collective", Name, "as recorded, or else as its operator or its kernel is called", key=True),
+        Column("dtype", Name, "element type", key=True),
+        Column("in_bytes", pl.Int64(), "sent in by this rank", "bytes"),
+        Column("out_bytes", pl.Int64(), "got by this rank", "bytes"),
+        Column("seq", pl.Int64(), "its number within the group, where recorded"),
+        Column("src", pl.Int32(), "of a receive: the rank that sends"),
+        Column("dst", pl.Int32(), "of a send: the rank that receives"),
+        Column("step", pl.Int32(), "number of the step that queued it"),
+        Column("start_ns", pl.Int64(), "when this rank arrived, on its own clock", "ns"),
+        Column("end_ns", pl.Int64(), "when it ended here", "ns"),
+        Column("measured", pl.Enum(("device", "host")), "its time is that of its kernels, or of its operator"),
+        Column("blocks", pl.Boolean(), "nothing computed when it ended: the rank waited for it"),
+        Column("work_ns", pl.Int64(), "since the last thing before it: an end waited for, or a start", "ns"),
+        Column("compute_ns", pl.Int64(), "of that, while something computed", "ns"),
+        Column("data_ns", pl.Int64(), "of that, while nothing computed and the next batch was read", "ns"),
+        Column("backward_ns", pl.Int64(), "of that, in the backward pass", "ns"),
+        Column("optimizer_ns", pl.Int64(), "of that, in the optimizer", "ns"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankCalls:
+    """What one rank says of its exchanges. Times are ns from the trace's origin, which is `origin_unix_ns`, if known.
+
+    `calls` is a CALLS table sorted by start; `steps` holds step, ts_ns, dur_ns; `work` is what it computed by name (see
+    `_work.WORK`), at most so many names; `resources` the mean of each counter sampled meanwhile.
+    """
+
+    rank: int | None
+    label: str
+    calls: pl.DataFrame
+    comms: tuple[Comm, ...]
+    host: str | None = None
+    world_size: int | None = None
+    origin_unix_ns: int | None = None
+    steps: pl.DataFrame | None = None
+    work: pl.DataFrame | None = None
+    resources: pl.DataFrame | None = None
+
+
+def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
+    """The exchanges of one trace, with what the rank did before each. Units: ns, bytes.
+
+    `communication` says which kernels exchange data, as in `timeline`. An exchange that several kernels do is a row.
+    Raises MissingTable if there are none whose time is known.
+    """
+    trace.require("spans", needed_by="analyses of ranks")
+    trace.require_clock(needed_by="analyses of ranks")
+    rows, computing = collective_calls(
+        trace.spans, trace.tracks, trace.collectives, trace.ops, communication=communication
+    )
+    timed = rows.filter(pl.col("measured") != "call")
+    if timed.is_empty():
+        what = (
+            "exchanges with other ranks" if rows.is_empty() else "the times of exchanges (only when they were queued)"
+        )
+        hint = "traces of distributed jobs have them, as kernels of NCCL, RCCL, … or operators of Gloo"
+        raise MissingTable(what, needed_by="analyses of ranks", hint=hint)
+    facts = [name for name in timed.columns if name not in ("span_id", "call_id", "ts_ns", "dur_ns")]
+    calls = timed.group_by("call_id").agg(
+        *(pl.col(c).first() for c in facts),
+        start_ns=pl.col("ts_ns").min(),
+        end_ns=(pl.col("ts_ns") + pl.col("dur_ns")).max(),
+    )
+    calls = calls.sort("start_ns", "call_id")
+    calls, comms = comms_of(calls, trace)
+    kind = map_names(calls["collective"], kind_of, pl.String()).fill_null("other")
+    calls = calls.with_columns(kind=kind, src="src_rank", dst="dst_rank")
+    # A trace may hold what several ranks computed; then the others' do not concern this one.
+    own = calls["rank"].mode().to_list()[0]
+    on_device = bool((calls["measured"] == "device").any())
+    window = (int(calls["start_ns"].to_numpy().min()), int(calls["end_ns"].to_numpy().max()))
+    return RankCalls(
+        rank=trace.rank,
+        label=trace.meta.path,
+        calls=calls_table(calls, computing[own], phase_intervals(trace, on_device=on_device)),
+        comms=comms,
+        host=trace.meta.host,
+        world_size=trace.meta.world_size,
+        origin_unix_ns=trace.meta.origin_unix_ns,
+        steps=trace.steps.select("step", "ts_ns", "dur_ns"),
+        work=work_of(trace, on_device=on_device),
+        resources=resources_of(trace, window),
+    )
+
+
+def first_calls(part: RankCalls, most: int) -> RankCalls:
+    """The same with the rank's first `most` exchanges; a step that is cut goes as a whole, if there is another."""
+    if part.calls.height <= most:
+        return part
+    calls, cut = part.calls.head(most), part.calls["step"][most]
+    whole = calls.filter(pl.col("step").ne_missing(cut)) if cut is not None else calls
+    return replace(part, calls=whole if whole.height else calls)
+
+
+def calls_table(calls: pl.DataFrame, computing: Intervals | None, phases: dict[str, Intervals]) -> pl.DataFrame:
+    """A CALLS table of exchanges sorted by start, with what was done before each; null where `computing` is unknown."""
+    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    blocks = np.ones(starts.size, np.bool_) if computing is None else awaited(starts, ends, computing)
+    base = own_base(starts, ends, blocks)
+    known = base >= 0
+    low = np.where(known, _at(starts, ends, base), starts)
+    columns = {"work_ns": starts - low}
+    if computing is not None:
+        columns["compute_ns"] = covered(computing, low, starts)
+        columns["data_ns"] = covered(difference(phases[DATA], computing), low, starts)
+    columns |= {f"{name}_ns": covered(phases[name], low, starts) for name in (BACKWARD, OPTIMIZER) if name in phases}
+    unknown = pl.Series(~known)
+    frame = calls.with_columns(
+        pl.Series("blocks", blocks),
+        *(pl.when(unknown).then(None).otherwise(pl.Series(values)).alias(name) for name, values in columns.items()),
+    )
+    return CALLS.conform(frame)
+
+
+def own_base(starts: Ints, ends: Ints, blocks: NDArray[np.bool_], rank: Ints | None = None) -> Ints:
+    """What each of a rank's exchanges follows: 2i for the end of row i, 2i + 1 for its start, −1 for nothing.
+
+    That is the last thing before its start that the rank's work hung on: an exchange that it waited for ended, or the
+    exchange before it began. Rows are sorted by start, those of several ranks by rank and start; `blocks` as in CALLS.
+    """
+    n = starts.size
+    if not n:
+        return np.empty(0, np.int64)
+    of = np.zeros(n, np.int64) if rank is None else rank
+    # One axis on which the ranks lie end to end.
+    shift = of * (int(ends.max()) - int(starts.min()) + 2) - int(starts.min())
+    starts, ends = starts + shift, ends + shift
+    row = np.arange(n)
+    before = np.maximum(row - 1, 0)
+    has_before = (row > 0) & (of[before] == of)
+    awaited = np.flatnonzero(blocks)
+    if not awaited.size:
+        return np.where(has_before, 2 * before + 1, -1)
+    by_end = awaited[np.argsort(ends[awaited], kind="stable")]
+    last = np.searchsorted(ends[by_end], starts, side="right") - 1
+    # Not its own end, which an exchange without length has reached at its start.
+    last -= (last >= 0) & (by_end[np.maximum(last, 0)] == row)
+    ended = by_end[np.maximum(last, 0)]
+    when_ended = np.where((last >= 0) & (of[ended] == of), ends[ended], np.iinfo(np.int64).min)
+    base = np.where(when_ended >= starts[before], 2 * ended, 2 * before + 1)
+    return np.where(has_before, base, -1)
+
+
+def awaited(starts: Ints, ends: Ints, computing: Intervals) -> NDArray[np.bool_]:
+    """For each exchange whether nothing (or little) computed when it ended: then the rank's work waited for it."""
+    tail = np.minimum((ends - starts) // 4, _TAIL_NS)
+    waited: NDArray[np.bool_] = covered(computing, ends - tail, ends) * 2 <= tail
+    return waited
+
+
+def _at(starts: Ints, ends: Ints, base: Ints) -> Ints:
+    at = np.maximum(base, 0) >> 1
+    when: Ints = np.where(base & 1 == 0, ends[at], starts[at])
+    return when

@@ -1,0 +1,349 @@
+"""How far each rank's clock is off, solved from the exchanges themselves.
+
+An all-reduce ends on all ranks at about the same moment, whenever each of them came. So the differences of recorded
+ends are differences of clocks, and starts, which tell who was late, are not used at all: a clock that is off cannot be
+taken for a late rank, nor a late rank for a clock. Nor can an exchange end anywhere before it has begun everywhere,
+which bounds each clock from both sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.ranks.graph import solved
+from stepscope.analyses.ranks.grouped_medians import Floats, Ints, Segments, dense, numbered, segments
+from stepscope.analyses.ranks.matching import SYNCHRONISING, Job, job_of
+from stepscope.analyses.ranks.rank_analysis import RankAnalysis
+from stepscope.core.errors import MissingTable
+from stepscope.core.schema import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.analyses.ranks.calls import RankCalls
+
+__all__ = ["ANALYSIS", "CLOCK_OFFSETS", "Clocks", "clock_offsets", "clocks_of"]
+
+CLOCK_OFFSETS = Table(
+    "clock-offsets",
+    "how far each rank's clock is off",
+    (
+        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
+        Column("host", pl.String(), "where it ran, if recorded", key=True),
+        Column("component", pl.Int32(), "ranks of one component exchange with each other; offsets compare within"),
+        Column("offset_ns", pl.Float64(), "by how much its clock is ahead of the median rank's, mid-recording", "ns"),
+        Column("error_ns", pl.Float64(), "half width of the 95 % interval", "ns"),
+        Column(
+            "drift_ppm", pl.Float64(), "by how much its clock gains on the median rank's; 0: no drift is seen", "ppm"
+        ),
+        Column("drift_error_ppm", pl.Float64(), "half width of the 95 % interval", "ppm"),
+        Column("low_ns", pl.Float64(), "least offset with which no exchange ends before it has begun everywhere", "ns"),
+        Column("high_ns", pl.Float64(), "greatest such offset", "ns"),
+        Column("exchanges", pl.Int64(), "exchanges that it follows from"),
+        Column(
+            "method",
+            pl.Enum(("ends", "host", "none")),
+            "ends of exchanges; one clock for all of a host, as ends agree; none: nothing to compare with",
+        ),
+    ),
+)
+
+#: Exchanges of a group that are looked at: enough for a microsecond, and the time does not grow with the recording.
+_MOST = 64
+#: Exchanges that ranks may leave early say less about clocks.
+_WEAK = 5.0
+_TWO_SIDED = 1.96
+_MEDIAN_COST = 1.2533  # standard error of a median over that of a mean
+_SEEN = 2.0  # a drift of so many standard errors and less counts as none, of more the more as it is
+_FITS = 5
+_SWEEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Rank i's clock shows, at a true time, true + offset[i] + drift[i] × (shown − mid). Units: ns; drift a ratio."""
+
+    mid_ns: float
+    offset: Floats
+    error: Floats
+    drift: Floats
+    drift_error: Floats
+    low: Floats
+    high: Floats
+    component: Ints
+    exchanges: Ints
+    method: tuple[str, ...]
+
+    def true(self, rank: Ints, shown_ns: Ints) -> Floats:
+        """True times of what clocks of ranks (indices) show, on the median rank's clock."""
+        at = shown_ns.astype(np.float64)
+        found: Floats = at - self.offset[rank] - self.drift[rank] * (at - self.mid_ns)
+        return found
+
+
+def clocks_of(job: Job) -> Clocks:
+    """The clocks of all ranks. A rank that shares no exchange with another keeps its own, with an infinite error.
+
+    Ends of exchanges in which all wait for all count fully, of others little. For each group and member the median
+    difference to the group is taken, and a robust line through time for the drift, if one can be seen; the differences
+    of overlapping groups are put together by least squares. The error holds the statistical one and how far apart the
+    ends of one exchange are, since a rank may always leave a bit later. Ranks of one host whose ends agree with a
+    common clock get one. Last, offsets are moved into their bounds where they lie outside.
+    """
+    sample = _sample(job)
+    n = len(job.ranks)
+    if sample is None:
+        nothing, far = np.zeros(n), np.full(n, np.inf)
+        return Clocks(0.0, nothing, far, nothing, far, -far, far, np.arange(n), np.zeros(n, np.int64), ("none",) * n)
+    drift, drift_error = _drifts(sample, n)
+    fit = _levels(sample, drift)
+    end_spread, edge_error = _spreads(sample, fit)
+    found = solved(sample.edge_rank, sample.edge_group, fit, edge_error, n, sample.n_groups)
+    skew = np.zeros(n)
+    np.maximum.at(skew, sample.edge_rank, end_spread[sample.edge_group])
+    seen = np.isfinite(found.errors)
+    error = np.where(seen, np.hypot(_TWO_SIDED * _MEDIAN_COST * found.errors, skew), np.inf)
+    component = np.unique(found.parts, return_inverse=True)[1]
+    n_exchanges = np.bincount(job.rank[sample.whole], minlength=n)
+    clocks = Clocks(
+        sample.mid, found.values, error, drift, drift_error, np.full(n, -np.inf), np.full(n, np.inf), component,
+        n_exchanges, tuple(np.where(seen, "ends", "none").tolist()),
+    )  # fmt: skip
+    bounds = _Bounds(job)
+    clocks = _one_clock_per_host(job, clocks, bounds, _TWO_SIDED * _MEDIAN_COST * found.errors)
+    return _bounded(clocks, bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Rows of exchanges that tell about clocks. An edge is a member of a group; `edge` and `exchange` are dense."""
+
+    whole: NDArray[np.bool_]
+    rank: Ints
+    exchange: Ints
+    edge: Ints
+    end: Floats
+    since_mid: Floats
+    mid: float
+    half: float
+    edge_rank: Ints
+    edge_group: Ints
+    weak: NDArray[np.bool_]
+    n_groups: int
+
+
+def _sample(job: Job) -> _Sample | None:
+    """At most so many exchanges of each group, spread over the recording; None if ranks share none."""
+    several = (job.exchanges["n_ranks"] > 1).to_numpy()
+    told = several & (job.exchanges["status"] != "kinds differ").to_numpy()
+    strong = job.of_kind(*SYNCHRONISING)
+    exchange, rank = job.exchange, job.rank
+    whole = told[exchange]
+    if not whole.any():
+        return None
+    first = np.zeros(told.size, np.int64)
+    first[exchange[::-1]] = np.arange(exchange.size)[::-1]
+    rows = np.flatnonzero(told)
+    src, dst = (job.ints(c)[first] for c in ("src", "dst"))
+    far = np.maximum(src, dst)
+    own = np.array(job.ranks)[rank[first]]
+    pair = np.where(far >= 0, np.minimum(own, far) * (max(job.ranks) + 2) + np.maximum(own, far), -1)
+    group = numbered(job.exchanges["group"].to_numpy()[rows], pair[rows], (~strong[rows]).astype(np.int64))
+    by_group = segments(group)
+    place = np.empty(rows.size, np.int64)
+    place[by_group.order] = np.arange(rows.size) - np.repeat(by_group.starts, by_group.sizes)
+    stride = np.maximum(by_group.sizes // _MOST, 1)[group]
+    chosen = np.full(told.size, -1, np.int64)
+    keep = place % stride == 0
+    chosen[rows[keep]] = group[keep]
+    taken = np.flatnonzero(chosen[exchange] >= 0)
+    edge_code = chosen[exchange[taken]] * len(job.ranks) + rank[taken]
+    codes, edge = np.unique(edge_code, return_inverse=True)
+    ends = job.calls["end_ns"].to_numpy()[taken].astype(np.float64)
+    low, high = float(ends.min()), float(ends.max())
+    is_weak = np.zeros(int(group.max()) + 1, bool)
+    is_weak[group] = ~strong[rows]
+    mid, half = (low + high) / 2, max((high - low) / 2, 1.0)
+    return _Sample(
+        whole, rank[taken], dense(exchange[taken]), edge, ends, (ends - mid) / half, mid, half,
+        codes % len(job.ranks), codes // len(job.ranks), is_weak, is_weak.size,
+    )  # fmt: skip
+
+
+def _levels(sample: _Sample, drift: Floats, *, rounds: int = 2) -> Floats:
+    """For each edge how far the member's clock is ahead of its group's middle, drift apart: a median over exchanges."""
+    ends = sample.end - drift[sample.rank] * sample.since_mid * sample.half
+    by_exchange, by_edge = segments(sample.exchange), segments(sample.edge)
+    level = np.zeros(sample.edge_rank.size)
+    for _ in range(rounds + 1):
+        middle = by_exchange.spread_out(by_exchange.median(ends - level[sample.edge]))
+        level = by_edge.median(ends - middle)
+    return level
+
+
+def _spreads(sample: _Sample, level: Floats) -> tuple[Floats, Floats]:
+    """For each group the standard deviation of the ends of one exchange, and each edge's standard error."""
+    by_exchange = segments(sample.exchange)
+    rest = sample.end - level[sample.edge]
+    rest -= by_exchange.spread_out(by_exchange.median(rest))
+    group = sample.edge_group[sample.edge]
+    spread = segments(group).spread(rest)
+    spread = np.maximum(spread, 1.0)  # a clock's tick
+    n = np.bincount(sample.edge, minlength=sample.edge_rank.size)
+    weak = np.where(sample.weak, _WEAK, 1.0)[sample.edge_group]
+    return spread, spread[sample.edge_group] * weak / np.sqrt(n)
+
+
+def _drifts(sample: _Sample, n_ranks: int) -> tuple[Floats, Floats]:
+    """The drift of each rank's clock, 0 where it is within its error, and that error (95 %)."""
+    level = _levels(sample, np.zeros(n_ranks), rounds=1)
+    by_exchange = segments(sample.exchange)
+    slope = np.zeros(level.size)
+    for _ in range(2):
+        rest = sample.end - level[sample.edge] - slope[sample.edge] * sample.since_mid
+        middle = by_exchange.spread_out(by_exchange.median(rest))
+        level, slope, error = _lines(sample, sample.end - middle)
+    found = solved(sample.edge_rank, sample.edge_group, slope, error, n_ranks, sample.n_groups)
+    ratio, ratio_error = found.values / sample.half, found.errors / sample.half
+    # What is no more than its error is taken for none, or it would lead far astray beyond the last exchange.
+    seen = np.abs(ratio) > _SEEN * ratio_error
+    sure = 1.0 - np.square(_SEEN * ratio_error[seen] / ratio[seen])
+    drift = np.zeros(n_ranks)
+    drift[seen] = ratio[seen] * sure
+    return drift, _TWO_SIDED * ratio_error
+
+
+def _lines(sample: _Sample, values: Floats) -> tuple[Floats, Floats, Floats]:
+    """Level and slope of a robust line through each edge's values, and the slope's standard error."""
+    edge, x, n = sample.edge, sample.since_mid, sample.edge_rank.size
+    weight = np.ones(x.size)
+    level = slope = spread = np.zeros(n)
+    for _ in range(_FITS):
+        s0, sx, sxx, sy, sxy = (np.bincount(edge, weight * w, minlength=n) for w in (1.0, x, x * x, values, x * values))
+        across = s0 * sxx - sx * sx
+        straight = across > 1e-6 * s0 * s0
+        slope = np.where(straight, (s0 * sxy - sx * sy) / np.where(straight, across, 1.0), 0.0)
+        level = (sy - slope * sx) / s0
+        off = np.abs(values - level[edge] - slope[edge] * x)
+        spread = np.maximum(_MEDIAN_COST * np.bincount(edge, off, minlength=n) / np.bincount(edge, minlength=n), 1.0)
+        weight = 1.0 / np.maximum(off / spread[edge], 0.5)
+    count = np.bincount(edge, minlength=n)
+    about = np.bincount(edge, x, minlength=n) / count
+    width = np.bincount(edge, np.square(x - about[edge]), minlength=n)
+    few = (count < 4) | (width < 1e-3)
+    error = np.where(few, 1e12, _MEDIAN_COST * spread / np.sqrt(np.maximum(width, 1e-12)))
+    return level, np.where(few, 0.0, slope), error
+
+
+class _Bounds:
+    """What offsets are possible: an exchange in which all wait for all ends nowhere before it has begun everywhere."""
+
+    def __init__(self, job: Job) -> None:
+        whole = job.of_kind(*SYNCHRONISING) & job.exchanges["status"].is_in(("matched", "sizes differ")).to_numpy()
+        rows = np.flatnonzero((whole & (job.exchanges["n_ranks"] > 1).to_numpy())[job.exchange])
+        self.rank = job.rank[rows]
+        self.start, self.end = (job.calls[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
+        self.by_exchange: Segments = segments(job.exchange[rows])
+        self.n = len(job.ranks)
+
+    def of(self, clocks: Clocks) -> tuple[Floats, Floats]:
+        """Least and greatest offset of each rank, the others being right."""
+        start, end = clocks.true(self.rank, self.start), clocks.true(self.rank, self.end)
+        late = end - self.by_exchange.largest_of_others(start)
+        early = start + self.by_exchange.largest_of_others(-end)
+        low, high = np.full(self.n, -np.inf), np.full(self.n, np.inf)
+        np.minimum.at(high, self.rank, late)
+        np.maximum.at(low, self.rank, early)
+        return clocks.offset + low, clocks.offset + high
+
+
+def _bounded(clocks: Clocks, bounds: _Bounds) -> Clocks:
+    """Offsets moved into their bounds. Where bounds contradict each other, as of wrong matches, they stay outside."""
+    low, high = bounds.of(clocks)
+    for _ in range(_SWEEPS):
+        fits = low <= high
+        off = np.where(fits, clocks.offset - np.clip(clocks.offset, low, np.maximum(low, high)), 0.0)
+        if not off.any():
+            break
+        # Two ranks that contradict each other both move: half the way each.
+        step = np.where(np.abs(off) > 1.0, off / 2, off)
+        clocks = replace(clocks, offset=clocks.offset - step)
+        low, high = bounds.of(clocks)
+    return replace(clocks, low=low, high=high)
+
+
+def _one_clock_per_host(job: Job, clocks: Clocks, bounds: _Bounds, error: Floats) -> Clocks:
+    """Ranks of a host read one clock: where what the ends say agrees with that, it is taken for granted."""
+    hosts: dict[str, list[int]] = {}
+    for i, part in enumerate(job.parts):
+        if part.host is not None and part.origin_unix_ns is not None and clocks.method[i] == "ends":
+            hosts.setdefault(part.host, []).append(i)
+    offset, drift, method = clocks.offset.copy(), clocks.drift.copy(), list(clocks.method)
+    least = clocks.error.copy()
+    for ranks in hosts.values():
+        common = float(np.median(offset[ranks]))
+        alike = np.abs(offset[ranks] - common) <= clocks.error[ranks]
+        steady = np.abs(drift[ranks] - np.median(drift[ranks])) <= clocks.drift_error[ranks]
+        if len(ranks) > 1 and (alike & steady).all():
+            offset[ranks] = common
+            drift[ranks] = float(np.median(drift[ranks]))
+            least[ranks] = error[ranks]
+            for i in ranks:
+                method[i] = "host"
+    joined = replace(clocks, offset=offset, drift=drift, error=least, method=tuple(method))
+    low, high = bounds.of(joined)
+    return joined if ((low <= joined.offset) & (joined.offset <= high)).all() else clocks
+
+
+def clock_offsets(parts: Sequence[RankCalls]) -> pl.DataFrame:
+    """By how much each rank's clock is ahead of the median rank's, with its error; by rank.
+
+    Solved from the exchanges: they end together on all ranks, so differences of their ends are differences of clocks.
+    The starts, which tell who is late, are not used. Per group and rank the median difference, and a line through time
+    if a drift is seen; groups that share ranks are put together by least squares. The error covers chance and how far
+    apart the ends of one exchange are: clocks and ranks that always leave a bit later cannot be told apart.
+
+    True time = shown time − offset − drift × (shown time − middle of the recording).
+
+    Units: ns; drift in parts per million.
+    Source: ends align: every rank of an all-reduce, all-gather, reduce-scatter, all-to-all or barrier needs what the
+    last one brings. Bounds: none of them ends before all have begun.
+    Raises MissingTable (fewer than two ranks, or no exchange that two of them share).
+    """
+    job = job_of(parts)
+    if len(job.ranks) < 2:
+        raise MissingTable("a second rank", needed_by="clock-offsets", hint="name the traces of all ranks")
+    clocks = clocks_of(job)
+    if not clocks.exchanges.any():
+        hint = "show collectives says which exchanges match"
+        raise MissingTable("exchanges that two ranks share", needed_by="clock-offsets", hint=hint)
+    frame = pl.DataFrame({
+        "rank": job.ranks,
+        "host": [part.host for part in job.parts],
+        "component": clocks.component,
+        **{
+            name: pl.Series(np.where(np.isfinite(values), values, np.nan)).fill_nan(None)
+            for name, values in (
+                ("offset_ns", np.where(np.isfinite(clocks.error), clocks.offset, np.nan)), ("error_ns", clocks.error),
+                ("drift_ppm", clocks.drift * 1e6), ("drift_error_ppm", clocks.drift_error * 1e6), ("low_ns",
+                clocks.low), ("high_ns", clocks.high),
+            )
+        },
+        "exchanges": clocks.exchanges,
+        "method": clocks.method,
+    }, strict=False)  # fmt: skip
+    return CLOCK_OFFSETS.conform(frame)
+
+
+ANALYSIS = RankAnalysis(
+    name="clock-offsets",
+    doc="How far each rank's clock is off, solved from the exchanges: offset, drift, error.",
+    output=CLOCK_OFFSETS,
+    run=clock_offsets,
+)

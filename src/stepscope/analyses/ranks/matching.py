@@ -1,0 +1,340 @@
+"""Exchanges of all ranks put together: which call on one rank is the same exchange as which on the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.ranks.align import realigned
+from stepscope.analyses.ranks.calls import KINDS, Kind, RankCalls
+from stepscope.analyses.ranks.grouped_medians import Segments, numbered, occurrence, segments
+from stepscope.analyses.ranks.groups import Group, groups_of, listed
+from stepscope.core.errors import MissingTable
+from stepscope.core.schema import Column, Name, Table
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+__all__ = ["EXCHANGES", "POINT_TO_POINT", "STATUSES", "SYNCHRONISING", "Job", "by_rank", "job_of", "missing_ranks"]
+
+#: Of these no rank can leave before all have come.
+SYNCHRONISING = ("allreduce", "reduce_scatter", "allgather", "alltoall", "barrier")
+POINT_TO_POINT = ("send_recv", "send", "recv")
+#: Sizes that may differ between the ranks of one exchange.
+_UNEVEN = ("alltoall", "gather", "scatter", "other", *POINT_TO_POINT)
+STATUSES = ("matched", "missing on a rank", "kinds differ", "sizes differ", "one rank only", "ends unknown")
+
+EXCHANGES = Table(
+    "exchanges",
+    "an exchange that several ranks took part in",
+    (
+        Column("group", pl.Int32(), "index of the group", key=True),
+        Column("kind", Kind, "what sort of exchange", key=True),
+        Column("collective", Name, "as recorded", key=True),
+        Column("dtype", Name, "element type", key=True),
+        Column("seq", pl.Int64(), "its number within the group, where recorded"),
+        Column("step", pl.Int32(), "number of the step that queued it"),
+        Column("n_ranks", pl.Int32(), "ranks whose traces hold it"),
+        Column("n_expected", pl.Int32(), "ranks that take part and whose traces are at hand"),
+        Column("size_bytes", pl.Int64(), "size of the whole", "bytes"),
+        Column("status", pl.Enum(STATUSES), "whether it is the same on all ranks"),
+    ),
+)
+
+_ABSENT = -1
+_CODES = {kind: code for code, kind in enumerate(KINDS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The exchanges of all ranks of a job.
+
+    `calls` has a row per rank and exchange, sorted by rank and start: `rank` and `group` (indices into `ranks` and
+    `groups`), `exchange` (its number) and the columns of CALLS, in which `start_ns` and `end_ns` are those of the
+    rank's own clock, from one origin for all. `exchanges` has a row for each, in order of time, as `EXCHANGES` says.
+    """
+
+    parts: tuple[RankCalls, ...]
+    ranks: tuple[int, ...]
+    groups: tuple[Group, ...]
+    calls: pl.DataFrame
+    exchanges: pl.DataFrame
+    by_exchange: Segments
+    origin_unix_ns: int | None = None
+    shifts: tuple[int, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+    def ints(self, column: str) -> Ints:
+        """A column of `calls` as int64, −1 for null."""
+        return ints(self.calls[column])
+
+    @property
+    def rank(self) -> Ints:
+        """For each call the index of its rank."""
+        return self.ints("rank")
+
+    @property
+    def exchange(self) -> Ints:
+        """For each call the number of its exchange."""
+        return self.calls["exchange"].to_numpy()
+
+    @property
+    def start(self) -> Ints:
+        """When each call began, on its rank's clock."""
+        return self.calls["start_ns"].to_numpy()
+
+    @property
+    def end(self) -> Ints:
+        """When each call ended, on its rank's clock."""
+        return self.calls["end_ns"].to_numpy()
+
+    def of_kind(self, *kinds: str) -> NDArray[np.bool_]:
+        """For each exchange whether it is of one of these kinds."""
+        wanted = np.zeros(len(KINDS), np.bool_)
+        wanted[[_CODES[kind] for kind in kinds]] = True
+        found: NDArray[np.bool_] = wanted[self.kind]
+        return found
+
+    @property
+    def kind(self) -> Ints:
+        """For each exchange the place of its kind in KINDS."""
+        return ints(self.exchanges["kind"].to_physical())
+
+
+def ints(column: pl.Series) -> Ints:
+    """A column as int64, −1 for null."""
+    numbers = column if column.dtype == pl.Int64 else column.cast(pl.Int64)
+    return (numbers.fill_null(_ABSENT) if numbers.null_count() else numbers).to_numpy()
+
+
+def job_of(parts: Sequence[RankCalls]) -> Job:
+    """The exchanges of all ranks, matched.
+
+    Calls match if group and number agree, where every call of the group carries one (NCCL's metadata). Without numbers
+    calls of one sort match by their order within the step, or within the recording where there are no steps. Where
+    ranks made different numbers of calls in a step, times tell which is missing. Sends match receives by both ends.
+
+    Of several parts of one rank those that do not overlap in time are put together; of others the first counts, as
+    `notes` says. Ranks without a number get the next free one. Raises MissingTable (no ranks).
+    """
+    if not parts:
+        raise MissingTable("ranks", needed_by="analyses of ranks", hint="name the traces of all ranks, or their folder")
+    parts, ranks, notes = by_rank(parts)
+    groups, comm_groups = groups_of(parts, ranks)
+    origins = [part.origin_unix_ns for part in parts if part.origin_unix_ns is not None]
+    origin = min(origins, default=0)
+    # A rank that does not know the time of day begins with the others: its clock is solved for like all.
+    shift = [
+        part.origin_unix_ns - origin if part.origin_unix_ns is not None else -int(part.calls["start_ns"][0])
+        for part in parts
+    ]
+    lengths = [part.calls.height for part in parts]
+    first_comm = np.concatenate(([0], np.cumsum([len(part.comms) for part in parts])[:-1]))
+    calls = pl.concat([part.calls for part in parts], how="vertical")
+    comm = calls["comm"].to_numpy() + np.repeat(first_comm, lengths)
+    later = pl.Series(np.repeat(np.array(shift, np.int64), lengths))
+    calls = calls.select(
+        pl.Series("rank", np.repeat(np.arange(len(parts), dtype=np.int32), lengths)),
+        pl.Series("group", np.concatenate(comm_groups).astype(np.int32)[comm]),
+        pl.exclude("comm", "start_ns", "end_ns"),
+        start_ns=pl.col("start_ns") + later,
+        end_ns=pl.col("end_ns") + later,
+    )
+    number, known = _numbers(calls, groups, ranks)
+    calls = calls.with_columns(exchange=pl.Series(number))
+    by_exchange = segments(number)
+    exchanges = _exchanges(calls, groups, ranks, known, by_exchange)
+    return Job(
+        parts, ranks, groups, calls, exchanges, by_exchange, min(origins, default=None), tuple(shift), tuple(notes)
+    )
+
+
+def by_rank(parts: Sequence[RankCalls]) -> tuple[tuple[RankCalls, ...], tuple[int, ...], list[tuple[str, str]]]:
+    """One part for each rank in order of their numbers, those numbers, and what was left out: label and reason."""
+    found: dict[int, list[RankCalls]] = {}
+    free = max((part.rank for part in parts if part.rank is not None), default=-1) + 1
+    for part in parts:
+        rank = part.rank
+        if rank is None:
+            rank, free = free, free + 1
+        found.setdefault(rank, []).append(part)
+    notes: list[tuple[str, str]] = []
+    joined = {rank: _joined(rank, found[rank], notes) for rank in sorted(found)}
+    return tuple(joined.values()), tuple(joined), notes
+
+
+def _joined(rank: int, parts: Sequence[RankCalls], notes: list[tuple[str, str]]) -> RankCalls:
+    """Recordings of one rank one after the other as one; of those at the same time the first."""
+    whole = parts[0]
+    for part in sorted(parts[1:], key=lambda p: p.origin_unix_ns or 0):
+        first, second = (p.origin_unix_ns for p in (whole, part))
+        shift = None if first is None or second is None else second - first
+        last = int(whole.calls["end_ns"].to_numpy().max())
+        if shift is None or int(part.calls["start_ns"][0]) + shift < last:
+            notes.append((part.label, f"it holds rank {rank} at the same time as {whole.label}"))
+            continue
+        moved = part.calls.with_columns(
+            comm=pl.col("comm") + len(whole.comms),
+            start_ns=pl.col("start_ns") + shift,
+            end_ns=pl.col("end_ns") + shift,
+        )
+        whole = replace(whole, calls=pl.concat((whole.calls, moved)), comms=(*whole.comms, *part.comms))
+    return whole
+
+
+def _numbers(calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int]) -> tuple[Ints, NDArray[np.bool_]]:
+    """For each call the number of its exchange, in order of time; and whether its partners can be told."""
+    rank, group, seq, step, src, dst = (ints(calls[c]) for c in ("rank", "group", "seq", "step", "src", "dst"))
+    kind = ints(calls["kind"].to_physical())
+    own = np.array(ranks, np.int64)[rank]
+    between = np.isin(kind, [_CODES[k] for k in POINT_TO_POINT])
+    is_pair = np.array([g.size == 2 for g in groups], bool)[group]
+    directed = between & np.isin(kind, [_CODES["send"], _CODES["recv"]])
+    sends = kind == _CODES["send"]
+    far = np.where(sends, dst, src)
+    width = int(max(own.max(), far.max())) + 2
+    pair = np.where(directed & (far >= 0), np.where(sends, own * width + far, far * width + own), _ABSENT)
+    known = ~between | (pair >= 0) | is_pair
+    pair[~known] = -2 - np.flatnonzero(~known)
+    by_seq = _numbered_by_recorder(group, np.where(between, _ABSENT, seq), rank, len(groups))[group] & ~between
+    stepped = np.ones(len(groups), bool)
+    stepped[group[step < 0]] = False
+    bucket = np.where(by_seq, seq, np.where(stepped[group], step, _ABSENT))
+    sort = np.where(between, len(KINDS), np.where(by_seq, len(KINDS) + 1, kind))
+    family = numbered(group, pair, sort, bucket)
+    order = occurrence(numbered(family, rank))
+    ends = calls["end_ns"].to_numpy()
+    sizes = ints(calls["in_bytes"])
+    # With a step or a number to hold on to only unequal counts are doubtful; without any, all are.
+    order = realigned(family, rank, order, ends, sizes, anchored=bucket >= 0, fixed=by_seq | (pair < _ABSENT))
+    number = numbered(family, order)
+    # In order of time, so that neighbours in the table are neighbours in the job.
+    first = np.full(int(number.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, number, calls["start_ns"].to_numpy())
+    place = np.empty(first.size, np.int64)
+    place[np.argsort(first, kind="stable")] = np.arange(first.size)
+    return place[number], known
+
+
+def _numbered_by_recorder(group: Ints, seq: Ints, rank: Ints, n_groups: int) -> NDArray[np.bool_]:
+    """For each group whether its calls carry numbers that ranks agree on."""
+    has = np.ones(n_groups, bool)
+    rows = seq >= 0
+    has[group[~rows]] = False
+    found = np.zeros(n_groups, bool)
+    found[group[rows]] = True
+    has &= found
+    rows &= has[group]
+    if not rows.any():
+        return has
+    code = numbered(group[rows], seq[rows])
+    one_each = np.unique(numbered(code, rank[rows]), return_index=True)[1]
+    n_ranks = np.bincount(code[one_each])
+    of_group = np.empty(n_ranks.size, np.int64)
+    of_group[code] = group[rows]
+    n_present = np.bincount(group[np.unique(numbered(group, rank), return_index=True)[1]], minlength=n_groups)
+    shared = np.bincount(of_group, n_ranks > 1, minlength=n_groups) * 4 >= np.bincount(of_group, minlength=n_groups)
+    return has & (shared | (n_present < 2))
+
+
+def _exchanges(
+    calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int], known: NDArray[np.bool_], parts: Segments
+) -> pl.DataFrame:
+    """An EXCHANGES table, a row for each number in `calls`, by which `parts` groups its rows."""
+    first, n_ranks = parts.order[parts.starts], parts.sizes
+    head = calls[first].select("group", "kind", "collective", "dtype", "seq", "step")
+    group = head["group"].to_numpy()
+    members = np.array([g.size for g in groups])[group]
+    size = _sizes(calls, members, parts)
+    kinds, dtypes = (ints(calls[c].to_physical()) for c in ("kind", "dtype"))
+    between = head["kind"].is_in(POINT_TO_POINT).to_numpy()
+    n_expected = np.where(
+        between, _ends_present(calls[first], ranks), np.array([len(g.present) for g in groups])[group]
+    )
+    uneven = head["kind"].is_in(_UNEVEN).to_numpy()
+    status = np.select(
+        (
+            ~known[first],
+            (n_ranks == 1) & (n_expected <= 1),
+            _differs(parts, kinds) & ~between,
+            n_ranks < n_expected,
+            (_differs(parts, size.rows) | _differs(parts, dtypes)) & ~uneven,
+        ),
+        [
+            STATUSES.index(s)
+            for s in ("ends unknown", "one rank only", "kinds differ", "missing on a rank", "sizes differ")
+        ],
+        STATUSES.index("matched"),
+    )
+    frame = head.with_columns(
+        n_ranks=pl.Series(n_ranks),
+        n_expected=pl.Series(np.maximum(n_expected, n_ranks)),
+        size_bytes=pl.Series(size.whole),
+        status=pl.Series(STATUSES, dtype=EXCHANGES.dtypes["status"]).gather(pl.Series(status)),
+    )
+    return EXCHANGES.conform(frame.with_columns(pl.col("size_bytes").replace(_ABSENT, None)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Bytes of each call, as its rank tells, and of each exchange; −1 for unknown."""
+
+    rows: Ints
+    whole: Ints
+
+
+def _sizes(calls: pl.DataFrame, members: Ints, parts: Segments) -> _Sizes:
+    """The size of an exchange is that of the whole: what all gather, what is scattered, else what goes in or out.
+
+    Ranks of an all-to-all may send unequally: its size is what they send on average.
+    """
+    into, out = (ints(calls[c]) for c in ("in_bytes", "out_bytes"))
+    kind = calls["kind"].to_physical().to_numpy()
+    n = np.empty(into.size, np.int64)
+    n[parts.order] = np.repeat(members, parts.sizes)
+    gathers, scatters = kind == _CODES["allgather"], kind == _CODES["reduce_scatter"]
+    rows = np.maximum(into, out)
+    rows = np.where(gathers, np.where(out >= 0, out, np.where(into >= 0, into * n, _ABSENT)), rows)
+    rows = np.where(scatters, np.where(into >= 0, into, np.where(out >= 0, out * n, _ABSENT)), rows)
+    ranked = rows[parts.order]
+    largest = np.maximum.reduceat(ranked, parts.starts)
+    mean = np.add.reduceat(np.maximum(ranked, 0), parts.starts) // parts.sizes
+    spreads = kind[parts.order[parts.starts]] == _CODES["alltoall"]
+    return _Sizes(rows, np.where(spreads & (largest >= 0), mean, largest))
+
+
+def _differs(parts: Segments, values: Ints) -> NDArray[np.bool_]:
+    ranked = values[parts.order]
+    differs: NDArray[np.bool_] = np.minimum.reduceat(ranked, parts.starts) != np.maximum.reduceat(ranked, parts.starts)
+    return differs
+
+
+def _ends_present(calls: pl.DataFrame, ranks: Sequence[int]) -> Ints:
+    """For each message how many of its two ends are ranks at hand; 2 if the other end is not told."""
+    far = calls.select(pl.coalesce("src", "dst")).to_series()
+    return 1 + (far.is_in(ranks) | far.is_null()).cast(pl.Int64).to_numpy()
+
+
+def missing_ranks(job: Job, exchanges: Sequence[int]) -> list[str]:
+    """For each of the exchanges the ranks at hand that take part in it and whose traces lack it, in words."""
+    rank, group, src, dst = (job.ints(c) for c in ("rank", "group", "src", "dst"))
+    between = job.of_kind(*POINT_TO_POINT)
+    at_hand = set(job.ranks)
+    words: dict[tuple[int, ...], str] = {}
+    found = []
+    for number in exchanges:
+        start = job.by_exchange.starts[number]
+        rows = job.by_exchange.order[start : start + job.by_exchange.sizes[number]]
+        have = {job.ranks[i] for i in rank[rows].tolist()}
+        ends = {*src[rows].tolist(), *dst[rows].tolist()} & at_hand
+        lacking = tuple(sorted((ends if between[number] else {*job.groups[group[rows[0]]].present}) - have))
+        if lacking not in words:
+            words[lacking] = listed(lacking)
+        found.append(words[lacking])
+    return found

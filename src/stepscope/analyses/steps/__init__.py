@@ -1,0 +1,1 @@
+"""Steps and what fills them: device work, idle time, launches, transfers, overlap."""

@@ -1,0 +1,197 @@
+"""How well kernels use a device: how long any runs, how much of it they fill, and whether with matrix units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.device_steps import windows_of
+from stepscope.analyses.common.device_work import device_work, groups_of, label_devices
+from stepscope.analyses.common.time_buckets import stretches
+from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.intervals import covered, union
+from stepscope.core.names import is_tensor_core, map_names
+from stepscope.core.schema import DEVICES, KERNELS, SPANS, STEPS, TRACKS, Column, Table
+
+__all__ = ["ANALYSIS", "DEVICE_UTILISATION", "device_utilisation", "utilisation_of"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+By = Literal["device", "step", "time"]
+
+#: Kinds of devices whose kernels say by their names whether they use matrix units.
+_NAMED_TENSOR_CORES = ("cuda", "rocm")
+
+DEVICE_UTILISATION = Table(
+    "device-utilisation",
+    "how well kernels use each device, over the steps, per step or over time",
+    (
+        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
+        Column("device_id", pl.UInt32(), "device", key=True),
+        Column("device", pl.String(), "device as the framework calls it"),
+        Column("step", pl.Int32(), "step within whose bounds on the device it is (by step)", key=True),
+        Column("ts_ns", pl.Int64(), "start of the window, from the trace's origin (by time)", "ns", key=True),
+        Column(
+            "window_ns", pl.Int64(), "length of the window: from the first step's start to the last one's end", "ns"
+        ),
+        Column("busy_ratio", pl.Float64(), "part of the window in which a kernel runs", "ratio"),
+        Column(
+            "est_sm_efficiency_ratio",
+            pl.Float64(),
+            "multiprocessors with a block to run, estimated from the size of launches, mean over the window",
+            "ratio",
+        ),
+        Column(
+            "est_occupancy_ratio",
+            pl.Float64(),
+            "occupancy of kernels as the recorder estimates it, mean weighted by duration",
+            "ratio",
+        ),
+        Column(
+            "tensor_core_ratio",
+            pl.Float64(),
+            "part of kernels' summed time in those whose name says that they use matrix units",
+            "ratio",
+        ),
+        Column("n_kernels", pl.Int64(), "kernels that start in the window"),
+    ),
+)
+
+
+def device_utilisation(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    devices: pl.DataFrame,
+    steps: pl.DataFrame,
+    launches: pl.DataFrame,
+    *,
+    by: By = "device",
+    bucket_ns: int | None = None,
+) -> pl.DataFrame:
+    """A row per device, per device and step, or per device and stretch of time.
+
+    The window is the time of the steps, from the first one's start to the last one's end, both on the side of the
+    device as in `step-breakdown`; without steps it is the recording. By time it is cut into stretches of `bucket_ns`;
+    without that, of the smallest power of ten µs that makes at most 100; the last one may be shorter. Kernels count
+    with their part within the window. `launches` is the trace's table `kernels`.
+
+    A launch fills as many multiprocessors as it has blocks, all of them at one block per multiprocessor; launches at
+    the same time add up to no more than all. Columns are null where kernels do not carry what they need: blocks per
+    multiprocessor and occupancy are known on NVIDIA devices, matrix units on NVIDIA and AMD.
+
+    Units: ns; ratios 0..1.
+    Source: GPU utilisation, est. SM efficiency, est. achieved occupancy and tensor core time of the TensorBoard
+    profiler plugin, which counts for the latter only kernels that some operator launched.
+    Raises MissingTable (no kernels), UnknownName (by), StepscopeError (too many stretches of time).
+    """
+    if by not in ("device", "step", "time"):
+        raise UnknownName("grouping of device-utilisation", by, ("device", "step", "time"))
+    work = device_work(spans, tracks, needed_by="device-utilisation")
+    windows = windows_of(spans, tracks, steps, work)
+    if by != "step":
+        low, high = int(windows["ts_ns"][0]), int(windows["end_ns"][-1])
+        edges = np.array([low, high]) if by == "device" else stretches(low, high, bucket_ns)
+        windows = pl.DataFrame({"ts_ns": edges[:-1], "end_ns": edges[1:]})
+    found = utilisation_of(work, devices, launches, windows.drop("rank", strict=False))
+    found = label_devices(found, devices)
+    left_out = {"device": ("step", "ts_ns"), "step": ("ts_ns",), "time": ("step",)}[by]
+    return DEVICE_UTILISATION.conform(found).drop(left_out)
+
+
+def utilisation_of(
+    work: pl.DataFrame, devices: pl.DataFrame, launches: pl.DataFrame, windows: pl.DataFrame
+) -> pl.DataFrame:
+    """The measures of `device_utilisation` for each device of `work` and each of the windows (ts_ns, end_ns).
+
+    `work` is what `device_work` returns. Units: ns; ratios 0..1. Raises MissingTable (no kernels).
+    """
+    kernels = work.filter(pl.col("category") == "kernel")
+    if kernels.is_empty():
+        raise MissingTable("kernels", needed_by="device-utilisation", hint="show timeline tells about copies and fills")
+    named = kernels.select("span_id", "rank", "device_id", "ts_ns", "end_ns", "name")
+    side = launches.select("span_id", "blocks_per_sm", "est_occupancy_ratio")
+    named = named.join(side, on="span_id", how="left").sort("ts_ns")
+    lows, highs = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
+    telling = devices.filter(devices["type"].is_in(_NAMED_TENSOR_CORES))["device_id"].to_list()
+    parts = []
+    for (rank, device_id), mine in groups_of(named, ("rank", "device_id")):
+        measures = _measures(mine, lows, highs, names_tell=device_id in telling)
+        keys = (pl.lit(rank, pl.Int32).alias("rank"), pl.lit(device_id, pl.UInt32).alias("device_id"))
+        parts.append(DEVICE_UTILISATION.conform(windows.with_columns(*keys, **measures)))
+    return pl.concat(parts).drop("device")
+
+
+def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: bool) -> dict[str, pl.Series]:
+    """What each window [low, high) holds of one device's kernels, sorted by start, column by column."""
+    starts, ends = kernels["ts_ns"].to_numpy(), kernels["end_ns"].to_numpy()
+    length = highs - lows
+    found = {
+        "window_ns": pl.Series(length),
+        "busy_ratio": _over(covered(union(starts, ends), lows, highs), length),
+        "n_kernels": pl.Series(np.searchsorted(starts, highs) - np.searchsorted(starts, lows)),
+    }
+    edges = _Edges.of(starts, ends)
+
+    def within(weights: NDArray[np.number], most: float = np.inf) -> Floats:
+        """Of each window the integral of the summed weight of kernels that run, cut to `most`."""
+        until = edges.integral(weights, most, np.concatenate((lows, highs)))
+        return until[lows.size :] - until[: lows.size]
+
+    blocks = kernels["blocks_per_sm"].fill_null(0.0).fill_nan(0.0).to_numpy()
+    if (blocks > 0).any():
+        # Each is cut to 1 by itself too, which changes nothing and keeps sums small, hence exact.
+        found["est_sm_efficiency_ratio"] = _over(within(np.clip(blocks, 0.0, 1.0), most=1.0), length)
+    occupancy = kernels["est_occupancy_ratio"]
+    if occupancy.sum() > 0:
+        known = within(occupancy.is_not_null().to_numpy())
+        found["est_occupancy_ratio"] = _over(within(occupancy.fill_null(0.0).to_numpy()), known)
+    if names_tell:
+        uses = map_names(kernels["name"], is_tensor_core, pl.Boolean()).to_numpy()
+        found["tensor_core_ratio"] = _over(within(uses), within(np.ones(starts.size)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Edges:
+    """Starts and ends of intervals in order of time; `rows` says whose, `signs` is 1 for a start and −1 for an end."""
+
+    times: Ints
+    rows: Ints
+    signs: Floats
+
+    @classmethod
+    def of(cls, starts: Ints, ends: Ints) -> _Edges:
+        """The edges of these intervals. Reversed ones count as empty."""
+        points = np.concatenate((starts, np.maximum(starts, ends)))
+        order = np.argsort(
+            points, kind="stable"
+        )  # merges the starts, which are sorted, with the ends, which nearly are
+        return cls(points[order], order % max(starts.size, 1), np.where(order < starts.size, 1.0, -1.0))
+
+    def integral(self, weights: NDArray[np.number], most: float, until: Ints) -> Floats:
+        """Of the summed weight of open intervals, cut to `most`, the integral up to each of some points in time."""
+        levels = np.clip(np.cumsum(weights[self.rows] * self.signs), 0.0, most)
+        areas = np.concatenate(([0.0], np.cumsum(levels[:-1] * np.diff(self.times))))
+        at = np.searchsorted(self.times, until, side="right") - 1
+        inside: Floats = areas[at] + levels[at] * (until - self.times[at])
+        return np.where(at >= 0, inside, 0.0)
+
+
+def _over(part: NDArray[np.number], whole: NDArray[np.number]) -> pl.Series:
+    """The ratio of the two, null where the whole is 0."""
+    return pl.Series(np.divide(part, whole, out=np.full(part.size, np.nan), where=whole > 0)).fill_nan(None)
+
+
+ANALYSIS = Analysis(
+    name="device-utilisation",
+    doc="How well kernels use each device: busy, est. SM efficiency, est. occupancy, tensor cores; also over time.",
+    inputs=(SPANS, TRACKS),
+    optional=(DEVICES, STEPS, KERNELS),
+    output=DEVICE_UTILISATION,
+    run=device_utilisation,
+)

@@ -1,0 +1,109 @@
+"""How much of the communication is hidden behind computation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.device_work import COMMUNICATION, device_work, groups_of, label_devices, occupied
+from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.intervals import covered, total
+from stepscope.core.schema import DEVICES, SPANS, TRACKS, Column, Name, Table
+
+__all__ = ["ANALYSIS", "OVERLAP", "overlap"]
+
+By = Literal["rank", "device", "name"]
+KEYS = {"rank": ("rank",), "device": ("rank", "device_id"), "name": ("rank",)}
+
+OVERLAP = Table(
+    "overlap",
+    "how much of the communication is hidden behind computation",
+    (
+        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
+        Column("device_id", pl.UInt32(), "device", key=True),
+        Column("device", pl.String(), "device as the framework calls it"),
+        Column("name", Name, "communication kernel", key=True),
+        Column("calls", pl.Int64(), "how often it ran"),
+        Column("communication_ns", pl.Int64(), "time in communication; by name: summed over calls", "ns"),
+        Column("overlapped_ns", pl.Int64(), "of it, while something computes", "ns"),
+        Column("exposed_ns", pl.Int64(), "of it, while nothing computes", "ns"),
+        Column("overlap_ratio", pl.Float64(), "overlapped part of communication; null without communication", "ratio"),
+        Column("computation_ns", pl.Int64(), "time in computation", "ns"),
+    ),
+)
+
+
+def overlap(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    devices: pl.DataFrame | None = None,
+    *,
+    by: By = "rank",
+    linked_only: bool = False,
+    communication: str = "library",
+) -> pl.DataFrame:
+    """How much of the communication runs while something computes, by rank, device or communication kernel.
+
+    By rank and device, communication and computation are unions of intervals over all streams, so that concurrent
+    collectives count once. By name, each call counts in full: names that run at the same time share their time.
+    `linked_only` and `communication` are those of `timeline`.
+
+    Units: ns, ratio.
+    Source: |communication ∩ computation| / |communication|, HTA's communication computation overlap.
+    Raises MissingTable (no device work; by name: no communication), UnknownName (by).
+    """
+    if by not in KEYS:
+        raise UnknownName("grouping of overlap", by, KEYS)
+    work = device_work(spans, tracks, needed_by="overlap", linked_only=linked_only, communication=communication)
+    parts = groups_of(work, KEYS[by])
+    if by == "name":
+        result = pl.concat([_by_name(part) for _, part in parts])
+        if result.is_empty():
+            raise MissingTable("communication kernels", needed_by="overlap by name")
+    else:
+        rows = [{**dict(zip(KEYS[by], key, strict=True)), **_of_group(part)} for key, part in parts]
+        result = pl.DataFrame(rows, schema_overrides={k: OVERLAP.column(k).dtype for k in KEYS[by]})
+    if by == "device":
+        result = label_devices(result, DEVICES.empty() if devices is None else devices)
+    hidden = pl.when(pl.col("communication_ns") > 0).then(pl.col("overlapped_ns") / pl.col("communication_ns"))
+    result = result.with_columns(exposed_ns=pl.col("communication_ns") - pl.col("overlapped_ns"), overlap_ratio=hidden)
+    return OVERLAP.conform(result).select(c for c in OVERLAP.dtypes if c in result.columns)
+
+
+def _of_group(work: pl.DataFrame) -> dict[str, int]:
+    times = occupied(work)
+    computation, communication = total(times.computation), total(times.communication)
+    return {
+        "calls": int((work["sort"] == COMMUNICATION).sum()),
+        "communication_ns": communication,
+        "overlapped_ns": computation + communication - total(times.kernels),
+        "computation_ns": computation,
+    }
+
+
+def _by_name(work: pl.DataFrame) -> pl.DataFrame:
+    computation = occupied(work).computation
+    calls = work.filter(pl.col("sort") == COMMUNICATION)
+    hidden = covered(computation, calls["ts_ns"].to_numpy(), calls["end_ns"].to_numpy())
+    return (
+        calls.with_columns(hidden=pl.Series(hidden))
+        .group_by("rank", "name")
+        .agg(
+            calls=pl.len().cast(pl.Int64),
+            communication_ns=pl.col("dur_ns").sum(),
+            overlapped_ns=pl.col("hidden").sum(),
+        )
+        .sort(pl.col("overlapped_ns") - pl.col("communication_ns"), pl.col("name").cast(pl.String))
+    )
+
+
+ANALYSIS = Analysis(
+    name="overlap",
+    doc="How much of the communication is hidden behind computation.",
+    inputs=(SPANS, TRACKS),
+    output=OVERLAP,
+    run=overlap,
+    optional=(DEVICES,),
+)

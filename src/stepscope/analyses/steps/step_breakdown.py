@@ -1,0 +1,190 @@
+"""How a step divides into what device and host do, each moment counted once, by what matters most at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.device_steps import windows_of
+from stepscope.analyses.common.device_work import COMMUNICATION, device_work
+from stepscope.analyses.steps.steps import joined, open_time
+from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.intervals import Intervals, covered, union
+from stepscope.core.names import is_communication, map_names
+from stepscope.core.schema import DEVICE_WORK, SPANS, STEPS, TRACKS, Column, Table
+
+__all__ = [
+    "ANALYSIS", "PARTS", "STEP_BREAKDOWN", "broken_down", "device_parts", "divided", "host_parts", "step_breakdown",
+    "work_of",
+]  # fmt: skip
+
+Ints = NDArray[np.int64]
+
+#: What a step divides into, what comes first counts first. The rest is `other`.
+PARTS = {
+    "kernel": "a kernel runs that does not communicate",
+    "memcpy": "a copy, and no such kernel",
+    "memset": "a fill, and nothing of the above",
+    "communication": "a kernel of a collective, or a collective on the host, and nothing of the above",
+    "runtime": "the host is in a call of the device's runtime or driver, and nothing of the above",
+    "dataloader": "a data loader fetches, and nothing of the above",
+    "cpu_exec": "an operator or a named range is open on the host, and nothing of the above",
+    "other": "nothing of the above: Python, and waiting",
+}
+
+STEP_BREAKDOWN = Table(
+    "step-breakdown",
+    "how each step divides, each moment counted once, a row per step and rank, or per part",
+    (
+        Column("part", pl.Enum(list(PARTS)), "what the time went into (by part)", key=True),
+        Column("step", pl.Int32(), "its number; null: no steps are marked, the row is the whole recording", key=True),
+        Column("rank", pl.Int32(), "rank that recorded it (by step)", key=True),
+        Column("mean_ns", pl.Float64(), "mean of the steps (by part)", "ns"),
+        Column("share_ratio", pl.Float64(), "the part of all steps' time that it is (by part)", "ratio"),
+        Column("total_ns", pl.Int64(), "what the step took until the device was done with it: all parts", "ns"),
+        *(Column(f"{part}_ns", pl.Int64(), doc, "ns") for part, doc in PARTS.items()),
+        *(Column(f"{part}_share_ratio", pl.Float64(), f"`{part}_ns` over `total_ns`", "ratio") for part in PARTS),
+        Column("ts_ns", pl.Int64(), "start, on the side of the device", "ns"),
+    ),
+)
+
+
+def step_breakdown(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    steps: pl.DataFrame,
+    *,
+    by: Literal["step", "part"] = "step",
+    communication: str = "library",
+) -> pl.DataFrame:
+    """A row per step in order of time, or per part: the average step. Parts add up to the total.
+
+    Where several things happen at a time, the first of these parts counts: kernel, memcpy, memset, communication,
+    runtime, dataloader, cpu_exec, other.
+
+    A step ends when the device has done the last work that the step queued, or with its span on the host if that is
+    later; the next begins there, or with its span on the host if that is later. Steps never overlap and are never
+    negative. Threads and devices are merged. Kernels of collectives are communication and not `kernel`;
+    `communication` says which those are, as in `timeline`. Named ranges count as work of the host (`cpu_exec`), frames
+    of Python do not: the result is the same whether or not stacks were recorded. Without marked steps the one row is
+    the recording, from the first to the last operator, data loading or device work. Without device work the parts of
+    the device are 0.
+
+    Units: ns; ratios 0..1.
+    Source: the step time breakdown of the TensorBoard profiler plugin, whose kernels of collectives count as kernels,
+    whose parts may exceed the step, and which drops steps at the end that have little device work.
+    Raises MissingTable (neither host nor device work), UnknownName (by), StepscopeError (`communication` is no
+    regular expression).
+    """
+    if by not in ("step", "part"):
+        raise UnknownName("grouping of step-breakdown", by, ("step", "part"))
+    work = work_of(spans, tracks, communication)
+    windows = windows_of(spans, tracks, steps, work)
+    parts = broken_down(spans, work, windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy())
+    sums = {f"{part}_ns": ns for part, ns in parts.items()}
+    rows = windows.with_columns(total_ns=pl.col("end_ns") - pl.col("ts_ns"), **sums)
+    return _average(rows) if by == "part" else _each(rows)
+
+
+def work_of(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str = "library") -> pl.DataFrame:
+    """What `device_work` returns; without device work nothing, but with the columns that step-breakdown needs."""
+    work = spans.filter(spans["category"].is_in(DEVICE_WORK))
+    if work.is_empty():
+        return work.with_columns(end_ns="ts_ns", sort=0)
+    return device_work(spans, tracks, needed_by="step-breakdown", communication=communication)
+
+
+def broken_down(
+    spans: pl.DataFrame, work: pl.DataFrame, lows: Ints, highs: Ints, needed_by: str = "step-breakdown"
+) -> dict[str, Ints]:
+    """How each window [low, high) divides into PARTS, which add up to it. `work` is what `work_of` returns.
+
+    Units: ns. Raises MissingTable (neither host nor device work).
+    """
+    device, host = device_parts(work), host_parts(spans)
+    if work.is_empty() and not any(starts.size for starts, _ in host.values()):
+        hint = "record the host side too: ProfilerActivity.CPU"
+        raise MissingTable("host or device work", needed_by=needed_by, hint=hint)
+    device["communication"] = joined(device["communication"], host.pop("communication"))
+    return divided([*device.items(), *host.items()], lows, highs)
+
+
+def _each(rows: pl.DataFrame) -> pl.DataFrame:
+    whole = pl.when(pl.col("total_ns") > 0).then(pl.col("total_ns"))
+    rows = rows.with_columns((pl.col(f"{part}_ns") / whole).alias(f"{part}_share_ratio") for part in PARTS)
+    return STEP_BREAKDOWN.conform(rows).drop("part", "mean_ns", "share_ratio")
+
+
+def _average(rows: pl.DataFrame) -> pl.DataFrame:
+    whole = int(rows["total_ns"].sum())
+    sums = [int(rows[f"{part}_ns"].sum()) for part in PARTS]
+    found = {
+        "part": list(PARTS),
+        "mean_ns": [ns / rows.height for ns in sums],
+        "share_ratio": [ns / whole if whole else None for ns in sums],
+    }
+    return STEP_BREAKDOWN.conform(pl.DataFrame(found)).select(list(found))
+
+
+def divided(levels: Iterable[tuple[str, Intervals]], lows: Ints, highs: Ints) -> dict[str, Ints]:
+    """How much of each window [low, high) each level takes of what those before it left; `other` is the rest.
+
+    Levels are disjoint sets. Units: those of the intervals. Source: the measure of a union less that of the one before.
+    """
+    found = {}
+    every: Intervals = np.empty(0, np.int64), np.empty(0, np.int64)
+    taken = np.zeros(lows.size, np.int64)
+    for name, level in levels:
+        if level[0].size:
+            every = _merged(every, level)
+        reached = covered(every, lows, highs)
+        found[name] = reached - taken
+        taken = reached
+    found["other"] = np.maximum(highs - lows, 0) - taken
+    return found
+
+
+def _merged(a: Intervals, b: Intervals) -> Intervals:
+    starts, ends = np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1]))
+    order = np.argsort(starts, kind="stable")  # merges what is sorted already, in linear time
+    return union(starts[order], ends[order])
+
+
+def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
+    """When the host is in each of its parts, on any thread, as disjoint sets that overlap one another."""
+    category = spans["category"]
+    ranges = category.is_in(("operator", "user_range"))
+    names = spans["name"]
+    talking = names.filter(ranges).unique()
+    talking = talking.filter(map_names(talking, is_communication, pl.Boolean()))
+    talks = ranges & names.is_in(talking.implode()) if talking.len() else ranges & False
+    return {
+        "communication": open_time(spans, talks),
+        "runtime": open_time(spans, category.is_in(("runtime", "driver"))),
+        "dataloader": open_time(spans, category == "dataloader"),
+        "cpu_exec": open_time(spans, ranges),
+    }
+
+
+def device_parts(work: pl.DataFrame) -> dict[str, Intervals]:
+    """When the devices are in each of their parts, of what `device_work` returns, as disjoint sets that may overlap."""
+    recorded = pl.col("category").cast(pl.String)
+    part = pl.when(pl.col("sort") == COMMUNICATION).then(pl.lit("communication")).otherwise(recorded)
+    work = work.sort("ts_ns").select("ts_ns", "end_ns", part=part)  # one sort serves every union
+    parts = {name: work.filter(pl.col("part") == name) for name in (*DEVICE_WORK, "communication")}
+    return {name: union(mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy()) for name, mine in parts.items()}
+
+
+ANALYSIS = Analysis(
+    name="step-breakdown",
+    doc="How each step divides: kernels, copies, communication, runtime calls, data loading, operators, the rest.",
+    inputs=(SPANS,),
+    optional=(TRACKS, STEPS),
+    output=STEP_BREAKDOWN,
+    run=step_breakdown,
+)

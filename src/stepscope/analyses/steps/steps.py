@@ -1,0 +1,181 @@
+"""Where each step's time went, and which steps were slower than the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.steps.timeline import timeline
+from stepscope.core.errors import MissingTable
+from stepscope.core.intervals import Intervals, covered, union
+from stepscope.core.names import is_communication, is_launch_call, map_names
+from stepscope.core.schema import SPANS, TRACKS, Column, Table
+from stepscope.core.schema import STEPS as TRACE_STEPS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "ANALYSIS", "STEPS", "host_time", "joined", "open_time", "require_steps", "steps", "talk_of_host", "with_windows",
+]  # fmt: skip
+
+_CHUNK = 1 << 17  # rows looked at together, so that scratch space stays small
+
+STEPS = Table(
+    "steps",
+    "where each step's time went, a row per step and rank",
+    (
+        Column("step", pl.Int32(), "its number", key=True),
+        Column("rank", pl.Int32(), "rank that recorded it", key=True),
+        Column("ts_ns", pl.Int64(), "start on the host", "ns"),
+        Column("window_ns", pl.Int64(), "from its start to the next one's: what the step took", "ns"),
+        Column("of_median_ratio", pl.Float64(), "the same, over the median of all steps of the rank", "ratio"),
+        Column("computation_ns", pl.Int64(), "some kernel computes, or memory is being filled", "ns"),
+        Column(
+            "exposed_communication_ns", pl.Int64(), "communicates while nothing computes (no device: no operator)", "ns"
+        ),
+        Column("exposed_memcpy_ns", pl.Int64(), "copies while no kernel runs", "ns"),
+        Column("idle_ns", pl.Int64(), "the device does nothing", "ns"),
+        Column("busy_ratio", pl.Float64(), "share of the step in which the device does anything", "ratio"),
+        Column("host_ns", pl.Int64(), "duration of the step's own span on the host", "ns"),
+        Column("dataloader_ns", pl.Int64(), "a data loader fetches, on any thread", "ns"),
+        Column("operator_ns", pl.Int64(), "an operator is open, on any thread, and no data loader fetches", "ns"),
+        Column("other_host_ns", pl.Int64(), "the rest: Python, and waiting", "ns"),
+        Column("n_kernels", pl.Int64(), "kernels that the step queued"),
+        Column("n_launches", pl.Int64(), "calls that put work on a device"),
+        Column("source", pl.String(), "where its bounds come from: annotation, detected"),
+    ),
+)
+
+
+def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """A row per step, in order of time.
+
+    A step's window reaches from its start on the host to the start of the next step, or to its own end where the next
+    number is missing. Device time is what lies within the window, whichever step queued it; `n_kernels` are those that
+    the step queued, whenever they ran. Device columns are null where the trace holds no device work; then the host's
+    exchanges with other ranks are a part of their own, the four parts sum to the window, and operators are others.
+
+    Units: ns; ratios 0..1.
+    Source: windows start to start, as a training loop's own clock measures them; device columns as in `timeline`.
+    Raises MissingTable if no steps are marked.
+    """
+    require_steps(steps, needed_by="steps")
+    try:
+        device = timeline(spans, tracks, steps=steps, by="step")
+    except MissingTable:  # nothing ran on a device: the host's side stands
+        device = None
+    rows = with_windows(steps)
+    lows = rows["ts_ns"].to_numpy()
+    host = host_time(spans, lows, lows + rows["window_ns"].to_numpy(), talk_apart=device is None)
+    rows = rows.with_columns(
+        pl.col("source").cast(pl.String),
+        host_ns=pl.col("dur_ns"),
+        of_median_ratio=pl.col("window_ns") / pl.col("window_ns").median().over("rank"),
+        **host,
+    )
+    for name, counted in _counts(spans).items():
+        rows = rows.join(counted, on="step", how="left", maintain_order="left").with_columns(pl.col(name).fill_null(0))
+    if device is not None:
+        parts = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
+        busy = (pl.col("busy_ns") / pl.col("total_ns")).alias("busy_ratio")
+        device = device.select("rank", "step", *parts, busy)
+        rows = rows.join(device, on=["rank", "step"], how="left", nulls_equal=True, maintain_order="left")
+    else:
+        rows = rows.with_columns(n_kernels=None)
+    return STEPS.conform(rows)
+
+
+def require_steps(steps: pl.DataFrame, *, needed_by: str) -> None:
+    """Raises MissingTable, with what to do, if there are no steps."""
+    if steps.is_empty():
+        hint = "call profiler.step() after every iteration, inside `with torch.profiler.profile(schedule=…)`"
+        raise MissingTable("steps", needed_by=needed_by, hint=hint)
+
+
+def with_windows(steps: pl.DataFrame) -> pl.DataFrame:
+    """The trace's steps in order of time, with `window_ns`: to the next one's start, or the step's own duration.
+
+    Units: ns.
+    """
+    to_next = pl.when(pl.col("step").shift(-1) == pl.col("step") + 1).then(pl.col("ts_ns").shift(-1) - pl.col("ts_ns"))
+    return steps.sort("ts_ns").with_columns(window_ns=to_next.over("rank").fill_null(pl.col("dur_ns")))
+
+
+def host_time(
+    spans: pl.DataFrame, lows: NDArray[np.int64], highs: NDArray[np.int64], *, talk_apart: bool = False
+) -> dict[str, pl.Series]:
+    """How the host spent each window [low, high): `dataloader_ns`, `operator_ns`, `other_host_ns`; they sum to it.
+
+    With `talk_apart` exchanges with other ranks, in operators or ranges, are no operators, and those during which
+    nothing else of these goes on are `exposed_communication_ns`, a fourth part.
+
+    Units: ns. Source: union over all threads; what a data loader does in operators is data loading.
+    """
+    loading, works = open_time(spans, spans["category"] == "dataloader"), spans["category"] == "operator"
+    talks = talk_of_host(spans) if talk_apart else None
+    either = joined(loading, open_time(spans, works if talks is None else works & ~talks))
+    fetched, active = covered(loading, lows, highs), covered(either, lows, highs)
+    found = {"dataloader_ns": fetched, "operator_ns": active - fetched, "other_host_ns": highs - lows - active}
+    if talks is not None:
+        every = covered(joined(either, open_time(spans, talks)), lows, highs)
+        found |= {"exposed_communication_ns": every - active, "other_host_ns": highs - lows - every}
+    return {name: pl.Series(lengths) for name, lengths in found.items()}
+
+
+def talk_of_host(spans: pl.DataFrame) -> pl.Series:
+    """Which spans are exchanges with other ranks as the host sees them: operators and ranges called so."""
+    return spans["category"].is_in(["operator", "user_range"]) & map_names(
+        spans["name"], is_communication, pl.Boolean()
+    )
+
+
+def open_time(spans: pl.DataFrame, wanted: pl.Series) -> Intervals:
+    """When some span of those wanted (a mask over all spans) is open on any thread, as disjoint intervals."""
+    columns = spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy(), wanted.to_numpy()
+    starts, durations, _ = columns
+    parents = spans["parent_id"]
+    found = [_outer(columns, parents, low, min(low + _CHUNK, spans.height)) for low in range(0, spans.height, _CHUNK)]
+    rows = np.concatenate([np.empty(0, np.int64), *found])
+    return union(starts[rows], starts[rows] + durations[rows])
+
+
+def _outer(
+    columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]], parents: pl.Series, low: int, high: int
+) -> NDArray[np.int64]:
+    """Rows from low to high that are wanted and not within a wanted parent: no other matters to a union of them all."""
+    starts, durations, wanted = columns
+    rows = low + np.flatnonzero(wanted[low:high])
+    above = parents[low:high].cast(pl.Int64).fill_null(-1).to_numpy()[rows - low]
+    inside = (above >= 0) & wanted[above] & (starts[above] + durations[above] >= starts[rows] + durations[rows])
+    outer: NDArray[np.int64] = rows[~inside]
+    return outer
+
+
+def joined(a: Intervals, b: Intervals) -> Intervals:
+    """The points in either of two sets."""
+    return union(np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1])))
+
+
+def _counts(spans: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Kernels queued and launch calls made, per step."""
+    kernels = spans.select("step").filter(spans["category"] == "kernel")
+    calls = spans.select("name", "step").filter(spans["category"].is_in(["runtime", "driver"]))
+    calls = calls.filter(map_names(calls["name"], is_launch_call, pl.Boolean()))
+    return {
+        name: frame.drop_nulls("step").group_by("step").agg(pl.len().cast(pl.Int64).alias(name))
+        for name, frame in (("n_kernels", kernels), ("n_launches", calls))
+    }
+
+
+ANALYSIS = Analysis(
+    name="steps",
+    doc="Where each step's time went, a row per step and rank.",
+    inputs=(SPANS, TRACKS),
+    optional=(TRACE_STEPS,),
+    output=STEPS,
+    run=steps,
+)

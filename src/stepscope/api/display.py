@@ -1,0 +1,127 @@
+"""How values show themselves: as text, as HTML in a notebook, as figures of Plotly. Values know none of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import StepscopeError, UnknownName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from stepscope.comparison.model import Outcome
+    from stepscope.core.report import Report
+    from stepscope.core.trace import Run, Trace
+    from stepscope.renderers.figures import Drawn
+    from stepscope.timing import Bench
+
+__all__ = ["bench_text", "dressed", "dressed_outcome", "plot"]
+
+_BARS = "Where the time went"
+
+
+def dressed(report: Report) -> Report:
+    """A report that prints as the terminal shows it, draws itself in a notebook, and can be plotted."""
+    return replace(report, to_text=_text, to_html=_html, to_figure=_figure)
+
+
+def dressed_outcome(outcome: Outcome) -> Outcome:
+    """The same for a comparison."""
+    return replace(outcome, to_text=_outcome_text, to_html=_outcome_html, to_figure=_outcome_figure)
+
+
+def _text(report: Report) -> str:
+    """The report as the terminal shows it."""
+    from stepscope import renderers
+
+    render = renderers.find("terminal").report
+    return render(report, renderers.Screen()) if render else report.headline
+
+
+def _html(report: Report) -> str:
+    """The report as an element without scripts."""
+    from stepscope.renderers.report_html import fragment
+
+    return fragment(report)
+
+
+def _figure(report: Report) -> Any:
+    """The report's own figure if it has one, as a comparison has, else its bars: a `plotly.graph_objects.Figure`."""
+    from stepscope.renderers import figures
+    from stepscope.renderers.figures.bars import bars
+
+    for block in report.tables:
+        drawn = None if block.drawn is None else figures.drawn(block.table.name, block.drawn)
+        if drawn is not None:
+            return _of_plotly(drawn, figures.find(block.table.name).title)
+    return _of_plotly(bars([(bar.label, [(p.name, p.ratio) for p in bar.parts]) for bar in report.bars]), _BARS)
+
+
+def _outcome_text(outcome: Outcome) -> str:
+    """The comparison as the terminal shows it."""
+    from stepscope.reports.comparison import comparison
+
+    return _text(comparison(outcome))
+
+
+def _outcome_html(outcome: Outcome) -> str:
+    """The comparison as an element without scripts."""
+    from stepscope.reports.comparison import comparison
+
+    return _html(comparison(outcome))
+
+
+def _outcome_figure(outcome: Outcome) -> Any:
+    """From the base's step, part by part, to the other's: a `plotly.graph_objects.Figure`.
+
+    Raises StepscopeError if there is no step time to account for.
+    """
+    from stepscope.renderers import figures
+    from stepscope.reports.comparison import bounded_parts
+
+    drawn = figures.drawn("parts", bounded_parts(outcome))
+    if drawn is None:
+        raise StepscopeError("the comparison has no parts of a step to draw", "print it to see why")
+    return _of_plotly(drawn, figures.find("parts").title)
+
+
+def bench_text(found: Bench) -> str:
+    """The measurements as the terminal shows them."""
+    from stepscope import renderers, timing
+
+    draw = renderers.find("terminal").table
+    return timing.text(found, lambda block: str(draw(block, renderers.Screen()))) if draw else repr(found)
+
+
+def plot(
+    source: Trace | Run, name: str, options: Mapping[str, Any], *, on_missing: Callable[[str, StepscopeError], None]
+) -> Any:
+    """The figure of a table, as a `plotly.graph_objects.Figure`.
+
+    The table is asked for with the options that the figure needs, unless `options` say otherwise. Raises UnknownName
+    (no figure goes with the table, option), MissingTable, StepscopeError (nothing to draw).
+    """
+    from stepscope.query import tables
+    from stepscope.renderers import figures
+
+    if name not in figures.names():
+        tables.find(name)  # a name that no table has is told as such
+        raise UnknownName("figure", name, figures.names())
+    figure = figures.find(name)
+    frame, _ = tables.collect(source, tables.find(name), on_missing=on_missing, **{**figure.options, **options})
+    drawn = None if frame.is_empty() else figure(frame)
+    if drawn is None:
+        raise StepscopeError(f"nothing of {name} can be drawn: no value is known", f"look at the table: show {name}")
+    return _of_plotly(drawn, figure.title)
+
+
+def _of_plotly(drawn: Drawn, title: str) -> Any:
+    import plotly.graph_objects as go
+
+    from stepscope.renderers import figures
+
+    made = figures.titled(drawn, title)
+    # On the clear background of the plain form, a notebook's own theme would show through.
+    plain = {k: v for k, v in made["layout"].items() if k not in ("paper_bgcolor", "plot_bgcolor")}
+    return go.Figure({"data": made["data"], "layout": {**plain, "template": "plotly_white"}})

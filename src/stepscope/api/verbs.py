@@ -1,0 +1,343 @@
+"""The public verbs as functions, such as load, report, compare, show. The command line calls these same ones."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stepscope.api import display
+from stepscope.core.errors import StepscopeError
+from stepscope.core.trace import Run, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    import polars as pl
+
+    from stepscope.comparison.model import Outcome
+    from stepscope.core.report import Report
+    from stepscope.timing import Bench
+
+    PathLike = str | Path
+    Source = Trace | Run | PathLike
+
+
+def load(
+    path: PathLike,
+    *,
+    counters: PathLike | None = None,
+    with_: Trace | PathLike | None = None,
+    max_bytes: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Trace:
+    """Read one file, or a folder with one trace, with the counters recorded beside it (or in the file `counters`).
+
+    `with_` is what measured the hardware counters of single kernels, as Nsight Compute does: they are joined to the
+    kernels of this timeline, see `stepscope.analyses.ncu_join`. `max_bytes` bounds what a file may unpack to;
+    `progress` is told the bytes read so far.
+
+    Raises UnknownFormat, CorruptInput, UnsupportedVersion, StepscopeError (unreadable, unpacks to more than allowed),
+    MissingTable (`with_` and no kernels).
+
+    >>> trace = load("examples/demo-cpu-decode/rank0.pt.trace.json.gz")
+    >>> trace.meta.framework, trace.steps.height, trace.spans["name"].n_unique() > 20
+    ('PyTorch', 12, True)
+    """
+    from stepscope.api.loading import loaded
+
+    return loaded(path, counters=counters, with_=with_, max_bytes=max_bytes, progress=progress)
+
+
+def load_run(
+    paths: PathLike | Iterable[PathLike],
+    *,
+    counters: PathLike | None = None,
+    with_: Trace | PathLike | None = None,
+    max_bytes: int | None = None,
+    progress: Callable[[str, int], None] | None = None,
+) -> Run:
+    """The traces of one job: files, folders, patterns. Each is read when iterated over, none is kept.
+
+    `counters`, `with_` and `max_bytes` are those of `load`; a file `with_` is read once, at first. `progress` is told
+    the file and the bytes read of it. Raises StepscopeError if nothing is there.
+
+    >>> [trace.rank for trace in load_run("examples/demo-cpu-2ranks")]
+    [0, 1]
+    """
+    from stepscope.api.loading import FileOpener
+    from stepscope.readers import expand
+
+    words = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    found = expand([os.fspath(word) for word in words])
+    joined = None if with_ is None else with_ if isinstance(with_, Trace) else os.fspath(with_)
+    return Run(tuple(found), FileOpener(None if counters is None else os.fspath(counters), joined, max_bytes, progress))
+
+
+def report(
+    source: Source,
+    *,
+    workers: int | None = None,
+    memory_limit: str | int | None = None,
+    dask: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Where the time went and what to do about it: print it, or hand it to a renderer.
+
+    `source` is a trace, a run, or what `load_run` takes. The files of a run are summarised by as many processes as
+    there are cores, as many as fit into memory (`memory_limit`, as in '8GB'; 80 % of what is free by default), or as
+    `workers` says, 0 being this process alone; or by Dask, on the cluster whose scheduler's address (or file) is
+    `dask`, or on one of this machine (`local`). What comes out is the same. `progress` is told how many files other
+    processes have done, and of how many. Files that cannot be read are left out, and told.
+
+    Raises MissingExtra (dask), StepscopeError.
+    """
+    from stepscope.query.map_files import over_files
+    from stepscope.reports.overview import overview
+
+    opened = _opened(source)
+    each = over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
+    return display.dressed(overview(opened, each=each))
+
+
+def compare(
+    base: Source | Iterable[PathLike],
+    other: Source | Iterable[PathLike] | None = None,
+    *,
+    counters: PathLike | None = None,
+    anchor: str | None = None,
+) -> Outcome:
+    """Whether two runs differ, by how much and how sure, where the difference went, and what caused it.
+
+    Each side is a trace, a run, or what `load_run` takes: a file, a folder of ranks, several repeats. With one side
+    only, it is a folder that holds folders normal… and abnormal…. `anchor` names the function, range or kernel whose
+    calls mark the cycles; without it steps do, or what comes again. Print the result, or read `verdict`, `step_time`,
+    `parts`, `effects`, `causes`. Units: ns.
+
+    Raises StepscopeError (nothing to compare, no cycles), MissingTable.
+
+    >>> found = compare("examples/demo-cpu-2ranks", "examples/demo-cpu-2ranks")
+    >>> found.verdict, found.causes
+    ('no_difference', ())
+    """
+    from stepscope.api.comparing import compare_sides, split_case
+
+    if other is None:
+        run = _as_run(base) if isinstance(base, (Trace, Run)) else load_run(base, counters=counters)
+        sides = split_case(run)
+        if sides is None:
+            hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
+            raise StepscopeError("one run alone: there is nothing to compare it with", hint)
+        return display.dressed_outcome(compare_sides(*sides, anchor=anchor))
+
+    def run_of(side: Source | Iterable[PathLike]) -> Run:
+        return _as_run(side) if isinstance(side, (Trace, Run)) else load_run(side, counters=counters)
+
+    return display.dressed_outcome(compare_sides(run_of(base), run_of(other), anchor=anchor))
+
+
+def compare_report(base: Run, other: Run) -> Report:
+    """The comparison of two runs as a report: what `stepscope compare` shows. Raises StepscopeError, MissingTable."""
+    from stepscope.api.comparing import compare_sides
+    from stepscope.reports.comparison import comparison
+
+    return display.dressed(comparison(compare_sides(base, other)))
+
+
+def show(
+    source: Source,
+    name: str,
+    *,
+    workers: int | None = None,
+    memory_limit: str | int | None = None,
+    dask: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> pl.DataFrame:
+    """The result of an analysis, or a raw table, as a frame; `options` are the analysis' own.
+
+    Of several traces the results are stacked, `rank` first (or `trace`, from the file's name, where ranks are missing
+    or not unique). Files are read as `report` reads them, by processes or Dask. What is left out is told by a warning.
+    Raises UnknownName (table, option), MissingTable, MissingExtra (dask), StepscopeError.
+    """
+    from stepscope.query import tables
+    from stepscope.query.map_files import over_files
+
+    opened = _opened(source)
+    each = over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
+    frame, _ = tables.collect(opened, tables.find(name), on_missing=_warn, each=each, **options)
+    return frame
+
+
+def plot(source: Source, name: str = "steps", **options: Any) -> Any:
+    """The figure of a table, as a `plotly.graph_objects.Figure`.
+
+    Tables with one are steps, operators, kernels, communication, memory, timeline, device-utilisation, roofline,
+    utilisation, python-stacks; and diff, of two traces.
+    `options` are the analysis' own; those that the figure needs (by="time" of memory) need not be given. Raises
+    UnknownName (table, option; or no figure goes with it), MissingTable, StepscopeError (nothing to draw).
+
+    >>> figure = plot("examples/demo-cpu-decode", "operators")
+    >>> figure.data[0].type
+    'bar'
+    """
+    return display.plot(_opened(source), name, options, on_missing=_warn)
+
+
+def sql(
+    source: Source,
+    query: str,
+    *,
+    timeout_s: float | None = None,
+    memory_limit: str | int | None = None,
+    on_missing: Callable[[str, StepscopeError], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    on_start: Callable[[Callable[[], None]], None] | None = None,
+) -> pl.DataFrame:
+    """What a SELECT gives over the tables of all traces of a source, as a frame.
+
+    Tables are called as in `show`, with _ for -, and have the columns `rank` and `trace`; `traces` has a row for each
+    trace. The query reads these and nothing else: no files, no network, no settings. `timeout_s` bounds its time (300 s
+    by default), `memory_limit` (as in '4GB') its memory. Traces that are left out are told to `on_missing` (a warning
+    by default). Many files that were not opened before are first read by several processes, into the cache: `progress`
+    is told how many they have done, and of how many. `on_start` is given, when the query begins to run, a function that
+    stops it, from another thread.
+
+    Raises UnknownName (table, column), MissingTable, StepscopeError (anything but a SELECT, too slow, too big).
+
+    >>> sql("examples/demo-cpu-2ranks", "SELECT rank, count(*) AS n FROM spans GROUP BY rank ORDER BY rank").rows()
+    [(0, 22350), (1, 22350)]
+    """
+    from stepscope.core import units
+    from stepscope.query.sql import TIMEOUT_S, run
+
+    opened = _opened(source)
+    return run(
+        opened,
+        query,
+        timeout_s=TIMEOUT_S if timeout_s is None else timeout_s,
+        memory_bytes=None if memory_limit is None else units.parse_size(memory_limit),
+        on_missing=on_missing or _warn,
+        prepare=partial(_open_once, opened, progress),
+        on_start=on_start,
+    )
+
+
+def _open_once(source: Trace | Run, progress: Callable[[int, int], None] | None) -> None:
+    """Let several processes open what is not in the cache yet, if that is worth starting them."""
+    from stepscope import readers
+    from stepscope.api.loading import FileOpener
+    from stepscope.query import workers as cluster
+
+    if isinstance(source, Trace) or not isinstance(source.open_trace, FileOpener):
+        return
+
+    unread = [path for path in source.paths if not readers.is_at_hand(path, max_bytes=source.open_trace.max_bytes)]
+    how = cluster.plan(unread)
+    if how.n_workers > 1:
+        cluster.mapped(partial(_kept, source.open_trace), unread, how=how, on_done=progress)
+
+
+def _kept(open_trace: Callable[[str], Trace], path: str) -> None:
+    """Open a file so that it is in the cache. What cannot be read will be told by whoever reads it next."""
+    from stepscope import store
+    from stepscope.core.errors import StepscopeError
+
+    try:
+        open_trace(path)
+    except StepscopeError:
+        return
+    store.wait()
+
+
+def bench(
+    function: Callable[..., object] | str,
+    *,
+    against: Callable[..., object] | str | None = None,
+    sweep: Mapping[str, Any] | PathLike | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    warmup: int = 3,
+    repeats: int | None = None,
+    seconds: float | None = None,
+    device: str | None = None,
+    tolerances: Mapping[str, tuple[float, float]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Bench:
+    """Time a function, and compare its time and result with those of the function `against`: print it, or its frame.
+
+    Functions are callables or 'module:function'. `sweep` is a table as in docs/bench.md, or the .toml or .json file
+    that holds it; `arguments` are passed in every case, whatever the sweep says of them. {"shape": [16, 32], "dtype":
+    "float32", "seed": 0} stands for an array, of the library that the function works with, on `device` (without it, on
+    the accelerator if the library sees one). Other objects are passed as they are: both functions get the same.
+
+    `repeats` are measured of each function and case, or as many as fit into `seconds` (1 if neither is given), after
+    `warmup` calls. `tolerances` are (relative, absolute) by element type, in place of those of
+    torch.testing.assert_close. `progress` is told how many cases are done, and of how many.
+
+    Units: ns; a speedup above 1 is faster than the reference.
+    Raises StepscopeError (functions, sweep, arguments, results of different shape), FunctionFailed (with what the
+    function raised as its cause).
+
+    >>> found = bench(sorted, arguments={"0": [3, 1, 2]}, repeats=20)
+    >>> found.frame.select("function", "n_repeats").rows()
+    [('builtins:sorted', 20)]
+    """
+    from stepscope import timing
+
+    where = "sweep"
+    document: Mapping[str, Any] = {}
+    if isinstance(sweep, (str, os.PathLike)):
+        where = os.fspath(sweep)
+        document = timing.read_sweep(where)
+    elif sweep is not None:
+        document = sweep
+    budget = timing.Budget(warmup, repeats, seconds)
+    found = timing.bench(
+        timing.resolve(function),
+        None if against is None else timing.resolve(against),
+        cases=timing.cases_of(document, arguments or {}, where=where),
+        budget=budget,
+        tolerances=tolerances,
+        device=device,
+        progress=progress,
+    )
+    return replace(found, to_text=display.bench_text)
+
+
+def export(source: Source, to: str, *, output: PathLike | None = None, **options: Any) -> str | bytes:
+    """The run in a form that another tool's users know, whole, as the content of a file.
+
+    `to` is the kind (`stepscope export --help` lists them), `options` are its own. Of a kind that is a folder
+    (parquet), `output` is that folder or its URL, which must not exist yet, and is returned. Raises UnknownName (kind,
+    option), MissingTable, WouldOverwrite, StepscopeError.
+    """
+    from stepscope import exports
+    from stepscope.core.errors import StepscopeError
+
+    kind = exports.find(to)
+    if kind.folder != (output is not None):
+        hint = f"export(source, {to!r}" + (", output=folder)" if kind.folder else ")")
+        raise StepscopeError(f"{to} is {'a folder' if kind.folder else 'the content of a file'}", hint)
+    context = exports.Context(load_run, lambda note: warnings.warn(note, stacklevel=5))
+    content = kind(_as_run(source), context, **options)
+    if isinstance(content, exports.Folder):
+        target = os.fspath(output or "")
+        content.write(target, force=False)
+        return target
+    return "".join(content.pieces) if isinstance(content, exports.Stream) else content
+
+
+def _as_run(source: Source) -> Run:
+    opened = _opened(source)
+    return opened if isinstance(opened, Run) else Run((opened.meta.path,), lambda _: opened)
+
+
+def _opened(source: Source) -> Trace | Run:
+    return source if isinstance(source, (Trace, Run)) else load_run(source)
+
+
+def _warn(label: str, error: StepscopeError) -> None:
+    warnings.warn(f"{label} is left out: {error.message}", stacklevel=4)

@@ -1,0 +1,354 @@
+"""What the rules look at: each pair of processes reduced to numbers before and after, and ways to ask for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.comparison.diagnosis.change import ABSENT, Change, changed
+from stepscope.comparison.diagnosis.sizes import sizes_of_calls
+from stepscope.comparison.effects import complete_cycles, floor_of
+from stepscope.core.names import is_communication, map_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.comparison.model import Effect, Observation, Pair
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["GAPS", "LOADING", "MATERIAL", "OWN", "Case", "View", "view_of", "views"]
+
+#: Share of a cycle that a cause must explain: healthy runs on one machine differ by 1 to 3 % of their step time.
+MATERIAL = 0.03
+#: The observed process' own counters stand under this device.
+OWN = "process"
+#: Parts of a cycle: time in which nothing recorded was open, and time in the data loader.
+GAPS = ("python and other", "other")
+LOADING = "data loading"
+#: Elements per call vary by less, batch by batch, where sizes do not change.
+_SAME_SIZE = 0.05
+_WORK = ["device", "name"]
+_MEASURES = ("calls", "total_ns", "self_ns", "ns_per_call")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A comparison as the rules need it: pairs of processes, and EFFECTS of their functions."""
+
+    pairs: tuple[Pair, ...]
+    effects: pl.DataFrame
+    step_time: Effect | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One pair of processes in numbers. Times are ns per cycle.
+
+    `resources` are means of whole cycles by device and metric; `amounts` are those that are rates, times the cycle.
+    `step` is unknown if the two runs were cut into different kinds of cycle: then only times per call and resources
+    say something. `work` has a row per function: device, name, category, is_comm, `<measure>_base`, `<measure>_other`
+    (calls, total_ns, self_ns, ns_per_call), `own_ns_*` (own time where known, else total), `is_real` (its own time
+    really changed) and `is_slower` (so did its time per call). `peers` are the other processes of the job.
+    """
+
+    pair: Pair
+    step: Change
+    parts: Mapping[str, Change]
+    resources: Mapping[tuple[str, str], Change]
+    amounts: Mapping[tuple[str, str], Change]
+    work: pl.DataFrame
+    is_alike: bool = True
+    peers: tuple[Pair, ...] = ()
+
+    @property
+    def delta_ns(self) -> float:
+        """By how much a cycle takes longer; 0 if that is unknown."""
+        return self.step.delta if self.is_alike else 0.0
+
+    @property
+    def base_ns(self) -> float:
+        """Duration of a cycle in the base."""
+        return self.step.base or 0.0
+
+    @property
+    def least_ns(self) -> float:
+        """Time per cycle below which nothing is worth a word."""
+        return MATERIAL * self.base_ns
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether cycles really take longer."""
+        return self.is_alike and self.step.rose(by=self.least_ns)
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether cycles are really shorter."""
+        return self.is_alike and self.step.is_real and self.step.delta < -self.least_ns
+
+    def resource(self, device: str, *metrics: str) -> Change:
+        """The first of these metrics that is known on both sides, as mean of whole cycles."""
+        found = (self.resources.get((device, metric), ABSENT) for metric in metrics)
+        return next((change for change in found if change.is_known), ABSENT)
+
+    def per_cycle(self, device: str, *metrics: str) -> Change:
+        """The first of these rates (per second) that is known, as an amount per cycle: ns, bytes, or events."""
+        found = (self.amounts.get((device, metric), ABSENT) for metric in metrics)
+        return next((change for change in found if change.is_known), ABSENT)
+
+    def part(self, *names: str) -> Change:
+        """Parts of the cycle together."""
+        found = [self.parts[name] for name in names if name in self.parts]
+        if not found:
+            return ABSENT
+        return Change(
+            sum(c.base or 0.0 for c in found), sum(c.other or 0.0 for c in found), any(c.is_real for c in found), "ns"
+        )
+
+    def gaps(self) -> Change:
+        """Time per cycle in which the host did nothing that was recorded: Python, sleeping, waiting."""
+        return self.part(*GAPS)
+
+    def devices(self, prefix: str) -> list[str]:
+        """Devices of that kind which have resources or work on both sides, in order."""
+        of_work = self.work["device"].unique().to_list() if self.work.height else []
+        found = {device for device, _ in self.resources} | set(of_work)
+        return sorted(device for device in found if device.startswith(prefix))
+
+    def host_work(self) -> pl.DataFrame:
+        """Operators and the like that run on the host and work on what they did before, by size."""
+        kinds = ("operator", "sched_oncpu", "io")
+        is_host = (pl.col("device") == "host") & pl.col("category").is_in(kinds) & ~pl.col("is_comm")
+        return self.work.filter(is_host & ~pl.col("is_resized"))
+
+    def operators(self) -> pl.DataFrame:
+        """Operators of the framework on the host, but those that exchange data with other ranks."""
+        is_host = (pl.col("device") == "host") & (pl.col("category") == "operator")
+        return self.work.filter(is_host & ~pl.col("is_comm"))
+
+    def kernels(self, device: str) -> pl.DataFrame:
+        """Kernels of an accelerator that compute."""
+        is_mine = (pl.col("device") == device) & (pl.col("category") == "kernel")
+        return self.work.filter(is_mine & ~pl.col("is_comm"))
+
+
+def exposed(view: View, affected_ns: float) -> float:
+    """What of some added work a cycle became longer by: no more than it grew, none if the work was hidden."""
+    return max(0.0, min(affected_ns, view.delta_ns)) if view.is_alike else affected_ns
+
+
+def not_hidden(view: View, affected_ns: float) -> float:
+    """What of some added work of a device cycles became longer by: none, if they do not really take longer."""
+    return exposed(view, affected_ns) if view.is_slower or not view.is_alike else 0.0
+
+
+def stretch(work: pl.DataFrame) -> float | None:
+    """How many times longer a typical call takes: the median over functions, weighted by their time in the base.
+
+    Null if no function is on both sides. Weighted by time it is a statement about the work, not about its many names.
+    """
+    both = work.filter(
+        (pl.col("ns_per_call_base") > 0) & (pl.col("ns_per_call_other") > 0) & (pl.col("own_ns_base") > 0)
+    )
+    if both.is_empty():
+        return None
+    ratios = both.select(ratio=_own_ratio(), weight="own_ns_base").sort("ratio")
+    reached = ratios["weight"].cum_sum().to_numpy() >= ratios["weight"].sum() / 2
+    return float(ratios["ratio"][int(np.argmax(reached))])
+
+
+def alike(work: pl.DataFrame, ratio: float) -> float:
+    """Share of the time (base) in functions whose calls became slower by about `ratio`, 0..1.
+
+    About: between its root and its 1.5th power, that is within a half of it on a logarithmic scale.
+    """
+    both = work.filter(
+        (pl.col("ns_per_call_base") > 0) & (pl.col("ns_per_call_other") > 0) & (pl.col("own_ns_base") > 0)
+    )
+    whole = float(both["own_ns_base"].sum())
+    if not whole or ratio == 1:
+        return 0.0
+    low, high = sorted((ratio**0.5, ratio**1.5))
+    near = both.filter(_own_ratio().is_between(low, high))
+    return float(near["own_ns_base"].sum()) / whole
+
+
+def _own_ratio() -> pl.Expr:
+    base, other = pl.col("own_ns_base") / pl.col("calls_base"), pl.col("own_ns_other") / pl.col("calls_other")
+    return other / base
+
+
+def views(case: Case) -> tuple[View, ...]:
+    """Each pair of the case as numbers, in order."""
+    return tuple(
+        view_of(pair, case.effects, [other for other in case.pairs if other is not pair]) for pair in case.pairs
+    )
+
+
+def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = ()) -> View:
+    """One pair as numbers; `effects` is EFFECTS of all pairs, of which `peers` are the others."""
+    base, other = ([_Run(run) for run in side] for side in (pair.base, pair.other))
+    step = changed([run.cycles for run in base], [run.cycles for run in other], relative=MATERIAL, unit="ns")
+    names = dict.fromkeys(name for run in (*base, *other) for name in run.parts)
+    least = MATERIAL * (step.base or 0.0)
+    parts = {
+        name: changed(
+            [run.part(name) for run in base], [run.part(name) for run in other], relative=0.05, absolute=least
+        )
+        for name in names
+    }
+    series = dict.fromkeys(key for run in (*base, *other) for key in run.resources)
+    resources = {key: _resource(key, base, other) for key in series}
+    amounts = {key: _amount(key, base, other, least) for key in series if _unit_of(key, base, other).endswith("/s")}
+    anchors = [{run.observed.anchor for run in side} for side in (base, other)]
+    work = _work(effects.filter(pl.col("process") == pair.label), pair)
+    work = _with_rare(work, base, other, step)
+    return View(pair, step, parts, resources, amounts, work, is_alike=anchors[0] == anchors[1], peers=tuple(peers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A run's values by complete cycle, in order of time."""
+
+    observed: Observation
+    cycles: Floats = field(init=False)
+    parts: Mapping[str, Floats] = field(init=False)
+    resources: Mapping[tuple[str, str], tuple[Floats, Floats, str | None]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        whole = complete_cycles(self.observed).select("cycle", "dur_ns")
+        object.__setattr__(self, "cycles", whole["dur_ns"].cast(pl.Float64).to_numpy())
+        rows = self.observed.parts.with_columns(pl.col("part").cast(pl.String))
+        parts = {}
+        for (name,), mine in rows.partition_by("part", as_dict=True).items():
+            filled = whole.select("cycle").join(mine, on="cycle", how="left", maintain_order="left")
+            parts[str(name)] = filled["total_ns"].fill_null(0).cast(pl.Float64).to_numpy()
+        object.__setattr__(self, "parts", parts)
+        object.__setattr__(self, "resources", _series(self.observed, whole))
+
+    def part(self, name: str) -> Floats:
+        found = self.parts.get(name)
+        return np.zeros(self.cycles.size) if found is None else found
+
+    def of_functions(self, keys: pl.DataFrame) -> dict[tuple[str, str], tuple[Floats, Floats]]:
+        """Own time per cycle (0 where it did not run) and time per call (where it ran) of some functions."""
+        whole = complete_cycles(self.observed).select("cycle", "at")
+        rows = self.observed.functions.with_columns(pl.col(_WORK).cast(pl.String)).join(keys.select(_WORK), on=_WORK)
+        rows = rows.join(whole, on="cycle").sort("at")
+        own = pl.coalesce("self_ns", "total_ns").cast(pl.Float64)
+        rows = rows.with_columns(own=own, each=pl.col("total_ns") / pl.col("calls"))
+        found = {}
+        for (device, name), mine in rows.partition_by(_WORK, as_dict=True).items():
+            times = np.zeros(whole.height)
+            times[mine["at"].to_numpy()] = mine["own"].to_numpy()
+            found[str(device), str(name)] = (times, mine["each"].to_numpy())
+        return found
+
+    def values(self, key: tuple[str, str]) -> Floats:
+        return self.resources[key][0] if key in self.resources else np.empty(0)
+
+    def amounts(self, key: tuple[str, str]) -> Floats:
+        """A rate per second times the duration of its cycle, which is in ns."""
+        return self.resources[key][0] * self.resources[key][1] / 1e9 if key in self.resources else np.empty(0)
+
+
+def _series(observed: Observation, whole: pl.DataFrame) -> dict[tuple[str, str], tuple[Floats, Floats, str | None]]:
+    """Values of each resource by cycle, the durations of those cycles, and the unit."""
+    of_cycles = observed.resources.filter(pl.col("name").is_null())
+    rows = of_cycles.join(whole, on="cycle").sort("cycle")
+    rows = rows.with_columns(pl.col("device", "metric", "unit").cast(pl.String))
+    found = {}
+    for (device, metric), mine in rows.partition_by(["device", "metric"], as_dict=True).items():
+        found[str(device), str(metric)] = (
+            mine["mu"].to_numpy(),
+            mine["dur_ns"].cast(pl.Float64).to_numpy(),
+            mine["unit"][0],
+        )
+    return found
+
+
+def _unit_of(key: tuple[str, str], base: Sequence[_Run], other: Sequence[_Run]) -> str:
+    return next((run.resources[key][2] for run in (*base, *other) if key in run.resources), None) or ""
+
+
+def _resource(key: tuple[str, str], base: Sequence[_Run], other: Sequence[_Run]) -> Change:
+    unit = _unit_of(key, base, other) or None
+    relative, absolute = floor_of("mu", unit)
+    values = [[run.values(key) for run in side] for side in (base, other)]
+    return changed(values[0], values[1], relative=relative, absolute=absolute, unit=unit)
+
+
+def _amount(key: tuple[str, str], base: Sequence[_Run], other: Sequence[_Run], least: float) -> Change:
+    """A rate as an amount per cycle. Times drift as those of functions do, other amounts by factors."""
+    unit = _unit_of(key, base, other).removesuffix("/s")
+    relative, absolute = (0.05, least) if unit == "ns" else (1.0, 0.0)
+    values = [[run.amounts(key) for run in side] for side in (base, other)]
+    named = None if unit in ("", "1") else unit
+    return changed(values[0], values[1], relative=relative, absolute=absolute, unit=named)
+
+
+def _work(effects: pl.DataFrame, pair: Pair) -> pl.DataFrame:
+    """A row per function from the long table of effects."""
+    rows = effects.filter(pl.col("measure").is_in(_MEASURES)).with_columns(
+        pl.col("device", "name", "category").cast(pl.String)
+    )
+    wide = rows.select(*_WORK).unique(maintain_order=True)
+    category = rows.group_by(_WORK).agg(pl.col("category").drop_nulls().first())
+    wide = wide.join(category, on=_WORK, how="left", maintain_order="left")
+    for measure in _MEASURES:
+        is_sure = pl.col("is_different") | ((pl.col("p_value") <= 0.001) & (pl.col("delta").abs() > pl.col("drift")))
+        mine = rows.filter(pl.col("measure") == measure).select(
+            *_WORK,
+            pl.col("base").alias(f"{measure}_base"),
+            pl.col("other").alias(f"{measure}_other"),
+            is_sure.fill_null(value=False).alias(f"{measure}_real"),
+        )
+        wide = wide.join(mine, on=_WORK, how="left", maintain_order="left")
+    # Own time is known of host work; that of devices does not nest.
+    sides = ("base", "other")
+    has_own = pl.col("self_ns_base").is_not_null() | pl.col("self_ns_other").is_not_null()
+    wide = wide.with_columns(
+        pl.when(has_own)
+        .then(pl.col(f"self_ns_{side}"))
+        .otherwise(pl.col(f"total_ns_{side}"))
+        .fill_null(0.0)
+        .alias(f"own_ns_{side}")
+        for side in sides
+    ).with_columns(pl.col(f"calls_{side}").fill_null(0.0) for side in sides)
+    real = pl.when(has_own).then(pl.col("self_ns_real")).otherwise(pl.col("total_ns_real")).fill_null(value=False)
+    resized = sizes_of_calls(pair).filter((pl.col("ratio") - 1).abs() > _SAME_SIZE).select(*_WORK, is_resized=True)
+    wide = wide.join(resized, on=_WORK, how="left", maintain_order="left").with_columns(
+        pl.col("is_resized").fill_null(value=False)
+    )
+    talks = map_names(wide["name"].cast(pl.Categorical), is_communication, pl.Boolean())
+    return wide.with_columns(is_comm=talks, is_real=real, delta_ns=pl.col("own_ns_other") - pl.col("own_ns_base"))
+
+
+def _with_rare(work: pl.DataFrame, base: Sequence[_Run], other: Sequence[_Run], step: Change) -> pl.DataFrame:
+    """Of what takes 1 % of a cycle or of its device's work more, also what few cycles show, or only some of them."""
+    of_device = pl.col("own_ns_base").sum().over("device")
+    least = 0.01 * (step.base or 0.0)
+    grew = pl.col("delta_ns") > pl.min_horizontal(pl.lit(least), 0.01 * of_device)
+    unsure = work.filter(grew & ~(pl.col("is_real") & pl.col("ns_per_call_real").fill_null(value=False)))
+    if unsure.is_empty():
+        return work
+    sides = [[run.of_functions(unsure) for run in side] for side in (base, other)]
+    found = []
+    for key in unsure.select(*_WORK).iter_rows():
+        own, each = ([[run.get(key, _NOTHING)[i] for run in side] for side in sides] for i in (0, 1))
+        is_real = changed(own[0], own[1], relative=0.05, absolute=0.1 * least).is_real
+        found.append((*key, is_real, changed(each[0], each[1], relative=0.05).is_real))
+    schema = {**dict.fromkeys(_WORK, pl.String), "too": pl.Boolean, "each_too": pl.Boolean}
+    joined = work.join(pl.DataFrame(found, schema=schema, orient="row"), on=_WORK, how="left", maintain_order="left")
+    return joined.with_columns(
+        is_real=pl.col("is_real") | pl.col("too").fill_null(value=False),
+        ns_per_call_real=pl.col("ns_per_call_real").fill_null(value=False) | pl.col("each_too").fill_null(value=False),
+    ).drop("too", "each_too")
+
+
+_NOTHING = (np.zeros(1), np.empty(0))

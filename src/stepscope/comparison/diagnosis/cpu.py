@@ -1,0 +1,382 @@
+"""Causes on the host's processors: others take the cores, the clock is low, the interpreter's lock is contended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.comparison.diagnosis.case import LOADING, OWN, View, alike, exposed, stretch
+from stepscope.comparison.diagnosis.change import ABSENT, Change
+from stepscope.comparison.diagnosis.rule import Clue, Judgement, Missing, Rule, Suspect, weigh
+from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
+from stepscope.comparison.model import BEHIND, Cause, RuledOut
+from stepscope.core import units
+
+__all__ = ["RULES", "core_clock", "outside_cores", "ran", "waited"]
+
+#: Vector licences and turbo limits lower a busy core's clock by up to about 15 % (AVX-512 on server processors).
+_LICENCE = 0.85
+#: Host work is slowed by a neighbour on the same core or cache; below 15 % healthy runs on shared machines differ too.
+_STRETCHED = 1.15
+#: A neighbour that matters keeps at least half a core busy.
+_HALF_CORE = 0.5
+#: Points of the whole machine's processor use by which healthy runs differ.
+_LOAD_POINTS = 10.0
+#: Time waiting for cores that matters, as a share of a cycle.
+_WAITING = 0.05
+#: Share of the longer waits from which on the process behind which they were is shown, and named first.
+_SOME_OF_WAIT, _MOST_OF_WAIT = 0.1, 0.3
+#: Share of the work, by time, that must agree to speak of all of it.
+_MOST = 0.6
+#: Share of a core from which on it counts as kept busy, and above which more than one thread is at work.
+_BUSY = 0.85
+_ONE_CORE = 1.1
+#: CPython lets the next thread have the lock after 5 ms at the latest (sys.getswitchinterval).
+_SWITCH_NS = 5e6
+
+
+def waited(view: View) -> Change:
+    """Time per cycle for which the process' threads were ready but had no core."""
+    counted = view.per_cycle(OWN, "process_runq_time")
+    return counted if counted.is_known else _scheduled(view, "sched_runq")
+
+
+def ran(view: View) -> Change:
+    """Processor time per cycle of the process, all threads."""
+    counted = view.per_cycle(OWN, "process_oncpu_time")
+    if counted.is_known:
+        return counted
+    scheduled = _scheduled(view, "sched_oncpu")
+    if scheduled.is_known:
+        return scheduled
+    usage = view.resource(OWN, "process_cpu_usage")
+    if not usage.is_known or not view.step.is_known:
+        return ABSENT
+    base, other = (
+        (v or 0.0) / 100 * (s or 0.0) for v, s in ((usage.base, view.step.base), (usage.other, view.step.other))
+    )
+    return Change(base, other, usage.is_real or view.step.is_real, "ns")
+
+
+def _scheduled(view: View, category: str) -> Change:
+    rows = view.work.filter(view.work["category"] == category)
+    if rows.is_empty() or not view.is_alike:
+        return ABSENT
+    return Change(
+        float(rows["total_ns_base"].fill_null(0).sum()),
+        float(rows["total_ns_other"].fill_null(0).sum()),
+        bool(rows["is_real"].any()),
+        "ns",
+    )
+
+
+def in_the_way(view: View) -> tuple[str, Change] | None:
+    """The other process behind which threads wait longer than before, and for how long per cycle; the most so.
+
+    None if scheduling was not recorded in the other run, or in no such way.
+    """
+    found = {
+        device: Change(change.base or 0.0, change.other, is_real=True, unit="ns")
+        for (device, metric), change in view.amounts.items()
+        if device.startswith(BEHIND) and metric == "process_runq_time" and change.other is not None
+    }
+    if not found:
+        return None
+    name = max(found, key=lambda device: found[device].delta)
+    return (name.removeprefix(BEHIND), found[name]) if found[name].delta > 0 else None
+
+
+def core_clock(view: View) -> Change:
+    """Clock of the host's cores: the mean of all, or of the core that is busiest in both runs if each has its own."""
+    whole = view.resource("host", "cpu_frequency")
+    cores = [core for core in view.devices("cpu") if view.resource(core, "cpu_frequency").is_known]
+    if whole.is_known or not cores:
+        return whole
+
+    def busy(core: str) -> float:
+        usage = view.resource(core, "host_cpu_usage")
+        return min(usage.base or 0.0, usage.other or 0.0)
+
+    return view.resource(max(cores, key=busy), "cpu_frequency")
+
+
+def outside_cores(view: View) -> float | None:
+    """By how many cores more other processes keep the machine busy; at least, if the number of cores is unknown."""
+    load, own = view.resource("host", "host_cpu_usage"), view.resource(OWN, "process_cpu_usage")
+    if not load.is_known:
+        return None
+    named = sum(1 for core in view.devices("cpu") if core[3:].isdigit())
+    # The process' own use is part of the whole: that bounds the number of cores from below where nobody names them.
+    least = max((o or 0.0) / w for o, w in ((own.base, load.base), (own.other, load.other)) if w) if load.other else 0.0
+    cores = named or max(2.0, least)
+    return (load.delta if load.is_real else 0.0) / 100 * cores - own.delta / 100
+
+
+def _slowdown(view: View) -> float | None:
+    """How many times longer a typical call takes on the host, at equal clock."""
+    work = view.host_work()
+    found = stretch(work)
+    clock = core_clock(view)
+    return None if found is None else found * min(clock.ratio or 1.0, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """How the process and the machine use the cores."""
+
+    wait: Change
+    own: Change
+    load: Change
+    #: How many times longer a typical call takes on the host at equal clock.
+    slower: float | None
+    #: Threads wait for cores more than before, and whose work that is.
+    waits: bool
+    is_own: bool
+    #: Others keep the machine busy, and calls take longer.
+    shared: bool
+
+
+def _load_of(view: View) -> _Load:
+    wait, own, load = waited(view), ran(view), view.resource("host", "host_cpu_usage")
+    slower, outside = _slowdown(view), outside_cores(view)
+    share = view.resource(OWN, "process_runq_time")
+    waits = wait.rose(by=_WAITING * view.base_ns) and view.is_slower and (share.delta > 0 or not share.is_known)
+    is_own = own.is_known and own.delta > 0.5 * wait.delta and wait.delta > 0.5 * view.delta_ns
+    is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= _HALF_CORE
+    shared = is_busy and slower is not None and slower >= _STRETCHED
+    return _Load(wait, own, load, slower, waits, is_own, shared)
+
+
+def cpu_contention(view: View) -> Judgement:
+    """Other processes take this one's cores, or share them (hyper-threads, caches, power).
+
+    Necessary, either: its threads wait for a core by 5 % of a cycle more than in the base while they do not run more
+    themselves (a thread of its own that hogs the core runs more: that is no contention from outside); or host work
+    takes 15 % longer at equal clock while others keep half a core more, and the machine 10 points more, busy.
+    What waits cost is what the cycle grew by at most: several threads may wait at once.
+    """
+    name = "cpu_contention"
+    seen = _load_of(view)
+    if not seen.wait.is_known and not seen.load.is_known:
+        return Missing(name, "process_runq_time (time waiting for a core) or host_cpu_usage")
+    if seen.waits and seen.is_own:
+        return RuledOut(name, "threads wait for cores, but it is this process that keeps them busy")
+    if not seen.waits and not seen.shared:
+        return RuledOut(name, _no_contention(seen))
+    if view.is_alike and not view.is_slower:
+        return RuledOut(name, "the machine is busier, but cycles do not take longer")
+    confidence, shown = weigh(0.65, _contention_clues(view, seen))
+    clock = core_clock(view)
+    text = f"core clock {moved(clock)}: busy neighbours lower it"
+    costs = (evidence(text, clock, role="consequence", device="host", metric="cpu_frequency"),)
+    stretched = view.base_ns * ((seen.slower or 1.0) - 1) if seen.shared else 0.0
+    affected = max(seen.wait.delta if seen.waits else 0.0, stretched)
+    cause = Cause(
+        category=name,
+        statement=_contention_says(view, seen),
+        resource="processor cores",
+        device="host",
+        process=view.pair.label,
+        rank=None,
+        magnitude=seen.wait.ratio if seen.waits else seen.load.ratio,
+        explained_ns=exposed(view, affected),
+        confidence=confidence,
+        evidence=shown,
+        consequences=costs if clock.fell(to=0.95) else (),
+        advice="see what else runs there (top, pidstat 1); pin the job to cores of its own (taskset, cpuset, numactl)",
+    )
+    return Suspect(cause, affected)
+
+
+def _contention_clues(view: View, seen: _Load) -> list[Clue]:
+    necessary = "necessary"
+    kicked = view.per_cycle(OWN, "process_involuntary_ctx_switches")
+    alike_by = stretch(view.host_work()) or 1.0
+    clues: list[Clue] = []
+    if seen.waits:
+        text = "time waiting for a core, per cycle"
+        clues.append((0.0, evidence(text, seen.wait, role=necessary, device=OWN, metric="process_runq_time")))
+        blocker = in_the_way(view)
+        if blocker is not None and blocker[1].delta > _SOME_OF_WAIT * seen.wait.delta:
+            text = f"of which behind {blocker[0]}, per cycle"
+            weight = 0.1 if blocker[1].delta > _MOST_OF_WAIT * seen.wait.delta else 0.0
+            shown = evidence(text, blocker[1], device=BEHIND + blocker[0], metric="process_runq_time")
+            clues.append((weight, shown))
+        if seen.own.is_known:
+            text = "own processor time per cycle"
+            clues.append((0.15, evidence(text, seen.own, device=OWN, metric="process_oncpu_time")))
+    if seen.shared:
+        text = f"calls on the host take {fold(seen.slower or 1.0)} as long at equal clock"
+        clues.append((0.15, evidence(text, role=necessary)))
+        text = "use of all processors"
+        clues.append((0.0, evidence(text, seen.load, role=necessary, device="host", metric="host_cpu_usage")))
+    if kicked.rose(times=2):
+        text = "times it was pushed off a core, per cycle"
+        clues.append((0.05, evidence(text, kicked, device=OWN, metric="process_involuntary_ctx_switches")))
+    if alike_by >= _STRETCHED and alike(view.host_work(), alike_by) >= _MOST:
+        clues.append((0.1, evidence(f"all work on the host is slower alike: {fold(alike_by)}")))
+    return clues
+
+
+def _contention_says(view: View, seen: _Load) -> str:
+    parts = []
+    if seen.waits:
+        ends = ((seen.wait.base, view.step.base), (seen.wait.other, view.step.other))
+        shares = [units.percent(min((wait or 0.0) / (step or 1.0), 1.0)) for wait, step in ends]
+        parts.append(
+            f"The process waited for a core {span(seen.wait.base, seen.wait.other, 'ns')} per cycle"
+            f" ({shares[0]} → {shares[1]} of it)"
+        )
+        if seen.own.is_known and abs(seen.own.delta) < 0.25 * (seen.own.base or 1.0):
+            parts.append(f"its own work needs as much processor time as before ({units.duration(seen.own.other)})")
+    if seen.load.is_known and seen.load.is_real:
+        parts.append(f"use of the machine's processors {moved(seen.load)}")
+    if seen.slower is not None and seen.slower >= _STRETCHED:
+        parts.append(f"each call on the host takes {fold(seen.slower)} as long at equal clock")
+    text = "; ".join(parts)
+    blocker = in_the_way(view) if seen.waits else None
+    if blocker is not None and blocker[1].delta > _MOST_OF_WAIT * seen.wait.delta:
+        return f"{text[0].upper()}{text[1:]}: other processes take its cores, {blocker[0]} first of all."
+    return f"{text[0].upper()}{text[1:]}: other processes take its cores."
+
+
+def _no_contention(seen: _Load) -> str:
+    if seen.wait.is_known:
+        return f"time waiting for a core: {span(seen.wait.base, seen.wait.other, 'ns')} per cycle"
+    text = f"use of all processors {span(seen.load.base, seen.load.other, seen.load.unit)}"
+    return text + (f", calls on the host take {fold(seen.slower)} as long" if seen.slower is not None else "")
+
+
+def cpu_frequency(view: View) -> Judgement:
+    """The clock of the host's cores is low.
+
+    Necessary: it fell by 15 % or more (vector licences and turbo limits take up to that much from a busy core) without
+    a rise of the machine's load by 10 points, and calls on the host became slower by at least the root of the clock's
+    ratio (work that waits for memory slows less than the clock).
+    """
+    name = "cpu_frequency"
+    clock = core_clock(view)
+    if not clock.is_known:
+        return Missing(name, "cpu_frequency (clock of the cores)")
+    if not clock.fell(to=_LICENCE):
+        return RuledOut(name, f"core clock {span(clock.base, clock.other, clock.unit)}")
+    load = view.resource("host", "host_cpu_usage")
+    if load.rose(by=_LOAD_POINTS):
+        return RuledOut(name, f"core clock {moved(clock)}, but so does a busy machine's: its use {moved(load)}")
+    slower = stretch(view.host_work())
+    inverse = 1 / (clock.ratio or 1.0)
+    if (slower is None and not view.is_slower) or (slower is not None and slower < inverse**0.5):
+        calls = "" if slower is None else f": calls take {fold(slower)} as long"
+        return RuledOut(name, f"core clock {moved(clock)}, but what runs on the host is not slower{calls}")
+    return _low_clock(view, clock, load, slower)
+
+
+def _low_clock(view: View, clock: Change, load: Change, slower: float | None) -> Suspect:
+    inverse = 1 / (clock.ratio or 1.0)
+    says = f"The cores' clock {moved(clock)}"
+    clues: list[Clue] = [(0.0, evidence("core clock", clock, role="necessary", device="host", metric="cpu_frequency"))]
+    if slower is not None:
+        says += f"; each call on the host takes {fold(slower)} as long"
+        text = f"calls on the host take {fold(slower)} as long, the clock is {fold(inverse)} slower"
+        weight = 0.3 if alike(view.host_work(), slower) >= _MOST else 0.15
+        clues.append((weight, evidence(text, role="necessary")))
+    if load.is_known:
+        says += f", while the machine's use went {span(load.base, load.other, load.unit)}"
+        clues.append((0.07, evidence("use of all processors", load, device="host", metric="host_cpu_usage")))
+    confidence, shown = weigh(0.6, clues)
+    own = min(ran(view).base or view.base_ns, view.base_ns)
+    longer = slower or inverse
+    affected = own * (longer - 1) if view.is_alike else (view.step.other or 0.0) * (1 - 1 / longer)
+    cause = Cause(
+        category="cpu_frequency",
+        statement=f"{says}: locked, capped or throttled cores.",
+        resource="clock of the cores",
+        device="host",
+        process=view.pair.label,
+        rank=None,
+        magnitude=clock.ratio,
+        explained_ns=exposed(view, affected),
+        confidence=confidence,
+        evidence=shown,
+        advice="check the governor and the power cap: cpupower frequency-info, turbostat, BMC events",
+    )
+    return Suspect(cause, affected)
+
+
+def gil_contention(view: View) -> Judgement:
+    """Another Python thread of the process holds the interpreter's lock, or its core.
+
+    Necessary: the process' own processor time per cycle rose by half of what the cycle grew by (another thread of it
+    worked meanwhile), it kept a core busy, more than one of its threads was ready at a time (there are more of them,
+    they wait for cores, or use more than one), and it changed hands: CPython passes the lock on after 5 ms, so time
+    lost to it shows as a switch per 5 ms or more (a quarter of that is asked for). A loop in the main thread burns
+    processor time too, but does not switch.
+    """
+    name = "gil_contention"
+    own, switches = ran(view), view.per_cycle(OWN, "process_voluntary_ctx_switches")
+    if not own.is_known or not switches.is_known:
+        return Missing(name, "process_oncpu_time and process_voluntary_ctx_switches")
+    reason = _no_lock(view, own, switches)
+    if reason:
+        return RuledOut(name, reason)
+    threads, wait, gaps = view.resource(OWN, "num_threads"), waited(view), view.gaps()
+    text, turns = "own processor time per cycle, all threads", "threads gave up the core, times per cycle"
+    confidence, shown = weigh(
+        0.65,
+        [
+            (0.0, evidence(text, own, role="necessary", device=OWN, metric="process_oncpu_time")),
+            (0.0, evidence(turns, switches, role="necessary", device=OWN, metric="process_voluntary_ctx_switches")),
+            (0.2, evidence("threads of the process", threads, device=OWN, metric="num_threads"))
+            if threads.rose(by=0.5)
+            else None,
+            (0.05, evidence("time waiting for a core, per cycle", wait, device=OWN, metric="process_runq_time"))
+            if wait.rose(by=view.least_ns)
+            else None,
+            (0.05, evidence("time outside operators, per cycle", gaps, name="python and other"))
+            if gaps.rose(by=view.least_ns)
+            else None,
+        ],
+    )
+    more = ""
+    if threads.rose(by=0.5):
+        more = f"; it has {units.number(threads.other)} threads (was {units.number(threads.base)})"
+    cause = Cause(
+        category=name,
+        statement=f"Another thread of the process works against the training thread: own processor time went"
+        f" {span(own.base, own.other, 'ns')} per cycle though the work is the same, and threads took turns"
+        f" {units.number(switches.other)} times per cycle (was {units.number(switches.base)})"
+        f"{more}: contention for the interpreter's lock.",
+        resource="interpreter lock",
+        device="host",
+        process=view.pair.label,
+        rank=None,
+        magnitude=own.ratio,
+        explained_ns=exposed(view, own.delta),
+        confidence=confidence,
+        evidence=shown,
+        advice="see what the other threads do (py-spy dump); move their work to a process or to code without the lock",
+    )
+    return Suspect(cause, own.delta)
+
+
+def _no_lock(view: View, own: Change, switches: Change) -> str:
+    """Why threads do not contend for the interpreter; empty if they may."""
+    threads, wait = view.resource(OWN, "num_threads"), waited(view)
+    busy = (own.other or 0.0) / (view.step.other or 1.0)
+    if not view.is_slower:
+        return "cycles are not slower"
+    if own.delta < 0.5 * view.delta_ns or busy < _BUSY:
+        return f"own processor time per cycle {span(own.base, own.other, 'ns')}"
+    if not switches.rose() or switches.delta < 0.25 * view.delta_ns / _SWITCH_NS:
+        return f"threads gave up the core {span(switches.base, switches.other, None)} times per cycle"
+    if view.part(LOADING).delta > 0.5 * view.delta_ns:
+        return "the time went into the data loader"
+    if not (threads.rose(by=0.5) or wait.rose(by=0.25 * view.delta_ns) or busy > _ONE_CORE):
+        return "no more than one of its threads was ready to run at a time"
+    return ""
+
+
+RULES = (
+    Rule("cpu_contention", cpu_contention),
+    Rule("cpu_frequency", cpu_frequency),
+    Rule("gil_contention", gil_contention),
+)

@@ -1,0 +1,250 @@
+"""Causes on the accelerator: a low clock, or single kernels that became slower."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.comparison.diagnosis.case import View, alike, not_hidden, stretch
+from stepscope.comparison.diagnosis.change import Change
+from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.sizes import kept
+from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
+from stepscope.comparison.model import Cause, RuledOut
+from stepscope.core import units
+from stepscope.core.names import shorten
+
+if TYPE_CHECKING:
+    from stepscope.comparison.model import Evidence
+
+__all__ = ["RULES", "clock_of"]
+
+_CLOCKS = ("gpu_sm_frequency", "gpu_frequency", "gpu_sm_clock", "gpu_clock")
+_MEMORY_CLOCKS = ("gpu_mem_frequency", "gpu_memory_frequency", "gpu_mem_clock")
+#: Clocks of healthy runs differ by 5 % and times per call by as much.
+_LOWER, _SLOWER = 0.95, 1.05
+#: A kernel that is slower by less than this could be so by luck of neighbours on the machine.
+_KERNEL_SLOWER = 1.1
+
+
+def clock_of(view: View, device: str) -> Change:
+    """Clock of an accelerator's multiprocessors during its work."""
+    return view.resource(device, *_CLOCKS)
+
+
+def gpu_frequency(view: View) -> Judgement:
+    """The clock of the job's own accelerator is low while it works.
+
+    Necessary: the clock fell by 5 % or more, and a typical kernel call became slower by 5 % and by at least the clock's
+    ratio to the power of 0.3: kernels bound by memory depend on the clock less than those bound by arithmetic, but if
+    nothing follows the clock it was low while nothing ran. Boost clocks of healthy runs differ by tens of per cent
+    between idle and load; kernels' times tell which it was.
+    """
+    name = "gpu_frequency"
+    devices = [device for device in view.devices("gpu") if view.kernels(device).height]
+    if not devices:
+        return RuledOut(name, "no accelerator worked")
+    clocks = {device: clock_of(view, device) for device in devices}
+    known = {device: clock for device, clock in clocks.items() if clock.is_known}
+    if not known:
+        return Missing(name, "gpu_sm_frequency (clock of the accelerator)")
+    device = min(known, key=lambda d: known[d].ratio or 1.0)
+    clock = known[device]
+    if not clock.fell(to=_LOWER):
+        return RuledOut(name, f"clock of {_named(device)}: {span(clock.base, clock.other, clock.unit)}")
+    kernels = view.kernels(device)
+    slower = stretch(kernels)
+    inverse = 1 / (clock.ratio or 1.0)
+    if slower is None or slower < max(_SLOWER, inverse**0.3):
+        text = "" if slower is None else f", but its kernels take {fold(slower)} as long"
+        return RuledOut(name, f"clock of {_named(device)} {moved(clock)}{text}")
+    share = alike(kernels, slower)
+    memory = view.resource(device, *_MEMORY_CLOCKS)
+    shown = [
+        evidence("clock of the multiprocessors", clock, role="necessary", device=device, metric=_CLOCKS[0]),
+        evidence(
+            f"kernels take {fold(slower)} as long per call, the clock is {fold(inverse)} slower",
+            role="necessary",
+            device=device,
+        ),
+    ]
+    confidence = 0.7 + 0.15 * (share >= 0.6)
+    end = ""
+    if memory.is_known and memory.ratio is not None and abs(memory.ratio - 1) < 0.05:
+        end = "; memory clock unchanged: locked or throttled clock"
+        shown.append(evidence("memory clock", memory, device=device, metric=_MEMORY_CLOCKS[0]))
+        confidence += 0.07
+    elif memory.is_known:
+        end = f"; memory clock {moved(memory)}"
+        shown.append(evidence("memory clock", memory, device=device, metric=_MEMORY_CLOCKS[0]))
+    if view.is_alike and not view.is_slower:
+        shown.append(evidence("a cycle: it does not take longer, other work hides the cost", view.step))
+    more, hints = _around(view, device)
+    confidence += 0.05 if hints else 0.0
+    which = "every compute kernel on it" if share >= 0.6 else "a typical compute kernel on it"
+    affected = float(kernels["delta_ns"].sum()) if view.is_alike else (view.step.other or 0.0) * (1 - 1 / slower)
+    cause = Cause(
+        name,
+        f"{_named(device)}'s SM clock {moved(clock)}; {which} slowed {fold(slower)}{end}.",
+        "clock of the multiprocessors",
+        device,
+        view.pair.label,
+        None,
+        clock.ratio,
+        not_hidden(view, affected),
+        clipped(confidence),
+        (*shown, *hints),
+        (*_slowest(kernels, device), *more),
+        "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE tells a locked clock (-rgc resets it) from throttling",
+    )
+    return Suspect(cause, affected)
+
+
+def _named(device: str) -> str:
+    return f"GPU {device[3:]}" if device[3:].isdigit() else "The GPU"
+
+
+def _slowest(kernels: pl.DataFrame, device: str) -> tuple[Evidence, ...]:
+    top = kernels.filter(pl.col("is_real") & (pl.col("delta_ns") > 0)).sort("delta_ns", descending=True).head(5)
+    return tuple(
+        evidence(
+            f"{shorten(row['name'])}: time per call",
+            Change(row["ns_per_call_base"], row["ns_per_call_other"], True, "ns"),
+            role="consequence",
+            device=device,
+            name=row["name"],
+        )
+        for row in top.iter_rows(named=True)
+    )
+
+
+def _around(view: View, device: str) -> tuple[list[Evidence], list[Evidence]]:
+    """What follows from a low clock, and what speaks of its reason."""
+    follows: list[Evidence] = []
+    hints: list[Evidence] = []
+    use = view.resource(device, "gpu_usage", "gpu_sm_util")
+    if use.rose(times=1.1):
+        follows.append(
+            evidence(
+                "use of the accelerator: the same work takes longer",
+                use,
+                role="consequence",
+                device=device,
+                metric="gpu_usage",
+            )
+        )
+    for metric, text in (("gpu_temp", "temperature"), ("gpu_power", "power"), ("gpu_power_limit", "power limit")):
+        change = view.resource(device, metric)
+        if change.is_known and change.is_real:
+            hints.append(evidence(text, change, device=device, metric=metric))
+    for key, change in view.resources.items():
+        if key[0] == device and "throttle" in key[1] and change.rose():
+            hints.append(evidence("reason for a lower clock", change, device=device, metric=key[1]))
+    return follows, hints
+
+
+def slow_kernel(view: View) -> Judgement:
+    """One kernel, or few, became slower at equal clock while the others did not.
+
+    Necessary: kernels whose calls take 10 % longer and together cost 3 % of a cycle, or 10 % of the device's time,
+    while a typical other kernel does not (its ratio at most the root of theirs).
+    """
+    name = "slow_kernel"
+    devices = [device for device in view.devices("gpu") if view.kernels(device).height]
+    if not devices:
+        return RuledOut(name, "no accelerator worked")
+    found = [_slow_on(view, device) for device in devices]
+    suspects = [s for s in found if isinstance(s, Suspect)]
+    return max(suspects, key=lambda s: s.affected_ns) if suspects else found[0]
+
+
+def _slow_on(view: View, device: str) -> Judgement:
+    name = "slow_kernel"
+    if not view.is_alike:
+        return RuledOut(name, "the runs were cut into different cycles")
+    kernels = view.kernels(device)
+    ratio = pl.col("ns_per_call_other") / pl.col("ns_per_call_base")
+    is_slower = pl.col("is_real") & pl.col("ns_per_call_real") & (ratio >= _KERNEL_SLOWER) & (pl.col("delta_ns") > 0)
+    slow = kernels.filter(is_slower).sort("delta_ns", descending=True)
+    whole = float(kernels["own_ns_base"].sum())
+    affected = float(slow["delta_ns"].sum())
+    if slow.is_empty() or affected < min(view.least_ns, 0.1 * whole):
+        return _replaced_on(view, device) or RuledOut(name, f"no kernel on {device} takes longer per call")
+    rest = stretch(kernels.filter(~is_slower.fill_null(value=False)))
+    theirs = stretch(slow) or 1.0
+    share = float(slow["own_ns_base"].sum()) / whole if whole else 0.0
+    if rest is not None and rest > math.sqrt(theirs):
+        return RuledOut(name, f"all kernels on {device} are slower alike")
+    if share > 0.6:
+        return RuledOut(name, f"most kernels on {device} are slower: no single one")
+    clock = clock_of(view, device)
+    if clock.fell(to=_LOWER):
+        return RuledOut(name, f"the clock of {device} {moved(clock)}")
+    first = slow.row(0, named=True)
+    times = first["ns_per_call_other"] / first["ns_per_call_base"]
+    says = f"{shorten(first['name'])} takes {fold(times)} as long per call"
+    says += f" ({span(first['ns_per_call_base'], first['ns_per_call_other'], 'ns')})"
+    says += f" and so do {slow.height - 1} others" if slow.height > 1 else ""
+    cause = Cause(
+        name,
+        f"{says}; a typical other kernel on {_named(device)} does not"
+        + (f" ({fold(rest)})" if rest is not None else "")
+        + ".",
+        first["name"],
+        device,
+        view.pair.label,
+        None,
+        theirs,
+        not_hidden(view, affected),
+        clipped(0.6 + 0.2 * clock.is_known),
+        tuple(_slowest(slow, device)),
+        (),
+        "compare the kernels' launches and counters: show kernels; profile it with ncu",
+    )
+    return Suspect(cause, affected)
+
+
+def _replaced_on(view: View, device: str) -> Suspect | None:
+    """Other kernels in place of some, for the same operators, that take 3 % of a cycle longer."""
+    same = kept(view.pair)
+    if same is None or same <= 0.5 or not view.is_slower:
+        return None
+    kernels = view.kernels(device)
+    new = kernels.filter((pl.col("calls_base") == 0) & pl.col("is_real")).sort("own_ns_other", descending=True)
+    gone = kernels.filter(pl.col("calls_other") == 0).sort("own_ns_base", descending=True)
+    affected = float(new["own_ns_other"].sum()) - float(gone["own_ns_base"].sum())
+    if new.is_empty() or gone.is_empty() or affected < view.least_ns:
+        return None
+    after, before = new.row(0, named=True), gone.row(0, named=True)
+    shown = [
+        evidence(
+            f"{shorten(row['name'])}: own time per cycle",
+            Change(row["own_ns_base"], row["own_ns_other"], True, "ns"),
+            role="necessary",
+            device=device,
+            name=row["name"],
+        )
+        for row in (before, after)
+    ]
+    cause = Cause(
+        "slow_kernel",
+        f"The same operators run other kernels on {_named(device)}: {shorten(after['name'])} and"
+        f" {new.height - 1} more in place of {shorten(before['name'])} and {gone.height - 1} more,"
+        f" {units.duration(affected)} longer per cycle.",
+        after["name"],
+        device,
+        view.pair.label,
+        None,
+        None,
+        not_hidden(view, affected),
+        clipped(0.7),
+        tuple(shown),
+        (),
+        "compare library versions, element types and the tuning of both runs",
+    )
+    return Suspect(cause, affected)
+
+
+RULES = (Rule("gpu_frequency", gpu_frequency), Rule("slow_kernel", slow_kernel))

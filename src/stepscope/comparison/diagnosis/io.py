@@ -1,0 +1,209 @@
+"""Causes in what is read and written: the data loader, files and disks."""
+
+from __future__ import annotations
+
+from stepscope.comparison.diagnosis.case import LOADING, OWN, View, exposed
+from stepscope.comparison.diagnosis.change import ABSENT, Change
+from stepscope.comparison.diagnosis.cpu import ran, waited
+from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.words import evidence, moved, span
+from stepscope.comparison.model import Cause, Evidence, RuledOut
+from stepscope.core import units
+
+__all__ = ["RULES", "blocked", "waiting_for_disk", "written"]
+
+_OWN_RATES = ("process_write_bytes_rate", "process_read_bytes_rate")
+_DISK_RATES = ("disk_write_bytes_rate", "disk_read_bytes_rate")
+#: Through the page cache and to a disk bytes go at 1 GB/s or slower, some of it processor time in the kernel.
+_COPY_NS = 1.0
+#: After a wait a process may have to let another finish its slice: 3 ms at most, by default, with Linux' scheduler.
+_SLICE_NS = 3e6
+#: Less than a page per cycle is no traffic.
+_PAGE = 4096.0
+
+
+def blocked(view: View) -> Change:
+    """Time per cycle in which no thread of the process ran or was ready: it slept, or waited for a file or a peer.
+
+    Known where the process' own time on cores and in their queues is; several threads at once may hide some of it.
+    """
+    own, wait = ran(view), waited(view)
+    if not own.is_known or not view.step.is_known:
+        return ABSENT
+    ends = []
+    for whole, used, queued in ((view.step.base, own.base, wait.base), (view.step.other, own.other, wait.other)):
+        ends.append(max((whole or 0.0) - (used or 0.0) - (queued or 0.0), 0.0))
+    return Change(ends[0], ends[1], own.is_real or view.step.is_real, "ns")
+
+
+def written(view: View) -> tuple[str, str, Change] | None:
+    """Of the rates of reading and writing that rose, at least twofold and by a page a cycle, the one that rose most."""
+    rates = [(OWN, metric) for metric in _OWN_RATES]
+    rates += [key for key in view.resources if key[1] in _DISK_RATES]
+    found = []
+    for device, metric in rates:
+        change, amount = view.resource(device, metric), view.per_cycle(device, metric)
+        if change.rose(times=2) and amount.delta > _PAGE:
+            found.append((device, metric, change))
+    own = [row for row in found if row[0] == OWN]
+    return max(own or found, key=lambda row: row[2].delta, default=None)
+
+
+def waiting_for_disk(view: View) -> float:
+    """By how much longer per cycle something outside operators waits while more is read or written. Units: ns."""
+    disk = written(view)
+    if disk is None or not view.is_alike:
+        return 0.0
+    device, metric, _ = disk
+    gaps, off, amount = view.gaps(), blocked(view), view.per_cycle(device, metric)
+    calls = view.work.filter(view.work["category"] == "io")
+    lost = max(gaps.delta if gaps.rose() else 0.0, float(calls["delta_ns"].sum()) if calls.height else 0.0)
+    if off.is_known:
+        away = off.delta + _queued_after_waits(view)
+        return lost if max(away, amount.delta * _COPY_NS) >= lost / 3 else 0.0
+    return lost if view.per_cycle(OWN, "process_voluntary_ctx_switches").rose(by=1.0, times=2) else 0.0
+
+
+def _queued_after_waits(view: View) -> float:
+    """Time per cycle for which the process queued for a core after it had waited for something. Units: ns.
+
+    A process that computes keeps its core; one that waits for a disk has to get it back each time, be it from the
+    kernel's own threads that write.
+    """
+    gave_up = view.per_cycle(OWN, "process_voluntary_ctx_switches")
+    queued = waited(view)
+    if not gave_up.rose(by=1.0, times=2) or not queued.is_known:
+        return 0.0
+    return max(min(queued.delta, gave_up.delta * _SLICE_NS), 0.0)
+
+
+def data_loading(view: View) -> Judgement:
+    """The loop waits for its next batch.
+
+    Necessary: the part of the cycle in which the loader's next() is open and the device has nothing to do grew by 3 %
+    of a cycle. What the device hides does not count: the parts count each moment once, the device first.
+    """
+    name = "data_loading"
+    loading = view.part(LOADING)
+    if LOADING not in view.parts:
+        loads = view.work["category"].is_in(["dataloader"]).any()
+        return RuledOut(name, "the loader's time is hidden") if loads else Missing(name, "ranges of the data loader")
+    if not view.is_alike or not loading.rose(by=view.least_ns):
+        return RuledOut(name, f"time in the data loader: {span(loading.base, loading.other, 'ns')} per cycle")
+    shown = [
+        evidence(
+            "time in the data loader, per cycle", loading, role="necessary", device="host", name=LOADING, unit="ns"
+        )
+    ]
+    confidence = 0.85
+    off = blocked(view)
+    how = ""
+    if off.rose(by=0.5 * loading.delta):
+        shown.append(
+            evidence("time in which the process neither ran nor was ready, per cycle", off, device=OWN, unit="ns")
+        )
+        how = ", asleep or waiting"
+        confidence += 0.05
+    elif ran(view).rose(by=0.5 * loading.delta):
+        shown.append(evidence("own processor time per cycle", ran(view), device=OWN, unit="ns"))
+        how = ", at work on the batch"
+        confidence += 0.05
+    disk = written(view)
+    if disk is not None and "read" in disk[1] and view.per_cycle(*disk[:2]).delta * _COPY_NS >= 0.1 * loading.delta:
+        shown.append(evidence(f"reading of {disk[0]}", disk[2], device=disk[0], metric=disk[1]))
+        how = f", reading {units.rate(disk[2].other)}"
+        confidence += 0.05
+    if abs(view.part("operators").delta) < 0.5 * loading.delta:
+        shown.append(evidence("time in operators, per cycle", view.part("operators"), name="operators", unit="ns"))
+        confidence += 0.03
+    cause = Cause(
+        name,
+        f"The loop waits for its data: the loader takes {span(loading.base, loading.other, 'ns')} per cycle{how}.",
+        "data loader",
+        "host",
+        view.pair.label,
+        None,
+        loading.ratio,
+        exposed(view, loading.delta),
+        clipped(confidence),
+        tuple(shown),
+        (),
+        "load in worker processes ahead of time (num_workers, prefetch_factor), or make a batch cheaper",
+    )
+    return Suspect(cause, loading.delta)
+
+
+def disk_io(view: View) -> Judgement:
+    """The loop waits for files to be written or read, outside the data loader.
+
+    Necessary: the process (or, unknown, a disk) reads or writes at least twice as much and a page per cycle more; and
+    time outside operators and loader grew by 3 % of a cycle, of which a third is time that the process was blocked, or
+    queued for its core after that (3 ms each time at most), or that so many bytes take at 1 GB/s; where the former is
+    unknown, it gave up the core more often. Rates without waiting are no cause.
+    """
+    name = "disk_io"
+    if not any(key[1] in (*_OWN_RATES, *_DISK_RATES) for key in view.resources):
+        return Missing(name, "process_write_bytes_rate and process_read_bytes_rate, or the disks' own")
+    disk = written(view)
+    if disk is None:
+        return RuledOut(name, "reading and writing are as before")
+    device, metric, rate = disk
+    gaps, off, amount = view.gaps(), blocked(view), view.per_cycle(device, metric)
+    lost = waiting_for_disk(view)
+    if not lost or lost < view.least_ns:
+        what = f"{metric} of {'the process' if device == OWN else device} {moved(rate)}"
+        return RuledOut(name, f"{what}, but nothing waits for it")
+    gave_up = view.per_cycle(OWN, "process_voluntary_ctx_switches")
+    shown = [
+        evidence("reading" if "read" in metric else "writing", rate, role="necessary", device=device, metric=metric),
+        evidence(
+            "time outside operators and data loader, per cycle",
+            gaps,
+            role="necessary",
+            name="python and other",
+            unit="ns",
+        ),
+    ]
+    confidence = 0.7 if device == OWN else 0.6
+    if off.is_known:
+        shown.append(
+            evidence("time in which the process neither ran nor was ready, per cycle", off, device=OWN, unit="ns")
+        )
+        confidence += 0.1
+    if gave_up.rose(by=1.0, times=2):
+        shown.append(
+            evidence("times it waited, per cycle", gave_up, device=OWN, metric="process_voluntary_ctx_switches")
+        )
+        confidence += 0.1
+    shown += _pressure(view)
+    confidence += 0.05 * (len(shown) > 4)
+    verb = "reads" if "read" in metric else "writes"
+    who = "The process" if device == OWN else f"Something ({device})"
+    cause = Cause(
+        name,
+        f"{who} {verb} {units.size(amount.other)} per cycle (was {units.size(amount.base)}) and waits for it:"
+        f" time outside operators {moved(gaps, 'ns')} per cycle.",
+        "files and disks",
+        device,
+        view.pair.label,
+        None,
+        rate.ratio,
+        exposed(view, lost),
+        clipped(confidence),
+        tuple(shown),
+        (),
+        "write less often, or from another thread; look for fsync, checkpoints, logs (strace -c -f)",
+    )
+    return Suspect(cause, lost)
+
+
+def _pressure(view: View) -> list[Evidence]:
+    signs = ("iowait", "io_pressure", "dirty", "writeback")
+    return [
+        evidence(f"{metric} of {device}", change, device=device, metric=metric)
+        for (device, metric), change in view.resources.items()
+        if any(sign in metric for sign in signs) and change.rose()
+    ]
+
+
+RULES = (Rule("data_loading", data_loading), Rule("disk_io", disk_io))

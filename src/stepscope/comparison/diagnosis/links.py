@@ -1,0 +1,207 @@
+"""Causes on the links: NVLink, PCIe, the network."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.comparison.diagnosis.case import View, not_hidden, stretch
+from stepscope.comparison.diagnosis.change import ABSENT, Change
+from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
+from stepscope.comparison.model import Cause, Evidence, RuledOut
+from stepscope.core import units
+from stepscope.core.names import shorten
+
+__all__ = ["RULES"]
+
+_PCIE = ("gpu_pcie_transmit", "gpu_pcie_receive", "gpu_pcie_tx_rate", "gpu_pcie_rx_rate")
+_NVLINK = ("gpu_link_transmit", "gpu_link_receive", "gpu_nvlink_tx_rate", "gpu_nvlink_rx_rate")
+#: Traffic that idles near zero varies by factors; tenfold is more than that.
+_TIMES = 10.0
+#: Traffic that can be in the way: 1/16 of a PCIe 3.0 x16 link (15.75 GB/s, the slowest that such devices have), and as
+#: much of a link between devices of 100 GB/s (four NVLink 2 lanes one way). Below that others' transfers take less
+#: than 7 % of the link's time.
+_LEAST = {"pcie": 15.75e9 / 16, "nvlink": 100e9 / 16}
+_NICS = ("net_recv_bytes_rate", "net_sent_bytes_rate", "net_rx_rate", "net_tx_rate")
+_LOSSES = (
+    "net_retransmits",
+    "tcp_retransmits",
+    "net_drops",
+    "net_recv_drops",
+    "net_sent_drops",
+    "net_errors",
+    "rdma_retransmits",
+)
+#: Bytes per second of a 10 Gbit/s interface; a slower one is no job's network.
+_NIC_LIMIT = 1.25e9
+
+
+def interconnect_pcie(view: View) -> Judgement:
+    """Somebody else fills the PCIe link of the job's devices. See `_link`."""
+    return _link(view, "interconnect_pcie", "pcie", _PCIE, "PCIe")
+
+
+def interconnect_nvlink(view: View) -> Judgement:
+    """Somebody else fills the links between the job's devices. See `_link`."""
+    return _link(view, "interconnect_nvlink", "nvlink", _NVLINK, "NVLink")
+
+
+def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str) -> Judgement:
+    """Traffic on a link of the job's devices, not the job's own, that its transfers and kernels suffer from.
+
+    Necessary: traffic is ten times the base's (it idles near zero and varies by factors) and more than 1/16 of the
+    link's speed, and it is not this job's: its copies over that link take no more of the time than before, or would at
+    the link's full speed make up less than half of it.
+    Supporting: copies, exchanges between devices and kernels on these devices are slower per call, or the waits in
+    exchanges moved between ranks. If nothing is, the traffic still is worth a word, but little confidence.
+    """
+    if not any(view.kernels(device).height for device in view.devices("gpu")):
+        return RuledOut(name, "no accelerator worked")
+    traffic = {device: _most(view, device, metrics) for device in view.devices("gpu")}
+    known = {device: change for device, change in traffic.items() if change.is_known}
+    if not known:
+        return Missing(name, f"{metrics[0]} and {metrics[1]} ({word} traffic of the job's devices)")
+    device = max(known, key=lambda d: known[d].other or 0.0)
+    flow = known[device]
+    if not flow.is_real or (flow.other or 0.0) < _LEAST[kind] or (flow.other or 0.0) < _TIMES * (flow.base or 0.0):
+        return RuledOut(name, f"{word} traffic of {device}: {span(flow.base, flow.other, flow.unit)}")
+    own = _own_bytes(view, device, kind)
+    if own is not None and own > 0.5 * (flow.other or 0.0):
+        return RuledOut(name, f"{word} traffic {moved(flow)}, but the job's own copies may be all of it")
+    shown = [evidence(f"{word} traffic of the device", flow, role="necessary", device=device, metric=metrics[0])]
+    shown += [
+        evidence(f"{word} traffic of the device", c, device=d, metric=metrics[0])
+        for d, c in known.items()
+        if d != device
+    ]
+    confidence = 0.6
+    if own is not None:
+        shown.append(evidence(f"the job's own copies are {units.rate(own)} of it at most", device=device))
+        confidence += 0.1
+    costs = _slowed(view, device)
+    says = f"{word} traffic of {_gpu(device)} {moved(flow)}"
+    if own is not None:
+        says += f", at most {units.rate(own)} of it this job's"
+    if costs:
+        says += f"; {costs[0].text}"
+        confidence += 0.15
+    quiet = [k for k in ("pcie", "nvlink") if k != kind]
+    for other in quiet:
+        change = _most(view, device, _PCIE if other == "pcie" else _NVLINK)
+        if change.is_known and (change.other or 0.0) < _LEAST[other]:
+            label = "PCIe" if other == "pcie" else "NVLink"
+            shown.append(evidence(f"{label} stays quiet", change, device=device))
+            confidence += 0.05
+    kernels = view.work.filter((pl.col("device") == device) & (pl.col("delta_ns") > 0) & pl.col("is_real"))
+    affected = float(kernels["delta_ns"].sum()) if view.is_alike else 0.0
+    cause = Cause(
+        name,
+        f"{says}: another process uses the link.",
+        f"{word} link",
+        device,
+        view.pair.label,
+        None,
+        flow.ratio,
+        not_hidden(view, affected),
+        clipped(confidence),
+        tuple(shown),
+        tuple(costs),
+        "find the neighbour: nvidia-smi dmon -s t on all devices, copies to and from host memory in other processes",
+    )
+    return Suspect(cause, max(affected, 0.0))
+
+
+def _gpu(device: str) -> str:
+    return f"GPU {device[3:]}" if device[3:].isdigit() else device
+
+
+def _most(view: View, device: str, metrics: tuple[str, ...]) -> Change:
+    found = [view.resource(device, metric) for metric in metrics]
+    known = [change for change in found if change.is_known]
+    return max(known, key=lambda change: change.other or 0.0) if known else ABSENT
+
+
+def _own_bytes(view: View, device: str, kind: str) -> float | None:
+    """The most that the job's own copies can have moved over the link, from the time they took. Units: bytes/s."""
+    if not view.is_alike or not view.step.other:
+        return None
+    is_copy = (pl.col("device") == device) & (pl.col("category") == "memcpy")
+    peer = pl.col("name").str.contains("(?i)DtoD|PtoP|Device *-> *Device")
+    rows = view.work.filter(is_copy & (peer if kind == "nvlink" else ~peer))
+    # The fastest links there are: PCIe 5.0 x16 moves 63 GB/s one way, NVLink 4 450.
+    fastest = 63e9 if kind == "pcie" else 450e9
+    return float(rows["total_ns_other"].fill_null(0).sum()) / view.step.other * fastest
+
+
+def _slowed(view: View, device: str) -> list[Evidence]:
+    """Copies, exchanges and kernels of the device that take longer per call."""
+    on_device = pl.col("device") == device
+    moves = pl.col("category").is_in(("memcpy", "memset")) | pl.col("is_comm")
+    work = view.work.filter(on_device & pl.col("category").is_in(("kernel", "memcpy", "memset")))
+    slower = work.filter(pl.col("ns_per_call_real") & (pl.col("ns_per_call_other") > 1.05 * pl.col("ns_per_call_base")))
+    found = []
+    for rows in (slower.filter(moves), slower.filter(~moves)):
+        for row in rows.sort("delta_ns", descending=True).head(3).iter_rows(named=True):
+            ratio = row["ns_per_call_other"] / row["ns_per_call_base"]
+            change = Change(row["ns_per_call_base"], row["ns_per_call_other"], True, "ns")
+            text = f"{shorten(row['name'])} takes {fold(ratio)} as long per call"
+            found.append(evidence(text, change, role="consequence", device=device, name=row["name"]))
+    whole = stretch(work.filter(~moves))
+    if whole is not None and whole >= 1.05:
+        found.append(evidence(f"kernels on it take {fold(whole)} as long", role="consequence", device=device))
+    return found
+
+
+def network(view: View) -> Judgement:
+    """The network between hosts is slow or full.
+
+    Necessary: exchanges between ranks cost 5 % of a cycle more, and either interfaces lose or repeat packets more
+    often, or one runs near its limit (10 Gbit/s and more) and carries twice the base's traffic. Loopback is no
+    network. Rates that moved without slower exchanges are the drift of a shared machine.
+    """
+    name = "network"
+    talks = view.part("exposed communication", "communication")
+    losses = [(k, c) for k, c in view.resources.items() if k[1] in _LOSSES and c.rose(by=1.0, times=2)]
+    full = [
+        (k, c)
+        for k, c in view.resources.items()
+        if k[1] in _NICS and k[0] != "lo" and c.rose(times=2) and (c.other or 0.0) > 0.8 * _NIC_LIMIT
+    ]
+    if not talks.is_known or (talks.base == 0 and talks.other == 0):
+        return RuledOut(name, "ranks exchange nothing")
+    if not talks.rose(by=0.05 * view.base_ns):
+        return RuledOut(name, f"time in exchanges: {span(talks.base, talks.other, 'ns')} per cycle")
+    if not losses and not full:
+        if not any(k[1] in _NICS and k[0] != "lo" for k in view.resources):
+            return Missing(name, "traffic, drops and retransmits of the network interfaces")
+        return RuledOut(name, "interfaces are neither full nor losing packets")
+    (where, metric), change = (losses or full)[0]
+    shown = (
+        evidence("time in exchanges between ranks, per cycle", talks, role="necessary", unit="ns"),
+        evidence(
+            "packets lost or sent again" if losses else "traffic", change, role="necessary", device=where, metric=metric
+        ),
+    )
+    cause = Cause(
+        name,
+        f"{metric} of {where} {moved(change)}; exchanges between ranks take {span(talks.base, talks.other, 'ns')}"
+        " per cycle: the network is in the way.",
+        "network interface",
+        where,
+        view.pair.label,
+        None,
+        change.ratio,
+        not_hidden(view, talks.delta),
+        clipped(0.75 if losses else 0.65),
+        shown,
+        (),
+        "check errors and speed of the interface (ethtool -S, ibstat), and who else uses it",
+    )
+    return Suspect(cause, talks.delta)
+
+
+RULES = (
+    Rule("interconnect_nvlink", interconnect_nvlink),
+    Rule("interconnect_pcie", interconnect_pcie),
+    Rule("network", network),
+)

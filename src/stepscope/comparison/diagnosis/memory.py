@@ -1,0 +1,254 @@
+"""Causes in memory: it grows cycle after cycle, or there is not enough of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.comparison.diagnosis.case import OWN, View, exposed
+from stepscope.comparison.diagnosis.change import Change
+from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.words import evidence, moved, span
+from stepscope.comparison.diagnosis.workload import is_other, other_work
+from stepscope.comparison.effects import complete_cycles
+from stepscope.comparison.model import Cause, RuledOut
+from stepscope.core import units
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.comparison.model import Observation
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["RULES", "Growth", "growth_of", "slope"]
+
+_TENSORS, _SYSTEMS = "process_mem_allocated", "process_mem_rss"
+_HOST_LEVELS = (_TENSORS, _SYSTEMS)
+_DEVICE_LEVELS = ("gpu_mem_allocated", "gpu_mem_used")
+#: Growth within the recording, beyond the base's: 5 % of the level, as levels of healthy runs differ by that, and
+#: 16 MiB, a few of the blocks in which allocators take memory.
+_LEAST_SHARE, _LEAST_BYTES = 0.05, 16 * 2**20
+#: Runs of one job whose heap a profiler fragmented by 30 MiB a cycle differed by 5 %, mostly.
+_FASTER, _BEYOND = 0.25, 3.0
+#: Of 40 such runs some grew by 10 MiB a cycle: where it is known what tensors hold, less than thrice as much as before
+#: may be the heap's.
+_FASTER_HEAP = 2.0
+#: Steady: of all pairs of cycles the later one has more in 80 %; a sawtooth that returns has about half.
+_STEADY = 0.8
+#: The first touch of new memory takes a page fault per 4 KiB and filling it: 1 µs, 4 µs in a virtual machine.
+_TOUCH_NS = 1.0
+#: What a recorder keeps at most of each call until it writes it: shapes, types, and the memory that it allocated.
+#: 0.4 to 1.8 KB were measured with PyTorch's profiler.
+_EVENT_BYTES = 2048.0
+#: A major fault waits for a disk: at least 0.1 ms on flash.
+_MAJOR_NS = 1e5
+_MOST_POINTS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a level moves along a run: per cycle, from first to last, and how steadily (share of pairs that rise)."""
+
+    per_cycle: float
+    first: float
+    last: float
+    steady: float
+    late: float
+
+
+def slope(values: Floats) -> float:
+    """Median of the slopes between all pairs of cycles (Theil–Sen), in the values' unit per cycle."""
+    at = np.linspace(0, values.size - 1, min(values.size, _MOST_POINTS)).round().astype(int)
+    left, right = np.triu_indices(at.size, 1)
+    return float(np.median((values[at[right]] - values[at[left]]) / (at[right] - at[left])))
+
+
+def growth_of(values: Floats) -> Growth | None:
+    """Growth of a level by cycle; null with fewer than 8 cycles. `late` is the slope of the second half."""
+    if values.size < 8:
+        return None
+    at = np.linspace(0, values.size - 1, min(values.size, _MOST_POINTS)).round().astype(int)
+    left, right = np.triu_indices(at.size, 1)
+    steady = float((values[at[right]] > values[at[left]]).mean())
+    return Growth(slope(values), float(values[0]), float(values[-1]), steady, slope(values[values.size // 2 :]))
+
+
+def memory_growth(view: View) -> Judgement:
+    """Memory of the process, or of its device, rises cycle after cycle more than in the base.
+
+    Necessary: it rises steadily, also in the second half (start-up is over), a quarter faster than any of the base's
+    runs, of any rank, and beyond what these differ by, and in this recording by 5 % of its level and 16 MiB more than
+    the base's would have. What tensors hold is looked at before what the system counts, which also has the allocator's
+    own habits in it: a heap that a profiler's records fragment grows in proportion to the work, so that the base's
+    growth is scaled by the work's; and by other amounts from run to run, so that where tensors are known it must grow
+    by twice what the base's did more. And it has the recorder's: 2 KiB for each call more per cycle are taken off.
+    """
+    name = "memory_growth"
+    levels = [(OWN, metric) for metric in _HOST_LEVELS]
+    levels += [(device, metric) for device in ("host", *view.devices("gpu")) for metric in _DEVICE_LEVELS]
+    known = [key for key in levels if view.resource(*key).is_known]
+    if not known:
+        return Missing(name, "process_mem_rss, or the allocator's events (profile_memory=True)")
+    told = []
+    for device, metric in known:
+        unit = view.resource(device, metric).unit
+        if unit not in ("bytes", None):
+            continue
+        base, other = (_growths(side, device, metric) for side in (view.pair.base, view.pair.other))
+        if not base or not other:
+            continue
+        # One rank's heap grows in one run as another's does in the next.
+        peers = view.peers if device == OWN else ()
+        like = [found.per_cycle for pair in peers for found in _growths(pair.base, device, metric)]
+        found = _grown(view, device, metric, base, other, like)
+        if found is not None:
+            return found
+        told.append(
+            f"{metric} of {device}: {units.size(other[0].per_cycle)} a cycle (base {units.size(base[0].per_cycle)})"
+        )
+    return RuledOut(name, "; ".join(told[:2]) or "too few cycles to see a trend")
+
+
+def _growths(runs: Sequence[Observation], device: str, metric: str) -> list[Growth]:
+    return [found for found in map(growth_of, _levels(runs, device, metric)) if found]
+
+
+def _grown(
+    view: View, device: str, metric: str, base: Sequence[Growth], other: Sequence[Growth], like: Sequence[float]
+) -> Suspect | None:
+    work = other_work(view)
+    scale = max(1.0, work[1]) if work is not None and is_other(work) else 1.0
+    slopes = [g.per_cycle for g in base]
+    usual = max(0.0, *slopes, *like) * scale
+    now = min(other, key=lambda g: g.per_cycle)
+    faster = _FASTER_HEAP if metric == _SYSTEMS and view.resource(OWN, _TENSORS).is_known else _FASTER
+    n = _n_cycles(view)
+    calls = view.work.filter(pl.col("device") == "host").select((pl.col("calls_other") - pl.col("calls_base")).sum())
+    recorded = max(float(calls.item() or 0.0), 0.0) * _EVENT_BYTES if device == OWN else 0.0
+    extra = now.per_cycle - usual - recorded
+    level = max(g.first for g in base)
+    if not (
+        extra * n >= max(_LEAST_SHARE * level, _LEAST_BYTES)
+        and extra >= max(faster * usual, _BEYOND * (max(slopes) - min(slopes)))
+        and now.steady >= _STEADY
+        and now.late >= 0.5 * now.per_cycle
+    ):
+        return None
+    change = Change(usual, now.per_cycle, True, "bytes")
+    affected = extra * _TOUCH_NS
+    faults = view.per_cycle(OWN, "process_minor_faults")
+    shown = [
+        evidence("growth per cycle", change, role="necessary", device=device, metric=metric),
+        evidence(
+            f"first to last cycle of this recording: {span(now.first, now.last, 'bytes')}", device=device, metric=metric
+        ),
+    ]
+    confidence = 0.75 + 0.1 * (now.steady >= 0.95) + 0.1 * (metric in (_TENSORS, "gpu_mem_allocated"))
+    if faults.rose(by=0.5 * extra / 4096):
+        shown.append(
+            evidence("pages touched for the first time, per cycle", faults, device=OWN, metric="process_minor_faults")
+        )
+        confidence += 0.05
+    who = "the process" if device in (OWN, "host") else f"GPU {device[3:]}"
+    cause = Cause(
+        "memory_growth",
+        f"Memory of {who} grows by {units.size(now.per_cycle)} every cycle"
+        f" (was {units.size(usual)}), {span(now.first, now.last, 'bytes')} in this recording.",
+        "memory",
+        device,
+        view.pair.label,
+        None,
+        change.ratio if usual else None,
+        exposed(view, affected),
+        clipped(confidence),
+        tuple(shown),
+        (),
+        "look for what is kept: lists of losses with their graphs, caches, logs; show memory; tracemalloc",
+    )
+    return Suspect(cause, affected)
+
+
+def _n_cycles(view: View) -> int:
+    return min((complete_cycles(run).height for run in view.pair.other), default=0)
+
+
+def _levels(runs: Sequence[Observation], device: str, metric: str) -> list[Floats]:
+    """Values by cycle, an array for each run that has them."""
+    found = []
+    for run in runs:
+        whole = complete_cycles(run).select("cycle")
+        is_it = (pl.col("device") == device) & (pl.col("metric") == metric) & pl.col("name").is_null()
+        rows = whole.join(run.resources.filter(is_it), on="cycle", how="inner", maintain_order="left")
+        found.append(rows["mu"].to_numpy())
+    return [values for values in found if values.size]
+
+
+def memory_pressure(view: View) -> Judgement:
+    """There is too little memory: pages are fetched from disk again, swapped, or the allocator frees and tries again.
+
+    Necessary: major faults cost 3 % of a cycle more at 0.1 ms each (flash; other disks cost more), while swap is in use
+    or less than half of the base's memory is free, for a first read of files faults as well; or swap use rises by
+    16 MiB; or the allocator retries more often.
+    """
+    name = "memory_pressure"
+    faults = view.per_cycle(OWN, "process_major_faults")
+    swap, free = view.resource(OWN, "process_mem_swap"), view.resource("host", "host_mem_available")
+    retries = [(k, c) for k, c in view.resources.items() if "alloc_retries" in k[1] and c.rose(by=0.5)]
+    swaps = swap.rose(by=_LEAST_BYTES)
+    scarce = swaps or (swap.other or 0.0) > _LEAST_BYTES or free.fell(to=0.5)
+    lost = faults.delta * _MAJOR_NS if faults.rose(times=2) and scarce else 0.0
+    if not faults.is_known and not swap.is_known and not free.is_known:
+        return Missing(name, "process_major_faults, process_mem_swap, host_mem_available")
+    if not retries and not swaps and (lost < view.least_ns or not lost):
+        return RuledOut(name, _plenty(faults, swap, free))
+    shown, says = [], []
+    for change, text, device, metric in (
+        (faults, "pages fetched from disk, per cycle", OWN, "process_major_faults"),
+        (swap, "swapped out", OWN, "process_mem_swap"),
+        (free, "memory available", "host", "host_mem_available"),
+    ):
+        if change.is_known and change.is_real:
+            role = "supporting" if change is free else "necessary"
+            shown.append(evidence(text, change, role=role, device=device, metric=metric))
+            says.append(f"{text} {moved(change)}")
+    for (device, metric), change in retries:
+        shown.append(
+            evidence("allocator frees and tries again", change, role="necessary", device=device, metric=metric)
+        )
+        says.append(f"{metric} of {device} {moved(change)}")
+    text = "; ".join(says)
+    cause = Cause(
+        name,
+        f"{text[0].upper()}{text[1:]}: there is too little memory.",
+        "memory",
+        retries[0][0][0] if retries else "host",
+        view.pair.label,
+        None,
+        faults.ratio,
+        exposed(view, lost),
+        clipped(0.65 + 0.1 * len(shown)),
+        tuple(shown),
+        (),
+        "free memory on the machine, or use less: smaller batch, checkpointing of activations",
+    )
+    return Suspect(cause, lost)
+
+
+def _plenty(faults: Change, swap: Change, free: Change) -> str:
+    parts = []
+    if free.is_known:
+        parts.append(f"memory available {span(free.base, free.other, free.unit)}")
+    if faults.is_known:
+        parts.append(f"{units.number(faults.other)} major faults per cycle")
+    if swap.is_known:
+        parts.append(f"{units.size(swap.other)} swapped")
+    return ", ".join(parts)
+
+
+RULES = (Rule("memory_growth", memory_growth), Rule("memory_pressure", memory_pressure))

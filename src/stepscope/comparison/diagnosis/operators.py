@@ -1,0 +1,223 @@
+"""Causes in single operators: one became slower, or another runs in its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.comparison.diagnosis.case import OWN, View, exposed, stretch
+from stepscope.comparison.diagnosis.change import Change
+from stepscope.comparison.diagnosis.python import small_calls
+from stepscope.comparison.diagnosis.rule import Clue, Judgement, Missing, Rule, Suspect, weigh
+from stepscope.comparison.diagnosis.sizes import plain, retyped
+from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
+from stepscope.comparison.diagnosis.workload import is_other, other_work
+from stepscope.comparison.model import Cause, RuledOut
+from stepscope.core import units
+from stepscope.core.names import shorten
+
+__all__ = ["RULES"]
+
+_SLOWER = 1.1
+#: What tells some operators from the rest, where all are slower.
+_APART = 1.2
+#: Operators that are slower for no visible reason: how the system backs fresh memory moves single ones by 5 to 8 %
+#: of a cycle from run to run.
+_UNEXPLAINED = 0.1
+#: A page fault takes up to 4 µs, in a virtual machine.
+_FAULT_NS = 4000.0
+#: Below this a typical operator is as it was.
+_UNCHANGED = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    """Operators that take more time of their own, largest first, and what speaks of the reason.
+
+    `types` are those among them with new element types, `gone` the operators that are called less often now. `usual`
+    is how many times longer a call of the rest takes, `lost_ns` what it all costs per cycle, were the rest as before.
+    """
+
+    slow: pl.DataFrame
+    gone: pl.DataFrame
+    types: tuple[str, ...]
+    usual: float
+    lost_ns: float
+
+    @property
+    def other_way(self) -> bool:
+        """Whether the work is done in another way: other types, or other operators."""
+        return bool(self.types) or self.gone.height > 0
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the operators."""
+        return self.slow["name"].to_list()
+
+
+def slow_operator(view: View) -> Judgement:
+    """One operator, or few, became slower or were replaced, while the rest is as it was.
+
+    Necessary: operators whose own time grew by 1 % of a cycle each and by 3 % together, more than the host's work did
+    in general; and a reason in them: other element types at equal sizes, or another operator in place of one that is
+    called less often now. Without such a reason: calls that take 10 % longer at equal sizes while a typical other one
+    does not, and cost 10 % of a cycle. Types and numbers of calls do not scatter: where they account for it, the cycle
+    need not be slower beyond its own scatter.
+    """
+    name = "slow_operator"
+    if view.operators().is_empty():
+        return Missing(name, "operators of the framework (ProfilerActivity.CPU)")
+    if not view.is_alike or view.delta_ns <= 0:
+        return RuledOut(name, "cycles are not slower")
+    if is_other(other_work(view)):
+        return RuledOut(name, "the work has other sizes")
+    types, on_device = retyped(view.pair), view.part("computation")
+    if types and on_device.rose(by=view.least_ns) and on_device.delta >= 0.5 * view.delta_ns:
+        return _on_device(view, types, on_device)
+    found = _grown(view, types)
+    reason = _against(view, found)
+    return RuledOut(name, reason) if reason else _suspect(view, found)
+
+
+def _grown(view: View, types: tuple[str, ...]) -> _Grown:
+    work = view.operators()
+    more = pl.col("calls_other") - pl.col("calls_base")
+    gone = work.filter((more < 0) & pl.col("calls_real") & (pl.col("own_ns_base") > 0.005 * view.base_ns))
+    per_call = pl.col("ns_per_call_other") / pl.col("ns_per_call_base")
+    grew = pl.col("is_real") & (pl.col("delta_ns") > 0.01 * view.base_ns)
+    is_added = pl.col("calls_real") & (more > 0)
+    is_longer = (more.abs() < 0.02 * pl.col("calls_base")) & pl.col("ns_per_call_real") & (per_call >= _SLOWER)
+    has_reason = pl.col("name").is_in(types) | (pl.lit(bool(types) or gone.height > 0) & is_added) | is_longer
+    slow = work.filter((grew & has_reason) | (pl.lit(small_calls(view).replaces) & is_added))
+    slow = slow.sort("delta_ns", descending=True)
+    whole = float(slow["delta_ns"].sum())
+    costly = set(slow.filter(grew | (pl.col("delta_ns") >= 0.2 * whole))["name"])
+    rest = work.filter(~pl.col("is_resized")).join(slow.select("name"), on="name", how="anti")
+    usual = stretch(rest) or 1.0
+    saved = float(gone.join(slow.select("name"), on="name", how="anti")["delta_ns"].sum())
+    longer = max(usual, 1.0)
+    excess = float(slow["own_ns_other"].sum()) - float(slow["own_ns_base"].sum()) * longer
+    return _Grown(slow, gone, tuple(n for n in types if n in costly), usual, (excess + min(saved, 0.0)) / longer)
+
+
+def _against(view: View, found: _Grown) -> str:
+    """Why no operator is to blame; empty if some may be."""
+    if found.slow.is_empty():
+        return "no operator takes more time of its own"
+    stand_out = found.other_way and (stretch(found.slow) or 2 * found.usual) >= _APART * found.usual
+    if found.usual >= _SLOWER and not stand_out:
+        return f"all operators are slower alike ({fold(found.usual)})"
+    if found.lost_ns < (view.least_ns if found.other_way else _UNEXPLAINED * view.base_ns):
+        return f"operators that grew cost {units.duration(max(found.lost_ns, 0.0))} per cycle"
+    if not view.is_slower and (not found.other_way or view.delta_ns < 0.5 * found.lost_ns):
+        return "cycles are not slower"
+    touched = max(view.per_cycle(OWN, "process_minor_faults").delta, 0.0) * _FAULT_NS
+    if not found.other_way and touched >= 0.5 * found.lost_ns:
+        return "operators that grew touch new memory: the system backs it with small pages"
+    return ""
+
+
+def _suspect(view: View, found: _Grown) -> Suspect:
+    first = found.types[0] if found.types else found.names[0]
+    row = found.slow.row(found.names.index(first), named=True)
+    change = Change(row["own_ns_base"] or None, row["own_ns_other"], is_real=True, unit="ns")
+    why, reason = _why(view, found, first)
+    confidence, shown = weigh(
+        0.65,
+        [
+            *(_own_time(each, first) for each in found.slow.head(5).iter_rows(named=True)),
+            reason,
+            (0.07, evidence(f"a typical other operator takes {fold(found.usual)} as long as before"))
+            if found.usual < _UNCHANGED
+            else None,
+        ],
+    )
+    beside = [shorten(n) for n in found.names if n != first]
+    listed = ", ".join(beside[:3]) + (f" and {len(beside) - 3} others" if len(beside) > 3 else "")
+    others = f"; with {listed} it costs {units.duration(found.lost_ns)} more per cycle" if beside else ""
+    cause = Cause(
+        category="slow_operator",
+        statement=f"{shorten(first)} {why}: its own time {moved(change)} per cycle{others}.",
+        resource=first,
+        device="host",
+        process=view.pair.label,
+        rank=None,
+        magnitude=change.ratio,
+        explained_ns=exposed(view, found.lost_ns),
+        confidence=confidence,
+        evidence=shown,
+        advice="look at its inputs: show operators --by shape; types, strides, and which implementation was chosen",
+    )
+    return Suspect(cause, found.lost_ns)
+
+
+def _own_time(row: dict[str, object], first: str) -> Clue:
+    name = str(row["name"])
+    change = Change(_number(row["own_ns_base"]), _number(row["own_ns_other"]), is_real=True, unit="ns")
+    role = "necessary" if name == first else "supporting"
+    return 0.0, evidence(f"{shorten(name)}: own time per cycle", change, role=role, device="host", name=name)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _why(view: View, found: _Grown, first: str) -> tuple[str, Clue]:
+    """What happened to the operator, in words, and the evidence of it."""
+    if found.types:
+        before, after = _types(view, first)
+        listed = ", ".join(shorten(n) for n in found.types[:3])
+        return f"now works on {after} instead of {before}", (
+            0.25,
+            evidence(f"element types of {listed}: {before} → {after}", device="host", name=first),
+        )
+    if not found.gone.height:
+        return "takes longer per call at equal sizes", None
+    old = found.gone.sort("delta_ns").row(0, named=True)
+    calls = f"{units.number(old['calls_base'])} → {units.number(old['calls_other'])} calls"
+    change = Change(old["calls_base"], old["calls_other"], is_real=True)
+    text = f"calls of {shorten(old['name'])} per cycle"
+    return f"runs where {shorten(old['name'])} did ({calls})", (
+        0.15,
+        evidence(text, change, device="host", name=old["name"]),
+    )
+
+
+def _on_device(view: View, types: tuple[str, ...], on_device: Change) -> Suspect:
+    before, after = _types(view, types[0])
+    listed = ", ".join(shorten(n) for n in types[:3])
+    verb = "work" if len(types) > 1 else "works"
+    text = "time in which the device computes, per cycle"
+    cause = Cause(
+        category="slow_operator",
+        statement=f"{listed} now {verb} on {after} instead of {before}; the device computes"
+        f" {span(on_device.base, on_device.other, 'ns')} per cycle.",
+        resource=types[0],
+        device="host",
+        process=view.pair.label,
+        rank=None,
+        magnitude=on_device.ratio,
+        explained_ns=exposed(view, on_device.delta),
+        confidence=0.85,
+        evidence=(
+            evidence(f"element types of {listed}: {before} → {after}", role="necessary", device="host", name=types[0]),
+            evidence(text, on_device, role="necessary"),
+        ),
+        advice="check autocast and the model's element types",
+    )
+    return Suspect(cause, on_device.delta)
+
+
+def _types(view: View, name: str) -> tuple[str, str]:
+    """The element types that an operator had, and those that it has now and had not."""
+    sides = []
+    for runs in (view.pair.base, view.pair.other):
+        rows = pl.concat([run.workload for run in runs]).filter(pl.col("name") == name)
+        rows = rows.sort("total_ns_per_cycle", descending=True)
+        sides.append([plain(text) for text in rows["types"].drop_nulls().unique(maintain_order=True)])
+    new = [text for text in sides[1] if text not in sides[0]]
+    return sides[0][0], new[0]
+
+
+RULES = (Rule("slow_operator", slow_operator),)

@@ -1,0 +1,207 @@
+"""Causes in the program's own Python: collections of garbage, many small calls, time between operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from stepscope.comparison.diagnosis.case import OWN, View, exposed
+from stepscope.comparison.diagnosis.change import Change
+from stepscope.comparison.diagnosis.io import blocked, waiting_for_disk
+from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.words import evidence, span
+from stepscope.comparison.model import Cause, RuledOut
+from stepscope.core import units
+from stepscope.core.names import is_graph_launch, is_sync_call, shorten
+
+__all__ = ["RULES", "SMALL_NS", "Small", "small_calls"]
+
+#: An operator costs 5 to 20 µs to dispatch, record and launch. One that takes less than a few times that itself is
+#: paid for being called, not for its work.
+SMALL_NS = 50_000.0
+_SYNCS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal")
+_COLLECTED = ("process_python_gc_time", "python_gc_time")
+
+
+def python_gc(view: View) -> Judgement:
+    """Python collects garbage longer or more often.
+
+    Necessary: time in collections grew by 3 % of a cycle. Collections stop the loop, so that time is lost in full.
+    """
+    name = "python_gc"
+    spent = view.per_cycle(OWN, *_COLLECTED)
+    if not spent.is_known:
+        return Missing(name, "process_python_gc_time (gc.callbacks)")
+    if not view.is_alike or not spent.rose(by=view.least_ns):
+        return RuledOut(name, f"collections take {span(spent.base, spent.other, 'ns')} per cycle")
+    often = view.per_cycle(OWN, "process_python_gc_collections")
+    gaps = view.gaps()
+    shown = [
+        evidence("time in collections, per cycle", spent, role="necessary", device=OWN, metric=_COLLECTED[0], unit="ns")
+    ]
+    confidence = 0.85
+    if often.is_known:
+        shown.append(evidence("collections per cycle", often, device=OWN, metric="process_python_gc_collections"))
+    if gaps.rose(by=0.5 * spent.delta):
+        shown.append(evidence("time outside operators, per cycle", gaps, name="python and other", unit="ns"))
+        confidence += 0.1
+    each = ""
+    if often.is_known and often.other:
+        length = units.duration((spent.other or 0.0) / often.other)
+        times = f"{units.number(often.other)} collections" if often.other >= 1 else "a collection"
+        each = f": {times} of {length}" + ("" if often.other >= 1 else f" every {units.number(1 / often.other)} cycles")
+    cause = Cause(
+        name,
+        f"Python collects garbage for {units.duration(spent.other)} per cycle"
+        f" (was {units.duration(spent.base)}){each}.",
+        "garbage collector",
+        OWN,
+        view.pair.label,
+        None,
+        spent.ratio,
+        exposed(view, spent.delta),
+        clipped(confidence),
+        tuple(shown),
+        (),
+        "make fewer objects that refer to themselves; gc.freeze() after start-up, gc.collect() at a"
+        " moment of your own, or a higher gc.set_threshold()",
+    )
+    return Suspect(cause, spent.delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """Operators and runtime calls that are called more often and take little each: what they cost per cycle.
+
+    `syncs` of them wait for a value; `fed_ns` is what longer added calls cost that make those values. `replaces` is
+    true if an operator of 1 % of a cycle is hardly called any more: then the added ones stand in for it.
+    """
+
+    calls: float
+    cost_ns: float
+    names: tuple[str, ...]
+    syncs: float
+    fed_ns: float
+    replaces: bool
+
+
+def small_calls(view: View) -> Small:
+    """Calls on the host that were added, of operators that take less than `SMALL_NS` each."""
+    kinds = pl.col("category").is_in(("operator", "runtime", "driver", "user_range"))
+    added = pl.col("calls_other") - pl.col("calls_base")
+    work = view.work.filter((pl.col("device") == "host") & kinds & ~pl.col("is_comm")).with_columns(added=added)
+    more = work.filter((pl.col("added") > 0) & pl.col("calls_real")).sort("delta_ns", descending=True)
+    is_small = pl.col("delta_ns") / pl.col("added") < SMALL_NS
+    small, long = more.filter(is_small), more.filter(~is_small)
+    is_sync = pl.col("name").is_in(_SYNCS) | pl.col("name").map_elements(is_sync_call, return_dtype=pl.Boolean)
+    syncs = float(small.filter(is_sync).select(pl.col("added").max().fill_null(0.0)).item())
+    feeds = 0 < float(long["added"].sum()) <= 2 * syncs
+    is_gone = (pl.col("own_ns_base") > 0.01 * view.base_ns) & (pl.col("calls_other") < 0.5 * pl.col("calls_base"))
+    gone = work.filter(is_gone & (pl.col("category") == "operator"))
+    return Small(
+        calls=float(small["added"].sum()),
+        cost_ns=float(small["delta_ns"].sum()),
+        names=tuple(small["name"].head(3).to_list()),
+        syncs=syncs,
+        fed_ns=float(long["delta_ns"].sum()) if feeds else 0.0,
+        replaces=gone.height > 0,
+    )
+
+
+def _accounted(view: View, gaps: Change) -> float:
+    """Of the time between operators what collections and files took, which are causes of their own."""
+    spent, disk = view.per_cycle(OWN, *_COLLECTED), waiting_for_disk(view)
+    return min(max(spent.delta, 0.0) + disk, gaps.delta)
+
+
+def host_overhead(view: View) -> Judgement:
+    """The host spends more time around the work: many small calls, synchronisations, printing, Python in between.
+
+    Necessary: added small calls (under 50 µs of their own each: paid for the call, not for the work) and time in which
+    nothing recorded was open, less collections of garbage and waits for files, grew together by 3 % of a cycle. Longer
+    calls that make the values which added synchronisations wait for count with them. Small calls in place of an
+    operator that is hardly called any more are its other implementation, not overhead. Numbers of calls do not
+    scatter: where they account for it, the cycle need not be slower beyond its own scatter.
+    """
+    name = "host_overhead"
+    if not view.is_alike or view.delta_ns <= 0:
+        return RuledOut(name, "cycles are not slower")
+    small, gaps = small_calls(view), view.gaps()
+    calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
+    between = gaps.delta - _accounted(view, gaps) if gaps.rose() else 0.0
+    waits = view.part("launch and runtime calls", "synchronisation")
+    launch = waits.delta if waits.rose() and calls_ns == 0 else 0.0
+    lost = max(calls_ns, 0.0) + max(between, 0.0) + max(launch, 0.0)
+    if lost < view.least_ns:
+        return RuledOut(
+            name,
+            f"{units.number(small.calls)} small calls more per cycle, time between operators"
+            f" {span(gaps.base, gaps.other, 'ns')}",
+        )
+    if not view.is_slower and (calls_ns < view.least_ns or view.delta_ns < 0.5 * calls_ns):
+        return RuledOut(name, "cycles are not slower")
+    shown, confidence, says = [], 0.6, []
+    if calls_ns >= 0.25 * lost:
+        shown.append(
+            evidence(
+                f"{units.number(small.calls)} small calls more per cycle: {', '.join(map(shorten, small.names))}",
+                Change(0.0, calls_ns, True, "ns"),
+                role="necessary",
+                name=small.names[0],
+            )
+        )
+        sync = f", {units.number(small.syncs)} of which wait for a value" if small.syncs else ""
+        says.append(
+            f"{units.number(small.calls)} small calls more per cycle ({', '.join(map(shorten, small.names))}{sync})"
+            f" cost {units.duration(calls_ns)}"
+        )
+        confidence += 0.2
+    if between >= 0.25 * lost:
+        shown.append(
+            evidence("time outside operators, per cycle", gaps, role="necessary", name="python and other", unit="ns")
+        )
+        off = blocked(view)
+        asleep = off.rose(by=0.5 * between)
+        how = "asleep or waiting" if asleep else "Python at work" if off.is_known else "Python, or waiting"
+        went = f"time between operators went {span(gaps.base, gaps.other, 'ns')} per cycle"
+        if between < 0.9 * gaps.delta:
+            went += f", {units.duration(between)} of it beside collections and files"
+        says.append(f"{went} ({how})")
+        if off.is_known:
+            shown.append(
+                evidence("time in which the process neither ran nor was ready, per cycle", off, device=OWN, unit="ns")
+            )
+        confidence += 0.05
+    if launch >= 0.25 * lost:
+        shown.append(evidence("time in launches and synchronisations, per cycle", waits, role="necessary", unit="ns"))
+        says.append(f"launches and synchronisations went {span(waits.base, waits.other, 'ns')} per cycle")
+    if _left_graph(view):
+        says.append("the device's work was launched as a graph before")
+        shown.append(evidence("launches of captured graphs are gone", role="supporting", device="host"))
+        confidence += 0.1
+    text = "; ".join(says) or f"{units.duration(lost)} more per cycle around the work"
+    cause = Cause(
+        name,
+        f"{text[0].upper()}{text[1:]}: the host is busy around the work.",
+        "host",
+        "host",
+        view.pair.label,
+        None,
+        view.step.ratio,
+        exposed(view, lost),
+        clipped(confidence),
+        tuple(shown),
+        (),
+        "read values (.item(), print) once in many steps; fuse small operators; profile the loop with py-spy",
+    )
+    return Suspect(cause, lost)
+
+
+def _left_graph(view: View) -> bool:
+    """Whether the base launched captured graphs, and the other run does not."""
+    calls = view.work.filter(pl.col("category").is_in(("runtime", "driver")) & (pl.col("calls_base") > 0))
+    return any(is_graph_launch(name) for name in calls.filter(pl.col("calls_other") == 0)["name"])
+
+
+RULES = (Rule("python_gc", python_gc), Rule("host_overhead", host_overhead))

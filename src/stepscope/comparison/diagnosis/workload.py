@@ -1,0 +1,199 @@
+"""Other work than before: other sizes, more of it, or another program. That is no fault, and comes before any."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.comparison.diagnosis.change import Change
+from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
+from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.sizes import PRODUCTS, kept, retyped, sizes
+from stepscope.comparison.diagnosis.words import change_of, evidence, span
+from stepscope.comparison.model import Cause, RuledOut
+from stepscope.core import units
+from stepscope.core.names import shorten
+
+if TYPE_CHECKING:
+    from stepscope.comparison.diagnosis.case import View
+    from stepscope.comparison.model import Evidence
+
+__all__ = ["RULES", "is_other", "other_work"]
+
+#: Sizes belong to the program: 10 % is more than batches of varying length average to.
+_RESIZED = math.log(1.1)
+#: Recorders without sizes cut cycles by functions: a call more or less in some of them is no other work.
+_RECOUNTED = 0.2
+#: Share of the time that makes it other work: half, as the optimizer's work does not grow with the batch.
+_HALF = 0.5
+#: Work that was added and costs less than this share of a cycle is within what runs differ by.
+_ADDED = 0.05
+#: Nor is it an answer if it is less than this share of what cycles grew by.
+_PART = 0.1
+
+
+def other_work(view: View) -> tuple[float, float] | None:
+    """Of what is on both sides: share of the time (base) in work whose amount changed, and by how much, typically.
+
+    Amounts are elements (of matrix products multiplications) per cycle, where shapes are recorded; else calls per
+    cycle of kernels. Null if unknown. If most of the time goes to the same shapes as often as before, nothing changed:
+    another operator was put in beside.
+    """
+    same = kept(view.pair)
+    if same is not None and same > _HALF:
+        return 0.0, 1.0
+    known = sizes(view.pair)
+    if known.height and float(known["time_base"].sum()) > 0:
+        amounts = known.select(weight="time_base", ratio=pl.col("volume_other") / pl.col("volume_base"))
+    else:
+        rows = view.work.filter((pl.col("category") == "kernel") & (pl.col("calls_base") > 0) & ~pl.col("is_comm"))
+        ratio = pl.col("calls_other") / pl.col("calls_base")
+        counted = pl.col("calls_real") & ((ratio - 1).abs() >= _RECOUNTED)
+        amounts = rows.select(weight="own_ns_base", ratio=pl.when(counted).then(ratio).otherwise(1.0))
+    amounts = amounts.filter((pl.col("ratio") > 0) & (pl.col("weight") > 0)).sort("ratio")
+    if amounts.is_empty():
+        return None
+    changed = amounts.filter(pl.col("ratio").log().abs() > _RESIZED)
+    if changed.is_empty():
+        return 0.0, 1.0
+    of_changed = float(changed["weight"].sum())
+    at = int((changed["weight"].cum_sum() < of_changed / 2).sum())
+    return of_changed / float(amounts["weight"].sum()), float(changed["ratio"][min(at, changed.height - 1)])
+
+
+def is_other(found: tuple[float, float] | None) -> bool:
+    """Whether what `other_work` found is other work: half of the time, and typically 10 % more or less."""
+    return found is not None and found[0] >= _HALF and abs(math.log(found[1])) > _RESIZED
+
+
+def workload_change(view: View) -> Judgement:
+    """The run does other work: other sizes, more or fewer calls, other operators or kernels.
+
+    Necessary, one of: work that makes up half of the base's time has 10 % more or less to do per cycle; half of the
+    time of either run goes to operators that the other does not have; or operators of 50 µs and more per call were
+    added that cost 5 % of a cycle while none went away and none of the old ones changed.
+    """
+    name = "workload_change"
+    gone, found = _strangers(view), other_work(view)
+    if gone >= _HALF:
+        return _another_program(view, gone)
+    if found is not None and is_other(found) and view.is_alike:
+        return _resized(view, *found)
+    added = _added(view)
+    if view.is_slower and float(added["delta_ns"].sum()) >= max(_ADDED * view.base_ns, _PART * view.delta_ns):
+        if small_calls(view).fed_ns:
+            return RuledOut(name, "what was added makes values that the host reads at once")
+        return _extra(view, added)
+    if found is None:
+        return Missing(name, "shapes of the operators' inputs (record_shapes=True)")
+    return _the_same(found)
+
+
+def _the_same(found: tuple[float, float]) -> RuledOut:
+    share = units.percent(1 - found[0])
+    return RuledOut("workload_change", f"{share} of the work has the sizes and counts that it had")
+
+
+def _strangers(view: View) -> float:
+    """Share of the base's work, by time, that the other run does not do at all, the smaller of both directions."""
+    # Operators are the program's; kernels are what a library makes of them, and all there is without operators.
+    operators = view.operators()
+    rows = operators if operators.height else view.work.filter(pl.col("category") == "kernel")
+    shares = []
+    for mine, theirs in (("base", "other"), ("other", "base")):
+        whole = float(rows[f"own_ns_{mine}"].sum())
+        gone = float(rows.filter(pl.col(f"calls_{theirs}") == 0)[f"own_ns_{mine}"].sum())
+        shares.append(gone / whole if whole else 0.0)
+    return min(shares)
+
+
+def _another_program(view: View, gone: float) -> Suspect:
+    share = units.percent(gone)
+    text = f"The runs do different work: {share} of the time goes to operators or kernels that only one of them has."
+    shown = [evidence(f"{share} of the time is in work that only one run has", role="necessary")]
+    return _suspect(view, 0.85, text, None, view.delta_ns, shown)
+
+
+def _resized(view: View, share: float, ratio: float) -> Suspect:
+    rows = sizes(view.pair).sort("time_base", descending=True).head(3).to_dicts()
+    shown = [
+        evidence(
+            f"{shorten(row['name'])}: {_unit(row['name'])} per cycle",
+            Change(row["volume_base"], row["volume_other"], is_real=True),
+            role="necessary",
+            device=row["device"],
+            name=row["name"],
+        )
+        for row in rows
+    ]
+    step = view.step.ratio or 1.0
+    # Products of matrices grow faster than their inputs, what depends on parameters alone does not grow at all.
+    fits = (step - 1) * (ratio - 1) > 0 and abs(step - 1) <= 3 * abs(ratio - 1)
+    if fits:
+        shown.append(evidence(f"a cycle takes {'longer' if ratio > 1 else 'less'} in keeping with it", view.step))
+    what = f"{units.percent(share)} of the work has {change_of(1.0, ratio)} to do per cycle"
+    if rows:
+        row = rows[0]
+        amounts = span(row["volume_base"], row["volume_other"], "count")
+        what += f" ({shorten(row['name'])}: {amounts} {_unit(row['name'])})"
+    affected = view.delta_ns if fits else 0.0
+    return _suspect(view, 0.9 if fits else 0.75, f"The run does other work: {what}.", ratio, affected, shown)
+
+
+def _unit(name: str) -> str:
+    return "multiplications" if name == PRODUCTS else "elements"
+
+
+def _added(view: View) -> pl.DataFrame:
+    """Operators with more calls than before, each of them long, if none has fewer and the old ones are as they were."""
+    work = view.operators()
+    more = pl.col("calls_other") - pl.col("calls_base")
+    fewer = work.filter((more < 0) & pl.col("calls_real") & (pl.col("own_ns_base") > 0.005 * view.base_ns))
+    if fewer.height or retyped(view.pair):
+        return work.clear()
+    return work.filter((more > 0) & pl.col("calls_real") & pl.col("is_real") & (pl.col("delta_ns") / more >= SMALL_NS))
+
+
+def _extra(view: View, added: pl.DataFrame) -> Suspect:
+    rows = added.sort("delta_ns", descending=True).head(3).to_dicts()
+    cost, first = float(added["delta_ns"].sum()), rows[0]
+    shown = [
+        evidence(
+            f"{shorten(row['name'])}: calls per cycle",
+            Change(row["calls_base"], row["calls_other"], is_real=True),
+            role="necessary",
+            device="host",
+            name=row["name"],
+        )
+        for row in rows
+    ]
+    calls = (
+        f"{units.number(first['calls_other'] - first['calls_base'])} calls of {shorten(first['name'])} more per cycle"
+    )
+    says = f"Work was added: {calls}, {units.duration(cost)} in all; what was there before takes as long as before."
+    return _suspect(view, 0.6, says, None, cost, shown)
+
+
+def _suspect(
+    view: View, confidence: float, says: str, magnitude: float | None, affected: float, shown: list[Evidence]
+) -> Suspect:
+    explained = min(affected, view.delta_ns) if affected > 0 else max(affected, view.delta_ns)
+    cause = Cause(
+        category="workload_change",
+        statement=says,
+        resource="work",
+        device=None,
+        process=view.pair.label,
+        rank=None,
+        magnitude=magnitude,
+        explained_ns=explained if view.is_alike else 0.0,
+        confidence=clipped(confidence),
+        evidence=tuple(shown),
+        advice="compare runs of equal batch, sequence length and model; or by time per sample or token",
+    )
+    return Suspect(cause, affected)
+
+
+RULES = (Rule("workload_change", workload_change),)

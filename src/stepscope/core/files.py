@@ -1,0 +1,225 @@
+"""Where files are: local paths, and URLs that fsspec understands (s3://, gs://, memory:// …), asked in the same words.
+
+fsspec is imported when the first URL is met. What an object store refuses comes out as the same errors as for files.
+"""
+
+# os.path says no where Path raises: names too long, folders that may not be searched.
+# ruff: noqa: PTH110, PTH112, PTH118, PTH123, PTH207
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+import stat
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from stepscope.core.errors import MissingExtra, StepscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(::[A-Za-z][A-Za-z0-9+.\-]+)*://")  # two letters: C:// is a drive
+_RANK = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
+_MOST_RANK = 2**31 - 1
+#: Object stores whose packages the extra `cloud` installs.
+_CLOUD = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl")
+#: What packages behind fsspec raise beside OSError, where they are imported.
+_FOREIGN = (
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+    ("gcsfs.retry", "HttpError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("azure.core.exceptions", "AzureError"),
+    ("aiohttp", "ClientError"),
+)
+
+
+def is_url(path: str) -> bool:
+    """Whether the path is a URL and not the name of a local file.
+
+    >>> is_url("s3://bucket/rank0.json.gz"), is_url("runs/rank0.json.gz"), is_url("C://rank0.json.gz")
+    (True, False, False)
+    """
+    return _URL.match(path) is not None
+
+
+def joined(folder: str, name: str) -> str:
+    """The path of a file in a folder."""
+    return f"{folder.rstrip('/')}/{name}" if is_url(folder) else os.path.join(folder, name)
+
+
+def split(path: str) -> tuple[str, str]:
+    """The folder that a file lies in, and its name there."""
+    if is_url(path):
+        folder, _, name = path.rstrip("/").rpartition("/")
+        return folder, name
+    return os.path.split(path)
+
+
+def absolute(path: str) -> str:
+    """The path from the root, for a URL the URL: the same wherever the process stands."""
+    return path if is_url(path) else os.path.abspath(path)  # noqa: PTH100  Path.absolute keeps a/../b
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder. Raises StepscopeError if an object store cannot be asked."""
+    if not is_url(path):
+        return os.path.exists(path)
+    with reaching(path):
+        system, inner = _system(path)
+        return bool(system.exists(inner))
+
+
+def is_folder(path: str) -> bool:
+    """Whether there is a folder. Raises StepscopeError if an object store cannot be asked."""
+    if not is_url(path):
+        return os.path.isdir(path)
+    with reaching(path):
+        system, inner = _system(path)
+        return bool(system.isdir(inner))
+
+
+def opened(path: str) -> IO[bytes]:
+    """The file, opened for reading. Raises StepscopeError."""
+    with reaching(path):
+        if not is_url(path):
+            return open(path, "rb")
+        system, inner = _system(path)
+        return cast("IO[bytes]", system.open(inner, "rb"))
+
+
+def size_of(path: str) -> int:
+    """Bytes of the file as it lies there. Raises StepscopeError (also for a pipe or device, which has none)."""
+    with reaching(path):
+        if is_url(path):
+            system, inner = _system(path)
+            return int(system.info(inner)["size"] or 0)
+        status = os.stat(path)  # noqa: PTH116  as the rest
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+        msg = f"cannot read {path}: it is a pipe or a device, which can be read only once"
+        raise StepscopeError(msg, "write it to a file first; packed files need no unpacking")
+    return status.st_size
+
+
+def files_in(folder: str, *, deep: bool) -> list[str]:
+    """Paths of the files in a folder, with `deep` also of those below it, sorted. Raises StepscopeError."""
+    if is_url(folder):
+        with reaching(folder):
+            system, inner = _system(folder)
+            found = system.find(inner, maxdepth=None if deep else 1)
+            return sorted(_url_of(path, system, folder) for path in found)
+    try:
+        os.scandir(folder).close()
+    except OSError as error:
+        raise StepscopeError(f"cannot read {folder}: {error.strerror or error}", "check its owner and mode") from None
+    here = itertools.islice(os.walk(folder), None if deep else 1)
+    return sorted(os.path.join(root, name) for root, _, names in here for name in names)
+
+
+def is_pattern(path: str) -> bool:
+    """Whether the path has a sign that stands for others: `*`, `?`, `[`."""
+    return glob.has_magic(path)
+
+
+def matching(pattern: str) -> list[str]:
+    """Files and folders that the pattern stands for, sorted; none if there are none. Raises StepscopeError."""
+    if not is_url(pattern):
+        return sorted(glob.glob(pattern, recursive=True))
+    with reaching(pattern):
+        system, inner = _system(pattern)
+        return sorted(_url_of(path, system, pattern) for path in system.glob(inner))
+
+
+def state_of(path: str) -> tuple[object, ...] | None:
+    """What changes whenever the content of the file does, as far as its file system tells; None if it tells nothing.
+
+    Of a local file: device, inode, size, and the times of the last change of content and of anything. Raises
+    StepscopeError.
+    """
+    with reaching(path):
+        if not is_url(path):
+            status = os.stat(path)  # noqa: PTH116
+            return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        system, inner = _system(path)
+        system.invalidate_cache()
+        facts = system.info(inner)
+    told = [str(facts[name]) for name in ("ETag", "etag", "md5Hash", "generation", "LastModified") if facts.get(name)]
+    return (facts["size"], *told) if told else None
+
+
+def write(path: str, content: bytes) -> None:
+    """Write an object: it appears whole or not at all, as object stores have it. For URLs. Raises StepscopeError."""
+    with reaching(path, doing="write"):
+        system, inner = _system(path)
+        system.makedirs(inner.rpartition("/")[0], exist_ok=True)
+        system.pipe_file(inner, content)
+
+
+def remove_folder(path: str) -> None:
+    """Remove all objects below a URL. Raises StepscopeError."""
+    with reaching(path, doing="remove"):
+        system, inner = _system(path)
+        system.rm(inner, recursive=True)
+
+
+def _system(url: str) -> tuple[Any, str]:
+    found: tuple[Any, str] = import_module("fsspec.core").url_to_fs(url)
+    return found
+
+
+def _url_of(path: str, system: Any, like: str) -> str:
+    """The URL of an object, spelled as the user spells those beside it: some have a third slash."""
+    url = str(system.unstrip_protocol(path))
+    return url if ":///" in like else url.replace(":///", "://", 1)
+
+
+@contextmanager
+def reaching(path: str, *, doing: str = "read") -> Iterator[None]:
+    """What goes wrong within, in the file system or on the way to an object store, comes out as StepscopeError."""
+    try:
+        yield
+    except ImportError as error:
+        scheme = path.split(":", 1)[0]
+        if scheme in _CLOUD:
+            raise MissingExtra(f"{scheme}://", "cloud") from None
+        raise StepscopeError(f"cannot {doing} {path}: {error}", "install the package that fsspec names") from None
+    except _failures() as error:
+        raise unreachable(path, error, doing=doing) from None
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    foreign = [getattr(sys.modules[module], name) for module, name in _FOREIGN if module in sys.modules]
+    return (OSError, ValueError, *foreign)
+
+
+def unreachable(path: str, error: BaseException, *, doing: str = "read") -> StepscopeError:
+    """The error for a file that cannot be opened."""
+    hints = {
+        FileNotFoundError: "check the path; a pattern must be quoted or match something",
+        IsADirectoryError: "give a folder to a verb that takes several traces, as in stepscope report DIR",
+        PermissionError: f"you may not {doing} this file: check its owner and mode",
+    }
+    hint = next((text for kind, text in hints.items() if isinstance(error, kind)), "")
+    reason = getattr(error, "strerror", None) or error
+    # fsspec raises FileNotFoundError with nothing but the path.
+    if is_url(path) and isinstance(error, FileNotFoundError):
+        reason = "no such file"
+    hint = hint or ("check the URL, and the credentials of this machine" if is_url(path) else "check the path")
+    return StepscopeError(f"cannot {doing} {path}: {reason}", hint)
+
+
+def rank_in(path: str) -> int | None:
+    """The number behind the last `rank` in the path; None if there is none, or one that no job has.
+
+    >>> rank_in("run/rank3/trace.json"), rank_in("drank7.json")
+    (3, None)
+    """
+    found = _RANK.findall(path)
+    if not found or len(found[-1]) > 10:
+        return None
+    number = int(found[-1])
+    return number if number <= _MOST_RANK else None

@@ -1,0 +1,188 @@
+"""What each accelerator can do at most: peaks by element type, bandwidths, sizes; from `hardware.json` beside this.
+
+A device is found by its name as the recorder gives it, whatever the maker's words around it. Where a name fits several
+products, what else is known of the device decides; where that does not, or the device contradicts the product of its
+name, nothing is found and the reason is told: peaks are never guessed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stepscope.core.errors import StepscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Accelerator", "Hardware", "known", "with_file"]
+
+_DATA = Path(__file__).with_name("hardware.json")
+_NOISE = re.compile(
+    r"\b(?:nvidia|amd|intel|huawei|cambricon|corporation|instinct|tesla|geforce|radeon|graphics|tensor core|gpu"
+    r"|accelerator|oam)\b|\((?:r|tm|c)\)|[®™]",
+    re.IGNORECASE,
+)
+#: Memory as a device tells it is a little less than its data sheet says (whose GB are GiB): some is kept for itself.
+_MEMORY_RATIO = (0.93, 1.02)
+_HINT = "give its peaks with --hardware FILE; see docs/hardware.md"
+
+
+class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
+    """One product. Rates in FLOP/s (int8: operations/s) and bytes/s, dense; `source` names the documents."""
+
+    name: str
+    match: list[str] = []
+    units: int | None = None
+    boost_clock_hz: float | None = None
+    memory_bytes: float | None = None
+    memory_bytes_per_s: float
+    link_bytes_per_s: float | None = None
+    tensor: dict[str, float] = {}
+    vector: dict[str, float] = {}
+    source: list[str] = []
+    note: str | None = None
+
+    def peak(self, precision: str | None, *, matrix: bool, tensor_core: bool | None = None) -> float | None:
+        """FLOP/s of that precision, as fp32 or bf16; None if it is not told.
+
+        `matrix`: the work is a product of matrices. In fp32 it runs on matrix units (as tf32 on NVIDIA) only if
+        `tensor_core` says that the kernel does so, unless the units do fp32 itself. What vector units cannot do
+        natively they do as fp32.
+        """
+        if precision is None:
+            return None
+        if not matrix:
+            return self.vector.get(precision) or (self.vector.get("fp32") if precision in _WIDENED else None)
+        if precision in self.tensor:
+            return self.tensor[precision]
+        if precision == "fp32" and tensor_core and "tf32" in self.tensor:
+            return self.tensor["tf32"]
+        return self.vector.get(precision)
+
+
+_WIDENED = ("fp16", "bf16", "fp8")
+
+
+class _Withheld(msgspec.Struct, frozen=True):
+    match: list[str]
+    reason: str
+
+
+class _File(msgspec.Struct, frozen=True):
+    accelerators: list[Accelerator] = []
+    withheld: list[_Withheld] = []
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """All known products, those of the user's file first."""
+
+    accelerators: Sequence[Accelerator]
+    withheld: Sequence[_Withheld]
+
+    def find(self, name: str | None, *, units: int | None = None, memory_bytes: int | None = None) -> Accelerator | str:
+        """The product of a device by its name, or why there is none.
+
+        `units` (multiprocessors or compute units) and `memory_bytes` decide among products of one name, and must not
+        contradict the one that is found.
+
+        >>> known().find("NVIDIA A100-SXM4-80GB").name
+        'A100 80GB SXM'
+        """
+        if not name:
+            return "the trace does not name its device"
+        plain = _plain(name)
+        fits = [a for a in self.accelerators if _matches(plain, (*a.match, re.escape(_plain(a.name))))]
+        if not fits:
+            reason = next((w.reason for w in self.withheld if _matches(plain, w.match)), None)
+            return reason or self._unknown(name)
+        fits = [a for a in fits if units is None or a.units in (None, units)] or fits
+        fits = [a for a in fits if memory_bytes is None or a.memory_bytes is None or _near(memory_bytes, a)] or fits
+        if len(fits) > 1:
+            return f"{name!r} may be {', '.join(a.name for a in fits)}: {_HINT}"
+        only = fits[0]
+        if units is not None and only.units not in (None, units):
+            return f"{name!r} should have {only.units} units and has {units}: a part or another kind; {_HINT}"
+        return only
+
+    def _unknown(self, name: str) -> str:
+        near = difflib.get_close_matches(_plain(name), [_plain(a.name) for a in self.accelerators], n=3, cutoff=0.6)
+        like = [a.name for a in self.accelerators if _plain(a.name) in near]
+        words = f" (like {', '.join(like)}?)" if like else ""
+        return f"{name!r} is not a known accelerator{words}: {_HINT}"
+
+
+def _near(memory_bytes: int, accelerator: Accelerator) -> bool:
+    low, high = _MEMORY_RATIO
+    return low <= memory_bytes / (accelerator.memory_bytes or memory_bytes) <= high
+
+
+def _plain(name: str) -> str:
+    """A name without the maker's words, in small letters, words apart by blanks."""
+    return " ".join(re.sub(r"[-_/,]", " ", _NOISE.sub(" ", name)).lower().split())
+
+
+def _matches(plain: str, patterns: Sequence[str]) -> bool:
+    return any(re.fullmatch(pattern, plain) for pattern in patterns)
+
+
+@cache
+def known() -> Hardware:
+    """What the package knows."""
+    found = _decoded(_DATA.read_bytes(), str(_DATA))
+    return Hardware(found.accelerators, found.withheld)
+
+
+def with_file(path: str | None) -> Hardware:
+    """What the package knows and, before it, what a file of the user's says: the same form, sources not needed.
+
+    A product of the file replaces ours of the same name. Raises StepscopeError (unreadable, not of that form).
+    """
+    ours = known()
+    if path is None:
+        return ours
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise StepscopeError(f"cannot read {path}: {error.strerror or error}", "check the path") from None
+    given = _decoded(text, path).accelerators
+    names = {a.name for a in given}
+    own = [a for a in ours.accelerators if a.name not in names and not _replaced(a, given)]
+    return Hardware([*given, *own], ours.withheld)
+
+
+def _replaced(ours: Accelerator, given: Sequence[Accelerator]) -> bool:
+    """Whether a product of the user's answers to our product's name."""
+    return any(_matches(_plain(ours.name), (*a.match, re.escape(_plain(a.name)))) for a in given)
+
+
+def _decoded(text: bytes, path: str) -> _File:
+    try:
+        found = msgspec.json.decode(text, type=_File)
+        for accelerator in found.accelerators:
+            _check(accelerator)
+    except (msgspec.MsgspecError, UnicodeDecodeError, re.error, ValueError) as error:
+        hint = 'as in {"accelerators": [{"name": "X", "memory_bytes_per_s": 3e12, "tensor": {"bf16": 1e15}}]}'
+        raise StepscopeError(f"{path} is no description of accelerators: {error}", hint) from None
+    return found
+
+
+def _check(accelerator: Accelerator) -> None:
+    rates: Mapping[str, float] = {
+        "memory_bytes_per_s": accelerator.memory_bytes_per_s,
+        **accelerator.tensor,
+        **accelerator.vector,
+    }
+    for what, rate in rates.items():
+        if not rate > 0:
+            raise ValueError(f"{accelerator.name}: {what} is {rate}, not a rate")
+    for pattern in accelerator.match:
+        re.compile(pattern)

@@ -1,0 +1,387 @@
+r"""What the name of a kernel, an operator or a runtime call says about it.
+
+Every function here is pure, looks at the name alone and is cached. Names are those that CUDA, HIP, Triton, Inductor,
+cuBLAS, cuDNN, CUTLASS, Tensile, Composable Kernel, MIOpen, aiter, FlashAttention, xFormers, vLLM, SGLang, DeepEP,
+FBGEMM, XLA, CANN and the like give. Rules are tables of patterns, searched in the lower-case name (identifiers inside
+mangled names count); what no rule tells is `other`, not a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+
+from stepscope.core.distinct import map_names
+
+__all__ = [
+    "KERNEL_CLASSES", "demangled", "is_collective_library", "is_communication", "is_dataloader", "is_graph_launch",
+    "is_launch_call", "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule",
+    "map_names", "shorten", "step_number", "transfer_kind",
+]  # fmt: skip
+
+#: Everything that `kernel_class` can say. `memory` is what a copy engine does (copies and fills), `copy` is a kernel
+#: that only moves data (transpose, concatenate, gather), `moe` the routing and fused experts of a mixture of experts.
+KERNEL_CLASSES = (
+    "gemm", "convolution", "attention", "norm", "softmax", "elementwise", "reduction", "copy", "collective",
+    "embedding", "sort", "random", "optimizer", "rope", "quantization", "moe", "memory", "other",
+)  # fmt: skip
+
+_CACHED = 1 << 16
+
+_COMMUNICATION = re.compile(
+    r"(?:n|r|h|m|x|b|one)ccl|cncl|bkcl|\bccl|^hcom|c10d::|c10d_functional|record_param_comms|^(?:gloo|mpi|ucc|ucx):"
+    r"|nvshmem|rocshmem|symm_mem|deep_ep::(?!\w*layout)|(?:inter|intra)node(?:_ll)?(?:::|\d)|userbuffers"
+    r"|(?<![a-z])multimem_|cross_device_reduce|quick_?reduce|lamport|epdispatch|epcombine"
+    r"|(?<!warp)(?<!block)(?<!warp_)(?<!block_)all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all"
+    r"|all2all|collective[_-]permute"
+    r"|^%?(?:send|recv)(?:-start|-done)?(?:\.\d+)?$"
+)
+#: The narrower set that other tools count (TraceLens: nccl, rccl, cross_device_reduce), with the vendors that they do
+#: not know and XLA's own collectives.
+_LIBRARY = re.compile(
+    r"nccl|rccl|hccl|cncl|mccl|xccl|bkcl|oneccl|^hcom|cross_device_reduce"
+    r"|^%?(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start|-done)?(?:\.\d+)?$"
+)
+#: Kernels that Inductor wrote: their names list the operators fused into them, so a collective's name there is a guest.
+_INDUCTOR = re.compile(r"^triton_(?:poi|red|per|tem|for|mix|unk|split_scan)_fused")
+_GUEST = re.compile(rf"{_INDUCTOR.pattern}|\.py\(\d+\): |^<built-in ")  # nor is a Python frame an exchange of data
+
+# One rule a line: the class, the pattern that tells it. The order matters: the first rule that matches decides.
+_KERNEL_CLASS_RULES = r"""
+# what is left of cutlass::Kernel<…> in a table that cuts names at the first bracket: nearly always a product
+gemm          ^kernel2?$
+# what is told by a prefix or an exact word, before words that also occur inside other kernels' names
+memory        ^(?:hip)?mem(?:cpy|set)|^\[cuda\smem|copy(?:host|device)to|copybuffer|^dma|memset
+memory        fillfunctor|fill_?buffer|^(?:zeroslike|oneslike|fill)(?:d|v\d)?$
+elementwise   ^triton_poi_
+attention     ^triton_tem_\w*(?:attention|scaled_dot_product)
+gemm          ^triton_tem_fused_(?:\w*_)?(?:add|b|baddb)?mm
+convolution   ^triton_tem_\w*conv
+softmax       ^triton_(?:red|per)_\w*softmax
+norm          ^triton_(?:red|per|mix)_\w*(?:_norm|var_mean|mean\w*rsqrt)
+reduction     ^triton_(?:red|per|split_scan)_
+optimizer     ^triton_for_
+# what carries the name of the work that it prepares or ends
+copy          nchwtonhwc|nhwctonchw|batched_transpose|transdata|tensormove|copy_tensor
+copy          reshape_and_cache|concat_and_cache|store_kv|kv_?cache_copy|copy_blocks|page_indices
+reduction     pool(?!ed)
+rope          rotary|(?<![pu])rope(?!r|an)
+moe           moe|expert|expt_|routing|bitmatrix|dispatch_layout|topk_?(?:gating|forward)|grouped_topk
+moe           fused_mapping|expand_to_fused|reduce_fused|unique_group_indices
+# fused attention, recurrent and state-space mixers
+attention     attn(?!_?mask)|attention|f?mha|flash|sdpa|paged_?kv|(?:batch|single)(?:decode|prefill)|merge_?states?
+attention     ^rpa-|(?:^|[_:])mla_|_fwd_(?:grouped_)?kernel_stage|selective_scan|delta_rule|chunk_(?:scan|state|fwd)
+embedding     embedding|embed_|_embs?_|indexselect|index_select|^gatherv2|lookup_table
+embedding     bounds_check|linearize_index|jagged|fbgemm_gpu::(?:permute|block_bucketize|_offsets)
+# products: convolutions first, as they are named after the GEMM inside
+gemm          wgrad_gemm|grouped_gemm
+convolution   conv(?!ert)|scudnn|dgrad|wgrad|fprop|winograd|implicit_gemm|igemm_(?:fwd|bwd|wrw)|im2?d?2col|col2im
+convolution   bwd_(?:weight|data)|fft2d|cudnn::cnn|compute\w*offsetskernel|precompute_indices
+gemm          (?<!fb)gemm|gemv|matmul|(?:^|[_:])(?:add|b|baddb|scaled_|int_)?mm(?:[_.<]|$)|^%?dot(?:[._]|$)
+gemm          cijk_|nvjet|splitk|dot_kernel|wgmma|magma|cublas|hipblas|epilogue::impl|^bmm_|xmma_
+gemm          cutlass[_\w]*(?:tensorop|simt)
+# row-wise work
+reduction     normtwoops|normops|lpnorm|norm_?clip|isfinite
+norm          norm(?!al)|(?:^|[_:])bn_|(?:^|[_:])ln_[fb]wd|(?<![a-z])rms|welford
+norm          rowwisemoments|gammabeta|fusedparams|internalgradients
+softmax       soft_?max|cross_?entropy
+optimizer     adam|adagrad|fused_?sgd|(?<![a-z])sgd|momentum|lamb(?!d)|shampoo|optimizer
+optimizer     multi_tensor|foreach|amp_update
+elementwise   swiglu|geglu|reglu|act_and_mul|gated_?act
+quantization  quant|qparam|fp8\w*_to_float|to_hfp8|(?:cast_)?to_fp8|fp8_cast|cast_(?:back|transpose|and_transpose)
+quantization  scaled_(?:fp|int)\d|amax
+random        dropout|random|philox|distribution_|bernoulli|uniform|multinomial|(?<!p)(?<!down)sampl
+random        curand|rng_|genbitmask
+sort          sort|top_?k|histogram|nonzero|unique|searchsorted|kthvalue|onesweep
+# data movement, reductions, then what works on one element at a time
+copy          copy|catarray|concat|transpose|permute|nchw|gather|scatter|index_elementwise|slice|index_?put
+copy          repeat|triu|tril|roll_|flip_|unfold|as_strided|to_dense|compute_cuda_kernel|deviceselect|kv_indices
+copy          resolve_future|_to_contiguous|^(?:%?pad|%?reshape|%?bitcast)(?:[._-]|$)
+elementwise   elementwise|pointwise|^(?:loop|wrapped)_|broadcast
+reduction     reduce|reduction|scan|argm(?:ax|in)|cumsum|cumprod|sum_|_sum|mean|count_
+reduction     nll_?loss|nllcriterion|loss_(?:fwd|bwd)
+elementwise   gelu|silu|s?elu(?![a-z])|relu|sigmoid|tanh|activation|functor|arange|masked|where|bias_?add|op_?tensor
+elementwise   upsample|clamp|scale|cast|convert|subtensorop|axpy|one_?hot|assignadd
+elementwise   ^%?(?:add|sub|mul|div|realdiv|neg|pow|exp|log|r?sqrt|abs|max|min)[a-z]*(?:v?\d|[._-]|$)
+elementwise   ^%?(?:equal|not_?equal|greater|less|compare)[a-z]*(?:v?\d|[._-]|$)
+"""
+
+
+def _compiled(table: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    rows = [line.split(None, 1) for line in table.splitlines() if line and not line.startswith("#")]
+    runs = groupby(rows, key=itemgetter(0))
+    return tuple((name, re.compile("|".join(pattern for _, pattern in run))) for name, run in runs)
+
+
+_KERNEL_CLASS = _compiled(_KERNEL_CLASS_RULES)
+
+
+@lru_cache(_CACHED)
+def is_communication(name: str) -> bool:
+    """Whether a kernel or operator of that name exchanges data with other ranks.
+
+    Collective libraries (NCCL and its kin), point-to-point and one-sided transports, the custom all-reduces of
+    inference engines, expert dispatch and combine over the network, and `c10d::`, `nccl:`, `gloo:` operators on the
+    host. What only prepares an exchange on its own device does not count.
+    """
+    lower = name.lower()
+    return _COMMUNICATION.search(lower) is not None and _GUEST.search(lower) is None
+
+
+@lru_cache(_CACHED)
+def is_collective_library(name: str) -> bool:
+    """Whether a kernel is one of a collective library: NCCL and its kin, vLLM's cross_device_reduce, XLA's collectives.
+
+    Narrower than `is_communication`, which also knows kernels that talk to other ranks by themselves.
+    """
+    lower = name.lower()
+    return _LIBRARY.search(lower) is not None and _GUEST.search(lower) is None
+
+
+#: CANN names a kernel by where it comes from: a path of scopes, or the operator, its implementation and the kernel.
+_ASCEND = re.compile(r"^(?:.*/(\w+)-op\d+|aclnn\w+_(\w+?))$")
+_BRACKET = re.compile(r"[()]")
+
+
+def _kernel_itself(name: str) -> str:
+    """The part of a name that says what the kernel does: without the types of its arguments."""
+    if match := _ASCEND.match(name):
+        return str(match.group(1) or match.group(2).rpartition("_")[2])
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for bracket in reversed(list(_BRACKET.finditer(name))):
+        depth += 1 if bracket.group() == ")" else -1
+        if depth == 0:
+            return name[: bracket.start()] or name
+    return name
+
+
+@lru_cache(_CACHED)
+def kernel_class(name: str) -> str:
+    """What sort of work a device kernel does: one of KERNEL_CLASSES.
+
+    >>> kernel_class("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn")
+    'gemm'
+    """
+    return kernel_rule(name)[0]
+
+
+@lru_cache(_CACHED)
+def kernel_rule(name: str) -> tuple[str, str]:
+    """The class of a device kernel, and the part of its name by which it was told; empty for `other`.
+
+    >>> kernel_rule("nvjet_hsh_128x64_64x8_2x1_v_bz_TNN"), kernel_rule("saxpy")
+    (('gemm', 'nvjet'), ('elementwise', 'axpy'))
+    """
+    if is_communication(name):
+        return "collective", _COMMUNICATION.findall(name.lower())[0]
+    lower = _kernel_itself(name).lower()
+    matches = ((found, pattern.search(lower)) for found, pattern in _KERNEL_CLASS)
+    return next(((found, match.group()) for found, match in matches if match), ("other", ""))
+
+
+# A library or two, the parts of its kernels' names by which their use of matrix units shows.
+_TENSOR_CORE_RULES = r"""
+cublas,cudnn        [hs]884|[hcs]1688|i8816|16816|hmma|xmma_(?:sparse_|warp_specialized_)?(?:implicit_)?(?:gemm|conv)
+cudnn               dgrad_1x1_stride_2x2|first_layer_wgrad_kernel|conv1x1|conv2d_c1_k1|direct_group
+cutlass,cudnn       tensorop_|wmma|wgmma|gmma_ss|tcgen05|umma|tensor\d+x\d+x\d+
+hopper,blackwell    nvjet|sm(?:9|10|12)\d[af]?_(?:\w*gemm|xmma)|(?:gemm|bmm)_\w*sm(?:9|10|12)\d|fp8\w*gemm
+flash-attention     flash_(?:fwd|bwd)|flash\w*::\w*(?:fwd|bwd)|flashattn(?:fwd|bwd)|sdpa\w*flash|flash_attention
+xformers,tensorrt   fmha_(?:fwd|bwd|v2)|fmhasm\d|fmha_cutlass\w*_sm(?:[789]|1\d)\d
+deepseek,triton     grouped_gemm::\w*::\w*fp8|_matmul_ogs_\w*(?:16|fp8|fp4)
+tensile,ck,miopen   cijk_\w*_mi\d+x\d|mfma|xdl|gtcx\d|ck_fmha|attn_fwd
+"""
+_TENSOR_CORE = re.compile("|".join(pattern.pattern for _, pattern in _compiled(_TENSOR_CORE_RULES)))
+#: Kernels around such a kernel that have its name but no matrix product.
+_BESIDE_TENSOR_CORE = re.compile(
+    r"preprocess|postprocess|splitkv_combine|combine_kernel|dot_do_o|convert_dq|splitkreduce"
+)
+
+
+@lru_cache(_CACHED)
+def is_tensor_core(name: str) -> bool:
+    """Whether a kernel's name says that it computes on matrix units (NVIDIA tensor cores, AMD matrix cores).
+
+    True is reliable, False is not: Triton kernels, for one, do not say.
+
+    Source: the first two rows of the table cover the names that the TensorBoard profiler plugin knows (up to Ampere);
+    the others continue them to Hopper, Blackwell and CDNA.
+    """
+    lower = _kernel_itself(name).lower()
+    if _BESIDE_TENSOR_CORE.search(lower) or (_INDUCTOR.match(lower) and not lower.startswith("triton_tem")):
+        return False
+    return _TENSOR_CORE.search(lower) is not None
+
+
+# What PyTorch's autocast runs in a lower precision (except prelu, which has no product in it), with the operators that
+# do it, their backward, and what came later: attention, scaled, grouped and quantised products.
+_ELIGIBLE_RULES = r"""
+convolution  ^aten::_?(?:slow_|cudnn_|miopen_)?conv(?:olution|_tbc|_?transpose\dd|\dd)(?:_\w+)?$
+product      ^aten::_?(?:add|b|badd?b|addb|int_|scaled_|grouped_|scaled_grouped_|cslt_sparse_|weight_int\w+)?mm_?$
+product      ^aten::_?(?:addmv|addr|mv|matmul|einsum|tensordot|chain_matmul|linalg_multi_dot|addmm_activation)_?$
+product      ^aten::_?(?:linear|matmul)(?:_backward)?$|^aten::_(?:sparse_semi_structured|mixed_dtypes)_\w+$
+recurrent    ^aten::_?(?:thnn_fused_)?(?:lstm|gru)_cell$|^aten::rnn_(?:tanh|relu)_cell$
+recurrent    ^aten::_(?:cudnn|miopen)_rnn(?:_backward)?$|^(?:cudnn|miopen)rnnbackward\d*$
+attention    ^aten::_?(?:scaled_dot_product_|flash_|efficient_|cudnn_|triton_)\w*attention\w*$
+attention    ^aten::(?:_native_multi_head_attention|_transformer_encoder_layer_fwd)$
+attention    ^flash_attn\w*::|^xformers\w*::\w*attention|^(?:scaleddotproduct|flash)\w*attn?\w*backward\d*$
+node         ^(?:cudnn|miopen)?convolution(?:transpose|overrideable)?backward\d*$
+node         ^(?:(?:add|b|baddb|addb|scaled)?mm|addmv|mv|addr|linear|matmul)backward\d*$
+"""
+_ELIGIBLE = re.compile("|".join(pattern.pattern for _, pattern in _compiled(_ELIGIBLE_RULES)))
+
+
+@lru_cache(_CACHED)
+def is_tensor_core_eligible(name: str) -> bool:
+    """Whether an operator computes products that matrix units can do, given a data type for which the device has them.
+
+    Source: PyTorch's list of operators that autocast runs in half precision, as the TensorBoard profiler plugin has it.
+    """
+    return _ELIGIBLE.search(name.lower()) is not None
+
+
+_TRANSFER_KIND = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("memset", r"memset|fill_?buffer|usm_?fill"),
+        ("HtoD", r"htod|h2d|(?:copy|_|-|\b)host[_-]?to[_-]?device"),
+        ("DtoH", r"dtoh|d2h|(?:copy|_|-|\b)device[_-]?to[_-]?host"),
+        ("PtoP", r"ptop|p2p|peer"),
+        ("DtoD", r"dtod|d2d|(?:copy|_|-|\b)device[_-]?to[_-]?device"),
+        ("HtoH", r"htoh|h2h|(?:copy|_|-|\b)host[_-]?to[_-]?host"),
+    )
+)
+
+
+@lru_cache(_CACHED)
+def transfer_kind(name: str) -> str:
+    """Between which memories a copy goes: HtoD DtoH DtoD PtoP HtoH (host, device, peer devices), memset or unknown."""
+    lower = name.lower()
+    return next((kind for kind, pattern in _TRANSFER_KIND if pattern.search(lower)), "unknown")
+
+
+_SYNC_CALL = re.compile(
+    r"[Ss]ynchronize|^cn(?:rt)?(?:Queue|Device|Notifier)?(?:Sync|Wait)(?:Device|Queue)?"
+    r"|QueueFinish|EventHostSync|WaitForEvents?$"
+)
+_GRAPH_LAUNCH = re.compile(r"^(?:\w+@)?(?:cu(?:da)?|hip|musa|mc)GraphLaunch|TaskTopo\w*Invoke|aclmdlRIExecute")
+_LAUNCH_CALL = re.compile(
+    r"^(?:\w+@)?(?:"
+    r"(?:cuda|hip|musa|mc)(?:Memcpy|Memset|Launch|ExtLaunch|ModuleLaunch|ExtModuleLaunch|HccModuleLaunch|GraphLaunch)"
+    r"|cu(?:Launch(?!HostFunc)|GraphLaunch|Memcpy|Memset)"
+    r"|cn(?:rt)?(?:Invoke|Memcpy|Memset)"
+    r"|acl(?:rtLaunch|rtMemcpy|rtMemset|opExecute|opCompileAndExecute|nn[A-Z][A-Za-z0-9]*$)|rt\w*KernelLaunch"
+    r"|(?:ur|pi)Enqueue(?:KernelLaunch|CooperativeKernelLaunch|Mem|USMMem|USMFill)|zeCommandListAppend(?:Launch|Memory)"
+    r"|(?:launch$|enqueueCommand memcpy|runFunction - job_prep_and_submit)"
+    r")"
+)
+_NOT_LAUNCH = re.compile(r"HostFunc|GetWorkspaceSize")
+
+
+@lru_cache(_CACHED)
+def is_sync_call(name: str) -> bool:
+    """Whether a host call only waits for the device: stream, event, device (CUDA, HIP, MLU, NPU, XPU, MTIA).
+
+    Calls that make a stream wait (`cudaStreamWaitEvent`) return at once and do not count; neither do blocking copies.
+    """
+    return _SYNC_CALL.search(name) is not None
+
+
+@lru_cache(_CACHED)
+def is_graph_launch(name: str) -> bool:
+    """Whether a host call launches a whole captured graph."""
+    return _GRAPH_LAUNCH.search(name) is not None
+
+
+@lru_cache(_CACHED)
+def is_launch_call(name: str) -> bool:
+    """Whether a host call puts a kernel, a graph, a copy or a fill on a device (CUDA, HIP, MLU, NPU, XPU, MTIA)."""
+    return (_LAUNCH_CALL.search(name) is not None and _NOT_LAUNCH.search(name) is None) or is_graph_launch(name)
+
+
+_DATALOADER = re.compile(r"^enumerate\(Data(?:Loader|Pipe)\)|data_?loader.*__next__", re.IGNORECASE)
+_STEP = re.compile(r"^ProfilerStep#(\d{1,18})(?!\d)")
+
+
+@lru_cache(_CACHED)
+def is_dataloader(name: str) -> bool:
+    """Whether a range or a Python frame is the wait for the next batch of a PyTorch DataLoader or DataPipe."""
+    return _DATALOADER.search(name) is not None
+
+
+@lru_cache(_CACHED)
+def step_number(name: str) -> int | None:
+    """The number in an annotation of a step, whatever follows it; None for other names.
+
+    >>> step_number("ProfilerStep#12"), step_number("aten::mm")
+    (12, None)
+    """
+    match = _STEP.match(name)
+    return int(match.group(1)) if match else None
+
+
+_LEADING = re.compile(r"^(?:void|std::enable_if<.*?>::type|__global__|static)\s+")
+_NAMESPACES = re.compile(r"(?:\(anonymous namespace\)|[{<](?:anonymous|unnamed)[}>]|\b(?:at::native|c10|std|detail))::")
+_TENSILE = re.compile(
+    r"^(Cijk_[A-Za-z]+_[A-Za-z]+(?:_[BCDFHISZ48]{1,4}(?=_))*)_(?:.*_)?(MT\d+x\d+x\d+)"
+    r"(?:_(?:.*_)?(MI\d+x\d+x\d+\w*?)(?=_|$))?"
+)
+_CONTAINERS = re.compile(r"^(?:cutlass\w*::)?(?:Kernel2?|device_kernel)$")
+_INNER = re.compile(
+    r"\b(?!(?:A|B)?(?:Unary|Binary)Functor|gpu_kernel|gpu_index_kernel|ReduceOp\b)"
+    r"(\w+(?:[Ff]unctor\w*|_kernel_cuda|_kernel_impl|_kernel|KernelImpl|Ops)"
+    r"|CUDAFunctor\w*|\w+(?=\((?:at::)?Tensor))(?!\w)"
+)
+_GENERIC = re.compile(r"elementwise_kernel|^reduce_kernel|multi_tensor_apply_kernel|_for_multi_outputs")
+
+
+@lru_cache(_CACHED)
+def shorten(name: str, width: int = 60) -> str:
+    """A readable form of at most `width` characters, to show and not to join on: different names may become the same.
+
+    Return type, arguments, template arguments and namespaces that say nothing go; of a generic kernel's template
+    arguments the function it applies stays. Itanium-mangled names are read as far as their nested name goes.
+
+    >>> shorten("void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, int>(int)")
+    'vectorized_elementwise_kernel<MulFunctor>'
+    """
+    text = demangled(name) if name.startswith("_Z") else name
+    tensile = _TENSILE.match(text)
+    if tensile:
+        text = "_".join(part for part in tensile.groups() if part)
+    elif "<" in text or "(" in text:
+        text = _without_arguments(_LEADING.sub("", text))
+    if len(text) > width and "::" in text:
+        text = text[text.rindex("::") + 2 :] or text
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 3
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _without_arguments(text: str) -> str:
+    text = _NAMESPACES.sub("", text)
+    base = re.split(r"[<(]", text, maxsplit=1)[0]
+    if not base:
+        return text
+    inside = text[len(base) :]
+    if _CONTAINERS.match(base) and inside.startswith("<"):
+        return re.split(r"[<(>,]", inside[1:], maxsplit=1)[0] or base
+    if _GENERIC.search(base):
+        found = _INNER.findall(inside)
+        return f"{base}<{found[0]}>" if found else base
+    return base.strip()
+
+
+def demangled(name: str) -> str:
+    """The nested name in an Itanium-mangled one, as ns::copy, without arguments."""
+    rest = re.sub(r"^_Z(?:N[KVr]*)?", "", name)
+    parts: list[str] = []
+    while match := re.match(r"(\d{1,4})", rest):
+        size, rest = int(match.group(1)), rest[match.end() :]
+        parts.append(rest[:size])
+        rest = rest[size:]
+    return "::".join(part for part in parts if not part.startswith("_GLOBAL__N_")) or name

@@ -1,0 +1,107 @@
+"""Tables that files of results hold in place of a recording, by the name under which they are shown.
+
+Those of Nsight Systems have the names of its own reports, as they are since 2023 (cuda_gpu_kern_sum was gpukernsum).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.core.schema import ATTRIBUTION, CYCLES, Column, Name, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["NSYS", "RESULTS"]
+
+_WHOLE, _MEAN = pl.Int64(), pl.Float64()
+_NAME = Column("name", Name, "kernel, call, operation or range, as recorded", key=True)
+_CALLS = Column("calls", _WHOLE, "how often")
+_STYLE = Column("style", Name, "whether a range is pushed and popped on a thread, or has a start and an end", key=True)
+_CATEGORY = Column("category", Name, "what it is, in the recorder's own word", key=True)
+_PLACE = (Column("pid", _WHOLE, "process", key=True), Column("tid", _WHOLE, "thread", key=True))
+
+
+def _spread(unit: str, part: str = "", word: str = "") -> Iterator[Column]:
+    """Mean, median, least, most and deviation of the parts (`call_`) that a row is about."""
+    texts = {"mean": "mean", "p50": "median", "min": "least", "max": "most", "std": "standard deviation"}
+    for name, text in texts.items():
+        dtype = _WHOLE if name in ("min", "max") else _MEAN
+        yield Column(f"{part}{name}_{unit}", dtype, f"{text}{word}", unit)
+
+
+def _times(name: str, doc: str, *others: Column) -> Table:
+    """What things cost, by name and whatever `others` tell them apart."""
+    total = Column("total_ns", _WHOLE, "summed duration", "ns")
+    share = Column("share_ratio", _MEAN, "its part of the summed duration of all rows", "ratio")
+    return Table(name, f"{doc}, as nsys stats says", (_NAME, *others, _CALLS, total, share, *_spread("ns")))
+
+
+def _sizes(name: str, doc: str) -> Table:
+    total = Column("total_bytes", _WHOLE, "summed size", "bytes")
+    return Table(name, f"{doc}, as nsys stats says", (_NAME, _CALLS, total, *_spread("bytes")))
+
+
+NSYS: Mapping[str, Table] = {
+    t.name: t
+    for t in (
+        _times("cuda_gpu_kern_sum", "what kernels cost"),
+        _times(
+            "cuda_gpu_kern_gb_sum",
+            "what kernels cost by their size",
+            Column("grid", Name, "blocks of a launch, as in 104x1x1", key=True),
+            Column("block", Name, "threads of a block, as in 128x1x1", key=True),
+        ),
+        _times("cuda_gpu_mem_time_sum", "how long copies and fills took"),
+        _sizes("cuda_gpu_mem_size_sum", "how much copies and fills moved"),
+        _times("cuda_gpu_sum", "what kernels, copies and fills cost", _CATEGORY),
+        _times("cuda_api_sum", "what calls of CUDA cost"),
+        _times("cuda_api_gpu_sum", "what calls of CUDA and work on the device cost", _CATEGORY),
+        Table(
+            "cuda_kern_exec_sum",
+            "how long launches took from call to end, and the call, the queue and the kernel of it, as nsys stats says",
+            (
+                _NAME,
+                Column("call", Name, "call that launched it", key=True),
+                *_PLACE,
+                Column("device", _WHOLE, "number of the device", key=True),
+                _CALLS,
+                Column("queued_calls", _WHOLE, "how many of them waited in a queue"),
+                *_spread("ns"),
+                *_spread("ns", "call_", " of the call"),
+                *_spread("ns", "queue_", " in the queue"),
+                *_spread("ns", "kernel_", " of the kernel"),
+            ),
+        ),
+        _times("osrt_sum", "what calls of the operating system cost"),
+        _times("nvtx_sum", "how long NVTX ranges took", _STYLE),
+        _times("nvtx_pushpop_sum", "how long NVTX ranges of threads took"),
+        _times("nvtx_startend_sum", "how long NVTX ranges with a start and an end took"),
+        _times(
+            "nvtx_kern_sum",
+            "what kernels cost by the NVTX range around their launch",
+            Column("range", Name, "the range; null for kernels outside any", key=True),
+            _STYLE,
+            *_PLACE,
+            Column("n_ranges", _WHOLE, "how many such ranges there were"),
+        ),
+        _times(
+            "nvtx_gpu_proj_sum",
+            "how long the device worked on what NVTX ranges launched",
+            _STYLE,
+            Column("range_total_ns", _WHOLE, "summed duration of the ranges themselves", "ns"),
+            Column("n_device_ops", _WHOLE, "kernels, copies and fills that they launched"),
+        ),
+        _times(
+            "other_sum",
+            "what other things cost: MPI, OpenMP, Vulkan and the like",
+            Column("report", Name, "name of the summary", key=True),
+            _CATEGORY,
+        ),
+    )
+}
+
+#: Every such table.
+RESULTS: Mapping[str, Table] = {t.name: t for t in (CYCLES, ATTRIBUTION, *NSYS.values())}

@@ -1,0 +1,399 @@
+"""The values in the middle: a Trace or Results, and a Run of many.
+
+A Trace is what one process recorded: frozen tables and metadata. Results are tables that another program computed. A
+Run is all of these from one job.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from html import escape
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.schema import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import polars as pl
+
+    from stepscope.core.schema import Table
+
+
+#: How to get a table that is missing.
+_HINTS = {
+    "allocations": "record with profile_memory=True",
+    "counters": "put counters.csv beside the trace or name it with --counters; see docs/counters.md",
+    "kernels": "record with the device's activity on, as in activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    "kernel_metrics": "profile with Nsight Compute: ncu --csv --set full, or --metrics …",
+    "ops": "record with ProfilerActivity.CPU; shapes need record_shapes=True",
+    "sched": "record with stepscope record --sched; see docs/record.md",
+    "stack_samples": "record with stepscope record --stacks; see docs/record.md",
+    "stacks": "record with with_stack=True",
+    "steps": "call profiler.step() after each iteration",
+}
+_MOST_PATHS = 20
+_NO_CLOCK = "counters of kernels come without a clock: record a timeline too (nsys, or the framework's profiler)"
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What the file says of itself. Every field is null where the format has no such fact."""
+
+    path: str
+    format: str
+    n_events: int = 0
+    size_bytes: int = 0
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    framework: str | None = None
+    framework_version: str | None = None
+    origin_unix_ns: int | None = None
+    #: The origin of the tables' times on the clock that the file's own times count.
+    origin_recorded_ns: int = 0
+    #: Whether the file spells durations as 12.0 or 12.345, not as 12; the first one tells.
+    decimal_times: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def extent_ns(spans: pl.DataFrame) -> tuple[int, int]:
+    """First start and last end of some (not no) spans. Units: ns from the trace's origin."""
+    starts = spans["ts_ns"].to_numpy()
+    return int(starts.min()), int((starts + spans["dur_ns"].to_numpy()).max())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredTables(Mapping[str, "pl.DataFrame"]):
+    """Tables that lie in files and are read when they are asked for, then kept.
+
+    `files` has the Parquet file of each table, `n_rows` its length, `read` makes the frame of one; `made` are frames
+    that stand in place of files or beside them. `lease` is held as long as the files are needed.
+    """
+
+    files: Mapping[str, str]
+    n_rows: Mapping[str, int]
+    read: Callable[[str], pl.DataFrame]
+    made: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    lease: object = None
+    _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        if name in self.made:
+            return self.made[name]
+        if name not in self._frames:
+            if name not in self.files:
+                raise KeyError(name)
+            self._frames[name] = self.read(name)
+        return self._frames[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*self.files, *self.made)))
+
+    def __len__(self) -> int:
+        return len({*self.files, *self.made})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.made or name in self.files
+
+    def file(self, name: str) -> str | None:
+        """Where the table lies, None if it is not in a file."""
+        return None if name in self.made else self.files.get(name)
+
+    def height(self, name: str) -> int:
+        """Rows of the table, without reading it."""
+        return self.made[name].height if name in self.made else self.n_rows[name]
+
+    def with_made(self, tables: Mapping[str, pl.DataFrame]) -> StoredTables:
+        """The same with frames in place of some files, sharing what was read."""
+        return replace(self, made={**self.made, **tables})
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One process' recording: read-only tables (see `stepscope.core.schema`) and metadata.
+
+    A table that the file does not provide reads as an empty frame; analyses use `require`, which names what is
+    missing instead.
+    """
+
+    meta: Meta
+    tables: Mapping[str, pl.DataFrame]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tables, StoredTables):
+            object.__setattr__(self, "tables", MappingProxyType(dict(self.tables)))
+
+    def table(self, name: str) -> pl.DataFrame:
+        """The table of that name, empty if the file holds none. Raises UnknownName."""
+        if name not in TABLES:
+            raise UnknownName("table", name, TABLES)
+        frame = self.tables.get(name)
+        return TABLES[name].empty() if frame is None else frame
+
+    def require(self, name: str, *, needed_by: str = "") -> pl.DataFrame:
+        """The table of that name. Raises MissingTable if it has no rows, UnknownName if there is no such table."""
+        frame = self.table(name)
+        if frame.is_empty():
+            raise MissingTable(f"{name} ({TABLES[name].doc})", needed_by=needed_by, hint=_HINTS.get(name, ""))
+        return frame
+
+    def require_clock(self, *, needed_by: str) -> None:
+        """Raises MissingTable if spans have an order but no start times."""
+        if not self.has_clock:
+            raise MissingTable("start times", needed_by=needed_by, hint=_NO_CLOCK)
+
+    @property
+    def has_clock(self) -> bool:
+        """Whether spans have start times. A report of kernels' counters has none: it knows only their order."""
+        times = self.spans["ts_ns"]
+        return times.is_empty() or times.null_count() < len(times)
+
+    def sql(self, query: str, *, timeout_s: float | None = None) -> pl.DataFrame:
+        """What a SELECT gives over the tables of this trace and the results of analyses: see `stepscope.sql`."""
+        found: pl.DataFrame = _api("sql")(self, query, timeout_s=timeout_s)
+        return found
+
+    def with_tables(self, **tables: pl.DataFrame) -> Trace:
+        """A copy with some tables replaced."""
+        if isinstance(self.tables, StoredTables):
+            return replace(self, tables=self.tables.with_made(tables))
+        return replace(self, tables={**self.tables, **tables})
+
+    def heights(self) -> dict[str, int]:
+        """Rows of each table that the trace holds; reads none."""
+        if isinstance(self.tables, StoredTables):
+            return {name: self.tables.height(name) for name in self.tables}
+        return {name: frame.height for name, frame in self.tables.items()}
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name} {n_rows:,}" for name, n_rows in self.heights().items())
+        return f"Trace({self.meta.path!r}, {self.meta.format}, {rows})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what the file is, and how many rows each table has. Reads no table, runs no script."""
+        rows = [(name, f"{n_rows:,}", TABLES[name].doc) for name, n_rows in self.heights().items() if n_rows]
+        return _element(self.meta.path, _about(self.meta), ("table", "rows", "a row is"), rows)
+
+    def plot(self, table: str = "steps", **options: Any) -> Any:
+        """The figure of a table as a Plotly figure: see `stepscope.plot`."""
+        return _api("plot")(self, table, **options)
+
+    @property
+    def rank(self) -> int | None:
+        """Rank of the process in its job."""
+        return self.meta.rank
+
+    @property
+    def devices(self) -> pl.DataFrame:
+        """Accelerators and hosts."""
+        return self.table("devices")
+
+    @property
+    def tracks(self) -> pl.DataFrame:
+        """Threads, streams, lanes."""
+        return self.table("tracks")
+
+    @property
+    def spans(self) -> pl.DataFrame:
+        """Everything with a start and an end, sorted by track, start, longest first."""
+        return self.table("spans")
+
+    @property
+    def ops(self) -> pl.DataFrame:
+        """Arguments of operators."""
+        return self.table("ops")
+
+    @property
+    def frames(self) -> pl.DataFrame:
+        """Python calls with the recorder's ids."""
+        return self.table("frames")
+
+    @property
+    def arrows(self) -> pl.DataFrame:
+        """Arrows between host threads."""
+        return self.table("arrows")
+
+    @property
+    def kernels(self) -> pl.DataFrame:
+        """Launch configuration of kernels."""
+        return self.table("kernels")
+
+    @property
+    def transfers(self) -> pl.DataFrame:
+        """Copies and fills."""
+        return self.table("transfers")
+
+    @property
+    def collectives(self) -> pl.DataFrame:
+        """Communication among ranks."""
+        return self.table("collectives")
+
+    @property
+    def kernel_metrics(self) -> pl.DataFrame:
+        """Hardware counters of single kernels."""
+        return self.table("kernel_metrics")
+
+    @property
+    def sched(self) -> pl.DataFrame:
+        """What is known of time on cores, and of waits for them."""
+        return self.table("sched")
+
+    @property
+    def allocations(self) -> pl.DataFrame:
+        """Allocates and frees."""
+        return self.table("allocations")
+
+    @property
+    def reservations(self) -> pl.DataFrame:
+        """Memory that the allocator took and gave back."""
+        return self.table("reservations")
+
+    @property
+    def counters(self) -> pl.DataFrame:
+        """Samples of resources."""
+        return self.table("counters")
+
+    @property
+    def stacks(self) -> pl.DataFrame:
+        """Interned call stacks."""
+        return self.table("stacks")
+
+    @property
+    def stack_samples(self) -> pl.DataFrame:
+        """Python stacks of threads, seen from outside."""
+        return self.table("stack_samples")
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """Iterations."""
+        return self.table("steps")
+
+    @property
+    def step_costs(self) -> pl.DataFrame:
+        """What the training loop's own timer measured."""
+        return self.table("step_costs")
+
+    @property
+    def issues(self) -> pl.DataFrame:
+        """What was dropped, guessed or repaired."""
+        return self.table("issues")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A table that another program computed, with the schema of its columns."""
+
+    table: Table
+    frame: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Results(Trace):
+    """What a file of results holds in place of a recording: tables already computed, by the name they are shown under.
+
+    It is read like a trace: `tables` has what was recorded besides, such as counters, and lacks the rest.
+    """
+
+    results: Mapping[str, Result] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        Trace.__post_init__(self)
+        object.__setattr__(self, "results", MappingProxyType(dict(self.results)))
+
+    def require(self, name: str, *, needed_by: str = "") -> pl.DataFrame:
+        """The recorded table of that name. Raises MissingTable if it has no rows, UnknownName if there is none."""
+        frame = self.table(name)
+        if frame.is_empty():
+            hint = f"{self.meta.path} holds results, not a recording: show {' or '.join(self.results)}"
+            raise MissingTable(f"{name} ({TABLES[name].doc})", needed_by=needed_by, hint=hint)
+        return frame
+
+    def result(self, name: str) -> pl.DataFrame:
+        """The computed table of that name. Raises UnknownName."""
+        if name not in self.results:
+            raise UnknownName("result", name, self.results)
+        return self.results[name].frame
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what the file is, its results, and the tables recorded besides."""
+        rows = [(name, f"{result.frame.height:,}", result.table.doc) for name, result in self.results.items()]
+        rows += [(name, f"{n_rows:,}", TABLES[name].doc) for name, n_rows in self.heights().items() if n_rows]
+        return _element(self.meta.path, _about(self.meta), ("table", "rows", "a row is"), rows)
+
+    def __repr__(self) -> str:
+        heights = {**{name: result.frame.height for name, result in self.results.items()}, **self.heights()}
+        rows = ", ".join(f"{name} {n_rows:,}" for name, n_rows in heights.items())
+        return f"Results({self.meta.path!r}, {self.meta.format}, {rows})"
+
+
+@runtime_checkable
+class Opener(Protocol):
+    """What opens the files of a run, where what was made of a file may be kept for the next time."""
+
+    def __call__(self, path: str) -> Trace:
+        """The trace in a file."""
+
+    def once(self, path: str) -> Trace:
+        """The same, where nobody will ask for the trace again: it is not kept."""
+
+    def depends(self, path: str) -> tuple[object, ...] | None:
+        """What a trace follows from besides its file, so that it changes when the trace does; null if too much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Many traces of one job, read one at a time: iterating opens each, and holds none."""
+
+    paths: tuple[str, ...]
+    open_trace: Callable[[str], Trace] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __iter__(self) -> Iterator[Trace]:
+        return (self.open_trace(path) for path in self.paths)
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the files, of very many the first. Opens none of them."""
+        shown = [(path,) for path in self.paths[:_MOST_PATHS]]
+        more = len(self.paths) - len(shown)
+        rows = [*shown, (f"{more:,} more",)] if more else shown
+        return _element("Run", f"{len(self.paths):,} file{'s' * (len(self.paths) != 1)}", ("file",), rows)
+
+    def plot(self, table: str = "steps", **options: Any) -> Any:
+        """The figure of a table of all traces as a Plotly figure: see `stepscope.plot`."""
+        return _api("plot")(self, table, **options)
+
+    def sql(self, query: str, *, timeout_s: float | None = None) -> pl.DataFrame:
+        """What a SELECT gives over the tables of all traces and the results of analyses: see `stepscope.sql`."""
+        found: pl.DataFrame = _api("sql")(self, query, timeout_s=timeout_s)
+        return found
+
+
+def _api(name: str) -> Any:
+    # By name: values know nothing of what is built on them, but whoever holds one may ask.
+    return getattr(importlib.import_module("stepscope.api.verbs"), name)
+
+
+def _about(meta: Meta) -> str:
+    """What a file says of itself, in a line."""
+    framework = " ".join(fact for fact in (meta.framework, meta.framework_version) if fact)
+    of = f" of {meta.world_size:,}" if meta.world_size else ""
+    rank = "" if meta.rank is None else f"rank {meta.rank}{of}"
+    facts = (framework, meta.format, rank, meta.host or "", f"{meta.n_events:,} events" if meta.n_events else "")
+    return " · ".join(fact for fact in facts if fact)
+
+
+def _element(title: str, about: str, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A small table with a heading, as HTML in which all text is escaped."""
+    head = "".join(f"<th>{escape(word)}</th>" for word in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f"<div><b>{escape(title)}</b><br>{escape(about)}"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

@@ -1,0 +1,135 @@
+"""The published comparison of two processes: each function with each metric on each device, most suspicious first.
+
+Its arithmetic is kept with its defects: missing is zero, a spread of nothing is no z-score, β depends on the metric's
+row, and rows without a metric do not count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.core.schema import Column, Table
+from stepscope.exports.latencyprism._significance import mann_whitney, welch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["COMPARED", "compared"]
+
+KEYS = ("function", "metric", "device")
+_COLUMNS = ("name", "metric", "device")
+_LEAST_SPREAD = 1e-9
+
+COMPARED = Table(
+    "compared",
+    "what the published tool computes of two groups of cycles",
+    (
+        Column("function", pl.String(), "function as recorded", key=True),
+        Column("metric", pl.String(), "resource", key=True),
+        Column("device", pl.String(), "Host or GPU N", key=True),
+        Column("score", pl.Float64(), "suspicion: |Δβ| (|z of β| + |z of log μ|)"),
+        Column("beta_1", pl.Float64(), "mean of 100 β in the first group, over the cycles with this metric"),
+        Column("beta_2", pl.Float64(), "the same in the second"),
+        Column("beta_delta", pl.Float64(), "the second less the first"),
+        Column("beta_z", pl.Float64(), "that over the first group's standard deviation"),
+        Column("beta_p", pl.Float64(), "p of Welch's test"),
+        Column("beta_u", pl.Float64(), "p of the U test"),
+        Column("mu_1", pl.Float64(), "mean of 100 μ in the first group"),
+        Column("mu_2", pl.Float64(), "the same in the second"),
+        Column("mu_delta", pl.Float64(), "the second less the first"),
+        Column("mu_z", pl.Float64(), "that over the first group's standard deviation"),
+        Column("log_mu_z", pl.Float64(), "the same of ln(1 + 100 μ)"),
+        Column("mu_p", pl.Float64(), "p of Welch's test"),
+        Column("mu_u", pl.Float64(), "p of the U test"),
+    ),
+)
+
+
+def compared(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
+    """Two groups of rows of `attribution` as COMPARED, most suspicious first; equal ones in order of their names.
+
+    A key that one group lacks has means and spreads of 0 there, and p of 1. Welch's test takes the number of distinct
+    cycles, the U test the rows. Source: LatencyPrism's comparison of a pair.
+    """
+    both = pl.concat([_prepared(first, 1), _prepared(second, 2)])
+    # Names may be thousands of signs long: they are looked at once for each key, not in each row.
+    keys = both.select(_COLUMNS).unique().with_row_index("key")
+    both = both.join(keys, on=_COLUMNS, nulls_equal=True).drop(_COLUMNS)
+    keys = _named(keys)
+    sides = [_moments(both.filter(pl.col("side") == side), keys.height) for side in (1, 2)]
+    columns: dict[str, NDArray[np.float64]] = {}
+    for name in ("beta", "mu"):
+        groups = [(side[name], side[f"{name}_sd"], side["n"].astype(np.int64)) for side in sides]
+        delta = sides[1][name] - sides[0][name]
+        columns |= {f"{name}_1": sides[0][name], f"{name}_2": sides[1][name], f"{name}_delta": delta}
+        columns[f"{name}_z"] = _z(delta, sides[0][f"{name}_sd"])
+        columns[f"{name}_p"] = welch(*groups)
+        columns[f"{name}_u"] = _u_test(both, name, sides)
+    columns["log_mu_z"] = _z(sides[1]["log_mu"] - sides[0]["log_mu"], sides[0]["log_mu_sd"])
+    columns["score"] = np.abs(columns["beta_delta"]) * (np.abs(columns["beta_z"]) + np.abs(columns["log_mu_z"]))
+    found = keys.with_columns(**{name: pl.Series(values) for name, values in columns.items()})
+    return COMPARED.conform(found.sort("score", *KEYS, descending=[True, False, False, False], maintain_order=True))
+
+
+def _named(keys: pl.DataFrame) -> pl.DataFrame:
+    """The keys under their published names."""
+    device = pl.col("device").cast(pl.String).str.replace("^host$", "Host").str.replace(r"^gpu(\d)", "GPU $1")
+    return keys.select(
+        "key",
+        function=pl.col("name").cast(pl.String),
+        metric=pl.col("metric").cast(pl.String),
+        device=device.fill_null("N/A"),
+    )
+
+
+def _prepared(rows: pl.DataFrame, side: int) -> pl.DataFrame:
+    """Rows that have a function and a metric."""
+    return rows.drop_nulls(["name", "metric"]).select(
+        "cycle",
+        *_COLUMNS,
+        side=pl.lit(side),
+        beta=pl.col("recorded_beta"),
+        mu=pl.col("recorded_mu").fill_null(0.0),
+        log_mu=pl.col("recorded_mu").fill_null(0.0).log1p(),
+    )
+
+
+def _moments(rows: pl.DataFrame, n_keys: int) -> dict[str, NDArray[np.float64]]:
+    """Per key the mean and standard deviation of each measure, rows and distinct cycles; 0 where there are none."""
+    measures = ("beta", "mu", "log_mu")
+    # Of equal values the mean is exactly that value and the spread exactly none, which rounding would not give.
+    is_one = {name: pl.col(name).min() == pl.col(name).max() for name in measures}
+    means = {name: pl.when(is_one[name]).then(pl.col(name).first()).otherwise(pl.col(name).mean()) for name in measures}
+    spreads = {f"{name}_sd": pl.when(is_one[name]).then(0.0).otherwise(pl.col(name).std()) for name in measures}
+    found = rows.group_by("key").agg(
+        n=pl.col("cycle").n_unique().cast(pl.Float64), rows=pl.len().cast(pl.Float64), **means, **spreads
+    )
+    at = found["key"].to_numpy()
+    columns = {name: np.zeros(n_keys) for name in found.columns if name != "key"}
+    for name, values in columns.items():
+        values[at] = found[name].fill_null(0.0).to_numpy()
+    return columns
+
+
+def _z(delta: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
+    known = spread > _LEAST_SPREAD
+    return np.where(known, delta / np.where(known, spread, 1.0), 0.0)
+
+
+def _u_test(both: pl.DataFrame, name: str, sides: list[dict[str, NDArray[np.float64]]]) -> NDArray[np.float64]:
+    n_1, n_2 = (side["rows"] for side in sides)
+    n_alike = both.group_by("key", name).len().with_columns(pl.col("len").cast(pl.Float64))
+    ranks = both.select("key", "side", rank=pl.col(name).rank("average").over("key"))
+    rank_sums = _per_key(ranks.filter(pl.col("side") == 1), pl.col("rank").sum(), n_1.size)
+    ties = _per_key(n_alike, (pl.col("len") ** 3 - pl.col("len")).sum(), n_1.size)
+    return mann_whitney(rank_sums - n_1 * (n_1 + 1) / 2, n_1.astype(np.int64), n_2.astype(np.int64), ties)
+
+
+def _per_key(rows: pl.DataFrame, measure: pl.Expr, n_keys: int) -> NDArray[np.float64]:
+    found = rows.group_by("key").agg(value=measure)
+    column = np.zeros(n_keys)
+    column[found["key"].to_numpy()] = found["value"].to_numpy()
+    return column

@@ -1,0 +1,135 @@
+"""Paddle's Device Summary and Overview Summary: how busy processors were, and the time of each type of event."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.core.intervals import total, union
+from stepscope.exports.paddle_summary._model import communication, phases
+from stepscope.exports.paddle_summary._text import Sheet, ratio, time
+from stepscope.exports.paddle_summary._tree import PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from stepscope.exports.paddle_summary._text import TimeUnit
+    from stepscope.exports.paddle_summary._tree import Events, Tree
+
+    Ints = NDArray[np.int64]
+
+_DEVICE_NOTE = """\
+Note:
+CPU(Process) Utilization = Current process CPU time over all cpu cores / elapsed time, so max utilization can be \
+reached 100% * number of cpu cores.
+CPU(System) Utilization = All processes CPU time over all cpu cores(busy time) / (busy time + idle time).
+GPU Utilization = Current process GPU time / elapsed time."""
+_NOTE = """\
+Note:
+In this table, We sum up all collected events in terms of event type.
+The time of events collected on host are presented as CPU Time, and as GPU Time if on device.
+Events with different types may overlap or inclusion, e.g. Operator includes OperatorInner, so the sum of ratios is \
+not 100%.
+The time of events in the same type with overlap will not calculate twice, and all time is summed after merged.
+Example:
+Thread 1:
+  Operator: |___________|     |__________|
+Thread 2:
+  Operator:   |____________|     |___|
+After merged:
+  Result:   |______________|  |__________|
+"""
+
+
+def device_summary(tree: Tree, facts: Mapping[str, str]) -> str:
+    """Share of the steps' time in which each processor was busy; of a device, in which a kernel ran."""
+    sheet = Sheet((30, 20))
+    sheet.title("Device Summary")
+    sheet.head("Device", "Utilization (%)")
+    for label, key in (("CPU(Process)", "Process Cpu Utilization"), ("CPU(System)", "System Cpu Utilization")):
+        sheet.row(label, _fact(facts.get(key, "")))
+    rows = _below_hosts(tree)
+    is_kernel = tree.device.type.where("Kernel")
+    for device in dict.fromkeys(tree.device_of[rows].tolist()):
+        mine = np.flatnonzero(is_kernel & (tree.device_of == device) & (tree.device.node >= 0))
+        sheet.row(f"GPU{device}", ratio(_merged(tree.device, mine), tree.steps_ns))
+    sheet.rule()
+    sheet.note(_DEVICE_NOTE)
+    return sheet.done()
+
+
+def overview_summary(tree: Tree, unit: TimeUnit) -> str:
+    """Time and calls of each type of event, on the host and on the device; empty if nothing was recorded."""
+    host = [*_host_rows(tree)]
+    if not host:
+        return ""
+    sheet = Sheet((25, 25, 25, 25))
+    sheet.title("Overview Summary")
+    sheet.lines.append(f"Time unit: {unit}")
+    sheet.head("Event Type", "Calls", "CPU Time", "Ratio (%)")
+    host.sort(key=lambda row: row[2], reverse=True)
+    for indent, (word, calls, ns) in zip(["", *["  "] * len(host)], host, strict=False):
+        sheet.row(indent + word, str(calls), time(ns, unit), ratio(ns, tree.steps_ns))
+    sheet.head("", "Calls", "GPU Time", "Ratio (%)")
+    for word, calls, ns in _device_rows(tree):
+        sheet.row("  " + word, str(calls), time(ns, unit), ratio(ns, tree.steps_ns))
+    sheet.rule()
+    sheet.note(_NOTE)
+    return sheet.done()
+
+
+def _fact(text: str) -> str:
+    try:
+        return ratio(float(text), 1)
+    except ValueError:
+        return "-"
+
+
+def _below_hosts(tree: Tree) -> Ints:
+    """Device events under some host event, in the order in which Paddle meets them."""
+    return tree.device_order(np.flatnonzero(tree.device.node >= 0))
+
+
+def _merged(events: Events, rows: Ints) -> int:
+    return total(union(events.start[rows], events.end[rows]))
+
+
+def _host_rows(tree: Tree) -> Iterator[tuple[str, int, int]]:
+    """Type, calls and time of host events, in the order in which their types are first met."""
+    in_host = np.flatnonzero(tree.calls.node >= 0)
+    ranks = (
+        np.concatenate((2 * tree.visit, 2 * tree.visit[tree.calls.node[in_host]] + 1)) if len(tree.host) else tree.visit
+    )
+    words = np.concatenate((tree.host.type.codes, tree.calls.type.codes[in_host]))[np.argsort(ranks, kind="stable")]
+    model = phases(tree)
+    talk = communication(tree)
+    for code in dict.fromkeys(words.tolist()):
+        word = tree.host.type.texts[code]
+        of_host = np.flatnonzero(tree.host.type.codes == code)
+        of_calls = in_host[tree.calls.type.codes[in_host] == code]
+        if word == "Communication":
+            continue
+        if word in PHASES and word in model:
+            yield word, model[word].calls, model[word].cpu.total
+            continue
+        starts = np.concatenate((tree.host.start[of_host], tree.calls.start[of_calls]))
+        ends = np.concatenate((tree.host.end[of_host], tree.calls.end[of_calls]))
+        yield word, starts.size, total(union(starts, ends))
+    if talk.n_host:
+        yield "Communication", talk.n_host, total(talk.host)
+
+
+def _device_rows(tree: Tree) -> Iterator[tuple[str, int, int]]:
+    """Type, calls and time of device events, all devices together, in the order in which they are first met."""
+    rows = _below_hosts(tree)
+    pairs = dict.fromkeys(zip(tree.device_of[rows].tolist(), tree.device.type.codes[rows].tolist(), strict=True))
+    devices = dict.fromkeys(device for device, _ in pairs)
+    for code in dict.fromkeys(code for device in devices for of, code in pairs if of == device):
+        mine = rows[tree.device.type.codes[rows] == code]
+        yield tree.device.type.texts[code], mine.size, _merged(tree.device, mine)
+    talk = communication(tree)
+    if talk.n_device:
+        yield "Communication", talk.n_device, total(talk.device)

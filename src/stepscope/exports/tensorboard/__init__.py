@@ -1,0 +1,119 @@
+"""The views of the TensorBoard PyTorch profiler plugin, value by value, as one JSON object.
+
+The plugin's arithmetic is kept with its defects: own times below zero, parts of a step that exceed it, steps that
+overlap. The normal report and the tables of `stepscope show` do not have them.
+
+Source: pytorch/kineto's tb_plugin, as it was before its removal in 2026, and Cambricon's fork of it for MLU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stepscope.core.errors import StepscopeError
+from stepscope.exports.export import Export
+from stepscope.exports.tensorboard._diff import diff as difference
+from stepscope.exports.tensorboard._distributed import distributed
+from stepscope.exports.tensorboard._encode import encoded
+from stepscope.exports.tensorboard._views import basis_of, missing_from, views_of
+from stepscope.exports.tensorboard._workers import by_span, workers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.core.trace import Run
+    from stepscope.exports.export import Context
+    from stepscope.exports.tensorboard._distributed import Part
+    from stepscope.exports.tensorboard._views import Basis
+    from stepscope.exports.tensorboard._workers import Worker
+
+__all__ = ["EXPORT", "tensorboard"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One trace's views as JSON text, and what the view of all workers needs of it."""
+
+    path: str
+    rank: int | None
+    views: bytes
+    part: Part
+
+
+def tensorboard(run: Run, context: Context, *, diff: str | None = None) -> bytes:
+    """What the plugin's API served for a run: one JSON object of views by name.
+
+    Of one trace the object holds the views themselves. Of several it holds such an object per worker, one level
+    deeper by span if a worker has several; and, where all workers of a span communicate, `distributed`, by span if
+    there are several. `diff` names another run: its first trace is compared with the first one of this, the base.
+
+    Units: µs; KB and MB of 1024, as the plugin has them.
+    Raises MissingTable, StepscopeError. Of several traces those that cannot be read are told to the context and left
+    out.
+    """
+    seen: list[_Seen] = []
+    first: Basis | None = None
+    n_workers = len({worker.worker for worker in workers_of([(path, None) for path in run.paths])})
+    told: set[str] = set()
+    for path in run.paths:
+        try:
+            trace = run.open_trace(path)
+            basis = basis_of(trace)
+        except StepscopeError as error:
+            if len(run.paths) == 1:
+                raise
+            context.tell(f"{path} is left out: {error.message}")
+            continue
+        views, part = views_of(basis, path, n_workers=n_workers)
+        for note in missing_from(basis, views):
+            if note not in told:
+                context.tell(note)
+                told.add(note)
+        seen.append(_Seen(path, trace.rank, encoded(views), part))
+        first = basis if first is None and diff is not None else first
+        del trace, basis, views  # one at a time
+    if not seen:
+        raise StepscopeError("none of the traces can be read", "see the notes above")
+    document = _joined(seen)
+    if diff is not None and first is not None:
+        others = context.open_run(diff)
+        other = basis_of(others.open_trace(others.paths[0]))
+        document["diff"] = difference((first.forest, first.costs), (other.forest, other.costs))
+    return encoded(document)
+
+
+def _joined(seen: Sequence[_Seen]) -> dict[str, Any]:
+    workers = workers_of([(one.path, one.rank) for one in seen])
+    if len(seen) == 1:
+        return _fields(seen[0].views)
+    document: dict[str, Any] = {}
+    spans_of: dict[str, list[Worker]] = {}
+    for worker in workers:
+        spans_of.setdefault(worker.worker, []).append(worker)
+    for worker, one in zip(workers, seen, strict=True):
+        if len(spans_of[worker.worker]) == 1:
+            document[worker.worker] = msgspec.Raw(one.views)
+        else:
+            document.setdefault(worker.worker, {})[worker.span] = msgspec.Raw(one.views)
+    together = {}
+    for span, places in by_span(workers).items():
+        parts = [replace(seen[i].part, worker=workers[i].worker) for i in places]
+        view = distributed(parts) if len(parts) > 1 else None
+        if view is not None:
+            together[span] = view
+    if together:
+        document["distributed"] = together if len(by_span(workers)) > 1 else next(iter(together.values()))
+    return document
+
+
+def _fields(views: bytes) -> dict[str, Any]:
+    """The views by name, each still as text."""
+    return msgspec.json.decode(views, type=dict[str, msgspec.Raw])
+
+
+EXPORT = Export(
+    "tensorboard", "what the API of the TensorBoard PyTorch profiler plugin served, as one JSON object", tensorboard
+)

@@ -1,0 +1,244 @@
+"""The tables that a query names, of all traces, as Parquet files in one folder, and the views over them.
+
+A table that a store holds is linked, not read; what an analysis gives is computed, and written. One trace at a time is
+in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope import analyses
+from stepscope.core import files
+from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.schema import ISSUES, TABLES, Column, Table
+from stepscope.core.trace import Run, StoredTables, Trace
+from stepscope.query import tables as views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from stepscope.query.sql.guard import Names
+    from stepscope.query.tables import Question
+
+    OnMissing = Callable[[str, StepscopeError], None]
+
+__all__ = ["View", "resolve", "views_of"]
+
+TRACES = "traces"
+_SCHEMA = views.RAW.rstrip(".")
+_FILES = Table(
+    TRACES,
+    "a file of the job",
+    (
+        views.RANK,
+        views.TRACE,
+        Column("path", pl.String(), "where it lies"),
+        Column("format", pl.String(), "which reader read it"),
+        Column("world_size", pl.Int32(), "processes of the job"),
+        Column("host", pl.String(), "machine that it was recorded on"),
+        Column("framework", pl.String(), "as in PyTorch"),
+        Column("framework_version", pl.String(), "as in 2.9.0"),
+        Column("origin_unix_ns", pl.Int64(), "Unix time from which the trace's times count", "ns"),
+        Column("n_events", pl.Int64(), "events that were read"),
+        Column("size_bytes", pl.Int64(), "size of the file, unpacked", "bytes"),
+    ),
+)
+_TRACE_FACTS = tuple(column.name for column in _FILES.columns[2:])
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A table under the name that the query uses: what it is, and, once the traces are read, the SQL that gives it."""
+
+    schema: str
+    name: str
+    question: Question | None  # None: the list of traces itself
+    optional: bool = False  # the query may mean a part of itself
+
+    @property
+    def raw(self) -> str | None:
+        """The trace's own table that it stands for, if it is one."""
+        name = self.question.output.name if self.question is not None else ""
+        return name if name in TABLES and self.question == views.find(views.RAW + name) else None
+
+
+def known_names() -> list[str]:
+    """What a query may name."""
+    names = [name for name, kind in views.names() if kind != "comparison"]
+    return [TRACES, *(name.replace("-", "_") for name in names)]
+
+
+def tables() -> list[tuple[str, str, Table]]:
+    """The same with what each is ('traces', or as in `views.names`) and its columns; rank and trace may lack there."""
+    named = [(name, kind) for name, kind in views.names() if kind != "comparison"]
+    return [
+        (TRACES, TRACES, _FILES),
+        *((name.replace("-", "_"), kind, views.find(name).output) for name, kind in named),
+    ]
+
+
+def resolve(names: Names) -> list[View]:
+    """What the names of a query stand for: as in `stepscope show`, with _ for -. Raises UnknownName."""
+    found = []
+    for schema, name in names.tables:
+        known = _known(schema, name)
+        shadowed = not schema and name.lower() in names.shadowed
+        if known is None and not shadowed:
+            raise UnknownName("table", f"{schema}.{name}" if schema else name, known_names())
+        if known is not None:
+            found.append(View(schema, name, known[0], shadowed))
+    return found
+
+
+def _known(schema: str, name: str) -> tuple[Question | None] | None:
+    """The question that a name stands for, in a tuple, since that of the list of traces is None; None if unknown."""
+    name = name.lower()
+    if schema.lower() == _SCHEMA:
+        return (views.find(views.RAW + name),) if name in TABLES else None
+    if schema.lower() not in ("", "main"):
+        return None
+    if name == TRACES:
+        return (None,)
+    by_name = {known.replace("-", "_"): known for known, kind in views.names() if kind != "comparison"}
+    known = by_name.get(name.replace("-", "_"))
+    return None if known is None else (views.find(known),)
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What the traces gave for one view: files of a raw table with the trace each is of, or frames of an analysis."""
+
+    files: list[tuple[str, int | None, str]] = field(default_factory=list)
+    frames: list[pl.DataFrame] = field(default_factory=list)
+    missing: list[tuple[str, StepscopeError]] = field(default_factory=list)
+
+
+def views_of(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missing: OnMissing) -> Iterator[str]:
+    """The statements that make the views, with their files in `folder`.
+
+    Traces that cannot be read, or lack what an analysis needs, are told to `on_missing`. Raises their first error if
+    that is true of all.
+    """
+    gathered = _gathered(source, wanted, folder, on_missing)
+    yield f"CREATE SCHEMA {_SCHEMA}"
+    for i, (view, into) in enumerate(zip(wanted, gathered, strict=True)):
+        if view.question is not None and not into.files and not into.frames:
+            if view.optional:
+                continue
+            raise into.missing[0][1]
+        if view.raw is None:  # that a rank lacks rows of a table is no more than that
+            for label, error in into.missing:
+                on_missing(label, error)
+        body = _body(view, into, folder / f"{i}.parquet")
+        yield f"CREATE VIEW {_name(view.schema or 'main')}.{_name(view.name)} AS {body}"
+
+
+def _gathered(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missing: OnMissing) -> list[_Gathered]:
+    """What each view is made of, from one walk through the traces."""
+    gathered = [_Gathered() for _ in wanted]
+    facts: list[dict[str, object]] = []
+    broken: list[tuple[str, StepscopeError]] = []
+    for label, trace in _traces(source):
+        if isinstance(trace, StepscopeError):
+            broken.append((label, trace))
+            continue
+        known = {name: getattr(trace.meta, name) for name in _TRACE_FACTS}
+        facts.append({"rank": trace.rank, "trace": label, **known})
+        for i, (view, into) in enumerate(zip(wanted, gathered, strict=True)):
+            _gather(view, trace, label, into, folder / f"{i}-{len(facts)}.parquet")
+    if not facts:
+        raise broken[0][1] if broken else StepscopeError("no traces given")
+    for label, error in broken:
+        on_missing(label, error)
+    for view, into in zip(wanted, gathered, strict=True):
+        if view.question is None:
+            into.frames.append(_listed(facts))
+        elif not isinstance(view.question, analyses.Analysis):  # one that takes all traces together
+            into.frames.append(views.collect(source, view.question, on_missing=on_missing)[0])
+    return gathered
+
+
+def _body(view: View, into: _Gathered, target: Path) -> str:
+    """The SELECT that a view stands for."""
+    if into.frames:
+        pl.concat(into.frames, how="diagonal_relaxed").write_parquet(target)
+        return f"SELECT * FROM read_parquet({_text(str(target))})"  # noqa: S608  our own file
+    return _joined(into.files, own_rank="rank" in TABLES[str(view.raw)].dtypes)
+
+
+def _traces(source: Trace | Run) -> Iterator[tuple[str, Trace | StepscopeError]]:
+    if isinstance(source, Trace):
+        yield views.file_labels([source.meta.path])[0], source
+        return
+    for label, path in zip(views.file_labels(source.paths), source.paths, strict=True):
+        try:
+            trace = source.open_trace(path)
+        except StepscopeError as error:
+            yield label, error.with_traceback(None)
+            continue
+        yield label, trace
+
+
+def _gather(view: View, trace: Trace, label: str, into: _Gathered, target: Path) -> None:
+    if view.raw is not None:
+        try:
+            _place(trace, view.raw, target)
+        except MissingTable as error:
+            into.missing.append((label, error.with_traceback(None)))
+            return
+        into.files.append((str(target), trace.rank, label))
+    elif isinstance(view.question, analyses.Analysis):
+        try:
+            frame, _ = views.collect(trace, view.question, on_missing=lambda *_: None)
+        except MissingTable as error:
+            into.missing.append((label, error.with_traceback(None)))
+            return
+        own = pl.col("rank") if "rank" in frame.columns else pl.lit(trace.rank, pl.Int32()).alias("rank")
+        into.frames.append(frame.select(own, pl.lit(label).alias("trace"), pl.exclude("rank", "trace")))
+
+
+def _place(trace: Trace, name: str, target: Path) -> None:
+    """Put a table of the trace into a file of the folder: by a link if it lies in one. Raises MissingTable."""
+    stored = trace.tables.file(name) if isinstance(trace.tables, StoredTables) else None
+    if not trace.heights().get(name) and name != ISSUES.name:  # no issues is good news, not a lack of data
+        trace.require(name)
+    if stored is None or files.is_url(stored):
+        trace.table(name).write_parquet(target, compression="lz4")
+        return
+    try:
+        os.link(stored, target)
+    except OSError:  # another disk, or one without links
+        shutil.copyfile(stored, target)
+
+
+def _listed(facts: Sequence[dict[str, object]]) -> pl.DataFrame:
+    return pl.DataFrame(facts, schema=dict(_FILES.dtypes))
+
+
+def _joined(found: Sequence[tuple[str, int | None, str]], *, own_rank: bool) -> str:
+    """The rows of all files, with the rank and the name of the trace that each is of."""
+    rows = ", ".join(
+        f"({i}::UBIGINT, {'NULL' if rank is None else rank}::INTEGER, {_text(label)})"
+        for i, (_, rank, label) in enumerate(found)
+    )
+    paths = ", ".join(_text(path) for path, _, _ in found)
+    rank, rest = ("coalesce(t.rank, o.rank) AS rank", "t.* EXCLUDE (rank)") if own_rank else ("o.rank", "t.*")
+    return (
+        f"SELECT {rank}, o.trace, {rest} FROM read_parquet([{paths}]) AS t"  # noqa: S608  our own files
+        f" JOIN (VALUES {rows}) AS o(file_number, rank, trace) ON t.file_index = o.file_number"
+    )
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _name(value: str) -> str:
+    return '"' + value.replace('"', '""') + '"'

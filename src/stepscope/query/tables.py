@@ -1,0 +1,305 @@
+"""One named table out of one trace or many: an analysis' result or a raw table, filtered, grouped, sorted, cut.
+
+A name is that of an analysis, or `trace.X` for table X as the reader made it (just `X` where no analysis is called so),
+or of a table that files of results hold. Of such a file a table is handed out as it is, not computed again.
+Of several traces the results are stacked, with `rank` as first column; where ranks are missing or not unique, `trace`
+(from the file's name) stands there instead. Analyses of ranks take all of them together.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import polars.selectors as cs
+
+from stepscope import analyses
+from stepscope.analyses import pairs as comparison
+from stepscope.analyses import ranks
+from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.result_tables import RESULTS
+from stepscope.core.schema import ISSUES, TABLES, Column, Table
+from stepscope.core.trace import Run, Trace
+from stepscope.query.map_files import of_ranks, results_of
+from stepscope.renderers import figures
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.query.map_files import Each, OnMissing
+
+    Question = analyses.Analysis | comparison.Comparison | ranks.RankAnalysis
+
+RAW = "trace."
+RANK = Column("rank", pl.Int32(), "rank of the process in its job", key=True)
+TRACE = Column("trace", pl.String(), "the file that it comes from", key=True)
+ROWS = Column("n_rows", pl.Int64(), "rows that were put together")
+
+_SUFFIXES = re.compile(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
+#: What cannot be added up: points in time, levels, averages, shares.
+_POINT = re.compile(
+    r"(^|_)(ts|start|end|first|last)_ns$|(^|_)(mean|avg|median|std|p\d+|late)_|^total_(allocated|reserved)_bytes$"
+)
+_LEAST, _MOST = re.compile(r"(^|_)min_"), re.compile(r"(^|_)(max|peak)_")
+#: What ends of names say of units; the longer ones first.
+_UNITS = {"_bytes_per_s": "bytes/s", "_ns": "ns", "_bytes": "bytes", "_ratio": "ratio"}
+_ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
+
+
+def names() -> list[tuple[str, str]]:
+    """Names that `find` knows, each with what it is.
+
+    That is 'analysis', 'ranks' (an analysis of all ranks together), 'comparison' (of two traces), 'result' or 'table'.
+    """
+    known = [*analyses.names(), *ranks.names()]
+    raw = [RAW + name if name in known else name for name in TABLES]
+    pairs = [(name, "comparison") for name in comparison.names()]
+    results = [(name, "result") for name in RESULTS if name not in known]
+    asked = [*((name, "analysis") for name in analyses.names()), *((name, "ranks") for name in ranks.names())]
+    return [*asked, *pairs, *results, *((name, "table") for name in raw)]
+
+
+def find(name: str) -> Question:
+    """The analysis or comparison of that name, or one that hands out a table as it is. Raises UnknownName."""
+    if name.startswith(RAW) and name.removeprefix(RAW) in TABLES:
+        return _raw(TABLES[name.removeprefix(RAW)])
+    if name in comparison.names():
+        return comparison.find(name)
+    if name in ranks.names():
+        return ranks.find(name)
+    try:
+        return analyses.find(name)
+    except UnknownName:
+        if name in TABLES:
+            return _raw(TABLES[name])
+        if name in RESULTS:
+            return _result_table(RESULTS[name])
+        raise UnknownName("table", name, [known for known, _ in names()]) from None
+
+
+def collect(
+    source: Trace | Run,
+    analysis: Question,
+    *,
+    where: str | None = None,
+    on_missing: OnMissing,
+    each: Each | None = None,
+    **options: Any,
+) -> tuple[pl.DataFrame, Table]:
+    """The analysis' result for all traces, which are read one at a time, and the schema of its columns.
+
+    `each` applies a function to the files of a run, if they are not to be read here one after the other. `where` is a
+    condition in SQL over the result's columns (and `rank`, `trace`). A trace that cannot be read, or lacks what the
+    analysis needs, is reported to `on_missing` and left out. Raises its error if that is true of all; UnknownName,
+    StepscopeError. A comparison takes exactly two traces, the base first. An analysis of ranks takes all.
+    """
+    if isinstance(analysis, comparison.Comparison):
+        return filtered(_compared(source, analysis, options), where), analysis.output
+    labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
+    if isinstance(analysis, ranks.RankAnalysis):
+        parts_of_ranks = of_ranks(source, labels, on_missing=on_missing, each=each)
+        return filtered(analysis(parts_of_ranks, **options), where), analysis.output
+    if analysis.run is _as_it_is:
+        each = None  # a table as it is takes longer to send than to read
+    parts: list[tuple[int | None, str, pl.DataFrame]] = []
+    missing: list[tuple[str, StepscopeError]] = []
+    for label, (rank, result) in zip(labels, results_of(source, analysis, options, each), strict=True):
+        if isinstance(result, StepscopeError):
+            missing.append((label, result))
+        else:
+            parts.append((rank, label, filtered(result, where, rank=rank, trace=label)))
+    if not parts:
+        raise missing[0][1] if missing else StepscopeError("no traces given")
+    for label, error in missing:
+        on_missing(label, error)
+    if len(labels) == 1:
+        return parts[0][2], analysis.output
+    return _stacked(parts, analysis.output)
+
+
+def drawn(
+    source: Trace | Run, analysis: Question, frame: pl.DataFrame, *, each: Each | None = None, **options: Any
+) -> pl.DataFrame | None:
+    """The rows that the figure of a table is drawn from: its own, or those that the figure asks for; None without one.
+
+    `frame` is what `collect` returned, and told of the traces that lack it. Raises as `collect` does.
+    """
+    if analysis.name not in figures.names():
+        return None
+    figure = figures.find(analysis.name)
+    if figure.fits(frame) or not figure.options:
+        return frame if figure.fits(frame) else None
+    rows, _ = collect(source, analysis, on_missing=lambda *_: None, each=each, **{**options, **figure.options})
+    return rows
+
+
+def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFrame:
+    """Rows for which a condition in SQL holds; `extra` are constants that it may name too.
+
+    Raises UnknownName (column), StepscopeError (not a condition).
+    """
+    if where is None:
+        return frame
+    wide = frame.with_columns(pl.lit(v).alias(k) for k, v in extra.items() if k not in frame.columns)
+    try:
+        mask = _truth(wide, pl.sql_expr(where))
+        if mask.dtype == pl.Boolean:
+            return frame.filter(mask if mask.len() == frame.height else pl.lit(bool(mask.item())))
+        reason = f"it gives {mask.dtype}, not true or false"
+    except (pl.exceptions.PolarsError, ValueError, TypeError) as error:
+        reason = str(error).strip().split("\n")[0]
+    hint = "write a condition in SQL, as in \"total_ns > 1000000 AND name LIKE '%gemm%'\""
+    raise StepscopeError(f"not a condition: {where!r} ({reason})", hint)
+
+
+def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series:
+    """The condition's value for each row, or a single one if it looks at none."""
+    used = list(dict.fromkeys(condition.meta.root_names()))
+    for name in used:
+        if name not in frame.columns:
+            raise UnknownName("column", name, frame.columns)
+    # As text, as LIKE and the like do not work on categories.
+    operands = frame.select(used).with_columns((cs.categorical() | cs.enum()).cast(pl.String)) if used else frame
+    return operands.select(keep=condition)["keep"]
+
+
+def grouped(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> tuple[pl.DataFrame, Table]:
+    """Rows that agree in `by` put together: counts, durations and bytes are summed, min_ and max_ kept as such.
+
+    What cannot be put together (averages, shares, points in time, texts) is left out; n_rows says how many rows there
+    were. Raises UnknownName (column).
+    """
+    by = [column_named(name, frame.columns) for name in by]
+    numbers = [name for name in frame.select(cs.numeric()).columns if name not in by and name != ROWS.name]
+    folded = {name: expr for name in numbers if (expr := _folded(name)) is not None}
+    result = frame.group_by(by, maintain_order=True).agg(pl.len().cast(pl.Int64).alias(ROWS.name), **folded)
+    summed = [name for name in folded if _ADDS_UP.search(name)]
+    summed = [*(name for name in summed if name.endswith(("_ns", "bytes"))), *summed, ROWS.name]
+    result = result.sort(summed[0], descending=True, nulls_last=True, maintain_order=True)
+    declared = {c.name: c for c in table.columns} | {ROWS.name: ROWS}
+    return result, Table(table.name, table.doc, tuple(declared[c] for c in result.columns if c in declared))
+
+
+def ordered(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> pl.DataFrame:
+    """Sorted by columns: measures from the largest, keys, texts and times of day from the smallest.
+
+    `-column` is from the largest in any case, `+column` from the smallest. Unknown values come last.
+    Raises UnknownName.
+    """
+    if not by:
+        return frame
+    keys = {c.name for c in table.columns if c.key}
+    numbers = set(frame.select(cs.numeric()).columns)
+    exprs, descending = [], []
+    for word in by:
+        name = column_named(word.lstrip("+-"), frame.columns)
+        is_text = isinstance(frame.schema[name], (pl.Categorical, pl.Enum))
+        exprs.append(pl.col(name).cast(pl.String) if is_text else pl.col(name))
+        measure = name in numbers and name not in keys and not _is_point(name)
+        descending.append(word[0] == "-" or (word[0] != "+" and measure))
+    return frame.sort(exprs, descending=descending, nulls_last=True, maintain_order=True)
+
+
+def chosen(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Only these columns, in this order; all if none are named. Raises UnknownName."""
+    return frame.select(column_named(name, frame.columns) for name in columns) if columns else frame
+
+
+def column_named(name: str, columns: Sequence[str]) -> str:
+    """The column of that name, whose unit may be left out: dur for dur_ns. Raises UnknownName (none, or several)."""
+    if name in columns:
+        return name
+    like = [c for c in columns if re.fullmatch(rf"(n_)?{re.escape(name)}(_(ns|bytes|ratio))?", c)]
+    if len(like) != 1:
+        raise UnknownName("column", name, columns)
+    return like[0]
+
+
+def file_labels(paths: Sequence[str]) -> list[str]:
+    """A short name for each file, unique among them: its stem, or as much of its path as tells them apart."""
+    stems = [_stem(PurePath(path).name) for path in paths]
+    if len(set(stems)) == len(stems):
+        return stems
+    shared = os.path.commonpath([PurePath(path).parent for path in paths])
+    labels = [_stem(str(PurePath(path).relative_to(shared)) if shared else path) for path in paths]
+    return labels if len(set(labels)) == len(labels) else list(paths)
+
+
+def described(name: str, frame: pl.DataFrame) -> Table:
+    """A schema for a frame that no analysis declared: units are told by the ends of names, as everywhere."""
+    columns = [Column(column, dtype, column, _unit(column, dtype)) for column, dtype in frame.schema.items()]
+    return Table(name, name, tuple(columns))
+
+
+def _unit(name: str, dtype: pl.DataType) -> str | None:
+    if not dtype.is_numeric():
+        return None
+    return next((unit for end, unit in _UNITS.items() if name == end.lstrip("_") or name.endswith(end)), None)
+
+
+def _stem(name: str) -> str:
+    return _SUFFIXES.sub("", name) or name
+
+
+def _raw(table: Table) -> analyses.Analysis:
+    # No issues is good news, not a lack of data.
+    always = table is ISSUES
+    inputs, optional = ((), (table,)) if always else ((table,), ())
+    return analyses.Analysis(table.name, table.doc, inputs, table, _as_it_is, optional, needs_clock=False)
+
+
+def _as_it_is(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame
+
+
+def _result_table(table: Table) -> analyses.Analysis:
+    """A table that only files of results hold: of a recording it is missing."""
+
+    def run() -> pl.DataFrame:
+        """The frame as the file of results has it."""
+        raise MissingTable(f"{table.name} ({table.doc})", hint="files of results hold it; see `stepscope formats`")
+
+    return analyses.Analysis(table.name, table.doc, (), table, run)
+
+
+def _compared(source: Trace | Run, pair: comparison.Comparison, options: dict[str, Any]) -> pl.DataFrame:
+    paths = source.paths if isinstance(source, Run) else (source.meta.path,)
+    if not isinstance(source, Run) or len(paths) != 2:
+        hint = f"name two files, the base first: stepscope show {pair.name} BASE OTHER"
+        raise StepscopeError(f"{pair.name} compares two traces, {len(paths)} were given", hint)
+    base, other = source
+    return pair(base, other, **options)
+
+
+def _stacked(parts: Sequence[tuple[int | None, str, pl.DataFrame]], table: Table) -> tuple[pl.DataFrame, Table]:
+    ranks = [rank for rank, _, _ in parts]
+    by_rank = None not in ranks and len(set(ranks)) == len(ranks)
+    lead = RANK if by_rank else TRACE
+    if by_rank:
+        parts = sorted(parts, key=lambda part: part[0] or 0)
+    frames = []
+    for rank, label, frame in parts:
+        value = pl.lit(rank if by_rank else label, lead.dtype).alias(lead.name)
+        frames.append(frame if lead.name in frame.columns else frame.select(value, pl.all()))
+    frame = pl.concat(frames, how="diagonal_relaxed")
+    declared = {lead.name: lead} | {c.name: c for c in table.columns}
+    return frame.select(lead.name, pl.exclude(lead.name)), Table(table.name, table.doc, tuple(declared.values()))
+
+
+def _is_point(name: str) -> bool:
+    return _POINT.search(name) is not None
+
+
+def _folded(name: str) -> pl.Expr | None:
+    if _is_point(name):
+        return None
+    if _LEAST.search(name):
+        return pl.col(name).min()
+    if _MOST.search(name):
+        return pl.col(name).max()
+    # The sum of nothing known is unknown, not 0.
+    known = pl.col(name).count() > 0
+    return pl.when(known).then(pl.col(name).sum()) if _ADDS_UP.search(name) else None

@@ -1,0 +1,164 @@
+"""Worker processes of our own: each is asked for one item at a time, so that one that dies takes one item with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import StepscopeError
+from stepscope.query.workers.worker import COMMAND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Died", "pooled"]
+
+#: For the GNU C library: memory that one file's blocks leave free serves the next, and does not go back to the system
+#: and come again page by page. Others do not look at these.
+_KEEP_FREED = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_TOP_PAD_": str(4 << 20),
+}  # fmt: skip
+
+#: How long a process may take to end: it may still be writing into the cache.
+_PATIENCE_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """What is left of an item whose worker ended: its exit code, negative for a signal."""
+
+    exit_code: int
+
+    @property
+    def words(self) -> str:
+        """How it ended, for people."""
+        if self.exit_code == -9:
+            return "was killed (signal 9), as the system does when memory runs out"
+        if self.exit_code < 0:
+            return f"was killed (signal {-self.exit_code})"
+        return f"ended with exit code {self.exit_code}; what it said is above"
+
+
+def pooled(function: bytes, items: Sequence[tuple[int, Any]], *, n_workers: int) -> Iterator[tuple[int, Any]]:
+    """Apply a pickled function to numbered items in so many processes. Yields number and result as they come.
+
+    The result of an item whose process died is Died. Closing the iterator ends the processes.
+    """
+    tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+    for item in items:
+        tasks.put(item)
+    tenders = [_Tender(function, tasks, done, n_workers) for _ in range(min(n_workers, len(items)))]
+    try:
+        for tender in tenders:
+            tender.thread.start()
+        for _ in items:
+            yield done.get()
+    except (GeneratorExit, KeyboardInterrupt):
+        _stop(tasks, tenders)
+        raise
+    finally:
+        for tender in tenders:
+            tender.thread.join()
+
+
+def _stop(tasks: queue.SimpleQueue[tuple[int, Any]], tenders: Sequence[_Tender]) -> None:
+    """Nobody waits for the rest any more."""
+    while True:
+        try:
+            tasks.get_nowait()
+        except queue.Empty:
+            break
+    for tender in tenders:
+        tender.kill()
+
+
+class _Tender:
+    """A thread that hands items to a process, and starts another when it dies."""
+
+    def __init__(
+        self,
+        function: bytes,
+        tasks: queue.SimpleQueue[tuple[int, Any]],
+        done: queue.SimpleQueue[tuple[int, Any]],
+        n_workers: int,
+    ) -> None:
+        self._function, self._tasks, self._done, self._n_workers = function, tasks, done, n_workers
+        self._process: subprocess.Popen[bytes] | None = None
+        self.thread = threading.Thread(target=self._tend, daemon=True)
+
+    def _tend(self) -> None:
+        while True:
+            try:
+                number, item = self._tasks.get_nowait()
+            except queue.Empty:
+                break
+            self._done.put((number, self._result(item)))
+        if self._process is not None:
+            _ended(self._process)
+
+    def _result(self, item: Any) -> Any:
+        try:
+            if self._process is None:
+                self._process = _started(self._n_workers)
+                _send(self._process, self._function)
+            _send(self._process, pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL))
+            return _received(self._process)
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            process, self._process = self._process, None
+            return StepscopeError(f"cannot start a process: {error}") if process is None else Died(_ended(process))
+
+    def kill(self) -> None:
+        """End the process at once."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+
+def _started(n_workers: int) -> subprocess.Popen[bytes]:
+    # Threads of several processes would only get in one another's way.
+    threads = str(max(1, (os.cpu_count() or 1) // n_workers))
+    return subprocess.Popen(  # noqa: S603  this interpreter, with our own code
+        [sys.executable, "-c", COMMAND, json.dumps(sys.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"POLARS_MAX_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", **_KEEP_FREED, **os.environ},
+    )
+
+
+def _send(process: subprocess.Popen[bytes], pickled: bytes) -> None:
+    if process.stdin is not None:
+        process.stdin.write(pickled)
+        process.stdin.flush()
+
+
+def _received(process: subprocess.Popen[bytes]) -> Any:
+    if process.stdout is None:
+        raise EOFError
+    return pickle.load(process.stdout)  # noqa: S301  from a process that this one started
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code of a process that has no more to read, or no longer answers; killed if it does not end."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            _closed(pipe)
+    try:
+        return process.wait(timeout=_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _closed(pipe: Any) -> None:
+    try:
+        pipe.close()
+    except OSError:  # what was not yet written to a process that is gone
+        return

@@ -1,0 +1,1 @@
+"""Profiles in the Chrome trace format: PyTorch, JAX and whatever else writes it."""

@@ -1,0 +1,362 @@
+"""From decoded events to columns: with `_others`, the reader's only loops over events, each over one block.
+
+What is done per event is a list comprehension or a `map`; everything else works on whole columns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from stepscope.readers.chrome.classify import CALL, DEVICE, FRAME, LANE, METRICS, OPERATOR, kind_of
+from stepscope.readers.chrome.events import ABSENT, NOTHING, Args, RawEvent
+from stepscope.readers.chrome.salvage import FAILS
+from stepscope.readers.common.columns import MOST_CATS, Interned, columns_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stepscope.readers.chrome.events import AnyEvent
+    from stepscope.readers.common.columns import Column
+    from stepscope.readers.common.issues import Notes
+
+
+class Columns:
+    """All columns of one file. Feed it blocks with `add`.
+
+    Tracks are numbered by key: (pid, tid) for host threads, (pid, tid, lane) for lanes that are no threads, and
+    (pid, tid, device, stream) for device work.
+    """
+
+    def __init__(self, notes: Notes, *, exact: bool) -> None:
+        self.notes = notes
+        self.exact = exact
+        self.n_events = 0
+        self.n_spans = 0
+        self.phases: set[str] = set()
+        self.names, self.cats, self.tracks, self.flow_ids = Interned(), Interned(), Interned(), Interned()
+        self.texts, self.dims, self.stacks = Interned(), Interned(), Interned()
+        i8, u4, u2, f8 = np.int64, np.uint32, np.uint16, np.float64
+        time = i8 if exact else f8
+        self.spans = columns_of({"ts": time, "dur": time, "name": u4, "cat": u2, "track": u4})
+        self.calls = columns_of({"row": u4, "correlation": i8})
+        self.ids = columns_of({"row": u4, "external": i8})
+        self.ops = columns_of({
+            "row": u4, "sequence": i8, "forward": i8,
+            "shapes": u4, "types": u4, "concrete": u4, "stack": u4,
+        })  # fmt: skip
+        self.frames = columns_of({"row": u4, "id": i8, "parent": i8, "module": i8})
+        self.kernels = columns_of({
+            "row": u4, "grid": u4, "block": u4, "registers": i8,
+            "shared": i8, "blocks_sm": f8, "warps_sm": f8, "occupancy": f8,
+        })  # fmt: skip
+        self.launches = columns_of({"row": u4, "kind": u4, "dims": u4, "graph": i8, "node": i8})
+        self.transfers = columns_of({"row": u4, "bytes": i8, "bandwidth": f8})
+        self.collectives = columns_of({
+            "row": u4, "collective": u4, "dtype": u4, "in": i8, "out": i8,
+            "group": u4, "size": i8, "ranks": u4, "description": u4, "src": i8, "dst": i8, "seq": i8,
+        })  # fmt: skip
+        self.memory = columns_of({
+            "ts": time, "track": u4, "type": i8, "index": i8,
+            "address": np.uint64, "bytes": i8, "allocated": i8, "reserved": i8,
+        })  # fmt: skip
+        self.edges = columns_of({"ts": time, "name": u4, "cat": u2, "track": u4, "begin": i8})
+        self.flows = columns_of({"ts": time, "track": u4, "id": u4, "cat": u2, "start": i8})
+        self.samples = columns_of({"ts": time, "track": u4, "metric": u4, "value": f8})
+        self.metrics = columns_of({"row": u4, "metric": u4, "value": f8})
+        self.launch_flows = columns_of({"id": i8})["id"]
+        self.has_launch_flows = False
+        self.threads: dict[tuple[Any, Any], dict[str, str]] = {}
+        self._raw = msgspec.json.Decoder(list[RawEvent])
+
+    def times(self, values: list[Any]) -> list[Any]:
+        """µs as doubles; in exact files, whose times are decimals, whole ns."""
+        if not self.exact:
+            return values
+        try:
+            return [None if v is None else round(v * 1000) if v.adjusted() < _MOST_DIGITS else None for v in values]
+        except (ArithmeticError, ValueError):  # text that spells infinity or not-a-number
+            sound = [v if v is not None and v.is_finite() else None for v in values]
+            return self.times(sound)
+
+    def add(self, events: list[AnyEvent], block: bytes) -> None:
+        """Append one block of events; `block` is the JSON they came from."""
+        self.n_events += len(events)
+        spans = [e for e in events if e.ph == "X"]
+        if len(spans) < len(events):
+            self.phases |= _add_incomplete(self, events, block)
+        if spans:
+            self.phases.add("X")
+            self._add_spans(spans, events, block)
+
+    def _add_spans(self, events: list[AnyEvent], whole: list[AnyEvent], block: bytes) -> None:
+        first, cols = self.n_spans, self.spans
+        self.n_spans += len(events)
+        cats = self.cats.codes([e.cat for e in events], MOST_CATS)
+        kind = np.array([kind_of(c) for c in self.cats], np.uint8)[cats]
+        cols["ts"].extend(self.times([e.ts for e in events]))
+        cols["dur"].extend(self.times([e.dur for e in events]))
+        cols["name"].extend(self.names.codes([e.name for e in events]))
+        cols["cat"].extend(cats)
+        args = [e.args for e in events]
+        keys: list[tuple[Any, ...]] = [(e.pid, e.tid) for e in events]
+        groups = {k: np.flatnonzero(kind == k) for k in np.unique(kind).tolist()}
+        for i in groups.get(DEVICE, _NO_ROWS).tolist():
+            keys[i] = (*keys[i], args[i].device, args[i].stream)
+        for lane in (LANE, METRICS):  # ranges drawn on a device have a lane beside the stream of the same number
+            for i in groups.get(lane, _NO_ROWS).tolist():
+                keys[i] = (*keys[i], "range")
+        cols["track"].extend(self.tracks.codes(keys))
+        for kind_code, rows in groups.items():
+            some = [args[i] for i in rows.tolist()] if rows.size < len(args) else args
+            self._add_sides(kind_code, rows + first, some)
+        if METRICS in groups:
+            self._add_metrics(first, whole, block)
+        if DEVICE in groups and any(key in block for key in _MLU_KEYS):
+            self._add_launches(first, whole, block)
+        self._add_collectives([(first + i, a) for i, a in enumerate(args) if a.collective is not None])
+
+    def _add_sides(self, kind: int, rows: NDArray[np.intp], args: list[Args]) -> None:
+        if kind == FRAME:
+            self._add_frames(rows, args)
+        if kind not in (OPERATOR, CALL, DEVICE, LANE):
+            return
+        self.ids["row"].extend(rows)
+        self.ids["external"].extend(_external(args))
+        if kind == OPERATOR:
+            self._add_ops(rows, args)
+        elif kind in (CALL, DEVICE):
+            self._add_calls(rows, args)
+            if kind == DEVICE:
+                self._add_device(rows, args)
+
+    def _add_ops(self, rows: NDArray[np.intp], args: list[Args]) -> None:
+        cols, texts = self.ops, self.texts
+        cols["row"].extend(rows)
+        cols["sequence"].extend([a.sequence for a in args])
+        cols["forward"].extend([a.forward_thread for a in args])
+        shapes = _texts([a.input_dims for a in args])
+        if b"" in shapes:  # PyTorch before 2.1 spells the key in lower case
+            shapes = [shape or bytes(a.input_dims_old) for shape, a in zip(shapes, args, strict=True)]
+        cols["shapes"].extend(texts.codes(shapes))
+        cols["types"].extend(texts.codes(_texts([a.input_types for a in args])))
+        cols["concrete"].extend(texts.codes(_texts([a.concrete_inputs for a in args])))
+        cols["stack"].extend(self.stacks.codes([a.call_stack for a in args]))
+
+    def _add_calls(self, rows: NDArray[np.intp], args: list[Args]) -> None:
+        cols = self.calls
+        cols["row"].extend(rows)
+        cols["correlation"].extend([a.correlation for a in args])
+
+    def _add_frames(self, rows: NDArray[np.intp], args: list[Args]) -> None:
+        cols = self.frames
+        cols["row"].extend(rows)
+        cols["id"].extend([a.python_id for a in args])
+        cols["parent"].extend([a.python_parent_id for a in args])
+        cols["module"].extend([a.module_id for a in args])
+
+    def _add_device(self, rows: NDArray[np.intp], args: list[Args]) -> None:
+        launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if _is_launched(a)]
+        cols, dims = self.kernels, self.dims
+        cols["row"].extend([r for r, _ in launched])
+        cols["grid"].extend(dims.codes([bytes(a.grid) for _, a in launched]))
+        cols["block"].extend(dims.codes([bytes(a.block) for _, a in launched]))
+        cols["registers"].extend([a.registers for _, a in launched])
+        cols["shared"].extend([a.shared_bytes for _, a in launched])
+        cols["blocks_sm"].extend([a.blocks_per_sm for _, a in launched])
+        cols["warps_sm"].extend([a.warps_per_sm for _, a in launched])
+        cols["occupancy"].extend([a.occupancy for _, a in launched])
+        moved = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if a.size_bytes is not None]
+        cols = self.transfers
+        cols["row"].extend([r for r, _ in moved])
+        cols["bytes"].extend([a.size_bytes for _, a in moved])
+        cols["bandwidth"].extend([a.bandwidth for _, a in moved])
+
+    def _add_collectives(self, rows: list[tuple[int, Args]]) -> None:
+        if not rows:
+            return
+        cols, codes = self.collectives, self.texts.codes
+        cols["row"].extend([r for r, _ in rows])
+        cols["collective"].extend(codes([a.collective for _, a in rows]))
+        cols["dtype"].extend(codes([a.dtype for _, a in rows]))
+        cols["in"].extend([a.in_elements for _, a in rows])
+        cols["out"].extend([a.out_elements for _, a in rows])
+        cols["group"].extend(codes([a.group for _, a in rows]))
+        cols["size"].extend([a.group_size for _, a in rows])
+        cols["ranks"].extend(codes([a.group_ranks for _, a in rows]))
+        cols["description"].extend(codes([a.group_description for _, a in rows]))
+        cols["src"].extend([a.src_rank for _, a in rows])
+        cols["dst"].extend([a.dst_rank for _, a in rows])
+        cols["seq"].extend([a.seq for _, a in rows])
+
+    def _add_launches(self, first: int, whole: list[AnyEvent], block: bytes) -> None:
+        """How kernels of an MLU are launched: few traces have it, so the block is decoded a second time instead."""
+        spans = [(e, args) for e, args in zip(whole, self.raw_args(whole, block), strict=True) if e.ph == "X"]
+        cols = self.launches
+        for row, (event, raw) in enumerate(spans, first):
+            if kind_of(event.cat) == DEVICE and any(key in raw for key in _MLU_KEYS):
+                args = _decoded(raw)
+                cols["row"].extend([row])
+                cols["kind"].extend([self.texts[args.get("kernel type")]])
+                cols["dims"].extend([self.dims[msgspec.json.encode([args.get(f"dim{a}") for a in "xyz"])]])
+                cols["graph"].extend([args.get("tasktopo")])
+                cols["node"].extend([args.get("tasktopo_node")])
+
+    def _add_metrics(self, first: int, whole: list[AnyEvent], block: bytes) -> None:
+        """Hardware counters of profiled ranges."""
+        spans = [(e, args) for e, args in zip(whole, self.raw_args(whole, block), strict=True) if e.ph == "X"]
+        for row, (event, args) in enumerate(spans, first):
+            if kind_of(event.cat) == METRICS:
+                self.add_values(self.metrics, {"row": row}, args)
+
+    def raw_args(self, events: list[AnyEvent], block: bytes) -> list[bytes]:
+        """Arguments of each event in the block as JSON: where the keys are data, the block is decoded again."""
+        try:
+            return [bytes(e.args) for e in self._raw.decode(block)]
+        except FAILS:
+            self.notes.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
+            return [b""] * len(events)
+
+    def add_values(self, cols: dict[str, Column], fixed: dict[str, Any], args: bytes) -> None:
+        """A row of metric and value for each number in an event's arguments."""
+        try:
+            values = msgspec.json.decode(args) if args else None
+        except FAILS:
+            self.notes.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
+            return
+        numbers = [(k, v) for k, v in values.items() if _is_number(v)] if isinstance(values, dict) else []
+        for key, value in fixed.items():
+            cols[key].extend([value] * len(numbers))
+        cols["metric"].extend([self.texts[k] for k, _ in numbers])
+        cols["value"].extend([v for _, v in numbers])
+
+
+#: Words for a launch that only Cambricon's recorder writes.
+_MLU_KEYS = (b'"kernel type"', b'"tasktopo"')
+_NO_ROWS = np.empty(0, np.intp)
+#: Times of this many digits and more, in µs, fit no column; multiplying them out could take hours.
+_MOST_DIGITS = 16
+
+
+def _external(args: list[Args]) -> list[int]:
+    """The recorder's ids. PyTorch before 2.1 spells the key of calls in lower case."""
+    found = [a.external_id for a in args]
+    if ABSENT in found:
+        found = [a.external_id if a.external_id != ABSENT else a.external_id_old for a in args]
+    return found
+
+
+def _texts(raws: list[msgspec.Raw]) -> list[bytes]:
+    """The JSON texts of undecoded values; most are absent where one is, and an absent one costs nothing to copy."""
+    return [b"" if raw is NOTHING else bytes(raw) for raw in raws]
+
+
+def _is_launched(args: Args) -> bool:
+    """Whether the arguments say how a kernel was launched."""
+    return bool(args.grid) or args.registers != ABSENT or args.blocks_per_sm is not None or args.occupancy is not None
+
+
+def _decoded(raw: bytes) -> dict[str, Any]:
+    """The arguments as a dictionary; what is none, or cannot be read, as an empty one."""
+    try:
+        found = msgspec.json.decode(raw)
+    except FAILS:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+#: Kineto's names, by age, for the arrow from a launch to the work it queued. Its id is the correlation.
+_FLOW_TO_DEVICE = frozenset({"ac2g", "async_cpu_to_gpu", "async"})
+_EDGES = frozenset("BEbe")
+
+
+def _add_incomplete(columns: Columns, events: list[AnyEvent], block: bytes) -> set[str]:
+    """Sort the events of one block, except the complete ones, by phase into the columns; the phases seen."""
+    by_phase: dict[str, list[AnyEvent]] = {}
+    for event in events:
+        if event.ph != "X":
+            by_phase.setdefault(event.ph, []).append(event)
+    for phase, group in by_phase.items():
+        timed = group if phase == "M" else [e for e in group if e.ts is not None]
+        if phase in ("i", "I"):
+            _instants(columns, timed)
+        elif phase == "M":
+            _metadata(columns, group)
+        elif phase in ("s", "t", "f"):
+            _arrows(columns, timed, start=phase == "s")
+        elif phase in _EDGES:
+            continue
+        elif phase == "C":
+            _samples(columns, events, block)
+        else:
+            columns.notes.add("unknown_events", "info", len(group), f"events of phase {phase!r} are not read")
+    if by_phase.keys() & _EDGES:  # together, as recorded: an end and a begin may be of one instant
+        _edges(columns, [e for e in events if e.ph in _EDGES and e.ts is not None])
+    return {phase for phase in by_phase if phase}
+
+
+def _instants(columns: Columns, events: list[AnyEvent]) -> None:
+    memory = [e for e in events if e.name == "[memory]"]
+    if memory:
+        cols = columns.memory
+        args = [e.args for e in memory]
+        cols["ts"].extend(columns.times([e.ts for e in memory]))
+        cols["track"].extend(columns.tracks.codes([(e.pid, e.tid) for e in memory]))
+        cols["type"].extend([a.device_type for a in args])
+        cols["index"].extend([a.device_index for a in args])
+        cols["address"].extend([a.address or 0 for a in args])
+        cols["bytes"].extend([a.alloc_bytes for a in args])
+        cols["allocated"].extend([a.total_allocated for a in args])
+        cols["reserved"].extend([a.total_reserved for a in args])
+    if len(memory) < len(events):
+        marks = sum(str(e.name).startswith(("Iteration Start", "Record Window End")) for e in events)
+        rest = len(events) - len(memory) - marks
+        columns.notes.add("instants_dropped", "info", rest, "instant events other than memory have no duration")
+
+
+def _metadata(columns: Columns, events: list[AnyEvent]) -> None:
+    for event in events:
+        text = event.args.name or event.args.labels
+        if text and event.name:
+            columns.threads.setdefault((event.pid, event.tid), {})[event.name] = text
+
+
+def _arrows(columns: Columns, events: list[AnyEvent], *, start: bool) -> None:
+    launches = [e.id for e in events if e.cat in _FLOW_TO_DEVICE]
+    if launches:
+        columns.has_launch_flows = True
+        if start:
+            columns.launch_flows.extend(launches)
+    if len(launches) == len(events):
+        return
+    others = [e for e in events if e.cat not in _FLOW_TO_DEVICE]
+    cols = columns.flows
+    cols["ts"].extend(columns.times([e.ts for e in others]))
+    cols["track"].extend(columns.tracks.codes([(e.pid, e.tid) for e in others]))
+    cols["id"].extend(columns.flow_ids.codes([e.id for e in others]))
+    cols["cat"].extend(columns.cats.codes([e.cat for e in others], MOST_CATS))
+    cols["start"].extend([int(start)] * len(others))
+
+
+def _edges(columns: Columns, events: list[AnyEvent]) -> None:
+    cols = columns.edges
+    cols["ts"].extend(columns.times([e.ts for e in events]))
+    cols["name"].extend(columns.names.codes([e.name for e in events]))
+    cols["cat"].extend(columns.cats.codes([e.cat for e in events], MOST_CATS))
+    keys = [(e.pid, e.tid) if e.ph in "BE" else (e.pid, f"{e.cat}:{e.id}", "async") for e in events]
+    cols["track"].extend(columns.tracks.codes(keys))
+    cols["begin"].extend([int(e.ph in "Bb") for e in events])
+
+
+def _samples(columns: Columns, events: list[AnyEvent], block: bytes) -> None:
+    """Counter samples, from a whole block of events: the keys of their `args` are data."""
+    for event, args in zip(events, columns.raw_args(events, block), strict=True):
+        if event.ph == "C" and event.ts is not None:
+            track = columns.tracks[(event.pid, event.name, "counter")]
+            columns.add_values(columns.samples, {"ts": columns.times([event.ts])[0], "track": track}, args)

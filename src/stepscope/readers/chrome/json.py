@@ -1,0 +1,287 @@
+"""Streamed decoding of Chrome-trace JSON: blocks of `traceEvents`, cut at element borders, one block in memory.
+
+A candidate border `},{` is right exactly when everything before it decodes as a JSON array: a border inside a
+nested list or a string leaves something open. The end of the array shows itself as "trailing characters".
+Damage costs the elements it touches: what could be saved is saved and what was lost is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stepscope.core.errors import CorruptInput, UnknownFormat
+from stepscope.readers.chrome.events import Event, ExactEvent
+from stepscope.readers.chrome.salvage import BORDER, FAILS, closes, last_border, repaired, salvaged, trailing_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepscope.readers.chrome.events import AnyEvent
+    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.source import Source
+
+    #: Events; the JSON array that they were decoded from; where the array ended, if it did.
+    Found = tuple[list[AnyEvent], bytes, int | None]
+
+#: Small enough that a block's objects stay in the processor's cache: 256 KiB takes a fifth less time than 1 MiB.
+BLOCK = 1 << 18
+#: The longest single element, or metadata, that is waited for before it counts as damage.
+LONGEST = 64 << 20
+
+#: How much is looked at to see what kind of times the file has.
+PROBE = 1 << 16
+
+_BOM = b"\xef\xbb\xbf"
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"]', re.DOTALL)
+_KEY = b'"traceEvents"'
+_ARRAY = re.compile(rb"\s*:\s*\[")
+_CUT_OFF = re.compile(rb"\s*:?\s*\Z")
+_FIRST_KEY = re.compile(rb'\[\s*\{\s*("[^"\\]*")')
+_TIME = re.compile(rb'"ts"\s*:\s*("?)-?(\d{1,20})(\.\d{0,20}[1-9])?')
+_MOST_FIELDS_DROPPED = 8
+_COMMA = ord(",")
+_DECODERS: dict[type[AnyEvent], msgspec.json.Decoder[Any]] = {
+    Event: msgspec.json.Decoder(list[Event], strict=False),
+    ExactEvent: msgspec.json.Decoder(list[ExactEvent], strict=False),
+}
+_NEAR = 1 << 16
+
+
+class Document:
+    """A Chrome trace being read: iterate `blocks()` once; `meta` then holds every other top-level field."""
+
+    def __init__(self, source: Source, notes: Notes) -> None:
+        self.source = source
+        self.notes = notes
+        self.meta: dict[str, Any] = {}
+        self.kind: type[AnyEvent] = Event
+        self.n_lost = 0  # elements
+        self.lost_at: int | None = None
+        self._chunks = source.chunks()
+        self._buf = bytearray()  # always begins with the bracket of an open array, once that is found
+        self._offset = 0  # of the buffer in the unpacked document
+        self._searched = 0  # of the buffer: no border begins before
+        self._is_open = False  # the last piece that did not decode may just be too short
+        self._eof = False
+        self.bare = False
+        self._decoder = _DECODERS[Event]
+
+    def blocks(self) -> Iterator[tuple[list[AnyEvent], bytes]]:
+        """Events of one block, and the JSON array they were decoded from.
+
+        Raises UnknownFormat (no `traceEvents` list), CorruptInput (nothing readable at all).
+        """
+        self._find_array()
+        self._fill(max(BLOCK, PROBE))
+        self.kind = ExactEvent if needs_exact(self._buf) else Event
+        self._decoder = _DECODERS[self.kind]
+        done = False
+        while not done:
+            self._fill(BLOCK)
+            cuts = [] if self._eof else self._cuts()
+            if not cuts and not self._eof and len(self._buf) < LONGEST:
+                self._more()
+                continue
+            for cut in self._ends(cuts):
+                found = self._decode(bytes(self._buf[:cut]) + (b"" if self._eof else b"]"))
+                if found is not None:
+                    events, block, end = found
+                    if end is not None:
+                        self._read_tail(bytes(self._buf[end:]))
+                    elif self._eof and not self.bare:
+                        self._note_truncated("before its closing brace")
+                    break
+            else:
+                cut = self._likely(cuts)
+                events, block, end = self._save(cut)
+            yield events, block
+            done = self._eof or end is not None
+            if not done:
+                del self._buf[: cut + 1]
+                self._offset += cut
+                self._buf[0:0] = b"["
+                self._searched = 0
+        self._close()
+
+    def _fill(self, size: int) -> None:
+        while len(self._buf) < size and self._more():
+            pass
+
+    def _more(self) -> bool:
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            self._eof = True
+            return False
+        # A bomb may be nothing but blanks, gigabytes of them.
+        self._buf += b" " if chunk.isspace() else chunk
+        return True
+
+    def _find_array(self) -> None:
+        """Move the buffer to the events array; what stands before it goes to `meta`."""
+        self._fill(4096)
+        if self._buf.startswith(_BOM):
+            del self._buf[: len(_BOM)]
+        while not (first := self._buf.lstrip()[:1]) and not self._eof:
+            self._offset += len(self._buf)
+            self._buf.clear()
+            self._more()
+        if not first:
+            msg = self.source.damage or ("nothing but blanks" if self.source.n_bytes else "the file is empty")
+            raise CorruptInput(msg, "record the trace again, or copy it again", path=self.source.label, offset=0)
+        if first == b"[":
+            self.bare = True
+            start = self._buf.index(b"[")
+        elif first == b"{":
+            start = self._scan_head()
+        else:
+            msg = f"{self.source.label} is not JSON: it begins with {bytes(self._buf[:12])!r}"
+            raise UnknownFormat(msg, "see `stepscope formats` for what can be read")
+        del self._buf[:start]
+        self._offset += start
+
+    def _scan_head(self) -> int:
+        """Position of the bracket that opens `traceEvents` at the top level; the fields before it go to `meta`."""
+        scanned, depth = 0, 0
+        while True:
+            for token in _TOKEN.finditer(self._buf, scanned):
+                sign = token.group()
+                if sign == b'"' or (sign == _KEY and _CUT_OFF.match(self._buf, token.end())):
+                    break  # a string that is not whole yet, or the key without what follows it
+                scanned = token.end()
+                if sign in b"{[":
+                    depth += 1
+                elif sign in b"}]":
+                    depth -= 1
+                elif sign == _KEY and depth == 1 and (found := _ARRAY.match(self._buf, scanned)):
+                    self._keep_meta(bytes(self._buf[: token.start()]) + b'"_":0}')
+                    return found.end() - 1
+            else:
+                scanned = len(self._buf)
+            if len(self._buf) >= LONGEST or self._eof:
+                break
+            self._fill(2 * len(self._buf))  # twice as much: what is scanned again stays in proportion
+        if self.source.damage or (self._eof and (depth or scanned < len(self._buf))):
+            msg = self.source.damage or "the file ends before its traceEvents"
+            raise CorruptInput(
+                msg, "copy or record the trace again", path=self.source.label, offset=self.source.n_bytes
+            )
+        msg = f"{self.source.label} is JSON but holds no traceEvents list"
+        raise UnknownFormat(msg, "see `stepscope formats` for what can be read")
+
+    def _cuts(self) -> list[int]:
+        """Commas of candidate borders, last first: those near the end, or else all."""
+        for near in (2048, _NEAR, len(self._buf)):
+            start = max(self._searched, len(self._buf) - near)
+            found = [self._buf.index(_COMMA, m.start()) for m in BORDER.finditer(self._buf, start)]
+            if found:
+                return found[::-1]
+        self._searched = max(0, len(self._buf) - _NEAR)  # a border may lie across the end
+        return []
+
+    def _ends(self, cuts: list[int]) -> Iterator[int]:
+        """Where to end the block: at one of the last candidates, or else where counting brackets finds a border."""
+        if self._eof or not cuts:
+            yield len(self._buf)
+            return
+        yield from cuts[:3]
+        # All three inside of something that is still open: a nested list, a string. Damage would show otherwise.
+        border = last_border(self._buf) if len(cuts) > 3 and self._is_open else None
+        if border is not None and border not in cuts[:3]:
+            yield border
+
+    def _likely(self, cuts: list[int]) -> int:
+        """Where to end a damaged block: before an element that begins with the key with which the first one begins."""
+        key = _FIRST_KEY.match(self._buf)
+        like = re.compile(rb",\s*\{\s*" + re.escape(key.group(1))) if key else None
+        good = (cut for cut in cuts if like is None or like.match(self._buf, cut))
+        return next(good, cuts[0] if cuts else len(self._buf))
+
+    def _decode(self, block: bytes) -> Found | None:
+        """Events, the array that holds them, and where it ended if before the block did. None: it does not decode."""
+        self._is_open = False
+        try:
+            return self._decoder.decode(block), block, None
+        except msgspec.ValidationError:
+            return None
+        except FAILS as error:
+            end = trailing_at(error)
+            self._is_open = "truncated" in str(error)
+        if end is None or not closes(block, end):
+            return None
+        return self._decoder.decode(block[:end]), block[:end], end
+
+    def _save(self, cut: int) -> Found:
+        """The slow way for a block that does not decode as it stands."""
+        if cut >= LONGEST:
+            self._lose(1, 0, f"elements longer than {LONGEST:,} bytes")
+            return [], b"[]", None
+        text = repaired(bytes(self._buf[:cut]), self.notes)
+        found = self._decode(text + (b"" if self._eof else b"]"))
+        if found is None:
+            saved = salvaged(text, self.kind)
+            found = saved.events, saved.array(), saved.end
+            self._lose(saved.n_lost, saved.lost_at, "elements that are not valid JSON")
+            self.notes.add("odd_commas", "warning", saved.n_commas, "elements parted by no comma or by several")
+            cut_off = saved.n_lost > 0 or not self.bare
+        else:
+            cut_off = not self.bare
+        if found[2] is not None:
+            self._read_tail(text[found[2] :] + bytes(self._buf[cut:]))
+        elif self._eof and cut_off:
+            self._note_truncated("inside traceEvents")
+        return found
+
+    def _lose(self, n: int, at: int | None, what: str) -> None:
+        if n:
+            self.n_lost += n
+            self.lost_at = self._offset + (at or 0) if self.lost_at is None else self.lost_at
+            self.notes.add("damaged_events", "error", n, f"{what}, first at about byte {self.lost_at:,}")
+
+    def _note_truncated(self, where: str) -> None:
+        example = f"the file ends {where}, after {self.source.n_bytes:,} bytes"
+        self.notes.add("truncated", "error", 1, example)
+
+    def _read_tail(self, rest: bytes) -> None:
+        """What follows the array is metadata."""
+        pieces, size = [rest], len(rest)
+        while size < LONGEST and (chunk := next(self._chunks, None)) is not None:
+            pieces.append(chunk)
+            size += len(chunk)
+        text = b"".join(pieces).strip()
+        if self.bare or text == b"}":
+            return
+        if text.endswith(b"}"):
+            self._keep_meta(b'{"_":0' + text)
+            return
+        self._note_truncated("after traceEvents")
+        for _ in range(_MOST_FIELDS_DROPPED):  # what is whole of the fields is kept
+            if self._keep_meta(b'{"_":0' + text + b"}", quiet=True):
+                return
+            text = text[: max(text.rfind(b","), 0)]
+
+    def _keep_meta(self, text: bytes, *, quiet: bool = False) -> bool:
+        """Whether the text is a JSON object, whose fields are then in `meta`."""
+        if b"\\u" in text:
+            text = repaired(text, self.notes)
+        try:
+            found = json.loads(text.decode("utf-8", "replace"), strict=False)
+        except (ValueError, RecursionError):
+            if not quiet:
+                self.notes.add("metadata_unreadable", "warning", 1, "fields beside traceEvents are not valid JSON")
+            return False
+        found.pop("_", None)
+        self.meta.update(found)
+        return True
+
+    def _close(self) -> None:
+        if self.source.damage:
+            self.notes.add("damaged_packing", "error", 1, f"{self.source.damage} ({self.source.n_bytes:,} bytes read)")
+
+
+def needs_exact(text: bytes | bytearray) -> bool:
+    """Whether a double would lose nanoseconds of one of the first times: text, or 2^43 µs and more with decimals."""
+    return any(t.group(1) or (t.group(3) and int(t.group(2)) >= 1 << 43) for t in _TIME.finditer(text, 0, PROBE))

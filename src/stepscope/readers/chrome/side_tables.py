@@ -1,0 +1,298 @@
+"""Side tables of spans: what kernels, transfers, collectives, allocations and counters carry beside their times."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from stepscope.core import intervals, names
+from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, FRAMES, KERNEL_METRICS, KERNELS, TRANSFERS, Name
+from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.chrome.spans import to_ns
+from stepscope.readers.common.links import nearest_op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from stepscope.readers.chrome.event_columns import Columns
+    from stepscope.readers.chrome.spans import Spans
+    from stepscope.readers.chrome.tracks import Tracks
+    from stepscope.readers.common.columns import Column
+    from stepscope.readers.common.issues import Notes
+
+    Rows = NDArray[np.int64]
+
+
+def side_columns(cols: dict[str, Column], spans: Spans) -> tuple[Rows, dict[str, NDArray[Any]]]:
+    """Span rows of a side table in order, and its other columns in that order; rows of dropped spans are left out."""
+    rows = spans.position[cols["row"].join()]
+    keep = rows >= 0
+    order = np.argsort(rows[keep], kind="stable")
+    return rows[keep][order], {n: c.join()[keep][order] for n, c in cols.items() if n != "row"}
+
+
+def nullable(values: NDArray[Any], dtype: pl.DataType, absent: int = ABSENT) -> pl.Series:
+    """A column in which `absent` (integers) or NaN (floats), and what does not fit the type, is null."""
+    series = pl.Series(values)
+    if values.dtype.kind == "f":
+        return series.fill_nan(None).cast(dtype, strict=False)
+    missing = values == absent
+    if missing.any():
+        series = pl.select(pl.when(pl.Series(~missing)).then(series)).to_series()
+    return series.cast(dtype, strict=False)
+
+
+def text_column(codes: NDArray[Any], texts: Iterable[str | None], dtype: pl.DataType = Name) -> pl.Series:
+    """A categorical column from codes into texts (empty text: null). Only the texts in use become categories."""
+    counts = np.bincount(codes)
+    used = np.flatnonzero(counts)
+    place = np.zeros(counts.size, np.uint32)
+    place[used] = np.arange(used.size)
+    all_texts = list(texts)
+    distinct = pl.Series([all_texts[i] or None for i in used.tolist()], dtype=dtype)
+    return distinct.gather(pl.Series(place[codes]))
+
+
+def _decoded(texts: Iterable[Any]) -> list[str | None]:
+    return [t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in texts]
+
+
+def kernels(columns: Columns, spans: Spans, is_kernel: NDArray[np.bool_], name_list: list[str]) -> pl.DataFrame:
+    """The `kernels` table: every kernel span, with its launch configuration where recorded."""
+    rows, side = side_columns(columns.kernels, spans)
+    all_rows = np.flatnonzero(is_kernel)
+    if not all_rows.size:
+        return KERNELS.empty()
+    place = np.full(spans.ts.size, -1, np.int64)
+    place[rows] = np.arange(rows.size)
+    at = place[all_rows]
+    have = at >= 0
+    dims = np.array([_dims(raw) for raw in columns.dims] or [(ABSENT,) * 3], np.int64)
+
+    def spread(values: NDArray[Any]) -> NDArray[Any]:
+        absent = np.nan if values.dtype.kind == "f" else ABSENT
+        if not values.size:
+            return np.full(all_rows.size, absent, values.dtype)
+        return np.where(have, values[at], absent)
+
+    grid, block = (spread_dims(dims, side[k], have, at) for k in ("grid", "block"))
+    mlu = _mlu_launches(columns, spans, all_rows)
+    if mlu is not None:
+        grid[mlu[0]] = dims[mlu[1].pop("dims")]
+    used = np.unique(spans.name[all_rows])
+    is_tc = np.zeros(len(name_list), bool)
+    is_tc[used] = [names.is_tensor_core(name_list[i]) for i in used.tolist()]
+    frame = {
+        "span_id": all_rows.astype(np.uint32),
+        **{f"grid_{a}": nullable(grid[:, i], pl.Int32()) for i, a in enumerate("xyz")},
+        **{f"block_{a}": nullable(block[:, i], pl.Int32()) for i, a in enumerate("xyz")},
+        "registers": nullable(spread(side["registers"]), pl.Int32()),
+        "shared_bytes": nullable(spread(side["shared"]), pl.Int32()),
+        "blocks_per_sm": nullable(spread(side["blocks_sm"]), pl.Float64()),
+        "warps_per_sm": nullable(spread(side["warps_sm"]), pl.Float64()),
+        "est_occupancy_ratio": nullable(spread(side["occupancy"]) / 100.0, pl.Float64()),
+        "tensor_core": pl.Series(is_tc[spans.name[all_rows]]),
+    }
+    table = KERNELS.conform(pl.DataFrame(frame))
+    if mlu is not None:
+        special = pl.DataFrame({"span_id": all_rows[mlu[0]].astype(np.uint32), **mlu[1]})
+        table = table.drop(mlu[1]).join(special, on="span_id", how="left", maintain_order="left")
+    return KERNELS.conform(table)
+
+
+def _mlu_launches(columns: Columns, spans: Spans, kernel_rows: Rows) -> tuple[Rows, dict[str, Any]] | None:
+    """Which of the kernels carry an MLU's launch configuration, and that; None where none does."""
+    rows, side = side_columns(columns.launches, spans)
+    is_kernel = np.isin(rows, kernel_rows)
+    if not is_kernel.any():
+        return None
+    side = {name: values[is_kernel] for name, values in side.items()}
+    texts = [t if isinstance(t, str) else None for t in columns.texts]
+    return np.searchsorted(kernel_rows, rows[is_kernel]), {
+        "dims": side["dims"],
+        "kernel_type": text_column(side["kind"], texts),
+        "graph_id": nullable(side["graph"], pl.Int64()),
+        "graph_node_id": nullable(side["node"], pl.Int64()),
+    }
+
+
+def frames(columns: Columns, spans: Spans) -> pl.DataFrame:
+    """The `frames` table: Python calls with the recorder's ids."""
+    rows, side = side_columns(columns.frames, spans)
+    if not rows.size:
+        return FRAMES.empty()
+    frame = pl.DataFrame({
+        "span_id": rows.astype(np.uint32),
+        "python_id": nullable(side["id"], pl.Int64()),
+        "python_parent_id": nullable(side["parent"], pl.Int64()),
+        "module_id": nullable(side["module"], pl.Int64()),
+    })  # fmt: skip
+    return FRAMES.conform(frame)
+
+
+def spread_dims(dims: Rows, codes: NDArray[Any], have: NDArray[np.bool_], at: Rows) -> Rows:
+    """Three dimensions per kernel, ABSENT where not recorded."""
+    if not codes.size:
+        return np.full((have.size, 3), ABSENT, np.int64)
+    return np.where(have[:, None], dims[codes[at]], ABSENT)
+
+
+def _dims(raw: bytes) -> tuple[int, int, int]:
+    """`[32, 1, 1]` as recorded; anything else is unknown."""
+    try:
+        found = json.loads(raw) if raw else None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(v, int) and 0 <= v < 2**31 for v in found) or not found:
+        return (ABSENT, ABSENT, ABSENT)
+    x, y, z = (*found, 1, 1)[:3]
+    return (x, y, z)
+
+
+def transfers(columns: Columns, spans: Spans, is_transfer: NDArray[np.bool_], name_list: list[str]) -> pl.DataFrame:
+    """The `transfers` table: every memcpy and memset span; bytes and bandwidth where recorded."""
+    rows, side = side_columns(columns.transfers, spans)
+    all_rows = np.flatnonzero(is_transfer)
+    if not all_rows.size:
+        return TRANSFERS.empty()
+    size = np.full(spans.ts.size, ABSENT, np.int64)
+    bandwidth = np.full(spans.ts.size, np.nan)
+    size[rows], bandwidth[rows] = side["bytes"], side["bandwidth"]
+    codes = spans.name[all_rows]
+    used = np.unique(codes).tolist()
+    kinds: dict[int, str] = {}
+    ends: dict[int, tuple[str | None, str | None]] = {}
+    for i in used:
+        kinds[i] = names.transfer_kind(name_list[i])
+        ends[i] = _ends(name_list[i])
+    texts = [kinds.get(i) for i in range(len(name_list))]
+    sources = [ends.get(i, (None, None))[0] for i in range(len(name_list))]
+    targets = [ends.get(i, (None, None))[1] for i in range(len(name_list))]
+    frame = pl.DataFrame({
+        "span_id": all_rows.astype(np.uint32),
+        "bytes": nullable(size[all_rows], pl.Int64()),
+        "kind": text_column(codes, texts),
+        "src": text_column(codes, sources),
+        "dst": text_column(codes, targets),
+        "recorded_bytes_per_s": nullable(bandwidth[all_rows] * 1e9, pl.Float64()),
+    })  # fmt: skip
+    return TRANSFERS.conform(frame)
+
+
+def _ends(name: str) -> tuple[str | None, str | None]:
+    """Source and target of `Memcpy HtoD (Pageable -> Device)`."""
+    inside = name.partition("(")[2].partition(")")[0]
+    source, arrow, target = inside.partition("->")
+    return (source.strip() or None, target.strip() or None) if arrow else (None, None)
+
+
+def collectives(columns: Columns, spans: Spans) -> pl.DataFrame:
+    """The `collectives` table."""
+    rows, side = side_columns(columns.collectives, spans)
+    if not rows.size:
+        return COLLECTIVES.empty()
+    texts = _decoded(columns.texts)
+    frame = pl.DataFrame({
+        "span_id": rows.astype(np.uint32),
+        "collective": text_column(side["collective"], texts),
+        "dtype": text_column(side["dtype"], texts),
+        "in_elements": nullable(side["in"], pl.Int64()),
+        "out_elements": nullable(side["out"], pl.Int64()),
+        "group": text_column(side["group"], texts),
+        "group_size": nullable(side["size"], pl.Int32()),
+        "group_ranks": text_column(side["ranks"], texts),
+        "group_description": text_column(side["description"], texts),
+        "src_rank": nullable(side["src"], pl.Int32()),
+        "dst_rank": nullable(side["dst"], pl.Int32()),
+        "seq": nullable(side["seq"], pl.Int64()),
+    })  # fmt: skip
+    return COLLECTIVES.conform(frame)
+
+
+def metrics(columns: Columns, spans: Spans) -> pl.DataFrame:
+    """The `kernel_metrics` table."""
+    rows, side = side_columns(columns.metrics, spans)
+    if not rows.size:
+        return KERNEL_METRICS.empty()
+    frame = pl.DataFrame({
+        "span_id": rows.astype(np.uint32),
+        "metric": text_column(side["metric"], _decoded(columns.texts)),
+        "value": nullable(side["value"], pl.Float64()),
+    })  # fmt: skip
+    return KERNEL_METRICS.conform(frame)
+
+
+def allocations(
+    columns: Columns, spans: Spans, tracks: Tracks, parent: Rows, is_op: NDArray[np.bool_], notes: Notes
+) -> pl.DataFrame:
+    """The `allocations` table, in order of time, each with the innermost operator open on its thread."""
+    cols = {n: c.join() for n, c in columns.memory.items()}
+    cols["ts"] = to_ns(cols["ts"])
+    ts = cols["ts"] - spans.origin_ns
+    keep = (cols["bytes"] != ABSENT) & (cols["ts"] != ABSENT)
+    what = "memory events without a size or a usable time were dropped"
+    notes.add("incomplete_allocations", "warning", int((~keep).sum()), what)
+    order = np.flatnonzero(keep)
+    order = order[np.argsort(ts[order], kind="stable")]
+    if not order.size:
+        return ALLOCATIONS.empty()
+    ts, track = ts[order], tracks.of_key[cols["track"][order]].astype(np.int64)
+    host = np.flatnonzero(~tracks.is_device[spans.track])
+    at = np.full(order.size, -1, np.int64)
+    if host.size:
+        to_host = np.full(spans.ts.size, -1, np.int64)
+        to_host[host] = np.arange(host.size)
+        up = np.where(parent[host] >= 0, to_host[parent[host]], -1)
+        ends = spans.ts[host] + spans.dur[host]
+        found = intervals.innermost_at(track, ts, spans.ts[host], ends, spans.track[host].astype(np.int64), up)
+        at = nearest_op(np.where(found >= 0, host[found], -1), parent, is_op)
+    index = cols["index"][order]
+    of_index = tracks.device_of_index
+    device = [of_index.get(i, -1) for i in np.unique(index).tolist()]
+    device_id = np.array(device, np.int64)[np.searchsorted(np.unique(index), index)]
+    frame = pl.DataFrame({
+        "ts_ns": ts,
+        "track_id": track.astype(np.uint32),
+        "device_id": nullable(np.where(cols["type"][order] == 0, 0, device_id), pl.UInt32(), -1),
+        "address": nullable(cols["address"][order], pl.UInt64(), 0),
+        "bytes": cols["bytes"][order],
+        "total_allocated_bytes": nullable(cols["allocated"][order], pl.Int64()),
+        "total_reserved_bytes": nullable(cols["reserved"][order], pl.Int64()),
+        "op_id": nullable(at, pl.UInt32(), -1),
+    })  # fmt: skip
+    return ALLOCATIONS.conform(frame)
+
+
+def counters(columns: Columns, spans: Spans, tracks: Tracks) -> pl.DataFrame:
+    """The `counters` table from counter events: device is the track, metric the event's name and series."""
+    cols = {n: c.join() for n, c in columns.samples.items()}
+    cols["ts"] = to_ns(cols["ts"])
+    usable = cols["ts"] != ABSENT
+    cols = {n: values[usable] for n, values in cols.items()}
+    if not cols["ts"].size:
+        return COUNTERS.empty()
+    track = tracks.of_key[cols["track"]]
+    labels = tracks.tracks.select("process", "label", "pid", "device_id")
+    name_of = [label or "" for label in labels["label"].to_list()]
+    owner = [p or "" for p in labels["process"].to_list()]
+    series = _decoded(columns.texts)
+    pairs, inverse = np.unique(track.astype(np.int64) * len(series) + cols["metric"], return_inverse=True)
+    metric = [_metric(name_of[p // len(series)], series[p % len(series)] or "") for p in pairs.tolist()]
+    frame = pl.DataFrame({
+        "ts_ns": cols["ts"] - spans.origin_ns,
+        "device_id": labels["device_id"].gather(pl.Series(track)),
+        "device": text_column(track, owner),
+        "pid": labels["pid"].gather(pl.Series(track)),
+        "metric": text_column(inverse, metric),
+        "value": nullable(cols["value"], pl.Float64()),
+    })  # fmt: skip
+    return COUNTERS.conform(frame).sort("ts_ns", maintain_order=True)
+
+
+def _metric(event: str, series: str) -> str:
+    return event if series in ("value", event) or not series else f"{event} {series}".strip()

@@ -1,0 +1,213 @@
+"""Tracks and devices from the (process, thread, device, stream) keys that a Chrome trace's events carry."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from stepscope.core.schema import DEVICES, TRACKS
+from stepscope.readers.common.columns import number_in
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from stepscope.readers.chrome.event_columns import Columns
+
+#: Device types of torch.c10 (`Device Type` of memory events): 0 is the host, all others are the trace's accelerator.
+_HOST_TYPE = 0
+#: PrivateUse1: of the makers that use it, only Cambricon writes memory events of Kineto's.
+_MLU_TYPE = 20
+_XLA_PROCESS = re.compile(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d+)")
+_STREAM = re.compile(r"(?i)stream\s*#?(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Tracks:
+    """The two tables; for each key of `Columns.tracks` its track; and what each track's plain events are."""
+
+    tracks: pl.DataFrame
+    devices: pl.DataFrame
+    of_key: NDArray[np.uint32]
+    category: list[str | None]
+    is_device: NDArray[np.bool_]
+    host_device: int
+    device_of_index: dict[int, int]
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, str):
+        value = number_in(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62 else None
+
+
+def _int32(value: object) -> int | None:
+    number = _integer(value)
+    return number if number is not None and abs(number) < 2**31 else None
+
+
+def device_type(
+    meta: Mapping[str, Any],
+    cats: Iterable[str | None],
+    names: Iterable[str | None],
+    memory_types: Collection[int] = (),
+) -> str:
+    """Kind of accelerator, by the recorder's own words: metadata keys, categories, product and API names.
+
+    Where these say nothing, the device types (torch.c10's) of memory events may.
+    """
+    keys = " ".join(meta).lower()
+    products = " ".join(str(p.get("name", "")) for p in _properties(meta)).lower()
+    lowered = {(c or "").lower() for c in cats}
+    rules = (
+        ("mtia", any("mtia" in c for c in lowered) or "mtia" in products),
+        ("mlu", any("mlu" in c for c in lowered) or "mlu" in products),
+        ("npu", "ascend" in products or any(c in lowered for c in ("async_npu", "enqueue", "hosttodevice"))),
+        ("xpu", any("xpu" in c for c in lowered) or "intel" in products),
+        ("rocm", "hip_" in keys or "roctracer" in keys or "rocm" in keys or "amd" in products or "gfx" in products),
+        (
+            "cuda",
+            "cuda" in keys or "cupti" in keys or any(w in products for w in ("nvidia", "tesla", "geforce", "quadro")),
+        ),
+    )
+    for kind, holds in rules:
+        if holds:
+            return kind
+    for name in names:
+        if name and name.startswith(("hip", "cuda", "cu", "cn")):
+            if name.startswith("hip"):
+                return "rocm"
+            if name.startswith(("cudaL", "cudaM", "cudaS", "cudaD", "cudaE", "cudaG", "cuLaunch")):
+                return "cuda"
+            if name.startswith(("cnrt", "cnInvoke", "cnMem")):
+                return "mlu"
+    if any(c.startswith("cuda") for c in lowered):
+        return "cuda"
+    return "mlu" if _MLU_TYPE in memory_types else "accelerator"
+
+
+def _properties(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = meta.get("deviceProperties")
+    return [p for p in found if isinstance(p, dict)] if isinstance(found, list) else []
+
+
+def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, host: str | None) -> Tracks:
+    """Tables `tracks` and `devices`. Keys that differ only in the type of a number (7 and "7") share a track."""
+    labels = {_plain(key): texts for key, texts in columns.threads.items()}
+    process = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_name"))}
+    process_label = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_labels"))}
+    memory_types = {int(t) for block in columns.memory["type"].blocks for t in np.unique(block)}
+    kind_of_device = device_type(meta, columns.cats, columns.names, memory_types)
+    rows: dict[tuple[Any, ...], int] = {}
+    of_key = np.empty(len(columns.tracks), np.uint32)
+    for key, i in columns.tracks.items():
+        lane = key[2] if len(key) == 3 else None
+        device, stream = (_ordinal(key[2]), key[3]) if len(key) == 4 else (None, None)
+        of_key[i] = rows.setdefault((*_plain(key[:2]), device, stream, lane), len(rows))
+    has_xla_streams = {pid for pid, tid in labels if "stream" in labels[pid, tid].get("thread_name", "").lower()}
+    devices = _Devices(kind_of_device, _properties(meta))
+    table: list[tuple[Any, ...]] = []
+    category: list[str | None] = []
+    for i, (pid, tid, device, stream, lane) in enumerate(rows):
+        texts = labels.get((pid, tid), {})
+        label = texts.get("thread_name") or (tid if isinstance(tid, str) else "") or None
+        name = process.get(pid) or (pid if isinstance(pid, str) else "") or None
+        kind, plain, device_id, queue = "thread", None, None, None
+        xla = _XLA_PROCESS.match(name or "")
+        if lane == "counter":
+            kind, label = "other", str(tid or "")
+        elif lane == "async":
+            kind = "async"
+        elif device is not None or stream is not None:
+            kind, queue = "stream", _integer(stream)
+            device_id = devices.find(device if device is not None else _ordinal(pid) or 0)
+        elif xla:
+            device_id = devices.find(_ordinal(xla["index"]) or 0, xla["type"].lower())
+            kind, plain = _xla_lane(label or "", has_streams=pid in has_xla_streams)
+        elif process_label.get(pid) == "NPU" or name == "Ascend Hardware":
+            device_id = devices.find(0, "npu")
+            is_stream = name == "Ascend Hardware" and _STREAM.match(label or "") is not None
+            kind, plain = ("stream", "kernel") if is_stream else ("annotation", "device_range")
+            queue = _integer(tid) if is_stream else None
+        elif lane == "range":
+            kind, device_id = "annotation", devices.find(_ordinal(pid) or 0)
+        elif isinstance(pid, str):
+            kind = "annotation"
+        table.append((i, rank, host, _integer(pid), _integer(tid), device_id, queue, kind, name, label))
+        category.append(plain)
+    memory_index = {
+        int(i)
+        for kind, index in zip(columns.memory["type"].blocks, columns.memory["index"].blocks, strict=True)
+        for i in np.unique(index[kind != _HOST_TYPE])
+        if _ordinal(int(i)) is not None
+    }
+    devices.own_memory(memory_index)
+    tracks = pl.DataFrame(table, schema=dict(TRACKS.dtypes), orient="row")
+    is_device = tracks["device_id"].is_not_null().to_numpy()
+    return Tracks(tracks, devices.table(), of_key, category, is_device, 0, devices.by_index())
+
+
+def _plain(key: tuple[Any, ...]) -> tuple[Any, Any]:
+    pid, tid = (v if (n := _integer(v)) is None else n for v in key)
+    return pid, tid
+
+
+def _ordinal(value: object) -> int | None:
+    number = _integer(value)
+    return number if number is not None and 0 <= number < 1 << 16 else None
+
+
+def _xla_lane(label: str, *, has_streams: bool) -> tuple[str, str]:
+    """Kind and category of a lane of an XLA device: its operations are the work where no streams are recorded."""
+    if _STREAM.search(label):
+        return "stream", "kernel"
+    if label == "XLA Ops" and not has_streams:
+        return "stream", "kernel"
+    return "annotation", "device_range"
+
+
+class _Devices:
+    """Devices in order of first use; row 0 is the host."""
+
+    def __init__(self, kind: str, properties: list[dict[str, Any]]) -> None:
+        self._kind = kind
+        self._properties = {i: p for p in properties if (i := _integer(p.get("id"))) is not None}
+        self._rows: dict[int, tuple[int, str]] = {}
+        self._alias: dict[int, int] = {}
+
+    def find(self, index: int, kind: str | None = None) -> int:
+        """device_id of an ordinal."""
+        known = kind if kind in ("tpu", "npu") else self._kind
+        return self._rows.setdefault(index, (len(self._rows) + 1, known))[0]
+
+    def own_memory(self, indices: set[int]) -> None:
+        """Devices of memory events. ROCm numbers kernels by node and memory by ordinal: one of each is one device."""
+        self._alias = {}
+        if self._kind == "rocm" and len(indices) == len(self._rows) == 1:
+            self._alias = {index: next(iter(self._rows)) for index in indices}
+        for index in sorted(indices - set(self._alias)):
+            self.find(index)
+
+    def by_index(self) -> dict[int, int]:
+        own = {index: device_id for index, (device_id, _) in self._rows.items()}
+        return own | {index: own[target] for index, target in self._alias.items()}
+
+    def table(self) -> pl.DataFrame:
+        rows: list[tuple[Any, ...]] = [(0, "cpu", None, None, None, None, None)]
+        alike = {str(p.get("name")) for p in self._properties.values()}
+        default = next(iter(self._properties.values())) if len(alike) == 1 else {}
+        for index, (device_id, kind) in self._rows.items():
+            p = self._properties.get(index, default)
+            major, minor = p.get("computeMajor"), p.get("computeMinor")
+            capability = f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else None
+            name = p.get("name")
+            mebibytes = _int32(p.get("totalMem(MiB)"))
+            memory = _integer(p.get("totalGlobalMem")) or (mebibytes and mebibytes << 20)
+            units = _int32(p.get("numSms"))
+            rows.append((device_id, kind, index, str(name).strip() if name else None, units, memory, capability))
+        return pl.DataFrame(rows, schema=dict(DEVICES.dtypes), orient="row")

@@ -1,0 +1,83 @@
+"""One growing column, and numbers for recurring values."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.readers.chrome.events import ABSENT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Recorder's categories that 16 bits tell apart; there are some dozens.
+MOST_CATS = 2**16
+_INTEGER = re.compile(r"\s*-?[0-9]{1,18}\s*")
+
+
+class Interned(dict[Any, int]):
+    """Value to number, in order of first appearance."""
+
+    def __missing__(self, key: object) -> int:
+        number = self[key] = len(self)
+        return number
+
+    def codes(self, values: list[Any], most: int = 2**32) -> NDArray[np.uint32]:
+        """Numbers of the values; those numbered `most` and up share the last one that is smaller."""
+        known: list[Any] = list(map(self.get, values))
+        try:  # Looking all up in C first, and numbering only what is new, halves the time.
+            numbers = np.frombuffer(array("I", known), np.uint32)
+        except TypeError:  # something is new: it came back as None
+            numbers = np.frombuffer(array("I", list(map(self.__getitem__, values))), np.uint32)
+        return np.minimum(numbers, most - 1) if len(self) > most else numbers
+
+
+class Column:
+    """Blocks of one column, joined at the end."""
+
+    __slots__ = ("blocks", "dtype")
+
+    def __init__(self, dtype: type[np.generic]) -> None:
+        self.dtype = dtype
+        self.blocks: list[NDArray[Any]] = []
+
+    def extend(self, values: list[Any] | NDArray[Any]) -> None:
+        """Append a block; what is null or does not fit 64 bits becomes ABSENT (integers) or NaN (floats)."""
+        try:
+            block = np.asarray(values, dtype=self.dtype)
+        except (TypeError, ValueError, OverflowError):
+            block = np.array([fitting(v, self.dtype) for v in values], dtype=self.dtype)
+        self.blocks.append(block)
+
+    def join(self) -> NDArray[Any]:
+        """The whole column; the blocks are let go."""
+        whole = np.concatenate(self.blocks) if self.blocks else np.empty(0, self.dtype)
+        self.blocks = []
+        return whole
+
+
+def columns_of(fields: dict[str, type[np.generic]]) -> dict[str, Column]:
+    """Empty columns by name."""
+    return {name: Column(dtype) for name, dtype in fields.items()}
+
+
+def fitting(value: object, dtype: type[np.generic] = np.int64) -> float | int:
+    """The value as the column holds it: numbers in text are read, what does not fit is absent."""
+    if dtype is np.float64:
+        try:
+            return float(value) if isinstance(value, int | float | str) else float("nan")
+        except (ValueError, OverflowError):
+            return float("nan")
+    if isinstance(value, str):
+        value = number_in(value)
+    if dtype is np.uint64:
+        return value if isinstance(value, int) and 0 <= value < 2**64 else 0
+    return value if isinstance(value, int) and abs(value) < 2**62 else ABSENT
+
+
+def number_in(text: str) -> int | None:
+    """The integer that the text spells, if it does and 64 bits hold it."""
+    return int(text) if _INTEGER.fullmatch(text) else None

@@ -1,0 +1,270 @@
+"""Protobuf's wire format on whole columns: fields of many messages at once, without a schema compiler or a package.
+
+Format: https://protobuf.dev/programming-guides/encoding: a field is a key (number × 8 + wire type) and a value, numbers
+are varints (seven bits a byte, lowest first, the high bit set on all but the last).
+
+A message may hold a million others, and a million messages a handful of fields each. Messages are therefore walked in
+lockstep, a field of each at a time; where few are left that have more, one by one.
+"""
+
+from __future__ import annotations
+
+import io
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.readers.chrome.events import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Words = NDArray[np.uint64]
+    #: Where messages, or other contents, begin and end in the document; −1 stands for a missing one.
+    Contents = tuple[Ints, Ints]
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+INT, DOUBLE, FLOAT, BYTES = "int", "double", "float", "bytes"
+_WIRE_OF = {INT: VARINT, DOUBLE: FIXED64, FLOAT: FIXED32, BYTES: LENGTH}
+
+_MOST = 2**29 - 1  # of field numbers
+_NO_WIRE = np.array([False, False, False, True, True, False, True, True])  # groups, which ended with proto2, and none
+_PAD = 16  # zero bytes behind the data, so that eight or sixteen can be looked at wherever a value begins
+_BLOCK = 1 << 15  # messages walked together: temporary arrays stay in the cache
+_FEW = 128  # below so many a turn of the lockstep costs more than looking at each
+
+
+def _u64(value: int) -> np.uint64:
+    return np.uint64(value)
+
+
+_STOPS, _SEVEN = _u64(0x8080808080808080), _u64(0x7F7F7F7F7F7F7F7F)
+#: Mask of the groups that stay and shift of those that move down beside them: 8 × 7 bits to 4 × 14, 2 × 28, 1 × 56.
+_PACK = (
+    (_u64(0x007F007F007F007F), _u64(0x7F007F007F007F00), _u64(1)),
+    (_u64(0x00003FFF00003FFF), _u64(0x3FFF00003FFF0000), _u64(2)),
+    (_u64(0x000000000FFFFFFF), _u64(0x0FFFFFFF00000000), _u64(4)),
+)
+_ONE, _LOW7, _LOW8, _EIGHT = _u64(1), _u64(0x7F), _u64(0xFF), _u64(8)
+
+
+@dataclass(slots=True)
+class Damage:
+    """What did not decode: messages given up, where the first was, and fields of a wire type that is not theirs."""
+
+    n_messages: int = 0
+    first_at: int | None = None
+    n_wire_types: int = 0
+
+    def give_up(self, at: int, n: int = 1) -> None:
+        """Count messages that end in something else than a field, the first of them at that offset."""
+        self.n_messages += n
+        self.first_at = at if self.first_at is None else min(self.first_at, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Fields of many messages, row by row: the message's index, number, wire type, value.
+
+    Of varints `value` is the 64 bits, of fixed ones their bits, of length-delimited ones where the content begins;
+    `end` is where that ends. Fields of one message are in order, those of different messages are not.
+    """
+
+    owner: Ints
+    number: Ints
+    wire: Ints
+    value: Ints
+    end: Ints
+
+
+class Wire:
+    """A document in protobuf's wire format, and what of it turned out to be damaged."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        whole = io.BytesIO()
+        for chunk in chunks:
+            whole.write(chunk)
+        self.n_bytes = whole.tell()
+        whole.write(bytes(_PAD))
+        self.damage = Damage()
+        self._data = whole.getvalue()  # which hands out what it holds, and copies nothing
+        # The eight bytes from each offset on as a number: overlapping, unaligned, and without a copy.
+        self._words: Words = np.ndarray((self.n_bytes + _PAD - 7,), "<u8", self._data, 0, (1,))
+
+    def whole(self) -> Contents:
+        """The document as one message: its start and its end."""
+        return np.zeros(1, np.int64), np.array([self.n_bytes])
+
+    def columns(
+        self, messages: Contents, schema: Mapping[int, tuple[str, str]], *, clip: bool = False
+    ) -> dict[str, Any]:
+        """The known fields of the messages [start, end) by name; `schema` gives number → (name, kind).
+
+        INT gives int64 (ABSENT where missing), DOUBLE and FLOAT float64 (NaN where missing), BYTES the pair of starts
+        and ends (−1 where missing). A kind with `*` behind it is repeated: for BYTES (owner, starts, ends) in order of
+        the document, for INT (owner, values). Of several values of a single field the last counts.
+        """
+        return _columns(self.fields(messages, clip=clip), messages[0].size, schema, self.damage)
+
+    def fields(self, messages: Contents, *, clip: bool = False) -> Fields:
+        """All fields of the messages [start, end). A message is given up where something else than a field stands.
+
+        With `clip`, content that is said to end behind its message's end is taken to end there; that is for messages
+        that are few and long.
+        """
+        starts, ends = messages
+        parts: list[tuple[Any, ...]] = []
+        for low in range(0, starts.size, _BLOCK):
+            block = np.arange(low, min(low + _BLOCK, starts.size))
+            at, stop = starts[block], ends[block]
+            if not (at < stop).all():  # empty messages have no fields
+                block, at, stop = (column[at < stop] for column in (block, at, stop))
+            while block.size >= _FEW and not clip:
+                found, ahead = self._turn(at, stop)
+                if not found.all():
+                    self.damage.give_up(int(at[~found].min()), int((~found).sum()))
+                number, wire, value, end, after = (column[found] for column in ahead)
+                block, stop = block[found], stop[found]
+                parts.append((block, number, wire, value, end))
+                more = after < stop
+                block, at, stop = block[more], after[more], stop[more]
+            for owner, first, last in zip(block.tolist(), at.tolist(), stop.tolist(), strict=True):
+                parts.append(self._one(owner, first, last, clip=clip))
+        columns = [np.concatenate([np.asarray(p[i], np.int64) for p in parts]) for i in range(5)] if parts else []
+        return Fields(*columns) if columns else Fields(*(np.empty(0, np.int64) for _ in range(5)))
+
+    def _turn(self, at: Ints, stop: Ints) -> tuple[NDArray[np.bool_], tuple[Ints, ...]]:
+        """The next field of each message: whether there is one, and number, wire, value, end, start of what follows."""
+        key, n_key = self._varints(at)
+        number, wire = (key >> 3).astype(np.int64), (key & _u64(7)).astype(np.int64)
+        content = at + n_key
+        value, n_value = self._varints(np.minimum(content, self.n_bytes))
+        size = n_value.copy()
+        size[wire == FIXED64] = 8
+        size[wire == FIXED32] = 4
+        after = content + size
+        is_length = wire == LENGTH
+        length = value.view(np.int64)
+        bad = (n_key == 0) | (number < 1) | (number > _MOST) | (size == 0) | _NO_WIRE[wire] | (after > stop)
+        bad |= is_length & ((length < 0) | (length > stop - after))
+        end = np.where(is_length & ~bad, after + length, 0)
+        numbers = value.view(np.int64)
+        fixed = np.flatnonzero(((wire == FIXED64) | (wire == FIXED32)) & ~bad)
+        if fixed.size:
+            raw = self._words[content[fixed]]
+            half = wire[fixed] == FIXED32
+            numbers[fixed] = np.where(half, raw & _u64(0xFFFFFFFF), raw).view(np.int64)
+        return ~bad, (
+            number, wire, np.where(is_length, after, numbers), end, np.where(is_length, end, after)
+        )  # fmt: skip
+
+    def _varints(self, at: Ints) -> tuple[Words, Ints]:
+        """The varint at each offset and its length in bytes; length 0 where none ends within ten bytes."""
+        raw = self._words[at]
+        stops = ~raw & _STOPS
+        lowest = stops & (~stops + _ONE)
+        below = lowest - _ONE  # all ones where no byte of the eight is the last
+        length = ((np.bitwise_count(below).astype(np.int64)) + 1) >> 3
+        value = raw & (lowest | below) & _SEVEN
+        for keep, move, shift in _PACK:
+            value = (value & keep) | ((value & move) >> shift)
+        long = np.flatnonzero(stops == 0)
+        if long.size:
+            rest = self._words[at[long] + 8]
+            ninth, tenth = rest & _LOW8, (rest >> _EIGHT) & _LOW8
+            value[long] |= (ninth & _LOW7) << _u64(56)
+            is_ten = ninth > _LOW7
+            value[long] |= np.where(is_ten, (tenth & _ONE) << _u64(63), _u64(0))
+            length[long] = np.where(is_ten, np.where(tenth > _LOW7, 0, 10), 9)
+        return value, length
+
+    def _one(self, owner: int, at: int, stop: int, *, clip: bool) -> tuple[Any, ...]:
+        """The fields of one message from `at` on, one by one."""
+        data = self._data
+        numbers, wires, values, ends = array("q"), array("q"), array("q"), array("q")
+        while at < stop:
+            began = at
+            key, at = _varint(data, at)
+            if at > stop or not 8 <= key < 8 * _MOST + 8:
+                self.damage.give_up(began)
+                break
+            wire, end = key & 7, 0
+            if wire == LENGTH:
+                length, value = _varint(data, at)
+                at = end = value + length
+                if clip and value <= stop < end:
+                    self.damage.give_up(began)
+                    at = end = stop
+            elif wire == VARINT:
+                value, at = _varint(data, at)
+                value = value - (1 << 64) if value >> 63 else value
+            elif wire in (FIXED64, FIXED32):
+                size = 8 if wire == FIXED64 else 4
+                value = int.from_bytes(data[at : at + size], "little", signed=wire == FIXED64)
+                at += size
+            else:
+                at = stop + 1
+            if at > stop:
+                self.damage.give_up(began)
+                break
+            numbers.append(key >> 3)
+            wires.append(wire)
+            values.append(value)
+            ends.append(end)
+        owners = np.full(len(numbers), owner, np.int64)
+        return (
+            owners,
+            *(np.frombuffer(a, np.int64) if a else np.empty(0, np.int64) for a in (numbers, wires, values, ends)),
+        )
+
+    def slices(self, contents: Contents) -> list[bytes]:
+        """The bytes of each content [start, end); none where the start is −1, as of a missing field."""
+        data, (starts, ends) = self._data, contents
+        return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The varint at that offset and where it ends; far behind any end if none ends within ten bytes."""
+    byte = data[at]
+    if byte < 128:
+        return byte, at + 1
+    value, shift = byte & 127, 7
+    for i in range(at + 1, min(at + 10, len(data))):
+        byte = data[i]
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & (2**64 - 1), i + 1
+        shift += 7
+    return 8, 1 << 62
+
+
+def _columns(fields: Fields, n: int, schema: Mapping[int, tuple[str, str]], damage: Damage) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number, (name, kind) in schema.items():
+        single = kind.removesuffix("*")
+        mine = np.flatnonzero(fields.number == number)
+        fits = fields.wire[mine] == _WIRE_OF[single]
+        if not fits.all():
+            damage.n_wire_types += int((~fits).sum())
+            mine = mine[fits]
+        owner, value, end = fields.owner[mine], fields.value[mine], fields.end[mine]
+        if kind.endswith("*"):
+            order = np.argsort(value if single == BYTES else owner, kind="stable")
+            found[name] = (owner[order], value[order], end[order]) if single == BYTES else (owner[order], value[order])
+        elif single == INT:
+            found[name] = np.full(n, ABSENT, np.int64)
+            found[name][owner] = value
+        elif single == BYTES:
+            found[name] = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+            found[name][0][owner], found[name][1][owner] = value, end
+        else:
+            found[name] = np.full(n, np.nan)
+            found[name][owner] = (
+                value.view(np.float64) if single == DOUBLE else value.astype(np.uint32).view(np.float32)
+            )
+    return found

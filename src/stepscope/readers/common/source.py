@@ -1,0 +1,222 @@
+"""Where bytes come from: plain, gzip, zstd, xz, bz2, zip, known by content; with a bound on what they unpack to."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, cast
+
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput, StepscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from zipfile import ZipFile
+
+CHUNK = 1 << 18
+#: Without --max-bytes, a packed file may unpack to 2 GiB or to 200 times its size, whichever is more: traces pack to
+#: a tenth or a thirtieth, decompression bombs to a thousandth.
+DEFAULT_LIMIT = 2 << 30
+DEFAULT_RATIO = 200
+
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+
+
+@dataclass(slots=True)
+class Source:
+    """One document: a file, or a member of a zip. Iterate `chunks()` once; `damage` says afterwards what was lost."""
+
+    path: str
+    member: str | None = None
+    max_bytes: int | None = None
+    progress: Callable[[int], None] | None = None
+    n_bytes: int = 0
+    damage: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Path, and the member's name inside a zip."""
+        return f"{self.path}!{self.member}" if self.member else self.path
+
+    def chunks(self) -> Iterator[bytes]:
+        """Unpacked bytes, a MiB or so at a time. Stops at damage, which `damage` then names. Raises StepscopeError."""
+        size = files.size_of(self.path)
+        with files.opened(self.path) as file:
+            with files.reaching(self.path):  # an object store may list what it does not let one read
+                packing = packing_of(file.read(8))
+                file.seek(0)
+            limit = self._limit(size, packed=packing is not None)
+            for chunk in self._reached(file, packing):
+                self.n_bytes += len(chunk)
+                if limit is not None and self.n_bytes > limit:
+                    msg = f"{self.label} unpacks to more than {limit:,} bytes ({size:,} packed)"
+                    raise StepscopeError(
+                        msg, "if the file is sound, allow more with --max-bytes, as in --max-bytes 20GB"
+                    )
+                if self.progress is not None:
+                    self.progress(file.tell())
+                yield chunk
+
+    def _limit(self, size: int, *, packed: bool) -> int | None:
+        if self.max_bytes is not None:
+            return self.max_bytes
+        return max(DEFAULT_LIMIT, DEFAULT_RATIO * size) if packed else None
+
+    def _reached(self, file: IO[bytes], packing: str | None) -> Iterator[bytes]:
+        with files.reaching(self.path):  # a disk may fail, a connection break, in the middle
+            yield from self._unpacked(file, packing)
+
+    def _unpacked(self, file: IO[bytes], packing: str | None) -> Iterator[bytes]:
+        if packing is None:
+            yield from iter(lambda: file.read(CHUNK), b"")
+        elif packing == "gzip":
+            yield from self._gzip(file)
+        elif packing == "zip":
+            yield from self._zip(file)
+        else:
+            yield from self._stream(file, packing)
+
+    def _gzip(self, file: IO[bytes]) -> Iterator[bytes]:
+        from isal import isal_zlib
+
+        inflate = isal_zlib.decompressobj(wbits=31)
+        packed, inside = b"", False
+        while packed or (packed := file.read(CHUNK // 4)):
+            try:
+                chunk = inflate.decompress(packed, CHUNK)
+            except isal_zlib.error as error:  # type: ignore[misc]  # the stubs say that it is an instance
+                self.damage = f"gzip data damaged: {error}"
+                yield from _until_damage(file, self.n_bytes)
+                return
+            if chunk:
+                yield chunk
+            inside = not inflate.eof
+            packed = inflate.unconsumed_tail
+            if inflate.eof:  # members may be concatenated; zero padding after the last one is legal
+                packed = inflate.unused_data.lstrip(b"\0")
+                inflate = isal_zlib.decompressobj(wbits=31)
+        while inside and (chunk := inflate.decompress(b"", CHUNK)):
+            yield chunk
+        if inside and not inflate.eof:
+            self.damage = "gzip data ends early"
+
+    def _stream(self, file: IO[bytes], packing: str) -> Iterator[bytes]:
+        import bz2
+        import lzma
+
+        import zstandard
+
+        reader: bz2.BZ2File | lzma.LZMAFile | zstandard.ZstdDecompressionReader
+        if packing == "zstd":
+            reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        else:
+            reader = bz2.BZ2File(file) if packing == "bz2" else lzma.LZMAFile(file)  # noqa: SIM115  closing them is ours
+        while True:
+            try:
+                chunk = reader.read1(CHUNK)  # an error then costs no more than what the last step would have given
+            except (OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
+                self.damage = f"{packing} data damaged or ends early: {error}"
+                return
+            if not chunk:
+                return
+            yield chunk
+
+    def _zip(self, file: IO[bytes]) -> Iterator[bytes]:
+        import lzma
+        import struct
+        import zipfile
+
+        damages = (
+            zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error,
+            KeyError, ValueError, NotImplementedError, RuntimeError,
+        )  # fmt: skip
+        try:
+            with zipfile.ZipFile(file) as archive, archive.open(self.member or _documents(archive)[0]) as opened:
+                member = cast("zipfile.ZipExtFile", opened)
+                packing = packing_of(member.peek(8))
+                if packing not in (None, "zip"):  # packed before it was put into the archive
+                    yield from self._unpacked(opened, packing)
+                    return
+                # The checksum is looked at with the last bytes, which a small step keeps few.
+                while chunk := member.read1(CHUNK // 16):
+                    yield chunk
+        except damages as error:
+            if not self.n_bytes:
+                msg = f"zip archive damaged: {error}"
+                raise CorruptInput(msg, "copy the file again, or unpack it by hand", path=self.label) from None
+            self.damage = f"zip data damaged: {error}"
+
+
+def _until_damage(file: IO[bytes], n_done: int) -> Iterator[bytes]:
+    """What damaged gzip data still gives after the first `n_done` bytes: again from the start, in small steps."""
+    file.seek(0)
+    inflate, step, n_seen = zlib.decompressobj(wbits=31), 4096, 0
+    while packed := file.read(step):
+        before = inflate.copy()
+        try:
+            chunk = inflate.decompress(packed)
+        except zlib.error:
+            if step == 1:
+                return
+            file.seek(-len(packed), 1)
+            inflate, step = before, 1
+            continue
+        n_seen += len(chunk)
+        if n_seen > n_done:
+            yield chunk[-(n_seen - n_done) :]
+            n_done = n_seen
+        if inflate.eof:
+            file.seek(-len(inflate.unused_data), 1)
+            inflate = zlib.decompressobj(wbits=31)
+
+
+def packing_of(head: bytes) -> str | None:
+    """How bytes that begin so are packed; None if plain."""
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def head_of(path: str, member: str | None = None, n_bytes: int = 1 << 16) -> bytes:
+    """The first unpacked bytes of a file (of the first document in a zip).
+
+    Raises StepscopeError if unreadable, CorruptInput if not one byte can be unpacked.
+    """
+    source = Source(path, member)
+    head = b""
+    for chunk in source.chunks():
+        head += chunk
+        if len(head) >= n_bytes:
+            break
+    if source.damage and not head:
+        raise CorruptInput(source.damage, "copy the file again", path=source.label, offset=0)
+    return head[:n_bytes]
+
+
+def members(path: str) -> list[str]:
+    """Names of the JSON documents inside a zip; empty for every other file."""
+    files.size_of(path)
+    with files.opened(path) as file:
+        with files.reaching(path):
+            head = file.read(8)
+        if packing_of(head) != "zip":
+            return []
+        file.seek(0)
+        return _members(file, path)
+
+
+def _members(file: IO[bytes], path: str) -> list[str]:
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return _documents(archive)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        msg = f"zip archive damaged: {error}"
+        raise CorruptInput(msg, "copy the file again, or unpack it by hand", path=path) from None
+
+
+def _documents(archive: ZipFile) -> list[str]:
+    """Members that may be traces: those called JSON, or else all. Raises ValueError if there are none."""
+    names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
+    if not names:
+        raise ValueError("it is empty")
+    return sorted(n for n in names if ".json" in n.lower()) or names

@@ -1,0 +1,273 @@
+"""Columns of an SQLite file as arrays, in bulk: what readers of databases share.
+
+Rows reach Python one by one, and each value of a row costs as much as decoding it. Several small numbers are therefore
+read as one: SQLite shifts them together, NumPy takes them apart. A row in which a number does not fit its bits, or is
+null, is read again on its own, so that nothing is lost where a value is unusual.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.memory import no_collection
+from stepscope.readers.common.source import CHUNK, packing_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.readers.common.source import Source
+
+    Rows = NDArray[np.int64]
+
+MAGIC = b"SQLite format 3\0"
+#: Bits of a column that shares its number with none.
+WIDE = 64
+_ROWS = 5_000
+_IDS = 30_000
+_MOST_BITS = 62  # a packed number is never negative, and -1 says that a row is to be read again
+_HEADER = 100
+
+
+class Database:
+    """An open file: its tables with their columns, and those columns as arrays. Names of tables are as in the file."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+        found = self.rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        self._names = {str(name) for (name,) in found}
+        self._columns: dict[str, tuple[str, ...]] = {}
+
+    def __contains__(self, table: str) -> bool:
+        """Whether there is a table (or a view) of that name."""
+        return table in self._names
+
+    @property
+    def tables(self) -> list[str]:
+        """All tables and views."""
+        return sorted(self._names)
+
+    def columns_of(self, table: str) -> tuple[str, ...]:
+        """Names of the columns of a table; none if it is not there."""
+        if table not in self._columns:
+            info = self.rows(f"PRAGMA table_info({_quoted(table)})") if table in self else []
+            self._columns[table] = tuple(row[1] for row in info)
+        return self._columns[table]
+
+    def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query: for small tables."""
+        return self._db.execute(sql, arguments).fetchall()
+
+    def texts(self, table: str, ids: Iterable[int]) -> dict[int, str]:
+        """The texts of some ids of a table (id, value). Ids that it does not hold are left out."""
+        wanted = sorted(set(ids))
+        found: dict[int, str] = {}
+        for at in range(0, len(wanted) if table in self else 0, _IDS):
+            some = ",".join(map(str, wanted[at : at + _IDS]))
+            found.update(self.rows(f"SELECT id, value FROM {_quoted(table)} WHERE id IN ({some})"))  # noqa: S608
+        return found
+
+    def column(self, table: str, expression: str, where: str = "1") -> list[Any]:
+        """One column as a list, in the order of the table: for texts and for numbers with fractions."""
+        sql = f"SELECT {expression} FROM {_quoted(table)} WHERE {where}"  # noqa: S608
+        return [value for (value,) in self._db.execute(sql)]
+
+    def columns(self, table: str, bits: Mapping[str, int], where: str = "1") -> Columns:
+        """Columns of whole numbers by name, in the order of the table: ABSENT where null, or where there is no such.
+
+        `bits` says how many each column's values usually fit into, or WIDE. `where` is a condition in SQL.
+        """
+        have = {name: n for name, n in bits.items() if name in self.columns_of(table)}
+        n_rows = int(self.rows(f"SELECT count(*) FROM {_quoted(table)} WHERE {where}")[0][0])  # noqa: S608
+        found = Columns({name: np.full(n_rows, ABSENT, np.int64) for name in bits if name not in have})
+        groups = _groups(have)
+        packed = self._integers(table, [_expression(group) for group in groups], where, n_rows)
+        for group, values in zip(groups, packed, strict=True):
+            if len(group) == 1:
+                found[group[0][0]] = values
+            else:
+                found.add(_Packed(values, group, *self._odd(table, group, values, where)))
+        return found
+
+    def _odd(self, table: str, group: list[tuple[str, int]], packed: Rows, where: str) -> tuple[Rows, dict[str, Rows]]:
+        """Rows of which a number did not fit, and all their numbers."""
+        odd = np.flatnonzero(packed < 0)
+        if not odd.size:
+            return odd, {}
+        again = [_expression([(name, WIDE)]) for name, _ in group]
+        values = self._integers(table, again, f"({where}) AND NOT ifnull({_fits(group)}, 0)", odd.size)
+        return odd, {name: column for (name, _), column in zip(group, values, strict=True)}
+
+    def _integers(self, table: str, expressions: list[str], where: str, n_rows: int) -> list[Rows]:
+        columns = [np.empty(n_rows, np.int64) for _ in expressions]
+        if not expressions or not n_rows:
+            return columns
+        cursor = self._db.execute(f"SELECT {', '.join(expressions)} FROM {_quoted(table)} WHERE {where}")  # noqa: S608
+        at = 0
+        while rows := cursor.fetchmany(_ROWS):
+            try:
+                flat = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(expressions))
+            except (TypeError, ValueError):
+                raise _NotWhole(table) from None
+            for i, column in enumerate(columns):
+                column[at : at + len(rows)] = flat[i :: len(expressions)]
+            at += len(rows)
+        return columns
+
+
+class Columns(dict[str, "Rows"]):
+    """Columns by name, each taken apart from its packed numbers when it is asked for, and not before."""
+
+    def __init__(self, columns: Mapping[str, Rows]) -> None:
+        super().__init__(columns)
+        self._packed: dict[str, _Packed] = {}
+
+    def add(self, packed: _Packed) -> None:
+        """Columns that share their numbers."""
+        self._packed |= dict.fromkeys((name for name, _ in packed.group), packed)
+
+    def __missing__(self, name: str) -> Rows:
+        return self._packed[name].column(name)
+
+    def kept(self, rows: NDArray[np.bool_]) -> Columns:
+        """All columns with some of their rows."""
+        return Columns({name: self[name][rows] for name in (*self, *self._packed)})
+
+    def take(self, name: str) -> Rows | None:
+        """The column, which is then forgotten; None if there is no such column."""
+        if name in self:
+            return self.pop(name)
+        packed = self._packed.pop(name, None)
+        return None if packed is None else packed.column(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Numbers of several columns in one, and rows that did not fit."""
+
+    values: Rows
+    group: list[tuple[str, int]]
+    odd: Rows
+    odd_values: dict[str, Rows]
+
+    def column(self, name: str) -> Rows:
+        """One of the columns."""
+        at = [known for known, _ in self.group].index(name)
+        shift = sum(n_bits for _, n_bits in self.group[at + 1 :])
+        found = self.values >> shift
+        found &= (1 << self.group[at][1]) - 1
+        if self.odd.size:
+            found[self.odd] = self.odd_values[name]
+        return found
+
+
+class _NotWhole(Exception):
+    """A table holds something that is no whole number where one belongs."""
+
+
+def _groups(bits: Mapping[str, int]) -> list[list[tuple[str, int]]]:
+    """Columns that share a number, each with its bits, in the order given."""
+    groups: list[list[tuple[str, int]]] = []
+    room = 0
+    for name, n_bits in bits.items():
+        if n_bits > room:
+            groups.append([])
+            room = _MOST_BITS if n_bits <= _MOST_BITS else 0
+        groups[-1].append((name, n_bits))
+        room -= n_bits
+    return groups
+
+
+def _expression(group: list[tuple[str, int]]) -> str:
+    if len(group) == 1:
+        return f"ifnull({_quoted(group[0][0])}, {ABSENT})"
+    shifted, shift = [], 0
+    for name, n_bits in reversed(group):
+        shifted.append(f"{_quoted(name)} << {shift}" if shift else _quoted(name))
+        shift += n_bits
+    return f"CASE WHEN {_fits(group)} THEN {' | '.join(f'({part})' for part in shifted)} ELSE -1 END"
+
+
+def _fits(group: list[tuple[str, int]]) -> str:
+    return " AND ".join(f"{_quoted(name)} BETWEEN 0 AND {(1 << n_bits) - 1}" for name, n_bits in group)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextmanager
+def opened(source: Source) -> Iterator[Database]:
+    """The database in a source, read-only; a packed one is unpacked into a temporary file first.
+
+    Raises CorruptInput for damage, also where it shows only while the database is being read; StepscopeError.
+    """
+    with _on_disk(source) as path:
+        _check_length(path, source)
+        uri = f"file:{quote(path)}?mode=ro&immutable=1"
+        try:
+            connection = sqlite3.connect(uri, uri=True)
+        except sqlite3.Error as error:
+            raise StepscopeError(f"cannot read {source.label}: {error}", "check its owner and mode") from None
+        # Some recorders cut texts in the middle of a letter.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        try:
+            with no_collection():
+                yield Database(connection)
+        except sqlite3.Error as error:
+            raise _damaged(str(error), source) from None
+        except _NotWhole as error:
+            raise _damaged(f"its table {error} holds a text where a number belongs", source) from None
+        finally:
+            connection.close()
+        if source.progress is not None:
+            source.progress(source.n_bytes)
+
+
+@contextmanager
+def _on_disk(source: Source) -> Iterator[str]:
+    with files.opened(source.path) as file, files.reaching(source.path):
+        packing = packing_of(file.read(8))
+    if packing is None and not files.is_url(source.path):
+        source.n_bytes = files.size_of(source.path)
+        yield str(Path(source.path).absolute())
+        return
+    with tempfile.NamedTemporaryFile(suffix=".sqlite", buffering=CHUNK) as copy:
+        for chunk in source.chunks():
+            copy.write(chunk)
+        copy.flush()
+        if source.damage:
+            raise CorruptInput(source.damage, "copy the file again", path=source.label, offset=source.n_bytes)
+        yield copy.name
+
+
+def _check_length(path: str, source: Source) -> None:
+    """A file that was cut may still be opened, and fails, or not, wherever the reading gets to."""
+    with Path(path).open("rb") as file:
+        header = file.read(_HEADER)
+    if len(header) < _HEADER:
+        raise _damaged("the database ends within its header", source)
+    page = int.from_bytes(header[16:18], "big")
+    page = 1 << 16 if page == 1 else page
+    n_pages = int.from_bytes(header[28:32], "big")
+    is_told = header[24:28] == header[92:96]  # else an old library wrote the file and left the number as it was
+    size = Path(path).stat().st_size
+    if is_told and size < page * n_pages:
+        raise _damaged(f"the database ends after {size:,} of {page * n_pages:,} bytes", source, offset=size)
+
+
+def _damaged(what: str, source: Source, offset: int | None = None) -> CorruptInput:
+    return CorruptInput(what, "copy the file again, or export it again", path=source.label, offset=offset)

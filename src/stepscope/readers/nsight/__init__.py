@@ -1,0 +1,1 @@
+"""Profiles that NVIDIA Nsight Systems and Nsight Compute write."""

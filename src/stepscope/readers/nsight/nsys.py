@@ -1,0 +1,130 @@
+"""Nsight Systems, exported to SQLite: `nsys export --type sqlite`, schemas 2.7 to 3.x (2021 to 2026).
+
+Format: NVIDIA's "Exporter SQLite Schema" in the Nsight Systems user guide. Times are ns since the session began. Tables
+are made when first needed: one that is not there holds no events.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.core.errors import UnknownFormat
+from stepscope.core.schema import KERNELS, TRANSFERS
+from stepscope.core.trace import Meta, Trace
+from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.memory import give_back
+from stepscope.readers.common.reader import Reader
+from stepscope.readers.common.span_builder import Names, assemble
+from stepscope.readers.common.sqlite import MAGIC, opened
+from stepscope.readers.nsight import nsys_device, nsys_host
+from stepscope.readers.nsight.nsys_target import Target, gpu_metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from stepscope.readers.common.source import Source
+    from stepscope.readers.common.sqlite import Database
+
+_MARKS = (b"CUPTI_ACTIVITY_KIND_", b"EXPORT_META_DATA", b"META_DATA_EXPORT", b"TARGET_INFO_", b"ENUM_NSYS_")
+_TABLES = ("EXPORT_META_DATA", "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", nsys_device.KERNEL, "NVTX_EVENTS")
+
+
+def sniff(_path: str, head: bytes) -> float:
+    """How sure it is that the file is an nsys export, from its first bytes, where a database lists its tables."""
+    if not head.startswith(MAGIC):
+        return 0.0
+    return 1.0 if any(mark in head for mark in _MARKS) else 0.1
+
+
+def read(source: Source) -> Trace:
+    """The whole export as tables. Memory: the columns. Environment variables and program output are not read.
+
+    Raises CorruptInput (damaged database), UnknownFormat (another program's database), StepscopeError.
+    """
+    notes = Notes()
+    with opened(source) as db:
+        if not any(table in db for table in _TABLES):
+            what = ", ".join(db.tables[:5]) or "nothing"
+            hint = "see `stepscope formats` for what can be read"
+            raise UnknownFormat(f"{source.label} is an SQLite database of no known recorder: it holds {what}", hint)
+        trace = _trace(db, source, notes)
+    give_back()
+    return trace
+
+
+def _trace(db: Database, source: Source, notes: Notes) -> Trace:
+    target, names = Target(db), Names()
+    stop = db.rows("SELECT max(stopTime) FROM ANALYSIS_DETAILS")[0][0] if "ANALYSIS_DETAILS" in db else None
+    device = nsys_device.device_work(db, target, names, notes)
+    ranges = nsys_host.nvtx_ranges(db, target, names, notes, stop)
+    calls = nsys_host.runtime_calls(db, target, names, notes)
+    others = nsys_host.other_calls(db, target, names, stop)
+    parts = [*device.parts, *ranges.parts, *calls, *others]
+    rank = target.rank()
+    tracks = target.tracks.table(rank, target.host)
+    on_device = tracks["device_id"].is_not_null().to_numpy()
+    spans = assemble(parts, names.texts, on_device, notes, rank)
+    ids = iter(spans.ids)
+    tables = {"spans": spans.spans, "steps": spans.steps, "tracks": tracks}
+    tables["kernels"] = _stacked(device.kernels, [next(ids) for _ in device.kernels], KERNELS.empty())
+    tables["transfers"] = _stacked(device.transfers, [next(ids) for _ in device.transfers], TRANSFERS.empty())
+    if ranges.parts:
+        tables["ops"] = ranges.ops(spans.ids[len(device.parts)])
+    tables["counters"] = gpu_metrics(db, target, spans.origin_ns)
+    tables["devices"] = target.devices()
+    if not spans.spans.is_empty() and tables["kernels"].is_empty() and tables["transfers"].is_empty():
+        what = "no kernel, copy or fill was recorded: was the process that uses the GPU profiled, with --trace=cuda?"
+        notes.add("no_device_work", "warning", 1, what)
+    if spans.spans.is_empty():
+        notes.add("no_spans", "warning", 1, "the export holds nothing with a start and an end")
+    tables["issues"] = notes.table()
+    tables = {name: frame for name, frame in tables.items() if not frame.is_empty()}
+    return Trace(_meta(db, source, target, rank, spans.spans, spans.origin_ns), tables)
+
+
+def _stacked(
+    makers: list[Callable[[NDArray[np.int64]], pl.DataFrame]], ids: list[NDArray[np.int64]], empty: pl.DataFrame
+) -> pl.DataFrame:
+    frames = [make(rows) for make, rows in zip(makers, ids, strict=True)]
+    return frames[0] if len(frames) == 1 else pl.concat([empty, *frames]).sort("span_id")
+
+
+def _meta(db: Database, source: Source, target: Target, rank: int | None, spans: pl.DataFrame, origin_ns: int) -> Meta:
+    told: dict[str, str] = {}
+    for table in ("EXPORT_META_DATA", "META_DATA_EXPORT"):
+        if table in db:
+            wanted = "('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION')"
+            told |= dict(db.rows(f"SELECT name, value FROM {table} WHERE name IN {wanted}"))  # noqa: S608
+    facts = {
+        key: told[name]
+        for key, name in (("nsys_version", "EXPORT_PRODUCT_VERSION"), ("nsys_schema", "EXPORT_SCHEMA_VERSION"))
+        if name in told
+    }
+    start = target.start_unix_ns
+    return Meta(
+        path=source.label,
+        format="nsys",
+        n_events=spans.height,
+        size_bytes=source.n_bytes,
+        rank=rank,
+        host=target.host,
+        framework="PyTorch" if "operator" in spans["category"] else None,
+        origin_unix_ns=None if start is None else start + origin_ns,
+        origin_recorded_ns=origin_ns,
+        facts=facts,
+    )
+
+
+READER = Reader(
+    name="nsys",
+    doc="NVIDIA Nsight Systems, exported to SQLite (`nsys export --type sqlite`)",
+    sniff=sniff,
+    read=read,
+    provides=("devices", "tracks", "spans", "ops", "kernels", "transfers", "counters", "steps", "issues"),
+    alone=True,
+)

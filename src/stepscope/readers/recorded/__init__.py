@@ -1,0 +1,1 @@
+"""What `stepscope record` writes: counters, stacks, scheduling, and the notes about the job."""

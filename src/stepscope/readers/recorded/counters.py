@@ -1,0 +1,136 @@
+"""Counters recorded beside a trace: a CSV or Parquet side file in long form, placed on the trace's time axis.
+
+Format: header `ts_ns,metric,unit,device,value`; `ts_ns` is Unix time; `device` is `host`, `cpuN`, `gpuN`, `pid:N`, or a
+disk's or network interface's name. Picked up when called counters.csv[.gz|.zst] or counters.parquet beside a trace.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.schema import COUNTERS, ISSUES
+from stepscope.core.trace import extent_ns
+from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.core.trace import Trace
+
+NAMES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
+_COLUMNS = {
+    "ts_ns": pl.Int64(),
+    "metric": pl.String(),
+    "unit": pl.String(),
+    "device": pl.String(),
+    "value": pl.Float64(),
+}
+
+
+def beside(path: str, names: Sequence[str] = NAMES) -> str | None:
+    """The side file of one of these names that lies in the same folder as the trace, if there is one."""
+    folder, _ = files.split(path)
+    if files.is_url(path):  # one listing, which fsspec keeps, in place of a question for each name
+        try:
+            there = set(files.files_in(folder, deep=False))
+        except StepscopeError:  # a web server, or a bucket whose objects may be read and not listed
+            return None
+        return next((found for name in names if (found := files.joined(folder, name)) in there), None)
+    return next((found for name in names if files.exists(found := files.joined(folder, name))), None)
+
+
+def read_counters(path: str | Source, notes: Notes | None = None) -> pl.DataFrame:
+    """The side file as recorded: ts_ns (Unix), metric, unit, device, value. Rows that do not parse have nulls.
+
+    With `notes` a file that breaks off, as when its recorder was killed, is read up to its last whole row.
+    Raises StepscopeError (unreadable), CorruptInput (columns missing, not CSV or Parquet, damaged without `notes`).
+    """
+    source = Source(path) if isinstance(path, str) else path
+    text = b"".join(source.chunks())
+    path = source.label
+    if source.damage:
+        end = text.rfind(b"\n") + 1
+        if notes is None or not text[:end] or text.startswith(b"PAR1"):
+            raise CorruptInput(source.damage, "copy the file again", path=path, offset=source.n_bytes)
+        notes.add("counters_cut", "warning", 1, f"{path}: {source.damage}; read up to the last whole row")
+        text = text[:end]
+    try:
+        if text.startswith(b"PAR1"):
+            frame = pl.read_parquet(io.BytesIO(text))
+        else:
+            frame = pl.read_csv(io.BytesIO(text), infer_schema=False, truncate_ragged_lines=True)
+    except (pl.exceptions.PolarsError, UnicodeError) as error:
+        reason = str(error).splitlines()[0]
+        raise CorruptInput(f"not a counters file: {reason}", _HINT, path=path) from None
+    missing = [name for name in _COLUMNS if name not in frame.columns]
+    if missing:
+        raise CorruptInput(f"not a counters file: no column {', '.join(missing)}", _HINT, path=path)
+    return frame.select(pl.col(name).cast(dtype, strict=False) for name, dtype in _COLUMNS.items())
+
+
+_HINT = "the header must be ts_ns,metric,unit,device,value; see docs/counters.md"
+
+
+def attach(trace: Trace, path: str, *, required: bool) -> Trace:
+    """The trace with the side file's samples in its `counters` table, and in `issues` what could not be used.
+
+    With `required` (the user named the file) a file that cannot be read raises; otherwise it is an issue.
+    """
+    notes = Notes()
+    try:
+        frame = read_counters(path, notes)
+    except StepscopeError as error:
+        if required:
+            raise
+        notes.add("counters_unreadable", "warning", 1, error.message)
+        return _with_issues(trace, notes)
+    sound = sound_rows(frame, path, notes)
+    origin = trace.meta.origin_unix_ns
+    if origin is None:
+        notes.add("counters_unplaced", "warning", sound.height, "the trace does not say when it began, in Unix time")
+        return _with_issues(trace, notes)
+    placed = placed_on(sound, origin, trace.devices)
+    spans = trace.spans
+    if not spans.is_empty():
+        first, last = extent_ns(spans)
+        inside = placed.filter(pl.col("ts_ns").is_between(first - 10**9, last + 10**9)).height
+        if not inside and placed.height:
+            notes.add("counters_elsewhere", "warning", placed.height, "no sample lies within a second of the trace")
+    both = pl.concat([trace.counters, placed])
+    return _with_issues(trace.with_tables(counters=both), notes)
+
+
+def sound_rows(frame: pl.DataFrame, path: str, notes: Notes) -> pl.DataFrame:
+    """The rows that have a time, a metric, a device and a value; the others are counted in `notes`."""
+    sound = frame.drop_nulls(["ts_ns", "metric", "device", "value"])
+    what = f"rows of {path} without time, metric or value"
+    notes.add("counters_dropped", "warning", frame.height - sound.height, what)
+    return sound
+
+
+def placed_on(rows: pl.DataFrame, origin_unix_ns: int, devices: pl.DataFrame) -> pl.DataFrame:
+    """Rows in Unix time as the table `counters`, in order of time from the origin; `devices` is a trace's table."""
+    accelerators = devices.filter(pl.col("type") != "cpu").select(
+        pl.format("gpu{}", "index").alias("device"), pl.col("device_id").alias("_id")
+    )
+    placed = (
+        rows.with_columns(
+            pl.col("ts_ns") - origin_unix_ns,
+            pl.col("device").str.extract(r"^pid:(\d+)$").cast(pl.Int64, strict=False).alias("pid"),
+        )
+        .join(accelerators, on="device", how="left", maintain_order="left")
+        .rename({"_id": "device_id"})
+        .sort("ts_ns", maintain_order=True)
+    )
+    return COUNTERS.conform(placed)
+
+
+def _with_issues(trace: Trace, notes: Notes) -> Trace:
+    found = notes.table()
+    return trace if found.is_empty() else trace.with_tables(issues=pl.concat([ISSUES.conform(trace.issues), found]))

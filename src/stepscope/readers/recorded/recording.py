@@ -1,0 +1,116 @@
+"""What `stepscope record` leaves: counters of a job as a trace of their own, and what meta.json says of them.
+
+A folder with a profile is read as that profile, with the counters beside it; one without is read from its counters.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stepscope.core.schema import DEVICES
+from stepscope.core.trace import Meta, Trace
+from stepscope.readers.common.csv import header_of
+from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.reader import Reader
+from stepscope.readers.recorded.counters import placed_on, read_counters, sound_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.readers.common.source import Source
+
+#: What the recorder notes, beside its profile.
+NOTES = "meta.json"
+FORMAT = "counters"
+_COLUMNS = {"ts_ns", "metric", "unit", "device", "value"}
+_SEVERITIES = {"error", "warning", "info"}
+#: Of meta.json, what the trace's metadata repeat.
+_FACTS = ("command", "system", "cpu", "cores", "memory_bytes", "hz", "start_unix_ns", "end_unix_ns", "exit_code")
+
+
+def sniff(path: str, head: bytes) -> float:
+    """Whether it is a file of counters; not so sure that one beside a trace would be taken for a trace."""
+    is_parquet = head.startswith(b"PAR1") and Path(path).name == "counters.parquet"
+    return 0.3 if is_parquet or set(header_of(head)) >= _COLUMNS else 0.0
+
+
+def read(source: Source) -> Trace:
+    """The samples as the table `counters`, from the first of them on; what meta.json beside them says as facts.
+
+    Raises CorruptInput (not one whole line), StepscopeError (size limit).
+    """
+    notes = Notes()
+    rows = sound_rows(read_counters(source, notes), source.label, notes)
+    recording = recording_of(source.path)
+    first = rows["ts_ns"].min()
+    origin = first if isinstance(first, int) else recording.get("start_unix_ns")
+    if rows.is_empty():
+        notes.add("no_samples", "error", 1, "the recording ended before its first sample was written")
+    devices = _devices(rows, recording)
+    tables = {"devices": devices, "counters": placed_on(rows, origin or 0, devices), "issues": notes.table()}
+    meta = Meta(source.label, FORMAT, n_events=rows.height, size_bytes=source.n_bytes, origin_unix_ns=origin)
+    return with_recording(Trace(meta, tables), source.path)
+
+
+def with_recording(trace: Trace, path: str) -> Trace:
+    """The trace with what a recording's meta.json beside `path` says: the host, and as issues what is missing."""
+    recording = recording_of(path)
+    if not recording:
+        return trace
+    notes = Notes()
+    for issue in recording.get("issues") or []:
+        severity = issue.get("severity") if issue.get("severity") in _SEVERITIES else "warning"
+        notes.add(str(issue.get("code")), severity, int(issue.get("count") or 1), str(issue.get("example")))
+    if recording.get("end_unix_ns") is None:
+        notes.add(
+            "recording_cut", "warning", 1, "the recorder was killed, or the recording goes on: its end is missing"
+        )
+    facts = {name: _text(recording[name]) for name in _FACTS if recording.get(name) is not None}
+    meta = replace(trace.meta, host=trace.meta.host or recording.get("host"), facts={**facts, **trace.meta.facts})
+    found = notes.table()
+    tables = trace.tables if found.is_empty() else {**trace.tables, "issues": pl.concat([trace.issues, found])}
+    return replace(trace, meta=meta, tables=tables)
+
+
+def _devices(rows: pl.DataFrame, recording: Mapping[str, Any]) -> pl.DataFrame:
+    """The accelerators that samples name, with what meta.json says of them."""
+    seen = rows["device"].unique().str.extract(r"^gpu(\d{1,9})$").drop_nulls().cast(pl.Int32).sort()
+    told = {device.get("device"): device for device in recording.get("devices") or []}
+    of_each = [told.get(f"gpu{i}", {}) for i in seen]
+    frame = pl.DataFrame(
+        {
+            "device_id": pl.int_range(len(seen), dtype=pl.UInt32, eager=True),
+            "type": [device.get("type") or "cuda" for device in of_each],
+            "index": seen,
+            "name": pl.Series([device.get("name") for device in of_each], dtype=pl.String),
+            "memory_bytes": pl.Series([device.get("memory_bytes") for device in of_each], dtype=pl.Int64),
+        }
+    )
+    return DEVICES.conform(frame)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def recording_of(path: str) -> dict[str, Any]:
+    """The meta.json of a recording that lies beside a file; empty where there is none."""
+    try:
+        found = json.loads((Path(path).parent / NOTES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and found.get("recorder") == "stepscope" else {}
+
+
+READER = Reader(
+    name=FORMAT,
+    doc="counters recorded without a profile (counters.csv, .gz, .zst, .parquet), as `stepscope record` leaves them",
+    sniff=sniff,
+    read=read,
+    provides=("devices", "counters", "issues"),
+)

@@ -1,0 +1,285 @@
+"""The file of scheduling events that `stepscope record --sched` leaves, as columns: who got and lost a core, and when.
+
+Its form is told in stepscope/record/_sched_file.py: frames of packed facts, or of packed events as the kernel gives
+them, each with the time at which they were read.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput
+from stepscope.readers.recorded import perf_records as perf
+from stepscope.readers.recorded.ring_pages import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import IO
+
+    from stepscope.readers.common.issues import Notes
+
+__all__ = ["BLOCKED", "ENDED", "IN", "NAME", "OUT", "RUNNABLE", "SLEEPS", "STOPPED", "WAKE", "Events", "read_events"]
+
+Ints = NDArray[np.int64]
+Frame = tuple[int, int, int, bytes]
+
+NAME = "sched.ring"
+MAGIC = b"stepscope sched 1\n"
+_HEAD = struct.Struct("<HHIIq")
+_FACTS, _EVENTS = 1, 2
+#: Frames of one packing are written by a reader of at most some buffers: more is damage.
+_LARGEST = 1 << 30
+
+#: What happens to a thread, in the order in which it does within one nanosecond.
+OUT, WAKE, IN = 0, 1, 2
+#: How it is when it loses the core.
+RUNNABLE, SLEEPS, BLOCKED, STOPPED, ENDED = range(5)
+_STATE_BITS = 0xFF
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Rows in order of time, on the monotonic clock (ns), of threads of the job and what happened to them.
+
+    `other` is who got the core (OUT) or had it before (IN), 0 for nobody, -1 if not known; `state` is of OUT. `began`
+    tells since when threads that were there at the start are followed; `process` the process of a thread, `parent` who
+    started it; `losses` are (core, from, to) in which events were lost.
+    """
+
+    ts_ns: Ints
+    tid: Ints
+    what: NDArray[np.int8]
+    core: NDArray[np.int32]
+    state: NDArray[np.int8]
+    other: Ints
+    names: dict[int, str]
+    began: dict[int, int]
+    process: dict[int, int]
+    parent: dict[int, int]
+    losses: list[tuple[int, int, int]]
+    end_ns: int
+    #: Times of the monotonic clock, and those of Unix time at the same moments.
+    clock_ns: Ints
+    unix_ns: Ints
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the frames have told so far."""
+
+    head: dict[str, Any] = field(default_factory=dict)
+    parts: list[tuple[Ints, ...]] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    began: dict[int, int] = field(default_factory=dict)
+    process: dict[int, int] = field(default_factory=dict)
+    parent: dict[int, int] = field(default_factory=dict)
+    losses: list[tuple[int, int, int]] = field(default_factory=list)
+    last: dict[int, int] = field(default_factory=dict)  # time of the last event of each core
+    clocks: list[tuple[int, int]] = field(default_factory=list)
+    n_lost: int = 0
+    lost_told: int = 0
+    end_ns: int = 0
+    is_ended: bool = False
+    full_ns: int | None = None
+
+
+def read_events(path: str, notes: Notes) -> Events:
+    """The events of a file. What was lost, or is missing at its end, is noted. Raises CorruptInput, StepscopeError."""
+    found = _Found()
+    with files.opened(path) as file, files.reaching(path):
+        if file.read(len(MAGIC)) != MAGIC:
+            raise CorruptInput("not a file of scheduling events", "record again with --sched", path=path)
+        for kind, core, time_ns, content in _frames(file, path, notes):
+            try:
+                _take(found, kind, core, time_ns, content, notes)
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
+                notes.add("sched_damaged", "warning", 1, f"{path}: a frame says {error!r}; read up to it")
+                break
+            found.end_ns = max(found.end_ns, time_ns)
+    if not found.clocks:
+        raise CorruptInput("it breaks off before its first fact", "record again with --sched", path=path)
+    lost = max(found.n_lost, found.lost_told)
+    what = "the kernel's buffers were full: spans around the lost events are left out"
+    notes.add("sched_lost", "warning", lost or len(found.losses), what)
+    if not found.is_ended:
+        notes.add("sched_cut", "warning", 1, f"{path}: the collector was killed, or goes on; its end is missing")
+    return _events(found)
+
+
+def _frames(file: IO[bytes], path: str, notes: Notes) -> Iterator[Frame]:
+    """Kind, core, time and content of each frame that is whole."""
+    while head := file.read(_HEAD.size):
+        packed = b""
+        if len(head) == _HEAD.size:
+            kind, core, n_packed, n_content, time_ns = _HEAD.unpack(head)
+            packed = file.read(n_packed)
+        if len(head) < _HEAD.size or len(packed) < n_packed:
+            return  # it was killed while it wrote, which lacks the end too
+        inflate = zlib.decompressobj()
+        try:
+            content = inflate.decompress(packed, min(n_content, _LARGEST) + 1)  # one more: to its checksum
+        except zlib.error as error:
+            notes.add("sched_damaged", "warning", 1, f"{path}: {error}; read up to there")
+            return
+        if not inflate.eof or len(content) != n_content:
+            notes.add("sched_damaged", "warning", 1, f"{path}: a frame has another length than it says; read up to it")
+            return
+        yield kind, core, time_ns, content
+
+
+def _take(found: _Found, kind: int, core: int, time_ns: int, content: bytes, notes: Notes) -> None:
+    """What a frame holds."""
+    if kind == _FACTS:
+        _hear(found, time_ns, json.loads(content), notes)
+    elif kind == _EVENTS:
+        {"tracefs": _take_pages, "perf": _take_records}[found.head["source"]](found, core, content)
+
+
+def _hear(found: _Found, time_ns: int, facts: dict[str, Any], notes: Notes) -> None:
+    if "source" in facts:
+        found.head = facts
+    if "clocks" in facts:
+        found.clocks.append((facts["clocks"]["monotonic_ns"], facts["clocks"]["unix_ns"]))
+    if "began" in facts:
+        found.began.update({tid: time_ns for tid, _ in facts["began"]})
+        found.process.update(facts["began"])
+        found.names.update(zip((tid for tid, _ in facts["began"]), facts["names"], strict=True))
+    found.process.update(facts.get("threads", []))
+    if "full_bytes" in facts:
+        found.full_ns = time_ns
+        notes.add("sched_full", "warning", 1, f"the file reached {facts['full_bytes'] >> 20} MiB: no more was kept")
+    notes.add("sched_unwritten", "warning", facts.get("unwritten", 0), "events after the file was full")
+    if "end" in facts:
+        found.is_ended = True
+        found.lost_told = sum(facts["lost"].values())
+
+
+def _take_pages(found: _Found, core: int, content: bytes) -> None:
+    pages = decoded(content, found.head["page_bytes"])
+    kinds, told = pages.kind(), found.head["events"]
+    last = found.last.get(core, found.clocks[0][0] if found.clocks else 0)
+    times = np.concatenate(([last], pages.ts_ns))
+    if pages.ts_ns.size:
+        found.last[core] = int(pages.ts_ns[-1])
+    ends = np.append(pages.ts_ns, times[-1])
+    lost = zip(times[pages.lost_before].tolist(), ends[pages.lost_before].tolist(), strict=True)
+    found.losses += [(core, low, high) for low, high in lost]
+    found.n_lost += int(pages.n_lost.sum())
+
+    def rows(name: str) -> Ints:
+        return np.flatnonzero(kinds == told[name]["id"])
+
+    def column(name: str, at: Ints, column: str) -> Ints:
+        return pages.field(at, told[name]["fields"][column][0]).astype(np.int64)
+
+    switch = rows("sched_switch")
+    before, after, state = (column("sched_switch", switch, f) for f in ("prev_pid", "next_pid", "prev_state"))
+    ts = pages.ts_ns[switch]
+    cores, none = np.full(ts.size, core), np.zeros(ts.size, np.int64)
+    found.parts += [
+        (ts, before, none + OUT, cores, _state(state), after),
+        (ts, after, none + IN, cores, none, before),
+    ]
+    # The last name of each thread: searching from the end finds it first, in what is told of switches in turn.
+    both = np.stack((after, before), axis=1).ravel()
+    distinct, first = np.unique(both[::-1], return_index=True)
+    place = both.size - 1 - first
+    for side, name in enumerate(("next_comm", "prev_comm")):
+        mine = place % 2 == side
+        texts = pages.text(switch[place[mine] // 2], *told["sched_switch"]["fields"][name])
+        found.names.update(zip(distinct[mine].tolist(), texts, strict=True))
+    for name in ("sched_wakeup", "sched_wakeup_new"):
+        at = rows(name)
+        woken, where = column(name, at, "pid"), column(name, at, "target_cpu")
+        none = np.zeros(at.size, np.int64)
+        found.parts.append((pages.ts_ns[at], woken, none + WAKE, where, none, none - 1))
+    at = rows("sched_process_fork")
+    parents, children = (column("sched_process_fork", at, f) for f in ("parent_pid", "child_pid"))
+    found.parent.update(zip(children.tolist(), parents.tolist(), strict=True))
+
+
+def _state(recorded: Ints) -> Ints:
+    """How a thread is that loses its core, from the kernel's bits: S 1, D 2, T 4, t 8, X 16, Z 32, P 64, I 128."""
+    bits = recorded & _STATE_BITS
+    conditions = [bits == 0, (bits & 0x30) != 0, (bits & 0x02) != 0, (bits & 0x4C) != 0]
+    return np.select(conditions, [RUNNABLE, ENDED, BLOCKED, STOPPED], SLEEPS)
+
+
+def _take_records(found: _Found, core: int, content: bytes) -> None:
+    starts = perf.record_starts(content)
+    head, sizes = perf.words_at(content, starts), perf.words_at(content, starts + 4)
+    flags, ends = sizes & 0xFFFF, starts + (sizes >> 16).astype(np.int64)
+
+    def word(rows: Ints, at: int) -> Ints:
+        """A word of some records, counted from their start, or if negative from their end."""
+        return perf.words_at(content, (starts[rows] if at >= 0 else ends[rows]) + at).astype(np.int64)
+
+    def time(rows: Ints) -> Ints:
+        return word(rows, -16) + (word(rows, -12) << 32)
+
+    switch = np.flatnonzero(head == perf.SWITCH)
+    ts, tid = time(switch), word(switch, -20)
+    is_out, is_ready = ((flags[switch] & bit) != 0 for bit in (perf.IS_OUT, perf.IS_PREEMPTED))
+    none = np.zeros(ts.size, np.int64)
+    state = np.where(is_out & ~is_ready, SLEEPS, RUNNABLE)
+    found.parts.append((ts, tid, np.where(is_out, OUT, IN), none + core, state, none - 1))
+    found.process.update(zip(tid.tolist(), word(switch, -24).tolist(), strict=True))
+    ended = np.flatnonzero(head == perf.EXIT)  # after which no switch of the thread is told any more
+    none = np.zeros(ended.size, np.int64)
+    found.parts.append((time(ended), word(ended, 16), none + OUT, none + core, none + ENDED, none - 1))
+    forks = np.flatnonzero(head == perf.FORK)
+    found.parent.update(zip(word(forks, 16).tolist(), word(forks, 20).tolist(), strict=True))
+    found.process.update(zip(word(forks, 16).tolist(), word(forks, 8).tolist(), strict=True))
+    for row in np.flatnonzero(head == perf.COMM).tolist():
+        text = content[int(starts[row]) + 16 : int(ends[row]) - 24]
+        found.names[int(word(np.array([row]), 12)[0])] = text.split(b"\0", 1)[0].decode("utf-8", "replace")
+    lost = np.flatnonzero(head == perf.LOST)
+    if lost.size:
+        found.n_lost += int(word(lost, 16).sum())
+        times = time(lost)
+        before = np.searchsorted(ts, times) - 1
+        lows = np.where(before >= 0, ts[before] if ts.size else 0, found.last.get(core, 0))
+        found.losses += [(core, int(low), int(high)) for low, high in zip(lows, times, strict=True)]
+    if ts.size:
+        found.last[core] = int(ts[-1])
+
+
+def _events(found: _Found) -> Events:
+    """The rows of the job's threads in order of time, each once."""
+    if found.parts:
+        columns = [np.concatenate(parts) for parts in zip(*found.parts, strict=True)]
+    else:
+        columns = [np.empty(0, np.int64)] * 6
+    mine = np.array(sorted({*found.began, *found.parent}), np.int64)
+    at = np.flatnonzero(np.isin(columns[1], mine))
+    ts, tid, what = (column[at] for column in columns[:3])
+    at = at[np.lexsort((what, tid, ts))]
+    ts, tid, what, core, state, other = (column[at] for column in columns)
+    # Threads that were found twice while they began are followed twice by perf.
+    again = (np.diff(ts, prepend=-1) == 0) & (np.diff(tid, prepend=-1) == 0) & (np.diff(what, prepend=-1) == 0)
+    keep = ~again
+    clocks = np.array(sorted(found.clocks), np.int64).reshape(-1, 2)
+    return Events(
+        ts[keep],
+        tid[keep],
+        what[keep].astype(np.int8),
+        core[keep].astype(np.int32),
+        state[keep].astype(np.int8),
+        other[keep],
+        found.names,
+        found.began,
+        found.process,
+        found.parent,
+        found.losses,
+        max(found.end_ns if found.full_ns is None else found.full_ns, int(ts[-1]) if ts.size else 0),
+        clocks[:, 0],
+        clocks[:, 1],
+    )

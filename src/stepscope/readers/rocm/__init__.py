@@ -1,0 +1,1 @@
+"""Profiles that AMD's tools write."""

@@ -1,0 +1,223 @@
+"""rocprofv3's CSV files: a file for each kind of record, which belong together by the beginning of their names."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.core.errors import CorruptInput, UnknownFormat
+from stepscope.readers.common.source import Source
+from stepscope.readers.rocm.rocprof_records import AGENTS, AXES, CALLS, COPIES, DISPATCHES, METRICS, Records, stacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stepscope.readers.common.issues import Notes
+
+#: What the first line of a file of each kind holds. The first that fits tells the kind.
+_HEADERS = {
+    "kernel_trace": ("Kernel_Name", "Dispatch_Id", "Start_Timestamp", "Grid_Size_X"),
+    "counter_collection": ("Kernel_Name", "Counter_Name", "Counter_Value"),
+    "memory_copy_trace": ("Direction", "Start_Timestamp"),
+    "api_trace": ("Domain", "Function", "Start_Timestamp"),
+    "agent_info": ("Node_Id", "Agent_Type", "Name"),
+    "stats": ("Name", "Calls", "TotalDurationNs"),
+    "pmc_perf": ("Dispatch_ID", "Kernel_Name", "GPU_ID", "Grid_Size"),
+}
+_FILE = re.compile(
+    r"^(?:(?P<prefix>.*)_)?(?P<kind>kernel_trace|counter_collection|memory_copy_trace|agent_info"
+    r"|(?:hip_api|hip_runtime_api|hip_compiler_api|hsa_api|hsa_core_api|marker_api|rccl_api)_trace)\.csv$"
+)
+_AGENT = re.compile(r"^(?:Agent|GPU)\s+")
+#: Columns of rocprof-compute's table that are no counters.
+_PMC_FACTS = re.compile(
+    r"^(?:Dispatch_ID|Kernel_Name|GPU_ID|Grid_Size|Workgroup_Size|LDS_Per_Workgroup|Scratch_Per_Workitem|Arch_VGPR"
+    r"|Accum_VGPR|SGPR|queue-\w+|[pt]id|sig|\w+Ns|(?:Start|End)_Timestamp|(?:wave_size|obj|Correlation_ID)(?:_\d+)?)$"
+)
+
+
+def kind_of(head: bytes) -> str | None:
+    """Which of the files begins so, by its first line; None if it is none of them."""
+    columns = {word.strip().strip('"') for word in head.split(b"\n", 1)[0].decode("utf-8", "replace").split(",")}
+    return next((kind for kind, words in _HEADERS.items() if columns.issuperset(words)), None)
+
+
+def family(path: str) -> list[str]:
+    """The file and those beside it that the same run wrote, the kernels' own first."""
+    match = _FILE.match(Path(path).name)
+    if match is None:
+        return [path]
+    try:
+        names = os.listdir(Path(path).parent)  # noqa: PTH208  a folder may be listed and its files not searched
+    except OSError:
+        return [path]
+    found = {m["kind"]: name for name in names if (m := _FILE.match(name)) and m["prefix"] == match["prefix"]}
+    order = sorted(found, key=lambda kind: (kind != "kernel_trace", kind))
+    return [str(Path(path).parent / found[kind]) for kind in order]
+
+
+def read_csv(source: Source, notes: Notes) -> Records:
+    """The records of a file and of those that belong to it. Raises CorruptInput, UnknownFormat, StepscopeError."""
+    mates = family(source.path) if source.member is None else [source.path]
+    frames: dict[str, list[pl.DataFrame]] = {"dispatches": [], "calls": [], "copies": [], "metrics": [], "agents": []}
+    for path in mates:
+        text = source if path == source.path else Source(path, None, source.max_bytes)
+        raw, kind = _table(text)
+        for name, frame in _READ[kind](raw):
+            frames[name].append(frame)
+    if all(frame.is_empty() for name, found in frames.items() if name != "agents" for frame in found):
+        hint = "rocprofv3 recorded nothing: trace the process that uses the device, with --kernel-trace"
+        raise CorruptInput("a header and no rows", hint, path=source.label)
+    known = stacked(DISPATCHES, frames["dispatches"]).unique("dispatch", keep="first", maintain_order=True)
+    timed = known.drop_nulls(["start", "end"])
+    sound = known if timed.is_empty() else timed  # counters alone may come without any times
+    calls, copies = stacked(CALLS, frames["calls"]), stacked(COPIES, frames["copies"])
+    whole = [frame.drop_nulls(["start", "end"]) for frame in (calls, copies)]
+    lost = sum(a.height - b.height for a, b in zip((known, calls, copies), (sound, *whole), strict=True))
+    notes.add("incomplete_rows", "warning", lost, "rows without a start or an end were dropped")
+    return Records(
+        dispatches=sound,
+        calls=whole[0],
+        copies=whole[1],
+        metrics=stacked(METRICS, frames["metrics"]).drop_nulls(),
+        agents=stacked(AGENTS, frames["agents"]),
+    )
+
+
+def _table(source: Source) -> tuple[pl.DataFrame, str]:
+    text = b"".join(source.chunks())
+    kind = kind_of(text[: 1 << 16])
+    if source.damage or kind is None:
+        what = source.damage or "its first line is not one of rocprofv3's"
+        raise CorruptInput(what, "copy the file again", path=source.label)
+    if kind == "stats":
+        what = f"{source.label} is a summary by name, without single launches"
+        raise UnknownFormat(what, "read the _trace.csv files that rocprofv3 wrote beside it")
+    try:
+        frame = pl.read_csv(io.BytesIO(text), infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy")
+        frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))  # a blank line at the end
+    except pl.exceptions.PolarsError as error:
+        raise CorruptInput(str(error).splitlines()[0], "copy the file again", path=source.label) from None
+    return frame, kind
+
+
+def _number(raw: pl.DataFrame, *names: str) -> pl.Expr:
+    """The first of these columns that is there, as whole numbers; unknown if none is."""
+    name = next((n for n in names if n in raw.columns), None)
+    return pl.lit(None, pl.Int64) if name is None else pl.col(name).cast(pl.Int64, strict=False)
+
+
+def _agent(raw: pl.DataFrame, *names: str) -> pl.Expr:
+    name = next((n for n in names if n in raw.columns), None)
+    return pl.lit(None, pl.String) if name is None else pl.col(name).str.replace(_AGENT.pattern, "")
+
+
+def _kernel_trace(raw: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    yield (
+        "dispatches",
+        raw.select(
+            start=_number(raw, "Start_Timestamp"),
+            end=_number(raw, "End_Timestamp"),
+            name=pl.col("Kernel_Name"),
+            agent=_agent(raw, "Agent_Id"),
+            queue=_number(raw, "Queue_Id"),
+            stream=_number(raw, "Stream_Id"),
+            pid=_number(raw, "Process_Id"),
+            correlation=_number(raw, "Correlation_Id"),
+            dispatch=_number(raw, "Dispatch_Id"),
+            **{f"group_{a}": _number(raw, f"Workgroup_Size_{a.upper()}") for a in AXES},
+            **{f"grid_{a}": _number(raw, f"Grid_Size_{a.upper()}") for a in AXES},
+            registers=_number(raw, "VGPR_Count"),
+            shared_bytes=_number(raw, "LDS_Block_Size", "Group_Segment_Size"),
+        ),
+    )
+
+
+def _counters(raw: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Counters, and the launches that they are of: these know their whole size only, not its three parts."""
+    one = pl.lit(1, pl.Int64)
+    yield (
+        "dispatches",
+        raw.select(
+            start=_number(raw, "Start_Timestamp"),
+            end=_number(raw, "End_Timestamp"),
+            name=pl.col("Kernel_Name"),
+            agent=_agent(raw, "Agent_Id", "GPU_ID"),
+            queue=_number(raw, "Queue_Id", "queue-id"),
+            correlation=_number(raw, "Correlation_Id"),
+            dispatch=_number(raw, "Dispatch_Id", "Dispatch_ID"),
+            group_x=_number(raw, "Workgroup_Size"),
+            grid_x=_number(raw, "Grid_Size"),
+            **{f"{what}_{a}": one for what in ("group", "grid") for a in "yz"},
+            registers=_number(raw, "VGPR_Count", "Arch_VGPR"),
+            shared_bytes=_number(raw, "LDS_Block_Size", "LDS_Per_Workgroup"),
+        ),
+    )
+    if "Counter_Name" in raw.columns:
+        value = pl.col("Counter_Value").cast(pl.Float64, strict=False)
+        yield "metrics", raw.select(dispatch=_number(raw, "Dispatch_Id"), metric="Counter_Name", value=value)
+    else:
+        names = [name for name in raw.columns if not _PMC_FACTS.match(name)]
+        wide = raw.select(pl.col(names).cast(pl.Float64, strict=False), dispatch=_number(raw, "Dispatch_ID"))
+        yield "metrics", wide.unpivot(index="dispatch", variable_name="metric", value_name="value")
+
+
+def _api_trace(raw: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    yield (
+        "calls",
+        raw.select(
+            start=_number(raw, "Start_Timestamp"),
+            end=_number(raw, "End_Timestamp"),
+            name="Function",
+            domain="Domain",
+            pid=_number(raw, "Process_Id"),
+            tid=_number(raw, "Thread_Id"),
+            correlation=_number(raw, "Correlation_Id"),
+        ),
+    )
+
+
+def _copies(raw: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    source, target = _agent(raw, "Source_Agent_Id"), _agent(raw, "Destination_Agent_Id")
+    yield (
+        "copies",
+        raw.select(
+            start=_number(raw, "Start_Timestamp"),
+            end=_number(raw, "End_Timestamp"),
+            kind="Direction",
+            bytes=_number(raw, "Size", "Bytes"),
+            agent=pl.when(pl.col("Direction").str.contains("DEVICE_TO_HOST")).then(source).otherwise(target),
+            stream=_number(raw, "Stream_Id"),
+            correlation=_number(raw, "Correlation_Id"),
+        ),
+    )
+
+
+def _agents(raw: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    gpus = raw.filter(pl.col("Agent_Type") == "GPU")
+    product = [name for name in ("Product_Name", "Model_Name") if name in raw.columns]
+    yield (
+        "agents",
+        gpus.select(
+            agent="Node_Id",
+            index=pl.int_range(pl.len(), dtype=pl.Int64),
+            name=pl.coalesce([*product, "Name"]),
+            arch="Name",
+            cu_count=_number(raw, "Cu_Count"),
+        ),
+    )
+
+
+_READ: dict[str, Callable[[pl.DataFrame], Iterator[tuple[str, pl.DataFrame]]]] = {
+    "kernel_trace": _kernel_trace,
+    "counter_collection": _counters,
+    "pmc_perf": _counters,
+    "memory_copy_trace": _copies,
+    "api_trace": _api_trace,
+    "agent_info": _agents,
+}

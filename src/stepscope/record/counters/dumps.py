@@ -1,0 +1,216 @@
+"""Dumps: what the last seconds held when something happened, each a folder that is a recording of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stepscope.record.counters.writer import NAME, CounterFile
+from stepscope.record.system import meta
+from stepscope.record.system.tree import is_alive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stepscope.record.counters.channel import Channel
+
+__all__ = ["Dumps"]
+
+#: Without a profile to wait for, a dump goes on for so long after what happened.
+_AFTER_S = 1.0
+_REASONS = ("slow-step", "signal", "request")
+#: A profile is waited for at least so long, or as long as what is kept.
+_PATIENCE_S = 60.0
+
+
+@dataclass(slots=True)
+class _Open:
+    """A dump that is not complete: its counters go on, and some processes write their profile."""
+
+    path: Path
+    file: CounterFile
+    facts: dict[str, Any]
+    began: float
+    waits_for: set[int]
+    n_others: int = 0
+
+
+@dataclass(slots=True)
+class Dumps:
+    """Writes dumps, as many as are allowed, one at a time."""
+
+    folder: Path
+    file: CounterFile
+    channel: Channel | None
+    keep_s: float
+    most: int
+    #: How many steps the job's processes are to profile then; 0 without a profiler.
+    n_steps: int
+    made: list[dict[str, Any]] = field(default_factory=list)
+    _open: _Open | None = None
+    _n_left_out: int = 0
+    _failures: list[str] = field(default_factory=list)
+
+    def heard(self) -> list[dict[str, Any]]:
+        """Messages that ask for a dump; those that tell that a profile is written are dealt with."""
+        asking = []
+        for message in [] if self.channel is None else self.channel.messages():
+            if _is_request(message):
+                asking.append(message)
+            elif message.get("profiled") == "" and self.file.tail is not None:
+                self.file.tail.pin(time.time_ns())
+            elif self._open is not None and message.get("profiled") == self._open.path.name:
+                self._open.waits_for -= {pid for pid in self._open.waits_for if pid == message.get("pid")}
+        return asking
+
+    def take(self, message: dict[str, Any], issues: list[dict[str, Any]]) -> None:
+        """Make the dump that a message asks for, with the issues of the recording so far, or say why not.
+
+        To be called after a flush, so that the file holds all there is.
+        """
+        token = message.get("token")
+        refused, hint = None, "try again in some seconds"
+        if self._open is not None:
+            self._open.n_others += 1
+            refused = f"{self._open.path.name} is being written"
+        elif len(self.made) >= self.most:
+            self._n_left_out += 1
+            refused = f"{self.most} dumps were made, which is all that may be"
+            hint = "start the recording with a larger --max-dumps"
+        else:
+            try:
+                self._begin(message, issues)
+            except OSError as error:
+                refused = f"cannot write it: {error.strerror or error}"
+                self._failures.append(refused)
+                hint = "see whether the disk is full"
+        if self.channel is not None:
+            told = {"refused": refused, "hint": hint} if refused else {"dump": self.made[-1]["folder"]}
+            try:
+                self.channel.answer(token, **told)
+            except OSError as error:
+                self._failures.append(f"no answer to --dump: {error.strerror or error}")
+
+    def flushed(self, packed: bytes) -> None:
+        """Counters that were written since the last time: a dump that is not complete gets them too."""
+        if self._open is None:
+            return
+        try:
+            self._open.file.append(packed)
+        except OSError as error:
+            self._failures.append(f"{self._open.path.name} is cut: {error.strerror or error}")
+            self.complete()
+            return
+        passed = time.monotonic() - self._open.began
+        self._open.waits_for = {pid for pid in self._open.waits_for if is_alive(pid)}
+        patience = max(self.keep_s, _PATIENCE_S)
+        if passed >= (patience if self._open.waits_for else _AFTER_S):
+            self.complete()
+
+    def complete(self) -> None:
+        """End the dump that is open, if one is."""
+        dump, self._open = self._open, None
+        if dump is None:
+            return
+        issues = []
+        if dump.waits_for and not any(dump.path.glob("*.pt.trace.json.gz")):
+            patience = max(self.keep_s, _PATIENCE_S)
+            what = f"no process made {self.n_steps} steps within {patience:.0f} s after it, or before the job ended"
+            issues.append(meta.issue("profile_missing", what, severity="info"))
+        if dump.n_others:
+            what = f"{dump.path.name} was being written: no dump of their own for what happened meanwhile"
+            issues.append(meta.issue("dumps_left_out", what, severity="info", count=dump.n_others))
+        try:
+            dump.file.close()
+            processes, _ = meta.notes_of_job(self.folder)
+            ends = {"end_unix_ns": time.time_ns(), "clocks_at_end": meta.clocks()}
+            meta.merge(dump.path, issues, processes=processes, **ends)
+        except OSError as error:
+            self._failures.append(f"{dump.path.name} is cut: {error.strerror or error}")
+
+    def issues(self) -> list[dict[str, Any]]:
+        """What could not be dumped."""
+        found = [meta.issue("dump_failed", failure) for failure in self._failures]
+        if self.made:
+            what = f"folders in this one to report on and compare: {', '.join(dump['folder'] for dump in self.made)}"
+            found.append(meta.issue("dumps", what, severity="info", count=len(self.made)))
+        if self._n_left_out:
+            what = f"{self.most} dumps were made, which is all that may be (--max-dumps)"
+            found.append(meta.issue("dumps_left_out", what, severity="info", count=self._n_left_out))
+        return found
+
+    def _begin(self, message: dict[str, Any], issues: list[dict[str, Any]]) -> None:
+        reason = str(message["ask"])
+        number = len(self.made) + 1
+        name = f"dump-{number:04d}-{reason}"
+        steps = self._steps() if self.n_steps else {}
+        # The hook's processes are some steps further once they hear of it.
+        first = max([*steps.values(), 0]) + 2 if steps else 0
+        known = {key: message[key] for key in ("pid", "rank", "step", "step_ns", "median_ns") if key in message}
+        facts: dict[str, Any] = {"reason": reason, "unix_ns": time.time_ns()}
+        facts |= {key: value for key, value in known.items() if value is not None}
+        part = self.folder / f".{name}{meta.PART}"
+        shutil.rmtree(part, ignore_errors=True)
+        try:
+            part.mkdir()
+            file = self._counters(part / NAME)
+            self._describe(part, facts, [*issues, _issue_of(facts)])
+            part.rename(self.folder / name)
+        except OSError:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+        self._open = _Open(self.folder / name, file, facts, time.monotonic(), set(steps))
+        self.made.append({"folder": name, **facts})
+        if self.channel is not None and steps:
+            self.channel.wish(number, first, self.n_steps, name)
+
+    def _counters(self, path: Path) -> CounterFile:
+        """A file of counters that begins with what is kept. Raises OSError."""
+        file = CounterFile(path)
+        try:
+            file.append(b"" if self.file.tail is None else self.file.tail.packed())
+        except OSError:
+            file.close()
+            raise
+        return file
+
+    def _describe(self, part: Path, facts: dict[str, Any], issues: list[dict[str, Any]]) -> None:
+        document = json.loads((self.folder / meta.NAME).read_text(encoding="utf-8"))
+        start_ns = None if self.file.tail is None else self.file.tail.start_ns
+        document |= {
+            "mode": "dump",
+            "dump": facts,
+            "start_unix_ns": start_ns or document["start_unix_ns"],
+            "end_unix_ns": None,
+            "clocks": meta.clocks(),
+            "issues": [*document["issues"], *issues],
+        }
+        meta.write(part, document)
+
+    def _steps(self) -> dict[int, int]:
+        made = {} if self.channel is None else self.channel.steps()
+        return {pid: n for pid, n in made.items() if is_alive(pid)}
+
+
+def _is_request(message: dict[str, Any]) -> bool:
+    """Whether a message asks for a dump, with all that is told of its reason; anyone may write into the pipe."""
+    reason = message.get("ask")
+    needed = ("pid", "step", "step_ns", "median_ns") if reason == "slow-step" else ()
+    return reason in _REASONS and all(isinstance(message.get(name), int) and message[name] > 0 for name in needed)
+
+
+def _issue_of(facts: dict[str, Any]) -> dict[str, Any]:
+    """Why the dump was made, in words."""
+    if facts["reason"] == "slow-step":
+        times = facts["step_ns"] / facts["median_ns"]
+        who = f"rank {facts['rank']}" if facts.get("rank") is not None else f"process {facts['pid']}"
+        took, usual = facts["step_ns"] / 1e6, facts["median_ns"] / 1e6
+        what = (
+            f"step {facts['step']} of {who} took {took:,.1f} ms, {times:.1f} times the {usual:,.1f} ms usual until then"
+        )
+        return meta.issue("slow_step", what)
+    how = "a signal" if facts["reason"] == "signal" else "stepscope record --dump"
+    return meta.issue("dump", f"the last seconds were asked for by {how}", severity="info")

@@ -1,0 +1,109 @@
+"""Accelerators of whatever maker, watched on a thread: drivers may take their time, and the host must not wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.record.counters import amdsmi, nvml
+from stepscope.record.system import meta
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stepscope.record.counters.readings import Row
+
+__all__ = ["Gpus", "Watch", "opened"]
+
+#: What the makers' drivers show of themselves.
+_NVIDIA, _AMD = "/proc/driver/nvidia", "/sys/class/kfd"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """What a maker's library tells: quickly changing counters, slowly changing ones, totals whose growth is a rate."""
+
+    described: Callable[[], list[dict[str, Any]]]
+    quick: Callable[[], Iterator[Row]]
+    slow: Callable[[], Iterator[Row]]
+    totals: Callable[[], Iterator[Row]]
+    #: What the devices could not tell, and what they reported, at the end.
+    issues: Callable[[], list[dict[str, Any]]]
+    close: Callable[[], None]
+
+
+def opened() -> tuple[list[Gpus], list[dict[str, Any]]]:
+    """The makers whose devices are here; as an issue why there are none, or none of one whose driver is here."""
+    found, reasons = [], []
+    nvidia = nvml.opened()
+    if not isinstance(nvidia, str):
+        found.append(_of_nvidia(nvidia))
+    amd = amdsmi.opened(0 if isinstance(nvidia, str) else len(nvidia.handles))
+    if not isinstance(amd, str):
+        found.append(_of_amd(amd))
+    if isinstance(nvidia, str) and (not found or Path(_NVIDIA).exists()):
+        reasons.append(nvidia)
+    if isinstance(amd, str) and Path(_AMD).exists():
+        reasons.append(amd)
+    return found, [meta.issue("no_gpu_counters", "; ".join(reasons), severity="info")] if reasons else []
+
+
+def _of_nvidia(gpus: nvml.Gpus) -> Gpus:
+    return Gpus(
+        lambda: nvml.described(gpus),
+        lambda: nvml.samples(gpus),
+        lambda: nvml.slow_samples(gpus),
+        lambda: nvml.nvlink_totals(gpus),
+        lambda: nvml.issues(gpus),
+        lambda: None,
+    )
+
+
+def _of_amd(gpus: amdsmi.Gpus) -> Gpus:
+    return Gpus(
+        lambda: amdsmi.described(gpus),
+        lambda: amdsmi.samples(gpus),
+        lambda: amdsmi.slow_samples(gpus),
+        lambda: amdsmi.link_totals(gpus),
+        lambda: amdsmi.issues(gpus),
+        lambda: amdsmi.close(gpus),
+    )
+
+
+class Watch:
+    """Samples the devices on a thread of its own. `tell(time_ns, rows)` is called on that thread."""
+
+    def __init__(self, gpus: Gpus, hz: float, tell: Callable[[int, list[Row]], None]) -> None:
+        self._gpus, self._period, self._tell = gpus, 1 / hz, tell
+        self._stop = threading.Event()
+        self._before: dict[tuple[str, str], tuple[int, float]] = {}
+        self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after the sample under way."""
+        self._stop.set()
+        self._thread.join(timeout=2)
+        if not self._thread.is_alive():
+            self._gpus.close()
+
+    def _run(self) -> None:
+        next_slow = 0.0
+        while not self._stop.wait(self._period):
+            now = time.time_ns()
+            self._tell(now, list(self._gpus.quick()))
+            if time.monotonic() >= next_slow:
+                next_slow = time.monotonic() + 1
+                now = time.time_ns()
+                self._tell(now, [*self._gpus.slow(), *self._rates()])
+
+    def _rates(self) -> Iterator[Row]:
+        for metric, unit, device, total in self._gpus.totals():
+            now = time.monotonic_ns()
+            then, before = self._before.get((metric, device), (now, total))
+            self._before[metric, device] = (now, total)
+            if now > then and total >= before:
+                yield metric, unit, device, (total - before) / (now - then) * 1e9

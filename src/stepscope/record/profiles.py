@@ -1,0 +1,102 @@
+"""What profile the job's processes are asked for, and why they left none."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepscope.record.system.meta import issue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ENDINGS", "NOTHING", "Wanted", "why_none"]
+
+#: How files of profiles end, as the start-up hook names them: torch, JAX, Paddle.
+ENDINGS = (".pt.trace.json.gz", ".jax.trace.json.gz", ".paddle_trace.pb.gz")
+_FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle", "jax": "JAX"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Steps A up to B, or a time from the job's start on in s; neither for no profile. `memory`: of tensors too."""
+
+    steps: tuple[int, int] | None
+    window: tuple[float, float] | None
+    memory: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """For meta.json."""
+        return {
+            "profiled_steps": self.steps and list(self.steps),
+            "profiled_window_s": self.window and list(self.window),
+        }
+
+    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Variables for the start-up hook, of a job that starts now; `given` are those that there are."""
+        window = ""
+        if self.window:
+            now = time.monotonic_ns()
+            window = ":".join(str(now + int(seconds * 1e9)) for seconds in self.window)
+        # Kineto says on standard error, which is the job's, when it starts and stops; from level 6 on it does not.
+        is_quiet = (self.steps or self.window) and "KINETO_LOG_LEVEL" not in given
+        return {
+            **({"KINETO_LOG_LEVEL": "6"} if is_quiet else {}),
+            "STEPSCOPE_RECORD_STEPS": f"{self.steps[0]}:{self.steps[1]}" if self.steps else "",
+            "STEPSCOPE_RECORD_WINDOW": window,
+            **({"STEPSCOPE_RECORD_MEMORY": "1"} if self.memory else {}),
+        }
+
+
+NOTHING = Wanted(None, None)
+
+
+def why_none(document: Mapping[str, Any], wanted: Wanted) -> list[dict[str, Any]]:
+    """Why no profile was left, with what to do about it, as an issue; none if that is told, or none was wanted."""
+    told = any(found["code"].startswith("profile") for found in document["issues"])
+    if told or not (wanted.steps or wanted.window):
+        return []
+    return [issue("profile_missing", f"no profile, counters alone: {_why(document, wanted)}", severity="info")]
+
+
+def _why(document: Mapping[str, Any], wanted: Wanted) -> str:
+    processes = document.get("processes") or []
+    if not processes:
+        return (
+            "no process of the job was a Python that ran our start-up hook. If one is, start it without -I, -E or -S, "
+            "and let it inherit PYTHONPATH"
+        )
+    with_framework = [process for process in processes if _FRAMEWORKS.keys() & process.keys()]
+    if not with_framework:
+        return (
+            "no Python process of the job imported torch, paddle or jax. If one did, start it without -I, -E or -S, "
+            "and let it inherit PYTHONPATH"
+        )
+    if wanted.window:
+        start, end = wanted.window
+        return (
+            f"from {start:g} to {end:g} s after the start no process did anything in torch, paddle or jax, or the job "
+            "had ended: --window A:B takes times of the job's life"
+        )
+    first, last = wanted.steps or (0, 0)
+    most = max(with_framework, key=lambda process: process.get("steps") or 0)
+    done, source = most.get("steps") or 0, most.get("step_source")
+    if source is None:
+        names = " and ".join(
+            _FRAMEWORKS[name] for name in _FRAMEWORKS if any(name in known for known in with_framework)
+        )
+        return f"{names} was imported, but {_no_steps(with_framework)}. Profile a time, as in --window 20s:30s"
+    told = "before it could tell how many" if "steps" not in most else f"after {done}"
+    ask = f"--steps 1:{done}" if done > 1 else "--window 20s:30s"
+    return (
+        f"steps {first}:{last} were asked for, and the job ended {told} ({source}). Ask for what there is, as in {ask}"
+    )
+
+
+def _no_steps(processes: list[dict[str, Any]]) -> str:
+    if all("jax" in process for process in processes):
+        return "no step was marked with jax.profiler.StepTraceAnnotation"
+    if all("paddle" in process for process in processes):
+        return "no optimizer stepped where it can be seen"
+    return "no optimizer stepped and no model was called where it can be seen (code compiled as a whole cannot)"

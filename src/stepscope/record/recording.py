@@ -1,0 +1,300 @@
+"""A recording from start to end: the folder, the sampler, the job, and what is told of them afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import StepscopeError
+from stepscope.core.version import program_version
+from stepscope.record import job, profiles
+from stepscope.record.counters.writer import NAME, CounterFile
+from stepscope.record.sched import sched_process
+from stepscope.record.stacks import stack_process
+from stepscope.record.system import child_handle, meta
+from stepscope.record.system.files import read_once
+from stepscope.record.system.tree import is_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stepscope.record.counters.ring import Ring
+
+__all__ = ["Recorded", "attach", "run"]
+
+_STARTUP = Path(__file__).parent / "startup"
+_ENDINGS = "|".join(re.escape(end) for end in profiles.ENDINGS)
+#: Signals that end the recording of a process that we have joined.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: What --force may remove: what an earlier recording wrote, and nothing else.
+_OURS = re.compile(rf"(meta\.json|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|(rank|pid)\d+.*({_ENDINGS}))")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a recording left: its folder, the job's exit code as a shell reports it (None if we joined it), issues."""
+
+    folder: Path
+    exit_code: int | None
+    seconds: float
+    #: In words, for the user: what could not be recorded.
+    problems: tuple[str, ...] = ()
+    traces: tuple[str, ...] = ()
+    #: What was asked for besides, and could not be had: the recording is as good without.
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampler:
+    beside: child_handle.Beside
+    #: What it said first, if that was why it cannot sample.
+    refusal: str | None
+
+    def send(self, pid: int) -> None:
+        self.beside.say(str(pid))
+
+    def dump(self) -> None:
+        """Have it write down the last seconds."""
+        self.beside.say("dump")
+
+    def end(self, *, tell_it: bool) -> list[str]:
+        """Wait for its end, which the job's end or (`tell_it`) a signal brings. In words, what went wrong."""
+        ended = self.beside.end(tell_it=tell_it)
+        errors = [self.refusal] if self.refusal else ended.errors
+        return errors or ([f"the sampler ended early ({ended.how})"] if ended.how else [])
+
+
+def run(
+    command: Sequence[str],
+    folder: str | os.PathLike[str],
+    *,
+    hz: float = 20.0,
+    steps: tuple[int, int] | None = (5, 15),
+    window: tuple[float, float] | None = None,
+    memory: bool = False,
+    sched: bool = False,
+    stacks_hz: int | None = None,
+    ring: Ring | None = None,
+    force: bool = False,
+) -> Recorded:
+    """Run a command and record it: counters, and for Python jobs with torch, Paddle or JAX a profile.
+
+    The profile is that of steps A up to B, or of a `window` from one time after the start to another; both None: none.
+    With `memory` PyTorch's has what tensors hold.
+    `sched` records when each thread had a core, or waited for one; `stacks_hz` is how often a second py-spy looks at
+    the stacks of Python processes (None: not). With a `ring` counters of the last seconds alone are kept, and SIGUSR1
+    dumps them in place of being handed on. The command keeps our standard input, output and error; other signals that
+    we get are handed on to it. Must be called on the main thread. Units: hz, samples a second; window, s.
+    Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
+    """
+    _check_system()
+    job.find_program(command)
+    wanted = profiles.Wanted(None if window else steps, window, memory)
+    target = _prepared(Path(folder), force=force)
+    mask = job.forwarding()
+    try:
+        with _notices_of_disk():
+            about: dict[str, Any] = {"command": list(command), "cwd": str(Path.cwd()), "stacks_hz": stacks_hz}
+            _begin(target, hz, mode="run", ring=ring and asdict(ring), **about, **wanted.facts())
+            collector = sched_process.started(target, wanted=sched)
+        keeping = stack_process.begin(target, stacks_hz)
+        sampler, start = _sampler(target, hz, None, None if ring is None else ring.wanted(steps)), time.monotonic()
+        environment = _environment(target, wanted) | keeping.environment()
+        environment |= {} if ring is None else ring.environment()
+        try:
+            pid = job.start(command, environment, mask)
+        except StepscopeError:
+            sampler.beside.process.kill()
+            sampler.end(tell_it=False)
+            collector.end()
+            keeping.end()
+            raise
+        collector.send(pid)
+        sampler.send(pid)
+        keeping.send(pid)
+        status = job.wait(pid, {} if ring is None else {signal.SIGUSR1: sampler.dump})
+        seconds = time.monotonic() - start
+        kept = keeping.end()
+        problems = sampler.end(tell_it=False)
+        no_sched = collector.end()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    code = job.exit_code_of(status)
+    problems += _ended(target, problems, no_sched, kept, wanted=wanted, exit_code=code, pid=pid)
+    return Recorded(target, code, seconds, tuple(problems), _traces(target), kept.remarks)
+
+
+def attach(
+    pid: int,
+    folder: str | os.PathLike[str],
+    *,
+    seconds: float | None = None,
+    hz: float = 20.0,
+    sched: bool = False,
+    stacks_hz: int | None = None,
+    ring: Ring | None = None,
+    force: bool = False,
+) -> Recorded:
+    """Record counters of a running process and its descendants until it ends, `seconds` are over, or SIGINT or SIGTERM.
+
+    `sched` records when each thread had a core, or waited for one; `stacks_hz` is how often a second py-spy looks at
+    the stacks of Python processes (None: not). With a `ring` counters of the last seconds alone are kept, and SIGUSR1
+    dumps them. Must be called on the main thread. Units: s; hz, samples a second.
+    Raises StepscopeError (no such process, the folder is not empty or cannot be written, not Linux).
+    """
+    _check_system()
+    if not is_alive(pid):
+        raise StepscopeError(f"there is no process {pid}", "see `ps -e` for those that run")
+    target = _prepared(Path(folder), force=force)
+    words = (read_once(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
+    issues = []
+    if read_once(f"/proc/{pid}/io") is None:
+        what = f"bytes that process {pid} reads and writes: run as its user, or as root (sudo)"
+        issues.append(meta.issue("no_io_counters", what, severity="info"))
+    mask = job.forwarding()
+    try:
+        with _notices_of_disk():
+            about: dict[str, Any] = {"command": words, "pid": pid, "stacks_hz": stacks_hz}
+            _begin(target, hz, mode="attach", issues=issues, ring=ring and asdict(ring), **about)
+            collector = sched_process.started(target, wanted=sched)
+        keeping = stack_process.begin(target, stacks_hz)
+        sampler, start = _sampler(target, hz, seconds, None if ring is None else ring.wanted(None)), time.monotonic()
+        collector.send(pid)
+        sampler.send(pid)
+        keeping.send(pid)
+        stopped = False
+        while sampler.beside.process.poll() is None and not stopped:
+            got = signal.sigtimedwait({*_ENDS, signal.SIGUSR1, signal.SIGCHLD}, 1.0)
+            stopped = got is not None and got.si_signo in _ENDS
+            if got is not None and got.si_signo == signal.SIGUSR1 and ring is not None:
+                sampler.dump()
+        passed = time.monotonic() - start
+        kept = keeping.end()
+        problems = sampler.end(tell_it=stopped)
+        no_sched = collector.end(tell_it=True)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    problems += _ended(target, problems, no_sched, kept)
+    return Recorded(target, None, passed, tuple(problems), remarks=kept.remarks)
+
+
+def _check_system() -> None:
+    if not sys.platform.startswith("linux"):
+        raise StepscopeError(
+            f"recording works on Linux only, not on {platform.system()}", "record on the machine that runs the job"
+        )
+
+
+def _prepared(folder: Path, *, force: bool) -> Path:
+    """The folder, new or emptied of an earlier recording. Raises StepscopeError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = sorted(folder.iterdir())
+        if files and not force:
+            hint = "name a new folder, or pass --force to replace what an earlier recording left in it"
+            raise StepscopeError(f"{folder} is not empty", hint)
+        for file in [*files, *(file for dump in folder.glob(meta.DUMPS) for file in dump.iterdir())]:
+            if _OURS.fullmatch(file.name) and file.is_file():
+                file.unlink()
+        for dump in folder.glob(meta.DUMPS):
+            if dump.is_dir() and not any(dump.iterdir()):
+                dump.rmdir()
+    except OSError as error:
+        raise StepscopeError(
+            f"cannot write into {folder}: {error.strerror or error}", "name another folder with -o DIR"
+        ) from None
+    return folder.resolve()
+
+
+@contextmanager
+def _notices_of_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or "the folder"
+        raise StepscopeError(
+            f"cannot write {where}: {error.strerror or error}", "name another folder with -o DIR"
+        ) from None
+
+
+def _begin(
+    folder: Path,
+    hz: float,
+    *,
+    issues: list[dict[str, Any]] | None = None,
+    **fields: Any,
+) -> None:
+    """Write what is known before anything runs: a folder that is left now, for whatever reason, can be read."""
+    meta.remove_leftovers(folder)
+    CounterFile(folder / NAME).close()
+    (folder / meta.FOLDER).mkdir(exist_ok=True)
+    document = {
+        "recorder": "stepscope",
+        "stepscope_version": program_version(),
+        **fields,
+        "hz": hz,
+        **meta.this_host(),
+        "start_unix_ns": time.time_ns(),
+        "end_unix_ns": None,
+        "clocks": meta.clocks(),
+        "issues": issues or [],
+    }
+    meta.write(folder, document)
+
+
+def _sampler(folder: Path, hz: float, seconds: float | None, ring: dict[str, Any] | None) -> _Sampler:
+    """Start the sampler and wait until it is ready, or until it has said why it is not."""
+    beside = child_handle.begin("counters.sampler", {"folder": str(folder), "hz": hz, "seconds": seconds, "ring": ring})
+    return _Sampler(beside, beside.first_line().get("error"))
+
+
+def _environment(folder: Path, wanted: profiles.Wanted) -> dict[str, str]:
+    """Ours, and what makes Python processes of the job, however they are started, run the start-up hook first."""
+    before = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        **wanted.environment(os.environ),
+        "PYTHONPATH": f"{_STARTUP}{os.pathsep}{before}" if before else str(_STARTUP),
+        "STEPSCOPE_RECORD_DIR": str(folder),
+    }
+
+
+def _ended(
+    folder: Path,
+    problems: list[str],
+    no_sched: list[str],
+    kept: stack_process.Kept,
+    *,
+    wanted: profiles.Wanted = profiles.NOTHING,
+    **fields: Any,
+) -> list[str]:
+    """Complete meta.json after the job's end. In words, what went wrong with that, or with scheduling events."""
+    issues = [meta.issue("counters_ended", problem, severity="error") for problem in problems]
+    issues += [meta.issue("sched_ended", problem, severity="error") for problem in no_sched]
+    meta.remove_leftovers(folder)
+    try:
+        document = json.loads((folder / meta.NAME).read_text(encoding="utf-8"))
+        known = {issue["example"] for issue in document["issues"]}
+        issues = [issue for issue in (*issues, *kept.issues) if issue["example"] not in known]
+        if document["end_unix_ns"] is None:
+            fields["end_unix_ns"] = time.time_ns()
+        if not _traces(folder):
+            issues += profiles.why_none(document, wanted)
+        meta.merge(folder, issues, **kept.fields, **fields)
+    except OSError as error:
+        problem = f"cannot write {folder / meta.NAME}: {error.strerror or error}"
+        return no_sched or ([problem] if not problems else [])
+    return no_sched
+
+
+def _traces(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.name for end in profiles.ENDINGS for path in folder.glob(f"*{end}")))

@@ -1,0 +1,150 @@
+"""The collector of scheduling events: a process of its own, from the job's start to its end, or until nobody listens.
+
+`python -m stepscope.record.sched.main '{"folder": …}'`; the job's pid comes as a line on standard input, and what is
+missing or went wrong goes to standard output as lines of JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.record.sched import perf
+from stepscope.record.sched.sched_file import NAME, SchedFile
+from stepscope.record.system import meta, tracefs
+from stepscope.record.system.child_main import Ending, pid_from, pidfd, tell
+from stepscope.record.system.files import read_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Source = tracefs.Tracefs | perf.Switches
+
+__all__ = ["main", "opened"]
+
+#: The file may grow to this; what comes later is counted, not written.
+MOST_BYTES = 256 << 20
+_TICK_S = 1.0
+#: Listing the machine's threads may take so much of our time: at most every tick, at least twice a minute.
+_LISTING, _LEAST_OFTEN_S = 0.002, 30.0
+
+
+def opened(try_tracefs: Callable[[], str | None] = tracefs.why_not) -> tuple[Source | None, dict[str, Any] | None]:
+    """The best source that we may use, and as an issue what the user does not get."""
+    why = try_tracefs()
+    if why is None:
+        try:
+            return tracefs.Tracefs(), None
+        except OSError as error:
+            why = f"the kernel's tracer refuses: {error.strerror or error}"
+    refused = perf.why_not()
+    if refused is None:
+        what = f"waits after a wake-up are not recorded, those after a preemption are: {why}"
+        return perf.Switches(), meta.issue("sched_no_wakeups", what, severity="info")
+    return None, meta.issue("no_scheduling", f"counters alone: {why}; or {refused}", severity="info")
+
+
+def main(argument: str) -> int:
+    """Collect until the end. 0, or 1 if the last line of output tells why not all was written."""
+    folder = Path(json.loads(argument)["folder"])
+    ending = Ending()
+    ending.watch()
+    source, issue = opened()
+    if source is None:
+        tell({"ready": True, "issue": issue})
+        return 0
+    try:
+        return _collected(folder, source, issue, ending)
+    finally:
+        source.close()
+
+
+def _collected(folder: Path, source: Source, issue: dict[str, Any] | None, ending: Ending) -> int:
+    try:
+        file = SchedFile(folder / NAME)
+    except OSError as error:
+        return tell({"error": f"cannot write {folder / NAME}: {error.strerror}"})
+    tell({"ready": True, "issue": issue})
+    root = pid_from(sys.stdin.fileno())
+    if root is None:
+        return 1
+    gc.disable()
+    try:
+        _collect(source, file, root, ending)
+        file.close()
+    except OSError as error:
+        why = f"{file.path}: {error.strerror or error}; scheduling events end here, the job goes on"
+        return tell({"error": why})
+    return 0
+
+
+def _collect(source: Source, file: SchedFile, root: int, ending: Ending) -> None:
+    """Read and write until the end. Raises OSError."""
+    begin = time.process_time()
+    file.tell(time.monotonic_ns(), source=source.source, root=root, clocks=meta.clocks(), **source.facts())
+    poll, handle = select.poll(), pidfd(root)
+    for each in (sys.stdin.fileno(), *([] if handle is None else [handle])):
+        poll.register(each, select.POLLIN | select.POLLHUP)
+    source.register(poll)
+    threads = source.follow(root)
+    names = [(read_once(f"/proc/{pid}/task/{tid}/comm") or "").strip() for tid, pid in threads]
+    file.tell(time.monotonic_ns(), began=threads, names=names)
+    file.flush()
+    next_tick = next_listing = time.monotonic() + _TICK_S
+    try:
+        while ending.reason is None and file.size < MOST_BYTES:
+            events = dict(poll.poll(max(0.0, next_tick - time.monotonic()) * 1000))
+            ending.look(events, handle, root)
+            _take(source, file)
+            now = time.monotonic()
+            if now >= next_tick or ending.reason is not None:
+                next_tick = now + _TICK_S
+                if now >= next_listing or ending.reason is not None:
+                    _list(source, file, root)
+                    next_listing = now + min((time.monotonic() - now) / _LISTING, _LEAST_OFTEN_S)
+                file.tell(time.monotonic_ns(), clocks=meta.clocks())
+                file.flush()
+        if ending.reason is None:
+            _wait(poll, source, file, root, handle, ending)
+        else:
+            source.stop()
+            _take(source, file)
+        lost = {str(core): count for core, count in source.lost().items() if count}
+        cost = time.process_time() - begin
+        file.tell(time.monotonic_ns(), end=ending.reason, lost=lost, cpu_seconds=round(cost, 3), clocks=meta.clocks())
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def _take(source: Source, file: SchedFile) -> None:
+    now = time.monotonic_ns()
+    for core, content in source.read():
+        file.add(now, core, content)
+
+
+def _list(source: Source, file: SchedFile, root: int) -> None:
+    threads = source.new_threads(root)
+    if threads:
+        file.tell(time.monotonic_ns(), threads=threads)
+
+
+def _wait(poll: select.poll, source: Source, file: SchedFile, root: int, handle: int | None, ending: Ending) -> None:
+    """The file is as long as it may get: until the end, events are counted by the kernel alone."""
+    file.tell(time.monotonic_ns(), full_bytes=file.size, clocks=meta.clocks())
+    file.flush()
+    source.unregister(poll)
+    while ending.reason is None:
+        ending.look(dict(poll.poll(_TICK_S * 1000)), handle, root)
+    source.stop()
+    file.tell(time.monotonic_ns(), unwritten=source.unread())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

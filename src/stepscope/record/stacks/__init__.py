@@ -1,0 +1,1 @@
+"""Python stacks of the job, sampled by py-spy."""

@@ -1,0 +1,112 @@
+"""The file of stacks while it grows: each frame, stack, thread and process is written once, samples refer to them."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stepscope.record.stacks.py_spy_output import Frame
+
+__all__ = ["HEADER", "NAME", "StackFile"]
+
+NAME = "stacks.tsv.gz"
+#: Kinds of rows: P process (n: its parent), T thread, F frame (n: line), S stack (text: frames, outermost first),
+#: W stack of a thread, G stack of one that held the GIL (n: samples), C time on a core (n: ns), L a look (n: Hz).
+HEADER = "kind\tid\tts_ns\tdur_ns\tpid\ttid\tn\ttext\tfile\n"
+#: Bounds what an endless job writes; some days at 100 Hz.
+_MOST_BYTES = 1 << 29
+#: Stacks that are remembered so as to write them once; then it begins anew.
+_MOST_STACKS = 1 << 17
+_BLANKS = str.maketrans("\t\n\r", "   ")
+
+
+class StackFile:
+    """`stacks.tsv.gz`, a sequence of gzip members, one for each look of some seconds. Raises OSError (disk full)."""
+
+    def __init__(self, path: Path, most_bytes: int = _MOST_BYTES) -> None:
+        self.path = path
+        self.n_samples = 0
+        self._most_bytes = most_bytes
+        self._frames: dict[Frame, int] = {}
+        self._stacks: dict[tuple[int, ...], int] = {}
+        self._n_stacks = 0
+        self._told: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self._lines = [HEADER]
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.flush()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has reached the size that bounds it."""
+        return os.fstat(self._handle).st_size >= self._most_bytes
+
+    def add(self, kind: str, time: tuple[int, int], pid: int, tid: int, frames: tuple[Frame, ...], n: int) -> None:
+        """A stack of a thread, and how many samples it stands for. Units: time, start and duration in ns of Unix."""
+        stack = self._stack(frames)
+        self._lines.append(f"{kind}\t{stack}\t{time[0]}\t{time[1]}\t{pid}\t{tid}\t{n}\t\t\n")
+        self.n_samples += n
+
+    def look(self, start_ns: int, dur_ns: int, hz: int) -> None:
+        """That stacks were looked for, so often a second."""
+        self._lines.append(f"L\t\t{start_ns}\t{dur_ns}\t\t\t{hz}\t\t\n")
+
+    def on_core(self, start_ns: int, dur_ns: int, pid: int, tid: int, ns: int) -> None:
+        """How long a thread ran on a core meanwhile."""
+        self._lines.append(f"C\t\t{start_ns}\t{dur_ns}\t{pid}\t{tid}\t{ns}\t\t\n")
+
+    def process(self, pid: int, parent: int, command: str) -> None:
+        """A process and the one that started it (0: not looked at)."""
+        self._tell("P", pid, 0, parent, command)
+
+    def thread(self, pid: int, tid: int, name: str) -> None:
+        """A thread's name."""
+        self._tell("T", pid, tid, 0, name)
+
+    def _tell(self, kind: str, pid: int, tid: int, n: int, text: str) -> None:
+        if self._told.get((kind, pid, tid)) != (n, text):
+            self._told[kind, pid, tid] = (n, text)
+            self._lines.append(f"{kind}\t\t\t\t{pid}\t{tid}\t{n}\t{text.translate(_BLANKS)}\t\n")
+
+    def _stack(self, frames: tuple[Frame, ...]) -> int:
+        ids = []
+        for frame in frames:
+            known = self._frames.get(frame)
+            if known is None:
+                known = self._frames[frame] = len(self._frames)
+                name, file, line = frame
+                self._lines.append(
+                    f"F\t{known}\t\t\t\t\t{line}\t{name.translate(_BLANKS)}\t{file.translate(_BLANKS)}\n"
+                )
+            ids.append(known)
+        key = tuple(ids)
+        number = self._stacks.get(key)
+        if number is None:
+            if len(self._stacks) >= _MOST_STACKS:
+                self._stacks.clear()
+            number = self._stacks[key] = self._n_stacks
+            self._n_stacks += 1
+            self._lines.append(f"S\t{number}\t\t\t\t\t\t{' '.join(map(str, ids))}\t\n")
+        return number
+
+    def flush(self) -> None:
+        """Write what was added since the last time, all or nothing. Raises OSError (the disk is full)."""
+        packer = zlib.compressobj(6, zlib.DEFLATED, 31)
+        packed = packer.compress("".join(self._lines).encode(errors="replace")) + packer.flush()
+        self._lines = []
+        size = os.fstat(self._handle).st_size
+        try:
+            while packed:
+                packed = packed[os.write(self._handle, packed) :]
+        except OSError:
+            os.ftruncate(self._handle, size)
+            raise
+
+    def close(self) -> None:
+        """Done; what was not flushed is lost. A file that got no stack is taken away."""
+        if not self.n_samples:
+            self.path.unlink(missing_ok=True)
+        os.close(self._handle)

@@ -1,0 +1,1 @@
+"""What the recorder asks of the operating system: processes, files, threads, /proc."""

@@ -1,0 +1,96 @@
+"""Every figure by the name of the table that it draws, for pages, files and notebooks alike.
+
+A figure is a pure function of a result table and gives Plotly's own form as plain values, quickly and without Plotly:
+`drawn("steps", frame)`. Names in it are escaped. To add one: a file here with `FIGURE`, a line in `_MODULES`, a test, a
+docs line; every page and file that shows the table then shows it.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import importlib.util
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.core.errors import StepscopeError, UnknownName
+from stepscope.renderers.figures._style import COLOURS, shown_name, titled
+from stepscope.renderers.figures.figure import Drawn, Figure, Link
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = [
+    "COLOURS",
+    "Drawn",
+    "Figure",
+    "Link",
+    "drawn",
+    "find",
+    "names",
+    "plotly_path",
+    "plotly_script",
+    "shown_name",
+    "titled",
+]
+
+_MODULES = {
+    "steps": "stepscope.renderers.figures.steps",
+    "operators": "stepscope.renderers.figures.operators",
+    "kernels": "stepscope.renderers.figures.kernels",
+    "communication": "stepscope.renderers.figures.communication",
+    "memory": "stepscope.renderers.figures.memory",
+    "timeline": "stepscope.renderers.figures.timeline",
+    "device-utilisation": "stepscope.renderers.figures.device_utilisation",
+    "roofline": "stepscope.renderers.figures.roofline",
+    "utilisation": "stepscope.renderers.figures.utilisation",
+    "python-stacks": "stepscope.renderers.figures.python_stacks",
+    "diff": "stepscope.renderers.figures.diff",
+    "parts": "stepscope.renderers.figures.parts",
+}
+
+
+def names() -> list[str]:
+    """Names of the tables that can be drawn."""
+    return list(_MODULES)
+
+
+def find(name: str) -> Figure:
+    """The figure that draws the table of that name. Raises UnknownName."""
+    if name not in _MODULES:
+        raise UnknownName("figure", name, names())
+    found = importlib.import_module(_MODULES[name]).FIGURE
+    if not isinstance(found, Figure):
+        msg = f"{name}: the module gives {type(found).__name__}, not a Figure"
+        raise TypeError(msg)
+    return found
+
+
+def drawn(name: str, frame: pl.DataFrame, link: Link | None = None) -> Drawn | None:
+    """The figure of the table of that name; None where none goes with it, its columns are missing, or nothing is known.
+
+    It has no title: pages have a heading of their own. `titled` gives it one.
+    """
+    if name not in _MODULES or frame.is_empty():
+        return None
+    figure = find(name)
+    return figure(frame, link) if figure.fits(frame) else None
+
+
+def plotly_path() -> Path:
+    """Plotly's script, which its Python package ships. Raises StepscopeError if the package is not complete."""
+    spec = importlib.util.find_spec("plotly")
+    where = None if spec is None or spec.origin is None else Path(spec.origin).parent / "package_data" / "plotly.min.js"
+    if where is None or not where.is_file():
+        raise StepscopeError("plotly's script is not installed", "pip install --force-reinstall plotly")
+    return where
+
+
+def plotly_script() -> tuple[str, str]:
+    """Plotly's script, and the same packed for a page that carries it: zlib's format in base64, less than half as long.
+
+    Raises StepscopeError if the package is not complete.
+    """
+    text = plotly_path().read_text("utf-8")
+    return text, base64.b64encode(zlib.compress(text.encode(), 7)).decode()

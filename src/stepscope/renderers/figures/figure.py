@@ -1,0 +1,52 @@
+"""What a figure is: the table that it draws, the options that give it the rows it needs, and one pure function.
+
+What is drawn is a figure of Plotly in the plain form that JSON holds: {"data": […], "layout": {…}}. Nothing of Plotly
+is imported for it. What a mark stands for may be given as an address (`link`), which a page opens when it is clicked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import MissingTable
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: A figure as JSON holds it.
+Drawn = dict[str, Any]
+#: The address of what a row stands for.
+Link = Callable[[Mapping[str, Any]], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture of a result table.
+
+    `draw` takes the frame, and what makes addresses of its rows, and returns the figure; None where nothing in the rows
+    is known. `title` is what stands above it where the page does not say it. `options` are those with which the table
+    of that name has rows to draw, where its defaults give others; `needs` are columns that the frame must have.
+    """
+
+    name: str
+    title: str
+    doc: str
+    draw: Callable[[pl.DataFrame, Link | None], Drawn | None]
+    needs: tuple[str, ...]
+    options: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+
+    def fits(self, frame: pl.DataFrame) -> bool:
+        """Whether the frame has the columns that are drawn."""
+        return set(self.needs) <= set(frame.columns)
+
+    def __call__(self, frame: pl.DataFrame, link: Link | None = None) -> Drawn | None:
+        """The figure, None if there is nothing to draw. Raises MissingTable (columns)."""
+        if not self.fits(frame):
+            lacking = [name for name in self.needs if name not in frame.columns]
+            words = " ".join(f"{key}={value}" for key, value in self.options.items())
+            hint = f"ask for {self.name} with {words}" if words else ""
+            raise MissingTable(f"columns {', '.join(lacking)}", needed_by=f"the figure of {self.name}", hint=hint)
+        return self.draw(frame, link)

@@ -1,0 +1,35 @@
+"""What a renderer is: names, file suffixes, and pure functions from a Report or a Block to text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.core.report import Block, Report
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What the place that text goes to can show. Files and pipes: 100 columns, no colour."""
+
+    width: int = 100
+    colour: bool = False
+    unicode: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """A way to write things down.
+
+    `report` turns a Report into text, `table` a Block into text, or bytes if it is a binary format; None where the
+    format has no such thing. Both get a Screen, which only formats for people look at.
+    """
+
+    name: str
+    doc: str
+    suffixes: tuple[str, ...] = ()
+    report: Callable[[Report, Screen], str] | None = None
+    table: Callable[[Block, Screen], str | bytes] | None = None

@@ -1,0 +1,76 @@
+"""What is told at a glance beside the bar: how well kernels use the devices, and what the host does while they idle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.analyses.advice.recommendations import memory_held, with_kernels, with_program
+from stepscope.analyses.advice.rules import Facts, advice
+from stepscope.analyses.steps.device_utilisation import utilisation_of
+from stepscope.analyses.steps.step_breakdown import divided, host_parts
+from stepscope.reports._summary import Cost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from stepscope.core.intervals import Intervals
+    from stepscope.core.trace import Trace
+    from stepscope.reports._summary import Scope
+
+#: Parts of the host's time as `step-breakdown` has them, in its order, and what to call them.
+_ON_HOST = {
+    "communication": "communication",
+    "runtime": "runtime calls",
+    "dataloader": "data loading",
+    "cpu_exec": "operators",
+    "other": "other",
+}
+_MEASURES = ("est_sm_efficiency_ratio", "est_occupancy_ratio", "tensor_core_ratio")
+
+
+def host_while_idle(spans: pl.DataFrame, busy: Intervals, scope: Scope) -> dict[str, int]:
+    """What the host does in the scope while no device does anything, in parts that add up to the idle time.
+
+    Empty where nothing of the host was recorded. Units: ns.
+    """
+    parts = divided([("busy", busy), *host_parts(spans).items()], *scope.windows)
+    told = {word: int(parts[part].sum()) for part, word in _ON_HOST.items()}
+    return told if any(ns for word, ns in told.items() if word != "other") else {}
+
+
+def use_of(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dict[str, float], Facts]:
+    """How well kernels use the devices in the scope, means over devices; and the facts about them that rules look at.
+
+    `work` is what `device_work` returns. Without kernels there is nothing to say.
+    """
+    facts = with_program(Facts(), trace.spans, work, trace.devices)
+    kernels = work.filter(work["category"] == "kernel")
+    if kernels.is_empty():
+        return {}, facts
+    window = pl.DataFrame({"ts_ns": [scope.low], "end_ns": [scope.high]})
+    used = utilisation_of(work, trace.devices, trace.kernels, window)
+    means = {name: used[name].mean() for name in _MEASURES}
+    ratios = {name: mean for name, mean in means.items() if isinstance(mean, float)}
+    return ratios, with_kernels(facts, trace.spans, used, kernels, trace.devices)
+
+
+def advice_costs(facts: Facts, memory: pl.DataFrame | None, devices: pl.DataFrame, costs: Sequence[Cost]) -> list[Cost]:
+    """What rules advise beyond what the costs say; facts that costs tell better are left out of `facts`.
+
+    `memory` is what `device_memory` returns.
+    """
+    if memory is not None:
+        facts = replace(facts, memory=memory_held(memory, devices))
+    told_by: Mapping[str, tuple[str, ...]] = {
+        "device_underused": tuple(cost.kind for cost in costs if cost.kind.startswith("idle")),
+        "tensor_cores_unused": tuple(
+            cost.kind for cost in costs if any("tensor cores" in text for text in cost.details)
+        ),
+    }
+    return [
+        Cost(f"rule {rule.name}", told.found, None, (f"→ {told.remedy}",), rule.command, told_by.get(rule.name, ()))
+        for rule, told in advice(facts)
+    ]

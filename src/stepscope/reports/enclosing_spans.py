@@ -1,0 +1,87 @@
+"""Where in the program something happened: the names of what was open around spans."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.core.names import map_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HOPS = 500  # calls deeper than that inside one another are damage, not a program
+_MOST = 0.6  # of a stretch of time that a span must be open for to be told as what it was spent in
+_LIBRARY = re.compile(
+    r"^<|^(?:torch|torch_\w+|_pytest|multiprocessing|concurrent|importlib|asyncio)[/\\]|^nn\.Module"
+    r"|^## Call CompiledFxGraph|site-packages|dist-packages"
+    r"|^(?:threading|contextlib|functools|runpy|queue|_collections_abc|abc|enum|copy|typing|inspect|dataclasses)\.py"
+)
+
+
+def most_of(
+    spans: pl.DataFrame, ids: pl.Series, weights: pl.Series, categories: Sequence[str]
+) -> tuple[str, float] | None:
+    """What the spans with these ids lie in, and for how much of all weight; None where nothing is around them.
+
+    Of the innermost spans of the categories around each it is the name with the most weight; frames of libraries are
+    passed over.
+    """
+    if ids.is_empty() or not weights.sum():
+        return None
+    known = spans["name"].filter(spans["category"].is_in(list(categories)))
+    own = known.unique().cast(pl.String)
+    own = own.filter(map_names(own, is_own_code, pl.Boolean()))
+    wanted = own.cast(spans["name"].dtype)
+    if wanted.is_empty():
+        return None
+    found = _nearest(spans, ids, categories, wanted)
+    sums = pl.DataFrame({"name": spans["name"].gather(found), "weight": weights}).drop_nulls("name")
+    whole = weights.sum()
+    if sums.is_empty() or not whole:
+        return None
+    top = sums.group_by("name").agg(pl.col("weight").sum()).sort("weight", descending=True).row(0)
+    return str(top[0]), top[1] / whole
+
+
+def during(spans: pl.DataFrame, low: int, high: int) -> str:
+    """What the host was in for most of [low, high): a call and the place in the program, or '' if no span says so."""
+    overlap = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
+    open_ = spans.lazy().select("ts_ns", "dur_ns", "name", "category").filter(overlap > _MOST * (high - low)).collect()
+    call = _shortest(open_, ("operator", "runtime", "driver", "dataloader"))
+    place = _shortest(open_, ("python",)) or _shortest(open_, ("user_range",))
+    return " at ".join(filter(None, (call, place)))
+
+
+def _shortest(spans: pl.DataFrame, categories: Sequence[str]) -> str:
+    mine = spans.filter(pl.col("category").is_in(list(categories))).sort("dur_ns")
+    return next((name for name in mine["name"].cast(pl.String) if name and is_own_code(name)), "")
+
+
+@lru_cache(1 << 14)
+def is_own_code(name: str) -> bool:
+    """Whether a Python frame or range is the program's, not that of the framework or the standard library."""
+    return _LIBRARY.search(name) is None
+
+
+def _nearest(spans: pl.DataFrame, ids: pl.Series, categories: Sequence[str], names: pl.Series) -> pl.Series:
+    """For each id itself or the nearest span around it of one of the categories and names, null where there is none."""
+    wanted = (spans["category"].is_in(list(categories)) & spans["name"].is_in(names.implode())).to_numpy()
+    above = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    row = ids.cast(pl.Int64).fill_null(-1).to_numpy()
+    found = np.full(row.size, -1, np.int64)
+    at = np.flatnonzero(row >= 0)
+    row = row[at]
+    for _ in range(_HOPS):
+        if not row.size:
+            break
+        hit = wanted[row]
+        found[at[hit]] = row[hit]
+        row, at = above[row[~hit]], at[~hit]
+        row, at = row[row >= 0], at[row >= 0]
+    known = pl.Series(found)
+    return known.set(known < 0, None).cast(pl.UInt32)

@@ -1,0 +1,1 @@
+"""The pages: each turns the values of a session into HTML."""

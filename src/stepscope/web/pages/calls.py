@@ -1,0 +1,102 @@
+"""What the scripts of the pages ask for: JSON, and windows of the timeline in binary."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.responses import JSONResponse, Response
+
+from stepscope.core.errors import StepscopeError
+from stepscope.web.pages.site import Site, ask
+from stepscope.web.timeline import timeline
+from stepscope.web.timeline.scene import layout
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from stepscope.web.timeline.scene import Scene
+
+_MOST_PIXELS = 8_192
+_MOST_TRACKS = 2_000
+_NO_STORE = {"cache-control": "no-store"}
+
+
+async def progress(site: Site, request: Request) -> Response:  # noqa: ARG001  every handler gets one
+    """How far each file has been read, as JSON."""
+    reading = [{"name": name, "ratio": ratio} for name, ratio in site.session.progress()]
+    body = {"reading": reading, "inputs": [one.label for one in site.session.inputs()]}
+    return JSONResponse(body, headers=_NO_STORE)
+
+
+async def _scene(site: Site, request: Request) -> Scene:
+    index = request.path_params["index"]
+    stamps = site.session.stamps((index,))
+    # The answer is whether there is one: the scene itself is kept with its trace, and given up with it.
+    await ask(site, request, ("scene", index, stamps), lambda: bool(site.session.scene(index)))
+    return await asyncio.to_thread(site.session.scene, index)
+
+
+async def layout_of(site: Site, request: Request) -> Response:
+    """Rows and tracks of the timeline, as JSON."""
+    scene = await _scene(site, request)
+    return JSONResponse(await asyncio.to_thread(layout, scene), headers=_NO_STORE)
+
+
+async def window(site: Site, request: Request) -> Response:
+    """What the timeline draws between two times, at a width in pixels."""
+    low, high = _range(request)
+    pixels = min(max(_number(request, "px", 1_000), 16), _MOST_PIXELS)
+    scene = await _scene(site, request)
+    tracks, flat = _numbers(request, "tracks"), _numbers(request, "flat")
+    data = await asyncio.to_thread(timeline.drawn, scene, low, high, pixels, tracks, flat)
+    return Response(data, media_type="application/octet-stream", headers=_NO_STORE)
+
+
+async def span(site: Site, request: Request) -> Response:
+    """All that is known of one span, as JSON."""
+    scene = await _scene(site, request)
+    return JSONResponse(await asyncio.to_thread(timeline.span_details, scene, request.path_params["span"]))
+
+
+async def statistics(site: Site, request: Request) -> Response:
+    """Sums over the spans of a range of time, as JSON."""
+    low, high = _range(request)
+    tracks = _numbers(request, "tracks") if request.query_params.get("tracks") else None
+    scene = await _scene(site, request)
+    return JSONResponse(await asyncio.to_thread(timeline.statistics, scene, low, high, tracks))
+
+
+async def search(site: Site, request: Request) -> Response:
+    """Spans whose name contains a text, as JSON."""
+    text = request.query_params.get("q", "")
+    if not text:
+        raise StepscopeError("nothing to search for", "give a part of a name")
+    scene = await _scene(site, request)
+    exact = bool(request.query_params.get("exact"))
+    return JSONResponse(await asyncio.to_thread(partial(timeline.found_names, exact=exact), scene, text))
+
+
+def _number(request: Request, name: str, default: int | None = None) -> int:
+    text = request.query_params.get(name, "")
+    if not text and default is not None:
+        return default
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
+        raise StepscopeError(f"{name}={text[:40]!r} is no whole number", "times are in ns")
+    return int(text)
+
+
+def _range(request: Request) -> tuple[int, int]:
+    low, high = _number(request, "from"), _number(request, "to")
+    if high <= low:
+        raise StepscopeError("the window is empty", "`to` must be after `from`")
+    return low, high
+
+
+def _numbers(request: Request, name: str) -> list[int]:
+    words = [word for word in request.query_params.get(name, "").split(",") if word][:_MOST_TRACKS]
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+        raise StepscopeError(f"{name} is not a list of track numbers", "as in tracks=0,3")
+    return [int(word) for word in words]

@@ -1,0 +1,171 @@
+"""What a number was made of: where each row of a table, each part of a bar and each note beside it lead to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stepscope.query import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from stepscope.web.pages.links import Links
+
+__all__ = ["behind", "behind_difference", "behind_note", "behind_part", "behind_whole"]
+
+_LONGEST_WHERE, _LONGEST_NAME = 480, 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of another table that a row sums up: those that agree in `same`; how they are asked for."""
+
+    table: str
+    same: tuple[str, ...]
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+#: By table. Where a row itself tells a span, a stretch of time or a name, that is where it leads.
+_SUMMED: Mapping[str, _Rows] = {
+    "idle": _Rows("idle", ("cause", "device"), {"o__by": "gap", "sort": "-dur_ns"}),
+    "kernel-classes": _Rows("kernels", ("kernel_class",)),
+    "transfers": _Rows("trace.transfers", ("kind",)),
+    "overlap": _Rows("overlap", (), {"o__by": "name"}),
+    "message-sizes": _Rows("collectives", ("parallelism", "kind", "group_size")),
+    "parallel-groups": _Rows("collectives", ("group",)),
+}
+#: Of a bar: what shows the events of a part, as words after `stepscope`.
+_DEVICE_PARTS = {
+    "computation": "show kernels",
+    "exposed communication": "show overlap --by name",
+    "exposed memcpy": "show spans --where \"category IN ('memcpy', 'memset')\" --sort -dur_ns",
+    "idle": "show idle --by gap --sort -dur_ns",
+}
+_HOST_PARTS = {
+    "operators": "show operators",
+    "exposed communication": "show communication",
+    "data loading": "show spans --where \"category = 'dataloader'\" --sort -dur_ns",
+    "Python and other": "show steps --sort -other_host_ns",
+}
+#: What a comparison tells of the host besides, where there is a device too.
+_COMPARED_PARTS = {
+    "operators": _HOST_PARTS["operators"],
+    "data loading": _HOST_PARTS["data loading"],
+    "python and other": _HOST_PARTS["Python and other"],
+    "launch and runtime calls": "show spans --where \"category IN ('runtime', 'driver')\" --sort -dur_ns",
+    "synchronisation": "show spans --where \"lower(name) LIKE '%synchronize%'\" --sort -dur_ns",
+}
+#: Parts of a comparison that are what is left: no event is called so.
+_NO_RANGES = ("operators outside ranges", "other threads", "backward", "other", "not accounted for")
+_WHOLES = {"Step": "show steps --sort -window_ns", "Device": "show device-utilisation"}
+_NOTES = (
+    (r"device busy|est\. SM", "show device-utilisation"),
+    (r"MFU", "show mfu"),
+    (r"tensor cores", "show kernel-classes"),
+    (r"peak memory", "show memory"),
+    (r"host while idle", "show idle"),
+    (r"slowest|device done", "show steps --sort -window_ns"),
+    (r"[\d.,]+ kernels?\b", "show kernels"),
+)
+
+
+def behind(links: Links, table: str) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
+    """The address behind a row of that table, from the row and its columns; None where nothing is behind it."""
+    return links.events if table in _recorded() else partial(_behind_row, links, table)
+
+
+@cache
+def _recorded() -> frozenset[str]:
+    """Names of tables as readers made them: their rows are events, or stand for nothing else."""
+    return frozenset(name for name, kind in tables.names() if kind == "table")
+
+
+def _behind_row(links: Links, table: str, row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
+    found = links.events(row, columns)
+    if found is not None:
+        return found
+    if row.get("command"):
+        return links.command(str(row["command"]).removeprefix("stepscope "))
+    index = links.input_of(row)
+    own: dict[str, object] = {} if index is None else {"t": index}
+    found = _summed_up(links, table, row, own)
+    if found is None and row.get("step") is not None:
+        found = links.to("/timeline", **own, step=row["step"])
+    return links.to("/timeline", **own) if found is None and index is not None else found
+
+
+def _summed_up(links: Links, table: str, row: Mapping[str, Any], own: Mapping[str, object]) -> str | None:
+    """The rows of another table that this one sums up."""
+    if table == "modules" and row.get("path"):
+        # Ranges of modules are called after the last part of their path.
+        return links.to("/timeline", **own, q="nn.Module: " + str(row["path"]).rsplit("/", 1)[-1], exact=1)
+    if table == "communication" and row.get("collective"):
+        return links.table("spans", **own, where=_named_like(row), sort="-dur_ns")
+    summed = _SUMMED.get(table)
+    if summed is None or not set(summed.same) <= row.keys() or row.get("calls") == 0:
+        return None
+    return links.table(summed.table, **own, **summed.words, where=_condition(row, summed.same))
+
+
+def _named_like(row: Mapping[str, Any]) -> str:
+    """That a span is one of this exchange: allreduce is gloo:all_reduce, ncclKernel_AllReduce, c10d::allreduce_."""
+    word = re.sub(r"^(all|reduce|broad|send|to)_?", r"\1%", str(row["collective"]).lower().replace("'", "_"))
+    side = "=" if row.get("measured") == "device" else "<>"
+    return f"lower(name) LIKE '%{word[:_LONGEST_NAME]}%' AND category {side} 'kernel'"
+
+
+def _condition(row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """That the columns are as in this row, in SQL; as much of it as fits into an address."""
+    text = ""
+    for name in columns:
+        value = row[name]
+        quoted = f"""= '{str(value).replace("'", "''")}'""" if isinstance(value, str) else f"= {value}"
+        part = f'"{name}" ' + ("IS NULL" if value is None else quoted)
+        longer = f"{text} AND {part}" if text else part
+        if len(longer) <= _LONGEST_WHERE:
+            text = longer
+    return text
+
+
+def behind_difference(links: Links, rows: pl.DataFrame) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
+    """The same for rows of a comparison of two inputs, which stand for what both recorded of a part or a metric."""
+    parts = set(rows["part"].cast(pl.String).to_list()) if "part" in rows.columns else set()
+
+    def address(row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
+        found = links.events(row, columns)
+        if found is None and row.get("metric") is not None:
+            return links.table("counters", where=_condition(row, ("metric",)))
+        part = None if row.get("part") is None else str(row["part"])
+        if found is None and part is not None and part not in _NO_RANGES:
+            # What is no part of every step is a range of the program's.
+            return links.command(_of_part(parts, part)) or links.events({"name": part}, ["name"])
+        return found
+
+    return address
+
+
+def _of_part(parts: Collection[str], name: str) -> str:
+    """The command that shows the events of a part, of all that a step is divided into; empty if none does."""
+    on_device = "computation" in parts or "idle" in parts
+    return {**_COMPARED_PARTS, **(_DEVICE_PARTS if on_device else _HOST_PARTS)}.get(name, "")
+
+
+def behind_part(links: Links, bar: Any, name: str) -> str | None:
+    """The address behind a part of a bar (`reports.model.Bar`)."""
+    return links.command(_of_part({part.name for part in bar.parts}, name))
+
+
+def behind_whole(links: Links, bar: Any) -> str | None:
+    """The address behind the whole of a bar: its steps, or the device's time."""
+    return links.command(_WHOLES.get(bar.label, ""))
+
+
+def behind_note(links: Links, note: str) -> str | None:
+    """The address behind a note beside a bar."""
+    command = next((command for pattern, command in _NOTES if re.match(pattern, note)), None)
+    return None if command is None else links.command(command)

@@ -1,0 +1,261 @@
+"""The few things that people look for first, each in a card: where it is in the timeline, and why it is so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.names import shorten
+from stepscope.core.units import duration, percent, size
+from stepscope.web.pages.table_query import Question, answered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from stepscope.core.report import Report
+    from stepscope.web.pages.links import Links
+    from stepscope.web.session.session import Session
+
+__all__ = ["Card", "cards", "has_stacks", "operator_card"]
+
+#: Parts of a step in words, those of the device before those of the host.
+_PARTS = {
+    "computation_ns": "computation", "exposed_communication_ns": "exposed communication",
+    "exposed_memcpy_ns": "exposed copies", "idle_ns": "device idle", "dataloader_ns": "data loading",
+    "operator_ns": "operators", "other_host_ns": "Python and other host time",
+}  # fmt: skip
+_DEVICE_PARTS = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
+_HOST_PARTS = ("exposed_communication_ns", "dataloader_ns", "operator_ns", "other_host_ns")
+_CAUSES = {
+    "host_late": "the host was late to launch the next work", "sync": "the host had been waiting for the device",
+    "data_loading": "the host was loading data", "kernel_wait": "usual gap between kernels",
+    "other": "queued in time, started late", "unlinked": "the trace does not tell what queued the next work",
+}  # fmt: skip
+_NAME = 70
+#: Spans of the host in which it waits for others, where there is no device to tell.
+_WAITS = (
+    "category = 'dataloader' OR (category IN ('operator', 'user_range') AND"
+    " (name LIKE 'gloo:%' OR name LIKE 'mpi:%' OR name LIKE 'ccl:%'))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A question, its answer in a few words, the reason below, and where to look: (words, address).
+
+    Each line of the reason may have an address too, None if it has not.
+    """
+
+    title: str
+    value: str
+    details: tuple[tuple[str, str | None], ...]
+    links: tuple[tuple[str, str], ...]
+
+
+def cards(
+    session: Session, inputs: tuple[int, ...], links: Links, *, steps: pl.DataFrame | None = None, operator: bool = True
+) -> list[Card]:
+    """The cards for which the recording has the data.
+
+    `steps` is the table of that name if it is there already. Without `operator` the card of the operator with most time
+    is left out: `operator_card` makes it from a report.
+    """
+    makers: list[Callable[[], Card | None]] = [
+        lambda: _slowest_step(_frame(session, inputs, "steps") if steps is None else steps, inputs, links),
+        *(partial(make, session, inputs, links) for make in (_top_kernel, _top_operator, _gap_or_wait, _peak_memory)
+          if operator or make is not _top_operator),
+    ]  # fmt: skip
+    made = []
+    for make in makers:
+        try:
+            card = make()
+        except StepscopeError:  # not recorded, or recorded in a form that this cannot be asked of
+            continue
+        if card is not None:
+            made.append(card)
+    return made
+
+
+def operator_card(report: Report, links: Links, *, with_stacks: bool) -> Card | None:
+    """The card of the operator with most time, from the report's table of operators; None if it has none."""
+    block = next((block for block in report.tables if block.table.name == "operators"), None)
+    if block is None:
+        return None
+    column, where = _own_time(block.frame)
+    row = block.frame.with_columns(pl.col("name").cast(pl.String)).sort(column, descending=True).row(0, named=True)
+    return _card_of_operator(row["name"], row[column], row["share_ratio"], row["calls"], where, links, with_stacks)
+
+
+def _frame(session: Session, inputs: tuple[int, ...], name: str, **options: Any) -> pl.DataFrame:
+    return answered(session, Question(name, inputs, tuple(options.items()))).frame
+
+
+def _whose(row: Mapping[str, Any], inputs: tuple[int, ...]) -> str:
+    if len(inputs) == 1:
+        return ""
+    return f", rank {row['rank']}" if row.get("rank") is not None else f", {row['trace']}" if row.get("trace") else ""
+
+
+def _slowest_step(steps: pl.DataFrame, inputs: tuple[int, ...], links: Links) -> Card | None:
+    frame = steps.drop_nulls("window_ns")
+    if frame.height < 2:
+        return None
+    keys = [c for c in ("trace", "rank") if c in frame.columns]
+    parts = [c for c in _PARTS if c in frame.columns and frame[c].null_count() < frame.height]
+    parts = [c for c in parts if c in (_DEVICE_PARTS if "idle_ns" in parts else _HOST_PARTS)]
+    measures = ["window_ns", *parts]
+    usual = [pl.col(c).median().over(keys) if keys else pl.col(c).median() for c in measures]
+    more = frame.with_columns((pl.col(c) - u).alias(f"more_{c}") for c, u in zip(measures, usual, strict=True))
+    row = more.sort("window_ns", descending=True).row(0, named=True)
+    extra = row["more_window_ns"] or 0
+    longest = links.table("steps", sort="-window_ns")
+    details: list[tuple[str, str | None]] = [(f"{duration(extra)} more than the median step", longest)]
+    grown = sorted(((row[f"more_{c}"] or 0, _PARTS[c]) for c in parts), reverse=True)[:2]
+    told = [f"{word} +{duration(ns)}" for ns, word in grown if ns > 0.15 * extra]
+    if told and extra > 0:
+        details.append(("of it: " + ", ".join(told), longest))
+    events = links.events(row, frame.columns)
+    shown = (("timeline", events),) if events else ()
+    value = f"step {row['step']}{_whose(row, inputs)}: {duration(row['window_ns'])}"
+    return Card("Slowest step", value, tuple(details), (*shown, ("all steps", longest)))
+
+
+def _top_kernel(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
+    frame = _frame(session, inputs, "kernels", by="op")
+    sums = pl.col("calls", "total_ns").sum()
+    keys = [pl.col("name").cast(pl.String), pl.col("op").cast(pl.String)]
+    per = frame.group_by(keys).agg(sums)
+    names = per.group_by("name").agg(sums).sort("total_ns", "name", descending=[True, False])
+    if names.is_empty() or not names["total_ns"].sum():
+        return None
+    top = names.row(0, named=True)
+    behind = per.filter(pl.col("name") == top["name"]).sort("total_ns", descending=True).row(0, named=True)
+    share = top["total_ns"] / names["total_ns"].sum()
+    found = links.events({"name": top["name"]}, ["name"])
+    details = [(f"{duration(top['total_ns'])}, {percent(share)} of kernel time, {top['calls']:,} calls", found)]
+    if behind["op"]:
+        part = f" ({percent(behind['total_ns'] / top['total_ns'])})" if behind["total_ns"] < top["total_ns"] else ""
+        launcher = links.events({"name": behind["op"]}, ["name"])
+        details.append((f"launched by {shorten(behind['op'], _NAME)}{part}", launcher))
+    shown = (("timeline", found),) if found else ()
+    return Card("Kernel with most time", shorten(top["name"], _NAME), tuple(details),
+                (*shown, ("by operator", links.table("kernels", o__by="op"))))  # fmt: skip
+
+
+def _top_operator(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
+    frame = _frame(session, inputs, "operators")
+    column, where = _own_time(frame)
+    sums = frame.group_by(pl.col("name").cast(pl.String)).agg(pl.col("calls", column).sum())
+    top = sums.sort(column, "name", descending=[True, False]).row(0, named=True)
+    whole = sums[column].sum()
+    stacks = has_stacks(session, inputs)
+    if not whole:
+        return None
+    return _card_of_operator(top["name"], top[column], top[column] / whole, top["calls"], where, links, stacks)
+
+
+def has_stacks(session: Session, inputs: tuple[int, ...]) -> bool:
+    """Whether operators of the first of these inputs have call stacks."""
+    stacks = session.trace(inputs[0]).ops["stack_id"]
+    return stacks.null_count() < len(stacks)
+
+
+def _own_time(operators: pl.DataFrame) -> tuple[str, str]:
+    """The column that ranks operators, and what it is: time on the device if there is any."""
+    if "device_self_ns" in operators.columns and (operators["device_self_ns"].sum() or 0) > 0:
+        return "device_self_ns", "device time"
+    return "host_self_ns", "operators' own host time"
+
+
+def _card_of_operator(
+    name: str,
+    ns: int,
+    share: float | None,
+    calls: int,
+    where: str,
+    links: Links,
+    stacks: bool,  # noqa: FBT001  a fact
+) -> Card:
+    found = links.events({"name": name}, ["name"])
+    details = ((f"{duration(ns)}, {percent(share)} of {where}, {calls:,} calls", found),)
+    shown = (("timeline", found),) if found else ()
+    more = ("by call stack", "stack") if stacks else ("by shapes of inputs", "shape")
+    return Card("Operator with most time", shorten(name, _NAME), details,
+                (*shown, (more[0], links.table("operators", o__by=more[1]))))  # fmt: skip
+
+
+def _gap_or_wait(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
+    try:
+        return _longest_gap(session, inputs, links)
+    except MissingTable:
+        return _longest_wait(session, inputs, links)
+
+
+def _longest_gap(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
+    frame = _frame(session, inputs, "idle", by="gap").sort("dur_ns", descending=True)
+    if frame.is_empty():
+        return None
+    row = frame.with_columns(pl.col("before", "after", "op", "launch", "cause").cast(pl.String)).row(0, named=True)
+    details: list[tuple[str, str | None]] = [(_CAUSES.get(row["cause"], row["cause"]), links.table("idle"))]
+    for words, name in (("it ends with", row["op"] or row["after"]), ("after", row["before"])):
+        if name:
+            details.append((f"{words} {shorten(name, _NAME)}", links.events({"name": name}, ["name"])))
+    events = links.events(row, frame.columns)
+    shown = (("timeline", events),) if events else ()
+    value = f"{duration(row['dur_ns'])} on {row['device'] or 'the device'}{_whose(row, inputs)}"
+    return Card("Longest idle gap", value, tuple(details),
+                (*shown, ("all gaps", links.table("idle", o__by="gap", sort="-dur_ns"))))  # fmt: skip
+
+
+def _longest_wait(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
+    """Of recordings without a device: what the host waited for longest."""
+    question = Question("spans", inputs, where=_WAITS)
+    frame = answered(session, question).frame.with_columns(pl.col("name", "category").cast(pl.String))
+    if frame.is_empty():
+        return None
+    row = frame.sort("dur_ns", descending=True, nulls_last=True).row(0, named=True)
+    why = "waiting for the next batch" if row["category"] == "dataloader" else "exchanging data with other ranks"
+    alike = links.events({"name": row["name"]}, ["name"])
+    same = frame.filter(pl.col("name") == row["name"])
+    times = f"{len(same):,} times, {duration(int(same['dur_ns'].sum()))} together"
+    events = links.events(row, frame.columns)
+    shown = (("timeline", events),) if events else ()
+    step = "" if row["step"] is None else f" in step {row['step']}"
+    details = ((f"{why}: {shorten(row['name'], _NAME)}", alike), (times, alike))
+    return Card("Longest wait of the host", f"{duration(row['dur_ns'])}{step}{_whose(row, inputs)}", details,
+                (*shown, ("all waits", links.table("spans", where=_WAITS, sort="-dur_ns"))))  # fmt: skip
+
+
+def _peak_memory(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
+    frame = _frame(session, inputs, "memory").drop_nulls("peak_allocated_bytes")
+    accelerators = frame.filter(pl.col("device") != "cpu")
+    row = (
+        (frame if accelerators.is_empty() else accelerators)
+        .sort("peak_allocated_bytes", descending=True)
+        .row(0, named=True)
+    )
+    index = links.input_of(row)
+    details: list[tuple[str, str | None]] = []
+    if row.get("capacity_bytes"):
+        share = percent(row["peak_allocated_bytes"] / row["capacity_bytes"])
+        details.append((f"of {size(row['capacity_bytes'])} ({share})", links.table("memory")))
+    own = inputs if index is None else (index,)
+    holders = _frame(session, own, "memory", by="operator").filter(pl.col("device") == row["device"])
+    top = holders.sort("at_peak_bytes", descending=True, nulls_last=True).head(2)
+    who = links.table("memory", o__by="operator")
+    held = [
+        (f"{shorten(str(name or 'outside operators'), _NAME)} holds {size(n)}", who)
+        for name, n in top.select(pl.col("name").cast(pl.String), "at_peak_bytes").rows() if n
+    ]  # fmt: skip
+    details += held
+    shown: tuple[tuple[str, str], ...] = ()
+    if row.get("peak_ts_ns") is not None:
+        events = links.events(row, [])
+        shown = (("timeline", events),) if events else ()
+    value = f"{size(row['peak_allocated_bytes'])} on {row['device']}{_whose(row, inputs)}"
+    return Card("Peak memory", value, tuple(details),
+                (*shown, ("who holds it", who)))  # fmt: skip

@@ -1,0 +1,116 @@
+"""The first page: what happened, where the time of a step went, what costs most, what the data lacks."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stepscope.api import verbs
+from stepscope.core.errors import StepscopeError
+from stepscope.renderers import figures
+from stepscope.web.pages.drilldown import behind
+from stepscope.web.pages.first_page_cache import Glance, keep_glance, kept_glance, tickets_of
+from stepscope.web.pages.highlights import cards, has_stacks, operator_card
+from stepscope.web.pages.rows import sheet
+from stepscope.web.pages.site import Site, answers, html, inputs_of, links_of, links_to
+from stepscope.web.pages.table_query import Question, answered
+from stepscope.web.session.session import Busy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from stepscope.web.pages.links import Links
+    from stepscope.web.session.session import Session
+
+__all__ = ["begin", "overview"]
+
+#: What is begun before anyone asks is finished, if somebody comes for it in this time.
+_AHEAD_S = 300.0
+_BEFORE_OPERATOR = ("Slowest step", "Kernel with most time")
+
+
+async def overview(site: Site, request: Request) -> Response:
+    """The page."""
+    session = site.session
+    before = links_to(site, request, inputs_of(site, request))
+    report, glance = await answers(site, request, _questions(session, before))
+    links = _with_ranks(session, before)
+    blocks = [(block, sheet(block.frame, block.table, link=behind(links, block.table.name))) for block in report.tables]
+    operator = operator_card(report, links, with_stacks=glance.with_stacks)
+    at = sum(card.title in _BEFORE_OPERATOR for card in glance.cards)
+    found = [*glance.cards[:at], *([operator] if operator else []), *glance.cards[at:]]
+    page = html(site, request, "overview.html", title="Overview", report=report, cards=found, blocks=blocks,
+                 chart=glance.chart, colours=figures.COLOURS, links=links)  # fmt: skip
+    _read_ahead(session, before.inputs)
+    return page
+
+
+def begin(session: Session) -> None:
+    """Begin to work out the page of all inputs: whoever starts a server looks at it next."""
+    links = links_of(session, tuple(one.index for one in session.inputs()))
+    for key, work in _questions(session, links):
+        session.ask(key, work, wanted_s=_AHEAD_S)
+
+
+def _questions(session: Session, links: Links) -> list[tuple[Hashable, Callable[[], Any]]]:
+    inputs = links.inputs
+    stamps = session.stamps(inputs)
+    return [
+        (("report", inputs, stamps), lambda: verbs.report(session.run(inputs))),
+        (("glance", inputs, stamps, links.root), lambda: _glance(session, links)),
+    ]
+
+
+def _read_ahead(session: Session, inputs: tuple[int, ...]) -> None:
+    """Open the first trace, if what is kept of it was enough so far: whoever looks at the page opens another next."""
+    index = inputs[0]
+    if session.heights((index,)) is not None:
+        return
+    with suppress(Busy):
+        session.ask(("ahead", index, session.stamps((index,))), lambda: _opened(session, index), wanted_s=_AHEAD_S)
+
+
+def _opened(session: Session, index: int) -> None:
+    with suppress(StepscopeError):  # it cannot be read: the report says so
+        session.trace(index)
+
+
+def _with_ranks(session: Session, links: Links) -> Links:
+    """The links, once it is known which input holds which rank: only reading tells."""
+    known = session.of_rank(links.inputs)
+    if not known and len(links.inputs) > 1:
+        for index in links.inputs:
+            session.rank(index)
+        known = session.of_rank(links.inputs)
+    return replace(links, of_rank=known)
+
+
+def _glance(session: Session, links: Links) -> Glance:
+    """Kept from the last time, or made now."""
+    tickets = tickets_of(session, links)
+    kept = kept_glance(tickets)
+    if kept is not None:
+        session.know_ranks(dict(zip(links.inputs, kept.ranks, strict=True)))
+        return kept
+    made = _made(session, _with_ranks(session, links))
+    if tickets:
+        with suppress(StepscopeError):  # it cannot be read: the report says so
+            keep_glance(tickets, made, session.trace(links.inputs[0]).meta)
+    return made
+
+
+def _made(session: Session, links: Links) -> Glance:
+    chart, steps = None, None
+    with suppress(StepscopeError):  # none recorded
+        steps = answered(session, Question("steps", links.inputs)).frame
+        columns = steps.columns
+        chart = figures.drawn("steps", steps, lambda row: links.events(row, columns))
+    with_stacks = False
+    with suppress(StepscopeError):  # it cannot be read: the report says so
+        with_stacks = has_stacks(session, links.inputs)
+    found = cards(session, links.inputs, links, steps=steps, operator=False)
+    return Glance(tuple(found), chart, with_stacks, tuple(session.rank(i) for i in links.inputs))

@@ -1,0 +1,122 @@
+"""A frame as a page shows it: cells in words, columns that can be sorted, links to the events behind each row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import polars.selectors as cs
+
+from stepscope.renderers.cells import cells, labels
+from stepscope.renderers.figures import shown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from stepscope.core.schema import Table
+
+__all__ = ["Cell", "Head", "Sheet", "sheet"]
+
+_LONGEST = 2_000
+_NAME = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A column: its name in addresses and for people, what it means, whether it holds numbers, its sorting now."""
+
+    name: str
+    label: str
+    doc: str
+    number: bool
+    order: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value in words, the raw one to sort by, for ratios the share to draw, of shortened names the whole."""
+
+    text: str
+    number: bool
+    raw: float | None = None
+    share: float | None = None
+    full: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Rows of a table ready to be drawn. `hidden` are columns in which no value is known."""
+
+    heads: tuple[Head, ...]
+    rows: tuple[tuple[tuple[Cell, ...], str | None], ...]
+    n_rows: int
+    hidden: tuple[str, ...] = ()
+
+
+def sheet(
+    frame: pl.DataFrame,
+    table: Table,
+    *,
+    link: Callable[[Mapping[str, Any], Sequence[str]], str | None] | None = None,
+    offset: int = 0,
+    limit: int | None = None,
+    sort: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    keep_empty: bool = False,
+) -> Sheet:
+    """Rows `offset` and on, at most `limit`, of the frame; `columns` are those shown (all if none are named).
+
+    `link` makes the address behind a row, from all its columns. Columns without values are hidden unless `keep_empty`.
+    """
+    shown = frame.slice(offset, limit)
+    hidden = (
+        [] if keep_empty or not frame.height else [s.name for s in frame.iter_columns() if s.null_count() == len(s)]
+    )
+    if "device" in frame.columns and "device_id" in frame.columns and not keep_empty:
+        hidden.append("device_id")
+    visible = shown.select(c for c in columns or frame.columns if c not in hidden)
+    docs = {column.name: column for column in table.columns}
+    numbers = set(visible.select(cs.numeric()).columns)
+    order = {word.lstrip("+-"): word[:1] if word[:1] in "+-" else "·" for word in sort}
+    heads = []
+    for name, label in zip(visible.columns, labels(visible.columns), strict=True):
+        column = docs.get(name)
+        unit = f" [{column.unit}]" if column is not None and column.unit else ""
+        doc = (column.doc if column is not None else "") + unit
+        heads.append(Head(name, label, doc, name in numbers, order.get(name, "")))
+    made_columns = []
+    for series, texts in zip(visible.iter_columns(), cells(visible, table), strict=True):
+        column = docs.get(series.name)
+        is_ratio = column is not None and column.unit == "ratio"
+        number = series.name in numbers
+        shown_texts = [_inside_out(text) for text in texts] if series.name == "stack" else texts
+        raw: list[Any] = series.to_list() if number else [None] * len(series)
+        pairs = zip(shown_texts, raw, strict=True)
+        made_columns.append([_cell(text, value, number, is_ratio) for text, value in pairs])
+    made = list(zip(*made_columns, strict=True)) if made_columns else []
+    targets = [link(row, shown.columns) for row in _plain(shown).iter_rows(named=True)] if link else [None] * len(made)
+    return Sheet(tuple(heads), tuple(zip(made, targets, strict=True)), frame.height, tuple(hidden))
+
+
+def _inside_out(stack: str) -> str:
+    """Frames from the innermost on: that is where calls differ, and cells are cut at their end."""
+    return " ← ".join(reversed(stack.split(";")))
+
+
+def _cell(text: str, value: Any, number: bool, is_ratio: bool) -> Cell:  # noqa: FBT001  facts of the column
+    if number:
+        value = value if value is None or math.isfinite(value) else None
+        return Cell(text, number, value, value if is_ratio and value is not None and 0 <= value <= 1 else None)
+    full = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    short = full
+    if len(full) > _NAME:
+        # Names of kernels lose what says nothing; sentences and stacks are cut by the page where room is short.
+        is_name = ("::" in full or "<" in full) and not full.startswith(("[", "→"))
+        short = shown_name(full, _NAME) if is_name else full
+    return Cell(short, number, full=full if short != full else "")
+
+
+def _plain(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns((cs.categorical() | cs.enum()).cast(pl.String))

@@ -1,0 +1,177 @@
+"""A report as one file that opens without a server: same templates, styles and scripts, all of it inside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stepscope.api import verbs
+from stepscope.core.errors import StepscopeError
+from stepscope.renderers import figures
+from stepscope.web.pages.highlights import cards
+from stepscope.web.pages.links import Links
+from stepscope.web.pages.pages import PAGES, Section
+from stepscope.web.pages.rows import sheet
+from stepscope.web.pages.sections import asked_by, filled, lacking
+from stepscope.web.pages.site import environment, static_path
+from stepscope.web.pages.table_query import answered
+from stepscope.web.session.session import Session
+from stepscope.web.timeline.excerpt import cut_out
+from stepscope.web.timeline.scene import layout, scene_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.core.report import Report
+    from stepscope.core.trace import Run, Trace
+    from stepscope.web.timeline.excerpt import Part
+    from stepscope.web.timeline.scene import Scene
+
+__all__ = ["comparison_page", "report_page"]
+
+_MODULES = ("source.js", "layout.js", "draw.js", "panel.js", "timeline.js", "sorting.js", "charts.js", "page.js")
+_IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
+#: Without a timeline these are enough.
+_PAGE_MODULES = ("source.js", "sorting.js", "charts.js", "page.js")
+_MOST_SPANS = 30_000
+_MOST_POINTS = 60_000
+_MOST_TRACES = 4
+_ROWS = 50
+
+
+def report_page(run: Run) -> str:
+    """The report of a run as the text of an HTML file: overview, pages, charts, and the slowest step as a timeline.
+
+    Raises StepscopeError.
+    """
+    session = Session(run.paths, run=run)
+    inputs = tuple(range(len(run.paths)))
+    report = verbs.report(session.run(inputs))
+    for index in inputs:
+        session.rank(index)  # what is kept of a report does not tell the session
+    links = Links("", inputs, len(inputs), session.of_rank(inputs))
+    pages = [
+        (name, page, [_part(session, inputs, section) for section in page.sections]) for name, page in PAGES.items()
+    ]
+    # A page of which nothing was recorded says nothing.
+    pages = [
+        (name, page, parts) for name, page, parts in pages if any(part["sheet"] or part["chart"] for part in parts)
+    ]
+    steps = next((part["chart"] for _, _, parts in pages for part in parts if part["section"].table == "steps"), None)
+    timeline = _timeline(session, inputs)
+    found_cards = cards(session, inputs, links)
+    session.close()
+    return _rendered(
+        report, run.paths, _MODULES if timeline else _PAGE_MODULES, title="Report", cards=found_cards, chart=steps,
+        links=links, pages=pages, timeline=timeline,
+    )  # fmt: skip
+
+
+def comparison_page(report: Report, paths: Sequence[str]) -> str:
+    """The report of a comparison as the text of an HTML file, with its figure. Raises StepscopeError."""
+    return _rendered(
+        report, paths, _PAGE_MODULES, title="Comparison", cards=None, chart=None, links=Links(), pages=[], timeline=None
+    )
+
+
+def _rendered(report: Report, paths: Sequence[str], modules: Sequence[str], **content: Any) -> str:
+    """The template filled, with all that it needs inside, and a policy that lets nothing else run."""
+    theme = _script(static_path().joinpath("theme.js").read_text("utf-8"))
+    module = _script(bundle(modules))
+    plotly, packed = figures.plotly_script()
+    style = static_path().joinpath("page.css").read_text("utf-8")
+    return environment().get_template("one_file.html").render(
+        one_file=True, report=report, blocks=[(block, sheet(block.frame, block.table)) for block in report.tables],
+        colours=figures.COLOURS, policy=_policy([theme, module, plotly], style), style=style, theme=theme,
+        module=module, plotly=packed, chosen=(),
+        paths=[path.replace("\\", "/").rsplit("/", 1)[-1] for path in paths[:20]], **content,
+    )  # fmt: skip
+
+
+def bundle(names: Sequence[str]) -> str:
+    """Our modules as one script: what they import of each other lies in one scope."""
+    text = "\n".join(static_path().joinpath(name).read_text("utf-8") for name in names)
+    return _EXPORT.sub("", _IMPORT.sub("", text))
+
+
+def _script(text: str) -> str:
+    # What would end the element, in a string or a comment, is spelt otherwise.
+    return text.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _policy(scripts: list[str], style: str) -> str:
+    own = " ".join(map(_hash, scripts))
+    return (
+        f"default-src 'none'; script-src {own}; style-src {_hash(style)} {_hash('')}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _part(session: Session, inputs: tuple[int, ...], section: Section) -> dict[str, Any]:
+    try:
+        found = answered(session, asked_by(section, inputs))
+    except StepscopeError as error:
+        return lacking(section, error)
+    return filled(section, found, None, _ROWS)
+
+
+def _timeline(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | None:
+    """The slowest step of each of the first traces: what the browser needs to draw it, and what was left out."""
+    layouts, parts, notes = [], [], []
+    shared = min(len(inputs), _MOST_TRACES)
+    for index in inputs[:_MOST_TRACES]:
+        try:
+            scene = scene_of(session.trace(index))
+        except StepscopeError:  # the report says what could not be read
+            continue
+        low, high, about = _hot(scene)
+        part = cut_out(scene, low, high, _MOST_SPANS // shared, _MOST_POINTS // shared)
+        parts.append(base64.b64encode(zlib.compress(part.data, 9)).decode())
+        layouts.append(_layout_of(scene, low, high, part))
+        merged = f"; {part.n_merged:,} shorter spans are drawn as bars" if part.n_merged else ""
+        notes.append(f"{layouts[-1]['label']}: {about}{merged}")
+    if len(inputs) > _MOST_TRACES:
+        notes.append(f"{len(inputs) - _MOST_TRACES:,} more traces are not drawn")
+    return {"layouts": layouts, "parts": "\n".join(parts), "notes": notes} if parts else None
+
+
+def _layout_of(scene: Scene, low: int, high: int, part: Part) -> dict[str, Any]:
+    """The layout cut to what the part holds: its tracks with their lanes, its lines, its steps."""
+    kept = {**layout(scene), "first_ns": low, "last_ns": high}
+    kept["lines"] = [kept["lines"][i] for i in part.lines]
+    kept["steps"] = [list(step) for step in kept["steps"] if step[1] < high and step[1] + step[2] > low]
+    groups = [
+        {**group, "tracks": [
+            {**track, "lanes": part.lanes[track["id"]]} for track in group["tracks"] if track["id"] in part.lanes
+        ]}
+        for group in kept["groups"]
+    ]  # fmt: skip
+    kept["groups"] = [group for group in groups if group["tracks"]]
+    return kept
+
+
+def _hot(scene: Scene) -> tuple[int, int, str]:
+    """The slowest step with a little around it; all of a recording without steps."""
+    steps = scene.trace.steps.drop_nulls(["ts_ns", "dur_ns"])
+    if steps.is_empty():
+        return scene.first_ns, scene.last_ns, "the whole recording"
+    number, start, length = steps.sort("dur_ns", descending=True).select("step", "ts_ns", "dur_ns").row(0)
+    margin = length // 20
+    end = max(start + length, _end_of_work(scene.trace, number))
+    word = "the slowest step" if steps.height > 1 else "step"
+    return start - margin, end + margin, f"{word}, {number}"
+
+
+def _end_of_work(trace: Trace, step: int) -> int:
+    last = trace.spans.filter(pl.col("step") == step).select((pl.col("ts_ns") + pl.col("dur_ns")).max()).item()
+    return 0 if last is None else int(last)

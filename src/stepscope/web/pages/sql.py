@@ -1,0 +1,146 @@
+"""The page on which anything can be asked in SQL: an editor, what there is to ask of, the rows that come out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from stepscope.api import verbs
+from stepscope.core import units
+from stepscope.core.errors import StepscopeError
+from stepscope.query import sql, tables
+from stepscope.web.pages.downloads import FORMATS, attachment, known_format
+from stepscope.web.pages.rows import sheet
+from stepscope.web.pages.site import Site, Waiting, ask, html, inputs_of, links_to
+from stepscope.web.pages.sql_examples import EXAMPLES, FIRST, Example
+from stepscope.web.pages.table_query import Found
+from stepscope.web.session.session import Busy
+from stepscope.web.session.workers import on_stop
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from stepscope.core.schema import Column
+    from stepscope.web.session.session import Session
+
+__all__ = ["LIMIT_S", "sql_download", "sql_page"]
+
+#: A query is stopped after this time, and refused if it needs more memory.
+LIMIT_S, _MEMORY = 30.0, "2GB"
+_LONGEST = 6_000
+_ROWS_SHOWN = 500
+_KINDS = {
+    "traces": "The files", "table": "The recording itself", "analysis": "Analyses", "ranks": "All ranks together",
+    "result": "Results that files of other tools hold",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A table that a query may name: what it is, its columns, its rows where they are known."""
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    n_rows: int | None = field(default=None)
+
+
+async def sql_page(site: Site, request: Request) -> Response:
+    """The editor, and if the address holds a query its rows or why there are none.
+
+    What another site's page leads to is put into the editor, and run only by whoever reads it there.
+    """
+    session, inputs = site.session, inputs_of(site, request)
+    text = _text(request)
+    foreign = bool(text) and _is_foreign(request)
+    shown: dict[str, Any] = {"sheet": None, "notes": (), "error": None, "waiting": False, "downloads": []}
+    links = links_to(site, request, inputs)
+    if text and not foreign:
+        try:
+            found: Found = await ask(site, request, *_question(session, text, inputs))
+        except Busy:
+            raise
+        except Waiting:
+            shown["waiting"] = True
+        except StepscopeError as error:
+            shown["error"] = error
+        else:
+            links = links_to(site, request, inputs)  # which rank is in which file may have become known by now
+            made = sheet(found.frame, found.table, link=links.events, limit=_ROWS_SHOWN, keep_empty=True)
+            files = [(label, links.to(f"/download/sql/rows.{kind}", q=text)) for kind, (label, _) in FORMATS.items()]
+            shown |= {"sheet": made, "notes": found.notes, "downloads": files}
+    heights = session.heights(inputs)
+    return html(site, request, "sql.html", 202 if shown["waiting"] else 200, title="SQL", text=text or FIRST,
+                tables=_listed(heights), examples=_fitting(heights, len(inputs)), limit=units.duration(LIMIT_S * 1e9),
+                longest=_LONGEST, foreign=foreign, words=dict(request.query_params), links=links, **shown)  # fmt: skip
+
+
+async def sql_download(site: Site, request: Request) -> Response:
+    """All rows of the query as a file."""
+    suffix, text = known_format(request.path_params["suffix"]), _text(request)
+    if not text:
+        raise StepscopeError("there is no query", "ask one on the page SQL")
+    if _is_foreign(request):
+        raise StepscopeError("a link on another site leads here", "run the query on the page SQL first")
+    found: Found = await ask(site, request, *_question(site.session, text, inputs_of(site, request)))
+    return await attachment("stepscope-sql", suffix, found.frame, found.table)
+
+
+def _text(request: Request) -> str:
+    return request.query_params.get("q", "").replace("\r\n", "\n").strip()
+
+
+def _is_foreign(request: Request) -> bool:
+    return request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+
+
+def _question(session: Session, text: str, inputs: tuple[int, ...]) -> tuple[Hashable, partial[Found]]:
+    return ("sql", text, inputs, session.stamps(inputs)), partial(_ran, session, text, inputs)
+
+
+def _ran(session: Session, text: str, inputs: tuple[int, ...]) -> Found:
+    if len(text) > _LONGEST:
+        hint = "ask for less, or on the command line: stepscope sql PATH -"
+        raise StepscopeError(f"the query has {len(text):,} letters, {_LONGEST:,} are taken here", hint)
+    notes: list[str] = []
+    frame = verbs.sql(
+        session.run(inputs),
+        text,
+        timeout_s=LIMIT_S,
+        memory_limit=_MEMORY,
+        on_missing=lambda label, error: notes.append(f"{label} is left out: {error.message}"),
+        on_start=on_stop,
+    )
+    return Found(frame, tables.described("sql", frame), tuple(dict.fromkeys(notes)))
+
+
+@cache
+def _known() -> tuple[tuple[str, str, str, tuple[Column, ...]], ...]:
+    """Kind, name, line and columns of each table, with the rank and the file that all have."""
+    found = []
+    for name, kind, table in sql.tables():
+        own = (tables.RANK, tables.TRACE, *(c for c in table.columns if c.name not in ("rank", "trace")))
+        found.append((kind, name, table.doc, own))
+    return tuple(found)
+
+
+def _listed(heights: Mapping[str, int] | None) -> dict[str, list[Listed]]:
+    """Tables by kind, in words."""
+    groups: dict[str, list[Listed]] = {words: [] for words in _KINDS.values()}
+    for kind, name, doc, columns in _known():
+        n_rows = None if heights is None or kind != "table" else heights.get(name.removeprefix(tables.RAW), 0)
+        groups[_KINDS[kind]].append(Listed(name, doc, columns, n_rows))
+    return groups
+
+
+def _fitting(heights: Mapping[str, int] | None, n_inputs: int) -> list[Example]:
+    """Questions that these inputs can answer, as far as is known."""
+    return [
+        example
+        for example in EXAMPLES
+        if n_inputs >= example.n_files and (heights is None or all(heights.get(name) for name in example.needs))
+    ]

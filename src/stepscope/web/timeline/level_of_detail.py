@@ -1,0 +1,164 @@
+"""What a window of the timeline can show: spans of a pixel or more in full, the rest as busy time per pixel.
+
+Spans of a track go to lanes, one per depth (see `_depths`), so that no two of a lane overlap. Within a lane starts and
+ends ascend, and the busy time before any point is one look-up in a running sum: an answer costs what the screen is
+wide, not what the trace is long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.web.timeline.row_layout import depths as depths_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Lanes", "View", "counts_between", "lanes_of", "pixel_edges", "window"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Sampled = tuple[Ints, Floats, Floats, Floats]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lanes:
+    """All spans by lane, then by start. Lane k has rows first[k] to first[k + 1], of one track and one depth.
+
+    `row` is the span's row in the table it came from; `below` is the summed length of all rows before (one more entry
+    than rows).
+    """
+
+    tracks: NDArray[np.uint32]
+    depths: Ints
+    first: Ints
+    row: NDArray[np.uint32]
+    start: Ints
+    end: Ints
+    below: Ints
+
+    def __len__(self) -> int:
+        return self.depths.size
+
+    def of_tracks(self, tracks: Iterable[int]) -> Ints:
+        """Numbers of the lanes of these tracks, ascending."""
+        return np.flatnonzero(np.isin(self.tracks, np.fromiter(tracks, np.uint32)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """What a window shows. Of spans in full: lane and position among the rows of `Lanes`.
+
+    Of pixels with what is shorter: lane, pixel, time in ns that it is busy (not counting the spans in full), how many
+    such spans start there, and the position of one of them.
+    """
+
+    full_lane: Ints
+    full_at: Ints
+    bar_lane: Ints
+    bar_pixel: Ints
+    bar_busy_ns: Ints
+    bar_count: Ints
+    bar_at: Ints
+
+
+def lanes_of(track: NDArray[np.uint32], start: Ints, duration: Ints) -> Lanes:
+    """Spans, sorted by (track, start, longest first), laid out in lanes. Times in ns."""
+    end = start + duration
+    depth = depths_of(track.astype(np.int64), start, end)
+    width = int(depth.max(initial=0)) + 1
+    key = track.astype(np.int64) * width + depth
+    used = np.flatnonzero(np.bincount(key)) if key.size else np.empty(0, np.int64)
+    lane = np.searchsorted(used, key)
+    # Few lanes: as small numbers they are sorted by radix, an order of magnitude faster.
+    order = np.argsort(lane.astype(np.uint16) if used.size < 1 << 16 else lane, kind="stable")
+    start, end = start[order], end[order]
+    below = np.zeros(start.size + 1, np.int64)
+    np.cumsum(end - start, out=below[1:])
+    first = np.concatenate((np.searchsorted(lane[order], np.arange(used.size)), [start.size]))
+    tracks, depths = (used // width).astype(np.uint32), used % width
+    return Lanes(tracks, depths, first.astype(np.int64), order.astype(np.uint32), start, end, below)
+
+
+def pixel_edges(low: int, high: int, n_pixels: int) -> Ints:
+    """The n + 1 bounds of the pixels of [low, high), in whole ns."""
+    whole, rest = divmod(high - low, n_pixels)
+    steps = np.arange(n_pixels + 1, dtype=np.int64)
+    return low + steps * whole + steps * rest // n_pixels
+
+
+def window(lanes: Lanes, wanted: Iterable[int], low: int, high: int, n_pixels: int) -> View:
+    """What the lanes `wanted` show of [low, high) on `n_pixels`; high > low.
+
+    Every span of the window is there: in full if it is at least as long as a pixel is wide, else in the bars of the
+    pixels that it touches. In each lane and pixel the busy time of spans and bars adds up to that of the trace.
+    """
+    edges = pixel_edges(low, high, n_pixels)
+    shortest = -(-(high - low) // n_pixels)
+    parts = [_of_lane(lanes, lane, edges, shortest) for lane in wanted]
+    columns = zip(*parts, strict=True) if parts else ([np.empty(0, np.int64)] for _ in fields(View))
+    return View(*(np.concatenate(column) for column in columns))
+
+
+def _of_lane(lanes: Lanes, lane: int, edges: Ints, shortest: int) -> tuple[Ints, ...]:
+    begin, stop = int(lanes.first[lane]), int(lanes.first[lane + 1])
+    start, end = lanes.start[begin:stop], lanes.end[begin:stop]
+    low, high = np.searchsorted(start, edges[[0, -1]]).tolist()
+    low -= low > 0 and end[low - 1] > edges[0]
+    start, end = start[low:high], end[low:high]
+    offset = begin + low
+    full = np.flatnonzero(end - start >= shortest)
+    full_lane = np.full(full.size, lane, np.int64)
+    if full.size == start.size:
+        none = np.empty(0, np.int64)
+        return full_lane, full + offset, none, none, none, none, none
+    started = np.searchsorted(start, edges)
+    busy = np.diff(_busy_before(end, lanes.below[offset:], started, edges))
+    count = np.diff(started)
+    if full.size:
+        starts, ends = start[full], end[full]
+        below = np.concatenate(([0], np.cumsum(ends - starts)))
+        in_full = np.searchsorted(starts, edges)
+        busy -= np.diff(_busy_before(ends, below, in_full, edges))
+        count -= np.diff(in_full)
+    # What began before the window or in the pixel to the left is no start here, but may well be busy here.
+    pixel = np.flatnonzero((busy > 0) | (count > 0))
+    at = _some_short(started, count, pixel, end - start >= shortest)
+    return (full_lane, full + offset, np.full(pixel.size, lane, np.int64), pixel, busy[pixel], count[pixel],
+            at + offset)  # fmt: skip
+
+
+def _busy_before(end: Ints, below: Ints, started: Ints, points: Ints) -> Ints:
+    """Summed length of the rows before each point; `started` is how many rows have started before it."""
+    last = np.maximum(started, 1) - 1
+    beyond = np.where(started > 0, np.maximum(end[last] - points, 0), 0)
+    before: Ints = below[started] - below[0] - beyond
+    return before
+
+
+def _some_short(started: Ints, count: Ints, pixel: Ints, is_full: NDArray[np.bool_]) -> Ints:
+    """For each pixel the first short row that starts in it; if none does, the last one before."""
+    at = np.where(count[pixel] > 0, started[pixel], np.maximum(started[pixel] - 1, 0))
+    # Those in full that start in one pixel are few, as each is at least as long as a pixel.
+    while (on_full := is_full[at] & (count[pixel] > 0)).any():
+        at = at + on_full
+    return at
+
+
+def counts_between(times: Ints, values: NDArray[np.float64], edges: Ints) -> Sampled:
+    """A sampled line by pixel: pixels with samples, and of these the least, greatest and last value of each."""
+    begin = np.searchsorted(times, edges)
+    pixel: Ints = np.flatnonzero(np.diff(begin)).astype(np.int64)
+    if not pixel.size:
+        empty = np.empty(0, np.float64)
+        return pixel, empty, empty, empty
+    # reduceat reads to the next index given, and the last of them to the end of the array.
+    inside = values[begin[pixel[0]] : begin[-1]]
+    at = begin[pixel] - begin[pixel[0]]
+    least: Floats = np.minimum.reduceat(inside, at)
+    most: Floats = np.maximum.reduceat(inside, at)
+    return pixel, least, most, values[begin[pixel + 1] - 1]

@@ -1,0 +1,165 @@
+"""A trace laid out for drawing: its lanes, what stands in them, tracks in groups, sampled lines, steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from stepscope.core.schema import CATEGORIES, DEVICE_WORK
+from stepscope.web.timeline.level_of_detail import Lanes, lanes_of
+
+if TYPE_CHECKING:
+    from stepscope.core.trace import Trace
+
+__all__ = ["Line", "Scene", "layout", "scene_of"]
+
+_MOST_STEPS = 5_000
+_MOST_LINES = 64
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """Samples of one resource over time, in order of time."""
+
+    label: str
+    unit: str | None
+    times: Ints
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """A trace with what is asked of it at every move of the timeline. Per span: code of its name, of its category."""
+
+    trace: Trace
+    lanes: Lanes
+    codes: NDArray[np.uint32]
+    names: list[str]
+    categories: NDArray[np.uint8]
+    lines: tuple[Line, ...]
+    first_ns: int
+    last_ns: int
+
+
+def scene_of(trace: Trace) -> Scene:
+    """Lay out a trace. Raises MissingTable (no spans, no start times)."""
+    spans = trace.require("spans", needed_by="the timeline")
+    trace.require_clock(needed_by="the timeline")
+    if spans["ts_ns"].null_count() or spans["dur_ns"].null_count():
+        spans = spans.filter(pl.col("ts_ns").is_not_null()).with_columns(pl.col("dur_ns").fill_null(0))
+    rows = spans["span_id"].to_numpy()
+    lanes = lanes_of(spans["track_id"].to_numpy(), spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy())
+    if rows.size != trace.spans.height:
+        lanes = Lanes(lanes.tracks, lanes.depths, lanes.first, rows[lanes.row], lanes.start, lanes.end, lanes.below)
+    # Categories of all programs' names share one numbering, whose gaps would go to the browser: number them anew.
+    known, codes = np.unique(trace.spans["name"].to_physical().fill_null(0).to_numpy(), return_inverse=True)
+    firsts = np.zeros(known.size, np.int64)
+    firsts[codes[::-1]] = np.arange(codes.size)[::-1]
+    names = trace.spans["name"].gather(firsts).cast(pl.String).fill_null("").to_list()
+    categories = trace.spans["category"].to_physical().fill_null(CATEGORIES.index("other")).cast(pl.UInt8).to_numpy()
+    low, high = int(lanes.start.min()), int(lanes.end.max())
+    return Scene(trace, lanes, codes.astype(np.uint32), names, categories, _lines(trace), low, max(high, low + 1))
+
+
+def _lines(trace: Trace) -> tuple[Line, ...]:
+    found = []
+    memory = trace.allocations
+    if not memory.is_empty():
+        devices = {row["device_id"]: _device_name(row) for row in trace.devices.iter_rows(named=True)}
+        for (device,), part in (
+            memory.sort("ts_ns", maintain_order=True)
+            .partition_by("device_id", as_dict=True, maintain_order=True)
+            .items()
+        ):
+            found += [
+                _line(part, column, f"memory {word}, {devices.get(device, 'unknown device')}", "bytes")
+                for column, word in (("total_allocated_bytes", "allocated"), ("total_reserved_bytes", "reserved"))
+                if part[column].max()
+            ]
+    counters = trace.counters
+    if not counters.is_empty():
+        keys = ["device", "metric", "unit"]
+        parts = counters.sort("ts_ns", maintain_order=True).partition_by(keys, as_dict=True, maintain_order=True)
+        for (device, metric, unit), part in parts.items():
+            label = f"{metric}, {device}" if device is not None else str(metric)
+            found.append(_line(part, "value", label, None if unit is None else str(unit)))
+    return tuple(line for line in found if line.times.size)[:_MOST_LINES]
+
+
+def _line(frame: pl.DataFrame, column: str, label: str, unit: str | None) -> Line:
+    known = (
+        frame.select("ts_ns", pl.col(column).cast(pl.Float64).alias("value"))
+        .drop_nulls()
+        .filter(pl.col("value").is_finite())
+    )
+    return Line(label, unit, known["ts_ns"].to_numpy(), known["value"].to_numpy())
+
+
+def _device_name(row: dict[str, Any]) -> str:
+    return str(row["type"]) if row["index"] is None else f"{row['type']}:{row['index']}"
+
+
+def layout(scene: Scene) -> dict[str, Any]:
+    """What the browser has to know before it asks for windows: groups of tracks, lines, steps, bounds. Times in ns."""
+    trace, lanes = scene.trace, scene.lanes
+    n_lanes = dict(zip(*(a.tolist() for a in np.unique(lanes.tracks, return_counts=True)), strict=True))
+    counted = trace.spans.group_by("track_id").agg(n=pl.len())
+    n_spans = dict(counted.iter_rows())
+    on_device = trace.spans.filter(pl.col("category").is_in(DEVICE_WORK))["track_id"].unique().to_list()
+    devices = {row["device_id"]: row for row in trace.devices.iter_rows(named=True)}
+    groups: dict[tuple[int, str], list[tuple[Any, dict[str, Any]]]] = {}
+    for row in trace.tracks.iter_rows(named=True):
+        track = row["track_id"]
+        if track not in n_lanes:
+            continue
+        is_device = row["device_id"] is not None or track in on_device
+        name = _group_name(row, devices.get(row["device_id"]))
+        # Those with most in them first among threads; streams by number.
+        order = (row["stream"] or 0, track) if is_device else (-n_spans[track], track)
+        entry = {"id": track, "label": _label(row), "kind": str(row["kind"]), "lanes": n_lanes[track],
+                 "spans": n_spans[track], "device": is_device}  # fmt: skip
+        groups.setdefault((0 if is_device else 2 if row["kind"] == "annotation" else 1, name), []).append(
+            (order, entry)
+        )
+    steps = trace.steps.drop_nulls(["ts_ns", "dur_ns"]).sort("ts_ns")
+    kept = steps.head(_MOST_STEPS)
+    return {
+        "label": trace.meta.path.replace("\\", "/").rsplit("/", 1)[-1],
+        "rank": trace.rank,
+        "origin_unix_ns": None if trace.meta.origin_unix_ns is None else str(trace.meta.origin_unix_ns),
+        "first_ns": scene.first_ns,
+        "last_ns": scene.last_ns,
+        "n_spans": trace.spans.height,
+        "categories": list(CATEGORIES),
+        "groups": [
+            {"label": name, "tracks": [entry for _, entry in sorted(entries, key=lambda e: e[0])]}
+            for (_, name), entries in sorted(groups.items(), key=lambda group: group[0][0])
+        ],
+        "lines": [
+            {"label": line.label, "unit": line.unit, "min": float(line.values.min()), "max": float(line.values.max())}
+            for line in scene.lines
+        ],
+        "steps": kept.select("step", "ts_ns", "dur_ns").rows(),
+        "steps_left_out": steps.height - kept.height,
+    }
+
+
+def _group_name(row: dict[str, Any], device: dict[str, Any] | None) -> str:
+    if device is not None and device["type"] != "cpu":
+        name = device["name"]
+        return _device_name(device) + (f" · {name}" if name else "")
+    words = [row["process"] or "process"] + ([str(row["pid"])] if row["pid"] is not None else [])
+    return " ".join(words)
+
+
+def _label(row: dict[str, Any]) -> str:
+    if row["label"]:
+        return str(row["label"]).strip()
+    if row["stream"] is not None:
+        return f"stream {row['stream']}"
+    return f"{row['kind']} {row['tid']}" if row["tid"] is not None else f"{row['kind']} {row['track_id']}"

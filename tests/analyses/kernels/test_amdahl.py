@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from device_traces import HOST, STREAM_7, kernel
+from device_traces import spans_of as timed_spans
+from hypothesis import given
+from hypothesis import strategies as st
+from kernel_launches_of import GEMM, NORM, POINTWISE, spans_of
+
+from stepscope.analyses.kernels.amdahl import AMDAHL, ANALYSIS, amdahl
+from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.trace import Meta, Trace
+
+SPANS_4 = spans_of((GEMM, 50), (POINTWISE, 20), (POINTWISE, 10), (NORM, 20))
+
+
+def test_the_most_expensive_names_faster_by_two_and_ten() -> None:
+    got = amdahl(SPANS_4)
+    assert got.select("rank", "name", "calls", "total_ns").rows() == [
+        (1, GEMM, 1, 50),
+        (2, POINTWISE, 2, 30),
+        (3, NORM, 1, 20),
+    ]
+    assert got["speedup_2"].to_list() == pytest.approx([100 / 75, 100 / 60, 2.0])
+    assert got["speedup_10"].to_list() == pytest.approx([100 / 55, 100 / 28, 10.0])
+    assert got["alone_2"].to_list() == pytest.approx([100 / 75, 100 / 85, 100 / 90])
+    assert amdahl(SPANS_4, top=1).height == 1
+
+
+def test_by_class() -> None:
+    assert amdahl(SPANS_4, by="class")["name"].to_list() == ["gemm", "elementwise", "norm"]
+
+
+def test_by_operator_kernels_of_none_count_in_the_whole_only() -> None:
+    spans = timed_spans(
+        (HOST, 0, 10, "aten::mm", "operator"),
+        kernel(STREAM_7, 10, 60),
+        kernel(STREAM_7, 90, 40),
+        op_id=[None, 0, None],
+    )
+    got = amdahl(spans, by="op")
+    assert got.select("name", "share_ratio", "speedup_2").rows() == [("aten::mm", 0.6, pytest.approx(1 / 0.7))]
+    with pytest.raises(MissingTable, match="amdahl by op"):
+        amdahl(SPANS_4, by="op")
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(UnknownName, match="step"):
+        amdahl(SPANS_4, by="step")  # type: ignore[arg-type]
+    with pytest.raises(StepscopeError, match="top is 0"):
+        amdahl(SPANS_4, top=0)
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=12))
+def test_the_law_is_what_summing_gives(durations) -> None:
+    spans = spans_of(*[(f"k{i}", ns) for i, ns in enumerate(durations)])
+    got = amdahl(spans, top=len(durations))
+    ordered, whole = sorted(durations, reverse=True), sum(durations)
+    for n, found in enumerate(got["speedup_10"], 1):
+        assert found == pytest.approx(whole / (sum(ordered[:n]) / 10 + sum(ordered[n:])))
+
+
+def test_the_analysis_returns_what_its_table_declares() -> None:
+    got = ANALYSIS(Trace(Meta("x", "ncu"), {"spans": SPANS_4}))
+    assert dict(got.schema) == dict(AMDAHL.dtypes)
+    assert got.select(pl.col("share_ratio").sum()).item() == pytest.approx(1)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+from device_traces import HOST, STREAM_7, TRACKS_5, kernel, spans_of
+
+from stepscope.analyses.ranks.calls import rank_calls
+from stepscope.core.schema import COLLECTIVES, OPS
+from stepscope.core.trace import Meta, Trace
+
+REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+LAUNCHED = (
+    (HOST, 0, 90, "c10d::allreduce_", "operator"),
+    (HOST, 10, 70, "record_param_comms", "operator"),
+    (HOST, 20, 50, "nccl:all_reduce", "user_range"),
+    (HOST, 30, 5, "cudaLaunchKernel", "runtime"),
+    kernel(STREAM_7, 100, 50, REDUCE, 3),
+)
+
+
+def comms(trace_tables: dict[str, pl.DataFrame], **info: object):
+    facts = {"distributedInfo": json.dumps(info)} if info else {}
+    return rank_calls(Trace(Meta("x", "kineto", rank=3, facts=facts), {"tracks": TRACKS_5, **trace_tables}))
+
+
+def recorded(**columns: object) -> dict[str, pl.DataFrame]:
+    row = {"span_id": 4, "collective": "allreduce", "group": "7", "group_size": 2} | columns
+    return {"spans": spans_of(*LAUNCHED), "collectives": COLLECTIVES.conform(pl.DataFrame([row]))}
+
+
+def test_a_recorded_group_has_its_name_members_and_description():
+    (comm,) = comms(recorded(group_ranks="[3, 1]", group_description="mesh_tp")).comms
+    assert (comm.name, comm.members, comm.size, comm.description) == ("7", (1, 3), 2, "mesh_tp")
+
+
+def test_a_list_of_ranks_that_is_cut_short_is_taken_from_the_header():
+    cut = recorded(group_ranks="[0, 1, ...]", group_size=3, group_description="undefined")
+    listed = [{"pg_name": "7", "pg_desc": "dp", "pg_size": 3, "ranks": [0, 1, 9]}]
+    (comm,) = comms(cut, pg_config=listed).comms
+    assert (comm.members, comm.description) == ((0, 1, 9), "dp")
+    assert comms(cut).comms[0].members is None
+
+
+def test_members_that_do_not_fit_the_size_are_not_believed():
+    assert comms(recorded(group_ranks="[0, 1]", group_size=5)).comms[0].members is None
+
+
+def test_without_a_record_the_only_group_of_the_header_is_meant():
+    spans = {"spans": spans_of(*LAUNCHED)}
+    one = {"pg_name": "0", "pg_desc": "default_pg", "pg_size": 2, "ranks": [0, 1]}
+    (comm,) = comms(spans, pg_config=[one]).comms
+    assert (comm.name, comm.members) == ("0", (0, 1))
+    assert comms(spans, pg_config=[one, {**one, "pg_name": "1"}]).comms[0].name is None
+    assert comms(spans).comms[0].size is None
+
+
+@pytest.mark.parametrize("info", ["[1, 2", "[]", '{"pg_config": 3}', '{"pg_config": [{"pg_name": 7}]}'])
+def test_a_damaged_header_tells_nothing(info):
+    trace = Trace(
+        Meta("x", "kineto", facts={"distributedInfo": info}), {"tracks": TRACKS_5, "spans": spans_of(*LAUNCHED)}
+    )
+    assert rank_calls(trace).comms[0].name is None
+
+
+def test_old_operators_tell_number_group_and_place():
+    inputs = '["","337","93825114103440","5","","[]","[]","8"]'
+    ops = OPS.conform(pl.DataFrame({"span_id": [1], "concrete_inputs": [inputs]}))
+    found = comms({"spans": spans_of(*LAUNCHED, parent_id=[None, 0, 1, 2, None]), "ops": ops})
+    (comm,) = found.comms
+    assert (comm.size, comm.place, comm.name, comm.ordinal) == (8, 5, None, 0)
+    assert found.calls["seq"].to_list() == [337]
+
+
+def test_groups_without_names_are_counted():
+    spans = spans_of(*LAUNCHED, *[(r[0], r[1] + 1000, *r[2:5], *(r[5:] and (8,))) for r in LAUNCHED])
+    texts = [f'["","{seq}","{where}","0","","[]","[]","8"]' for seq, where in ((1, 111), (2, 222))]
+    names = spans.filter(pl.col("name") == "record_param_comms")["span_id"].to_list()
+    ops = OPS.conform(pl.DataFrame({"span_id": names, "concrete_inputs": texts}))
+    launches = spans.filter(pl.col("category") == "runtime")["span_id"].to_list()
+    kernels = spans.filter(pl.col("category") == "kernel")["span_id"].to_list()
+    parents = dict.fromkeys(spans["span_id"])
+    for base in range(2):
+        rows = spans.filter(pl.col("category") != "kernel")["span_id"].to_list()[4 * base : 4 * base + 4]
+        parents |= dict(zip(rows[1:], rows[:-1], strict=True))
+    spans = spans.with_columns(
+        parent_id=pl.Series([parents[row] for row in spans["span_id"]], dtype=pl.UInt32),
+        launch_id=pl.Series(
+            [launches[kernels.index(row)] if row in kernels else None for row in spans["span_id"]], dtype=pl.UInt32
+        ),
+    )
+    assert [c.ordinal for c in comms({"spans": spans, "ops": ops}).comms] == [0, 1]

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from job_simulator import Fault, Layout, Plan, simulate, tables
+from jobs import part
+
+from stepscope.analyses.ranks.comms import Comm
+from stepscope.analyses.ranks.lateness import blocking_of, lateness_of, transfers_of
+from stepscope.analyses.ranks.matching import job_of
+from stepscope.analyses.ranks.roles import roles_of
+
+THREE = Comm("0", None, 3, (0, 1, 2))
+
+
+def by_rank(job) -> np.ndarray:
+    lateness = lateness_of(job, roles_of(job))
+    known = np.isfinite(lateness.excess)
+    return np.bincount(job.rank[known], lateness.excess[known], minlength=len(job.ranks))
+
+
+def three(*late: int) -> list:
+    """Three ranks whose clocks are far apart; the last one comes late by so much each time, and all leave together."""
+    parts = []
+    for rank in range(3):
+        now, rows = 1_000_000 * rank, []
+        for much in late:
+            start = now + 100 + (much if rank == 2 else rank)
+            end = now + 100 + max(much, 1) + 50
+            rows.append((start, end))
+            now = end
+        parts.append(part(rank, *rows, comms=(THREE,)))
+    return parts
+
+
+def test_lateness_is_counted_on_each_ranks_own_clock():
+    job = job_of(three(40, 30, 50))
+    lateness = lateness_of(job, roles_of(job))
+    assert lateness.work[job.rank == 2].tolist()[1:] == [130, 150]
+    assert lateness.excess[job.rank == 2].tolist() == [39.5, 29.5, 49.5]
+    assert lateness.excess[job.rank == 0].tolist()[1:] == [-15.5, -25.5]
+
+
+def test_what_a_profilers_start_delays_is_nobodys_lateness():
+    job = job_of(three(5000, 30, 50))
+    assert by_rank(job)[2] == 29.5 + 49.5
+
+
+def test_a_rank_that_others_made_late_is_not_late():
+    # 0 and 1 exchange, then 0 with 2 and 1 with 3: 1 comes late to the first, so both pairs are late by 60.
+    pair, zero, one = Comm("a", "tp", 2, (0, 1)), Comm("b", "dp", 2, (0, 2)), Comm("c", "dp", 2, (1, 3))
+    far = Comm("d", "tp", 2, (2, 3))
+    rows = {"comm": [0, 1, 0, 1]}
+    job = job_of([
+        part(0, (10, 80), (100, 120), (130, 200), (220, 240), comms=(pair, zero), **rows),
+        part(1, (70, 80), (100, 120), (190, 200), (220, 240), comms=(pair, one), **rows),
+        part(2, (10, 20), (40, 120), (130, 140), (160, 240), comms=(far, zero), **rows),
+        part(3, (10, 20), (40, 120), (130, 140), (160, 240), comms=(far, one), **rows),
+    ])  # fmt: skip
+    assert by_rank(job)[[0, 2, 3]].tolist() == pytest.approx([0, 0, 0], abs=1)
+    assert by_rank(job)[1] >= 60
+
+
+def test_the_transfer_is_the_time_of_the_last_to_come():
+    job = job_of(three(40, 30))
+    assert transfers_of(job).tolist() == [50, 50]
+    assert np.isnan(transfers_of(job_of([part(0, (0, 5))]))).all()
+
+
+@pytest.mark.parametrize(
+    ("plan", "tolerance"),
+    [
+        (Plan(Layout(dp=32), steps=10), 0.05),
+        (Plan(Layout(tp=4, dp=4, pp=2), steps=3), 0.05),
+        (Plan(Layout(tp=4, dp=8), steps=6), 0.05),
+        (Plan(Layout(dp=32), steps=10, overlap=True), 0.15),
+    ],
+    ids=["dp", "tp-dp-pp", "tp-dp", "beside the work"],
+)
+def test_only_the_rank_that_is_late_is_late_by_what_it_is(plan, tolerance):
+    late = Fault("late", rank=16, amount_ns=400_000)
+    truth = simulate(replace(plan, faults=(late,), offset_sd_ns=1e6))
+    found = by_rank(job_of(tables(truth)))
+    assert found[16] == pytest.approx(truth.injected_ns[16], rel=tolerance)
+    assert np.abs(np.delete(found, 16)).max() < 0.1 * found[16]
+
+
+def test_a_rank_whose_trace_lacks_a_call_is_not_late_for_that():
+    parts = tables(simulate(Plan(Layout(dp=4), steps=6)))
+    hole = parts[1].calls.with_row_index().filter(~(parts[1].calls["seq"] == 10)).drop("index")
+    parts[1] = replace(parts[1], calls=hole)
+    assert np.abs(by_rank(job_of(parts))).max() < 1e6
+
+
+def test_most_ranks_say_whether_an_exchange_is_waited_for():
+    flags = {0: [True, False], 1: [False, False], 2: [True, True]}
+    job = job_of([part(r, (0, 5), (10, 15), comms=(THREE,), blocks=flags[r]) for r in range(3)])
+    assert blocking_of(job).tolist() == [True, False] * 3
+
+
+def test_where_ranks_differ_in_what_was_before_the_same_end_is_taken():
+    # The second exchange begins while the first still runs, but on rank 2 just after.
+    rows = {0: [(0, 100), (90, 150)], 1: [(0, 100), (91, 150)], 2: [(0, 80), (92, 150)]}
+    job = job_of([part(r, *rows[r], comms=(THREE,)) for r in range(3)])
+    lateness = lateness_of(job, roles_of(job))
+    second = np.flatnonzero(job.exchange == 1)
+    assert lateness.work[second].tolist() == [90, 91, 92]
+
+
+def test_a_rank_of_its_own_role_is_compared_with_those_of_the_exchange():
+    lone = Comm("x", "ep", 2, (0, 9))
+    rows = {"comm": [0, 1, 0, 1]}
+    job = job_of([
+        part(0, (0, 10), (15, 20), (60, 70), (75, 80), comms=(THREE, lone), **rows),
+        part(1, (0, 10), (30, 70), comms=(THREE,)),
+        part(2, (0, 10), (30, 70), comms=(THREE,)),
+    ])  # fmt: skip
+    lateness = lateness_of(job, roles_of(job))
+    assert set(lateness.peers[job.rank == 0].tolist()) != {-1}

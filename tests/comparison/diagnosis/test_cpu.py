@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from faulty_jobs import MS, Job, Op, categories, found, gpu_job
+
+from stepscope.comparison.diagnosis.case import views
+from stepscope.comparison.diagnosis.cpu import core_clock, outside_cores, ran, waited
+
+HEALTHY = Job()
+
+
+def contended(job, hogs=2):
+    """Busy loops on the only core: the process gets its share of it, and its work takes as much longer."""
+    share = 1 / (1 + hogs)
+    return replace(job, stretch=job.stretch / share, loading_ms=job.loading_ms / share).levels(
+        process_oncpu_time=1e9 * share, process_cpu_usage=100 * share, process_runq_time=1e9 * (1 - share),
+        process_involuntary_ctx_switches=80.0,
+    )  # fmt: skip
+
+
+def hogged(job):
+    """A Python thread that never rests: the process keeps the core, and its threads wait for one another."""
+    slower = replace(job, stretch=1.6, gaps_ms=50.0)
+    return slower.levels(process_runq_time=7.5e8, process_voluntary_ctx_switches=190.0, num_threads=3.0,
+                         process_involuntary_ctx_switches=300.0)  # fmt: skip
+
+
+def first(base, other):
+    diagnosis = found(base, other)
+    assert diagnosis.causes, diagnosis.ruled_out
+    return diagnosis.causes[0]
+
+
+def test_busy_loops_on_the_only_core_are_contention():
+    cause = first(HEALTHY, contended(HEALTHY))
+    assert cause.category == "cpu_contention"
+    assert cause.certainty == "certain"
+    assert "waited for a core" in cause.statement
+    assert cause.explained_ns > 100 * MS
+
+
+def test_contention_is_the_only_cause_of_what_it_slows():
+    assert categories(found(HEALTHY, contended(HEALTHY))) == ["cpu_contention"]
+
+
+def test_a_milder_neighbour_is_found_too():
+    assert categories(found(HEALTHY, contended(HEALTHY, hogs=0.3))) == ["cpu_contention"]
+
+
+def test_a_busy_neighbour_on_another_core_is_no_cause():
+    other = HEALTHY.at("cpu0", "host_cpu_usage", 100.0).at("host", "host_cpu_usage", 100.0)
+    assert not found(HEALTHY, other.levels(process_involuntary_ctx_switches=125.0)).causes
+
+
+def test_a_neighbour_that_shares_cores_is_seen_in_stretched_calls():
+    base = gpu_job()
+    noisy = replace(base, stretch=2.2).levels(cpu_frequency=2400.0)
+    noisy = noisy.at("host", "host_cpu_usage", 98.0).at("cpu0", "host_cpu_usage", 98.0)
+    seen = ("process_runq_time", "process_oncpu_time", "process_voluntary_ctx_switches")
+    cause = first(base.without(*seen), noisy.without(*seen))
+    assert cause.category == "cpu_contention"
+    assert "as long at equal clock" in cause.statement
+    assert any("core clock" in row.text for row in cause.consequences)
+
+
+def test_threads_of_its_own_are_not_contention_from_outside():
+    diagnosis = found(HEALTHY, hogged(HEALTHY))
+    assert categories(diagnosis)[0] == "gil_contention"
+    assert "cpu_contention" not in categories(diagnosis)
+    reason = next(row.reason for row in diagnosis.ruled_out if row.category == "cpu_contention")
+    assert "this process" in reason
+
+
+def test_ranks_that_wait_for_cores_in_both_runs_alike_are_healthy():
+    base = HEALTHY.levels(process_runq_time=6e8, process_oncpu_time=4e8)
+    assert not found(base, base).causes
+
+
+def test_contention_needs_counters_and_says_which():
+    bare = HEALTHY.without("process_runq_time", "host_cpu_usage")
+    diagnosis = found(bare, contended(HEALTHY).without("process_runq_time", "host_cpu_usage"))
+    assert "cpu_contention" not in categories(diagnosis)
+    assert any("process_runq_time" in note for note in diagnosis.notes)
+
+
+def test_a_low_clock_slows_all_work_on_the_host():
+    low = replace(HEALTHY, stretch=3.0, gaps_ms=1.9).levels(cpu_frequency=900.0)
+    cause = first(HEALTHY, low)
+    assert cause.category == "cpu_frequency"
+    assert "2,700 to 900 MHz" in cause.statement
+    assert cause.magnitude is not None
+    assert cause.magnitude < 0.4
+
+
+def test_a_low_clock_is_seen_though_cycles_are_of_different_kinds():
+    base = gpu_job()
+    low = replace(gpu_job(), stretch=3.6, anchor="layer", gaps_ms=30.0).levels(cpu_frequency=800.0)
+    assert categories(found(base, low))[:1] == ["cpu_frequency"]
+
+
+def test_a_clock_that_vector_licences_lower_is_no_cause():
+    assert not found(HEALTHY, HEALTHY.levels(cpu_frequency=2400.0)).causes
+
+
+def test_a_low_clock_of_an_idle_core_is_no_cause():
+    diagnosis = found(HEALTHY, HEALTHY.levels(cpu_frequency=900.0))
+    assert not diagnosis.causes
+    assert any(
+        "is not slower: calls take" in row.reason for row in diagnosis.ruled_out if row.category == "cpu_frequency"
+    )
+
+
+def test_a_clock_that_falls_because_the_machine_is_busy_is_not_the_cause():
+    busy = contended(HEALTHY).levels(cpu_frequency=1900.0).at("host", "host_cpu_usage", 100.0)
+    assert categories(found(HEALTHY, busy))[0] == "cpu_contention"
+
+
+def test_a_thread_that_holds_the_interpreter_is_found():
+    cause = first(HEALTHY, hogged(HEALTHY))
+    assert cause.category == "gil_contention"
+    assert "3 threads (was 2)" in cause.statement
+
+
+def test_a_loop_in_the_main_thread_holds_no_lock():
+    assert categories(found(HEALTHY, replace(HEALTHY, gaps_ms=30.0))) == ["host_overhead"]
+
+
+def test_a_loader_that_works_hard_holds_no_lock():
+    busy = replace(HEALTHY, loading_ms=40.0).levels(process_voluntary_ctx_switches=60.0)
+    assert categories(found(HEALTHY, busy)) == ["data_loading"]
+
+
+def test_switches_of_a_program_that_waits_for_files_are_no_lock():
+    writes = replace(HEALTHY, gaps_ms=30.0).levels(
+        process_voluntary_ctx_switches=200.0, process_write_bytes_rate=5e6, process_oncpu_time=7.5e8
+    )
+    assert "gil_contention" not in categories(found(HEALTHY, writes))
+
+
+def view(base, other):
+    from faulty_jobs import case_of
+
+    return views(case_of(base, other))[0]
+
+
+def test_the_clock_is_that_of_the_busiest_core():
+    seen = view(HEALTHY, HEALTHY.at("cpu0", "cpu_frequency", 900.0))
+    assert core_clock(seen).ratio is not None
+    assert abs(core_clock(seen).ratio - 1) < 0.05
+
+
+def test_cores_of_others_are_those_of_the_machine_less_the_own():
+    seen = view(HEALTHY, HEALTHY.at("host", "host_cpu_usage", 95.0))
+    assert 0.7 < outside_cores(seen) < 1.1
+    assert outside_cores(view(HEALTHY.without("host_cpu_usage"), HEALTHY.without("host_cpu_usage"))) is None
+
+
+def test_the_scheduler_s_events_stand_in_for_its_counters():
+    base = gpu_job().without("process_runq_time")
+    queued = tuple(Op("runq", 1000, each, None, None, "sched_runq") for each in (4e4, 3e5))
+    runs = [replace(base, operators=(*base.operators, op)) for op in queued]
+    wait = waited(view(*runs))
+    assert wait.rose(times=5)
+    assert wait.delta == pytest.approx(260 * MS, rel=0.1)
+
+
+def test_the_process_use_of_cores_stands_in_for_its_time_on_them():
+    bare = HEALTHY.without("process_oncpu_time")
+    own = ran(view(bare, bare))
+    assert own.base == pytest.approx(bare_cycle_ns(bare), rel=0.05)
+    nothing = bare.without("process_cpu_usage")
+    assert not ran(view(nothing, nothing)).is_known
+
+
+def bare_cycle_ns(job):
+    return view(job, job).step.base
+
+
+def test_what_a_busy_machine_did_not_slow_has_no_contention():
+    base = gpu_job().without("process_runq_time", "process_oncpu_time")
+    busy = base.at("host", "host_cpu_usage", 98.0)
+    diagnosis = found(base, busy)
+    assert not diagnosis.causes
+    assert any("use of all processors" in row.reason for row in diagnosis.ruled_out if row.category == "cpu_contention")
+
+
+def test_slower_calls_that_slow_no_cycle_have_no_cause():
+    base = replace(gpu_job(), gaps_ms=600.0).without("process_runq_time", "process_oncpu_time")
+    ops = tuple(replace(op, each_ns=1.5 * op.each_ns) for op in base.operators)
+    busy = replace(base, operators=ops).at("host", "host_cpu_usage", 98.0)
+    diagnosis = found(base, busy)
+    assert "cpu_contention" not in categories(diagnosis)
+    assert any("cycles do not take longer" in row.reason for row in diagnosis.ruled_out)
+
+
+def test_a_low_clock_of_a_host_whose_work_nobody_recorded_needs_slower_cycles():
+    base = replace(gpu_job(), operators=())
+    low = base.levels(cpu_frequency=900.0)
+    assert not found(base, low).causes
+    cause = first(base, replace(low, stretch=2.5))
+    assert cause.category == "cpu_frequency"
+    assert cause.certainty == "likely"
+
+
+def behind(job, **shares):
+    """With scheduling recorded: the share of time for which threads waited behind each other program."""
+    known = {(f"behind {name}", "process_runq_time"): ("ns/s", 1e9 * share) for name, share in shares.items()}
+    return replace(job, resources={**job.resources, **known})
+
+
+def test_recorded_scheduling_names_who_had_the_core():
+    cause = first(behind(HEALTHY, kworker=0.001), behind(contended(HEALTHY), kworker=0.001, greedy=0.4, other=0.1))
+    assert cause.category == "cpu_contention"
+    assert cause.statement.endswith("other processes take its cores, greedy first of all.")
+    (named,) = [one for one in cause.evidence if one.device == "behind greedy"]
+    assert named.metric == "process_runq_time"
+    assert "of which behind greedy" in named.text
+
+
+def test_one_of_many_that_had_the_core_is_shown_and_not_named():
+    cause = first(HEALTHY, behind(contended(HEALTHY), a=0.12, b=0.1, c=0.1))
+    assert cause.statement.endswith("other processes take its cores.")
+    assert [one.device for one in cause.evidence if (one.device or "").startswith("behind")] == ["behind a"]
+
+
+def test_a_program_behind_which_it_does_not_wait_longer_is_no_evidence():
+    cause = first(behind(HEALTHY, a=0.5), behind(contended(HEALTHY), a=0.1))
+    assert not [one for one in cause.evidence if (one.device or "").startswith("behind")]

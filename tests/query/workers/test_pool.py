@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cluster_jobs
+import pytest
+
+from stepscope.query.workers import pool
+from stepscope.query.workers.pool import Died, _ended, pooled
+
+PATIENT = pickle.dumps(cluster_jobs.length_of_the_patient)
+FILE = __file__
+
+
+def children():
+    done = subprocess.run(
+        ["pgrep", "-P", str(os.getpid()), "-f", "stepscope.query.workers"], capture_output=True, check=False
+    )
+    return done.stdout.split()
+
+
+def test_every_item_comes_back_with_its_number():
+    found = dict(pooled(PATIENT, [(i, FILE) for i in range(20, 25)], n_workers=3))
+    assert found == dict.fromkeys(range(20, 25), Path(FILE).stat().st_size)
+    assert children() == []
+
+
+def test_no_more_workers_than_items_are_started():
+    found = pooled(PATIENT, [(0, FILE)], n_workers=50)
+    assert next(found)[0] == 0
+    assert list(found) == []
+
+
+def test_leaving_early_ends_the_workers():
+    found = pooled(PATIENT, [(i, FILE) for i in range(1000)], n_workers=2)
+    next(found)
+    began = time.monotonic()
+    found.close()
+    assert time.monotonic() - began < 5
+    assert children() == []
+
+
+def test_an_interrupt_ends_the_workers():
+    found = pooled(PATIENT, [(i, FILE) for i in range(1000)], n_workers=2)
+    next(found)
+    with pytest.raises(KeyboardInterrupt):
+        found.throw(KeyboardInterrupt)
+    assert children() == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
+def test_a_worker_that_is_killed_from_outside_is_replaced():
+    found = pooled(PATIENT, [(i, FILE) for i in range(30)], n_workers=2)
+    results = [next(found) for _ in range(4)]
+    os.kill(int(children()[0]), signal.SIGKILL)
+    results += list(found)
+    assert sorted(number for number, _ in results) == list(range(30))
+    assert sum(isinstance(result, Died) for _, result in results) == 1
+
+
+def test_how_a_worker_ended_is_said_in_words():
+    assert Died(-9).words == "was killed (signal 9), as the system does when memory runs out"
+    assert Died(-11).words == "was killed (signal 11)"
+    assert Died(3).words == "ended with exit code 3; what it said is above"
+
+
+def test_a_worker_that_answers_no_more_but_lives_is_ended(monkeypatch):
+    monkeypatch.setattr(pool, "_PATIENCE_S", 0.2)
+    code = "import os, time; os.close(0); os.close(1); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert _ended(process) == -9
+
+
+def test_a_system_that_starts_no_more_processes_is_told(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    ((number, error),) = pooled(PATIENT, [(3, FILE)], n_workers=2)
+    assert number == 3
+    assert "cannot start a process: " in error.message

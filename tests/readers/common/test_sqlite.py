@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import gzip
+import sqlite3
+
+import numpy as np
+import pytest
+
+from stepscope.core import files
+from stepscope.core.errors import CorruptInput
+from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.source import Source
+from stepscope.readers.common.sqlite import WIDE, opened
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "with space#.sqlite"
+    with sqlite3.connect(file) as db:
+        db.execute("CREATE TABLE t (small INTEGER, other INTEGER, big INTEGER, word TEXT)")
+        db.execute("CREATE TABLE words (id INTEGER PRIMARY KEY, value TEXT)")
+        rows = [(1, 2, 10**12, "a"), (None, 3, -5, "b"), (300, 4, None, None), (5, -1, 7, "d")]
+        db.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows)
+        db.executemany("INSERT INTO words VALUES (?, ?)", [(i, f"word {i}") for i in range(100)])
+    db.close()
+    return file
+
+
+def columns(path, bits, where="1"):
+    with opened(Source(str(path))) as db:
+        found = db.columns("t", bits, where)
+        return {name: found[name].tolist() for name in bits}
+
+
+def test_columns_that_share_a_number_are_taken_apart_again(path):
+    assert columns(path, {"small": 8, "other": 8, "big": WIDE}) == {
+        "small": [1, ABSENT, 300, 5],
+        "other": [2, 3, 4, -1],
+        "big": [10**12, -5, ABSENT, 7],
+    }
+
+
+def test_what_does_not_fit_its_bits_or_is_null_is_not_lost(path):
+    wide = columns(path, {"small": WIDE, "other": WIDE})
+    for bits in (1, 2, 8, 16, 31):
+        assert columns(path, {"small": bits, "other": bits}) == wide
+
+
+def test_rows_may_be_chosen_and_columns_may_be_missing(path):
+    assert columns(path, {"small": 8, "other": 8, "none": 4}, "other > 0 AND small > 1") == {
+        "small": [300], "other": [4], "none": [ABSENT],
+    }  # fmt: skip
+
+
+def test_columns_can_be_taken_once_and_cut(path):
+    with opened(Source(str(path))) as db:
+        found = db.columns("t", {"small": 9, "other": 9, "big": WIDE})
+        kept = found.kept(np.array([True, False, False, True]))
+        assert [kept[c].tolist() for c in ("small", "other", "big")] == [[1, 5], [2, -1], [10**12, 7]]
+        assert found.take("other").tolist() == [2, 3, 4, -1]
+        assert found.take("other") is None
+        assert found.take("big").size == 4
+        assert found.take("none") is None
+
+
+def test_texts_are_looked_up_by_id(path):
+    with opened(Source(str(path))) as db:
+        assert db.texts("words", [3, 99, 100, 3]) == {3: "word 3", 99: "word 99"}
+        assert db.texts("none", [3]) == {}
+        assert db.column("t", "word", "other > 2") == ["b", None]
+
+
+def test_tables_that_are_not_there_are_empty(path):
+    with opened(Source(str(path))) as db:
+        assert "none" not in db
+        assert db.columns_of("none") == ()
+        assert db.tables == ["t", "words"]
+
+
+def test_a_packed_database_is_unpacked(path, tmp_path):
+    packed = tmp_path / "packed.sqlite.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert columns(packed, {"other": 4})["other"] == [2, 3, 4, -1]
+    packed.write_bytes(packed.read_bytes()[:-30])
+    with pytest.raises(CorruptInput, match=r"packed\.sqlite\.gz"):
+        columns(packed, {"other": 4})
+
+
+def test_a_database_in_an_object_store_is_fetched(path):
+    files.write("memory://sqlite-test/x.sqlite", path.read_bytes())
+    assert columns("memory://sqlite-test/x.sqlite", {"other": 4})["other"] == [2, 3, 4, -1]
+
+
+def test_progress_is_told(path):
+    seen = []
+    with opened(Source(str(path), progress=seen.append)) as db:
+        db.rows("SELECT * FROM t")
+    assert seen == [path.stat().st_size]
+
+
+@pytest.mark.parametrize("n_bytes", [50, 120, 5000])
+def test_a_cut_database_is_corrupt_with_its_path(path, tmp_path, n_bytes):
+    cut = tmp_path / "cut.sqlite"
+    cut.write_bytes(path.read_bytes()[:n_bytes])
+    with pytest.raises(CorruptInput, match=r"cut\.sqlite") as caught:
+        columns(cut, {"small": 8})
+    assert caught.value.hint
+
+
+def test_damage_inside_is_corrupt_too(path, tmp_path):
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    broken = tmp_path / "broken.sqlite"
+    broken.write_bytes(data)
+    with pytest.raises(CorruptInput, match=r"broken\.sqlite"):
+        columns(broken, {"small": 8})
+
+
+def test_a_text_where_a_number_belongs_is_corrupt(tmp_path):
+    file = tmp_path / "odd.sqlite"
+    with sqlite3.connect(file) as db:
+        db.execute("CREATE TABLE t (small)")
+        db.execute("INSERT INTO t VALUES ('soon')")
+    db.close()
+    with pytest.raises(CorruptInput, match="table t holds a text where a number belongs"):
+        columns(file, {"small": WIDE})
+
+
+def test_texts_that_are_no_utf8_are_replaced(tmp_path):
+    file = tmp_path / "odd.sqlite"
+    with sqlite3.connect(file) as db:
+        db.execute("CREATE TABLE words (id, value)")
+        db.execute("INSERT INTO words VALUES (1, CAST(x'41ff42' AS TEXT))")
+    db.close()
+    with opened(Source(str(file))) as db:
+        assert db.texts("words", [1]) == {1: "A\ufffdB"}

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import polars as pl
+
+from stepscope.core.schema import Column, Table
+from stepscope.web.pages.rows import sheet
+
+TABLE = Table(
+    "t",
+    "a table",
+    (
+        Column("name", pl.String(), "its name", key=True),
+        Column("total_ns", pl.Int64(), "time", "ns"),
+        Column("share_ratio", pl.Float64(), "share", "ratio"),
+        Column("gone", pl.Int64(), "nothing"),
+    ),
+)
+FRAME = pl.DataFrame(
+    {
+        "name": ["a", "<b>", None],
+        "total_ns": [1500, 20, None],
+        "share_ratio": [0.25, 3.0, None],
+        "gone": [None, None, None],
+    },
+    schema_overrides={"gone": pl.Int64},
+)
+
+
+def test_cells_are_in_words_with_the_raw_number_and_the_share_beside():
+    found = sheet(FRAME, TABLE)
+    (name, total, share), _ = found.rows[0]
+    assert (name.text, total.text, total.raw, share.text, share.share) == ("a", "1.5 µs", 1500, "25 %", 0.25)
+    assert found.rows[1][0][2].share is None  # a ratio above one is no share
+    assert [cell.text for cell in found.rows[2][0]] == ["–", "–", "–"]
+
+
+def test_columns_without_values_are_hidden_and_named():
+    assert [head.name for head in sheet(FRAME, TABLE).heads] == ["name", "total_ns", "share_ratio"]
+    assert sheet(FRAME, TABLE).hidden == ("gone",)
+    assert sheet(FRAME, TABLE, keep_empty=True).hidden == ()
+    assert [head.name for head in sheet(FRAME, TABLE, columns=["total_ns"]).heads] == ["total_ns"]
+
+
+def test_only_the_rows_of_the_page_are_made():
+    found = sheet(FRAME, TABLE, offset=1, limit=1)
+    assert [cells[0].text for cells, _ in found.rows] == ["<b>"]
+    assert found.n_rows == 3
+    assert sheet(FRAME, TABLE, offset=50).rows == ()
+
+
+def test_the_link_of_a_row_sees_all_columns():
+    found = sheet(FRAME, TABLE, columns=["name"], link=lambda row, columns: f"{row['total_ns']} {len(columns)}")
+    assert found.rows[0][1] == "1500 4"
+
+
+def test_names_of_kernels_are_shortened_and_kept_whole_in_the_title():
+    long = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, std::array<char*, 3ul> >(int)"
+    )
+    cell = sheet(pl.DataFrame({"name": [long]}), TABLE).rows[0][0][0]
+    assert cell.text == "vectorized_elementwise_kernel<MulFunctor>"
+    assert cell.full == long
+    huge = sheet(pl.DataFrame({"name": ["word " * 1000]}), TABLE).rows[0][0][0]
+    assert len(huge.text) == 2001
+
+
+def test_the_order_of_a_column_is_marked():
+    heads = sheet(FRAME, TABLE, sort=("-total_ns", "+name")).heads
+    assert [head.order for head in heads] == ["+", "-", ""]
+
+
+def test_stacks_begin_with_the_innermost_frame():
+    cell = sheet(pl.DataFrame({"stack": ["main;train;forward"]}), TABLE).rows[0][0][0]
+    assert cell.text == "forward ← train ← main"
+
+
+def test_what_is_not_finite_has_no_value_to_sort_by():
+    rows = sheet(pl.DataFrame({"x": [float("nan"), float("inf"), 1.0]}), TABLE).rows
+    assert [cells[0].raw for cells, _ in rows] == [None, None, 1.0]

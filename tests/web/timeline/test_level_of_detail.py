@@ -1,0 +1,131 @@
+"""Levels of detail against brute force: nothing visible is missing, busy time is kept in every pixel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.web.timeline.level_of_detail import counts_between, lanes_of, pixel_edges, window
+
+
+def laid(rows):
+    """Lanes of (track, start, duration) rows, sorted as spans are."""
+    rows = sorted(rows, key=lambda row: (row[0], row[1], -row[2]))
+    track, start, dur = (np.array([row[i] for row in rows], np.int64) for i in range(3))
+    return rows, lanes_of(track.astype(np.uint32), start, dur)
+
+
+spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 400), st.integers(0, 120)), max_size=40)
+windows = st.tuples(st.integers(-50, 450), st.integers(1, 500), st.integers(1, 60))
+
+
+@given(spans)
+def test_every_span_is_in_one_lane_and_no_two_of_a_lane_overlap(rows):
+    rows, lanes = laid(rows)
+    assert sorted(lanes.row.tolist()) == list(range(len(rows)))
+    for k in range(len(lanes)):
+        part = slice(lanes.first[k], lanes.first[k + 1])
+        assert {rows[i][0] for i in lanes.row[part]} == {lanes.tracks[k]}
+        assert (lanes.start[part][1:] >= lanes.end[part][:-1]).all()
+
+
+@given(spans, windows)
+def test_each_span_of_the_window_is_in_full_or_in_a_bar_of_every_pixel_it_is_busy_in(rows, at):
+    low, length, n_pixels = at
+    rows, lanes = laid(rows)
+    view = window(lanes, range(len(lanes)), low, low + length, n_pixels)
+    edges = pixel_edges(low, low + length, n_pixels)
+    full = set(view.full_at.tolist())
+    bars = set(zip(view.bar_lane.tolist(), view.bar_pixel.tolist(), strict=True))
+    for k in range(len(lanes)):
+        for i in range(lanes.first[k], lanes.first[k + 1]):
+            start, end = int(lanes.start[i]), int(lanes.end[i])
+            visible = start < low + length and (end > low or (start == end and start >= low))
+            long = (end - start) * n_pixels >= length
+            assert (i in full) == (visible and long)
+            if visible and not long:
+                touched = [p for p in range(n_pixels) if start < edges[p + 1] and end > edges[p]]
+                touched = touched or [p for p in range(n_pixels) if edges[p] <= start < edges[p + 1]]
+                assert touched
+                assert all((k, p) in bars for p in touched)
+
+
+@given(spans, windows)
+def test_busy_time_of_each_lane_and_pixel_is_that_of_the_trace(rows, at):
+    low, length, n_pixels = at
+    rows, lanes = laid(rows)
+    view = window(lanes, range(len(lanes)), low, low + length, n_pixels)
+    edges = pixel_edges(low, low + length, n_pixels)
+    shown = np.zeros((len(lanes), n_pixels), np.int64)
+    np.add.at(shown, (view.bar_lane, view.bar_pixel), view.bar_busy_ns)
+    for k, i in zip(view.full_lane, view.full_at, strict=True):
+        shown[k] += np.maximum(np.minimum(lanes.end[i], edges[1:]) - np.maximum(lanes.start[i], edges[:-1]), 0)
+    expected = np.zeros_like(shown)
+    for k in range(len(lanes)):
+        for i in range(lanes.first[k], lanes.first[k + 1]):
+            expected[k] += np.maximum(np.minimum(lanes.end[i], edges[1:]) - np.maximum(lanes.start[i], edges[:-1]), 0)
+    assert (shown == expected).all()
+
+
+@given(spans, windows)
+def test_a_bar_counts_short_spans_that_start_in_it_and_names_a_short_one(rows, at):
+    low, length, n_pixels = at
+    rows, lanes = laid(rows)
+    view = window(lanes, range(len(lanes)), low, low + length, n_pixels)
+    edges = pixel_edges(low, low + length, n_pixels)
+    for k, pixel, count, one in zip(view.bar_lane, view.bar_pixel, view.bar_count, view.bar_at, strict=True):
+        part = range(lanes.first[k], lanes.first[k + 1])
+        short = [i for i in part if (lanes.end[i] - lanes.start[i]) * n_pixels < length]
+        assert count == sum(edges[pixel] <= lanes.start[i] < edges[pixel + 1] for i in short)
+        assert one in short
+        assert lanes.start[one] < edges[pixel + 1]
+        assert lanes.end[one] >= edges[pixel]
+
+
+def test_times_near_the_ends_of_64_bits_do_not_overflow():
+    big = 2**61
+    _, lanes = laid([(0, -big, 10), (0, big, 10)])
+    view = window(lanes, [0], -big, big + 20, 4_000)
+    assert view.bar_pixel.tolist() == [0, 3999]
+    assert view.bar_busy_ns.tolist() == [10, 10]
+
+
+def test_only_the_lanes_asked_for_are_answered():
+    _, lanes = laid([(0, 0, 100), (0, 10, 50), (3, 0, 20)])
+    assert lanes.of_tracks([0]).tolist() == [0, 1]
+    assert lanes.of_tracks([3, 7]).tolist() == [2]
+    view = window(lanes, lanes.of_tracks([3]), 0, 100, 10)
+    assert view.full_lane.tolist() == [2]
+    assert window(lanes, [], 0, 100, 10).full_at.size == 0
+
+
+def test_no_spans_are_no_lanes():
+    _, lanes = laid([])
+    assert len(lanes) == 0
+
+
+@pytest.mark.parametrize(("low", "high", "n"), [(0, 10, 4), (-7, 3, 3), (5, 6, 8)])
+def test_pixels_divide_the_window_without_gaps(low, high, n):
+    edges = pixel_edges(low, high, n)
+    assert len(edges) == n + 1
+    assert (edges[0], edges[-1]) == (low, high)
+    assert (np.diff(edges) >= 0).all()
+
+
+samples = st.lists(st.tuples(st.integers(0, 100), st.floats(-5, 5)), max_size=30)
+
+
+@given(samples, st.integers(1, 12))
+def test_a_line_keeps_least_greatest_and_last_of_each_pixel(rows, n_pixels):
+    rows = sorted(rows, key=lambda row: row[0])
+    times, values = np.array([r[0] for r in rows], np.int64), np.array([r[1] for r in rows])
+    edges = pixel_edges(10, 90, n_pixels)
+    found = list(zip(*(part.tolist() for part in counts_between(times, values, edges)), strict=True))
+    expected = []
+    for p in range(n_pixels):
+        inside = [v for t, v in rows if edges[p] <= t < edges[p + 1]]
+        if inside:
+            expected.append((p, min(inside), max(inside), inside[-1]))
+    assert found == expected

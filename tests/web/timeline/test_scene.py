@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from web_traces import document, event, training, written
+
+from stepscope import load
+from stepscope.core.errors import MissingTable
+from stepscope.web.timeline.scene import layout, scene_of
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return load(written(tmp_path / "t.json", training()))
+
+
+def test_every_span_keeps_its_name_and_category(trace):
+    scene = scene_of(trace)
+    names = [scene.names[code] for code in scene.codes]
+    assert names == trace.spans["name"].cast(pl.String).to_list()
+    assert scene.lanes.row.size == trace.spans.height
+
+
+def test_tracks_are_grouped_by_device_and_process_devices_first(trace):
+    groups = layout(scene_of(trace))["groups"]
+    assert groups[0]["label"] == "cuda:0 · NVIDIA <b>H100</b>"
+    assert [track["label"] for track in groups[0]["tracks"]] == ["stream 7"]
+    assert sum(track["spans"] for group in groups for track in group["tracks"]) == trace.spans.height
+
+
+def test_steps_bounds_and_memory_are_told(trace):
+    found = layout(scene_of(trace))
+    assert [step[0] for step in found["steps"]] == [0, 1, 2]
+    assert found["first_ns"] < found["last_ns"]
+    assert [line["label"] for line in found["lines"]] == ["memory allocated, cuda:0", "memory reserved, cuda:0"]
+    assert found["lines"][1]["max"] == 4096
+
+
+def test_spans_without_times_are_passed_over(trace):
+    spans = trace.spans.with_columns(ts_ns=pl.when(pl.col("span_id") != 1).then("ts_ns"))
+    scene = scene_of(trace.with_tables(spans=spans))
+    assert sorted(scene.lanes.row.tolist()) == [i for i in range(trace.spans.height) if i != 1]
+
+
+def test_counters_become_lines(trace):
+    from stepscope.core.schema import COUNTERS
+
+    rows = pl.DataFrame(
+        {
+            "ts_ns": [5, 1, 9],
+            "device": ["gpu0"] * 3,
+            "metric": ["power"] * 3,
+            "unit": ["W"] * 3,
+            "value": [2.0, 1.0, None],
+        }
+    )
+    found = scene_of(trace.with_tables(counters=COUNTERS.conform(rows), allocations=trace.allocations.clear())).lines
+    assert [(line.label, line.unit, line.times.tolist(), line.values.tolist()) for line in found] == [
+        ("power, gpu0", "W", [1, 5], [1.0, 2.0])
+    ]
+
+
+def test_a_trace_without_spans_or_clock_is_refused(trace):
+    with pytest.raises(MissingTable):
+        scene_of(trace.with_tables(spans=trace.spans.clear()))
+    with pytest.raises(MissingTable):
+        scene_of(trace.with_tables(spans=trace.spans.with_columns(ts_ns=pl.lit(None, pl.Int64))))
+
+
+def test_a_trace_of_one_instant_has_a_window(tmp_path):
+    scene = scene_of(load(written(tmp_path / "t.json", document([event("a", 5, 0)]))))
+    assert scene.last_ns > scene.first_ns
