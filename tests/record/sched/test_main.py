@@ -122,7 +122,8 @@ def test_a_job_that_is_joined_with_its_threads_and_children(record, meta):
 def test_without_the_tracer_perf_gives_time_on_cores_and_waits_after_preemptions(tmp_path):
     if (why := perf.why_not()) is not None:
         pytest.skip(f"perf events cannot be used here: {why}")
-    use_perf = "from stepscope.record.sched import main; from stepscope.record.system import tracefs; tracefs.why_not = lambda: 'run with sudo'\n"
+    use_perf = "from stepscope.record.sched import main; from stepscope.record.system import tracefs\n"
+    use_perf += "tracefs.why_not = lambda: 'run with sudo'\n"
     use_perf += "main.opened.__defaults__ = (tracefs.why_not,); main.main(__import__('sys').argv[1])"
     job, collector = collected(tmp_path, use_perf, [sys.executable, "-c", BUSY.replace("20000", "100")])
     told = json.loads(collector.splitlines()[0])
