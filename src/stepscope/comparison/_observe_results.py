@@ -18,8 +18,8 @@ from stepscope.comparison._parts import OTHER
 from stepscope.comparison._remarks import elsewhere, left_out, without_counters
 from stepscope.comparison._resources import by_cycle, seen_counters
 from stepscope.comparison.model import CYCLES_SEEN, FUNCTIONS, OWN_PROCESS, PARTS, RESOURCES, WORKLOAD, Observation
+from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.errors import MissingTable
-from stepscope.core.names import is_communication, map_names
 from stepscope.core.schema import COUNTERS, DEVICE_WORK
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _parts(functions: pl.DataFrame, cycles: pl.DataFrame) -> tuple[pl.DataFrame,
     not all need to have run before the cycle was over.
     """
     work = functions.filter(pl.col("category").is_in(DEVICE_WORK))
-    talks = map_names(work["name"], is_communication, pl.Boolean())
+    talks = talks_to_ranks(work["name"], "any")
     part = (
         pl.when(pl.col("category") == "memcpy")
         .then(pl.lit("memcpy"))

@@ -15,7 +15,8 @@ from stepscope.analyses.common.device_work import device_work, occupied
 from stepscope.analyses.steps.step_breakdown import divided
 from stepscope.analyses.steps.steps import open_time
 from stepscope.comparison.model import PARTS
-from stepscope.core.names import is_communication, is_sync_call, map_names
+from stepscope.core.collectives import is_communication
+from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import DEVICE_WORK
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from stepscope.analyses.common.device_work import of_spans
 from stepscope.analyses.critical_path.path_order import FAR_OFF, LONG_AGO, LONG_GAP_NS
 from stepscope.analyses.critical_path.path_threads import Threads, exchanges
+from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Intervals, union
-from stepscope.core.names import is_communication, map_names
 
 Ints = NDArray[np.int64]
 
@@ -80,7 +80,7 @@ def _of_exchanges(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFram
     there = exchanges(spans, rows)
     operators = np.flatnonzero((spans["category"].gather(rows) == "operator").to_numpy())
     names = spans["name"].gather(rows[operators])
-    calls = np.setdiff1d(operators[map_names(names, is_communication, pl.Boolean()).to_numpy()], there)
+    calls = np.setdiff1d(operators[talks_to_ranks(names, "any").to_numpy()], there)
     of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
     for caller in np.unique(of_thread[calls]):
         asked = threads.start[calls[of_thread[calls] == caller]]

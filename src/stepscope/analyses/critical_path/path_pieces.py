@@ -12,8 +12,9 @@ from stepscope.analyses.critical_path.longest_path import Paths
 from stepscope.analyses.critical_path.path_threads import Threads, exchanges
 from stepscope.analyses.critical_path.path_windows import Windows
 from stepscope.analyses.critical_path.path_work import WAITS, Held, Work
+from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Intervals, innermost_at, locate, own_lengths
-from stepscope.core.names import is_communication, is_sync_call, map_names
+from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import CATEGORIES
 
 Ints = NDArray[np.int64]
@@ -112,7 +113,7 @@ def _kinds(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
     found[exchanges(spans, np.maximum(rows, 0))] = KIND_CODE["communication"]
     if not has_device:
         named = np.flatnonzero(category.is_in(("operator", "user_range")).to_numpy())
-        talks = map_names(spans["name"].gather(np.maximum(rows[named], 0)), is_communication, pl.Boolean())
+        talks = talks_to_ranks(spans["name"].gather(np.maximum(rows[named], 0)), "any")
         found[named[talks.to_numpy()]] = KIND_CODE["communication"]
     return found
 

@@ -6,7 +6,6 @@ steps, named ranges or Python are open, or nothing. A quiet thread runs what the
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from stepscope.core.collectives import HOST_LIBRARIES, library_of
 from stepscope.core.intervals import Intervals, enclosing, union
 from stepscope.core.names import map_names
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK
@@ -24,10 +24,6 @@ _QUIET = ("step", "user_range", "module", "python")
 _NOT_HOST = (*DEVICE_WORK, "device_range", "sched_oncpu", "sched_runq")
 _HOST = tuple(category for category in CATEGORIES if category not in _NOT_HOST)
 _ACTIVE = tuple(category for category in _HOST if category not in _QUIET)
-
-
-#: Ranges in which a library exchanges data on the host itself.
-_EXCHANGE = re.compile(r"^(?:gloo|mpi|ucc)[:_]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +76,6 @@ def host_threads(spans: pl.DataFrame, tracks: pl.DataFrame) -> Threads:
 def exchanges(spans: pl.DataFrame, rows: Ints) -> Ints:
     """Which of these rows of spans are ranges in which the host exchanges data with other ranks, as indices."""
     ranges = np.flatnonzero(spans["category"].gather(rows).is_in(("user_range", "operator")).to_numpy())
-    found = map_names(spans["name"].gather(rows[ranges]), lambda name: _EXCHANGE.search(name) is not None, pl.Boolean())
+    found = map_names(spans["name"].gather(rows[ranges]), lambda name: library_of(name) in HOST_LIBRARIES, pl.Boolean())
     mine: Ints = ranges[found.to_numpy()]
     return mine

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.communication.collective_calls import collective_calls, kind_of
+from stepscope.analyses.communication.collective_calls import collective_calls
 from stepscope.analyses.ranks.comms import Comm, comms_of
 from stepscope.analyses.ranks.phases import BACKWARD, DATA, OPTIMIZER, phase_intervals
 from stepscope.analyses.ranks.work import resources_of, work_of
+from stepscope.core import collectives
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import covered, difference
-from stepscope.core.names import map_names
 from stepscope.core.schema import Column, Name, Table
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ __all__ = [
     "rank_calls",
 ]
 
-KINDS = (
-    "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "barrier", "send_recv", "send", "recv",
-    "gather", "scatter", "reduce", "other",
-)  # fmt: skip
+KINDS = (*collectives.KINDS, "other")
 Kind = pl.Enum(KINDS)
 #: The last part of an exchange, at most so long, tells whether work went on beside it.
 _TAIL_NS = 1_000_000
@@ -122,7 +119,7 @@ def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
     )
     calls = calls.sort("start_ns", "call_id")
     calls, comms = comms_of(calls, trace)
-    kind = map_names(calls["collective"], kind_of, pl.String()).fill_null("other")
+    kind = collectives.kinds_of(calls["collective"]).fill_null("other")
     calls = calls.with_columns(kind=kind, src="src_rank", dst="dst_rank")
     # A trace may hold what several ranks computed; then the others' do not concern this one.
     own = calls["rank"].mode().to_list()[0]

@@ -16,8 +16,9 @@ import polars as pl
 
 from stepscope.analyses.ranks.graph import solved
 from stepscope.analyses.ranks.grouped_medians import Floats, Ints, Segments, dense, numbered, segments
-from stepscope.analyses.ranks.matching import SYNCHRONISING, Job, job_of
+from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.analyses.ranks.rank_analysis import RankAnalysis
+from stepscope.core.collectives import SYNCHRONISING
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Column, Table
 

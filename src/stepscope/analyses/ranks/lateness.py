@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.ranks.calls import own_base
 from stepscope.analyses.ranks.grouped_medians import Floats, Ints, numbered, occurrence, segments
-from stepscope.analyses.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job, ints
+from stepscope.analyses.ranks.matching import Job, ints
 from stepscope.analyses.ranks.roles import Roles
+from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 
 __all__ = ["Lateness", "blocking_of", "lateness_of", "transfers_of"]
 

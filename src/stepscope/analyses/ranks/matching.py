@@ -13,6 +13,7 @@ from stepscope.analyses.ranks.align import realigned
 from stepscope.analyses.ranks.calls import KINDS, Kind, RankCalls
 from stepscope.analyses.ranks.grouped_medians import Segments, numbered, occurrence, segments
 from stepscope.analyses.ranks.groups import Group, groups_of, listed
+from stepscope.core.collectives import POINT_TO_POINT
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Column, Name, Table
 
@@ -21,13 +22,10 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["EXCHANGES", "POINT_TO_POINT", "STATUSES", "SYNCHRONISING", "Job", "by_rank", "job_of", "missing_ranks"]
+__all__ = ["EXCHANGES", "STATUSES", "Job", "by_rank", "job_of", "missing_ranks"]
 
-#: Of these no rank can leave before all have come.
-SYNCHRONISING = ("allreduce", "reduce_scatter", "allgather", "alltoall", "barrier")
-POINT_TO_POINT = ("send_recv", "send", "recv")
 #: Sizes that may differ between the ranks of one exchange.
-_UNEVEN = ("alltoall", "gather", "scatter", "other", *POINT_TO_POINT)
+_UNEVEN = ("alltoall", "gather", "scatter", "permute", "other", *POINT_TO_POINT)
 STATUSES = ("matched", "missing on a rank", "kinds differ", "sizes differ", "one rank only", "ends unknown")
 
 EXCHANGES = Table(

@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.ranks.groups import Group, listed, stride_of
-from stepscope.analyses.ranks.matching import POINT_TO_POINT, Job, job_of
+from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.analyses.ranks.rank_analysis import RankAnalysis
+from stepscope.core.collectives import POINT_TO_POINT
 from stepscope.core.schema import Column, Table
 
 if TYPE_CHECKING:

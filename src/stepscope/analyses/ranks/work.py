@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import talks_to_ranks
-from stepscope.analyses.communication.collective_calls import kind_of
+from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import own_lengths
-from stepscope.core.names import map_names
 from stepscope.core.schema import Column, Name, Table
 from stepscope.core.trace import Trace
 
@@ -24,7 +22,6 @@ WORK = Table(
         Column("total_ns", pl.Int64(), "summed time; of operators their own, without that of operators inside", "ns"),
     ),
 )
-_WAITS = ("record_param_comms",)
 
 
 def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
@@ -47,8 +44,7 @@ def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
 def _own_times(spans: pl.DataFrame) -> pl.DataFrame:
     """Operators of the host that exchange nothing, and the time of each outside other operators."""
     is_op = spans["category"] == "operator"
-    talks = map_names(spans["name"], lambda n: n in _WAITS or (":" in n and kind_of(n) is not None), pl.Boolean())
-    ops = spans.filter(is_op & ~talks)
+    ops = spans.filter(is_op & ~talks_to_ranks(spans["name"], "any"))
     if ops.is_empty():
         return ops.select("name", ns="dur_ns")
     rows = np.full(int(spans["span_id"].to_numpy().max()) + 1, -1, np.int64)
