@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 from cycle_traces import GPU, MAIN, STREAM, TRACKS_4, spans_of, trace_of
 
-from stepscope.analyses.cycles.cycle_functions import functions_of, own_of
+from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.comparison._workload import workload_of
 from stepscope.comparison.model import WORKLOAD
 from stepscope.core.schema import KERNELS, OPS

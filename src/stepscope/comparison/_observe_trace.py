@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analyses.common.processes import of_each
-from stepscope.analyses.cycles.cycle_functions import functions_of, own_of
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles
+from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.comparison._allocations import held_by_tensors
 from stepscope.comparison._observed_functions import functions_seen
 from stepscope.comparison._parts import parts_of

@@ -15,7 +15,7 @@ from stepscope.comparison.model import COUNTERS_SEEN, OWN_PROCESS, RESOURCES
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from stepscope.analyses.cycles.cycle_functions import Functions
+    from stepscope.analyses.cycles.functions import Functions
 
 _SECOND = 1_000_000_000
 _KIB = 1024

@@ -12,7 +12,7 @@ from stepscope.comparison.model import WORKLOAD
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.analyses.cycles.cycle_functions import Functions, Own
+    from stepscope.analyses.cycles.functions import Functions, Own
     from stepscope.core.trace import Trace
 
 _AXES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
