@@ -196,7 +196,7 @@ def test_a_kill_at_any_moment_leaves_no_instance_no_process_and_a_folder_that_lo
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     words = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
     job = [pid for pid, line in words.items() if "stepscope.record" not in line]
-    collector = [pid for pid, line in words.items() if "record._sched" in line]
+    collector = [pid for pid, line in words.items() if "record.sched" in line]
     victims = {0: [process.pid], 1: job, 2: [*job, process.pid], 3: [*collector, process.pid], 4: collector}[seed % 5]
     for pid in victims:
         os.kill(pid, signal.SIGKILL)

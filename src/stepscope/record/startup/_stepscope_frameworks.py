@@ -76,7 +76,7 @@ def _ends(folder: str, trigger: str) -> Any:
     """What tells a recorder that makes dumps of the ends of steps; None if it makes none."""
     if not trigger:
         return None
-    ends = _module("told").StepEnds(folder, float(trigger))
+    ends = _module("step_messages").StepEnds(folder, float(trigger))
     os.register_at_fork(after_in_child=ends.open)
     return ends
 
