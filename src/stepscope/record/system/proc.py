@@ -1,13 +1,124 @@
-"""What the kernel's files say, as numbers. Pure functions of bytes; formats as in proc(5) and Linux's own docs."""
+"""The threads of the job, as they are now."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+import resource
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
-    "ProcessStat", "cgroup_cpu_stats", "core_times", "counted_lines", "disk_bytes", "meminfo_bytes", "n_threads",
-    "net_bytes", "pressure_us", "process_stat", "schedstat_ns", "switches",
-]  # fmt: skip
+    "Kept",
+    "ProcessStat",
+    "Texts",
+    "cgroup_cpu_stats",
+    "core_times",
+    "counted_lines",
+    "descendants",
+    "disk_bytes",
+    "is_alive",
+    "meminfo_bytes",
+    "n_threads",
+    "net_bytes",
+    "pressure_us",
+    "process_stat",
+    "read_once",
+    "schedstat_ns",
+    "switches",
+    "threads_of",
+]
+
+
+_BLOCK = 1 << 16
+#: Files that are left for other uses when the limit of open ones is reached.
+_SPARE = 64
+
+
+class Texts(dict[str, bytes]):
+    """What files held when they were read: asked as the files are, later."""
+
+    read = dict.get
+
+
+class Kept:
+    """Open files by path. A file that is not there, or goes away, reads as None, and is tried again when asked for."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._open: dict[str, int] = {}
+        self._most = _raised_limit() - _SPARE if most is None else most
+
+    def read(self, path: str) -> bytes | None:
+        """What the file holds now, up to 64 KiB; None if it cannot be read."""
+        try:
+            handle = self._open.get(path)
+            if handle is None:
+                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                if len(self._open) >= self._most:  # a job of very many threads
+                    with os.fdopen(handle, "rb", 0) as file:
+                        return file.read(_BLOCK)
+                self._open[path] = handle
+            return os.pread(handle, _BLOCK, 0)
+        except OSError:
+            self.drop(path)
+            return None
+
+    def read_all(self, paths: Iterable[str]) -> Texts:
+        """What each of the files holds now; those that cannot be read are left out."""
+        found, opened = Texts(), self._open
+        for path in paths:
+            handle = opened.get(path)
+            try:
+                text = self.read(path) if handle is None else os.pread(handle, _BLOCK, 0)
+            except OSError:
+                self.drop(path)
+                text = self.read(path)
+            if text is not None:
+                found[path] = text
+        return found
+
+    def drop(self, path: str) -> None:
+        """Close a file that is not needed any more."""
+        handle = self._open.pop(path, None)
+        if handle is not None:
+            os.close(handle)
+
+    def drop_below(self, folder: str) -> None:
+        """Close all files of a folder, such as that of a process that ended."""
+        for path in [path for path in self._open if path.startswith(folder)]:
+            self.drop(path)
+
+    def close(self) -> None:
+        """Close all."""
+        self.drop_below("")
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+
+def _raised_limit() -> int:
+    """How many files we may hold open, after asking for as many as we may ask for (but no more than 64 K)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1 << 16 if hard == resource.RLIM_INFINITY else min(hard, 1 << 16)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return 1 << 16 if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def read_once(path: str) -> str | None:
+    """The text of a small file, or None if it cannot be read."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        with os.fdopen(handle, "rb", 0) as file:
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+
 
 _SECTOR = 512
 _KIB = 1024
@@ -170,3 +281,38 @@ def _number_after(lines: bytes, start: bytes) -> int:
             return int(digits[0])
         at = lines.find(start, at + 1)
     return 0
+
+
+def descendants(root: int) -> list[int]:
+    """The process and its children, theirs and so on, as they are now; the root first. Empty if it is gone."""
+    if not is_alive(root):
+        return []
+    found, queue = [], [root]
+    while queue:
+        pid = queue.pop(0)
+        found.append(pid)
+        try:
+            tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  the same
+        except OSError:
+            continue
+        for tid in tids:
+            children = read_once(f"/proc/{pid}/task/{tid}/children") or ""
+            queue += [int(child) for child in children.split()]
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs (or sleeps); one that only waits to be reaped does not."""
+    text = read_once(f"/proc/{pid}/stat")
+    return text is not None and text[text.rfind(")") + 2 :][:1] not in ("Z", "X", "")
+
+
+def threads_of(root: int) -> dict[int, int]:
+    """The process of each thread of a process and its descendants."""
+    found = {}
+    for pid in descendants(root):
+        try:
+            found.update({int(tid): pid for tid in os.listdir(f"/proc/{pid}/task")})  # noqa: PTH208  names alone
+        except OSError:  # it is gone
+            continue
+    return found
