@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stepscope.api.verbs import bench, compare, export, load, load_run, plot, report, show, sql
+    from stepscope.comparison import Comparison
     from stepscope.core.errors import (
         CorruptInput,
         FunctionFailed,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bench",
+    "Comparison",
     "CorruptInput",
     "FunctionFailed",
     "MissingExtra",
@@ -66,6 +68,7 @@ _HOMES = {
     **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.core.trace"),
     "Report": "stepscope.core.report",
     "Bench": "stepscope.timing",
+    "Comparison": "stepscope.comparison",
     **dict.fromkeys(
         (
             "CorruptInput", "FunctionFailed", "MissingExtra", "MissingTable", "StepscopeError", "UnknownFormat",

@@ -127,13 +127,13 @@ class Job:
 
     def levels(self, **changes):
         """The same with other levels: names of metrics with their values, of the process or of the host."""
-        found = dict(self.resources)
+        diagnosed = dict(self.resources)
         for metric, value in changes.items():
-            keys = [key for key in found if key[1] == metric]
+            keys = [key for key in diagnosed if key[1] == metric]
             assert keys, metric
             for key in keys:
-                found[key] = (found[key][0], value)
-        return replace(self, resources=found)
+                diagnosed[key] = (diagnosed[key][0], value)
+        return replace(self, resources=diagnosed)
 
     def at(self, device, metric, value):
         """The same with another level of one device."""
@@ -198,8 +198,10 @@ def recorded(job: Job, seed: int = 0):
             if cycle % job.every and metric in ("process_python_gc_time", "process_write_bytes_rate"):
                 level = HOST["process", metric][1]
             rows.append((cycle, device, metric, None, unit, level))
-    found = observation(durations, functions=functions, parts=parts, resources=rows, rank=job.rank, anchor=job.anchor)
-    return replace(found, workload=_workload(job))
+    observed = observation(
+        durations, functions=functions, parts=parts, resources=rows, rank=job.rank, anchor=job.anchor
+    )
+    return replace(observed, workload=_workload(job))
 
 
 def _looseness(key):
@@ -237,7 +239,7 @@ def ranks_case(base, others, *, seed=0):
     return Case(pairs, effects(pairs))
 
 
-def found(base, other, **how):
+def diagnosed(base, other, **how):
     """The diagnosis of a case of one process."""
     return diagnose(case_of(base, other, **how))
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from faulty_jobs import MS, Job, Op, case_of, gpu_job
 
-from stepscope.comparison.diagnosis.case import alike, exposed, stretch, views
+from stepscope.comparison.diagnosis.case import alike, clipped, exposed, stretch, views, weigh
+from stepscope.comparison.model import Evidence
 
 BASE = Job()
 
@@ -90,3 +91,15 @@ def test_no_more_is_explained_than_cycles_grew():
     seen = view(BASE, replace(BASE, loading_ms=30.0))
     assert exposed(seen, 1e12) == seen.delta_ns
     assert exposed(seen, -5.0) == 0
+
+
+def test_evidence_that_is_there_raises_the_confidence():
+    one, two = Evidence("one"), Evidence("two")
+    confidence, shown = weigh(0.5, [(0.2, one), None, (0.0, two)])
+    assert confidence == 0.7
+    assert shown == (one, two)
+
+
+def test_nothing_is_quite_certain():
+    assert clipped(1.4) == 0.97
+    assert clipped(-1.0) == 0.0

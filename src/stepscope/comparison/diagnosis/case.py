@@ -10,27 +10,25 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.change import ABSENT, Change, changed
 from stepscope.comparison.diagnosis.sizes import sizes_of_calls
-from stepscope.comparison.effects import complete_cycles, floor_of
+from stepscope.comparison.effects import floor_of
+from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, Evidence, RuledOut
 from stepscope.core.names import is_communication, map_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from stepscope.comparison.model import Effect, Observation, Pair
+    from stepscope.comparison.model import Cause, Effect, Observation, Pair
 
     Floats = NDArray[np.float64]
 
-__all__ = ["GAPS", "LOADING", "MATERIAL", "OWN", "Case", "View", "view_of", "views"]
 
 #: Share of a cycle that a cause must explain: healthy runs on one machine differ by 1 to 3 % of their step time.
 MATERIAL = 0.03
-#: The observed process' own counters stand under this device.
-OWN = "process"
-#: Parts of a cycle: time in which nothing recorded was open, and time in the data loader.
-GAPS = ("python and other", "other")
-LOADING = "data loading"
+#: Parts of a cycle: time in which nothing that was recorded ran, and time in collectives.
+GAPS = (PYTHON, OTHER)
+COLLECTIVES = (COMMUNICATION, "communication")
 #: Elements per call vary by less, batch by batch, where sizes do not change.
 _SAME_SIZE = 0.05
 _WORK = ["device", "name"]
@@ -221,7 +219,7 @@ class _Run:
     resources: Mapping[tuple[str, str], tuple[Floats, Floats, str | None]] = field(init=False)
 
     def __post_init__(self) -> None:
-        whole = complete_cycles(self.observed).select("cycle", "dur_ns")
+        whole = self.observed.complete_cycles.select("cycle", "dur_ns")
         object.__setattr__(self, "cycles", whole["dur_ns"].cast(pl.Float64).to_numpy())
         rows = self.observed.parts.with_columns(pl.col("part").cast(pl.String))
         parts = {}
@@ -237,7 +235,7 @@ class _Run:
 
     def of_functions(self, keys: pl.DataFrame) -> dict[tuple[str, str], tuple[Floats, Floats]]:
         """Own time per cycle (0 where it did not run) and time per call (where it ran) of some functions."""
-        whole = complete_cycles(self.observed).select("cycle", "at")
+        whole = self.observed.complete_cycles.select("cycle", "at")
         rows = self.observed.functions.with_columns(pl.col(_WORK).cast(pl.String)).join(keys.select(_WORK), on=_WORK)
         rows = rows.join(whole, on="cycle").sort("at")
         own = pl.coalesce("self_ns", "total_ns").cast(pl.Float64)
@@ -352,3 +350,49 @@ def _with_rare(work: pl.DataFrame, base: Sequence[_Run], other: Sequence[_Run], 
 
 
 _NOTHING = (np.zeros(1), np.empty(0))
+
+
+#: Evidence and by how much it raises the confidence; null where it is not there.
+Clue = tuple[float, Evidence] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A hypothesis that has its necessary evidence and nothing against it.
+
+    `affected_ns` is the time per cycle by which the work that hangs on the resource became longer, though other work
+    may hide it; `cause.explained_ns` is what of it a cycle became longer by.
+    """
+
+    cause: Cause
+    affected_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A hypothesis that cannot be judged, and the recording or counter that would allow it."""
+
+    category: str
+    needs: str
+
+
+Judgement = Suspect | RuledOut | Missing
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A category and the function that judges it on one pair."""
+
+    category: str
+    judge: Callable[[View], Judgement]
+
+
+def clipped(value: float, most: float = 0.97) -> float:
+    """A confidence: never less than none, never quite certain."""
+    return max(0.0, min(value, most))
+
+
+def weigh(start: float, clues: Sequence[Clue]) -> tuple[float, tuple[Evidence, ...]]:
+    """The confidence, from what the necessary evidence gives and the rest adds, and the evidence that is there."""
+    there = [clue for clue in clues if clue is not None]
+    return clipped(start + sum(weight for weight, _ in there)), tuple(row for _, row in there)

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import View, alike, not_hidden, stretch
-from stepscope.comparison.diagnosis.change import Change
-from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.case import (
+    Judgement,
+    Missing,
+    Rule,
+    Suspect,
+    View,
+    alike,
+    clipped,
+    not_hidden,
+    stretch,
+)
+from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
 from stepscope.comparison.diagnosis.sizes import kept
-from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
 from stepscope.comparison.model import Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -19,7 +27,6 @@ from stepscope.core.names import shorten
 if TYPE_CHECKING:
     from stepscope.comparison.model import Evidence
 
-__all__ = ["RULES", "clock_of"]
 
 _CLOCKS = ("gpu_sm_frequency", "gpu_frequency", "gpu_sm_clock", "gpu_clock")
 _MEMORY_CLOCKS = ("gpu_mem_frequency", "gpu_memory_frequency", "gpu_mem_clock")

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import View, not_hidden, stretch
-from stepscope.comparison.diagnosis.change import ABSENT, Change
-from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
-from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
+from stepscope.comparison.diagnosis.case import (
+    COLLECTIVES,
+    Judgement,
+    Missing,
+    Rule,
+    Suspect,
+    View,
+    clipped,
+    not_hidden,
+    stretch,
+)
+from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, moved, span
 from stepscope.comparison.model import Cause, Evidence, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
-
-__all__ = ["RULES"]
 
 _PCIE = ("gpu_pcie_transmit", "gpu_pcie_receive", "gpu_pcie_tx_rate", "gpu_pcie_rx_rate")
 _NVLINK = ("gpu_link_transmit", "gpu_link_receive", "gpu_nvlink_tx_rate", "gpu_nvlink_rx_rate")
@@ -160,7 +166,7 @@ def network(view: View) -> Judgement:
     network. Rates that moved without slower exchanges are the drift of a shared machine.
     """
     name = "network"
-    talks = view.part("exposed communication", "communication")
+    talks = view.part(*COLLECTIVES)
     losses = [(k, c) for k, c in view.resources.items() if k[1] in _LOSSES and c.rose(by=1.0, times=2)]
     full = [
         (k, c)

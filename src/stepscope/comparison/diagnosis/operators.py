@@ -6,18 +6,24 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import OWN, View, exposed, stretch
-from stepscope.comparison.diagnosis.change import Change
+from stepscope.comparison.diagnosis.case import (
+    Clue,
+    Judgement,
+    Missing,
+    Rule,
+    Suspect,
+    View,
+    exposed,
+    stretch,
+    weigh,
+)
+from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
 from stepscope.comparison.diagnosis.python import small_calls
-from stepscope.comparison.diagnosis.rule import Clue, Judgement, Missing, Rule, Suspect, weigh
 from stepscope.comparison.diagnosis.sizes import plain, retyped
-from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
 from stepscope.comparison.diagnosis.workload import is_other, other_work
-from stepscope.comparison.model import Cause, RuledOut
+from stepscope.comparison.model import PROCESS, Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
-
-__all__ = ["RULES"]
 
 _SLOWER = 1.1
 #: What tells some operators from the rest, where all are slower.
@@ -112,7 +118,7 @@ def _against(view: View, found: _Grown) -> str:
         return f"operators that grew cost {units.duration(max(found.lost_ns, 0.0))} per cycle"
     if not view.is_slower and (not found.other_way or view.delta_ns < 0.5 * found.lost_ns):
         return "cycles are not slower"
-    touched = max(view.per_cycle(OWN, "process_minor_faults").delta, 0.0) * _FAULT_NS
+    touched = max(view.per_cycle(PROCESS, "process_minor_faults").delta, 0.0) * _FAULT_NS
     if not found.other_way and touched >= 0.5 * found.lost_ns:
         return "operators that grew touch new memory: the system backs it with small pages"
     return ""

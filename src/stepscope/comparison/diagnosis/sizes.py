@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from stepscope.comparison.model import Observation, Pair
 
-__all__ = ["PRODUCTS", "amount", "elements", "kept", "plain", "retyped", "sizes", "sizes_of_calls"]
 
 #: Operators that multiply matrices stand in for one another: a linear layer is addmm, or mm and add.
 _PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"

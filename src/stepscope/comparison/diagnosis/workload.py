@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.change import Change
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.change import Change, change_of, evidence, span
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
-from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, kept, retyped, sizes
-from stepscope.comparison.diagnosis.words import change_of, evidence, span
 from stepscope.comparison.model import Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from stepscope.comparison.diagnosis.case import View
     from stepscope.comparison.model import Evidence
 
-__all__ = ["RULES", "is_other", "other_work"]
 
 #: Sizes belong to the program: 10 % is more than batches of varying length average to.
 _RESIZED = math.log(1.1)

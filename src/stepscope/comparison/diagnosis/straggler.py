@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.diagnosis.change import Change, changed
-from stepscope.comparison.diagnosis.rule import Suspect, clipped
-from stepscope.comparison.diagnosis.words import evidence, moved
-from stepscope.comparison.effects import complete_cycles
+from stepscope.comparison.diagnosis.case import COLLECTIVES, Suspect, clipped
+from stepscope.comparison.diagnosis.change import Change, changed, evidence, moved
 from stepscope.comparison.model import Cause, RuledOut
 from stepscope.core import units
 
@@ -25,9 +23,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Lag", "lags", "straggler"]
 
-_TALK = ("exposed communication", "communication")
 #: A rank must fall behind by this share of a cycle: ranks that share cores differ by some per cent.
 _LEAST = 0.05
 #: No other rank may stand out from the rest by this share of what it fell behind by, or have got slower by as much.
@@ -58,7 +54,7 @@ def lags(views: Sequence[View]) -> list[Lag]:
     """Own work and exchanges of each pair that has both."""
     found = []
     for view in views:
-        talk = view.part(*_TALK)
+        talk = view.part(*COLLECTIVES)
         if not view.is_alike or not talk.is_known or not view.step.is_known:
             continue
         ends = [
@@ -90,16 +86,16 @@ def _exchanges(view: View, side: str) -> list[Floats]:
     """Time in exchanges by complete cycle, an array for each run of a side."""
     found = []
     for run in view.pair.base if side == "base" else view.pair.other:
-        talk = run.parts.filter(pl.col("part").cast(pl.String).is_in(_TALK))
+        talk = run.parts.filter(pl.col("part").cast(pl.String).is_in(COLLECTIVES))
         sums = talk.group_by("cycle").agg(pl.col("total_ns").sum())
-        whole = complete_cycles(run).select("cycle").join(sums, on="cycle", how="left", maintain_order="left")
+        whole = run.complete_cycles.select("cycle").join(sums, on="cycle", how="left", maintain_order="left")
         found.append(whole["total_ns"].fill_null(0).cast(pl.Float64).to_numpy())
     return found
 
 
 def _own_is_real(view: View) -> bool:
     """Whether any part that is not exchange grew."""
-    return any(change.rose() for name, change in view.parts.items() if name not in _TALK)
+    return any(change.rose() for name, change in view.parts.items() if name not in COLLECTIVES)
 
 
 def _grown(last: Lag, others: Sequence[Lag]) -> float:

@@ -5,9 +5,8 @@ from dataclasses import replace
 from faulty_jobs import MS, Job, Op, categories, ranks_case
 
 from stepscope.comparison.diagnosis import diagnose
-from stepscope.comparison.diagnosis.case import views
-from stepscope.comparison.diagnosis.ranks import lags, straggler
-from stepscope.comparison.diagnosis.rule import Suspect
+from stepscope.comparison.diagnosis.case import Suspect, views
+from stepscope.comparison.diagnosis.straggler import lags, straggler
 
 BASE = replace(Job(), talk_ms=25.0).levels(process_runq_time=6e8, process_oncpu_time=4.4e8)
 
