@@ -7,6 +7,10 @@ from stepscope.api.verbs import load_run
 from stepscope.core.errors import StepscopeError
 
 
+def _fail(label, error):
+    raise AssertionError(f"{label}: {error}")
+
+
 @pytest.fixture
 def runs(examples):
     return [load_run(examples / "demo-slow-loader" / side) for side in ("normal0", "abnormal")]
@@ -26,12 +30,12 @@ def test_two_runs_are_compared_and_named(runs):
 
 
 def test_any_table_of_two_runs_is_joined_by_its_keys(runs):
-    block = compare_table(*runs, "operators", on_missing=pytest.fail)
+    block = compare_table(*runs, "operators", on_missing=_fail)
     assert block.title == "operators"
     assert block.table.name == "operators-compared"
-    assert {"base_self_ns", "other_self_ns", "delta_self_ns"} <= set(block.frame.columns)
+    assert {"base_total_ns", "other_total_ns", "delta_total_ns"} <= set(block.frame.columns)
     with pytest.raises(StepscopeError):
-        compare_table(*runs, "nonsense", on_missing=pytest.fail)
+        compare_table(*runs, "nonsense", on_missing=_fail)
 
 
 def test_processes_are_grouped(runs):

@@ -22,7 +22,7 @@ from cycle_traces import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.cycles.cycle_functions import functions_of, own_of
+from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.comparison.model import FUNCTIONS, OBSERVED_CYCLES, PARTS, RESOURCES, WORKLOAD
 from stepscope.comparison.observe import observe, parts_of, python_functions, workload_of
 from stepscope.core.errors import MissingTable, StepscopeError

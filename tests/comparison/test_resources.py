@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from cycle_traces import GPU, MAIN, STREAM, TRACKS_4, samples_of, spans_of
 
-from stepscope.analyses.cycles.cycle_functions import functions_of, own_of
+from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.comparison._resources import (
     by_cycle,
     by_function,

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.cycle_membership import HOST
-from stepscope.analyses.cycles.cycle_content import is_whole
+from stepscope.analyses.cycles.content import is_whole
 from stepscope.comparison._resources import by_cycle, counter_remarks, counters_around, cycle_remarks
 from stepscope.comparison.model import (
     COMPUTATION,

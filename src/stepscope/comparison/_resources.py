@@ -21,7 +21,7 @@ from stepscope.core.schema import COUNTERS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from stepscope.analyses.cycles.cycle_functions import Functions
+    from stepscope.analyses.cycles.functions import Functions
     from stepscope.core.trace import Trace
 
 _SECOND = 1_000_000_000

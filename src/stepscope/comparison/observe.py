@@ -15,8 +15,8 @@ import polars as pl
 
 from stepscope.analyses.common.device_work import device_work, occupied
 from stepscope.analyses.common.processes import of_each
-from stepscope.analyses.cycles.cycle_functions import functions_of, own_of
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles
+from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.analyses.steps.step_breakdown import divided
 from stepscope.analyses.steps.steps import open_time
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.analyses.cycles.cycle_functions import Functions, Own
+    from stepscope.analyses.cycles.functions import Functions, Own
     from stepscope.core.intervals import Intervals
 
 

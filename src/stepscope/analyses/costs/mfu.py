@@ -11,7 +11,7 @@ from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_steps import windows_of
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.costs.op_costs import priced
-from stepscope.analyses.costs.roofs import Roofs, roofs_of, uses_matrix_units, with_roofs
+from stepscope.analyses.costs.roofline import Roofs, roofs_of, uses_matrix_units, with_roofs
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import locate
 from stepscope.core.names import kernel_class, map_names

@@ -2,22 +2,128 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.costs.cost_engines import PAGED, is_pass
-from stepscope.analyses.costs.cost_matrix import Cost
-from stepscope.analyses.costs.costs import cost_of, has_formula
-from stepscope.core.intervals import nearest, union_by
+from stepscope.analyses.costs.arguments import PRECISION, Arguments, Unclear
+from stepscope.analyses.costs.matrix import MATRIX, Cost
+from stepscope.analyses.costs.rows import ROWS
+from stepscope.core.intervals import Bools, Ints, nearest, union_by
+from stepscope.core.names import kernel_class
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
+#: How an engine annotates a pass: numbers of requests, and over those that are read in (context) and those that go on
+#: writing (generation) the sums of query lengths, of key lengths, of their squares and products.
+_SUMS = r"\d+\(sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)\)"
+_PASS = re.compile(rf"^execute_\w*?context_{_SUMS}_generation_{_SUMS}")
+#: Operators whose cost follows from such an annotation around them, and where their queries and keys stand.
+PAGED = {"vllm::unified_attention_with_output": (0, 1), "sglang_profiler::attention_paged_attention_ragged": (2, 3)}
+_INDUCTOR = re.compile(r"^triton_(?:poi|red|per)_fused_")
+
+
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """Sums over the requests of a pass, of one of its two kinds."""
+
+    q: int
+    kv: int
+    q_q: int
+    q_kv: int
+
+
+def is_pass(name: str) -> bool:
+    """Whether a range of that name says how long the requests of a pass are."""
+    return _PASS.match(name) is not None
+
+
+def is_fused(name: str) -> bool:
+    """Whether Inductor wrote a kernel of that name, which works on elements or rows."""
+    return _INDUCTOR.match(name) is not None
+
+
+def paged_attention(args: Arguments, q_at: int, k_at: int, annotation: str | None) -> Cost:
+    """Attention of the tokens of a pass to all tokens before them, which a cache holds in pages.
+
+    Each token that is read in sees those before it, itself half; one that is written sees all. Raises Unclear without
+    an annotation that tells the lengths.
+    """
+    match = _PASS.match(annotation or "")
+    if match is None:
+        raise Unclear("how long its requests are is not annotated")
+    sums = [int(n) for n in match.groups()]
+    context, generation = _Lengths(*sums[:4]), _Lengths(*sums[4:])
+    heads, depth = args.shape(q_at)[-2:]
+    kv_heads = args.shape(k_at)[-2]
+    pairs = context.q_kv - context.q_q / 2 + generation.q_kv
+    flop = 4 * heads * depth * pairs
+    moved = 2 * depth * (context.q + generation.q) * heads * args.element(q_at)
+    moved += 2 * depth * (context.kv + generation.kv) * kv_heads * args.element(k_at)
+    return Cost("attention", round(flop), moved, PRECISION.get(args.dtype(q_at)), matrix=True)
+
+
+def fused(name: str, args: Arguments) -> Cost:
+    """At least each tensor is moved once, and one operation done for each element of the largest.
+
+    What is both read and written is not told apart, and counts once.
+    """
+    tensors = [at for at in range(len(args.shapes)) if args.has(at)]
+    if not tensors:
+        raise Unclear("no tensors were recorded")
+    n = max(args.count(at) for at in tensors)
+    moved = sum(args.nbytes(at) for at in tensors)
+    return Cost(kernel_class(name), n, moved, PRECISION.get(args.dtype(tensors[0])), matrix=False)
+
+
+FORMULAS = {**MATRIX, **ROWS}
+
+
+def has_formula(name: str) -> bool:
+    """Whether the cost of an operator of that name can be known."""
+    return name in FORMULAS or name in PAGED or is_fused(name)
+
+
+@lru_cache(1 << 16)
+def cost_of(
+    name: str, shapes: str | None, types: str | None, values: str | None, annotation: str | None = None
+) -> Cost | str:
+    """The cost of a call, or why it is not known; `shapes`, `types` and `values` are those of the table `ops`.
+
+    `annotation` is the name of the range around it that tells how long the requests of an engine's pass are.
+
+    Source: textbook counts, as TraceLens's performance models make them, so that the two can be compared.
+
+    >>> cost_of("aten::mm", "[[8,4],[4,2]]", '["float","float"]', None)
+    Cost(family='gemm', flop=128, nbytes=224, precision='fp32', matrix=True)
+    >>> cost_of("aten::unknown", None, None, None)
+    'no formula for this operator'
+    """
+    if not has_formula(name):
+        return "no formula for this operator"
+    try:
+        arguments = Arguments.parse(shapes, types, values)
+        if name in PAGED:
+            return paged_attention(arguments, *PAGED[name], annotation)
+        cost = FORMULAS[name](arguments) if name in FORMULAS else fused(name, arguments)
+        return cost if cost.written is None else replace(cost, largest=_largest(arguments, cost.nbytes - cost.written))
+    except Unclear as error:
+        return str(error)
+    except (IndexError, ValueError, ZeroDivisionError):  # fewer or other arguments than this operator takes
+        return "its recorded arguments are not those that it takes"
+
+
+def _largest(arguments: Arguments, read: float) -> float:
+    """Bytes of the largest tensor that is read; `read` bounds it, as a target among the arguments is only written."""
+    sizes = [arguments.nbytes(at) for at in range(len(arguments.shapes)) if arguments.has(at)]
+    return min(max(sizes, default=0), read)
+
 
 ARGUMENTS = ("input_shapes", "input_types", "concrete_inputs")
 NO_OPERATOR = "no operator: what launched it is not in the trace"
@@ -56,13 +162,13 @@ def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[
     return work, found.with_columns(reason=why)
 
 
-def _spans_named(spans: pl.DataFrame, is_wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+def _spans_named(spans: pl.DataFrame, is_wanted: Callable[[str], bool]) -> Bools:
     """Which spans have a name that is wanted."""
     names = spans["name"].unique().drop_nulls().cast(pl.String)
     return spans["name"].is_in([name for name in names if is_wanted(name)]).fill_null(value=False).to_numpy()
 
 
-def _ancestors(rows: Ints, parents: Ints, wanted: NDArray[np.bool_]) -> Ints:
+def _ancestors(rows: Ints, parents: Ints, wanted: Bools) -> Ints:
     """All wanted spans among these rows and their ancestors."""
     near = nearest(parents, wanted)
     found, open_ = [], near[np.unique(rows)]
@@ -73,7 +179,7 @@ def _ancestors(rows: Ints, parents: Ints, wanted: NDArray[np.bool_]) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
-def _outermost(rows: Ints, parents: Ints, wanted: NDArray[np.bool_]) -> Ints:
+def _outermost(rows: Ints, parents: Ints, wanted: Bools) -> Ints:
     """For each row the outermost wanted span among itself and its ancestors, -1 if there is none."""
     near = nearest(parents, wanted)
     found = near[rows]

@@ -10,15 +10,12 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.critical_path.longest_path import beginnings, joins, paths
-from stepscope.analyses.critical_path.path_handoffs import handoffs
-from stepscope.analyses.critical_path.path_pieces import KINDS, SPANNED, Kind, pieces, spent
-from stepscope.analyses.critical_path.path_replay import replayed
-from stepscope.analyses.critical_path.path_scale import rules, scale_of
-from stepscope.analyses.critical_path.path_threads import Threads, host_threads
-from stepscope.analyses.critical_path.path_waits import waits
-from stepscope.analyses.critical_path.path_windows import Windows, path_windows
-from stepscope.analyses.critical_path.path_work import held_up, path_work, rows_of
+from stepscope.analyses.critical_path.longest_path import KINDS, SPANNED, Kind, beginnings, joins, paths, pieces, spent
+from stepscope.analyses.critical_path.replay import replayed, rules, scale_of
+from stepscope.analyses.critical_path.threads import Threads, host_threads
+from stepscope.analyses.critical_path.waits import handoffs, waits
+from stepscope.analyses.critical_path.windows import Windows, path_windows
+from stepscope.analyses.critical_path.work import held_up, path_work, rows_of
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import nearest
 from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, SPANS, STEPS, TRACKS, Column, Name, Table

@@ -1,26 +1,20 @@
-"""The longest path through each step, found backwards: from its end always to what was waited for last.
-
-Recorded times order the graph. A path takes the time between two recorded moments, whichever way it goes, so none is
-longer than the step; the one that follows, at each wait, the dependency that was met last, takes all of it. Nodes are
-pieces of device work and joins, which are the moments when a host thread went on because something else had ended.
-Each node has one such predecessor, so all paths are read off by doubling of strides, without walking.
-"""
+"""What a path consists of: pieces that add up to it, each with its kind and the span behind it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+import polars as pl
 
-from stepscope.analyses.critical_path.path_handoffs import Handoffs
-from stepscope.analyses.critical_path.path_order import LONG_AGO, latest
-from stepscope.analyses.critical_path.path_threads import Threads
-from stepscope.analyses.critical_path.path_waits import Waits
-from stepscope.analyses.critical_path.path_windows import Windows
-from stepscope.analyses.critical_path.path_work import ACROSS, BEFORE, LAUNCH, Held, Work
-
-Ints = NDArray[np.int64]
+from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, exchanges, latest
+from stepscope.analyses.critical_path.waits import Handoffs, Waits
+from stepscope.analyses.critical_path.windows import Windows
+from stepscope.analyses.critical_path.work import ACROSS, BEFORE, LAUNCH, WAITS, Held, Work
+from stepscope.core.intervals import Intervals, Ints, innermost_at, locate, own_lengths
+from stepscope.core.names import is_communication, is_sync_call, map_names
+from stepscope.core.schema import CATEGORIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +121,122 @@ def _visited(follows: Ints, arrives: Ints, first: int, lows: Ints) -> tuple[Ints
         at = np.where(jump >= 0, at[jump], LONG_AGO)
         jump = np.where(jump >= 0, jump[jump], -1)
     return window, node, entered
+
+
+#: What a piece may be.
+KINDS = {
+    "computation": "a kernel that computes, or a fill",
+    "communication": "a kernel that talks to other ranks; where nothing runs on a device, such an operator",
+    "memcpy": "a copy on the device",
+    "operator": "a framework operator on the host, less what it calls",
+    "runtime": "a call of the device's runtime or driver, such as a launch",
+    "sync": "a call that waits for the device, beyond what it waited for",
+    "dataloader": "a data loader fetches",
+    "other_host": "the host outside all of these: Python, and what the trace does not show",
+    "launch_delay": "from the end of a launch call to the start of its work, on a free stream",
+    "kernel_wait": "between two pieces of work, the second having been launched in time: a short gap",
+    "unexplained": "work waits, and nothing recorded explains why",
+}
+Kind = pl.Enum(list(KINDS))
+#: Kinds whose pieces are parts of spans; the others lie between spans.
+SPANNED = ("computation", "communication", "memcpy", "operator", "runtime", "sync", "dataloader")
+KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
+_OF_SORT = np.array([KIND_CODE[k] for k in ("computation", "communication", "memcpy")])  # by sort of device work
+_OF_WAIT = np.array([KIND_CODE[k] for k in WAITS])
+_OF_CATEGORY = {
+    "operator": "operator", "runtime": "runtime", "driver": "runtime", "sync": "sync", "dataloader": "dataloader",
+}  # fmt: skip
+_CODE_OF_CATEGORY = np.array([KIND_CODE[_OF_CATEGORY.get(category, "other_host")] for category in CATEGORIES], np.int64)
+
+
+def pieces(
+    spans: pl.DataFrame, threads: Threads, work: Work, held: Held, paths: Paths, windows: Windows
+) -> pl.DataFrame:
+    """The pieces of all paths: window, kind, row (of the span behind it, -1 if none), ts_ns, dur_ns. Any order."""
+    parts = [_on_device(work, held, paths, windows), *_on_host(spans, threads, paths, has_device=work.row.size > 0)]
+    return pl.concat(parts)
+
+
+def _on_device(work: Work, held: Held, paths: Paths, windows: Windows) -> pl.DataFrame:
+    """Work on the paths, and the gaps before it."""
+    low, at = windows.low[paths.work_window], paths.work
+    begin, end = np.maximum(work.start[at], low), np.minimum(paths.entered, work.end[at])
+    since = np.maximum(held.at[at], low)
+    runs = _frame(paths.work_window, _OF_SORT[work.sort[at]], work.row[at], begin, end)
+    return pl.concat((runs, _frame(paths.work_window, _OF_WAIT[held.wait[at]], work.row[at], since, work.start[at])))
+
+
+def _frame(window: Ints, kind: Ints, row: Ints, start: Ints, end: Ints) -> pl.DataFrame:
+    """Pieces that last."""
+    found = pl.DataFrame(
+        {"window": window, "kind": kind.astype(np.int8), "row": row, "ts_ns": start, "dur_ns": end - start}
+    )
+    return found.filter(pl.col("dur_ns") > 0)
+
+
+def _on_host(spans: pl.DataFrame, threads: Threads, paths: Paths, *, has_device: bool) -> Iterator[pl.DataFrame]:
+    """Stays on threads, divided among the spans innermost then."""
+    order = np.lexsort((paths.low, paths.thread))
+    thread = paths.thread[order]
+    for one in np.unique(thread):
+        mine = order[np.searchsorted(thread, one) : np.searchsorted(thread, one, side="right")]
+        which, owner, start, end = divided(threads, int(one), (paths.low[mine], paths.high[mine]))
+        kind = kinds_of(spans, owner, has_device=has_device)
+        yield _frame(paths.stay_window[mine][which], kind, owner, start, end)
+
+
+def divided(threads: Threads, thread: int, stays: Intervals) -> tuple[Ints, Ints, Ints, Ints]:
+    """Disjoint sorted stays on a thread in pieces: the stay, the row of the span innermost then or -1, start, end."""
+    mine = threads.of(thread)
+    starts, ends = threads.start[mine], threads.end[mine]
+    inside = (times[locate(stays, times) >= 0] for times in (starts, ends))
+    points = np.sort(np.concatenate((stays[0], *inside)))
+    points = points[np.flatnonzero(np.diff(points, prepend=-1) != 0)]
+    which = locate(stays, points)
+    stop = np.minimum(np.append(points[1:], stays[1][-1:]), stays[1][which])
+    parents = threads.parent[mine]
+    lane = np.zeros(starts.size, np.int64)
+    inner = innermost_at(
+        np.zeros(points.size, np.int64), points, starts, ends, lane, np.where(parents >= 0, parents - mine.start, -1)
+    )
+    return which, np.where(inner >= 0, threads.row[mine][inner], -1), points, stop
+
+
+def kinds_of(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
+    """The kind of host time whose innermost span is the one of each row; -1: none is open."""
+    distinct, at = np.unique(rows, return_inverse=True)
+    return np.where(rows >= 0, _kinds(spans, distinct, has_device=has_device)[at], KIND_CODE["other_host"])
+
+
+def _kinds(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
+    category = spans["category"].gather(np.maximum(rows, 0))
+    found: Ints = _CODE_OF_CATEGORY[category.to_physical().to_numpy()]
+    calls = np.flatnonzero(found == KIND_CODE["runtime"])
+    waits = map_names(spans["name"].gather(np.maximum(rows[calls], 0)), is_sync_call, pl.Boolean())
+    found[calls[waits.to_numpy()]] = KIND_CODE["sync"]
+    found[exchanges(spans, np.maximum(rows, 0))] = KIND_CODE["communication"]
+    if not has_device:
+        named = np.flatnonzero(category.is_in(("operator", "user_range")).to_numpy())
+        talks = map_names(spans["name"].gather(np.maximum(rows[named], 0)), is_communication, pl.Boolean())
+        found[named[talks.to_numpy()]] = KIND_CODE["communication"]
+    return found
+
+
+def spent(spans: pl.DataFrame, threads: Threads, work: Work, windows: Windows) -> pl.DataFrame:
+    """All time of spans that paths could be made of, on the path or not: window, kind, row, total_ns.
+
+    Device work counts as far as it lies in a window, the host's own time for the window in which its span begins.
+    """
+    first = np.searchsorted(windows.high, work.start, side="right")
+    n_windows = np.maximum(np.searchsorted(windows.low, work.end) - first, 0)
+    at = np.repeat(np.arange(work.start.size), n_windows)
+    window = np.arange(at.size) + np.repeat(first - (np.cumsum(n_windows) - n_windows), n_windows)
+    start, end = np.maximum(work.start[at], windows.low[window]), np.minimum(work.end[at], windows.high[window])
+    device = _frame(window, _OF_SORT[work.sort[at]], work.row[at], start, end)
+    held = locate((windows.low, windows.high), threads.start)
+    mine = np.flatnonzero(held >= 0)
+    own = own_lengths(threads.start, threads.end, threads.parent)[mine]
+    kind = _kinds(spans, threads.row[mine], has_device=work.row.size > 0)
+    host = _frame(held[mine], kind, threads.row[mine], np.zeros(mine.size, np.int64), own)
+    host = host.filter(pl.col("kind") != KIND_CODE["other_host"])
+    return pl.concat((device, host)).select("window", "kind", "row", total_ns="dur_ns")

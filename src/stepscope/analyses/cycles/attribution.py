@@ -11,17 +11,16 @@ from numpy.typing import NDArray
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.common.sampled import Resource, pieces_of, resources_of, spread_of
-from stepscope.analyses.cycles.cycle_functions import Functions, functions_of, own_of
 from stepscope.analyses.cycles.cycles import find_cycles
+from stepscope.analyses.cycles.functions import Functions, functions_of, own_of
+from stepscope.core.intervals import Bools, Ints
 from stepscope.core.names import is_communication, map_names, shorten
 from stepscope.core.schema import ATTRIBUTION, COUNTERS, DEVICES, SAMPLED, SPANS, STEPS, TRACKS
 
 __all__ = ["ANALYSIS", "attribution", "attribution_of"]
 
-Ints = NDArray[np.int64]
 #: What a resource adds to the row of a function.
 _VALUES = ATTRIBUTION.empty().select("resource", "metric", "unit", "mu", "sigma", "sampled")
-Bools = NDArray[np.bool_]
 
 _CORE = r"^cpu\d+$"
 _NIC = r"^(net|nic|rdma|ib)_"
