@@ -33,7 +33,7 @@ def test_any_table_of_two_runs_is_joined_by_its_keys(runs):
     block = compare_table(*runs, "operators", on_missing=_fail)
     assert block.title == "operators"
     assert block.table.name == "operators-compared"
-    assert {"base_total_ns", "other_total_ns", "delta_total_ns"} <= set(block.frame.columns)
+    assert {"base_calls", "other_calls", "delta_calls"} <= set(block.frame.columns)
     with pytest.raises(StepscopeError):
         compare_table(*runs, "nonsense", on_missing=_fail)
 
