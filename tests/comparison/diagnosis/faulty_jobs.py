@@ -116,7 +116,7 @@ class Job:
     computing_ms: float = 0.0
     launch_ms: float = 0.0
     resources: dict = field(default_factory=lambda: dict(HOST))
-    stretch: float = 1.0
+    typical_slowdown: float = 1.0
     growth_bytes: float = 1e6
     heap_bytes: float = 0.0
     cycles: int = 25
@@ -170,14 +170,14 @@ def recorded(job: Job, seed: int = 0):
     stray = {key: 1 + _looseness(key) * random.random() for key in job.resources}
     for cycle in range(1, job.cycles + 1):
         noise = lambda: drift * (1 + 0.01 * random.standard_normal())  # noqa: E731
-        own = {op.name: op.calls * op.each_ns * job.stretch * noise() for op in job.operators}
+        own = {op.name: op.calls * op.each_ns * job.typical_slowdown * noise() for op in job.operators}
         spent = {
             "operators": sum(own[op.name] for op in host_ops),
             "data loading": job.loading_ms * MS * noise(),
             "exposed communication": job.talk_ms * MS * noise(),
             "computation": job.computing_ms * MS * noise(),
             "launch and runtime calls": job.launch_ms * MS * noise(),
-            "python and other": job.gaps_ms * MS * job.stretch * noise()
+            "python and other": job.gaps_ms * MS * job.typical_slowdown * noise()
             + (job.rare_ms * MS if cycle % job.every == 0 else 0),
         }
         spent = {name: round(ns) for name, ns in spent.items()}

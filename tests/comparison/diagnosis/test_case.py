@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from faulty_jobs import MS, Job, Op, case_of, gpu_job
 
-from stepscope.comparison.diagnosis.case import alike, clipped, exposed, stretch, views, weigh
+from stepscope.comparison.diagnosis.case import clipped, exposed, share_slowed_by, typical_slowdown, views, weigh
 from stepscope.comparison.model import Evidence
 
 BASE = Job()
@@ -71,17 +71,17 @@ def test_few_cycles_show_what_a_gap_parts():
 
 
 def test_a_typical_call_is_that_of_most_of_the_time():
-    seen = view(BASE, replace(BASE, stretch=2.0))
-    assert stretch(seen.host_work()) == pytest.approx(2, rel=0.05)
-    assert alike(seen.host_work(), 2.0) > 0.9
-    assert alike(seen.host_work(), 5.0) < 0.1
-    assert alike(seen.host_work(), 1.0) == 0
-    assert stretch(seen.host_work().clear()) is None
+    seen = view(BASE, replace(BASE, typical_slowdown=2.0))
+    assert typical_slowdown(seen.host_work()) == pytest.approx(2, rel=0.05)
+    assert share_slowed_by(seen.host_work(), 2.0) > 0.9
+    assert share_slowed_by(seen.host_work(), 5.0) < 0.1
+    assert share_slowed_by(seen.host_work(), 1.0) == 0
+    assert typical_slowdown(seen.host_work().clear()) is None
 
 
 def test_cycles_of_different_kinds_have_no_difference():
-    seen = view(BASE, replace(BASE, anchor="layer", stretch=3.0))
-    assert not seen.is_alike
+    seen = view(BASE, replace(BASE, anchor="layer", typical_slowdown=3.0))
+    assert not seen.same_cycles
     assert seen.delta_ns == 0
     assert not seen.is_slower
     assert exposed(seen, 5.0) == 5.0

@@ -45,7 +45,7 @@ def test_what_was_ruled_out_is_told_once_with_its_reason():
 
 def test_a_slowdown_that_nothing_accounts_for_is_said_to_be_one():
     bare = replace(BASE, resources={})
-    diagnosis = diagnosed(bare, replace(bare, stretch=1.5))
+    diagnosis = diagnosed(bare, replace(bare, typical_slowdown=1.5))
     assert not diagnosis.causes
     assert "nothing that was recorded accounts for it" in diagnosis.remarks[0]
 
@@ -78,7 +78,7 @@ def test_a_fault_that_is_gone_is_told_as_a_note():
 
 
 def test_what_explains_next_to_nothing_is_no_answer():
-    other = replace(BASE, stretch=1.6, loading_ms=4.0).without("process_runq_time", "host_cpu_usage")
+    other = replace(BASE, typical_slowdown=1.6, loading_ms=4.0).without("process_runq_time", "host_cpu_usage")
     base = BASE.without("process_runq_time", "host_cpu_usage")
     diagnosis = diagnosed(base, other)
     assert "data_loading" not in categories(diagnosis)

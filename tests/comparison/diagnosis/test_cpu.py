@@ -14,7 +14,7 @@ HEALTHY = Job()
 def contended(job, hogs=2):
     """Busy loops on the only core: the process gets its share of it, and its work takes as much longer."""
     share = 1 / (1 + hogs)
-    return replace(job, stretch=job.stretch / share, loading_ms=job.loading_ms / share).levels(
+    return replace(job, typical_slowdown=job.typical_slowdown / share, loading_ms=job.loading_ms / share).levels(
         process_oncpu_time=1e9 * share, process_cpu_usage=100 * share, process_runq_time=1e9 * (1 - share),
         process_involuntary_ctx_switches=80.0,
     )  # fmt: skip
@@ -22,7 +22,7 @@ def contended(job, hogs=2):
 
 def hogged(job):
     """A Python thread that never rests: the process keeps the core, and its threads wait for one another."""
-    slower = replace(job, stretch=1.6, gaps_ms=50.0)
+    slower = replace(job, typical_slowdown=1.6, gaps_ms=50.0)
     return slower.levels(process_runq_time=7.5e8, process_voluntary_ctx_switches=190.0, num_threads=3.0,
                          process_involuntary_ctx_switches=300.0)  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_a_busy_neighbour_on_another_core_is_no_cause():
 
 def test_a_neighbour_that_shares_cores_is_seen_in_stretched_calls():
     base = gpu_job()
-    noisy = replace(base, stretch=2.2).levels(cpu_frequency=2400.0)
+    noisy = replace(base, typical_slowdown=2.2).levels(cpu_frequency=2400.0)
     noisy = noisy.at("host", "host_cpu_usage", 98.0).at("cpu0", "host_cpu_usage", 98.0)
     seen = ("process_runq_time", "process_oncpu_time", "process_voluntary_ctx_switches")
     cause = first(base.without(*seen), noisy.without(*seen))
@@ -86,7 +86,7 @@ def test_contention_needs_counters_and_says_which():
 
 
 def test_a_low_clock_slows_all_work_on_the_host():
-    low = replace(HEALTHY, stretch=3.0, gaps_ms=1.9).levels(cpu_frequency=900.0)
+    low = replace(HEALTHY, typical_slowdown=3.0, gaps_ms=1.9).levels(cpu_frequency=900.0)
     cause = first(HEALTHY, low)
     assert cause.category == "cpu_frequency"
     assert "2,700 to 900 MHz" in cause.statement
@@ -96,7 +96,7 @@ def test_a_low_clock_slows_all_work_on_the_host():
 
 def test_a_low_clock_is_seen_though_cycles_are_of_different_kinds():
     base = gpu_job()
-    low = replace(gpu_job(), stretch=3.6, anchor="layer", gaps_ms=30.0).levels(cpu_frequency=800.0)
+    low = replace(gpu_job(), typical_slowdown=3.6, anchor="layer", gaps_ms=30.0).levels(cpu_frequency=800.0)
     assert categories(diagnosed(base, low))[:1] == ["cpu_frequency"]
 
 
@@ -199,7 +199,7 @@ def test_a_low_clock_of_a_host_whose_work_nobody_recorded_needs_slower_cycles():
     base = replace(gpu_job(), operators=())
     low = base.levels(cpu_frequency=900.0)
     assert not diagnosed(base, low).causes
-    cause = first(base, replace(low, stretch=2.5))
+    cause = first(base, replace(low, typical_slowdown=2.5))
     assert cause.category == "cpu_frequency"
     assert cause.certainty == "likely"
 

@@ -107,7 +107,7 @@ def test_memory_nobody_recorded_is_asked_for():
 
 
 def test_pages_fetched_again_while_memory_is_short_are_pressure():
-    other = replace(BASE, stretch=1.5).levels(
+    other = replace(BASE, typical_slowdown=1.5).levels(
         process_major_faults=400.0, host_mem_available=1e9, process_oncpu_time=7e8
     )
     diagnosis = diagnosed(BASE, other)

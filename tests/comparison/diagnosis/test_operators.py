@@ -42,12 +42,12 @@ def test_one_that_is_slower_for_no_reason_must_cost_more_than_memory_does():
 
 
 def test_operators_that_are_slower_alike_are_no_single_one():
-    diagnosis = diagnosed(BASE, replace(BASE, stretch=1.4))
+    diagnosis = diagnosed(BASE, replace(BASE, typical_slowdown=1.4))
     assert "slow_operator" not in categories(diagnosis)
 
 
 def test_a_slow_operator_is_found_beside_contention():
-    other = replace(BASE.with_ops(*DOUBLE), stretch=2.0).levels(
+    other = replace(BASE.with_ops(*DOUBLE), typical_slowdown=2.0).levels(
         process_oncpu_time=5e8, process_cpu_usage=50.0, process_runq_time=5e8
     )
     assert set(categories(diagnosed(BASE, other))) == {"cpu_contention", "slow_operator"}

@@ -57,7 +57,7 @@ def test_what_is_wrong_on_all_ranks_is_no_straggler_s():
 
 def test_a_rank_is_late_on_a_machine_that_has_become_slower_for_all():
     def drifted(job):
-        return replace(job, stretch=1.12)
+        return replace(job, typical_slowdown=1.12)
 
     slow = late(drifted(BASE.with_ops(Op("aten::bmm", 20, 1.75 * MS, "[[384,384],[384,384]]"))))
     diagnosis = of(drifted(waiting(20)), drifted(waiting(20)), slow, drifted(waiting(20)))

@@ -262,7 +262,7 @@ def _with_functions(cause: Cause, views: Sequence[View]) -> Cause:
 def _grown(view: View) -> list[tuple[str, float, float]]:
     """Name of each function that really grew, and its time per cycle (ns) in the base and in the other run."""
     base, other = _shares(view.pair.base), _shares(view.pair.other)
-    if base is None or other is None or not view.is_alike or not view.step.is_known:
+    if base is None or other is None or not view.same_cycles or not view.step.is_known:
         return []
     both = base.join(other, on="function", how="full", coalesce=True, suffix="_other")
     both = both.with_columns(pl.col("share", "share_other").fill_null(0.0), pl.col("n", "n_other").max())

@@ -11,9 +11,9 @@ from stepscope.comparison.diagnosis.case import (
     Rule,
     Suspect,
     View,
-    alike,
     exposed,
-    stretch,
+    share_slowed_by,
+    typical_slowdown,
     weigh,
 )
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, moved, span
@@ -66,7 +66,7 @@ def ran(view: View) -> Change:
 
 def _scheduled(view: View, category: str) -> Change:
     rows = view.work.filter(view.work["category"] == category)
-    if rows.is_empty() or not view.is_alike:
+    if rows.is_empty() or not view.same_cycles:
         return ABSENT
     return Change(
         float(rows["total_ns_base"].fill_null(0).sum()),
@@ -121,7 +121,7 @@ def outside_cores(view: View) -> float | None:
 def _slowdown(view: View) -> float | None:
     """How many times longer a typical call takes on the host, at equal clock."""
     work = view.host_work()
-    found = stretch(work)
+    found = typical_slowdown(work)
     clock = core_clock(view)
     return None if found is None else found * min(clock.ratio or 1.0, 1.0)
 
@@ -169,7 +169,7 @@ def cpu_contention(view: View) -> Judgement:
         return RuledOut(name, "threads wait for cores, but it is this process that keeps them busy")
     if not seen.waits and not seen.shared:
         return RuledOut(name, _no_contention(seen))
-    if view.is_alike and not view.is_slower:
+    if view.same_cycles and not view.is_slower:
         return RuledOut(name, "the machine is busier, but cycles do not take longer")
     confidence, shown = weigh(0.65, _contention_clues(view, seen))
     clock = core_clock(view)
@@ -197,7 +197,7 @@ def cpu_contention(view: View) -> Judgement:
 def _contention_clues(view: View, seen: _Load) -> list[Clue]:
     necessary = "necessary"
     kicked = view.per_cycle(PROCESS, "process_involuntary_ctx_switches")
-    alike_by = stretch(view.host_work()) or 1.0
+    alike_by = typical_slowdown(view.host_work()) or 1.0
     clues: list[Clue] = []
     if seen.waits:
         text = "time waiting for a core, per cycle"
@@ -219,7 +219,7 @@ def _contention_clues(view: View, seen: _Load) -> list[Clue]:
     if kicked.rose(times=2):
         text = "times it was pushed off a core, per cycle"
         clues.append((0.05, evidence(text, kicked, device=PROCESS, metric="process_involuntary_ctx_switches")))
-    if alike_by >= _STRETCHED and alike(view.host_work(), alike_by) >= _MOST:
+    if alike_by >= _STRETCHED and share_slowed_by(view.host_work(), alike_by) >= _MOST:
         clues.append((0.1, evidence(f"all work on the host is slower alike: {fold(alike_by)}")))
     return clues
 
@@ -269,7 +269,7 @@ def cpu_frequency(view: View) -> Judgement:
     load = view.resource("host", "host_cpu_usage")
     if load.rose(by=_LOAD_POINTS):
         return RuledOut(name, f"core clock {moved(clock)}, but so does a busy machine's: its use {moved(load)}")
-    slower = stretch(view.host_work())
+    slower = typical_slowdown(view.host_work())
     inverse = 1 / (clock.ratio or 1.0)
     if (slower is None and not view.is_slower) or (slower is not None and slower < inverse**0.5):
         calls = "" if slower is None else f": calls take {fold(slower)} as long"
@@ -284,7 +284,7 @@ def _low_clock(view: View, clock: Change, load: Change, slower: float | None) ->
     if slower is not None:
         says += f"; each call on the host takes {fold(slower)} as long"
         text = f"calls on the host take {fold(slower)} as long, the clock is {fold(inverse)} slower"
-        weight = 0.3 if alike(view.host_work(), slower) >= _MOST else 0.15
+        weight = 0.3 if share_slowed_by(view.host_work(), slower) >= _MOST else 0.15
         clues.append((weight, evidence(text, role="necessary")))
     if load.is_known:
         says += f", while the machine's use went {span(load.base, load.other, load.unit)}"
@@ -292,7 +292,7 @@ def _low_clock(view: View, clock: Change, load: Change, slower: float | None) ->
     confidence, shown = weigh(0.6, clues)
     own = min(ran(view).base or view.base_ns, view.base_ns)
     longer = slower or inverse
-    affected = own * (longer - 1) if view.is_alike else (view.step.other or 0.0) * (1 - 1 / longer)
+    affected = own * (longer - 1) if view.same_cycles else (view.step.other or 0.0) * (1 - 1 / longer)
     cause = Cause(
         category="cpu_frequency",
         statement=f"{says}: locked, capped or throttled cores.",

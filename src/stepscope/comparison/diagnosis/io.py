@@ -48,7 +48,7 @@ def written(view: View) -> tuple[str, str, Change] | None:
 def waiting_for_disk(view: View) -> float:
     """By how much longer per cycle something outside operators waits while more is read or written. Units: ns."""
     disk = written(view)
-    if disk is None or not view.is_alike:
+    if disk is None or not view.same_cycles:
         return 0.0
     device, metric, _ = disk
     gaps, off, amount = view.gaps(), blocked(view), view.per_cycle(device, metric)
@@ -84,7 +84,7 @@ def data_loading(view: View) -> Judgement:
     if LOADING not in view.parts:
         loads = view.work["category"].is_in(["dataloader"]).any()
         return RuledOut(name, "the loader's time is hidden") if loads else Missing(name, "ranges of the data loader")
-    if not view.is_alike or not loading.rose(by=view.least_ns):
+    if not view.same_cycles or not loading.rose(by=view.least_ns):
         return RuledOut(name, f"time in the data loader: {span(loading.base, loading.other, 'ns')} per cycle")
     shown = [
         evidence(

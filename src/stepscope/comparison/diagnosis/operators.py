@@ -14,7 +14,7 @@ from stepscope.comparison.diagnosis.case import (
     Suspect,
     View,
     exposed,
-    stretch,
+    typical_slowdown,
     weigh,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
@@ -74,7 +74,7 @@ def slow_operator(view: View) -> Judgement:
     name = "slow_operator"
     if view.operators().is_empty():
         return Missing(name, "operators of the framework (ProfilerActivity.CPU)")
-    if not view.is_alike or view.delta_ns <= 0:
+    if not view.same_cycles or view.delta_ns <= 0:
         return RuledOut(name, "cycles are not slower")
     if is_other(other_work(view)):
         return RuledOut(name, "the work has other sizes")
@@ -100,7 +100,7 @@ def _grown(view: View, types: tuple[str, ...]) -> _Grown:
     whole = float(slow["delta_ns"].sum())
     costly = set(slow.filter(grew | (pl.col("delta_ns") >= 0.2 * whole))["name"])
     rest = work.filter(~pl.col("is_resized")).join(slow.select("name"), on="name", how="anti")
-    usual = stretch(rest) or 1.0
+    usual = typical_slowdown(rest) or 1.0
     saved = float(gone.join(slow.select("name"), on="name", how="anti")["delta_ns"].sum())
     longer = max(usual, 1.0)
     excess = float(slow["own_ns_other"].sum()) - float(slow["own_ns_base"].sum()) * longer
@@ -111,7 +111,7 @@ def _against(view: View, found: _Grown) -> str:
     """Why no operator is to blame; empty if some may be."""
     if found.slow.is_empty():
         return "no operator takes more time of its own"
-    stand_out = found.other_way and (stretch(found.slow) or 2 * found.usual) >= _APART * found.usual
+    stand_out = found.other_way and (typical_slowdown(found.slow) or 2 * found.usual) >= _APART * found.usual
     if found.usual >= _SLOWER and not stand_out:
         return f"all operators are slower alike ({fold(found.usual)})"
     if found.lost_ns < (view.least_ns if found.other_way else _UNEXPLAINED * view.base_ns):

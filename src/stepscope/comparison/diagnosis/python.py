@@ -29,7 +29,7 @@ def python_gc(view: View) -> Judgement:
     spent = view.per_cycle(PROCESS, *_COLLECTED)
     if not spent.is_known:
         return Missing(name, "process_python_gc_time (gc.callbacks)")
-    if not view.is_alike or not spent.rose(by=view.least_ns):
+    if not view.same_cycles or not spent.rose(by=view.least_ns):
         return RuledOut(name, f"collections take {span(spent.base, spent.other, 'ns')} per cycle")
     often = view.per_cycle(PROCESS, "process_python_gc_collections")
     gaps = view.gaps()
@@ -93,7 +93,7 @@ def small_calls(view: View) -> Small:
     """Calls on the host that were added, of operators that take less than `SMALL_NS` each."""
     kinds = pl.col("category").is_in(("operator", "runtime", "driver", "user_range"))
     added = pl.col("calls_other") - pl.col("calls_base")
-    work = view.work.filter((pl.col("device") == "host") & kinds & ~pl.col("is_comm")).with_columns(added=added)
+    work = view.work.filter((pl.col("device") == "host") & kinds & ~pl.col("is_collective")).with_columns(added=added)
     more = work.filter((pl.col("added") > 0) & pl.col("calls_real")).sort("delta_ns", descending=True)
     is_small = pl.col("delta_ns") / pl.col("added") < SMALL_NS
     small, long = more.filter(is_small), more.filter(~is_small)
@@ -128,7 +128,7 @@ def host_overhead(view: View) -> Judgement:
     scatter: where they account for it, the cycle need not be slower beyond its own scatter.
     """
     name = "host_overhead"
-    if not view.is_alike or view.delta_ns <= 0:
+    if not view.same_cycles or view.delta_ns <= 0:
         return RuledOut(name, "cycles are not slower")
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns

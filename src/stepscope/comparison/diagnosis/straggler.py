@@ -55,7 +55,7 @@ def lags(views: Sequence[View]) -> list[Lag]:
     found = []
     for view in views:
         talk = view.part(*COLLECTIVES)
-        if not view.is_alike or not talk.is_known or not view.step.is_known:
+        if not view.same_cycles or not talk.is_known or not view.step.is_known:
             continue
         ends = [
             (step or 0.0) - (part or 0.0) for step, part in ((view.step.base, talk.base), (view.step.other, talk.other))
@@ -106,7 +106,7 @@ def _grown(last: Lag, others: Sequence[Lag]) -> float:
     keys = ["device", "name"]
     theirs = pl.concat([lag.view.work.select(*keys, "delta_ns") for lag in others])
     usual = theirs.group_by(keys).agg(usual=pl.col("delta_ns").sort().median())
-    mine = last.view.work.filter(pl.col("is_real") & ~pl.col("is_comm")).join(usual, on=keys, how="left")
+    mine = last.view.work.filter(pl.col("is_real") & ~pl.col("is_collective")).join(usual, on=keys, how="left")
     beyond = pl.col("delta_ns") - pl.max_horizontal(pl.col("usual").fill_null(0.0), 0.0)
     sums = mine.group_by("device").agg(beyond.clip(lower_bound=0).sum())["delta_ns"]
     return float(sums.to_numpy().max(initial=0.0))
