@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import typer
+from generate_stubs import stubs
 
 from stepscope import analyses, cli, exports, readers, renderers
 from stepscope.core import result_tables, schema
@@ -194,7 +195,13 @@ def default(value: object) -> str:
     return "" if value is None or value is False else "on" if value is True else f"`{value}`"
 
 
-PAGES = {"tables.md": tables_page, "analyses.md": analyses_page, "formats.md": formats_page, "cli.md": cli_page}
+PAGES = {
+    "tables.md": tables_page,
+    "analyses.md": analyses_page,
+    "formats.md": formats_page,
+    "cli.md": cli_page,
+    "../src/stepscope/core/analysis_methods.pyi": stubs,
+}
 
 
 def main() -> int:
@@ -207,7 +214,7 @@ def main() -> int:
         stale.append(name)
         if "--check" not in sys.argv[1:]:
             path.write_text(text, encoding="utf-8")
-            print(f"wrote docs/{name}")
+            print(f"wrote {path.resolve().relative_to(DOCS.parent)}")
     if stale and "--check" in sys.argv[1:]:
         print(f"out of date: {', '.join(stale)}; `make docs` writes them anew", file=sys.stderr)
         return 1
