@@ -16,13 +16,11 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from stepscope.core.trace import Run, Trace
-
 
 class AnalysisMethods:
     """The analyses of a trace, or of all traces of a run, as methods that return frames."""
 
-    def __init__(self, source: Trace | Run) -> None:
+    def __init__(self, source: object) -> None:
         self._source = source
 
     def __getattr__(self, name: str) -> Callable[..., pl.DataFrame]:
