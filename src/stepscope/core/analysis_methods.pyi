@@ -18,13 +18,13 @@ class AnalysisMethods:
         *,
         anchor: str = 'auto',
     ) -> pl.DataFrame:
-        """The turns of the program's main loop: marked steps, or what comes again and again."""
+        """The cycles of the program's main loop: marked steps, or what repeats in the events."""
     def attribution(
         self,
         *,
         anchor: str = 'auto',
     ) -> pl.DataFrame:
-        """What each function took of each cycle, and how each resource fared meanwhile."""
+        """What each function took of each cycle, and how each resource was used meanwhile."""
     def step_breakdown(
         self,
         *,
@@ -128,7 +128,7 @@ class AnalysisMethods:
         hardware: str | None = None,
         accelerator: str | None = None,
     ) -> pl.DataFrame:
-        """Runs of memory-bound kernels that one kernel could stand for, and what their traffic in between costs."""
+        """Runs of memory-bound kernels that one kernel could replace, and what their memory traffic costs."""
     def roofline(
         self,
         *,
@@ -136,7 +136,7 @@ class AnalysisMethods:
         hardware: str | None = None,
         accelerator: str | None = None,
     ) -> pl.DataFrame:
-        """How near operators and kernels come to the device's peaks."""
+        """How close operators and kernels come to the device's peaks."""
     def mfu(
         self,
         *,
@@ -144,7 +144,7 @@ class AnalysisMethods:
         hardware: str | None = None,
         accelerator: str | None = None,
     ) -> pl.DataFrame:
-        """How much of the device's peak each step's products of matrices make of its time."""
+        """How much of the device's peak FLOP/s each step's matrix products use."""
     def idle(
         self,
         *,
@@ -161,7 +161,7 @@ class AnalysisMethods:
         within: str | None = None,
         scale: str | None = None,
     ) -> pl.DataFrame:
-        """What bounded each step: the longest chain of operators, launches, kernels and waits, and what-if."""
+        """What determined each step's length: the longest chain of operators, launches, kernels and waits; what-if."""
     def launches(
         self,
         *,
