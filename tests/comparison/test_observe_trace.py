@@ -150,5 +150,5 @@ def test_what_a_comparison_needs_is_named(spans, error):
 
 
 def test_without_anything_that_comes_again_there_is_nothing_to_compare():
-    with pytest.raises(StepscopeError, match="nothing comes again"):
+    with pytest.raises(StepscopeError, match="nothing repeats"):
         observe(trace_of(spans_of((MAIN, 0, 9, "a", "operator")), devices=GPU))

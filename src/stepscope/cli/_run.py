@@ -92,3 +92,13 @@ def size_of(text: str, *, option: str = "--max-bytes") -> int:
         return units.parse_size(text)
     except StepscopeError as error:
         raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint=option) from None
+
+
+def seconds_of(text: str, *, option: str, default_unit: str = "") -> float:
+    """Seconds from words such as 90s or 1h30m; of a number alone, in the default unit. Raises typer.BadParameter."""
+    from stepscope.core import units
+
+    try:
+        return units.parse_duration(text, default_unit=default_unit) / 1e9
+    except StepscopeError as error:
+        raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint=option) from None

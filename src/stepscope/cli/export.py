@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stepscope.cli._options import options_of, parsed
+from stepscope.cli._options import parsed
 from stepscope.cli._output import STDOUT, check_target, complain, emit, emit_stream
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, With, opened
 
@@ -83,6 +83,6 @@ def _help(ctx: typer.Context, to: str | None) -> str:
     text = ctx.get_help()
     for kind in found:
         text += f"\n\nKind {kind.name}: {kind.doc}"
-        for flag, default in (option.usage() for option in options_of(kind).values()):
+        for flag, default in (option.usage() for option in kind.options().values()):
             text += f"\n  {flag}  {default}".rstrip()
     return text

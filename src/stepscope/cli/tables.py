@@ -12,8 +12,8 @@ from stepscope.cli._run import Force, Output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stepscope.analyses import Analysis
     from stepscope.core.report import Block
-    from stepscope.query.tables import Question
 
 SETTINGS: dict[str, Any] = {"short_help": "Which tables can be shown, and their columns."}
 Format = Annotated[
@@ -54,12 +54,10 @@ def _all() -> Block:
     return block_of("tables", ("name", "kind", "doc"), rows, note)
 
 
-def _one(analysis: Question) -> Block:
-    from stepscope.cli._options import options_of
-
+def _one(analysis: Analysis) -> Block:
     rows: list[tuple[str | None, ...]] = []
     rows += [(c.name, "key" if c.key else "measure", str(c.dtype), c.unit, c.doc) for c in analysis.output.columns]
-    for option in {o.flag: o for o in options_of(analysis).values()}.values():
+    for option in analysis.options().values():
         default = None if option.default is None else f"default: {option.default}"
         rows.append((option.flag, "option", option.values or "switch", None, default))
     return block_of(analysis.name, ("name", "kind", "type", "unit", "doc"), rows, analysis.doc)

@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_others_out(folder):
 
 def test_tables_with_a_figure_that_no_page_shows_have_a_page_together(monkeypatch):
     assert {section.table for page in PAGES.values() for section in page.sections} >= set(figures.names()) & set(
-        analyses.names()
+        analyses.names("trace")
     )
     monkeypatch.setattr(tables, "names", lambda: [("python-stacks", "analysis"), ("steps", "analysis"), ("x", "table")])
     monkeypatch.setattr(sections, "_SUBJECTS", {"steps": Page("Steps", "", (Section("Steps", "steps"),))})

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.grouped_medians import Floats, Segments, dense, numbered, segments
 from stepscope.analyses.ranks.matching import SYNCHRONISING, Job, job_of
-from stepscope.analyses.ranks.rank_analysis import RankAnalysis
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.schema import Column, Table
@@ -435,9 +435,11 @@ def clock_offsets(parts: Sequence[RankCalls]) -> pl.DataFrame:
     return CLOCK_OFFSETS.conform(frame)
 
 
-ANALYSIS = RankAnalysis(
+ANALYSIS = Analysis(
     name="clock-offsets",
     doc="How far each rank's clock is off, solved from the exchanges: offset, drift, error.",
+    inputs=(),
     output=CLOCK_OFFSETS,
     run=clock_offsets,
+    scope="ranks",
 )

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.grouped_medians import numbered
 from stepscope.analyses.ranks.groups import Group, listed, stride_of
 from stepscope.analyses.ranks.matching import POINT_TO_POINT, Job, job_of
-from stepscope.analyses.ranks.rank_analysis import RankAnalysis
 from stepscope.core.intervals import Ints
 from stepscope.core.schema import Column, Table
 
@@ -169,11 +169,13 @@ def parallel_groups(parts: Sequence[RankCalls]) -> pl.DataFrame:
     return PARALLEL_GROUPS.conform(frame.sort("exchanges", descending=True, maintain_order=True))
 
 
-ANALYSIS = RankAnalysis(
+ANALYSIS = Analysis(
     name="parallel-groups",
     doc="Process groups and what they are for: tensor, data, pipeline, expert parallelism.",
+    inputs=(),
     output=PARALLEL_GROUPS,
     run=parallel_groups,
+    scope="ranks",
 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
-from stepscope.analyses import pairs
+from stepscope import analyses
 from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError
 from stepscope.query import tables as query_tables
@@ -119,7 +119,7 @@ async def compare_page(site: Site, request: Request) -> Response:
     if all(pair):
         inputs = (*inputs_of(site, request, "a")[:1], *inputs_of(site, request, "b")[:1])
         said = await _verdict(site, request, inputs)
-        for name in pairs.names():
+        for name in analyses.names("pair"):
             for values in _ways(name):
                 words = {f"o.{k}": v for k, v in values.items()}
                 sections.append(await _comparison(site, request, question_of(name, inputs, words)))
