@@ -21,7 +21,6 @@ from stepscope.core.errors import StepscopeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Stopped", "Task", "Workers", "halt_if_stopped", "on_stop"]
 
 #: Worked on at once; what has taken `_LONG_S` is not counted, as long as there are threads.
 _AT_ONCE, _MOST_THREADS = 2, 6

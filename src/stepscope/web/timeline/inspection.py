@@ -1,9 +1,8 @@
-"""What the timeline asks of a scene: a window, a span's details, sums over a range, names that match."""
+"""What the timeline asks about spans: details of one, sums over a range of time, those with a certain name."""
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,19 +14,14 @@ from stepscope.core.names import shorten
 from stepscope.core.schema import DEVICE_WORK, TABLES
 from stepscope.core.units import render
 from stepscope.renderers.cells import cell
-from stepscope.renderers.figures import shown_name
-from stepscope.web.timeline.level_of_detail import counts_between, pixel_edges, window
-from stepscope.web.timeline.wire import pack
+from stepscope.web.timeline.drawing import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.web.timeline.scene import Scene
 
-__all__ = ["drawn", "found_names", "short", "shortened", "span_details", "statistics", "value_at"]
 
-_LONGEST_NAME = 400
-_DRAWN_NAME = 80
 _MOST_LINKS = 40
 _MOST_HITS = 20_000
 _MOST_NAMES = 50
@@ -35,71 +29,6 @@ _MOST_NAMES = 50
 _NUMBERED = re.compile(r"(?:\.\d+)+$")
 _AROUND, _MAY_CROSS = ("step", "other"), ("user_range", "module", "python", "device_range")
 _SIDES = ("ops", "kernels", "transfers", "collectives", "frames", "sched")
-
-
-def drawn(scene: Scene, low: int, high: int, n_pixels: int, tracks: Sequence[int], flat: Sequence[int]) -> bytes:
-    """The window [low, high) as the browser draws it: all lanes of `tracks`, the outermost of those in `flat`.
-
-    Arrays: of spans in full `lane` (index into the header's `lanes`), `id`, `start` (ns after low), `dur`, `name`
-    (index into `names`), `category`; of bars `bar_lane`, `bar_pixel`, `bar_busy` (share of the pixel), `bar_count`,
-    `bar_id`, `bar_category`; of lines `line`, `line_pixel`, `line_min`, `line_max`, `line_last`.
-    """
-    lanes = scene.lanes
-    outer = lanes.of_tracks(flat)
-    wanted = np.union1d(lanes.of_tracks(tracks), outer[lanes.depths[outer] == 0])
-    view = window(lanes, wanted.tolist(), low, high, n_pixels)
-    ids, bar_ids = lanes.row[view.full_at], lanes.row[view.bar_at]
-    used, names = np.unique(scene.codes[ids], return_inverse=True)
-    start, end = lanes.start[view.full_at], lanes.end[view.full_at]
-    edges = pixel_edges(low, high, n_pixels)
-    widths = np.maximum(np.diff(edges)[view.bar_pixel], 1)
-    header = {
-        "low": low,
-        "high": high,
-        "pixels": n_pixels,
-        "lanes": [[int(lanes.tracks[k]), int(lanes.depths[k])] for k in wanted],
-        "names": [shortened(scene.names[code]) for code in used],
-        "short": [short(scene.names[code]) for code in used],
-    }
-    arrays = {
-        "lane": np.searchsorted(wanted, view.full_lane).astype("u4"),
-        "id": ids.astype("u4"),
-        "start": (start - low).astype("f8"),
-        "dur": (end - start).astype("f8"),
-        "name": names.astype("u4"),
-        "category": scene.categories[ids],
-        "bar_lane": np.searchsorted(wanted, view.bar_lane).astype("u4"),
-        "bar_pixel": view.bar_pixel.astype("u2"),
-        "bar_busy": (view.bar_busy_ns / widths).astype("f4"),
-        "bar_count": view.bar_count.astype("u4"),
-        "bar_id": bar_ids.astype("u4"),
-        "bar_category": scene.categories[bar_ids],
-    }
-    parts = [counts_between(line.times, line.values, edges) for line in scene.lines]
-    arrays["line"] = np.repeat(np.arange(len(parts)), [part[0].size for part in parts]).astype("u2")
-    columns = list(zip(*parts, strict=True)) if parts else [[np.empty(0)]] * 4
-    for name, column, kind in zip(("pixel", "min", "max", "last"), columns, ("u2", "f8", "f8", "f8"), strict=True):
-        arrays[f"line_{name}"] = np.concatenate(column).astype(kind)
-    # What a line was at just before the window: it may have no sample inside.
-    header["before"] = [value_at(line.times, line.values, low) for line in scene.lines]
-    return pack(header, arrays)
-
-
-def value_at(times: np.ndarray[Any, Any], values: np.ndarray[Any, Any], point: int) -> float | None:
-    """The last value of a sampled line up to a point in time; None before the first."""
-    at = int(np.searchsorted(times, point, side="right")) - 1
-    return float(values[at]) if at >= 0 else None
-
-
-def shortened(name: str) -> str:
-    """The name, cut where it is too long for a screen."""
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
-
-
-@lru_cache(1 << 15)
-def short(name: str) -> str:
-    """What stands on a span: the part of the name that tells most."""
-    return shown_name(name, _DRAWN_NAME)
 
 
 def span_details(scene: Scene, span_id: int) -> dict[str, Any]:
@@ -245,7 +174,7 @@ def _row(name: str, count: int, ns: int) -> dict[str, Any]:
     return {"name": name, "count": count, "total": render(ns, "ns"), "mean": render(ns / count, "ns")}
 
 
-def found_names(scene: Scene, text: str, *, exact: bool = False) -> dict[str, Any]:
+def matching_spans(scene: Scene, text: str, *, exact: bool = False) -> dict[str, Any]:
     """Spans whose name contains the text (ignoring case), or is it, in order of time; at most 20,000 of them.
 
     If no name is the text, those are meant that a report shows under it.

@@ -2,58 +2,18 @@ from __future__ import annotations
 
 import pytest
 from web_traces import training, written
-from windows_of import unpacked
 
 from stepscope import load
 from stepscope.core.errors import UnknownName
 from stepscope.core.names import shorten
-from stepscope.web.timeline.scene import layout, scene_of
-from stepscope.web.timeline.timeline import drawn, found_names, shortened, span_details, statistics
+from stepscope.web.timeline.drawing import shortened
+from stepscope.web.timeline.inspection import matching_spans, span_details, statistics
+from stepscope.web.timeline.scene import scene_of
 
 
 @pytest.fixture
 def scene(tmp_path):
     return scene_of(load(written(tmp_path / "t.json", training())))
-
-
-def tracks(scene):
-    return [track["id"] for group in layout(scene)["groups"] for track in group["tracks"]]
-
-
-def test_a_window_has_all_spans_in_full_where_there_is_room(scene):
-    header, arrays = unpacked(drawn(scene, scene.first_ns, scene.last_ns, 8000, tracks(scene), []))
-    assert len(arrays["id"]) == scene.trace.spans.height
-    by_id = {row["span_id"]: row for row in scene.trace.spans.iter_rows(named=True)}
-    for i, span in enumerate(arrays["id"]):
-        row = by_id[span]
-        assert header["names"][arrays["name"][i]] == row["name"]
-        assert arrays["start"][i] + scene.first_ns == row["ts_ns"]
-        assert header["lanes"][arrays["lane"][i]][0] == row["track_id"]
-    assert arrays["bar_id"] == []
-    assert max(arrays["line_max"]) == 4096
-
-
-def test_on_few_pixels_short_spans_become_bars(scene):
-    _, arrays = unpacked(drawn(scene, scene.first_ns, scene.last_ns, 16, tracks(scene), []))
-    assert len(arrays["id"]) < scene.trace.spans.height
-    assert arrays["bar_busy"]
-    assert all(0 <= share <= 1 for share in arrays["bar_busy"])
-
-
-def test_of_a_folded_track_the_outermost_lane_is_given(scene):
-    header, _ = unpacked(drawn(scene, scene.first_ns, scene.last_ns, 100, [], tracks(scene)))
-    assert {depth for _, depth in header["lanes"]} == {0}
-    header, arrays = unpacked(drawn(scene, scene.first_ns, scene.last_ns, 100, [], []))
-    assert header["lanes"] == []
-    assert arrays["id"] == []
-
-
-def test_lines_tell_what_they_were_before_the_window(scene):
-    header, arrays = unpacked(drawn(scene, scene.last_ns, scene.last_ns + 10, 100, [], []))
-    assert header["before"][1] == 4096
-    assert arrays["line"] == []
-    header, _ = unpacked(drawn(scene, scene.first_ns - 10, scene.first_ns - 5, 100, [], []))
-    assert header["before"] == [None, None]
 
 
 def one(scene, category):
@@ -109,15 +69,15 @@ def test_sums_over_a_range_are_cut_at_its_bounds(scene):
 
 
 def test_names_are_found_in_order_of_time(scene):
-    found = found_names(scene, "GEMM_ATEN::mm")
+    found = matching_spans(scene, "GEMM_ATEN::mm")
     assert found["count"] == 3
     assert found["longest"] == 2
     times = [hit[2] for hit in found["hits"]]
     assert times == sorted(times)
-    assert found_names(scene, "mm", exact=True)["count"] == 0
-    assert found_names(scene, "aten::mm", exact=True)["count"] == 3
-    assert found_names(scene, "gemm_aten::mm", exact=True)["n_names"] == 1
-    assert found_names(scene, "nothing like it")["hits"] == []
+    assert matching_spans(scene, "mm", exact=True)["count"] == 0
+    assert matching_spans(scene, "aten::mm", exact=True)["count"] == 3
+    assert matching_spans(scene, "gemm_aten::mm", exact=True)["n_names"] == 1
+    assert matching_spans(scene, "nothing like it")["hits"] == []
 
 
 def test_names_too_long_for_a_screen_are_cut():
@@ -153,5 +113,5 @@ def test_a_name_that_a_report_has_shortened_finds_all_that_it_stands_for(tmp_pat
     names = {name for name in made.names if name.startswith("void")}
     short = {shorten(name) for name in names}
     for text in short:
-        found = found_names(made, text, exact=True)
+        found = matching_spans(made, text, exact=True)
         assert found["count"] == 3 * sum(shorten(name) == text for name in names)

@@ -13,20 +13,18 @@ from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError
 from stepscope.query import tables as query_tables
 from stepscope.renderers import figures
-from stepscope.web.pages.downloads import FORMATS, attachment, known_format
 from stepscope.web.pages.drilldown import behind, behind_difference
-from stepscope.web.pages.pages import PAGES
-from stepscope.web.pages.rows import sheet
-from stepscope.web.pages.sections import asked_by, filled, lacking
+from stepscope.web.pages.rows import FORMATS, attachment, known_format, sheet
+from stepscope.web.pages.sections import PAGES, asked_by, filled, lacking
 from stepscope.web.pages.site import Site, ask, html, inputs_of, links_to
 from stepscope.web.pages.table_query import Found, Question, answered, arranged, choices, question_of
-from stepscope.web.session.session import Busy
+from stepscope.web.session import Busy
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from stepscope.web.pages.pages import Section
+    from stepscope.web.pages.sections import Section
 
 _ROWS_PER_PAGE = 100
 

@@ -11,9 +11,9 @@ from web_traces import training, written
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Run
-from stepscope.web.session import session as _session
-from stepscope.web.session import workers
-from stepscope.web.session.session import Busy, Session, stamp_of
+from stepscope.web import session as _session
+from stepscope.web import workers
+from stepscope.web.session import Busy, Session, stamp_of
 
 
 def test_inputs_are_numbered_and_have_short_names(session):

@@ -21,8 +21,8 @@ from stepscope.core.errors import MissingTable
 from stepscope.query import tables
 from stepscope.web.app import create_app
 from stepscope.web.pages import site as _site
-from stepscope.web.pages.pages import NAVIGATION, PAGES
-from stepscope.web.session.session import Session
+from stepscope.web.pages.sections import NAVIGATION, PAGES
+from stepscope.web.session import Session
 
 ADDRESSES = [path for path, _ in NAVIGATION]
 
@@ -175,7 +175,7 @@ def test_a_page_that_takes_long_says_so_and_a_call_is_told_to_ask_again(session,
 
 
 def test_a_busy_server_says_so(client, monkeypatch):
-    from stepscope.web.session import session as _session
+    from stepscope.web import session as _session
 
     monkeypatch.setattr(_session, "_MOST_PENDING", 0)
     assert client.get("/kernels").status_code == 503

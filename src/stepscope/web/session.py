@@ -16,8 +16,8 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Opener, Run, Trace
 from stepscope.query import tables
 from stepscope.readers import expand, open_trace
-from stepscope.web.session.workers import Task, Workers, halt_if_stopped
 from stepscope.web.timeline.scene import Scene, scene_of
+from stepscope.web.workers import Task, Workers, halt_if_stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence

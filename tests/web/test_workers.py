@@ -8,8 +8,8 @@ import time
 import pytest
 
 from stepscope.core.errors import StepscopeError
-from stepscope.web.session import workers as _workers
-from stepscope.web.session.workers import Stopped, Workers, halt_if_stopped, on_stop
+from stepscope.web import workers as _workers
+from stepscope.web.workers import Stopped, Workers, halt_if_stopped, on_stop
 
 PATIENCE_S = 20
 
