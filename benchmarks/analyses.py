@@ -69,7 +69,7 @@ def reading(path: Path, runs: int, folder: Path) -> Iterator[Sequence[str]]:
 
 def analysing(trace: Trace, runs: int) -> Iterator[Sequence[str]]:
     """A row for each analysis, slowest first; those that the trace cannot answer at the end."""
-    timed_rows = [analysis_row(analyses.find(name), trace, runs) for name in analyses.names()]
+    timed_rows = [analysis_row(analyses.find(name), trace, runs) for name in analyses.names("trace")]
     yield from (cells for _, cells in sorted(timed_rows, key=lambda row: -row[0]))
 
 

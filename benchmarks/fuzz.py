@@ -226,7 +226,7 @@ def _one(tally: Tally, case: int, path: Path, random: Random) -> None:
 
 def _questions(path: Path, trace: Trace, random: Random) -> Iterator[tuple[str, Any]]:
     """Every analysis with options taken at random, and the report in every format, also as one rank of two."""
-    for name in analyses.names():
+    for name in analyses.names("trace"):
         analysis = analyses.find(name)
         options = {n: value for n, p in analysis.options().items() if (value := _option(p, random)) is not None}
         yield name, lambda analysis=analysis, options=options: analysis(trace, **options)

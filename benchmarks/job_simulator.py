@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.ranks.calls import CALLS, RankCalls, own_base
-from stepscope.analyses.ranks.comms import Comm
-from stepscope.analyses.ranks.work import WORK
+from stepscope.analyses.ranks.calls import CALLS, WORK, RankCalls, own_base
+from stepscope.analyses.ranks.groups import Comm
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are made from the code: tables, analyses, formats, command line.
+"""Writes what is made from the code: pages of docs/ (tables, analyses, formats, command line) and type declarations.
 
 python scripts/generate_docs.py           write them
 python scripts/generate_docs.py --check   write nothing; say which are out of date, and exit 1 if any is
@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import typer
+from generate_stubs import stubs
 
 from stepscope import analyses, cli, exports, readers, renderers
-from stepscope.analyses import pairs, ranks
-from stepscope.cli._options import options_of
 from stepscope.core import result_tables, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from stepscope.cli._options import Optioned
+    from stepscope.analyses import Analysis
+    from stepscope.core.options import HasOptions
     from stepscope.core.schema import Column, Table
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 MADE = "<!-- Made by scripts/generate_docs.py from the code; `make docs` writes it anew. -->\n"
 
 TABLES_ARE = """\
@@ -98,8 +98,6 @@ def tables_page() -> str:
 def analyses_page() -> str:
     """Every analysis: what it answers and from what, its options, its columns."""
     named = [(name, analyses.find(name).doc) for name in analyses.names()]
-    named += [(name, ranks.find(name).doc) for name in ranks.names()]
-    named += [(name, pairs.find(name).doc) for name in pairs.names()]
     answers = [(f"[`{name}`](#{name})", sentence(doc)) for name, doc in named]
     parts = [
         "# Analyses\n",
@@ -108,42 +106,41 @@ def analyses_page() -> str:
         grid(("name", "answers"), answers),
     ]
     for name in analyses.names():
-        found = analyses.find(name)
-        reads = ", ".join(f"`{t.name}`" for t in found.inputs)
-        if found.optional:
-            reads += "; where recorded: " + ", ".join(f"`{t.name}`" for t in found.optional)
-        text = LABEL.sub(r"- **\1**", inspect.getdoc(found.run) or sentence(found.doc))
-        parts.append(f"## {name}\n\n{text}\n- **Reads:** {reads}.\n")
-        parts += [*options_grid(found), columns_of(found.output)]
-    for of_ranks in map(ranks.find, ranks.names()):
-        text = LABEL.sub(r"- **\1**", inspect.getdoc(of_ranks.run) or sentence(of_ranks.doc))
-        parts.append(f"## {of_ranks.name}\n\n{text}\n- **Reads:** the traces of all ranks of a job together.\n")
-        parts += [*options_grid(of_ranks), columns_of(of_ranks.output)]
-    for pair in map(pairs.find, pairs.names()):
-        text = LABEL.sub(r"- **\1**", inspect.getdoc(pair.run) or sentence(pair.doc))
-        parts.append(
-            f"## {pair.name}\n\n`stepscope show {pair.name} BASE OTHER`. {text}\n- **Compares:** two traces.\n"
-        )
-        parts += [*options_grid(pair), columns_of(pair.output)]
+        analysis = analyses.find(name)
+        text = LABEL.sub(r"- **\1**", inspect.getdoc(analysis.run) or sentence(analysis.doc))
+        usage = f"`stepscope show {name} BASE OTHER`. " if analysis.scope == "pair" else ""
+        parts.append(f"## {name}\n\n{usage}{text}\n- {subject_of(analysis)}\n")
+        parts += [*options_grid(analysis), columns_of(analysis.output)]
     return "\n".join(parts)
 
 
-def options_grid(found: Optioned) -> list[str]:
+def subject_of(analysis: Analysis) -> str:
+    """What an analysis reads."""
+    if analysis.scope == "ranks":
+        return "**Reads:** the traces of all ranks of a job together."
+    if analysis.scope == "pair":
+        return "**Compares:** two traces."
+    reads = ", ".join(f"`{table.name}`" for table in analysis.inputs)
+    if analysis.optional:
+        reads += "; where recorded: " + ", ".join(f"`{table.name}`" for table in analysis.optional)
+    return f"**Reads:** {reads}."
+
+
+def options_grid(owner: HasOptions) -> list[str]:
     """The options of an analysis, a comparison or an export; nothing if it has none."""
-    options = {o.flag: o for o in options_of(found).values()}
-    rows = [(f"`{o.flag}`", o.values or "switch", default(o.default)) for o in options.values()]
+    rows = [(f"`{o.flag}`", o.values or "switch", default(o.default)) for o in owner.options().values()]
     return [grid(("option", "value", "default"), rows)] if rows else []
 
 
 def formats_page() -> str:
     """What can be read and written."""
     inputs = [(r.name, r.doc, ", ".join(f"`{t}`" for t in r.provides)) for r in readers.readers()]
-    outputs = [renderers.find(name) for name in renderers._MODULES]
+    outputs = [renderers.find(name) for name in renderers.RENDERERS.modules]
     rows = []
     for r in outputs:
         suffixes = ", ".join(f"`{suffix}`" for suffix in r.suffixes)
         rows.append((r.name, sentence(r.doc), suffixes, "yes" if r.report else "", "yes" if r.table else ""))
-    kinds = [exports.find(name) for name in exports._MODULES]
+    kinds = [exports.find(name) for name in exports.EXPORTS.modules]
     exported = []
     for kind in kinds:
         text = LABEL.sub(r"- **\1**", inspect.getdoc(kind.run) or sentence(kind.doc))
@@ -198,20 +195,27 @@ def default(value: object) -> str:
     return "" if value is None or value is False else "on" if value is True else f"`{value}`"
 
 
-PAGES = {"tables.md": tables_page, "analyses.md": analyses_page, "formats.md": formats_page, "cli.md": cli_page}
+PAGES = {
+    "docs/tables.md": tables_page,
+    "docs/analyses.md": analyses_page,
+    "docs/formats.md": formats_page,
+    "docs/cli.md": cli_page,
+    "src/stepscope/core/analysis_methods.pyi": stubs,
+}
 
 
 def main() -> int:
     """Writes or checks every page; the exit code."""
     stale = []
     for name, page in PAGES.items():
-        path, text = DOCS / name, page()
+        path, text = ROOT / name, page()
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         stale.append(name)
         if "--check" not in sys.argv[1:]:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            print(f"wrote docs/{name}")
+            print(f"wrote {name}")
     if stale and "--check" in sys.argv[1:]:
         print(f"out of date: {', '.join(stale)}; `make docs` writes them anew", file=sys.stderr)
         return 1

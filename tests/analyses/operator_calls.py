@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from stepscope.analyses.costs.costs import cost_of
+from stepscope.analyses.costs.op_costs import cost_of
 
 
 def cost(name, *arguments):

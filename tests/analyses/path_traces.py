@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from stepscope.analyses.critical_path.critical_path import _work
-from stepscope.analyses.critical_path.path_threads import Threads, host_threads
-from stepscope.analyses.critical_path.path_work import Held, Work, held_up, path_work
+from stepscope.analyses.critical_path.threads import Threads, host_threads
+from stepscope.analyses.critical_path.work import Held, Work, held_up, path_work
 from stepscope.core.schema import ARROWS, OPS, SPANS, STEPS, TRACKS
 
 MAIN, AUTOGRAD, OTHER, STREAM_7, STREAM_8, OTHER_DEVICE = range(6)

@@ -12,12 +12,10 @@ from path_traces import AUTOGRAD, MAIN, OTHER, PATH_TRACKS, STREAM_7, STREAM_8, 
 
 from stepscope.analyses.critical_path.critical_path import _work
 from stepscope.analyses.critical_path.longest_path import Joins, beginnings, joins
-from stepscope.analyses.critical_path.path_handoffs import Handoffs, handoffs
-from stepscope.analyses.critical_path.path_order import LONG_AGO
-from stepscope.analyses.critical_path.path_threads import Threads, host_threads
-from stepscope.analyses.critical_path.path_waits import Waits, waits
-from stepscope.analyses.critical_path.path_windows import Windows, path_windows
-from stepscope.analyses.critical_path.path_work import ACROSS, BEFORE, LAUNCH, Held, Work, held_up, path_work
+from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_threads
+from stepscope.analyses.critical_path.waits import Handoffs, Waits, handoffs, waits
+from stepscope.analyses.critical_path.windows import Windows, path_windows
+from stepscope.analyses.critical_path.work import ACROSS, BEFORE, LAUNCH, Held, Work, held_up, path_work
 from stepscope.core.schema import ARROWS, OPS
 
 UNIT = 10 * US  # three are a long gap

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -15,13 +16,13 @@ def offered(monkeypatch, *points):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: points if group == GROUP else ())
 
 
-@pytest.mark.parametrize("name", analyses.names())
+@pytest.mark.parametrize("name", analyses.names("trace"))
 def test_an_analysis_is_found_under_its_own_name_and_reads_tables_of_a_trace(name):
     found = analyses.find(name)
     assert (found.name, found.output.name) == (name, name)
     assert {t.name for t in (*found.inputs, *found.optional)} <= set(TABLES)
     assert found.doc
-    assert all(option.default is not option.empty for option in found.options().values())
+    assert all(option.default is not inspect.Parameter.empty for option in found.options().values())
 
 
 def test_an_unknown_name_lists_the_known_ones_nearest_first():
@@ -32,13 +33,13 @@ def test_an_unknown_name_lists_the_known_ones_nearest_first():
 
 def test_other_packages_add_theirs_after_ours(monkeypatch):
     offered(monkeypatch, EntryPoint("extra", "stepscope.analyses.steps.steps:ANALYSIS", GROUP))
-    assert analyses.names()[-1] == "extra"
+    assert analyses.names("trace")[-1] == "extra"
     assert analyses.find("extra").name == "steps"
 
 
 def test_other_packages_do_not_replace_ours(monkeypatch):
     offered(monkeypatch, EntryPoint("steps", "nowhere:ANALYSIS", GROUP))
-    assert analyses.names().count("steps") == 1
+    assert analyses.names("trace").count("steps") == 1
     assert analyses.find("steps").name == "steps"
 
 

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from stepscope.analyses import Analysis
-from stepscope.cli._options import options_of, parsed
+from stepscope.cli._options import flags_of, parsed
 from stepscope.core.schema import SPANS
 
 
@@ -80,7 +80,7 @@ def test_what_does_not_fit_is_a_usage_error(words, says):
 
 
 def test_values_are_named_in_words():
-    assert {flag: option.values for flag, option in options_of(ANALYSIS).items()} == {
+    assert {flag: option.values for flag, option in flags_of(ANALYSIS).items()} == {
         "--by": "name|stream", "--top": "1|10", "--min-gap-ns": "int", "--share": "float", "--pattern": "text",
         "--linked-only": "", "--no-linked-only": "", "--merge": "", "--no-merge": "",
     }  # fmt: skip
@@ -92,14 +92,14 @@ def test_the_refusal_says_where_the_options_are_listed():
 
 
 def test_usage_is_the_flag_with_its_value_and_its_default():
-    assert [option.usage() for option in options_of(ANALYSIS).values()][:3] == [
+    assert [option.usage() for option in ANALYSIS.options().values()][:3] == [
         ("--by name|stream", "[default: name]"), ("--top 1|10", "[default: 10]"), ("--min-gap-ns int", "[default: 0]"),
     ]  # fmt: skip
 
 
 def test_an_option_that_the_command_line_cannot_fill_in_is_a_bug():
     with pytest.raises(TypeError, match="option kinds"):
-        options_of(Analysis("other", "", (SPANS,), SPANS, other))
+        flags_of(Analysis("other", "", (SPANS,), SPANS, other))
 
 
 def test_every_analysis_has_options_that_the_command_line_can_fill_in():
@@ -107,4 +107,4 @@ def test_every_analysis_has_options_that_the_command_line_can_fill_in():
 
     own = {"--sort", "--limit", "--where", "--group-by", "--columns", "--format", "--output", "--force", "--help"}
     for name in analyses.names():
-        assert not own & set(options_of(analyses.find(name)))
+        assert not own & set(flags_of(analyses.find(name)))

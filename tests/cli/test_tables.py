@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 
 from stepscope import analyses
-from stepscope.analyses import pairs, ranks
 from stepscope.core.result_tables import RESULTS
 from stepscope.core.schema import TABLES
 
@@ -11,10 +10,10 @@ from stepscope.core.schema import TABLES
 def test_every_analysis_and_every_raw_table_is_listed_once(run):
     listed = json.loads(run("tables", "--format", "json").out)
     names = [row["name"] for row in listed]
-    assert names[: len(analyses.names())] == analyses.names()
+    assert names[: len(analyses.names("trace"))] == analyses.names("trace")
     assert {name.removeprefix("trace.") for name in names} >= set(TABLES)
     assert set(names) >= set(RESULTS)
-    known = [analyses.names(), ranks.names(), pairs.names(), set(RESULTS) - set(analyses.names()), TABLES]
+    known = [analyses.names(), set(RESULTS) - set(analyses.names()), TABLES]
     assert len(names) == len(set(names)) == sum(map(len, known))
     assert all(row["doc"] for row in listed)
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_tracelens_goldens import trace_of
 
-from stepscope.analyses.costs.cost_matrix import Cost
-from stepscope.analyses.costs.costs import cost_of
 from stepscope.analyses.costs.fusion import ANALYSIS as FUSION
+from stepscope.analyses.costs.matrix import Cost
 from stepscope.analyses.costs.mfu import ANALYSIS as MFU
+from stepscope.analyses.costs.op_costs import cost_of
 from stepscope.analyses.costs.roofline import ANALYSIS as ROOFLINE
 from stepscope.core.names import kernel_class
 from stepscope.readers import open_trace

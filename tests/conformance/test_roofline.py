@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_tracelens_goldens import EAGER, trace_of
 
-from stepscope.analyses.costs.cost_arguments import Arguments
-from stepscope.analyses.costs.cost_matrix import Cost
-from stepscope.analyses.costs.costs import FORMULAS, cost_of
+from stepscope.analyses.costs.arguments import Arguments
+from stepscope.analyses.costs.matrix import Cost
+from stepscope.analyses.costs.op_costs import FORMULAS, cost_of
 from stepscope.analyses.costs.roofline import ANALYSIS as ROOFLINE
 
 if TYPE_CHECKING:

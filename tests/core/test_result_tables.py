@@ -9,7 +9,7 @@ def test_tables_of_results_have_names_of_their_own():
     assert all(table.name == name for name, table in RESULTS.items())
     assert set(NSYS) < set(RESULTS)
     # What LatencyPrism's files hold is what these two analyses compute.
-    assert set(RESULTS) & {*TABLES, *analyses.names()} == {"attribution", "cycles"}
+    assert set(RESULTS) & {*TABLES, *analyses.names("trace")} == {"attribution", "cycles"}
 
 
 def test_columns_are_told_once():

@@ -11,7 +11,7 @@ from stepscope.core.schema import DEVICE_WORK, TABLES, Category, Column, Table
 SMALL = Table("small", "a table", (Column("a", pl.Int32(), "first", key=True), Column("kind", Category, "second")))
 DECLARED = {
     **{f"trace.{name}": t for name, t in TABLES.items()},
-    **{n: analyses.find(n).output for n in analyses.names()},
+    **{n: analyses.find(n).output for n in analyses.names("trace")},
 }
 each_table = pytest.mark.parametrize("table", DECLARED.values(), ids=DECLARED.keys())
 

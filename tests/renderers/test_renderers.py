@@ -6,7 +6,6 @@ from importlib import metadata
 
 import pytest
 
-from stepscope import renderers
 from stepscope.core.errors import UnknownName
 from stepscope.renderers import Renderer, by_suffix, find
 
@@ -37,10 +36,10 @@ def test_other_packages_offer_theirs(monkeypatch):
     theirs.WRONG = "no renderer"
     monkeypatch.setitem(sys.modules, "theirs", theirs)
     group = "stepscope.renderers"
-    entries = {name: metadata.EntryPoint(name, value, group) for name, value in (("yaml", "theirs:RENDERER"),)}
-    monkeypatch.setattr(renderers, "_others", lambda: entries)
+    offered = [metadata.EntryPoint("yaml", "theirs:RENDERER", group)]
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: offered)
     assert find("yaml") is theirs.RENDERER
     assert by_suffix("out.yml") is theirs.RENDERER
-    monkeypatch.setattr(renderers, "_others", lambda: {"bad": metadata.EntryPoint("bad", "theirs:WRONG", group)})
+    offered[:] = [metadata.EntryPoint("bad", "theirs:WRONG", group)]
     with pytest.raises(TypeError, match="bad: the entry point gives str"):
         find("bad")

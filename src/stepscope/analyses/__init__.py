@@ -1,24 +1,22 @@
-"""Every analysis by name. A module is imported when its analysis is asked for.
+"""Every analysis by name, whether of one trace, of a pair of traces, or of all ranks of a job.
 
-To add one: a file here with `ANALYSIS`, a line in `_MODULES`, a test, a docs line. Other packages offer theirs in the
-entry-point group `stepscope.analyses`, each entry loading to an `Analysis`.
+To add one: a file in one of the folders here with `ANALYSIS`, a line below, a test. Other packages offer theirs in the
+entry-point group `stepscope.analyses`.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.core.errors import UnknownName
+from stepscope.core.registry import Registry
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from stepscope.analyses.common.analysis import Scope
 
-__all__ = ["Analysis", "find", "names"]
+__all__ = ["ANALYSES", "Analysis", "find", "names"]
 
-_GROUP = "stepscope.analyses"
-_MODULES = {
+_OF_TRACES = {
     "steps": "stepscope.analyses.steps.steps",
     "cycles": "stepscope.analyses.cycles.cycles",
     "attribution": "stepscope.analyses.cycles.attribution",
@@ -53,30 +51,29 @@ _MODULES = {
     "python-functions": "stepscope.analyses.program.python_functions",
     "recommendations": "stepscope.analyses.advice.recommendations",
 }
+_OF_RANKS = {
+    "collectives": "stepscope.analyses.ranks.collectives",
+    "message-sizes": "stepscope.analyses.ranks.message_sizes",
+    "parallel-groups": "stepscope.analyses.ranks.parallel_groups",
+    "clock-offsets": "stepscope.analyses.ranks.clocks",
+    "stragglers": "stepscope.analyses.ranks.stragglers",
+    "pipeline-bubbles": "stepscope.analyses.ranks.bubbles",
+}
+_OF_PAIRS = {
+    "diff": "stepscope.analyses.pairs.diff",
+}
+ANALYSES = Registry("analysis", Analysis, "ANALYSIS", "stepscope.analyses", {**_OF_TRACES, **_OF_RANKS, **_OF_PAIRS})
 
 
-def names() -> list[str]:
-    """Names of all analyses: our own in the order of the docs, then those of other packages."""
-    return [*_MODULES, *sorted(set(_others()) - set(_MODULES))]
+def names(scope: Scope | None = None) -> list[str]:
+    """Names of all analyses, or of those of one scope: our own in the order of the docs, then other packages'."""
+    known = ANALYSES.names()
+    if scope is None:
+        return known
+    own = {"trace": _OF_TRACES, "ranks": _OF_RANKS, "pair": _OF_PAIRS}[scope]
+    return [*own, *(name for name in known if name not in ANALYSES.modules and find(name).scope == scope)]
 
 
 def find(name: str) -> Analysis:
     """The analysis of that name. Raises UnknownName."""
-    if name in _MODULES:
-        found = importlib.import_module(_MODULES[name]).ANALYSIS
-    else:
-        others = _others()
-        if name not in others:
-            raise UnknownName("analysis", name, names())
-        found = others[name].load()
-    if not isinstance(found, Analysis):
-        msg = f"{name}: the entry point gives {type(found).__name__}, not an Analysis"
-        raise TypeError(msg)
-    return found
-
-
-def _others() -> dict[str, EntryPoint]:
-    # Scanning the installed packages takes some 20 ms, so it waits until a name is not one of ours.
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry for entry in entry_points(group=_GROUP)}
+    return ANALYSES.find(name)

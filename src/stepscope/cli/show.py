@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.cli._options import options_of, parsed
+from stepscope.cli._options import parsed
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
 from stepscope.cli._progress import ranks_done
 from stepscope.cli._run import (
@@ -27,7 +27,7 @@ from stepscope.cli._run import (
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from stepscope.query.tables import Question
+    from stepscope.analyses import Analysis
 
 # What is not an option of ours may be one of the analysis. Help waits until the analysis is known.
 SETTINGS: dict[str, Any] = {
@@ -78,7 +78,7 @@ def command(
     output: Output = None,
     force: Force = False,
     counters: Counters = None,
-    with_: With = None,
+    kernel_counters: With = None,
     max_bytes: MaxBytes = None,
     workers: Workers = None,
     memory_limit: MemoryLimit = None,
@@ -120,7 +120,9 @@ def command(
         complain(f"note: {label} is left out: {error.message}")
 
     with (
-        opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run,
+        opened(
+            paths, counters=counters, kernel_counters=kernel_counters, max_bytes=max_bytes, no_progress=no_progress
+        ) as run,
         ranks_done(wanted=not no_progress) as tell,
     ):
         check_target(output, run.paths, force=force)
@@ -163,13 +165,12 @@ def _help(ctx: typer.Context, table: str | None) -> None:
     emit(text + "\n", None)
 
 
-def described(analysis: Question) -> str:
+def described(analysis: Analysis) -> str:
     """What an analysis answers, its options and its columns, in words."""
     import textwrap
 
-    options = {option.flag: option for option in options_of(analysis).values()}
     text = inspect.getdoc(analysis.run) or analysis.doc
-    usage = [option.usage() for option in options.values()]
+    usage = [option.usage() for option in analysis.options().values()]
     columns = [(c.name, f"{c.doc} [{c.unit}]" if c.unit else c.doc) for c in analysis.output.columns]
     parts = [f"Table {analysis.name}: {analysis.doc}"]
     parts += [] if text == analysis.doc or text.startswith("The frame") else [textwrap.indent(text, "  ")]

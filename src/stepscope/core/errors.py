@@ -75,16 +75,25 @@ class MissingTable(StepscopeError):
         self.what = what
 
 
+#: Names that an error offers at most, the nearest first.
+_MOST_NAMES = 10
+
+
 class UnknownName(StepscopeError):
-    """A table, column, format or option that does not exist; the nearest existing names are offered."""
+    """A table, column, format or option that does not exist; the nearest existing names are offered.
+
+    `listed_by` is the command that lists all of them.
+    """
 
     exit_code = 2  # a matter of usage, not of the input
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, listed_by: str = "") -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        rest = [n for n in names if n not in near]
-        super().__init__(f"no {kind} named {name!r}", f"known: {', '.join([*near, *rest])}")
+        near = difflib.get_close_matches(name, names, n=_MOST_NAMES, cutoff=0.5)
+        offered = [*near, *(n for n in names if n not in near)][:_MOST_NAMES]
+        n_more = len(names) - len(offered)
+        more = f" and {n_more} more" + (f", which `{listed_by}` lists" if listed_by else "") if n_more else ""
+        super().__init__(f"no {kind} named {name!r}", f"known: {', '.join(offered)}{more}")
         self.name = name
 
 

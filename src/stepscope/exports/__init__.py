@@ -1,49 +1,38 @@
 """Every kind of export by name: forms that users of other tools know.
 
-To add one: a module in `reports` with `EXPORT`, a line in `_MODULES`, a test, a docs line. Other packages offer theirs
-in the entry-point group `stepscope.exports`, each entry loading to an `Export`.
+To add one: a module here with `EXPORT`, a line below, a test. Other packages offer theirs in the entry-point group
+`stepscope.exports`.
 """
 
 from __future__ import annotations
 
-import importlib
-
-from stepscope.core.errors import UnknownName
+from stepscope.core.registry import Registry
 from stepscope.exports.export import Context, Export, Folder, Stream
 
-__all__ = ["Context", "Export", "Folder", "Stream", "find", "names"]
+__all__ = ["EXPORTS", "Context", "Export", "Folder", "Stream", "find", "names"]
 
-_GROUP = "stepscope.exports"
-_MODULES = {
-    "tensorboard": "stepscope.exports.tensorboard",
-    "kernel-table": "stepscope.exports.kernel_table",
-    "latencyprism": "stepscope.exports.latencyprism",
-    "paddle-summary": "stepscope.exports.paddle_summary",
-    "parquet": "stepscope.exports.parquet",
-    "chrome": "stepscope.exports.chrome",
-    "flamegraph": "stepscope.exports.flamegraph",
-}
+EXPORTS = Registry(
+    "kind of export",
+    Export,
+    "EXPORT",
+    "stepscope.exports",
+    {
+        "tensorboard": "stepscope.exports.tensorboard",
+        "kernel-table": "stepscope.exports.kernel_table",
+        "latencyprism": "stepscope.exports.latencyprism",
+        "paddle-summary": "stepscope.exports.paddle_summary",
+        "parquet": "stepscope.exports.parquet",
+        "chrome": "stepscope.exports.chrome",
+        "flamegraph": "stepscope.exports.flamegraph",
+    },
+)
 
 
 def names() -> list[str]:
     """All kinds, our own first."""
-    from importlib.metadata import entry_points
-
-    return [*_MODULES, *(entry.name for entry in entry_points(group=_GROUP) if entry.name not in _MODULES)]
+    return EXPORTS.names()
 
 
 def find(name: str) -> Export:
-    """The export of that kind. Raises UnknownName; TypeError if an entry point gives something else."""
-    from importlib.metadata import entry_points
-
-    if name in _MODULES:
-        found = importlib.import_module(_MODULES[name]).EXPORT
-    else:
-        others = {entry.name: entry for entry in entry_points(group=_GROUP)}
-        if name not in others:
-            raise UnknownName("kind of export", name, [*_MODULES, *others])
-        found = others[name].load()
-    if not isinstance(found, Export):
-        msg = f"{name}: the entry point gives {type(found).__name__}, not an Export"
-        raise TypeError(msg)
-    return found
+    """The export of that kind. Raises UnknownName."""
+    return EXPORTS.find(name)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.errors import UnknownName
-from stepscope.core.options import keyword_options
+from stepscope.core.options import check_options, options_of
 
 if TYPE_CHECKING:
-    import inspect
     from collections.abc import Callable, Iterator
     from typing import Protocol
 
+    from stepscope.core.options import Option
     from stepscope.core.trace import Run
 
     class WriteFolder(Protocol):
@@ -57,14 +56,11 @@ class Export:
     run: Callable[..., str | bytes | Stream | Folder]
     folder: bool = False
 
-    def options(self) -> dict[str, inspect.Parameter]:
-        """Keyword options of `run`, by name: the command line and the docs are made from them."""
-        return keyword_options(self.run)
+    def options(self) -> dict[str, Option]:
+        """Keyword options of `run` by name."""
+        return options_of(self.run)
 
     def __call__(self, run: Run, context: Context, **options: Any) -> str | bytes | Stream | Folder:
         """The content for a run. Raises UnknownName (option), and what `run` raises."""
-        known = self.options()
-        for name in options:
-            if name not in known:
-                raise UnknownName(f"option of {self.name}", name, known)
+        check_options(self.name, options, self.options())
         return self.run(run, context, **options)

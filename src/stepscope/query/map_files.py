@@ -60,8 +60,8 @@ def of_ranks(
     A trace that cannot be read, holds no exchanges, or is of a rank that another holds at the same time, is reported to
     `on_missing` and left out; so are ranks that no file is for. Raises its error if no file tells anything.
     """
+    from stepscope.analyses.ranks.groups import missing_of
     from stepscope.analyses.ranks.matching import by_rank
-    from stepscope.analyses.ranks.missing_ranks import missing_of
 
     if isinstance(source, Trace):
         paths: list[str] = [""]

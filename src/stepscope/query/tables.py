@@ -17,8 +17,6 @@ import polars as pl
 import polars.selectors as cs
 
 from stepscope import analyses
-from stepscope.analyses import pairs as comparison
-from stepscope.analyses import ranks
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.result_tables import RESULTS
 from stepscope.core.schema import ISSUES, TABLES, Column, Table
@@ -29,9 +27,8 @@ from stepscope.renderers import figures
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from stepscope.analyses import Analysis
     from stepscope.query.map_files import Each, OnMissing
-
-    Question = analyses.Analysis | comparison.Comparison | ranks.RankAnalysis
 
 RAW = "trace."
 RANK = Column("rank", pl.Int32(), "rank of the process in its job", key=True)
@@ -50,39 +47,38 @@ _ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
 
 
 def names() -> list[tuple[str, str]]:
-    """Names that `find` knows, each with what it is.
+    """Names that `find` knows, each with its kind.
 
-    That is 'analysis', 'ranks' (an analysis of all ranks together), 'comparison' (of two traces), 'result' or 'table'.
+    Kinds are 'analysis' (of one trace), 'ranks' (an analysis of all ranks together), 'comparison' (of two traces),
+    'result' (a table that only files of results hold) and 'table' (a table of the trace).
     """
-    known = [*analyses.names(), *ranks.names()]
-    raw = [RAW + name if name in known else name for name in TABLES]
-    pairs = [(name, "comparison") for name in comparison.names()]
-    results = [(name, "result") for name in RESULTS if name not in known]
-    asked = [*((name, "analysis") for name in analyses.names()), *((name, "ranks") for name in ranks.names())]
-    return [*asked, *pairs, *results, *((name, "table") for name in raw)]
+    of_traces, of_ranks = analyses.names("trace"), analyses.names("ranks")
+    return [
+        *((name, "analysis") for name in of_traces),
+        *((name, "ranks") for name in of_ranks),
+        *((name, "comparison") for name in analyses.names("pair")),
+        *((name, "result") for name in RESULTS if name not in of_traces),
+        *((RAW + name if name in (*of_traces, *of_ranks) else name, "table") for name in TABLES),
+    ]
 
 
-def find(name: str) -> Question:
-    """The analysis or comparison of that name, or one that hands out a table as it is. Raises UnknownName."""
-    if name.startswith(RAW) and name.removeprefix(RAW) in TABLES:
+def find(name: str) -> Analysis:
+    """The analysis of that name, or one that returns a table as it is; `-` and `_` are equal. Raises UnknownName."""
+    if name.removeprefix(RAW) in TABLES and name.startswith(RAW):
         return _raw(TABLES[name.removeprefix(RAW)])
-    if name in comparison.names():
-        return comparison.find(name)
-    if name in ranks.names():
-        return ranks.find(name)
-    try:
-        return analyses.find(name)
-    except UnknownName:
-        if name in TABLES:
-            return _raw(TABLES[name])
-        if name in RESULTS:
-            return _result_table(RESULTS[name])
-        raise UnknownName("table", name, [known for known, _ in names()]) from None
+    for spelling in dict.fromkeys((name, name.replace("_", "-"), name.replace("-", "_"))):
+        if spelling in analyses.ANALYSES:
+            return analyses.find(spelling)
+        if spelling in TABLES:
+            return _raw(TABLES[spelling])
+        if spelling in RESULTS:
+            return _result_table(RESULTS[spelling])
+    raise UnknownName("table", name, [known for known, _ in names()], listed_by="stepscope tables")
 
 
 def collect(
     source: Trace | Run,
-    analysis: Question,
+    analysis: Analysis,
     *,
     where: str | None = None,
     on_missing: OnMissing,
@@ -96,10 +92,10 @@ def collect(
     analysis needs, is reported to `on_missing` and left out. Raises its error if that is true of all; UnknownName,
     StepscopeError. A comparison takes exactly two traces, the base first. An analysis of ranks takes all.
     """
-    if isinstance(analysis, comparison.Comparison):
+    if analysis.scope == "pair":
         return filtered(_compared(source, analysis, options), where), analysis.output
     labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
-    if isinstance(analysis, ranks.RankAnalysis):
+    if analysis.scope == "ranks":
         parts_of_ranks = of_ranks(source, labels, on_missing=on_missing, each=each)
         return filtered(analysis(parts_of_ranks, **options), where), analysis.output
     if analysis.run is _as_it_is:
@@ -121,7 +117,7 @@ def collect(
 
 
 def drawn(
-    source: Trace | Run, analysis: Question, frame: pl.DataFrame, *, each: Each | None = None, **options: Any
+    source: Trace | Run, analysis: Analysis, frame: pl.DataFrame, *, each: Each | None = None, **options: Any
 ) -> pl.DataFrame | None:
     """The rows that the figure of a table is drawn from: its own, or those that the figure asks for; None without one.
 
@@ -265,7 +261,7 @@ def _result_table(table: Table) -> analyses.Analysis:
     return analyses.Analysis(table.name, table.doc, (), table, run)
 
 
-def _compared(source: Trace | Run, pair: comparison.Comparison, options: dict[str, Any]) -> pl.DataFrame:
+def _compared(source: Trace | Run, pair: Analysis, options: dict[str, Any]) -> pl.DataFrame:
     paths = source.paths if isinstance(source, Run) else (source.meta.path,)
     if not isinstance(source, Run) or len(paths) != 2:
         hint = f"name two files, the base first: stepscope show {pair.name} BASE OTHER"

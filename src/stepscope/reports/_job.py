@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.analyses.ranks.missing_ranks import missing_of
+from stepscope.analyses.ranks.groups import missing_of
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.reports._words import counted, ranges

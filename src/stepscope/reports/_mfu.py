@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.analyses.common.device_steps import windows_of
 from stepscope.analyses.costs.mfu import NO_PRODUCTS, mfu_of
-from stepscope.analyses.costs.roofs import roofs_of
+from stepscope.analyses.costs.roofline import roofs_of
 from stepscope.core.units import percent
 from stepscope.reports._summary import Lack
 

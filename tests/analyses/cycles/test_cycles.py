@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from stepscope import analyses
 from stepscope.analyses.cycles import cycles as _cycles
-from stepscope.analyses.cycles.cycles import STEP, cycles, find_cycles
+from stepscope.analyses.cycles.cycles import STEP, cycles, find_cycles, sequence_period, split_sequence, time_period
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import CYCLES, SPANS
 
@@ -52,7 +52,7 @@ def test_without_marked_steps_the_turn_of_the_loop_is_found():
     got = found(spans_of(*training(8)))
     frame = got.frame
     assert got.anchor == "optimize"  # called once in each turn; linear is called four times
-    assert got.how == "8 calls of optimize; 100% of all names come as often in each"
+    assert got.how == "8 calls of optimize; 100% of all names occur equally often in each"
     assert frame["dur_ns"].to_list()[:-1] == [1000] * 7
     assert frame["is_complete"].to_list() == [True] * 7 + [False]
     assert frame.select("found_by", "agreement_ratio", "pid").unique().rows() == [("function", 1.0, PID)]
@@ -82,7 +82,7 @@ def test_a_sequence_of_kernels_without_any_that_stands_alone():
     turn = [*"aabbab", *"babbaabba"]
     rows = [(STREAM, 2000 * i + 100 * k, 50, name, "kernel") for i in range(9) for k, name in enumerate(turn)]
     got = found(spans_of(*rows))
-    assert got.how == "turns of a sequence of 15 pieces of device work, 100% alike from turn to turn"
+    assert got.how == "a sequence of 15 pieces of device work; 100% of them are equal from turn to turn"
     assert got.frame["found_by"][0] == "sequence"
     assert got.frame["dur_ns"].to_list()[:-1] == [2000] * 8
     assert got.frame["ts_ns"][0] == 0
@@ -97,7 +97,7 @@ def test_where_nothing_else_tells_the_rhythm_of_activity_does():
     got = found(spans_of(*rows))
     assert got.anchor == "period"
     assert got.frame["dur_ns"][0] == pytest.approx(1000, rel=0.03)
-    assert "where a turn begins is not known" in got.how
+    assert "where a turn begins is unknown" in got.how
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_where_nothing_else_tells_the_rhythm_of_activity_does():
     ids=["all different on the host", "all different on the device", "a single event"],
 )
 def test_if_nothing_comes_again_there_are_no_cycles(rows):
-    with pytest.raises(StepscopeError, match="nothing comes again") as caught:
+    with pytest.raises(StepscopeError, match="nothing repeats") as caught:
         found(spans_of(*rows))
     assert "profiler.step()" in caught.value.hint
 
@@ -195,7 +195,7 @@ def test_a_sequence_that_says_little_of_the_host_is_none():
     rng = np.random.default_rng(0)
     rows = [(STREAM, 100 * i, 50, "ab"[i % 2], "kernel") for i in range(12)]
     rows += [(MAIN, int(t), 1, f"op{k}", "operator") for k in range(9) for t in rng.choice(1200, 3, replace=False)]
-    with pytest.raises(StepscopeError, match="nothing comes again"):
+    with pytest.raises(StepscopeError, match="nothing repeats"):
         found(spans_of(*rows))
 
 
@@ -207,5 +207,60 @@ def test_a_rhythm_of_few_beats_may_be_chance(monkeypatch):
         rows += [(MAIN, int(t), 1, f"op{rng.integers(6)}", "operator") for t in at]
     assert found(spans_of(*rows)).anchor == "period"
     monkeypatch.setattr(_cycles, "_FEWEST_PERIODS", 41)
-    with pytest.raises(StepscopeError, match="nothing comes again"):
+    with pytest.raises(StepscopeError, match="nothing repeats"):
         found(spans_of(*rows))
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=9), st.integers(6, 12))
+def test_the_shortest_period_of_a_repeated_sequence_is_found(turn, times):
+    shortest = next(p for p in range(1, len(turn) + 1) if len(turn) % p == 0 and turn == turn[:p] * (len(turn) // p))
+    period, alike = sequence_period(np.array(turn * times))
+    assert (period, alike) == (shortest, 1.0)
+
+
+def test_a_sequence_that_is_disturbed_now_and_then_still_has_its_period():
+    codes = np.array(list(range(20)) * 30)
+    codes[[5, 133, 402]] = 19
+    period, alike = sequence_period(codes)
+    assert period == 20
+    assert 0.98 < alike < 1
+
+
+@pytest.mark.parametrize("codes", [[0, 1, 2], list(range(40))])
+def test_what_does_not_repeat_has_no_period(codes):
+    period, alike = sequence_period(np.array(codes))
+    assert period == 0 or alike < 0.1
+
+
+def test_turns_begin_after_the_longest_pause():
+    starts = np.array([0, 2, 14, 16, 18, 30, 32, 34, 46, 48, 50])
+    assert split_sequence(starts, starts + 1, 3).tolist() == [14, 30, 46]
+
+
+def test_a_rhythm_in_time_is_found():
+    rng = np.random.default_rng(1)
+    beats = [k * 1000 + np.sort(rng.integers(0, 400, 40)) for k in range(40)]
+    period, alike = time_period(np.concatenate(beats), 0, 40_000)
+    assert period == pytest.approx(1000, rel=0.03)
+    assert alike > 0.5
+
+
+@pytest.mark.parametrize(
+    ("times", "high"), [(np.arange(5), 5), (np.arange(100), 0), (np.full(100, 7), 7)], ids=["few", "no time", "at once"]
+)
+def test_without_enough_events_or_time_there_is_no_rhythm(times, high):
+    assert time_period(times, 0 if high != 7 else 7, high) == (0, 0.0)
+
+
+def test_even_activity_has_no_rhythm():
+    assert time_period(np.arange(0, 25_600, 10), 0, 25_600)[1] < 0.5
+    rng = np.random.default_rng(2)
+    assert time_period(np.sort(rng.integers(0, 10**6, 3000)), 0, 10**6)[1] < 0.5
+
+
+def test_events_outside_the_time_looked_at_have_no_rhythm():
+    assert time_period(np.arange(100), 1000, 2000) == (0, 0.0)
+
+
+def test_a_sequence_without_a_repetition_has_no_period():
+    assert {sequence_period(np.arange(n))[1] for n in range(9, 30)} == {0.0}

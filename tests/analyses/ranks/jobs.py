@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.ranks.calls import CALLS, RankCalls, own_base
-from stepscope.analyses.ranks.comms import Comm
+from stepscope.analyses.ranks.groups import Comm
 
 WORLD = Comm("0", "default_pg", 2, (0, 1))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 
 import numpy as np
+import polars as pl
 import pytest
 from device_traces import BACKWARD, HOST, STREAM_7, STREAM_8, TRACKS_5, kernel, spans_of
 from hypothesis import given
@@ -10,8 +11,19 @@ from hypothesis import strategies as st
 from jobs import part
 
 from stepscope import load
-from stepscope.analyses.ranks.calls import CALLS, awaited, first_calls, own_base, rank_calls
+from stepscope.analyses.ranks.calls import (
+    CALLS,
+    MOST_NAMES,
+    awaited,
+    first_calls,
+    own_base,
+    phase_intervals,
+    rank_calls,
+    resources_of,
+    work_of,
+)
 from stepscope.core.errors import MissingTable
+from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import Meta, Trace
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
@@ -115,3 +127,92 @@ def test_the_first_exchanges_are_those_of_whole_steps():
     assert first_calls(whole, 4).calls["step"].to_list() == [1, 1, 2, 2]
     assert first_calls(whole, 1).calls.height == 1  # the only step: better a part of it than nothing
     assert first_calls(part(0, *rows), 5).calls.height == 5
+
+
+def trace(*rows, **tables: pl.DataFrame) -> Trace:
+    return Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans_of(*rows)} | tables)
+
+
+def test_kernels_that_compute_are_summed_by_name():
+    found = work_of(
+        trace(kernel(STREAM_7, 0, 10), kernel(STREAM_7, 20, 30), kernel(STREAM_7, 60, 5, "ncclDevKernel_AllReduce")),
+        on_device=True,
+    )
+    assert found.rows() == [("gemm", 2, 40)]
+
+
+def test_operators_count_without_those_inside_and_without_exchanges():
+    rows = [
+        (HOST, 0, 100, "aten::linear", "operator"),
+        (HOST, 10, 50, "aten::mm", "operator"),
+        (HOST, 200, 40, "gloo:all_reduce", "operator"),
+        (HOST, 300, 9, "record_param_comms", "operator"),
+    ]
+    spans = spans_of(*rows, parent_id=pl.Series([None, 0, None, None], dtype=pl.UInt32))
+    found = work_of(Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans}), on_device=False)
+    assert sorted(found.rows()) == [("aten::linear", 1, 50), ("aten::mm", 1, 50)]
+
+
+def test_names_beyond_the_most_are_one_row():
+    found = work_of(trace(*[kernel(STREAM_7, 10 * i, 5, f"k{i}") for i in range(MOST_NAMES + 9)]), on_device=True)
+    assert found.height == MOST_NAMES + 1
+    assert found.row(-1) == (None, 9, 45)
+
+
+def test_a_trace_without_operators_computed_nothing():
+    assert work_of(trace((HOST, 0, 5, "gloo:barrier", "operator")), on_device=False).is_empty()
+
+
+def test_resources_are_means_within_the_window_of_this_process_and_the_machine():
+    samples = COUNTERS.conform(pl.DataFrame({
+        "ts_ns": [0, 10, 20, 99, 10],
+        "device": ["pid:7", "pid:7", "host", "host", "pid:8"],
+        "pid": [7, 7, None, None, 8],
+        "metric": ["rss", "rss", "load", "load", "rss"],
+        "unit": ["bytes", "bytes", "%", "%", "bytes"],
+        "value": [1.0, 3.0, 5.0, 100.0, 1000.0],
+    }))  # fmt: skip
+    tracks = TRACKS_5.with_columns(pid=pl.lit(7, pl.Int64))
+    found = resources_of(trace((HOST, 0, 5, "x", "operator"), counters=samples, tracks=tracks), (0, 50))
+    assert found.rows() == [("host", "load", "%", 5.0), ("process", "rss", "bytes", 2.0)]
+
+
+US = 1000
+ENGINE = "autograd::engine::evaluate_function: MmBackward0"
+
+
+def phases(*rows, on_device: bool = False) -> dict[str, list[tuple[int, int]]]:
+    trace = Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans_of(*rows)})
+    found = phase_intervals(trace, on_device=on_device)
+    return {name: list(zip(*(a.tolist() for a in iv), strict=True)) for name, iv in found.items()}
+
+
+def test_phases_are_told_by_the_names_of_pytorchs_engine_and_optimizer():
+    found = phases(
+        (HOST, 0, 5, "enumerate(DataLoader)", "dataloader"),
+        (HOST, 500 * US, 10 * US, "Optimizer.step#AdamW.step", "user_range"),
+        (BACKWARD, 100 * US, 10 * US, ENGINE, "operator"),
+        (BACKWARD, 120 * US, 10 * US, ENGINE, "operator"),
+        (BACKWARD, 9000 * US, 10 * US, ENGINE, "operator"),
+    )
+    assert found["data loading"] == [(0, 5)]
+    assert found["backward"] == [(100 * US, 130 * US), (9000 * US, 9010 * US)]
+    assert found["optimizer"] == [(500 * US, 510 * US)]
+
+
+def test_on_a_device_work_belongs_to_the_phase_that_queued_it():
+    found = phases(
+        (BACKWARD, 100, 50, ENGINE, "operator"),
+        (BACKWARD, 110, 5, "cudaLaunchKernel", "runtime"),
+        (BACKWARD, 400, 5, "cudaLaunchKernel", "runtime"),
+        kernel(STREAM_7, 900, 20, launch=1),
+        kernel(STREAM_7, 950, 20, launch=2),
+        kernel(STREAM_7, 980, 20),
+        on_device=True,
+    )
+    assert found["backward"] == [(900, 920)]
+    assert found["optimizer"] == []
+
+
+def test_other_programs_have_no_phases():
+    assert phases((HOST, 0, 5, "aten::mm", "operator")) == {"data loading": []}

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 from job_simulator import Fault, Layout, Plan, simulate, tables
 
+from stepscope.analyses.ranks.calls import WORK
 from stepscope.analyses.ranks.causes import cause_of
 from stepscope.analyses.ranks.lateness import lateness_of
 from stepscope.analyses.ranks.matching import job_of
-from stepscope.analyses.ranks.roles import roles_of
-from stepscope.analyses.ranks.work import WORK
+from stepscope.analyses.ranks.parallel_groups import roles_of
 
 
 def cause(parts, rank: int = 3):

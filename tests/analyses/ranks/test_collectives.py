@@ -4,7 +4,7 @@ import pytest
 from jobs import part
 
 from stepscope.analyses.ranks.collectives import collectives
-from stepscope.analyses.ranks.comms import Comm
+from stepscope.analyses.ranks.groups import Comm
 from stepscope.core.errors import UnknownName
 
 #: Rank 1's clock is 1,000 ahead. It comes 30 late to the first exchange, rank 0 comes 10 late to the second.

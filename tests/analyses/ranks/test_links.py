@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from job_simulator import Fault, Layout, Plan, simulate, tables
 
-from stepscope.analyses.ranks.blocks import blocks_of
+from stepscope.analyses.ranks.lateness import blocks_of
 from stepscope.analyses.ranks.links import slow_links
 from stepscope.analyses.ranks.matching import job_of
-from stepscope.analyses.ranks.roles import roles_of
+from stepscope.analyses.ranks.parallel_groups import roles_of
 
 
 def links(layout: Layout, *faults: Fault, **more: object):

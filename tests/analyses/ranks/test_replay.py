@@ -10,8 +10,8 @@ from jobs import part
 from stepscope.analyses.ranks.clocks import clocks_of
 from stepscope.analyses.ranks.lateness import lateness_of
 from stepscope.analyses.ranks.matching import job_of
+from stepscope.analyses.ranks.parallel_groups import roles_of
 from stepscope.analyses.ranks.replay import Change, job_times
-from stepscope.analyses.ranks.roles import roles_of
 
 NONE = np.empty(0)
 NO_ROWS = NONE.astype(np.int64)

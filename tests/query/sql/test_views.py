@@ -41,7 +41,7 @@ def test_every_known_name_is_found():
 def test_what_is_not_known_is_an_error(table):
     with pytest.raises(UnknownName, match="no table named") as caught:
         found(table)
-    assert "spans" in caught.value.hint
+    assert "`stepscope tables` lists" in caught.value.hint
 
 
 def test_parts_of_the_query_itself_are_not_looked_for():

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import base64
-import importlib
 import importlib.util
 import json
 import subprocess
@@ -15,12 +14,13 @@ import pytest
 
 from stepscope import analyses, load, show
 from stepscope.analyses.pairs.diff import DIFF
-from stepscope.comparison.accounting import DELTAS
+from stepscope.comparison.effects import DELTAS
+from stepscope.core import registry
 from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.renderers import figures
 
 #: Tables that analyses give, and those of two runs side by side; python-stacks comes from another recording.
-ANALYSED = [name for name in figures.names() if name in analyses.names()]
+ANALYSED = [name for name in figures.names() if name in analyses.names("trace")]
 
 
 @pytest.mark.parametrize("name", ANALYSED)
@@ -92,6 +92,6 @@ def test_an_unknown_name_is_told_with_those_that_are_known():
 
 
 def test_a_module_without_a_figure_is_a_bug(monkeypatch):
-    monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(FIGURE="picture"))
-    with pytest.raises(TypeError, match="gives str, not a Figure"):
+    monkeypatch.setattr(registry, "import_module", lambda _: SimpleNamespace(FIGURE="picture"))
+    with pytest.raises(TypeError, match="gives str, not Figure"):
         figures.find("roofline")

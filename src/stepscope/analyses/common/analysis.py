@@ -1,31 +1,37 @@
-"""What an analysis is: a name, the tables it reads, the table it returns, and one pure function."""
+"""What an analysis is: a question about one trace, a pair of traces, or all ranks of a job, and one pure function."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from stepscope.core.errors import UnknownName
-from stepscope.core.options import keyword_options
+from stepscope.core.options import check_options, options_of
 
 if TYPE_CHECKING:
-    import inspect
     from collections.abc import Callable
 
     import polars as pl
 
+    from stepscope.core.options import Option
     from stepscope.core.schema import Table
     from stepscope.core.trace import Trace
+
+Scope = Literal["trace", "pair", "ranks"]
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """A question that tables answer.
 
-    `run` takes the frames of `inputs` in order (never empty: calling raises MissingTable first), then those of
-    `optional` (perhaps empty), then keyword options. It returns a frame whose columns are all declared in `output`,
-    in that order; a declared column may be absent when an option leaves it out. `needs_clock` is false of an analysis
-    that can do without the start times of spans, which are then perhaps null.
+    `run` returns a frame whose columns are all declared in `output`, in that order; a declared column may be absent
+    when an option leaves it out. What `run` takes before its keyword options depends on `scope`:
+
+    - `"trace"`: the frames of `inputs` in order (never empty: calling raises MissingTable first), then those of
+      `optional` (perhaps empty). `needs_clock` is false if the analysis works without start times of spans, which are
+      then perhaps null.
+    - `"pair"`: two traces, the base first.
+    - `"ranks"`: a sequence of `stepscope.analyses.ranks.calls.RankCalls`. `rank_calls` makes one of each trace, one at
+      a time, perhaps in many processes.
     """
 
     name: str
@@ -35,19 +41,29 @@ class Analysis:
     run: Callable[..., pl.DataFrame]
     optional: tuple[Table, ...] = ()
     needs_clock: bool = True
+    scope: Scope = "trace"
 
-    def options(self) -> dict[str, inspect.Parameter]:
-        """Keyword options of `run`, by name: the command line and the docs are made from them."""
-        return keyword_options(self.run)
+    def options(self) -> dict[str, Option]:
+        """Keyword options of `run` by name."""
+        return options_of(self.run)
 
-    def __call__(self, trace: Trace, **options: Any) -> pl.DataFrame:
-        """The result for one trace. Raises MissingTable, UnknownName (option)."""
-        known = self.options()
-        for name in options:
-            if name not in known:
-                raise UnknownName(f"option of {self.name}", name, known)
-        frames = [trace.require(t.name, needed_by=self.name) for t in self.inputs]
-        if self.needs_clock and "spans" in {t.name for t in (*self.inputs, *self.optional)}:
+    def __call__(self, *subjects: Any, **options: Any) -> pl.DataFrame:
+        """The result for one trace, for a base and another trace, or for what was made of each rank.
+
+        Raises MissingTable, UnknownName (option).
+        """
+        check_options(self.name, options, self.options())
+        if self.scope == "ranks":
+            return self.run(*subjects, **options)
+        if self.scope == "pair":
+            for trace in subjects:
+                trace.require_clock(needed_by=self.name)
+            return self.run(*subjects, **options)
+        (trace,) = subjects
+        return self.run(*self._frames(trace), **options)
+
+    def _frames(self, trace: Trace) -> list[pl.DataFrame]:
+        frames = [trace.require(table.name, needed_by=self.name) for table in self.inputs]
+        if self.needs_clock and "spans" in {table.name for table in (*self.inputs, *self.optional)}:
             trace.require_clock(needed_by=self.name)
-        frames += [trace.table(t.name) for t in self.optional]
-        return self.run(*frames, **options)
+        return [*frames, *(trace.table(table.name) for table in self.optional)]

@@ -1,41 +1,42 @@
-"""The longest path through each step, found backwards: from its end always to what was waited for last.
+"""The longest path through each step, followed backwards from its end, and the pieces that it consists of.
 
-Recorded times order the graph. A path takes the time between two recorded moments, whichever way it goes, so none is
-longer than the step; the one that follows, at each wait, the dependency that was met last, takes all of it. Nodes are
-pieces of device work and joins, which are the moments when a host thread went on because something else had ended.
-Each node has one such predecessor, so all paths are read off by doubling of strides, without walking.
+Recorded times order the graph. A path takes the time between two recorded moments, whatever its route, so no path is
+longer than the step; the one that follows the last-met dependency at each wait fills the whole step. Nodes are pieces
+of device work and joins: the moments when a host thread went on because something else had ended. Each node has one
+predecessor, so pointer doubling gives all paths without walking.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+import polars as pl
 
-from stepscope.analyses.critical_path.path_handoffs import Handoffs
-from stepscope.analyses.critical_path.path_order import LONG_AGO, latest
-from stepscope.analyses.critical_path.path_threads import Threads
-from stepscope.analyses.critical_path.path_waits import Waits
-from stepscope.analyses.critical_path.path_windows import Windows
-from stepscope.analyses.critical_path.path_work import ACROSS, BEFORE, LAUNCH, Held, Work
-
-Ints = NDArray[np.int64]
+from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_collectives, latest
+from stepscope.analyses.critical_path.waits import Handoffs, Waits
+from stepscope.analyses.critical_path.windows import Windows
+from stepscope.analyses.critical_path.work import ACROSS, BEFORE, LAUNCH, WAITS, Held, Work
+from stepscope.core.collectives import talks_to_ranks
+from stepscope.core.intervals import Intervals, Ints, innermost_at, locate, own_lengths
+from stepscope.core.names import is_sync_call, map_names
+from stepscope.core.schema import CATEGORIES
 
 
 @dataclass(frozen=True, slots=True)
 class Joins:
-    """Moments at which a host thread went on because work (or another thread) let it, by thread and time."""
+    """Moments at which a host thread went on because work, or another thread, had finished; sorted by thread, time."""
 
     thread: Ints
     at: Ints
-    work: Ints  # whose end that was, -1 where it was a thread
-    source: Ints  # the other thread, -1 where it was work
+    work: Ints  # the work that ended; -1 if it was a thread
+    source: Ints  # the other thread; -1 if it was work
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What lies on the path of each window: work that was entered at a time, and stays on host threads; times in ns."""
+    """The path of each window: work, entered backwards at a time, and stays on host threads; times in ns."""
 
     work_window: Ints
     work: Ints
@@ -47,7 +48,7 @@ class Paths:
 
 
 def joins(waits: Waits, work: Work, passed: Handoffs, first: Handoffs) -> Joins:
-    """All joins in order; `first` are those at which a thread began its part of a window."""
+    """All joins in order; `first` are those at which a thread becomes active in a window."""
     held = waits.work >= 0
     none, nobody = np.full(passed.at.size + first.at.size, -1, np.int64), np.full(int(held.sum()), -1, np.int64)
     thread = np.concatenate((waits.thread[held], passed.thread, first.thread))
@@ -59,7 +60,7 @@ def joins(waits: Waits, work: Work, passed: Handoffs, first: Handoffs) -> Joins:
 
 
 def beginnings(threads: Threads, windows: Windows, passed: Handoffs) -> Handoffs:
-    """Where a thread first becomes active in a window whose other threads are: its main thread is taken to start it."""
+    """Where a thread becomes active in a window: the window's main thread is assumed to start it."""
     parts = []
     for thread, (starts, ends) in enumerate(threads.active):
         at = np.searchsorted(starts, windows.low)
@@ -75,7 +76,7 @@ def beginnings(threads: Threads, windows: Windows, passed: Handoffs) -> Handoffs
 def paths(work: Work, held: Held, joined: Joins, windows: Windows) -> Paths:
     """The path of each window from its end to its start."""
     n_work = work.start.size
-    # A node's path goes on either at work (entered at a time), or on a thread (at a time) down to its latest join.
+    # From a node the path goes on at work, or on a thread back to that thread's latest join.
     lane = np.concatenate((np.where(held.by == LAUNCH, work.thread, -1), joined.source, windows.main, [-1]))
     since = np.concatenate((held.at, joined.at, windows.high, [LONG_AGO]))
     to_work = np.select([held.by == BEFORE, held.by == ACROSS], [work.before, held.across], -1)
@@ -100,7 +101,7 @@ def paths(work: Work, held: Held, joined: Joins, windows: Windows) -> Paths:
 
 
 def _ending(work: Work, windows: Windows) -> Ints:
-    """The work with whose end each window ends, -1 if there is none."""
+    """The work that ends when the window ends; -1 if none."""
     order = np.argsort(work.end, kind="stable")
     ends = work.end[order]
     at = np.searchsorted(ends, windows.high)
@@ -110,13 +111,13 @@ def _ending(work: Work, windows: Windows) -> Ints:
 def _visited(follows: Ints, arrives: Ints, first: int, lows: Ints) -> tuple[Ints, Ints, Ints]:
     """The nodes on each window's path: window, node, and when it was entered. Window i begins at node `first` + i.
 
-    `follows` and `arrives` end with a node that follows nothing, which -1 stands for.
+    `follows` and `arrives` end with a node without predecessor, so that -1 refers to it.
     """
     window = np.arange(lows.size)
     node, entered = first + window, np.full(lows.size, np.iinfo(np.int64).max)
     jump, at = follows, arrives
     for _ in range(follows.size.bit_length()):
-        # So far each path has its first 2^k nodes. From each of these, 2^k nodes on, is one of the next 2^k.
+        # Each path has its first 2^k nodes. Jumping 2^k nodes from each of them gives the next 2^k.
         onward, when = jump[node], at[node]
         real = (onward >= 0) & (when > lows[window])
         if not real.any():
@@ -127,3 +128,122 @@ def _visited(follows: Ints, arrives: Ints, first: int, lows: Ints) -> tuple[Ints
         at = np.where(jump >= 0, at[jump], LONG_AGO)
         jump = np.where(jump >= 0, jump[jump], -1)
     return window, node, entered
+
+
+#: Kinds of pieces.
+KINDS = {
+    "computation": "a kernel that computes, or a fill",
+    "communication": "a kernel that communicates with other ranks; without a device, such an operator",
+    "memcpy": "a copy on the device",
+    "operator": "a framework operator on the host, without what it calls",
+    "runtime": "a call of the device's runtime or driver, such as a launch",
+    "sync": "a call that waits for the device, after the work that it waited for",
+    "dataloader": "a data loader that fetches data",
+    "other_host": "all other host time: Python, and what the trace does not show",
+    "launch_delay": "from the end of a launch call to the start of its work, on a free stream",
+    "kernel_wait": "a short gap between two pieces of work, although the second was launched in time",
+    "unexplained": "work waits, and nothing recorded explains why",
+}
+Kind = pl.Enum(list(KINDS))
+#: Kinds whose pieces are parts of spans; the others are between spans.
+SPANNED = ("computation", "communication", "memcpy", "operator", "runtime", "sync", "dataloader")
+KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
+_OF_SORT = np.array([KIND_CODE[k] for k in ("computation", "communication", "memcpy")])  # by sort of device work
+_OF_WAIT = np.array([KIND_CODE[k] for k in WAITS])
+_OF_CATEGORY = {
+    "operator": "operator", "runtime": "runtime", "driver": "runtime", "sync": "sync", "dataloader": "dataloader",
+}  # fmt: skip
+_CODE_OF_CATEGORY = np.array([KIND_CODE[_OF_CATEGORY.get(category, "other_host")] for category in CATEGORIES], np.int64)
+
+
+def pieces(
+    spans: pl.DataFrame, threads: Threads, work: Work, held: Held, paths: Paths, windows: Windows
+) -> pl.DataFrame:
+    """The pieces of all paths, in any order: window, kind, row (of its span; -1 if none), ts_ns, dur_ns."""
+    parts = [_on_device(work, held, paths, windows), *_on_host(spans, threads, paths, has_device=work.row.size > 0)]
+    return pl.concat(parts)
+
+
+def _on_device(work: Work, held: Held, paths: Paths, windows: Windows) -> pl.DataFrame:
+    """Work on the paths and the gaps before it."""
+    low, at = windows.low[paths.work_window], paths.work
+    begin, end = np.maximum(work.start[at], low), np.minimum(paths.entered, work.end[at])
+    since = np.maximum(held.at[at], low)
+    runs = _frame(paths.work_window, _OF_SORT[work.sort[at]], work.row[at], begin, end)
+    return pl.concat((runs, _frame(paths.work_window, _OF_WAIT[held.wait[at]], work.row[at], since, work.start[at])))
+
+
+def _frame(window: Ints, kind: Ints, row: Ints, start: Ints, end: Ints) -> pl.DataFrame:
+    """Pieces, without those of no duration."""
+    frame = pl.DataFrame(
+        {"window": window, "kind": kind.astype(np.int8), "row": row, "ts_ns": start, "dur_ns": end - start}
+    )
+    return frame.filter(pl.col("dur_ns") > 0)
+
+
+def _on_host(spans: pl.DataFrame, threads: Threads, paths: Paths, *, has_device: bool) -> Iterator[pl.DataFrame]:
+    """Stays on threads, divided among the innermost spans."""
+    order = np.lexsort((paths.low, paths.thread))
+    thread = paths.thread[order]
+    for one in np.unique(thread):
+        mine = order[np.searchsorted(thread, one) : np.searchsorted(thread, one, side="right")]
+        which, owner, start, end = divided(threads, int(one), (paths.low[mine], paths.high[mine]))
+        kind = kinds_of(spans, owner, has_device=has_device)
+        yield _frame(paths.stay_window[mine][which], kind, owner, start, end)
+
+
+def divided(threads: Threads, thread: int, stays: Intervals) -> tuple[Ints, Ints, Ints, Ints]:
+    """Disjoint sorted stays on a thread in pieces: the stay, the row of the innermost span or -1, start, end."""
+    mine = threads.of(thread)
+    starts, ends = threads.start[mine], threads.end[mine]
+    inside = (times[locate(stays, times) >= 0] for times in (starts, ends))
+    points = np.sort(np.concatenate((stays[0], *inside)))
+    points = points[np.flatnonzero(np.diff(points, prepend=-1) != 0)]
+    which = locate(stays, points)
+    stop = np.minimum(np.append(points[1:], stays[1][-1:]), stays[1][which])
+    parents = threads.parent[mine]
+    lane = np.zeros(starts.size, np.int64)
+    inner = innermost_at(
+        np.zeros(points.size, np.int64), points, starts, ends, lane, np.where(parents >= 0, parents - mine.start, -1)
+    )
+    return which, np.where(inner >= 0, threads.row[mine][inner], -1), points, stop
+
+
+def kinds_of(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
+    """The kind of host time whose innermost span is that row; -1: none is open."""
+    distinct, at = np.unique(rows, return_inverse=True)
+    return np.where(rows >= 0, _kinds(spans, distinct, has_device=has_device)[at], KIND_CODE["other_host"])
+
+
+def _kinds(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
+    category = spans["category"].gather(np.maximum(rows, 0))
+    kinds: Ints = _CODE_OF_CATEGORY[category.to_physical().to_numpy()]
+    calls = np.flatnonzero(kinds == KIND_CODE["runtime"])
+    waits = map_names(spans["name"].gather(np.maximum(rows[calls], 0)), is_sync_call, pl.Boolean())
+    kinds[calls[waits.to_numpy()]] = KIND_CODE["sync"]
+    kinds[host_collectives(spans, np.maximum(rows, 0))] = KIND_CODE["communication"]
+    if not has_device:
+        named = np.flatnonzero(category.is_in(("operator", "user_range")).to_numpy())
+        talks = talks_to_ranks(spans["name"].gather(np.maximum(rows[named], 0)), "any")
+        kinds[named[talks.to_numpy()]] = KIND_CODE["communication"]
+    return kinds
+
+
+def spent(spans: pl.DataFrame, threads: Threads, work: Work, windows: Windows) -> pl.DataFrame:
+    """The time of all spans, on the path or not: window, kind, row, total_ns.
+
+    Device work counts in the windows that it overlaps; a host span's self time counts where the span begins.
+    """
+    first = np.searchsorted(windows.high, work.start, side="right")
+    n_windows = np.maximum(np.searchsorted(windows.low, work.end) - first, 0)
+    at = np.repeat(np.arange(work.start.size), n_windows)
+    window = np.arange(at.size) + np.repeat(first - (np.cumsum(n_windows) - n_windows), n_windows)
+    start, end = np.maximum(work.start[at], windows.low[window]), np.minimum(work.end[at], windows.high[window])
+    device = _frame(window, _OF_SORT[work.sort[at]], work.row[at], start, end)
+    held = locate((windows.low, windows.high), threads.start)
+    mine = np.flatnonzero(held >= 0)
+    own = own_lengths(threads.start, threads.end, threads.parent)[mine]
+    kind = _kinds(spans, threads.row[mine], has_device=work.row.size > 0)
+    host = _frame(held[mine], kind, threads.row[mine], np.zeros(mine.size, np.int64), own)
+    host = host.filter(pl.col("kind") != KIND_CODE["other_host"])
+    return pl.concat((device, host)).select("window", "kind", "row", total_ns="dur_ns")

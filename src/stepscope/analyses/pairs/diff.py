@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope import analyses
-from stepscope.analyses.pairs.pair_analysis import Comparison
+from stepscope.analyses.common.analysis import Analysis
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import nearest
 from stepscope.core.schema import DEVICE_WORK, Column, Table
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-__all__ = ["COMPARISON", "DIFF", "diff"]
+__all__ = ["ANALYSIS", "DIFF", "diff"]
 
 _WHAT = {
     "calls": ("calls", None),
@@ -168,4 +168,6 @@ def _work_of(spans: pl.DataFrame, parents: NDArray[np.int64], is_top: NDArray[np
     return work
 
 
-COMPARISON = Comparison("diff", "What two runs of one program do differently, operator by operator.", DIFF, diff)
+ANALYSIS = Analysis(
+    "diff", "What two runs of one program do differently, operator by operator.", (), DIFF, diff, scope="pair"
+)

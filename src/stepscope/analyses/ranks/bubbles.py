@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.grouped_medians import Floats
 from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.analyses.ranks.parallel_groups import parallelism_of
-from stepscope.analyses.ranks.rank_analysis import RankAnalysis
 from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Column, Table
@@ -110,9 +110,11 @@ def _row(job: Job, transfer: Floats, group: int, stage: int, rank: int) -> dict[
     }
 
 
-ANALYSIS = RankAnalysis(
+ANALYSIS = Analysis(
     name="pipeline-bubbles",
     doc="How long stages of a pipeline wait for messages, beside what an even pipeline would.",
+    inputs=(),
     output=PIPELINE_BUBBLES,
     run=pipeline_bubbles,
+    scope="ranks",
 )

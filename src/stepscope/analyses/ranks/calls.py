@@ -6,40 +6,145 @@ another process and sent over.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.device_work import of_spans
 from stepscope.analyses.communication.collective_calls import collective_calls
-from stepscope.analyses.ranks.comms import Comm, comms_of
-from stepscope.analyses.ranks.phases import BACKWARD, DATA, OPTIMIZER, phase_intervals
-from stepscope.analyses.ranks.work import resources_of, work_of
+from stepscope.analyses.ranks.groups import Comm, comms_of
 from stepscope.core import collectives
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import covered, difference
+from stepscope.core.intervals import Bools, Ints, covered, difference, locate, own_lengths, union
+from stepscope.core.names import map_names
 from stepscope.core.schema import Column, Name, Table
+from stepscope.core.trace import Trace
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Callable
 
     from stepscope.core.intervals import Intervals
     from stepscope.core.trace import Trace
 
-    Ints = NDArray[np.int64]
+__all__ = ["CALLS", "KINDS", "Comm", "RankCalls", "awaited", "calls_table", "first_calls", "own_base", "rank_calls"]
 
-__all__ = [
-    "CALLS",
-    "KINDS",
-    "Comm",
-    "RankCalls",
-    "awaited",
-    "calls_table",
-    "first_calls",
-    "own_base",
-    "rank_calls",
-]
+
+FORWARD, BACKWARD, OPTIMIZER, DATA = "forward", "backward", "optimizer", "data loading"
+
+#: Pauses between two functions of the same phase belong to it, if they are no longer.
+_PAUSE_NS = 1_000_000
+_RULES = {
+    BACKWARD: re.compile(r"^autograd::engine::evaluate_function|^Torch-Compiled Autograd"),
+    OPTIMIZER: re.compile(r"^Optimizer\.step#"),
+}
+
+
+def phase_intervals(trace: Trace, *, on_device: bool) -> dict[str, Intervals]:
+    """When the rank read data (always on the host), and was in its backward pass and optimizer, where that is known.
+
+    With `on_device` the phases are those of the device: work belongs to the phase in which it was queued. Units: ns.
+    Source: the names that PyTorch gives to functions of its autograd engine and to Optimizer.step.
+    """
+    spans = trace.spans
+    found = {DATA: _when(spans.filter(pl.col("category") == "dataloader"))}
+    host = spans.filter(pl.col("category").is_in(("operator", "user_range")))
+    parts = {name: host.filter(map_names(host["name"], _starts(rule), pl.Boolean())) for name, rule in _RULES.items()}
+    if all(part.is_empty() for part in parts.values()):
+        return found
+    host_phases = {name: _joined(part) for name, part in parts.items()}
+    if not on_device:
+        return found | host_phases
+    work = spans.filter((pl.col("category") == "kernel") & pl.col("launch_id").is_not_null())
+    queued = of_spans(spans, work["launch_id"], "ts_ns").to_numpy()
+    return found | {
+        name: _joined(work.filter(pl.Series(locate(intervals, queued) >= 0))) for name, intervals in host_phases.items()
+    }
+
+
+def _starts(rule: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda name: rule.match(name) is not None
+
+
+def _when(spans: pl.DataFrame) -> Intervals:
+    starts = spans["ts_ns"].to_numpy()
+    return union(starts, starts + spans["dur_ns"].to_numpy())
+
+
+def _joined(spans: pl.DataFrame) -> Intervals:
+    """When at least one of the spans was open, short pauses included."""
+    starts, ends = _when(spans)
+    apart = np.flatnonzero(starts[1:] - ends[:-1] > _PAUSE_NS)
+    if not starts.size:
+        return starts, ends
+    return starts[np.concatenate(([0], apart + 1))], ends[np.concatenate((apart, [-1]))]
+
+
+#: Names kept, those that took longest; the rest is one row without a name.
+MOST_NAMES = 64
+
+WORK = Table(
+    "rank-work",
+    "what one rank computed, by name: kernels, or where no device computes, operators",
+    (
+        Column("name", Name, "kernel or operator; null: all others", key=True),
+        Column("calls", pl.Int64(), "how often"),
+        Column("total_ns", pl.Int64(), "summed time; of operators their own, without that of operators inside", "ns"),
+    ),
+)
+
+
+def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
+    """A WORK table of the trace, longest first. Units: ns."""
+    spans = trace.spans
+    if on_device:
+        kernels = spans.filter(pl.col("category") == "kernel")
+        rows = kernels.filter(~collectives.talks_to_ranks(kernels["name"])).select("name", ns="dur_ns")
+    else:
+        rows = _own_times(spans)
+    named = rows.group_by("name").agg(calls=pl.len().cast(pl.Int64), total_ns=pl.col("ns").sum())
+    named = named.sort("total_ns", "calls", descending=True)
+    rest = named.slice(MOST_NAMES)
+    if rest.height:
+        folded = rest.select(pl.col("calls").sum(), pl.col("total_ns").sum())
+        named = pl.concat((named.head(MOST_NAMES), folded), how="diagonal_relaxed")
+    return WORK.conform(named)
+
+
+def _own_times(spans: pl.DataFrame) -> pl.DataFrame:
+    """Operators of the host that exchange nothing, and the time of each outside other operators."""
+    is_op = spans["category"] == "operator"
+    talks = collectives.talks_to_ranks(spans["name"], "any")
+    ops = spans.filter(is_op & ~talks)
+    if ops.is_empty():
+        return ops.select("name", ns="dur_ns")
+    rows = np.full(int(spans["span_id"].to_numpy().max()) + 1, -1, np.int64)
+    rows[ops["span_id"].to_numpy()] = np.arange(ops.height)
+    above = ops["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    parents = np.where(above >= 0, rows[above], -1)
+    starts = ops["ts_ns"].to_numpy()
+    own = own_lengths(starts, starts + ops["dur_ns"].to_numpy(), parents)
+    return ops.select("name", ns=pl.Series(own))
+
+
+def resources_of(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
+    """The mean of each counter within the window (ns from the origin): device, metric, unit, value.
+
+    Counters of other processes are left out; those of the trace's own are called `process`.
+    """
+    own = trace.tracks["pid"].drop_nulls().unique().implode()
+    counters = trace.counters.filter(
+        pl.col("ts_ns").is_between(*window) & (pl.col("pid").is_null() | pl.col("pid").is_in(own))
+    )
+    device = pl.when(pl.col("pid").is_null()).then(pl.col("device").cast(pl.String)).otherwise(pl.lit("process"))
+    return (
+        counters.group_by(device.alias("device"), "metric", "unit")
+        .agg(pl.col("value").mean())
+        .sort("device", pl.col("metric").cast(pl.String))
+    )
+
 
 KINDS = (*collectives.KINDS, "other")
 Kind = pl.Enum(KINDS)
@@ -168,7 +273,7 @@ def calls_table(calls: pl.DataFrame, computing: Intervals | None, phases: dict[s
     return CALLS.conform(frame)
 
 
-def own_base(starts: Ints, ends: Ints, blocks: NDArray[np.bool_], rank: Ints | None = None) -> Ints:
+def own_base(starts: Ints, ends: Ints, blocks: Bools, rank: Ints | None = None) -> Ints:
     """What each of a rank's exchanges follows: 2i for the end of row i, 2i + 1 for its start, −1 for nothing.
 
     That is the last thing before its start that the rank's work hung on: an exchange that it waited for ended, or the
@@ -197,10 +302,10 @@ def own_base(starts: Ints, ends: Ints, blocks: NDArray[np.bool_], rank: Ints | N
     return np.where(has_before, base, -1)
 
 
-def awaited(starts: Ints, ends: Ints, computing: Intervals) -> NDArray[np.bool_]:
+def awaited(starts: Ints, ends: Ints, computing: Intervals) -> Bools:
     """For each exchange whether nothing (or little) computed when it ended: then the rank's work waited for it."""
     tail = np.minimum((ends - starts) // 4, _TAIL_NS)
-    waited: NDArray[np.bool_] = covered(computing, ends - tail, ends) * 2 <= tail
+    waited: Bools = covered(computing, ends - tail, ends) * 2 <= tail
     return waited
 
 

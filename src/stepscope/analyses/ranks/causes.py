@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.ranks.grouped_medians import Floats, Ints, Segments, segments
+from stepscope.analyses.ranks.grouped_medians import Floats, Segments, segments
+from stepscope.core.intervals import Ints
 from stepscope.core.units import duration, percent
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from stepscope.analyses.ranks.lateness import Lateness
     from stepscope.analyses.ranks.matching import Job
-    from stepscope.analyses.ranks.roles import Roles
+    from stepscope.analyses.ranks.parallel_groups import Roles
 
 COMPUTE, HOST, DATA, NETWORK, CLOCK = CAUSES = ("compute", "host", "data loading", "network", "clock")
 PHASES = ("data loading", "forward", "backward", "optimizer")

@@ -14,22 +14,116 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.ranks.graph import solved
-from stepscope.analyses.ranks.grouped_medians import Floats, Ints, Segments, dense, numbered, segments
+from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.ranks.grouped_medians import Floats, Segments, dense, numbered, segments
 from stepscope.analyses.ranks.matching import Job, job_of
-from stepscope.analyses.ranks.rank_analysis import RankAnalysis
 from stepscope.core.collectives import SYNCHRONISING
 from stepscope.core.errors import MissingTable
+from stepscope.core.intervals import Bools, Ints
 from stepscope.core.schema import Column, Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from stepscope.analyses.ranks.calls import RankCalls
 
+
 __all__ = ["ANALYSIS", "CLOCK_OFFSETS", "Clocks", "clock_offsets", "clocks_of"]
+
+
+_MOST_TURNS = 2_000
+_ROUNDS = 5
+_FAR = 3.0  # standard errors: an edge farther off than that counts less
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A value for each member, its standard error, and the connected part of the graph that it belongs to.
+
+    Within a part the median is 0; between parts nothing is known.
+    """
+
+    values: Floats
+    errors: Floats
+    parts: Ints
+
+
+def solved(member: Ints, group: Ints, value: Floats, error: Floats, n_members: int, n_groups: int) -> Solved:
+    """Least squares over edges: an edge says that a member is `value` ± `error` above its group's own level.
+
+    Edges far from the fit count less (Huber's weights). Members without an edge are parts of their own, with value 0
+    and an infinite error. The system is a graph's Laplacian, solved by conjugate gradients.
+    """
+    parts = _parts(member, group, n_members, n_groups)
+    weight: Floats = 1.0 / np.square(error)
+    levels: Floats = np.zeros(n_members + n_groups)
+    nodes = member, n_members + group
+    for _ in range(_ROUNDS):
+        levels = _least_squares(nodes, value, weight, levels, parts)
+        off = np.abs(value - levels[nodes[0]] + levels[nodes[1]]) / error
+        weight = np.minimum(1.0, _FAR / np.maximum(off, 1e-12)) / np.square(error)
+    values = levels[:n_members].copy()
+    own = parts[:n_members]
+    order = np.argsort(own, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(own[order])) + 1):
+        values[rows] -= np.median(values[rows])
+    held = np.bincount(member, weight, minlength=n_members)
+    with np.errstate(divide="ignore"):
+        return Solved(values, 1.0 / np.sqrt(held), own)
+
+
+def _least_squares(nodes: tuple[Ints, Ints], value: Floats, weight: Floats, start: Floats, parts: Ints) -> Floats:
+    size = start.size
+    a, b = nodes
+
+    def times(x: Floats) -> Floats:
+        flow = weight * (x[a] - x[b])
+        return _sums(a, flow, size) - _sums(b, flow, size)
+
+    pull = weight * value
+    target = _sums(a, pull, size) - _sums(b, pull, size)
+    diagonal = _sums(a, weight, size) + _sums(b, weight, size)
+    diagonal[diagonal == 0] = 1.0
+    x = start.copy()
+    rest = target - times(x)
+    step = rest / diagonal
+    way = step.copy()
+    gain = float(rest @ step)
+    enough = 1e-20 * max(float(target @ (target / diagonal)), 1e-300)
+    for _ in range(_MOST_TURNS):
+        if gain <= enough:
+            break
+        along = times(way)
+        length = gain / float(way @ along)
+        x += length * way
+        rest -= length * along
+        step = rest / diagonal
+        before, gain = gain, float(rest @ step)
+        way = step + gain / before * way
+    # The level of a whole part is free: the mean of its members is taken for zero, which keeps numbers small.
+    mean: Floats = np.bincount(parts, x) / np.bincount(parts)
+    centred: Floats = x - mean[parts]
+    return centred
+
+
+def _sums(at: Ints, values: Floats, size: int) -> Floats:
+    return np.bincount(at, values, minlength=size).astype(np.float64, copy=False)
+
+
+def _parts(member: Ints, group: Ints, n_members: int, n_groups: int) -> Ints:
+    """Number of the connected part of each member and group, from 0."""
+    label = np.arange(n_members + n_groups)
+    nodes = n_members + group
+    while True:
+        least = label.copy()
+        low = np.minimum(label[member], label[nodes])
+        np.minimum.at(least, member, low)
+        np.minimum.at(least, nodes, low)
+        least = least[least]
+        if np.array_equal(least, label):
+            return np.unique(label, return_inverse=True)[1].ravel()
+        label = least
+
 
 CLOCK_OFFSETS = Table(
     "clock-offsets",
@@ -125,7 +219,7 @@ def clocks_of(job: Job) -> Clocks:
 class _Sample:
     """Rows of exchanges that tell about clocks. An edge is a member of a group; `edge` and `exchange` are dense."""
 
-    whole: NDArray[np.bool_]
+    whole: Bools
     rank: Ints
     exchange: Ints
     edge: Ints
@@ -135,7 +229,7 @@ class _Sample:
     half: float
     edge_rank: Ints
     edge_group: Ints
-    weak: NDArray[np.bool_]
+    weak: Bools
     n_groups: int
 
 
@@ -342,9 +436,11 @@ def clock_offsets(parts: Sequence[RankCalls]) -> pl.DataFrame:
     return CLOCK_OFFSETS.conform(frame)
 
 
-ANALYSIS = RankAnalysis(
+ANALYSIS = Analysis(
     name="clock-offsets",
     doc="How far each rank's clock is off, solved from the exchanges: offset, drift, error.",
+    inputs=(),
     output=CLOCK_OFFSETS,
     run=clock_offsets,
+    scope="ranks",
 )

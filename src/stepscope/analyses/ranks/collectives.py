@@ -8,13 +8,13 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.bandwidth import algorithm_bandwidth, bus_bandwidth
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.clocks import clocks_of
 from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import STATUSES, Job, job_of, missing_ranks
 from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of
-from stepscope.analyses.ranks.rank_analysis import RankAnalysis
 from stepscope.core.errors import UnknownName
 from stepscope.core.schema import Column, Name, Table
 
@@ -204,9 +204,11 @@ def _declared(frame: pl.DataFrame) -> pl.DataFrame:
     return full.select(name for name in full.columns if name in frame.columns)
 
 
-ANALYSIS = RankAnalysis(
+ANALYSIS = Analysis(
     name="collectives",
     doc="Exchanges matched across ranks: size, bandwidth, transfer, waits, who came last, what does not match.",
+    inputs=(),
     output=COLLECTIVES_OF_RANKS,
     run=collectives,
+    scope="ranks",
 )

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.core.intervals import Ints
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: Turns a median absolute deviation into the standard deviation of a normal distribution.
 MAD_TO_SD = 1.4826

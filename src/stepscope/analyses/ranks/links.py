@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analyses.ranks.grouped_medians import Floats, Ints, numbered, occurrence, segments
+from stepscope.analyses.ranks.grouped_medians import Floats, numbered, occurrence, segments
 from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import Job, ints
 from stepscope.analyses.ranks.outliers import Found, stand_out
 from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
+from stepscope.core.intervals import Ints
 
 if TYPE_CHECKING:
-    from stepscope.analyses.ranks.blocks import Blocks
-    from stepscope.analyses.ranks.roles import Roles
+    from stepscope.analyses.ranks.lateness import Blocks
+    from stepscope.analyses.ranks.parallel_groups import Roles
 
 _LEAST_SERIES = 3
 #: Slower than the others by so much of their time, where there are too few to know how far apart healthy ones are.

@@ -9,20 +9,120 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.ranks.align import realigned
 from stepscope.analyses.ranks.calls import KINDS, Kind, RankCalls
 from stepscope.analyses.ranks.grouped_medians import Segments, numbered, occurrence, segments
 from stepscope.analyses.ranks.groups import Group, groups_of, listed
 from stepscope.core.collectives import POINT_TO_POINT
 from stepscope.core.errors import MissingTable
+from stepscope.core.intervals import Bools, Ints
 from stepscope.core.schema import Column, Name, Table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Ints = NDArray[np.int64]
 
 __all__ = ["EXCHANGES", "STATUSES", "Job", "by_rank", "job_of", "missing_ranks"]
+
+
+_SLACK = 3  # calls by which recordings may begin earlier or later besides the difference of their numbers
+_ROUNDS = 4
+_TRIED = (0.5, 0.25, 0.75, 0.0, 1.0)
+
+
+def realigned(family: Ints, rank: Ints, order: Ints, ends: Ints, sizes: Ints, *, anchored: Bools, fixed: Bools) -> Ints:
+    """The order of each call among those of its family, put right where ranks have different numbers of calls.
+
+    Rows are calls, sorted by rank and time; a family are the calls that may match each other. Of families that nothing
+    anchors in time (no step) also those with equal numbers are looked at: recordings may begin at different calls.
+    `fixed` families stay as they are. Times are those of each rank's own clock: what is compared are their differences.
+    """
+    found = order.copy()
+    doubtful = _doubtful(family, rank, anchored, fixed)
+    rows = np.flatnonzero(doubtful[family])
+    rows = rows[np.argsort(family[rows], kind="stable")]
+    for own in np.split(rows, np.flatnonzero(np.diff(family[rows])) + 1) if rows.size else ():
+        found[own] = _aligned(rank[own], ends[own].astype(np.float64), sizes[own])
+    return found
+
+
+def _doubtful(family: Ints, rank: Ints, anchored: Bools, fixed: Bools) -> Bools:
+    n_families = int(family.max()) + 1
+    code = family * (int(rank.max()) + 1) + rank
+    order = np.argsort(code, kind="stable")
+    heads = np.flatnonzero(np.concatenate(([True], np.diff(code[order]) != 0)))
+    n_calls = np.diff(np.append(heads, code.size))
+    of = family[order[heads]]
+    least, most = np.full(n_families, np.iinfo(np.int64).max), np.zeros(n_families, np.int64)
+    np.minimum.at(least, of, n_calls)
+    np.maximum.at(most, of, n_calls)
+    several = np.bincount(of, minlength=n_families) > 1
+    loose = np.zeros(n_families, bool)
+    loose[family[~anchored]] = True
+    stays = np.zeros(n_families, bool)
+    stays[family[fixed]] = True
+    doubtful: Bools = several & ~stays & ((least != most) | (loose & (most > 1)))
+    return doubtful
+
+
+def _aligned(rank: Ints, ends: NDArray[np.float64], sizes: Ints) -> Ints:
+    """The order of calls of one family, as places on the timeline of the rank that made most."""
+    names, counts = np.unique(rank, return_counts=True)
+    reference = int(names[np.argmax(counts)])
+    base = np.flatnonzero(rank == reference)
+    found = np.empty(rank.size, np.int64)
+    extra = base.size
+    for name in names.tolist():
+        own = np.flatnonzero(rank == name)
+        if name == reference:
+            found[own] = np.arange(own.size)
+            continue
+        place = _matched(ends[base], sizes[base], ends[own], sizes[own])
+        lone = np.flatnonzero(place < 0)
+        place[lone] = extra + np.arange(lone.size)
+        extra += lone.size
+        found[own] = place
+    return found
+
+
+def _matched(base: NDArray[np.float64], base_sizes: Ints, own: NDArray[np.float64], own_sizes: Ints) -> Ints:
+    """For each of a rank's calls the one of the reference that is the same; −1 for none.
+
+    Tried are offsets at which the reference began some calls earlier or later; the one with which most calls find a
+    counterpart of their size near by is refined. Of several calls for one counterpart the nearest stays.
+    """
+    reach = abs(base.size - own.size) + _SLACK
+    least = float(np.median(np.diff(base))) / 2 if base.size > 1 else 1.0
+    best, offset = np.inf, 0.0
+    for shift in sorted(range(-reach, reach + 1), key=abs):
+        i = np.arange(max(0, -shift), min(own.size, base.size - shift))
+        if i.size < max(1, min(own.size, base.size) // 2):
+            continue
+        # Differences as they are: where a call is missing, some of them are right and a middle of them is not.
+        for tried in np.quantile(own[i] - base[i + shift], _TRIED, method="nearest").tolist():
+            place, far = _nearest(base, own - tried)
+            far = np.where(own_sizes == base_sizes[place], np.minimum(far, least), least)
+            if float(far.mean()) < best:
+                best, offset = float(far.mean()), tried
+    for _ in range(_ROUNDS):
+        place, far = _nearest(base, own - offset)
+        order = np.lexsort((far, place))
+        keeps = np.concatenate(([True], np.diff(place[order]) != 0))
+        place[order[~keeps]] = -1
+        kept = place >= 0
+        again = float(np.median(own[kept] - base[place[kept]]))
+        if again == offset:
+            break
+        offset = again
+    return place
+
+
+def _nearest(base: NDArray[np.float64], at: NDArray[np.float64]) -> tuple[Ints, NDArray[np.float64]]:
+    """The place of the nearest of `base`, which is sorted, and how far it is."""
+    right = np.minimum(np.searchsorted(base, at), base.size - 1)
+    left = np.maximum(right - 1, 0)
+    place = np.where(np.abs(base[left] - at) <= np.abs(base[right] - at), left, right)
+    return place, np.abs(base[place] - at)
+
 
 #: Sizes that may differ between the ranks of one exchange.
 _UNEVEN = ("alltoall", "gather", "scatter", "permute", "other", *POINT_TO_POINT)
@@ -92,11 +192,11 @@ class Job:
         """When each call ended, on its rank's clock."""
         return self.calls["end_ns"].to_numpy()
 
-    def of_kind(self, *kinds: str) -> NDArray[np.bool_]:
+    def of_kind(self, *kinds: str) -> Bools:
         """For each exchange whether it is of one of these kinds."""
         wanted = np.zeros(len(KINDS), np.bool_)
         wanted[[_CODES[kind] for kind in kinds]] = True
-        found: NDArray[np.bool_] = wanted[self.kind]
+        found: Bools = wanted[self.kind]
         return found
 
     @property
@@ -124,7 +224,7 @@ def job_of(parts: Sequence[RankCalls]) -> Job:
     if not parts:
         raise MissingTable("ranks", needed_by="analyses of ranks", hint="name the traces of all ranks, or their folder")
     parts, ranks, notes = by_rank(parts)
-    groups, comm_groups = groups_of(parts, ranks)
+    groups, comm_groups = groups_of([part.comms for part in parts], ranks)
     origins = [part.origin_unix_ns for part in parts if part.origin_unix_ns is not None]
     origin = min(origins, default=0)
     # A rank that does not know the time of day begins with the others: its clock is solved for like all.
@@ -186,7 +286,7 @@ def _joined(rank: int, parts: Sequence[RankCalls], notes: list[tuple[str, str]])
     return whole
 
 
-def _numbers(calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int]) -> tuple[Ints, NDArray[np.bool_]]:
+def _numbers(calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int]) -> tuple[Ints, Bools]:
     """For each call the number of its exchange, in order of time; and whether its partners can be told."""
     rank, group, seq, step, src, dst = (ints(calls[c]) for c in ("rank", "group", "seq", "step", "src", "dst"))
     kind = ints(calls["kind"].to_physical())
@@ -220,7 +320,7 @@ def _numbers(calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int])
     return place[number], known
 
 
-def _numbered_by_recorder(group: Ints, seq: Ints, rank: Ints, n_groups: int) -> NDArray[np.bool_]:
+def _numbered_by_recorder(group: Ints, seq: Ints, rank: Ints, n_groups: int) -> Bools:
     """For each group whether its calls carry numbers that ranks agree on."""
     has = np.ones(n_groups, bool)
     rows = seq >= 0
@@ -242,7 +342,7 @@ def _numbered_by_recorder(group: Ints, seq: Ints, rank: Ints, n_groups: int) -> 
 
 
 def _exchanges(
-    calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int], known: NDArray[np.bool_], parts: Segments
+    calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int], known: Bools, parts: Segments
 ) -> pl.DataFrame:
     """An EXCHANGES table, a row for each number in `calls`, by which `parts` groups its rows."""
     first, n_ranks = parts.order[parts.starts], parts.sizes
@@ -307,9 +407,9 @@ def _sizes(calls: pl.DataFrame, members: Ints, parts: Segments) -> _Sizes:
     return _Sizes(rows, np.where(spreads & (largest >= 0), mean, largest))
 
 
-def _differs(parts: Segments, values: Ints) -> NDArray[np.bool_]:
+def _differs(parts: Segments, values: Ints) -> Bools:
     ranked = values[parts.order]
-    differs: NDArray[np.bool_] = np.minimum.reduceat(ranked, parts.starts) != np.maximum.reduceat(ranked, parts.starts)
+    differs: Bools = np.minimum.reduceat(ranked, parts.starts) != np.maximum.reduceat(ranked, parts.starts)
     return differs
 
 

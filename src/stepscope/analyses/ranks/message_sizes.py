@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.bandwidth import algorithm_bandwidth, bus_bandwidth
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import job_of
 from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of
-from stepscope.analyses.ranks.rank_analysis import RankAnalysis
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Column, Table
 
@@ -83,9 +83,11 @@ def message_sizes(parts: Sequence[RankCalls]) -> pl.DataFrame:
     return MESSAGE_SIZES.conform(frame.sort(*sort, "from_bytes", nulls_last=True))
 
 
-ANALYSIS = RankAnalysis(
+ANALYSIS = Analysis(
     name="message-sizes",
     doc="How large messages are, in bins that double, and how fast exchanges of each size.",
+    inputs=(),
     output=MESSAGE_SIZES,
     run=message_sizes,
+    scope="ranks",
 )

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analyses.ranks.grouped_medians import MAD_TO_SD
-from stepscope.analyses.ranks.normal_distribution import above, quantile, student_quantile
+from stepscope.analyses.ranks.grouped_medians import MAD_TO_SD, Floats
+from stepscope.core.intervals import Bools, Ints
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 STEADY, SINCE, TRANSIENT, PERIODIC, IRREGULAR = PATTERNS = ("steady", "since", "transient", "periodic", "irregular")
 LEVEL = 0.05
@@ -60,12 +58,14 @@ def stand_out(values: Floats, role: Ints, *, level: float = LEVEL) -> list[Found
     NaN are unknown. Family-wise: the chance to name any, if none differs, is at most `level`, of which most is
     for whole series, the rest for bursts, windows and periods.
     """
+    from scipy.special import ndtri
+
     n_series = values.shape[0]
     scores, bursts, inflation = np.full(values.shape, np.nan), np.full(values.shape, np.nan), np.ones((n_series, 1))
     for number in np.unique(role).tolist():
         rows = np.flatnonzero(role == number)
         places = _places(values[rows])
-        scores[rows] = quantile(places)
+        scores[rows] = ndtri(places)
         bursts[rows] = -np.log1p(-places)
         inflation[rows] = _inflation(scores[rows])
     known = np.isfinite(scores)
@@ -113,9 +113,11 @@ class _Try:
 
 def _best(tries: list[tuple[str, float, float]], level: float) -> tuple[int, float] | None:
     """Which try stands out most, and its p-value; a part of a series must do so clearly more than the whole."""
+    from scipy.special import ndtr
+
     best, best_score, best_p = None, -np.inf, 1.0
     for which, (pattern, score, times) in enumerate(tries):
-        p_value = min(1.0, times * above(score))
+        p_value = min(1.0, times * float(ndtr(-score)))
         weighed = score if pattern == STEADY else score - _CLEARLY
         if p_value <= level and weighed > best_score:
             best, best_score, best_p = which, weighed, p_value
@@ -155,14 +157,14 @@ def _inflation(scores: Floats) -> float:
     return total
 
 
-def _whole(scaled: Floats, known: NDArray[np.bool_]) -> _Try:
+def _whole(scaled: Floats, known: Bools) -> _Try:
     n_series, n_blocks = scaled.shape
     score = scaled.sum(axis=1) / np.sqrt(np.maximum(known.sum(axis=1), 1))
     every = np.full(n_series, n_blocks)
     return _Try(STEADY, score, _WHOLE, np.zeros(n_series, np.int64), every, np.ones(n_series, np.int64))
 
 
-def _bursts(scores: Floats, known: NDArray[np.bool_], inflation: Floats) -> _Try:
+def _bursts(scores: Floats, known: Bools, inflation: Floats) -> _Try:
     """The sum of exponential scores: of n independent ones it is Gamma distributed with shape n.
 
     Source of the normal score of a Gamma variable: Wilson and Hilferty, 1931.
@@ -175,7 +177,7 @@ def _bursts(scores: Floats, known: NDArray[np.bool_], inflation: Floats) -> _Try
     return _Try(IRREGULAR, z, _SORTS, 0 * ones, n_blocks * ones, ones)
 
 
-def _windows(scaled: Floats, known: NDArray[np.bool_]) -> _Try:
+def _windows(scaled: Floats, known: Bools) -> _Try:
     """The run of blocks with the highest score."""
     n_series, n = scaled.shape
     best, first, last = np.full(n_series, -np.inf), np.zeros(n_series, np.int64), np.full(n_series, n)
@@ -197,7 +199,7 @@ def _windows(scaled: Floats, known: NDArray[np.bool_]) -> _Try:
     return _Try(TRANSIENT, best, _SORTS * n_tried, first, last, np.ones(n_series, np.int64))
 
 
-def _beats(scaled: Floats, known: NDArray[np.bool_]) -> _Try:
+def _beats(scaled: Floats, known: Bools) -> _Try:
     """The period and phase whose blocks have the highest score."""
     n_series, n = scaled.shape
     best, first, stride = np.full(n_series, -np.inf), np.zeros(n_series, np.int64), np.ones(n_series, np.int64)
@@ -226,7 +228,7 @@ def _apart(values: Floats, which: int) -> float:
     middle = float(np.median(others))
     spread = max(MAD_TO_SD * float(np.median(np.abs(others - middle))), 1e-9)
     # A median absolute deviation is worth some 0.37 of as many values.
-    least = student_quantile(1.0 - _OUTLIER_LEVEL / n_series, max(0.37 * (n_series - 1), 1.0))
+    least = _student_quantile(1.0 - _OUTLIER_LEVEL / n_series, max(0.37 * (n_series - 1), 1.0))
     return (float(means[which]) - middle) / spread / least
 
 
@@ -240,4 +242,10 @@ def is_outlier(value: float, others: Floats) -> bool:
     if n < 2:
         return False
     spread = max(float(others.std(ddof=1)) * np.sqrt(1.0 + 1.0 / n), 1e-9)
-    return bool((value - float(others.mean())) / spread >= student_quantile(1.0 - _OUTLIER_LEVEL / (n + 1), n - 1.0))
+    return bool((value - float(others.mean())) / spread >= _student_quantile(1.0 - _OUTLIER_LEVEL / (n + 1), n - 1.0))
+
+
+def _student_quantile(probability: float, freedom: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, probability))

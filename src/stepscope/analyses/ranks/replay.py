@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analyses.ranks.calls import own_base
+from stepscope.analyses.ranks.grouped_medians import Floats
 from stepscope.analyses.ranks.lateness import blocking_of, transfers_of
 from stepscope.analyses.ranks.matching import Job
 from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
+from stepscope.core.intervals import Bools, Ints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from stepscope.analyses.ranks.clocks import Clocks
 
-    Floats = NDArray[np.float64]
-    Ints = NDArray[np.int64]
 
 _TOGETHER = 4  # changes
 _AT_ONCE_NS = 20_000
@@ -68,12 +66,12 @@ class _Model:
     """
 
     base: Ints
-    after_end: NDArray[np.bool_]
+    after_end: Bools
     work: Floats
     begin: Floats
     exchange: Ints
     transfer: Floats
-    alone: NDArray[np.bool_]
+    alone: Bools
     any_alone: bool
     length: Floats
     heirs: Ints
@@ -160,7 +158,7 @@ def _model(job: Job, clocks: Clocks) -> _Model:
     )
 
 
-def _bases(job: Job, rank: Ints, start: Ints, end: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+def _bases(job: Job, rank: Ints, start: Ints, end: Ints) -> tuple[Ints, Bools]:
     """The row that each follows (−1: none), and whether its end.
 
     What starts at once when another exchange has ended waited for that, though the rank's work did not.

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.ranks.blocks import Blocks, blocks_of
+from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.causes import CAUSES, NETWORK, PHASES, cause_of
 from stepscope.analyses.ranks.clocks import Clocks, clocks_of
 from stepscope.analyses.ranks.grouped_medians import segments
 from stepscope.analyses.ranks.groups import listed
-from stepscope.analyses.ranks.lateness import Lateness, lateness_of
+from stepscope.analyses.ranks.lateness import Blocks, Lateness, blocks_of, lateness_of
 from stepscope.analyses.ranks.links import SlowLink, slow_links
 from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.analyses.ranks.outliers import PATTERNS, Found, is_outlier, stand_out
-from stepscope.analyses.ranks.rank_analysis import RankAnalysis
+from stepscope.analyses.ranks.parallel_groups import Roles, roles_of
 from stepscope.analyses.ranks.replay import Change, job_times
-from stepscope.analyses.ranks.roles import Roles, roles_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Column, Table
 from stepscope.core.units import percent
@@ -315,9 +314,11 @@ def stragglers(parts: Sequence[RankCalls], *, min_share: float = 0.001) -> pl.Da
     return straggler_evidence(parts, min_share=min_share).stragglers
 
 
-ANALYSIS = RankAnalysis(
+ANALYSIS = Analysis(
     name="stragglers",
     doc="Which rank makes the others wait, or which link is slow: since when, why, what it costs, how sure.",
+    inputs=(),
     output=STRAGGLERS,
     run=stragglers,
+    scope="ranks",
 )

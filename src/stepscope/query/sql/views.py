@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope import analyses
 from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.schema import ISSUES, TABLES, Column, Table
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from stepscope.analyses import Analysis
     from stepscope.query.sql.guard import Names
-    from stepscope.query.tables import Question
 
     OnMissing = Callable[[str, StepscopeError], None]
 
@@ -59,7 +58,7 @@ class View:
 
     schema: str
     name: str
-    question: Question | None  # None: the list of traces itself
+    question: Analysis | None  # None: the list of traces itself
     optional: bool = False  # the query may mean a part of itself
 
     @property
@@ -91,13 +90,15 @@ def resolve(names: Names) -> list[View]:
         known = _known(schema, name)
         shadowed = not schema and name.lower() in names.shadowed
         if known is None and not shadowed:
-            raise UnknownName("table", f"{schema}.{name}" if schema else name, known_names())
+            raise UnknownName(
+                "table", f"{schema}.{name}" if schema else name, known_names(), listed_by="stepscope tables"
+            )
         if known is not None:
             found.append(View(schema, name, known[0], shadowed))
     return found
 
 
-def _known(schema: str, name: str) -> tuple[Question | None] | None:
+def _known(schema: str, name: str) -> tuple[Analysis | None] | None:
     """The question that a name stands for, in a tuple, since that of the list of traces is None; None if unknown."""
     name = name.lower()
     if schema.lower() == _SCHEMA:
@@ -160,7 +161,7 @@ def _gathered(source: Trace | Run, wanted: Sequence[View], folder: Path, on_miss
     for view, into in zip(wanted, gathered, strict=True):
         if view.question is None:
             into.frames.append(_listed(facts))
-        elif not isinstance(view.question, analyses.Analysis):  # one that takes all traces together
+        elif view.question.scope != "trace":  # one that takes all traces together
             into.frames.append(views.collect(source, view.question, on_missing=on_missing)[0])
     return gathered
 
@@ -194,7 +195,7 @@ def _gather(view: View, trace: Trace, label: str, into: _Gathered, target: Path)
             into.missing.append((label, error.with_traceback(None)))
             return
         into.files.append((str(target), trace.rank, label))
-    elif isinstance(view.question, analyses.Analysis):
+    elif view.question is not None and view.question.scope == "trace":
         try:
             frame, _ = views.collect(trace, view.question, on_missing=lambda *_: None)
         except MissingTable as error:

@@ -1,20 +1,21 @@
 """Every figure by the name of the table that it draws, for pages, files and notebooks alike.
 
 A figure is a pure function of a result table and gives Plotly's own form as plain values, quickly and without Plotly:
-`drawn("steps", frame)`. Names in it are escaped. To add one: a file here with `FIGURE`, a line in `_MODULES`, a test, a
-docs line; every page and file that shows the table then shows it.
+`drawn("steps", frame)`. Names in it are escaped. To add one: a file here with `FIGURE`, a line in `FIGURES`, a
+test; every page and file that shows the table then shows it. Other
+packages offer theirs in the entry-point group `stepscope.figures`.
 """
 
 from __future__ import annotations
 
 import base64
-import importlib
 import importlib.util
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.errors import StepscopeError, UnknownName
+from stepscope.core.errors import StepscopeError
+from stepscope.core.registry import Registry
 from stepscope.renderers.figures._style import COLOURS, shown_name, titled
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLOURS",
+    "FIGURES",
     "Drawn",
     "Figure",
     "Link",
@@ -35,36 +37,36 @@ __all__ = [
     "titled",
 ]
 
-_MODULES = {
-    "steps": "stepscope.renderers.figures.steps",
-    "operators": "stepscope.renderers.figures.operators",
-    "kernels": "stepscope.renderers.figures.kernels",
-    "communication": "stepscope.renderers.figures.communication",
-    "memory": "stepscope.renderers.figures.memory",
-    "timeline": "stepscope.renderers.figures.timeline",
-    "device-utilisation": "stepscope.renderers.figures.device_utilisation",
-    "roofline": "stepscope.renderers.figures.roofline",
-    "utilisation": "stepscope.renderers.figures.utilisation",
-    "python-stacks": "stepscope.renderers.figures.python_stacks",
-    "diff": "stepscope.renderers.figures.diff",
-    "parts": "stepscope.renderers.figures.parts",
-}
+FIGURES = Registry(
+    "figure",
+    Figure,
+    "FIGURE",
+    "stepscope.figures",
+    {
+        "steps": "stepscope.renderers.figures.steps",
+        "operators": "stepscope.renderers.figures.operators",
+        "kernels": "stepscope.renderers.figures.kernels",
+        "communication": "stepscope.renderers.figures.communication",
+        "memory": "stepscope.renderers.figures.memory",
+        "timeline": "stepscope.renderers.figures.timeline",
+        "device-utilisation": "stepscope.renderers.figures.device_utilisation",
+        "roofline": "stepscope.renderers.figures.roofline",
+        "utilisation": "stepscope.renderers.figures.utilisation",
+        "python-stacks": "stepscope.renderers.figures.python_stacks",
+        "diff": "stepscope.renderers.figures.diff",
+        "parts": "stepscope.renderers.figures.parts",
+    },
+)
 
 
 def names() -> list[str]:
     """Names of the tables that can be drawn."""
-    return list(_MODULES)
+    return FIGURES.names()
 
 
 def find(name: str) -> Figure:
     """The figure that draws the table of that name. Raises UnknownName."""
-    if name not in _MODULES:
-        raise UnknownName("figure", name, names())
-    found = importlib.import_module(_MODULES[name]).FIGURE
-    if not isinstance(found, Figure):
-        msg = f"{name}: the module gives {type(found).__name__}, not a Figure"
-        raise TypeError(msg)
-    return found
+    return FIGURES.find(name)
 
 
 def drawn(name: str, frame: pl.DataFrame, link: Link | None = None) -> Drawn | None:
@@ -72,7 +74,7 @@ def drawn(name: str, frame: pl.DataFrame, link: Link | None = None) -> Drawn | N
 
     It has no title: pages have a heading of their own. `titled` gives it one.
     """
-    if name not in _MODULES or frame.is_empty():
+    if frame.is_empty() or name not in FIGURES:
         return None
     figure = find(name)
     return figure(frame, link) if figure.fits(frame) else None

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import types
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import polars.selectors as cs
 
-from stepscope.analyses import pairs
 from stepscope.core.errors import StepscopeError
 from stepscope.query import tables
 
 if TYPE_CHECKING:
-    import inspect
     from collections.abc import Mapping, Sequence
 
     from stepscope.core.schema import Table
-    from stepscope.web.session.session import Session
+    from stepscope.web.session import Session
 
-__all__ = ["Choice", "Found", "Question", "answered", "arranged", "choices", "question_of"]
 
 _OPTION = "o."
 _LONGEST_TEXT = 500
@@ -64,10 +60,10 @@ def question_of(name: str, inputs: Sequence[int], words: Mapping[str, str]) -> Q
     analysis = tables.find(name)
     known = analysis.options()
     options = []
-    for option, parameter in known.items():
-        text = words.get(_OPTION + option, "")
+    for option in known.values():
+        text = words.get(_OPTION + option.name, "")
         if text:
-            options.append((option, _value(option, parameter, text)))
+            options.append((option.name, option.decode(text)))
     return Question(
         name,
         tuple(inputs),
@@ -94,44 +90,20 @@ def _listed(words: Mapping[str, str], name: str) -> tuple[str, ...]:
 def choices(name: str, chosen: Mapping[str, Any]) -> list[Choice]:
     """The options of a table, for a form."""
     found = []
-    for option, parameter in tables.find(name).options().items():
-        kind, values = _kind(parameter)
-        default = parameter.default
-        value = chosen.get(option, default)
-        if kind is bool:
+    for option in tables.find(name).options().values():
+        values, value = option.choices, chosen.get(option.name, option.default)
+        if option.kind is bool:
             values, value = ("true", "false"), str(bool(value)).lower()
-        found.append(Choice(option, kind.__name__, tuple(map(str, values)), "" if value is None else str(value)))
+        shown = "" if value is None else str(value)
+        found.append(Choice(option.name, option.kind.__name__, tuple(map(str, values)), shown))
     return found
-
-
-def _kind(parameter: inspect.Parameter) -> tuple[type, tuple[Any, ...]]:
-    annotation: Any = parameter.annotation
-    if get_origin(annotation) in (Union, types.UnionType):
-        annotation = next(a for a in get_args(annotation) if a is not types.NoneType)
-    if get_origin(annotation) is Literal:
-        values = get_args(annotation)
-        return type(values[0]), values
-    return (annotation if annotation in (bool, int, float) else str), ()
-
-
-def _value(name: str, parameter: inspect.Parameter, text: str) -> Any:
-    kind, values = _kind(parameter)
-    if kind is bool:
-        return text.lower() in ("1", "true", "on", "yes")
-    try:
-        value = kind(text[:_LONGEST_TEXT])
-    except (ValueError, OverflowError):
-        raise StepscopeError(f"{name}: {text[:40]!r} is no {kind.__name__}", "give a number") from None
-    if values and value not in values:
-        raise StepscopeError(f"{name}: {text[:40]!r} is not possible", f"choose from {', '.join(map(str, values))}")
-    return value
 
 
 def answered(session: Session, question: Question) -> Found:
     """The table as its analysis gives it, all rows. Raises StepscopeError."""
     analysis = tables.find(question.name)
     inputs = question.inputs
-    if isinstance(analysis, pairs.Comparison) and len(inputs) != 2:
+    if analysis.scope == "pair" and len(inputs) != 2:
         raise StepscopeError(f"{question.name} sets two traces side by side", "pick two under Compare")
     notes: list[str] = []
     source = session.run(inputs)

@@ -1,0 +1,227 @@
+"""What host threads wait for: the device, in synchronising calls and copies, and each other, in handoffs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.common.device_work import MEMCPY, of_spans
+from stepscope.analyses.critical_path.threads import (
+    FAR_OFF,
+    LONG_AGO,
+    LONG_GAP_NS,
+    Threads,
+    host_collectives,
+    last_ended,
+    latest,
+)
+from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
+from stepscope.core.collectives import talks_to_ranks
+from stepscope.core.intervals import Bools, Intervals, Ints, union
+from stepscope.core.names import is_sync_call
+
+_STREAM_SYNC = "stream sync"
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Calls that wait for device work, or would if any were left; times in ns."""
+
+    row: Ints
+    thread: Ints
+    start: Ints
+    end: Ints
+    work: Ints  # the work whose end it waited for; -1 if all was done
+    queued: Ints  # if all was done: the work that its thread had queued last; -1 if none
+
+
+def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work) -> Waits:
+    """Every synchronising call, and every call that queued a copy and was open when the copy ended.
+
+    A synchronising call waited for the work that ended last while it was open, out of all that its process had queued
+    before, or on its stream only if the recorder names the stream.
+    """
+    rows = calls_like(spans, is_sync_call)
+    lanes = spans["track_id"].gather(rows).cast(pl.Int64).to_numpy()
+    on_thread = threads.codes(lanes) >= 0
+    rows, lanes = rows[on_thread], lanes[on_thread]
+    start, end = _times(spans, rows)
+    thread = threads.codes(lanes)
+    awaited = _awaited(spans, tracks, threads, work, rows)
+    synced = Waits(rows, thread, start, end, awaited, np.where(awaited < 0, _queued(work, thread, start, end), -1))
+    copied = _copies(work)
+    pairs = ((getattr(synced, name), getattr(copied, name)) for name in Waits.__slots__)
+    return Waits(*(np.concatenate(pair) for pair in pairs))
+
+
+def _times(spans: pl.DataFrame, rows: Ints) -> tuple[Ints, Ints]:
+    start = spans["ts_ns"].to_numpy()[rows]
+    return start, start + spans["dur_ns"].to_numpy()[rows]
+
+
+def _awaited(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work, rows: Ints) -> Ints:
+    """The work whose end each synchronising call waited for; -1 if none."""
+    start, end = _times(spans, rows)
+    process = _processes(tracks, threads)
+    lanes = threads.codes(spans["track_id"].gather(rows).cast(pl.Int64).to_numpy())
+    stream = _streams(spans, rows)
+    lasting = np.flatnonzero(work.end > work.start)
+    # The process of work without a known call is only known if there is a single process.
+    nobody = 0 if process.size and process.max() == 0 else -1
+    owner = np.where(work.thread >= 0, np.append(process, nobody)[work.thread], nobody)[lasting]
+    # One search serves both: groups from 0 up are streams, those from -2 down are processes.
+    groups = np.concatenate((work.track[lasting], -2 - owner))
+    wanted = np.where(stream >= 0, stream, -2 - process[lanes])
+    twice = np.tile(lasting, 2)
+    at = last_ended((groups, work.end[twice], work.called[twice]), (wanted, start, end, start))
+    return np.append(twice, -1)[at]
+
+
+def _queued(work: Work, thread: Ints, start: Ints, end: Ints) -> Ints:
+    """The work that each thread had queued last before `start`, if it ended by `end`; else -1."""
+    order = np.lexsort((work.called, work.thread))
+    last = latest(work.thread[order], work.called[order], thread, start)
+    work_queued = np.append(order, -1)[last]
+    return np.where(np.append(work.end, 0)[work_queued] <= end, work_queued, -1)
+
+
+def _processes(tracks: pl.DataFrame, threads: Threads) -> Ints:
+    """Number of the process of each thread, from 0."""
+    mine = pl.DataFrame({"track_id": threads.track}, schema={"track_id": pl.Int64})
+    where = tracks.select(pl.col("track_id").cast(pl.Int64), "host", "pid")
+    mine = mine.join(where, on="track_id", how="left", maintain_order="left")
+    numbered = mine.select("host", "pid").unique(maintain_order=True).with_row_index("process")
+    known = mine.join(numbered, on=["host", "pid"], how="left", nulls_equal=True, maintain_order="left")
+    return known["process"].cast(pl.Int64).to_numpy()
+
+
+def _streams(spans: pl.DataFrame, rows: Ints) -> Ints:
+    """The track of the stream that each call waits for, if recorded; else -1."""
+    syncs = spans.filter(pl.col("category") == "sync").select("launch_id", "track_id", "name").drop_nulls()
+    syncs = syncs.filter(pl.col("name").cast(pl.String).str.to_lowercase().str.contains(_STREAM_SYNC))
+    calls = rows_of(spans, syncs["launch_id"])
+    order = np.argsort(calls, kind="stable")
+    at = np.searchsorted(calls[order], rows)
+    tracks = np.append(syncs["track_id"].cast(pl.Int64).to_numpy()[order], -1)
+    return np.where(np.append(calls[order], -1)[at] == rows, tracks[at], -1)
+
+
+def _copies(work: Work) -> Waits:
+    """Calls that queued copies and were open when the last of them ended."""
+    mine = np.flatnonzero((work.sort == MEMCPY) & (work.call >= 0) & (work.end > work.start))
+    mine = mine[(work.end[mine] > work.called[mine]) & (work.end[mine] <= work.returned[mine])]
+    mine = mine[np.lexsort((work.end[mine], work.call[mine]))]
+    last = mine[np.flatnonzero(np.diff(work.call[mine], append=-1))]
+    none = np.full(last.size, -1, np.int64)
+    return Waits(work.call[last], work.thread[last], work.called[last], work.returned[last], last, none)
+
+
+@dataclass(frozen=True, slots=True)
+class Handoffs:
+    """Moments at which a thread went on because another thread had finished something; times in ns."""
+
+    thread: Ints
+    at: Ints
+    source: Ints
+    since: Ints  # when the thread itself was last active before that; LONG_AGO if never
+
+
+#: `until` is when the thread became active again, `busy` when the source was last active.
+_HANDOFF = ("thread", "source", "at", "since", "until", "busy")
+
+
+def handoffs(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, threads: Threads) -> Handoffs:
+    """When threads waited for each other, sorted by thread and time.
+
+    Autograd: a caller that is quiet while its helper works waits for the end of that work. The caller starts the helper
+    if it was active since the helper's last activity and is quiet when the helper begins; the time until then is the
+    caller's. Collectives on the host: a caller waits for a collective that ends when the caller has been quiet for
+    long, and a collective begins with the call for it.
+    """
+    parts = [pl.DataFrame(schema=dict.fromkeys(_HANDOFF, pl.Int64))]
+    if threads.track.size > 1:
+        parts += _of_autograd(threads, _linked(spans, ops, arrows, threads))
+        parts += _of_collectives(spans, threads)
+    # Of several candidates, the source that was active last.
+    frame = pl.concat(parts).sort("thread", "until", "busy", "source").unique(["thread", "until"], keep="last")
+    return Handoffs(*(frame.sort("thread", "at")[c].to_numpy() for c in ("thread", "at", "source", "since")))
+
+
+def _of_autograd(threads: Threads, pairs: Iterable[tuple[int, int]]) -> Iterator[pl.DataFrame]:
+    for caller, helper in pairs:
+        one, other = threads.active[caller], threads.active[helper]
+        yield _gaps_of(caller, helper, one, other, is_caller=True)
+        yield _gaps_of(helper, caller, other, one, is_caller=False)
+
+
+def _gaps_of(thread: int, source: int, own: Intervals, other: Intervals, *, is_caller: bool) -> pl.DataFrame:
+    """Handoffs from `source` to `thread`."""
+    since, until = np.append(LONG_AGO, own[1]), np.append(own[0], FAR_OFF)
+    last = np.searchsorted(other[1], until, side="right") - 1
+    busy = np.append(other[1], LONG_AGO)[last]
+    if is_caller:
+        is_handoff = np.append(other[0], LONG_AGO)[last] >= since
+    else:
+        is_handoff = (until < FAR_OFF) & (np.append(other[0], FAR_OFF)[last + 1] >= np.append(own[1], FAR_OFF))
+    times = (busy if is_caller else until, since, until, busy)
+    return _frame(thread, source, times, is_handoff & (busy > since))
+
+
+def _frame(thread: int, source: int, times: tuple[Ints, Ints, Ints, Ints], mask: Bools) -> pl.DataFrame:
+    lanes = (np.full(mask.size, lane, np.int64) for lane in (thread, source))
+    return pl.DataFrame(dict(zip(_HANDOFF, (*lanes, *times), strict=True))).filter(mask)
+
+
+def _of_collectives(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFrame]:
+    """Handoffs between threads that call collectives and threads that run them."""
+    rows = threads.row
+    there = host_collectives(spans, rows)
+    operators = np.flatnonzero((spans["category"].gather(rows) == "operator").to_numpy())
+    names = spans["name"].gather(rows[operators])
+    calls = np.setdiff1d(operators[talks_to_ranks(names, "any").to_numpy()], there)
+    of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
+    for caller in np.unique(of_thread[calls]):
+        asked = threads.start[calls[of_thread[calls] == caller]]
+        for helper in np.setdiff1d(of_thread[there], caller):
+            mine = there[of_thread[there] == helper]
+            ranges = union(threads.start[mine], threads.end[mine])
+            yield _awaited_helper(int(caller), int(helper), threads.active[caller], ranges)
+            yield _asked(int(helper), int(caller), threads.active[helper], asked)
+
+
+def _awaited_helper(caller: int, helper: int, own: Intervals, ranges: Intervals) -> pl.DataFrame:
+    since, until = own[1], np.append(own[0][1:], FAR_OFF)
+    ended = np.append(ranges[1], LONG_AGO)[np.searchsorted(ranges[1], until, side="right") - 1]
+    is_handoff = ended >= since + LONG_GAP_NS
+    return _frame(caller, helper, (ended, since, until, ended), is_handoff)
+
+
+def _asked(helper: int, caller: int, own: Intervals, asked: Ints) -> pl.DataFrame:
+    since = np.append(LONG_AGO, own[1])[:-1]
+    last = np.append(asked, LONG_AGO)[np.searchsorted(asked, own[0], side="right") - 1]
+    return _frame(helper, caller, (own[0], since, own[0], last), last > since)
+
+
+def _linked(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, threads: Threads) -> list[tuple[int, int]]:
+    """Pairs of threads: the second runs the backward pass of the first.
+
+    They share numbers of autograd nodes, or the trace has arrows between them. If in both directions, the more frequent
+    one counts.
+    """
+    ends = pl.concat((arrows.select("from_track_id", "to_track_id"), _same_nodes(spans, ops)))
+    ends = ends.group_by("from_track_id", "to_track_id").len().sort("len", "from_track_id", "to_track_id")
+    codes = [threads.codes(ends[c].cast(pl.Int64).fill_null(-1).to_numpy()).tolist() for c in ends.columns[:2]]
+    linked = [pair for pair in zip(*codes, strict=True) if pair[0] != pair[1] and min(pair) >= 0]
+    return list({frozenset(pair): pair for pair in linked}.values())
+
+
+def _same_nodes(spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Pairs of tracks with a forward and a backward operator of the same sequence number."""
+    numbered = ops.select("span_id", "sequence", "forward_thread").drop_nulls("sequence")
+    track = of_spans(spans, numbered["span_id"], "track_id").rename("track_id")
+    numbered = numbered.select("sequence", track, backward=pl.col("forward_thread").is_not_null()).unique()
+    pairs = numbered.filter(~pl.col("backward")).join(numbered.filter("backward"), on="sequence")
+    return pairs.select(from_track_id="track_id", to_track_id="track_id_right")

@@ -1,0 +1,145 @@
+"""The windows of time whose longest paths are wanted: steps, named ranges, or the whole recording."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.common.device_steps import device_steps, windows_of
+from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.common.nesting import outermost
+from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
+from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.intervals import Ints, locate
+
+RECORDING = "recording"
+_NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Disjoint sorted windows of time, each with the host thread that it belongs to; times in ns."""
+
+    step: pl.Series
+    rank: pl.Series
+    low: Ints
+    high: Ints
+    main: Ints
+    begin: Ints  # on the host
+    end: Ints
+    queued: Ints  # per piece of work: the window that queued it; -1 if none
+
+    def only(self, chosen: Ints) -> Windows:
+        """The chosen ones, without `queued`."""
+        rows = pl.Series(chosen)
+        low, high, main, begin, end = (t[chosen] for t in (self.low, self.high, self.main, self.begin, self.end))
+        nothing = np.full(self.queued.size, -1, np.int64)
+        return Windows(self.step.gather(rows), self.rank.gather(rows), low, high, main, begin, end, nothing)
+
+
+def path_windows(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    steps: pl.DataFrame,
+    work: pl.DataFrame,
+    threads: Threads,
+    *,
+    within: str | None,
+    step: int | None,
+) -> tuple[Windows, Ints]:
+    """The windows, and which of them are wanted; `work` is what `device_work` returns.
+
+    A step or range ends when it ends on the host and the device has finished all work that it queued. The next one
+    begins at that time, or when it begins on the host if that is later. Raises MissingTable (steps, ranges of that
+    name), UnknownName (step), StepscopeError (no regular expression).
+    """
+    if within is None:
+        if steps.is_empty():
+            hint = (
+                f"call profiler.step() after every iteration; or try --within {RECORDING}, or --within a range's name"
+            )
+            raise MissingTable("steps", needed_by="critical-path", hint=hint)
+        marks = spans.filter(pl.col("category") == "step").select("step", "track_id").drop_nulls().unique("step")
+        ranges = steps.join(marks, on="step", how="left")
+        bounds = _bounded(device_steps(steps, work), ranges)
+    elif within == RECORDING:
+        bounds = _whole(spans, tracks, steps, work, threads)
+        work = work.with_columns(step=pl.lit(None, pl.Int32))
+    else:
+        ranges = _matching(spans, threads, within, step).join(tracks.select("track_id", "rank"), on="track_id")
+        work = _within(ranges, spans, work)
+        bounds = _bounded(device_steps(ranges, work), ranges)
+    main = threads.codes(bounds["track_id"].cast(pl.Int64).fill_null(-1).to_numpy())
+    numbers = bounds.select("step").with_row_index("window").unique("step", keep="first")
+    numbers = work.select("step").join(numbers, on="step", how="left", nulls_equal=True, maintain_order="left")
+    queued = numbers["window"].cast(pl.Int64).fill_null(-1).to_numpy()
+    low, high, begin, end = (bounds[c].to_numpy() for c in ("ts_ns", "end_ns", "begin", "end"))
+    main = np.where(main >= 0, main, np.argmax(threads.n_active))
+    windows = Windows(bounds["step"], bounds["rank"], low, high, main, begin, end, queued)
+    if step is None:
+        return windows, np.arange(bounds.height)
+    chosen = np.flatnonzero((bounds["step"] == step).fill_null(value=False).to_numpy())
+    if chosen.size == 0:
+        raise UnknownName("step", str(step), map(str, bounds["step"].drop_nulls()))
+    return windows, chosen
+
+
+def _bounded(bounds: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Adds the track of each step's range on the host, and its `begin` and `end` there."""
+    host = ranges.select("step", "track_id", begin="ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"))
+    return bounds.join(host.unique("step"), on="step", how="left", maintain_order="left")
+
+
+def _whole(
+    spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, work: pl.DataFrame, threads: Threads
+) -> pl.DataFrame:
+    """The recording as one window. It belongs to the thread that is active at its end, else to the most active one."""
+    window = windows_of(spans, tracks, steps.clear(), work)
+    high = window["end_ns"][0]
+    until_then = [thread for thread, (_, ends) in enumerate(threads.active) if high in ends]
+    main = until_then[0] if until_then else int(np.argmax(threads.n_active))
+    ends = threads.active[main][1]
+    return window.with_columns(
+        track_id=pl.lit(int(threads.track[main]), pl.Int64),
+        begin="ts_ns",
+        end=pl.lit(int(np.minimum(ends, high).max())),
+    )
+
+
+def _matching(spans: pl.DataFrame, threads: Threads, within: str, step: int | None) -> pl.DataFrame:
+    """Ranges on host threads whose names match, numbered by start: the given one, or all that are not nested."""
+    try:
+        search = re.compile(within).search
+    except re.error as error:
+        raise StepscopeError(f"not a regular expression: {within!r} ({error})") from error
+    lanes = pl.Series(threads.track, dtype=pl.UInt32).implode()
+    ranges = spans.filter((pl.col("category") == "user_range") & pl.col("track_id").is_in(lanes))
+    names = ranges["name"].unique().cast(pl.String).to_list()
+    wanted = [name for name in names if search(name)]
+    if not wanted:
+        shown = f"the trace has {', '.join(sorted(names)[:_NAMES_SHOWN])}" if names else "the trace has none"
+        hint = f"{shown}; --within {RECORDING} takes the whole trace"
+        raise MissingTable(f"ranges named {within!r}", needed_by="critical-path", hint=hint)
+    number = pl.col("ts_ns").rank("ordinal").cast(pl.Int32) - 1
+    ranges = ranges.filter(pl.col("name").cast(pl.String).is_in(wanted)).with_columns(step=number)
+    if step is not None:
+        if not 0 <= step < ranges.height:
+            raise UnknownName("range", str(step), (f"0 to {ranges.height - 1}",))
+        return ranges.filter(pl.col("step") == step)
+    start = ranges["ts_ns"].to_numpy()
+    end = start + ranges["dur_ns"].to_numpy()
+    lane = ranges["track_id"].cast(pl.Int64).to_numpy()
+    return ranges.filter(pl.Series(outermost(lane, start, end, np.zeros(lane.size, np.int64))))
+
+
+def _within(ranges: pl.DataFrame, spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The work; its `step` is the number of the range in which it was queued."""
+    ranges = ranges.sort("step")
+    called = of_spans(spans, work["launch_id"], "ts_ns").fill_null(LONG_AGO).to_numpy()
+    start = ranges["ts_ns"].to_numpy()
+    end = np.maximum.accumulate(start + ranges["dur_ns"].to_numpy())
+    at = locate((start, end), called)
+    return work.with_columns(step=ranges["step"].gather(pl.Series(at).replace(-1, None)))

@@ -1,0 +1,188 @@
+"""What each piece of device work waited for before it began.
+
+Work depends on the host call that queued it, on the previous work of its stream, and on work of other streams if a wait
+for an event was queued in between or one graph holds both. The dependency that was met last held it up. If that leaves
+a long gap in which other work ran on the device, it waited for that work: for its end, or for free resources.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, LONG_GAP_NS, Threads, last_ended, latest
+from stepscope.core.intervals import Bools, Ints
+from stepscope.core.names import map_names
+
+_WAIT_CALL = re.compile(r"StreamWaitEvent|QueueWaitNotifier|EnqueueEventsWait")
+
+
+#: What held up a piece of work: previous work of its stream, work of another stream, its launch, or unknown.
+BEFORE, ACROSS, LAUNCH, NOTHING = range(4)
+#: The kind of the gap before a piece of work.
+LAUNCH_DELAY, KERNEL_WAIT, UNEXPLAINED = range(3)
+WAITS = ("launch_delay", "kernel_wait", "unexplained")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Kernels, copies and fills, sorted by track and start; times in ns, -1 for none."""
+
+    row: Ints
+    sort: Ints  # COMPUTATION, COMMUNICATION, MEMCPY
+    track: Ints
+    device: Ints
+    start: Ints
+    end: Ints
+    call: Ints  # row of the host call that queued it
+    thread: Ints  # of that call
+    called: Ints  # when the call began; LONG_AGO if unknown
+    returned: Ints  # when it ended
+    before: Ints  # of the work of its stream that began before, the one that ends last
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What held up each piece of work, and until when; times in ns."""
+
+    by: Ints  # BEFORE, ACROSS, LAUNCH or NOTHING
+    at: Ints  # LONG_AGO for NOTHING
+    wait: Ints  # kind of the time from then to its start: LAUNCH_DELAY, KERNEL_WAIT or UNEXPLAINED
+    across: Ints  # the work of another stream that it may have waited for; -1 if none
+    submitted: Ints  # when the call had queued it; LONG_AGO if unknown
+
+
+def path_work(work: pl.DataFrame, spans: pl.DataFrame, threads: Threads) -> Work:
+    """The work with its calls. `work` is what `device_work` returns, in the order of `spans`."""
+    track, device, start, end, sort = (
+        work[c].cast(pl.Int64).fill_null(-1).to_numpy() for c in ("track_id", "device_id", "ts_ns", "end_ns", "sort")
+    )
+    calls = [of_spans(spans, work["launch_id"], column) for column in ("ts_ns", "dur_ns")]
+    lane = of_spans(spans, work["launch_id"], "track_id").cast(pl.Int64).fill_null(-1).to_numpy()
+    thread = threads.codes(lane)
+    # A call outside all threads says nothing about the host.
+    known = thread >= 0
+    called, returned = (
+        np.where(known, times.fill_null(0).to_numpy(), LONG_AGO) for times in (calls[0], calls[0] + calls[1])
+    )
+    call = np.where(known, rows_of(spans, work["launch_id"]), -1)
+    row, before = rows_of(spans, work["span_id"]), _ends_last(track, end)
+    return Work(row, sort, track, device, start, end, call, thread, called, returned, before)
+
+
+def held_up(work: Work, spans: pl.DataFrame) -> Held:
+    """The dependency of each piece of work that was met last.
+
+    Work is queued when its call ends. If it began before that: when the call began, if the previous work of its stream
+    was still running then, else when the work itself began.
+    """
+    before = np.where(work.before >= 0, np.minimum(work.end[work.before], work.start), LONG_AGO)
+    inside = np.where(before >= work.called, work.called, work.start)
+    submitted = np.where(work.returned <= work.start, work.returned, inside)
+    submitted = np.where(work.call >= 0, submitted, LONG_AGO)
+    across = np.full(work.start.size, -1, np.int64)
+    until = np.full(work.start.size, LONG_AGO)
+    ready = np.maximum(before, submitted)
+    rows = np.flatnonzero(_may_wait(work, spans))
+    across[rows] = _ended_last(work, rows, until)
+    until[rows] = np.append(work.end, LONG_AGO)[across[rows]]
+    rows = np.flatnonzero((work.call >= 0) & (work.start - np.maximum(ready, until) >= LONG_GAP_NS))
+    runs = _running(work, rows)
+    awaited = np.where(runs >= 0, runs, _ended_last(work, rows, ready))
+    rows, awaited = rows[awaited >= 0], awaited[awaited >= 0]
+    across[rows], until[rows] = awaited, np.minimum(work.end[awaited], work.start[rows])
+    choices = np.stack((before, until, submitted))
+    at = choices.max(axis=0, initial=LONG_AGO)
+    by = np.where(at > LONG_AGO, choices.argmax(axis=0), NOTHING)
+    return Held(by, at, _waits(work, by, at), across, submitted)
+
+
+def _waits(work: Work, by: Ints, at: Ints) -> Ints:
+    """The kind of the gap before each piece. A device's first work may wait for work from before the recording."""
+    is_short = (by != NOTHING) & (work.start - at < LONG_GAP_NS)
+    began = np.full(int(work.device.max(initial=0)) + 2, FAR_OFF)
+    np.minimum.at(began, work.device, work.start)
+    is_launch = (by == LAUNCH) & (is_short | (work.start > began[work.device]))
+    return np.select([is_launch, is_short & (work.call >= 0)], [LAUNCH_DELAY, KERNEL_WAIT], UNEXPLAINED)
+
+
+def rows_of(spans: pl.DataFrame, ids: pl.Series) -> Ints:
+    """The rows of the spans with these ids; -1 for null."""
+    have = spans["span_id"]
+    if spans.height and have[0] == 0 and have[-1] == spans.height - 1 and have.is_sorted():
+        rows = ids.cast(pl.Int64)  # ids are row numbers unless the table was filtered
+    else:
+        rows = of_spans(spans.select("span_id", row=pl.int_range(pl.len(), dtype=pl.Int64)), ids, "row")
+    return rows.fill_null(-1).to_numpy()
+
+
+def calls_like(spans: pl.DataFrame, wanted: Callable[[str], bool]) -> Ints:
+    """Rows of the runtime or driver calls for whose name `wanted` holds."""
+    calls = np.flatnonzero(spans["category"].is_in(("runtime", "driver")).to_numpy())
+    rows: Ints = calls[map_names(spans["name"].gather(calls), wanted, pl.Boolean()).to_numpy()]
+    return rows
+
+
+def _ends_last(groups: Ints, end: Ints) -> Ints:
+    """For each row the earlier one of its group that ends last, the latest of several; -1 for the first.
+
+    Rows of a group are adjacent.
+    """
+    lasting = np.full(end.size, -1, np.int64)
+    heads = np.flatnonzero(np.append(True, groups[1:] != groups[:-1])[: end.size])
+    for low, high in pairwise(np.append(heads, end.size)):
+        mine = end[low:high]
+        is_last = mine == np.maximum.accumulate(mine)
+        lasting[low + 1 : high] = low + np.maximum.accumulate(np.where(is_last, np.arange(mine.size), 0))[:-1]
+    return lasting
+
+
+def _ended_last(work: Work, rows: Ints, after: Ints) -> Ints:
+    """For each of `rows` the work of its device that ended last, after `after` and before it began; -1 if none."""
+    lasting = np.flatnonzero(work.end > work.start)
+    ends = work.device[lasting], work.end[lasting], work.called[lasting]
+    at = last_ended(ends, (work.device[rows], after[rows], work.start[rows], work.called[rows]))
+    return np.append(lasting, -1)[at]
+
+
+def _running(work: Work, rows: Ints) -> Ints:
+    """For each of `rows` earlier work of its device and kind that was still running when it began; -1 if none."""
+    lane = work.device * 3 + work.sort
+    order = np.lexsort((work.start, lane))
+    ends = work.end[order]
+    begun = latest(lane[order], work.start[order], lane[rows], work.start[rows] - 1)
+    # Of all up to there the one that ends last: the latest itself, or one that outlasts it.
+    outlasting = np.append(_ends_last(lane[order], ends), -1)[begun]
+    ends, order = np.append(ends, LONG_AGO), np.append(order, -1)
+    last = np.where(ends[outlasting] > ends[begun], outlasting, begun)
+    return np.where(ends[last] > work.start[rows], order[last], -1)
+
+
+def _may_wait(work: Work, spans: pl.DataFrame) -> Bools:
+    """Whether a wait for an event was queued between a piece and the previous one, or it is part of a graph."""
+    calls, sizes = np.unique(work.call, return_counts=True)
+    in_graph = (work.call >= 0) & (sizes[np.searchsorted(calls, work.call)] > 1)
+    waits = calls_like(spans, lambda name: _WAIT_CALL.search(name) is not None)
+    if waits.size == 0:
+        return in_graph
+    # A call that is recorded with its stream makes only that stream wait; any other call, all streams.
+    syncs = spans.filter(pl.col("category") == "sync").select("launch_id", "track_id").drop_nulls()
+    sync_row = rows_of(spans, syncs["launch_id"])
+    sync_track = syncs["track_id"].cast(pl.Int64).to_numpy()
+    when = spans["ts_ns"].to_numpy()
+    named = np.isin(sync_row, waits)
+    first = np.where(work.before >= 0, np.append(work.called, LONG_AGO)[work.before], LONG_AGO)
+    may_wait = in_graph
+    for track in np.unique(work.track):
+        of_track = np.union1d(np.setdiff1d(waits, sync_row[named]), sync_row[named & (sync_track == track)])
+        times = np.sort(when[of_track])
+        mine = np.flatnonzero((work.track == track) & (work.call >= 0))
+        n_waits = np.searchsorted(times, work.called[mine]) - np.searchsorted(times, first[mine])
+        may_wait[mine] |= n_waits > 0
+    return may_wait
