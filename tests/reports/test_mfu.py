@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import polars as pl
+from bar_notes import texts
 from device_traces import HOST, STREAM_7, TRACKS_5, kernel, spans_of
 
 from stepscope.analyses.common.device_work import device_work
@@ -37,7 +38,7 @@ def test_the_report_tells_the_ratio_of_the_analysis():
     assert use["mfu_known_ratio"] == 1.0
     assert abs(use["mfu_ratio"] - 2 * RATIO) < 1e-12
     assert lacks == ()
-    assert f"MFU {200 * RATIO:.0f} %" in overview(trace_of(True, True)).bars[0].notes
+    assert f"MFU {200 * RATIO:.0f} %" in texts(overview(trace_of(True, True)).bars[0])
 
 
 def test_little_known_is_not_told_and_the_reason_is():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from bar_notes import texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def test_a_training_run_on_a_device(rows) -> None:
     assert {part.name: round(part.ratio, 3) for part in bar.parts} == {
         "computation": 0.6, "exposed communication": 0.2, "idle": 0.2,
     }  # fmt: skip
-    assert bar.notes[0] == "device busy 80 %"
+    assert texts(bar)[0] == "device busy 80 %"
     assert [finding.title.partition(":")[0] for finding in report.findings] == [
         "Matrix products", "Exposed communication, while nothing computes",
         "The device waits for the host to launch work",
@@ -48,7 +49,7 @@ def test_advice_that_no_cost_gives_stands_behind_the_costs(rows) -> None:
     full = [{"ts_ns": 0, "device_id": 1, "bytes": 79 << 30, "address": 1}]
     report = overview(rows.trace(allocations=full))
     assert report.findings[-1].title == "Tensors hold up to 99 % of the memory of cuda:0"
-    assert report.bars[0].notes[:2] == ("device busy 80 %", "tensor cores 75 %")
+    assert texts(report.bars[0])[:2] == ("device busy 80 %", "tensor cores 75 %")
 
 
 def test_a_slow_step_stands_out(rows) -> None:
@@ -74,7 +75,7 @@ def test_memory_that_grows_with_every_step_is_a_finding(rows) -> None:
     report = overview(rows.trace(allocations=levels))
     assert report.findings[-1].title == "Memory held by tensors grows by 64 MiB with every step (20 % of the peak)"
     assert report.findings[-1].value_ns is None
-    assert "peak memory 320 MiB of 80 GiB" in report.bars[0].notes
+    assert "peak memory 320 MiB of 80 GiB" in texts(report.bars[0])
 
 
 def test_memory_of_the_host_is_told_as_such_and_steady_memory_is_no_finding(rows) -> None:
@@ -82,7 +83,7 @@ def test_memory_of_the_host_is_told_as_such_and_steady_memory_is_no_finding(rows
     rows.op(0, 5)
     level = [{"ts_ns": 1, "device_id": 0, "bytes": 1 << 20, "address": 1}]
     report = overview(rows.trace(allocations=level, devices=[{"device_id": 0, "type": "cpu"}]))
-    assert report.bars[0].notes == ("peak memory 1 MiB on the host",)
+    assert texts(report.bars[0]) == ("peak memory 1 MiB on the host",)
     nothing = [{"ts_ns": 1, "device_id": 0, "bytes": -8, "address": 1}]
     assert summarise(rows.trace(allocations=nothing, devices=[{"device_id": 0, "type": "cpu"}])).memory is None
 
@@ -110,7 +111,7 @@ def test_copies_alone_have_no_table_of_kernels(rows) -> None:
 def test_a_lone_step_says_how_much_later_the_device_was_done(rows) -> None:
     rows.step(3, 0, 100)
     rows.kernel(50, 100, launch=rows.launch(10))
-    assert "device done 50 ns after the step's end on the host" in overview(rows.trace()).bars[0].notes
+    assert "device done 50 ns after the step's end on the host" in texts(overview(rows.trace()).bars[0])
 
 
 def test_any_other_trace_shows_its_tracks_and_names(rows) -> None:

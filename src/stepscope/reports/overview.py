@@ -15,6 +15,7 @@ from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.report import Note
 from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import Opener, Results, Trace, extent_ns
 from stepscope.core.units import duration, percent, size
@@ -31,7 +32,7 @@ from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._results import summarise_results
 from stepscope.reports._scheduling import only_scheduled, scheduling_blocks
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
-from stepscope.reports._summary import Cost, Memory, Scope, Summary, scope_of
+from stepscope.reports._summary import SLOWEST_STEPS, Cost, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.reports.at_a_glance import advice_costs, use_of
 from stepscope.reports.summary_cache import WHAT, keep_summary, kept_summary
@@ -201,5 +202,8 @@ def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:
     return [Cost("growth", title, None, (advice,), "show memory --by operator")]
 
 
-def _late(scope: Scope) -> tuple[str, ...]:
-    return (f"device done {duration(scope.late_ns)} after the step's end on the host",) if scope.late_ns else ()
+def _late(scope: Scope) -> tuple[Note, ...]:
+    if not scope.late_ns:
+        return ()
+    text = f"device done {duration(scope.late_ns)} after the step's end on the host"
+    return (Note(text, "steps", SLOWEST_STEPS),)

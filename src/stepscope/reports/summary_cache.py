@@ -23,7 +23,7 @@ _KNOWN = {
     "polars.dataframe.frame": {"DataFrame"},
     "stepscope.core.schema": {"Table", "Column"},
     "stepscope.core.trace": {"Meta"},
-    "stepscope.core.report": {"Block"},
+    "stepscope.core.report": {"Block", "Note"},
     "stepscope.reports._summary": {"Summary", "Cost", "Lack", "Memory"},
 }
 #: Element types, all of whose names begin with a capital.
