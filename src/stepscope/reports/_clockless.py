@@ -11,9 +11,9 @@ from stepscope.analyses.kernels.utilisation import utilisation
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Block, Note
 from stepscope.core.units import percent
+from stepscope.reports._phrases import counted
 from stepscope.reports._summary import Lack, Summary
 from stepscope.reports._tables import kernel_block
-from stepscope.reports._words import counted
 
 if TYPE_CHECKING:
     import polars as pl

@@ -22,8 +22,8 @@ from stepscope.core.names import is_collective_library, is_tensor_core, kernel_c
 from stepscope.core.report import Note
 from stepscope.core.units import percent, rate, size
 from stepscope.reports._idle import idle_costs
+from stepscope.reports._phrases import UNNAMED, collective_of, per_step, shares, sum_of
 from stepscope.reports._summary import TALK, Cost
-from stepscope.reports._words import UNNAMED, collective_of, per_step, shares, sum_of
 from stepscope.reports.at_a_glance import host_while_idle
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import polars as pl
 from stepscope.core.report import Bar, Finding, Note, Part, Report
 from stepscope.core.schema import ISSUES
 from stepscope.core.units import count, duration, percent, size
+from stepscope.reports._phrases import counted, ranges
 from stepscope.reports._stragglers import Stragglers, stragglers_among
 from stepscope.reports._summary import SLOWEST_STEPS, TALK
 from stepscope.reports._tables import merged
-from stepscope.reports._words import counted, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
