@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stepscope.reports._words import counted, per_step, ranges, shares, sum_of
+from stepscope.reports._phrases import counted, per_step, ranges, shares, sum_of
 
 
 def test_counts_agree_with_their_noun() -> None:
