@@ -56,10 +56,10 @@ NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar
 @contextmanager
 def opened(
     paths: Sequence[str],
-    *,
     counters: str | None = None,
-    with_: str | None = None,
-    max_bytes: str | None,
+    kernel_counters: str | None = None,
+    max_bytes: str | None = None,
+    *,
     no_progress: bool,
 ) -> Iterator[Run]:
     """The run that the words name. Raises StepscopeError if nothing is there; typer.BadParameter for a wrong size."""
@@ -72,7 +72,7 @@ def opened(
     _let_interrupts_through()
     files: list[str] = []
     with progress(files, wanted=not no_progress) as tell:
-        run = load_run(paths, counters=counters, with_=with_, max_bytes=limit, progress=tell)
+        run = load_run(paths, counters=counters, kernel_counters=kernel_counters, max_bytes=limit, progress=tell)
         files += run.paths
         yield run
 
