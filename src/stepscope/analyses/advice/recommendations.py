@@ -1,4 +1,4 @@
-"""What to change in a program, by rules.
+"""What to change in a program, by rules: those of the TensorBoard profiler plugin, and ours.
 
 Each rule says what is measured, from which value on it matters, and what to do about it.
 """
