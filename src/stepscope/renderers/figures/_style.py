@@ -49,7 +49,7 @@ def literal(text: object) -> str:
     return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def cut(text: str, room: int) -> str:
+def clipped(text: str, room: int) -> str:
     """The beginning of a text in at most `room` letters, literal."""
     return literal(text if len(text) <= room else text[: room - 1] + "…")
 

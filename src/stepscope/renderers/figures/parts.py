@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.core.units import duration, percent
-from stepscope.renderers.figures._style import GREY, LONGER, SHORTER, axis, cut, known, layout, time_unit, wrapped
+from stepscope.renderers.figures._style import GREY, LONGER, SHORTER, axis, clipped, known, layout, time_unit, wrapped
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _reach(levels: Sequence[float], rows: Sequence[dict[str, Any]]) -> tuple[flo
 
 
 def _told(row: dict[str, Any]) -> str:
-    words = f"{cut(str(row['part']), 160)}: {duration(row['base_ns'])} → {duration(row['other_ns'])}"
+    words = f"{clipped(str(row['part']), 160)}: {duration(row['base_ns'])} → {duration(row['other_ns'])}"
     words += f"<br>change {_plus(row['delta_ns'])}"
     if row.get("low_ns") is not None and row.get("high_ns") is not None:
         words += f" (95 %: {_plus(row['low_ns'])} to {_plus(row['high_ns'])})"

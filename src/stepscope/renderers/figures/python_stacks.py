@@ -8,7 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from stepscope.core.units import count, duration, percent
-from stepscope.renderers.figures._style import CLEAR, NO_CLASS, PALETTE, broken, cut, layout
+from stepscope.renderers.figures._style import CLEAR, NO_CLASS, PALETTE, broken, clipped, layout
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 
 _MOST_NODES = 2_000
@@ -53,7 +53,7 @@ def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG00
         "type": "icicle", "branchvalues": "total", "sort": True, "tiling": {"orientation": "v"},
         "ids": ["0", *(str(node.ident) for node in nodes)],
         "parents": ["", *(str(node.parent) for node in nodes)],
-        "labels": ["all", *(cut(_FOLDERS.sub("", node.name), 80) for node in nodes)],
+        "labels": ["all", *(clipped(_FOLDERS.sub("", node.name), 80) for node in nodes)],
         "values": [whole, *(node.weight for node in nodes)],
         "text": [told(whole), *(f"{told(n.weight)}, {percent(n.weight / whole)} of all, "
                  f"{percent(n.weight / weights[n.parent])} of its caller" for n in nodes)],
