@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         sql,
         tables,
     )
+    from stepscope.comparison import Comparison
     from stepscope.core.errors import (
         CorruptInput,
         FunctionFailed,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bench",
+    "Comparison",
     "CorruptInput",
     "FunctionFailed",
     "MissingExtra",
@@ -85,6 +87,7 @@ _HOMES = {
     **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.core.trace"),
     "Report": "stepscope.core.report",
     "Bench": "stepscope.timing",
+    "Comparison": "stepscope.comparison",
     **dict.fromkeys(
         (
             "CorruptInput", "FunctionFailed", "MissingExtra", "MissingTable", "StepscopeError", "UnknownFormat",

@@ -13,7 +13,7 @@ import pytest
 
 from stepscope import renderers
 from stepscope.analyses.costs.roofline import ROOFLINE
-from stepscope.core.report import Bar, Block, Finding, Part, Report
+from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
 from stepscope.core.schema import Column, Table
 from stepscope.renderers import Screen, figures
 from stepscope.renderers.html import fragment
@@ -132,7 +132,7 @@ REPORT_TABLE = Table(
     "t", "a table", (Column("name", pl.String(), "name", key=True), Column("total_ns", pl.Int64(), "time", "ns"))
 )
 REPORT_BLOCK = Block(EVIL, REPORT_TABLE, pl.DataFrame({"name": [EVIL, None], "total_ns": [1500, None]}), note=EVIL)
-REPORT = Report(EVIL, (Bar(EVIL, EVIL, (Part(EVIL, 0.75), Part("idle", 0.5)), (EVIL,)), Bar("x", "1")),
+REPORT = Report(EVIL, (Bar(EVIL, EVIL, (Part(EVIL, 0.75), Part("idle", 0.5)), (Note(EVIL, EVIL, EVIL),)), Bar("x", "1")),
                 (Finding(EVIL, (EVIL,), 2e6, EVIL, 0.5, EVIL), Finding("bare")), (REPORT_BLOCK,), (EVIL,))  # fmt: skip
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from stepscope.comparison.model import Outcome
+    from stepscope.comparison import Comparison
     from stepscope.core.report import Report
     from stepscope.timing import Bench
 
@@ -111,7 +111,7 @@ def compare(
     *,
     counters: PathLike | None = None,
     anchor: str | None = None,
-) -> Outcome:
+) -> Comparison:
     """Whether two runs differ, by how much and how sure, where the difference went, and what caused it.
 
     Each side is a trace, a run, or what `load_run` takes: a file, a folder of ranks, several repeats. With one side
