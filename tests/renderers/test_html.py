@@ -132,8 +132,9 @@ REPORT_TABLE = Table(
     "t", "a table", (Column("name", pl.String(), "name", key=True), Column("total_ns", pl.Int64(), "time", "ns"))
 )
 REPORT_BLOCK = Block(EVIL, REPORT_TABLE, pl.DataFrame({"name": [EVIL, None], "total_ns": [1500, None]}), note=EVIL)
-REPORT = Report(EVIL, (Bar(EVIL, EVIL, (Part(EVIL, 0.75), Part("idle", 0.5)), (Note(EVIL, EVIL, EVIL),)), Bar("x", "1")),
-                (Finding(EVIL, (EVIL,), 2e6, EVIL, 0.5, EVIL), Finding("bare")), (REPORT_BLOCK,), (EVIL,))  # fmt: skip
+BARS = (Bar(EVIL, EVIL, (Part(EVIL, 0.75), Part("idle", 0.5)), (Note(EVIL, EVIL, EVIL),)), Bar("x", "1"))
+FINDINGS = (Finding(EVIL, (EVIL,), 2e6, EVIL, 0.5, EVIL), Finding("bare"))
+REPORT = Report(EVIL, BARS, FINDINGS, (REPORT_BLOCK,), (EVIL,))
 
 
 def test_a_report_is_whole_and_nothing_of_it_is_markup():

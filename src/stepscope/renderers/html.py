@@ -177,7 +177,7 @@ def _bar(bar: Bar) -> str:
         at += width
     words = ", ".join(f"{escape(part.name)} {units.percent(part.ratio)}" for part in bar.parts)
     picture = f'<svg role="img" aria-label="{words}">{drawn}</svg><p>{words}</p>' if bar.parts else ""
-    notes = f'<p class="q">{" · ".join(map(escape, bar.notes))}</p>' if bar.notes else ""
+    notes = f'<p class="q">{" · ".join(escape(note.text) for note in bar.notes)}</p>' if bar.notes else ""
     return head + picture + notes
 
 
