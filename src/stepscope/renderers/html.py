@@ -175,10 +175,10 @@ def _bar(bar: Bar) -> str:
         colour = colour_of(part.name, i)
         drawn += f'<rect x="{at:.3f}%" width="{width:.3f}%" height="20" fill="{colour}"></rect>'
         at += width
-    words = ", ".join(f"{escape(part.name)} {units.percent(part.ratio)}" for part in bar.parts)
-    picture = f'<svg role="img" aria-label="{words}">{drawn}</svg><p>{words}</p>' if bar.parts else ""
-    notes = f'<p class="q">{" · ".join(escape(note.text) for note in bar.notes)}</p>' if bar.notes else ""
-    return head + picture + notes
+    shares = ", ".join(f"{escape(part.name)} {units.percent(part.ratio)}" for part in bar.parts)
+    picture = f'<svg role="img" aria-label="{shares}">{drawn}</svg><p>{shares}</p>' if bar.parts else ""
+    remarks = f'<p class="q">{" · ".join(escape(note.text) for note in bar.notes)}</p>' if bar.notes else ""
+    return head + picture + remarks
 
 
 def _finding(finding: Finding) -> str:
@@ -199,8 +199,8 @@ def _report_table(block: Block) -> str:
         "<tr>" + "".join(f"<td{k}>{escape(text)}</td>" for k, text in zip(kinds, row, strict=True)) + "</tr>"
         for row in rows
     )
-    note = f'<p class="q">{escape(block.note)}</p>' if block.note else ""
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{note}"
+    remark = f'<p class="q">{escape(block.note)}</p>' if block.note else ""
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{remark}"
 
 
 RENDERER = Renderer("html", "a page with figure and table", (".html", ".htm"), report=report, table=table)

@@ -69,12 +69,12 @@ def report(report: Report, screen: Screen) -> str:
 
 def table(block: Block, screen: Screen) -> str:
     """The whole frame, with a note below on columns that found no room."""
-    found = _grid(block, screen.width, screen.width)
-    lines = [*(_ink(line, _BOLD, screen) for line in found.head), *found.body]
+    columns = _grid(block, screen.width, screen.width)
+    lines = [*(_ink(line, _BOLD, screen) for line in columns.head), *columns.body]
     if block.frame.is_empty():
         lines.append("no rows")
-    if found.left_out:
-        left_out = f"no room for: {', '.join(found.left_out)} (choose with --columns, or see all with --format csv)"
+    if columns.left_out:
+        left_out = f"no room for: {', '.join(columns.left_out)} (choose with --columns, or see all with --format csv)"
         lines += ["", *(_ink(line, _DIM, screen) for line in _wrap(left_out, screen.width))]
     if block.note:
         lines += ["", *(_ink(line, _DIM, screen) for line in _wrap(block.note, screen.width))]
@@ -83,7 +83,7 @@ def table(block: Block, screen: Screen) -> str:
 
 
 def _bars(bars: Sequence[Bar], screen: Screen) -> list[str]:
-    """Bars of one length, each with its legend beside it if all find room there, else below wider bars."""
+    """Bars of one length, each with its legend on the same line if all fit, else below wider bars."""
     fills = _fills(bars)
     heads = [(_letters(bar.label, screen), _letters(bar.value, screen)) for bar in bars]
     label_room = max((width(label) for label, _ in heads), default=0)
@@ -91,17 +91,18 @@ def _bars(bars: Sequence[Bar], screen: Screen) -> list[str]:
     indent = label_room + 2 + value_room + 3
     room = max(screen.width - indent, 20)
     legends = [_flow([_legend(part, fills[part.name], screen) for part in bar.parts], 10**6) for bar in bars]
-    beside = all(width(_UNINKED.sub("", line)) <= room - BAR_WIDTH - 3 for lines in legends for line in lines)
-    length = BAR_WIDTH if beside else min(room, WIDE_BAR)
+    is_inline = all(width(_UNINKED.sub("", line)) <= room - BAR_WIDTH - 3 for lines in legends for line in lines)
+    length = BAR_WIDTH if is_inline else min(room, WIDE_BAR)
     lines = []
     for bar, (label, value), legend in zip(bars, heads, legends, strict=True):
         head = f"{_ink(pad(label, label_room), _BOLD, screen)}  {pad(value, value_room)}"
         if bar.parts:
-            head += "   " + _drawn(bar, fills, length, screen) + ("   " + legend[0] if beside else "")
+            head += "   " + _drawn(bar, fills, length, screen) + ("   " + legend[0] if is_inline else "")
         lines.append(head.rstrip())
-        below = [] if beside else _flow([_legend(part, fills[part.name], screen) for part in bar.parts], room)
-        notes = _flow([(width(note), note) for note in map(printable, map(str, bar.notes))], room)
-        lines += [" " * indent + line for line in (*below, *(_ink(note, _DIM, screen) for note in notes))]
+        below = [] if is_inline else _flow([_legend(part, fills[part.name], screen) for part in bar.parts], room)
+        texts = [printable(str(note)) for note in bar.notes]
+        below_all = _flow([(width(text), text) for text in texts], room)
+        lines += [" " * indent + line for line in (*below, *(_ink(note, _DIM, screen) for note in below_all))]
     return lines
 
 
@@ -189,10 +190,10 @@ def _value(finding: Finding, shared_label: str) -> str:
 
 def _block(block: Block, screen: Screen) -> list[str]:
     title, command = printable(block.title), printable(block.command)
-    found = _grid(block, screen.width, NAME_WIDTH)
+    columns = _grid(block, screen.width, NAME_WIDTH)
     lines = [_ink(pad(title, screen.width - width(command)), _BOLD, screen) + _ink(command, _DIM, screen)]
-    lines += [_ink(line, _DIM, screen) for line in found.head]
-    lines += found.body
+    lines += [_ink(line, _DIM, screen) for line in columns.head]
+    lines += columns.body
     if block.note:
         lines += [_ink(line, _DIM, screen) for line in _wrap(block.note, screen.width)]
     return [line.rstrip() for line in lines]
@@ -206,15 +207,15 @@ def _grid(block: Block, room: int, name_room: int) -> Grid:
     keys = {column.name for column in block.table.columns if column.key}
     columns: list[Column] = []
     n_measures = 0
-    for header, name, found in zip(labels(frame.columns), frame.columns, cells(frame, block.table), strict=True):
+    for header, name, texts_of in zip(labels(frame.columns), frame.columns, cells(frame, block.table), strict=True):
         prose = name in texts and name in _PROSE
         named = name in texts and not prose
         n_measures += name in numbers and name not in keys
-        # What tells most: keys and the first measures, then texts beside them, then further measures.
+        # What matters most: keys and the first measures, then texts, then further measures.
         spare = 0 if name in keys or prose else 1 if name not in numbers else 2 * (n_measures > FIRST_MEASURES)
         if frame[name].null_count() == frame.height or (name == "device_id" and "device" in frame.columns):
-            spare = 3  # says nothing, or what the column beside it says better
-        fitted = [fit(text, name_room) for text in found] if named else found
+            spare = 3  # empty, or said better by the column `device`
+        fitted = [fit(text, name_room) for text in texts_of] if named else texts_of
         columns.append(Column(printable(header), fitted, name in numbers, squeeze=named, wrap=prose, spare=spare))
     return grid(columns, room)
 
@@ -234,7 +235,7 @@ def _quality(report: Report, screen: Screen) -> list[str]:
 
 
 def _wrap(text: str, room: int, *, hang: int = 0) -> list[str]:
-    """The text in lines of `room`; words are kept whole where they fit, and are never thrown away."""
+    """The text in lines of `room`; words are broken only where they do not fit, and none is dropped."""
     text = _UNIT.sub("\\1\u00a0\\2", printable(text))  # a number and its unit stay on one line
     lines = textwrap.wrap(text, max(room, 20), subsequent_indent=" " * hang, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines] or [""]
@@ -311,19 +312,19 @@ def pad(text: str, room: int, *, right: bool = False) -> str:
 
 def grid(columns: Sequence[Column], room: int) -> Grid:
     """The columns side by side in `room`. Text shrinks before columns are left out; the first stays in any case."""
-    kept, left_out = list(columns), []
-    widths = [_natural(column) for column in kept]
-    while not _squeeze(kept, widths, room) and len(kept) > 1:
-        _, at = max((column.spare, i) for i, column in enumerate(kept) if i > 0)
-        left_out.append(kept.pop(at).header)
-        widths = [_natural(column) for column in kept]
-    heads = [_wrapped(c.header, w) for c, w in zip(kept, widths, strict=True)]
+    remaining, left_out = list(columns), []
+    widths = [_natural(column) for column in remaining]
+    while not _squeeze(remaining, widths, room) and len(remaining) > 1:
+        _, at = max((column.spare, i) for i, column in enumerate(remaining) if i > 0)
+        left_out.append(remaining.pop(at).header)
+        widths = [_natural(column) for column in remaining]
+    heads = [_wrapped(c.header, w) for c, w in zip(remaining, widths, strict=True)]
     height = max((len(h) for h in heads), default=0)
     raised = [[""] * (height - len(h)) + h for h in heads]
-    head = [_line(kept, widths, texts) for texts in zip(*raised, strict=True)]
-    broken = [[_broken(c, text, w) for text in c.cells] for c, w in zip(kept, widths, strict=True)]
+    head = [_line(remaining, widths, texts) for texts in zip(*raised, strict=True)]
+    broken = [[_broken(c, text, w) for text in c.cells] for c, w in zip(remaining, widths, strict=True)]
     rows = [texts for row in zip(*broken, strict=True) for texts in zip_longest(*row, fillvalue="")]
-    body = [_line(kept, widths, texts) for texts in rows]
+    body = [_line(remaining, widths, texts) for texts in rows]
     return Grid(tuple(head), tuple(body), tuple(c.header for c in columns if c.header in left_out))
 
 
@@ -341,7 +342,7 @@ def _natural(column: Column) -> int:
 def _squeeze(columns: Sequence[Column], widths: list[int], room: int) -> bool:
     """Narrow the widest texts in place until all fits; False if it cannot."""
     over = sum(widths) + GAP * (len(widths) - 1) - room
-    least = max(MIN_TEXT, room // 4)  # a name cut to less tells less than a column further right
+    least = max(MIN_TEXT, room // 4)  # a shorter name says less than a column further right
     while over > 0:
         able = [(widths[i], i) for i, c in enumerate(columns) if (c.squeeze or c.wrap) and widths[i] > least]
         if not able:
@@ -349,9 +350,9 @@ def _squeeze(columns: Sequence[Column], widths: list[int], room: int) -> bool:
         wide, at = max(able)
         # Down to the next widest at once, so that texts of like width end alike.
         next_wide = max([w for w, i in able if i != at] + [least])
-        cut = min(over, max(wide - next_wide, 1))
-        widths[at] -= cut
-        over -= cut
+        less = min(over, max(wide - next_wide, 1))
+        widths[at] -= less
+        over -= less
     return True
 
 

@@ -155,5 +155,5 @@ def test_tables_with_a_figure_that_no_page_shows_have_a_page_together(monkeypatc
     )
     monkeypatch.setattr(tables, "names", lambda: [("python-stacks", "analysis"), ("steps", "analysis"), ("x", "table")])
     monkeypatch.setattr(sections, "_SUBJECTS", {"steps": Page("Steps", "", (Section("Steps", "steps"),))})
-    (section,) = sections._others()
+    (section,) = sections._sections_not_shown()
     assert (section.title, section.table, section.chart) == ("Python call stacks", "python-stacks", True)
