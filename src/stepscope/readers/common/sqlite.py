@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-MAGIC = b"SQLite format 3\0"
 #: Bits of a column that shares its number with none.
 WIDE = 64
 _ROWS = 5_000
