@@ -30,7 +30,7 @@ MILLION_CPU_S = 3.0
 
 _OBSERVE = """
 import sys, stepscope
-from stepscope.comparison.observe import observe
+from stepscope.comparison import observe
 seen = [observe(stepscope.load(path)) for path in sys.argv[1:]]
 """
 _PREPARE = """
@@ -41,7 +41,7 @@ rng = np.random.default_rng(0)
 n_cycles, n_names, n_metrics = 500, 200, 10
 """
 _RESULTS = """
-from stepscope.comparison.observe import observe
+from stepscope.comparison import observe
 from stepscope.core.trace import Meta, Result, Results
 cycles = pl.DataFrame({"cycle": np.arange(n_cycles), "ts_ns": np.arange(n_cycles) * 10**9}).with_columns(
     dur_ns=10**9, pid=7, anchor=pl.lit("step")

@@ -21,14 +21,12 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 import stepscope
-from stepscope.comparison.effects import complete_cycles
-from stepscope.comparison.observe import observe
-from stepscope.comparison.run import compare_runs
+from stepscope.comparison import compare_runs, observe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stepscope.comparison.model import Observation, Outcome
+    from stepscope.comparison import Comparison, Observation
 
     Processes = tuple[Observation, ...]
 
@@ -58,7 +56,7 @@ class Found:
     """What was said of a trial."""
 
     trial: Trial
-    outcome: Outcome
+    outcome: Comparison
     wall_s: float
 
     @property
@@ -124,7 +122,7 @@ def splits(run: Processes) -> dict[str, tuple[Processes, Processes]]:
 def _split(run: Processes, is_first: Callable[[int, int], bool]) -> tuple[Processes, Processes]:
     sides: tuple[list[Observation], list[Observation]] = ([], [])
     for process in run:
-        cycles = complete_cycles(process)
+        cycles = process.complete_cycles
         chosen = [is_first(at, cycles.height) for at in range(cycles.height)]
         for side, keep in zip(sides, (pl.Series(chosen), ~pl.Series(chosen)), strict=True):
             side.append(only(process, cycles.filter(keep)["cycle"]))

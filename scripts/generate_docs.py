@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are made from the code: tables, analyses, formats, command line.
+"""Writes what is made from the code: pages of docs/ (tables, analyses, formats, command line) and type declarations.
 
 python scripts/generate_docs.py           write them
 python scripts/generate_docs.py --check   write nothing; say which are out of date, and exit 1 if any is
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import typer
+from generate_stubs import stubs
 
 from stepscope import analyses, cli, exports, readers, renderers
 from stepscope.core import result_tables, schema
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from stepscope.core.options import HasOptions
     from stepscope.core.schema import Column, Table
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 MADE = "<!-- Made by scripts/generate_docs.py from the code; `make docs` writes it anew. -->\n"
 
 TABLES_ARE = """\
@@ -194,20 +195,27 @@ def default(value: object) -> str:
     return "" if value is None or value is False else "on" if value is True else f"`{value}`"
 
 
-PAGES = {"tables.md": tables_page, "analyses.md": analyses_page, "formats.md": formats_page, "cli.md": cli_page}
+PAGES = {
+    "docs/tables.md": tables_page,
+    "docs/analyses.md": analyses_page,
+    "docs/formats.md": formats_page,
+    "docs/cli.md": cli_page,
+    "src/stepscope/core/analysis_methods.pyi": stubs,
+}
 
 
 def main() -> int:
     """Writes or checks every page; the exit code."""
     stale = []
     for name, page in PAGES.items():
-        path, text = DOCS / name, page()
+        path, text = ROOT / name, page()
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         stale.append(name)
         if "--check" not in sys.argv[1:]:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            print(f"wrote docs/{name}")
+            print(f"wrote {name}")
     if stale and "--check" in sys.argv[1:]:
         print(f"out of date: {', '.join(stale)}; `make docs` writes them anew", file=sys.stderr)
         return 1

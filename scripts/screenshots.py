@@ -18,8 +18,8 @@ from urllib.parse import urlencode
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from stepscope.web.pages.sql_examples import EXAMPLES
-from stepscope.web.server import application
+from stepscope.web.app import application
+from stepscope.web.pages.sql import EXAMPLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

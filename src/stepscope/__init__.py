@@ -14,8 +14,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from stepscope.core.hooks import use_verbs
+
 if TYPE_CHECKING:
-    from stepscope.api.verbs import bench, compare, export, load, load_run, plot, report, show, sql
+    from stepscope.api.verbs import (
+        bench,
+        compare,
+        export,
+        load,
+        load_run,
+        plot,
+        report,
+        schema_of,
+        show,
+        sql,
+        tables,
+    )
+    from stepscope.comparison import Comparison
     from stepscope.core.errors import (
         CorruptInput,
         FunctionFailed,
@@ -35,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Bench",
+    "Comparison",
     "CorruptInput",
     "FunctionFailed",
     "MissingExtra",
@@ -55,17 +71,23 @@ __all__ = [
     "load_run",
     "plot",
     "report",
+    "schema_of",
     "show",
     "sql",
+    "tables",
 ]
 
+_VERBS = (
+    "bench", "compare", "export", "load", "load_run", "plot", "report", "schema_of", "show", "sql", "tables",
+)  # fmt: skip
 _HOMES = {
     **dict.fromkeys(
-        ("bench", "compare", "export", "load", "load_run", "plot", "report", "show", "sql"), "stepscope.api.verbs"
+        _VERBS, "stepscope.api.verbs"
     ),
     **dict.fromkeys(("Trace", "Results", "Run"), "stepscope.core.trace"),
     "Report": "stepscope.core.report",
     "Bench": "stepscope.timing",
+    "Comparison": "stepscope.comparison",
     **dict.fromkeys(
         (
             "CorruptInput", "FunctionFailed", "MissingExtra", "MissingTable", "StepscopeError", "UnknownFormat",
@@ -93,3 +115,6 @@ if not TYPE_CHECKING:  # or a misspelt name would pass as any object
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "__version__"})
+
+
+use_verbs(lambda name: getattr(importlib.import_module("stepscope.api.verbs"), name))

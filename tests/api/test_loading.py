@@ -68,7 +68,7 @@ def test_an_opener_can_be_sent_without_its_listener(file):
 def test_a_trace_is_loaded_with_what_is_beside_it(file, tmp_path):
     (tmp_path / "run" / "counters.csv").write_text("ts_ns,metric,unit,device,value\n1,host_cpu_usage,%,host,5\n")
     assert loaded(file).counters.height == 1
-    assert loaded(file, keep=False).counters.height == 1
+    assert loaded(file, cache=False).counters.height == 1
 
 
 def test_a_folder_with_one_trace_is_that_trace(file, tmp_path):

@@ -49,7 +49,7 @@ def test_counters_of_kernels_are_joined_to_a_timeline(folder):
     (folder / "ncu.csv").write_text(NCU)
     plain = stepscope.load(folder / "rank0.json")
     for joined in (folder / "ncu.csv", stepscope.load(folder / "ncu.csv")):
-        trace = stepscope.load(folder / "rank0.json", with_=joined)
+        trace = stepscope.load(folder / "rank0.json", kernel_counters=joined)
         assert stepscope.show(trace, "kernels")["dram_ratio"].to_list() == [0.125]
         assert trace.kernel_metrics["value"].to_list() == [12.5]
     assert plain.kernel_metrics.is_empty()
@@ -62,7 +62,7 @@ def test_counters_of_kernels_are_read_once_for_all_ranks_and_not_before(folder, 
     monkeypatch.setattr(
         readers, "open_trace", lambda path, **rest: (opened.append(Path(path).name), real(path, **rest))[1]
     )
-    run = stepscope.load_run([folder / "rank0.json", folder / "rank1.json"], with_=folder / "ncu.csv")
+    run = stepscope.load_run([folder / "rank0.json", folder / "rank1.json"], kernel_counters=folder / "ncu.csv")
     assert opened == []
     assert [trace.kernel_metrics.height for trace in run] == [1, 1]
     assert sorted(opened) == ["ncu.csv", "rank0.json", "rank1.json"]
@@ -72,7 +72,7 @@ def test_counters_of_kernels_need_kernels_to_be_joined_to(folder):
     (folder / "ncu.csv").write_text(NCU)
     (folder / "host.json").write_text(json.dumps({"traceEvents": EVENTS[:1]}))
     with pytest.raises(stepscope.MissingTable, match="--with needs kernels"):
-        stepscope.load(folder / "host.json", with_=folder / "ncu.csv")
+        stepscope.load(folder / "host.json", kernel_counters=folder / "ncu.csv")
 
 
 def test_a_folder_is_a_run_that_is_read_when_asked_for(folder):
@@ -217,3 +217,23 @@ def test_files_that_were_never_opened_are_read_by_several_before_a_query(folder,
 def test_traces_in_memory_are_not_opened_before_a_query(folder, monkeypatch):
     monkeypatch.setattr("stepscope.query.workers.plan", None)
     assert stepscope.load(folder / "rank0.json").sql("SELECT count(*) FROM spans").item() == 3
+
+
+def test_tables_lists_what_show_knows_and_schema_of_its_columns(examples):
+    listed = stepscope.tables()
+    assert {"idle", "spans", "stragglers", "diff"} <= set(listed["name"])
+    assert stepscope.schema_of("step_breakdown").equals(stepscope.schema_of("step-breakdown"))
+    trace = stepscope.load(examples / "demo-cpu-decode" / "rank0.pt.trace.json.gz")
+    shown = trace.show("operators")
+    assert set(shown.columns) <= set(stepscope.schema_of("operators")["name"])
+    with pytest.raises(stepscope.UnknownName) as caught:
+        stepscope.schema_of("operator")
+    assert caught.value.hint.startswith("known: operators, ")
+
+
+def test_values_have_the_verbs_as_methods(examples):
+    run = stepscope.load_run(examples / "demo-cpu-2ranks")
+    assert (len(run), run[0].rank, run[-1].rank) == (2, 0, 1)
+    assert run.show("steps").equals(stepscope.show(run, "steps"))
+    assert str(run[0].report()) == str(stepscope.report(run[0]))
+    assert run.report().headline == stepscope.report(run).headline

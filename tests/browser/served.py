@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from stepscope.web.server import application
+from stepscope.web.app import application
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.web.pages.pages import NAVIGATION
+from stepscope.web.pages.sections import NAVIGATION
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from served import serve
 from web_traces import HOSTILE, training, written
 
 from stepscope import load_run
-from stepscope.web.pages.pages import NAVIGATION
+from stepscope.web.pages.sections import NAVIGATION
 from stepscope.web.pages.single_file import report_page
 
 ADDRESSES = [path for path, _ in NAVIGATION]

@@ -20,7 +20,7 @@ def test_the_cause_comes_first_on_the_screen(run):
 def test_json_has_its_facts_at_the_top(run):
     found = json.loads(run("compare", *SIDES, "--format", "json").out)
     assert (found["schema"], found["verdict"], found["causes"][0]["category"]) == (
-        "stepscope.analyses.pairs/1", "different", "data_loading",
+        "stepscope.comparison/1", "different", "data_loading",
     )  # fmt: skip
     step = found["step_time"]
     assert step["delta_ns"] == pytest.approx(sum(row["delta_ns"] for row in found["parts"]), rel=1e-3)

@@ -39,7 +39,9 @@ def test_words_that_make_no_sense_are_a_matter_of_usage(run, words, what, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("5m", 300), ("2", 2), ("250ms", 0.25), ("1.5 h", 5400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("5m", 300), ("2", 2), ("250ms", 0.25), ("1.5 h", 5400), ("1 h 30 m", 5400)]
+)
 def test_times_are_read_with_their_unit(text, seconds):
     assert record._seconds(text, "--keep") == seconds
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.comparison.model import (
-    COUNTERS_SEEN,
-    CYCLES_SEEN,
     FUNCTIONS,
+    OBSERVED_COUNTERS,
+    OBSERVED_CYCLES,
     PARTS,
     RESOURCES,
     WORKLOAD,
@@ -29,7 +29,7 @@ def observation(
     complete=None,
     anchor="step",
     origin=None,
-    notes=(),
+    remarks=(),
 ):
     """A process with cycles of these durations (ns).
 
@@ -66,13 +66,13 @@ def observation(
         pid=pid,
         anchor=anchor,
         source="annotation",
-        cycles=CYCLES_SEEN.conform(cycles),
+        cycles=OBSERVED_CYCLES.conform(cycles),
         functions=FUNCTIONS.conform(of_functions),
         parts=PARTS.conform(of_parts),
         resources=RESOURCES.conform(of_resources),
-        counters=COUNTERS_SEEN.empty(),
+        counters=OBSERVED_COUNTERS.empty(),
         workload=WORKLOAD.empty(),
-        notes=tuple(notes),
+        remarks=tuple(remarks),
     )
 
 

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from cycle_traces import samples_of
 
-from stepscope.comparison.model import CYCLES_SEEN, FUNCTIONS, PARTS, RESOURCES, WORKLOAD
+from stepscope.comparison.model import FUNCTIONS, OBSERVED_CYCLES, PARTS, RESOURCES, WORKLOAD
 from stepscope.comparison.observe import observe
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import ATTRIBUTION, CYCLES
@@ -53,49 +53,49 @@ def every(**options):
 
 
 def test_a_file_of_results_becomes_tables_by_cycle():
-    (seen,) = observe(results(every()))
-    assert (seen.label, seen.pid, seen.anchor, seen.source) == ("", 7, "Scheduler.run_batch", "recorded")
-    tables = (seen.cycles, seen.functions, seen.parts, seen.resources, seen.workload)
-    for table, frame in zip((CYCLES_SEEN, FUNCTIONS, PARTS, RESOURCES, WORKLOAD), tables, strict=True):
+    (process,) = observe(results(every()))
+    assert (process.label, process.pid, process.anchor, process.source) == ("", 7, "Scheduler.run_batch", "recorded")
+    tables = (process.cycles, process.functions, process.parts, process.resources, process.workload)
+    for table, frame in zip((OBSERVED_CYCLES, FUNCTIONS, PARTS, RESOURCES, WORKLOAD), tables, strict=True):
         assert frame.schema == table.empty().schema
-    assert seen.cycles["is_complete"].all()
+    assert process.cycles["is_complete"].all()
     # Once for each function, however many metrics it has, and also if it has none.
     columns = ("device", "name", "calls", "total_ns", "self_ns")
-    assert seen.functions.filter(pl.col("cycle") == 1).select(columns).rows() == [
+    assert process.functions.filter(pl.col("cycle") == 1).select(columns).rows() == [
         ("gpu3", "gemm", 64, 300, None), ("gpu3", REDUCE, 2, 100, None),
         ("gpu3", "Memcpy HtoD", 1, 50, None), ("host", "oncpu", 9, 1500, None),
         ("host", "cudaStreamSynchronize", 2, 10, None),
     ]  # fmt: skip
-    assert seen.workload.select("device", "name", "calls_per_cycle", "total_ns_per_cycle").rows() == [
+    assert process.workload.select("device", "name", "calls_per_cycle", "total_ns_per_cycle").rows() == [
         ("gpu3", "gemm", 64.0, 300.0), ("gpu3", REDUCE, 2.0, 100.0),
         ("gpu3", "Memcpy HtoD", 1.0, 50.0),
     ]  # fmt: skip
 
 
 def test_parts_are_device_work_and_the_rest():
-    (seen,) = observe(results(every()))
-    assert seen.parts.filter(pl.col("cycle") == 2).select("part", "total_ns").rows() == [
+    (process,) = observe(results(every()))
+    assert process.parts.filter(pl.col("cycle") == 2).select("part", "total_ns").rows() == [
         ("communication", 100), ("computation", 300), ("memcpy", 50), ("other", 550),
     ]  # fmt: skip
 
 
 def test_device_work_that_outlasts_its_cycle_is_scaled_to_it():
-    (seen,) = observe(results(every(), lengths=(1000, 1000, 225, 1000, 1000, 1000)))
-    assert seen.parts.filter(pl.col("cycle") == 3).select("part", "total_ns").rows() == [
+    (process,) = observe(results(every(), lengths=(1000, 1000, 225, 1000, 1000, 1000)))
+    assert process.parts.filter(pl.col("cycle") == 3).select("part", "total_ns").rows() == [
         ("communication", 50), ("computation", 150), ("memcpy", 25), ("other", 0),
     ]  # fmt: skip
-    assert "the device work queued by cycles 3 took longer than they lasted" in seen.notes[0]
+    assert "the device work queued by cycles 3 took longer than they lasted" in process.remarks[0]
 
 
 def test_parts_sum_to_the_cycle_also_where_scaling_does_not_come_out_even():
-    (seen,) = observe(results(every(), lengths=(1000, 1000, 227, 1000, 101, 449)))
-    sums = seen.parts.group_by("cycle").agg(pl.col("total_ns").sum()).sort("cycle")
-    assert sums["total_ns"].to_list() == seen.cycles["dur_ns"].to_list()
+    (process,) = observe(results(every(), lengths=(1000, 1000, 227, 1000, 101, 449)))
+    sums = process.parts.group_by("cycle").agg(pl.col("total_ns").sum()).sort("cycle")
+    assert sums["total_ns"].to_list() == process.cycles["dur_ns"].to_list()
 
 
 def test_a_device_has_the_mean_of_its_functions_weighted_by_time():
-    (seen,) = observe(results(every()))
-    mine = seen.resources.filter(pl.col("cycle") == 1)
+    (process,) = observe(results(every()))
+    mine = process.resources.filter(pl.col("cycle") == 1)
     assert sorted(mine.select("device", "metric", "name", "unit", "mu").rows(), key=str) == sorted([
         ("gpu3", "gpu_frequency", None, "MHz", (300 * 1000 + 100 * 2000) / 400),
         ("gpu3", "gpu_frequency", "gemm", "MHz", 1000.0),
@@ -108,8 +108,8 @@ def test_a_device_has_the_mean_of_its_functions_weighted_by_time():
 
 def test_functions_that_took_no_time_count_alike():
     rows = [row(1, n, "gpu3", "kernel", 1, 0, "gpu_temp", mu, "°C") for n, mu in (("a", 50.0), ("b", 70.0))]
-    (seen,) = observe(results(rows, lengths=(10,)))
-    assert seen.resources.filter(pl.col("name").is_null())["mu"].to_list() == [60.0]
+    (process,) = observe(results(rows, lengths=(10,)))
+    assert process.resources.filter(pl.col("name").is_null())["mu"].to_list() == [60.0]
 
 
 COUNTERS = samples_of(
@@ -120,29 +120,29 @@ COUNTERS = samples_of(
 
 
 def test_shares_of_the_machine_are_multiplied_out_by_what_the_samples_show():
-    (seen,) = observe(results(every(), counters=COUNTERS))
-    oncpu = seen.resources.filter(pl.col("name") == "oncpu", pl.col("cycle") == 3)
+    (process,) = observe(results(every(), counters=COUNTERS))
+    oncpu = process.resources.filter(pl.col("name") == "oncpu", pl.col("cycle") == 3)
     assert sorted(oncpu.select("device", "metric", "unit", "mu", "n_samples").rows()) == [
         ("host", "cpu_frequency", "MHz", 3000.0, 1), ("process", "process_cpu_usage", "%", 160.0, 1),
     ]  # fmt: skip
 
 
 def test_the_gpus_are_never_pooled_and_resources_of_cycles_stand_once():
-    (seen,) = observe(results(every(), counters=COUNTERS))
-    whole = seen.resources.filter(pl.col("name").is_null())
+    (process,) = observe(results(every(), counters=COUNTERS))
+    whole = process.resources.filter(pl.col("name").is_null())
     assert not whole.select("cycle", "device", "metric").is_duplicated().any()
     clock = whole.filter(pl.col("metric") == "gpu_frequency")
     assert set(clock["device"]) == {"gpu3"}
     assert clock.sort("cycle")["n_samples"].to_list() == [1, 1, 0, 0, 0, 0]
-    assert seen.counters.filter(pl.col("device").is_null()).height == 2
+    assert process.counters.filter(pl.col("device").is_null()).height == 2
 
 
 def test_cycles_before_kernels_were_recorded_are_set_aside():
     rows = [one for one in every() if one["cycle"] > 2 or one["device"] == "host"]
-    (seen,) = observe(results(rows))
-    assert seen.cycles["is_complete"].to_list() == [False, False, True, True, True, True]
-    assert "recorded in part and left out: cycles 1, 2" in seen.notes
-    assert seen.workload["calls_per_cycle"].to_list() == [64.0, 2.0, 1.0]
+    (process,) = observe(results(rows))
+    assert process.cycles["is_complete"].to_list() == [False, False, True, True, True, True]
+    assert "recorded in part and left out: cycles 1, 2" in process.remarks
+    assert process.workload["calls_per_cycle"].to_list() == [64.0, 2.0, 1.0]
 
 
 def test_each_process_is_observed():
@@ -150,8 +150,8 @@ def test_each_process_is_observed():
     assert (first.label, second.label) == ("pid 7", "pid 8")
     assert "pid:7" not in second.resources["device"].cast(pl.String).to_list()
     clocks = [
-        seen.resources.filter(pl.col("name") == "gemm", pl.col("metric") == "gpu_frequency")["mu"][0]
-        for seen in (first, second)
+        process.resources.filter(pl.col("name") == "gemm", pl.col("metric") == "gpu_frequency")["mu"][0]
+        for process in (first, second)
     ]
     assert clocks == [1000.0, 500.0]  # fmt: skip
 
@@ -191,11 +191,11 @@ def test_where_only_shares_are_told_times_follow_from_them():
 
 
 def test_where_it_is_not_told_when_cycles_began_counters_are_not_used():
-    (seen,) = observe(without("ts_ns", COUNTERS))
-    assert seen.cycles["ts_ns"].to_list() == [1000 * i for i in range(N)]
-    assert seen.counters.is_empty()
-    assert seen.notes == ("the file does not say when its cycles began: counters are not used",)
-    assert seen.resources.filter(pl.col("metric") == "gpu_frequency").height == 3 * N
+    (process,) = observe(without("ts_ns", COUNTERS))
+    assert process.cycles["ts_ns"].to_list() == [1000 * i for i in range(N)]
+    assert process.counters.is_empty()
+    assert process.remarks == ("the file does not say when its cycles began: counters are not used",)
+    assert process.resources.filter(pl.col("metric") == "gpu_frequency").height == 3 * N
 
 
 @pytest.mark.parametrize(
@@ -203,17 +203,17 @@ def test_where_it_is_not_told_when_cycles_began_counters_are_not_used():
     [(PATH, None), ("a/result_prefill_perf_data.csv.gz", "prefill"), ("a/result_decode_perf_data.csv", "decode")],
 )
 def test_the_name_of_the_file_tells_the_phase(path, phase):
-    (seen,) = observe(results(every(), path=path))
-    assert seen.cycles["phase"].unique().to_list() == [phase]
+    (process,) = observe(results(every(), path=path))
+    assert process.cycles["phase"].unique().to_list() == [phase]
 
 
 def test_the_notes_speak_of_counters():
-    assert observe(results(every()))[0].notes == (
+    assert observe(results(every()))[0].remarks == (
         "no counters were recorded: causes that only counters show cannot be seen",
     )
     away = COUNTERS.with_columns(pl.col("ts_ns") + 7_200 * 10**9)
-    assert "perhaps a time zone of 2 h" in observe(results(every(), counters=away))[0].notes[0]
-    assert observe(results(every(), counters=COUNTERS))[0].notes == ()
+    assert "perhaps a time zone of 2 h" in observe(results(every(), counters=away))[0].remarks[0]
+    assert observe(results(every(), counters=COUNTERS))[0].remarks == ()
 
 
 def test_files_of_other_results_are_refused():

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from observations import observation
+from observations import observation, pair
 
-from stepscope.comparison.run import compare_runs
+from stepscope.comparison.model import Effect
+from stepscope.comparison.run import Stalls, compare_runs, judge, stalls, step_effect, step_times
 from stepscope.core.errors import StepscopeError
 
 
@@ -39,7 +41,7 @@ def test_one_cycle_is_inconclusive_and_says_so():
 
 
 def test_notes_of_the_recordings_are_said_once():
-    noted = run(BASE, notes=("no counters",))
+    noted = run(BASE, remarks=("no counters",))
     found = compare_runs([[noted]], [[noted]])
     assert found.notes.count("no counters") == 1
 
@@ -54,3 +56,118 @@ def test_runs_without_a_common_rank_have_nothing_to_compare():
 def test_cycles_of_different_kinds_are_refused():
     with pytest.raises(StepscopeError, match="cannot be compared: cycles are calls of"):
         compare_runs([[run(BASE, anchor="step")]], [[run(BASE, anchor="layer")]])
+
+
+def cycles(rng, n, *, noise, correlation=0.0, level=1e8):
+    """Cycle times with a relative noise whose neighbours are correlated, in ns."""
+    wander = np.empty(n)
+    wander[0] = rng.normal()
+    for i in range(1, n):
+        wander[i] = correlation * wander[i - 1] + np.sqrt(1 - correlation**2) * rng.normal()
+    return level * np.exp(noise * wander)
+
+
+def verdict(base, other):
+    effect = step_effect([base], [other])
+    assert effect is not None
+    return judge(effect, stalls([base], [other]), has_cause=False)[0]
+
+
+@pytest.mark.parametrize(
+    ("n", "noise", "correlation"), [(30, 0.01, 0.0), (30, 0.05, 0.5), (25, 0.1, 0.0), (60, 0.03, 0.8), (12, 0.02, 0.3)]
+)
+def test_equal_runs_are_called_different_in_one_of_twenty_at_most(n, noise, correlation):
+    rng = np.random.default_rng(7)
+    pairs = 500
+    found = [verdict(*(cycles(rng, n, noise=noise, correlation=correlation) for _ in range(2))) for _ in range(pairs)]
+    assert found.count("different") <= 0.05 * pairs
+
+
+def test_three_percent_in_one_percent_of_noise_is_found():
+    rng = np.random.default_rng(8)
+    found = [verdict(cycles(rng, 30, noise=0.01), cycles(rng, 30, noise=0.01, level=1.03e8)) for _ in range(300)]
+    assert found.count("different") >= 0.95 * 300
+
+
+def test_a_change_within_what_healthy_runs_differ_is_none():
+    base = np.array([100.0, 100.1, 99.9, 100.0, 100.05, 99.95])
+    assert verdict(base, base * 1.015) == "no_difference"
+    assert verdict(base, base * 1.04) == "different"
+
+
+def test_faster_is_different_too():
+    rng = np.random.default_rng(1)
+    base, other = cycles(rng, 20, noise=0.01), cycles(rng, 20, noise=0.01, level=0.8e8)
+    assert judge(step_effect([base], [other]), None, has_cause=False) == ("different", "faster")
+
+
+def test_one_stray_cycle_does_not_hide_a_change_of_all_others():
+    rng = np.random.default_rng(2)
+    base, other = cycles(rng, 30, noise=0.01), cycles(rng, 30, noise=0.01, level=1.2e8)
+    other[7] *= 8
+    assert verdict(base, other) == "different"
+
+
+def test_something_that_comes_every_few_cycles_is_found():
+    rng = np.random.default_rng(3)
+    base, other = cycles(rng, 40, noise=0.005), cycles(rng, 40, noise=0.005)
+    other[::5] *= 1.15
+    assert verdict(base, other) == "different"
+
+
+def test_few_cycles_are_believed_only_if_twofold():
+    assert verdict(np.array([100.0, 101, 102]), np.array([120.0, 121, 122])) == "inconclusive"
+    assert verdict(np.array([100.0, 101, 102]), np.array([250.0, 251, 252])) == "different"
+    assert verdict(np.array([100.0, 101, 102]), np.array([100.0, 101, 102])) == "no_difference"
+
+
+def test_one_cycle_tells_nothing():
+    assert verdict(np.array([100.0]), np.array([101.0])) == "inconclusive"
+
+
+def test_no_cycles_have_no_effect_but_a_cause_may_be_seen():
+    assert step_effect([], [np.array([1.0])]) is None
+    assert judge(None, None, has_cause=False)[0] == "inconclusive"
+    assert judge(None, None, has_cause=True)[0] == "different"
+
+
+def effect(**changes):
+    facts = dict.fromkeys(("low", "high", "p_value", "detectable"), 0.0)
+    known = {
+        "base": 100.0,
+        "other": 103.0,
+        "delta": 3.0,
+        "drift": 5.0,
+        "n_base": 9,
+        "n_other": 9,
+        "is_different": False,
+    }
+    return Effect(**{**facts, **known, **changes})
+
+
+def test_a_cause_is_a_difference_though_the_step_hides_it():
+    assert judge(effect(), None, has_cause=True) == ("different", "same step time, other conditions")
+
+
+def test_scatter_beyond_drift_without_significance_is_inconclusive():
+    assert judge(effect(delta=16.0), None, has_cause=False)[0] == "inconclusive"
+
+
+def test_stalls_alone_are_a_difference():
+    assert judge(effect(), Stalls(0.3, 0.001), has_cause=False) == ("different", "some cycles stand out")
+
+
+def test_ratio_of_an_empty_base_is_unknown():
+    assert effect(base=0.0).ratio is None
+    assert effect().ratio == 1.03
+
+
+def test_processes_that_turn_together_have_one_step_time():
+    ranks = [pair(observation([10, 20, 30]), observation([20, 20])), pair(observation([30, 40]), observation([40, 60]))]
+    assert [run.tolist() for run in step_times(ranks, side="base")] == [[20.0, 30.0]]
+    assert [run.tolist() for run in step_times(ranks, side="other")] == [[30.0, 40.0]]
+
+
+def test_cycles_recorded_in_part_do_not_count():
+    one = pair(observation([5, 20, 30], complete=[False, True, True]), observation([1]))
+    assert [run.tolist() for run in step_times([one], side="base")] == [[20.0, 30.0]]

@@ -7,8 +7,8 @@ import pytest
 
 import stepscope
 from stepscope.analyses.cycles.cycles import find_cycles
-from stepscope.comparison.align import align
-from stepscope.comparison.observe import observe
+from stepscope.comparison import observe
+from stepscope.comparison.matching import align
 from stepscope.core.errors import StepscopeError
 from stepscope.core.schema import STEPS
 
@@ -72,7 +72,7 @@ def test_recorded_training_runs_are_whole(shared, case):
     assert len(paths) in (3, 12)
     for path in paths:
         (observed,) = observe(stepscope.load(path))
-        assert (observed.anchor, observed.source, observed.notes) == ("ProfilerStep", "annotation", ())
+        assert (observed.anchor, observed.source, observed.remarks) == ("ProfilerStep", "annotation", ())
         assert observed.cycles["is_complete"].sum() == 25
         sums = observed.parts.group_by("cycle").agg(pl.col("total_ns").sum()).sort("cycle")
         assert sums["total_ns"].to_list() == observed.cycles["dur_ns"].to_list()

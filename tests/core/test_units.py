@@ -213,15 +213,24 @@ def test_a_bad_size_says_what_to_write(text):
         ("2m", 120 * 10**9),
         ("2min", 120 * 10**9),
         ("1 h 30 m", 5_400 * 10**9),
+        ("1h30m", 5_400 * 10**9),
         ("1d", 86_400 * 10**9),
         ("0", 0),
     ],
 )
 def test_parse_duration(text, ns):
     assert units.parse_duration(text) == ns
+    assert units.parse_duration(text, default_unit="s") == ns
 
 
-@pytest.mark.parametrize("text", ["", " ", "5", "ms", "3ms junk", "-3ms", "3 parsecs", "1e30s", "ms3"])
+def test_a_duration_without_a_unit_is_in_the_one_that_the_caller_names():
+    assert units.parse_duration("30", default_unit="s") == 30 * 10**9
+    assert units.parse_duration(" 1.5 ", default_unit="ms") == 1_500_000
+    with pytest.raises(StepscopeError):
+        units.parse_duration("1 h 30", default_unit="s")
+
+
+@pytest.mark.parametrize("text", ["", " ", "5", "ms", "3ms junk", "-3ms", "3 parsecs", "1e30s", "ms3", "1 2"])
 def test_a_bad_duration_says_what_to_write(text):
     with pytest.raises(StepscopeError) as caught:
         units.parse_duration(text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stepscope.record.stacks import pyspy
+from stepscope.record.stacks import py_spy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,9 +64,9 @@ def _works(spy: str) -> bool:
 
 def real() -> str:
     """The real one; skips the test where there is none, or it may not look at processes."""
-    spy = pyspy.program()
+    spy = py_spy.program()
     if spy is None:
-        pytest.skip(pyspy.INSTALL)
+        pytest.skip(py_spy.INSTALL)
     if not _works(spy):
         pytest.skip("py-spy may not read the memory of other processes here")
     return spy

@@ -5,9 +5,8 @@ import json
 import polars as pl
 from observations import observation, pair
 
-from stepscope.comparison.accounting import part_deltas
-from stepscope.comparison.effects import effects
-from stepscope.comparison.model import Cause, Effect, Evidence, Outcome, RuledOut
+from stepscope.comparison import Cause, Comparison, Effect, Evidence, RuledOut
+from stepscope.comparison.effects import effects, part_deltas
 from stepscope.reports.comparison import comparison, document, resources, tables
 
 STEP = Effect(100e6, 150e6, 50e6, 40e6, 60e6, 0.001, 5e6, 6e6, 9, 9, is_different=True)
@@ -47,7 +46,7 @@ def outcome(**changes):
         "effects": effects(PAIRS), "causes": (CAUSE,), "ruled_out": (RuledOut("network", "no traffic"),),
         "notes": ("one thing is missing",),
     }  # fmt: skip
-    return Outcome(**{**facts, **changes})
+    return Comparison(**{**facts, **changes})
 
 
 def test_the_headline_is_the_verdict_with_its_figures():

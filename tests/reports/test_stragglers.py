@@ -37,7 +37,7 @@ def test_a_late_rank_is_named_with_cause_time_and_certainty():
     assert found.title == "Rank 5 makes the others wait"
     assert found.command == "show stragglers"
     assert found.details[0].startswith("Host: ")
-    assert found.details[0].endswith("in which it computes nothing")
+    assert found.details[0].endswith("without computing")
     assert found.details[1].startswith("all the time, ")
     assert found.details[1].endswith("confidence 100 %")
     assert found.value_label == "per step"

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from web_traces import training, written
 
 from stepscope.web.app import create_app
-from stepscope.web.session.session import Session
+from stepscope.web.session import Session
 
 
 @pytest.fixture

@@ -7,7 +7,10 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
+from stepscope.core.errors import StepscopeError
+from stepscope.web.app import application
 from stepscope.web.pages.site import static_path
 
 
@@ -150,3 +153,24 @@ def test_after_garbage_of_raw_bytes_a_page_is_still_there(client):
 
         assert client.get("http://127.0.0.1:8000/" + quote(raw, safe="/?&=;:")).status_code < 500
     assert client.get("/").status_code == 200
+
+
+def test_an_application_serves_what_it_was_given(folder):
+    app = application([str(folder)])
+    assert TestClient(app, base_url="http://localhost").get("/api/progress").json()["inputs"] == ["rank0", "rank1"]
+    app.state.session.close()
+
+
+def test_beyond_loopback_a_token_is_a_must(folder):
+    with pytest.raises(StepscopeError, match="without a token"):
+        application([str(folder)], host="0.0.0.0")
+    app = application([str(folder)], host="0.0.0.0", token="secret")
+    client = TestClient(app, base_url="http://10.0.0.1")
+    assert client.get("/api/progress").status_code == 401
+    assert client.get("/api/progress?token=secret").status_code == 200  # by way of a cookie
+    app.state.session.close()
+
+
+def test_nothing_to_serve_is_said(tmp_path):
+    with pytest.raises(StepscopeError):
+        application([str(tmp_path)])

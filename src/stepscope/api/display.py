@@ -10,7 +10,7 @@ from stepscope.core.errors import StepscopeError, UnknownName
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stepscope.comparison.model import Outcome
+    from stepscope.comparison import Comparison
     from stepscope.core.report import Report
     from stepscope.core.trace import Run, Trace
     from stepscope.renderers.figures import Drawn
@@ -26,7 +26,7 @@ def dressed(report: Report) -> Report:
     return replace(report, to_text=_text, to_html=_html, to_figure=_figure)
 
 
-def dressed_outcome(outcome: Outcome) -> Outcome:
+def dressed_outcome(outcome: Comparison) -> Comparison:
     """The same for a comparison."""
     return replace(outcome, to_text=_outcome_text, to_html=_outcome_html, to_figure=_outcome_figure)
 
@@ -58,21 +58,21 @@ def _figure(report: Report) -> Any:
     return _of_plotly(bars([(bar.label, [(p.name, p.ratio) for p in bar.parts]) for bar in report.bars]), _BARS)
 
 
-def _outcome_text(outcome: Outcome) -> str:
+def _outcome_text(outcome: Comparison) -> str:
     """The comparison as the terminal shows it."""
     from stepscope.reports.comparison import comparison
 
     return _text(comparison(outcome))
 
 
-def _outcome_html(outcome: Outcome) -> str:
+def _outcome_html(outcome: Comparison) -> str:
     """The comparison as an element without scripts."""
     from stepscope.reports.comparison import comparison
 
     return _html(comparison(outcome))
 
 
-def _outcome_figure(outcome: Outcome) -> Any:
+def _outcome_figure(outcome: Comparison) -> Any:
     """From the base's step, part by part, to the other's: a `plotly.graph_objects.Figure`.
 
     Raises StepscopeError if there is no step time to account for.

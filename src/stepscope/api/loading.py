@@ -1,4 +1,4 @@
-"""How the files of a run are opened: with what is said of all of them, and with what lies beside each."""
+"""How traces are opened: with the counters recorded along with them, joined to kernel counters where given."""
 
 from __future__ import annotations
 
@@ -24,55 +24,63 @@ def loaded(
     path: PathLike,
     *,
     counters: PathLike | None = None,
-    with_: Trace | PathLike | None = None,
+    kernel_counters: Trace | PathLike | None = None,
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
-    keep: bool = True,
+    cache: bool = True,
 ) -> Trace:
-    """A trace, read or taken from where it is kept, as `stepscope.load` says."""
-    side = None if counters is None else os.fspath(counters)
-    read = readers.open_trace if keep else readers.open_once
-    trace = read(os.fspath(path), counters=side, max_bytes=max_bytes, progress=progress)
-    if with_ is None:
+    """A trace, read or taken from the cache, as `stepscope.load` says. With `cache` false it is not put there."""
+    side_file = None if counters is None else os.fspath(counters)
+    read = readers.open_trace if cache else readers.open_once
+    trace = read(os.fspath(path), counters=side_file, max_bytes=max_bytes, progress=progress)
+    if kernel_counters is None:
         return trace
     from stepscope.analyses.ncu_join import stitched
 
-    return stitched(trace, with_ if isinstance(with_, Trace) else loaded(with_, max_bytes=max_bytes))
+    if not isinstance(kernel_counters, Trace):
+        kernel_counters = loaded(kernel_counters, max_bytes=max_bytes)
+    return stitched(trace, kernel_counters)
 
 
 @dataclass(frozen=True, slots=True)
 class FileOpener:
-    """Opens one file of a run. In another process there is nobody to tell of progress."""
+    """Opens one file of a run, in this process or in another one, which does not report progress."""
 
     counters: str | None
-    with_: Trace | str | None
+    kernel_counters: Trace | str | None
     max_bytes: int | None
     progress: Callable[[str, int], None] | None
 
     def __call__(self, path: str) -> Trace:
         """The trace in a file."""
-        return self._opened(path, keep=True)
+        return self._opened(path, cache=True)
 
     def once(self, path: str) -> Trace:
-        """The trace in a file, which is not kept for the next time."""
-        return self._opened(path, keep=False)
+        """The trace in a file, which is not put into the cache."""
+        return self._opened(path, cache=False)
 
     def depends(self, path: str) -> tuple[object, ...] | None:
-        """What a trace follows from besides its file; null if a trace is joined to it, or files from afar."""
-        if self.counters is not None or self.with_ is not None:
+        """What a trace follows from besides its file; null if other traces or files elsewhere are joined to it."""
+        if self.counters is not None or self.kernel_counters is not None:
             return None
         return (self.max_bytes, *((side, *(files.state_of(side) or ())) for side in readers.side_files(path)))
 
-    def _opened(self, path: str, *, keep: bool) -> Trace:
-        tell = partial(self.progress, path) if self.progress else None
-        joined = _joined(self.with_, self.max_bytes) if isinstance(self.with_, str) else self.with_
-        return loaded(path, counters=self.counters, with_=joined, max_bytes=self.max_bytes, progress=tell, keep=keep)
+    def _opened(self, path: str, *, cache: bool) -> Trace:
+        measured = self.kernel_counters
+        return loaded(
+            path,
+            counters=self.counters,
+            kernel_counters=_read_once(measured, self.max_bytes) if isinstance(measured, str) else measured,
+            max_bytes=self.max_bytes,
+            progress=partial(self.progress, path) if self.progress else None,
+            cache=cache,
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return FileOpener, (self.counters, self.with_, self.max_bytes, None)
+        return FileOpener, (self.counters, self.kernel_counters, self.max_bytes, None)
 
 
 @lru_cache(maxsize=1)
-def _joined(path: str, max_bytes: int | None) -> Trace:
-    """Of several ranks all are joined to the same counters, which are read once."""
+def _read_once(path: str, max_bytes: int | None) -> Trace:
+    """The kernel counters that all ranks of a run are joined to."""
     return loaded(path, max_bytes=max_bytes)

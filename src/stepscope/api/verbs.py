@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from stepscope.comparison.model import Outcome
+    from stepscope.comparison import Comparison
     from stepscope.core.report import Report
     from stepscope.timing import Bench
 
@@ -30,18 +30,18 @@ def load(
     path: PathLike,
     *,
     counters: PathLike | None = None,
-    with_: Trace | PathLike | None = None,
+    kernel_counters: Trace | PathLike | None = None,
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
     """Read one file, or a folder with one trace, with the counters recorded beside it (or in the file `counters`).
 
-    `with_` is what measured the hardware counters of single kernels, as Nsight Compute does: they are joined to the
-    kernels of this timeline, see `stepscope.analyses.ncu_join`. `max_bytes` bounds what a file may unpack to;
-    `progress` is told the bytes read so far.
+    `kernel_counters` is a trace or file with hardware counters of single kernels, as Nsight Compute measures them; they
+    are joined to the kernels of this timeline. `max_bytes` bounds what a file may unpack to. `progress` is called with
+    the number of bytes read so far.
 
     Raises UnknownFormat, CorruptInput, UnsupportedVersion, StepscopeError (unreadable, unpacks to more than allowed),
-    MissingTable (`with_` and no kernels).
+    MissingTable (`kernel_counters` and no kernels).
 
     >>> trace = load("examples/demo-cpu-decode/rank0.pt.trace.json.gz")
     >>> trace.meta.framework, trace.steps.height, trace.spans["name"].n_unique() > 20
@@ -49,21 +49,21 @@ def load(
     """
     from stepscope.api.loading import loaded
 
-    return loaded(path, counters=counters, with_=with_, max_bytes=max_bytes, progress=progress)
+    return loaded(path, counters=counters, kernel_counters=kernel_counters, max_bytes=max_bytes, progress=progress)
 
 
 def load_run(
     paths: PathLike | Iterable[PathLike],
     *,
     counters: PathLike | None = None,
-    with_: Trace | PathLike | None = None,
+    kernel_counters: Trace | PathLike | None = None,
     max_bytes: int | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Run:
     """The traces of one job: files, folders, patterns. Each is read when iterated over, none is kept.
 
-    `counters`, `with_` and `max_bytes` are those of `load`; a file `with_` is read once, at first. `progress` is told
-    the file and the bytes read of it. Raises StepscopeError if nothing is there.
+    `counters`, `kernel_counters` and `max_bytes` are those of `load`; a file of kernel counters is read once.
+    `progress` is called with the file and the bytes read of it. Raises StepscopeError if nothing is there.
 
     >>> [trace.rank for trace in load_run("examples/demo-cpu-2ranks")]
     [0, 1]
@@ -71,10 +71,12 @@ def load_run(
     from stepscope.api.loading import FileOpener
     from stepscope.readers import expand
 
-    words = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    found = expand([os.fspath(word) for word in words])
-    joined = None if with_ is None else with_ if isinstance(with_, Trace) else os.fspath(with_)
-    return Run(tuple(found), FileOpener(None if counters is None else os.fspath(counters), joined, max_bytes, progress))
+    names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    files = expand([os.fspath(name) for name in names])
+    side_file = None if counters is None else os.fspath(counters)
+    if kernel_counters is not None and not isinstance(kernel_counters, Trace):
+        kernel_counters = os.fspath(kernel_counters)
+    return Run(tuple(files), FileOpener(side_file, kernel_counters, max_bytes, progress))
 
 
 def report(
@@ -109,7 +111,7 @@ def compare(
     *,
     counters: PathLike | None = None,
     anchor: str | None = None,
-) -> Outcome:
+) -> Comparison:
     """Whether two runs differ, by how much and how sure, where the difference went, and what caused it.
 
     Each side is a trace, a run, or what `load_run` takes: a file, a folder of ranks, several repeats. With one side
@@ -170,6 +172,37 @@ def show(
     each = over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
     frame, _ = tables.collect(opened, tables.find(name), on_missing=_warn, each=each, **options)
     return frame
+
+
+def tables() -> pl.DataFrame:
+    """What `show` and `sql` know by name: a row for each table, with its kind and what it holds.
+
+    >>> tables().columns
+    ['name', 'kind', 'doc']
+    """
+    import polars as pl
+
+    from stepscope.query.tables import find, names
+
+    rows = [(name, kind, find(name).doc) for name, kind in names()]
+    return pl.DataFrame(rows, schema={"name": pl.String, "kind": pl.String, "doc": pl.String}, orient="row")
+
+
+def schema_of(name: str) -> pl.DataFrame:
+    """The columns of a table: a row for each, with its type, unit and meaning. Raises UnknownName.
+
+    `kind` is 'key' for columns that identify a row, 'measure' for the others.
+
+    >>> schema_of("idle").filter(unit="ns")["name"].first()
+    'ts_ns'
+    """
+    import polars as pl
+
+    from stepscope.query.tables import find
+
+    columns = find(name).output.columns
+    rows = [(c.name, "key" if c.key else "measure", str(c.dtype), c.unit, c.doc) for c in columns]
+    return pl.DataFrame(rows, schema=dict.fromkeys(("name", "kind", "type", "unit", "doc"), pl.String), orient="row")
 
 
 def plot(source: Source, name: str = "steps", **options: Any) -> Any:

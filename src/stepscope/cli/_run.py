@@ -56,10 +56,10 @@ NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar
 @contextmanager
 def opened(
     paths: Sequence[str],
-    *,
     counters: str | None = None,
-    with_: str | None = None,
-    max_bytes: str | None,
+    kernel_counters: str | None = None,
+    max_bytes: str | None = None,
+    *,
     no_progress: bool,
 ) -> Iterator[Run]:
     """The run that the words name. Raises StepscopeError if nothing is there; typer.BadParameter for a wrong size."""
@@ -72,7 +72,7 @@ def opened(
     _let_interrupts_through()
     files: list[str] = []
     with progress(files, wanted=not no_progress) as tell:
-        run = load_run(paths, counters=counters, with_=with_, max_bytes=limit, progress=tell)
+        run = load_run(paths, counters=counters, kernel_counters=kernel_counters, max_bytes=limit, progress=tell)
         files += run.paths
         yield run
 
@@ -90,5 +90,15 @@ def size_of(text: str, *, option: str = "--max-bytes") -> int:
 
     try:
         return units.parse_size(text)
+    except StepscopeError as error:
+        raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint=option) from None
+
+
+def seconds_of(text: str, *, option: str, default_unit: str = "") -> float:
+    """Seconds from words such as 90s or 1h30m; of a number alone, in the default unit. Raises typer.BadParameter."""
+    from stepscope.core import units
+
+    try:
+        return units.parse_duration(text, default_unit=default_unit) / 1e9
     except StepscopeError as error:
         raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint=option) from None

@@ -13,7 +13,7 @@ from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, op
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
-    from stepscope.comparison.model import Outcome
+    from stepscope.comparison import Comparison
     from stepscope.core.report import Block, Report
     from stepscope.core.trace import Run
     from stepscope.renderers import Renderer, Screen
@@ -142,7 +142,7 @@ def _sides(paths: list[str], base: list[str], other: list[str]) -> tuple[list[st
 
 
 def _written(
-    found: Outcome, table: str | None, renderer: Renderer, output: str | None, named: list[str]
+    found: Comparison, table: str | None, renderer: Renderer, output: str | None, named: list[str]
 ) -> str | bytes:
     from stepscope.renderers import Screen
     from stepscope.reports.comparison import comparison, tables
@@ -184,7 +184,7 @@ def _drawn(renderer: Renderer, block: Block, shown: Screen) -> str | bytes:
     return renderer.table(block, shown)
 
 
-def _failed(found: Outcome, condition: str) -> str:
+def _failed(found: Comparison, condition: str) -> str:
     """Why the gate is closed, or nothing. A change counts if it is sure and beyond what healthy runs differ."""
     gate = _GATE.fullmatch(condition)
     step = found.step_time

@@ -34,7 +34,7 @@ def command(
     output: Output = None,
     force: Force = False,
     counters: Counters = None,
-    with_: With = None,
+    kernel_counters: With = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
     help_wanted: Annotated[
@@ -58,7 +58,9 @@ def command(
         raise typer.BadParameter(f"PATH is missing, as in 'stepscope export trace.json --to {to}'")
     if kind.folder and output in (None, STDOUT):
         raise typer.BadParameter(f"{to} is a folder, which -o has to name, as in '-o kept'")
-    with opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run:
+    with opened(
+        paths, counters=counters, kernel_counters=kernel_counters, max_bytes=max_bytes, no_progress=no_progress
+    ) as run:
         check_target(output, run.paths, force=force, folder=kind.folder)
 
         def open_other(path: str) -> Any:

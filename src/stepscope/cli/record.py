@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepscope.cli._output import complain
+from stepscope.cli._run import seconds_of
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ SETTINGS: dict[str, Any] = {
     "context_settings": {"allow_interspersed_args": False},
 }
 _STACKS_HZ = 100
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def command(
@@ -142,20 +142,15 @@ def _tell(done: Recorded, output: str) -> None:
 
 
 def _seconds(text: str, option: str) -> float:
-    value = _time(text)
-    if not value:
-        raise typer.BadParameter(f"{text} is not a time, as in 30s or 5m", param_hint=option)
-    return value
-
-
-def _time(text: str) -> float | None:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?", text.strip())
-    return float(match[1]) * _SECONDS[match[2] or "s"] if match else None
+    seconds = seconds_of(text, option=option, default_unit="s")
+    if not seconds:
+        raise typer.BadParameter(f"{text} is no time at all; name one, as in 30s or 5m", param_hint=option)
+    return seconds
 
 
 def _window(text: str) -> tuple[float, float]:
-    times = [_time(part) for part in text.split(":")]
-    if len(times) == 2 and times[0] is not None and times[1] is not None and times[0] < times[1]:
+    times = [seconds_of(part, option="--window", default_unit="s") for part in text.split(":")]
+    if len(times) == 2 and times[0] < times[1]:
         return times[0], times[1]
     raise typer.BadParameter(f"{text} is not two times with the later one last, as in 20s:30s", param_hint="--window")
 

@@ -44,7 +44,7 @@ def command(
     dask: Dask = None,
     strict: Strict = False,
     counters: Counters = None,
-    with_: With = None,
+    kernel_counters: With = None,
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
 ) -> None:
@@ -62,7 +62,9 @@ def command(
         raise typer.BadParameter(f"a report is not written as {renderer.name}", param_hint="--format")
     limit = None if memory_limit is None else size_of(memory_limit, option="--memory-limit")
     with (
-        opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run,
+        opened(
+            paths, counters=counters, kernel_counters=kernel_counters, max_bytes=max_bytes, no_progress=no_progress
+        ) as run,
         ranks_done(wanted=not no_progress) as tell,
     ):
         check_target(output, run.paths, force=force)

@@ -33,7 +33,8 @@ def command(
     reach the page unless --host says so.
     """
     from stepscope.cli._allocator import keep_freed_memory
-    from stepscope.web.server import application, is_loopback
+    from stepscope.web.app import application
+    from stepscope.web.guard import is_loopback
 
     keep_freed_memory()
     token = None if is_loopback(host) else secrets.token_urlsafe(24)

@@ -78,7 +78,7 @@ def command(
     output: Output = None,
     force: Force = False,
     counters: Counters = None,
-    with_: With = None,
+    kernel_counters: With = None,
     max_bytes: MaxBytes = None,
     workers: Workers = None,
     memory_limit: MemoryLimit = None,
@@ -120,7 +120,9 @@ def command(
         complain(f"note: {label} is left out: {error.message}")
 
     with (
-        opened(paths, counters=counters, with_=with_, max_bytes=max_bytes, no_progress=no_progress) as run,
+        opened(
+            paths, counters=counters, kernel_counters=kernel_counters, max_bytes=max_bytes, no_progress=no_progress
+        ) as run,
         ranks_done(wanted=not no_progress) as tell,
     ):
         check_target(output, run.paths, force=force)

@@ -11,7 +11,7 @@ import typer
 
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
 from stepscope.cli._progress import ranks_done
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, size_of
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, seconds_of, size_of
 from stepscope.core.errors import StepscopeError
 
 SETTINGS: dict[str, Any] = {"short_help": "Ask anything of all ranks, in SQL.", "options_metavar": "[OPTIONS]"}
@@ -68,7 +68,9 @@ def command(
     if renderer.table is None:
         raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
     memory_bytes = None if memory_limit is None else size_of(memory_limit, option="--memory-limit")
-    seconds = _seconds(timeout)
+    seconds = seconds_of(timeout, option="--timeout")
+    if not seconds:
+        raise typer.BadParameter("a query needs some time", param_hint="--timeout")
     with (
         opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run,
         ranks_done(wanted=not no_progress) as tell,
@@ -85,18 +87,6 @@ def command(
     block = Block("sql", tables.described("sql", frame), frame.head(shown), note=note)
     content = renderer.table(block, Screen() if output else screen())
     emit(content, output, force=force, drawn=renderer.name == "terminal")
-
-
-def _seconds(text: str) -> float:
-    from stepscope.core import units
-
-    try:
-        seconds = units.parse_duration(text) / 1e9
-    except StepscopeError as error:
-        raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint="--timeout") from None
-    if seconds <= 0:
-        raise typer.BadParameter("a query needs some time", param_hint="--timeout")
-    return seconds
 
 
 def _left_out(label: str, error: StepscopeError) -> None:

@@ -12,7 +12,6 @@ from stepscope.cli._run import Force, Output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.analyses import Analysis
     from stepscope.core.report import Block
 
 SETTINGS: dict[str, Any] = {"short_help": "Which tables can be shown, and their columns."}
@@ -28,9 +27,7 @@ def command(
     force: Force = False,
 ) -> None:
     """List the tables that can be shown; with NAME, the columns, units and options of one."""
-    from stepscope.query import tables
-
-    block = _all() if name is None else _one(tables.find(name))
+    block = _all() if name is None else _one(name)
     write(block, format_name, output, force=force)
 
 
@@ -47,16 +44,18 @@ def write(block: Block, format_name: str | None, output: str | None, *, force: b
 
 
 def _all() -> Block:
-    from stepscope.query import tables
+    from stepscope.api import verbs
 
-    rows = [(name, kind, tables.find(name).doc) for name, kind in tables.names()]
     note = "stepscope show NAME PATH... shows one; stepscope tables NAME lists its columns and options"
-    return block_of("tables", ("name", "kind", "doc"), rows, note)
+    return block_of("tables", ("name", "kind", "doc"), verbs.tables().rows(), note)
 
 
-def _one(analysis: Analysis) -> Block:
-    rows: list[tuple[str | None, ...]] = []
-    rows += [(c.name, "key" if c.key else "measure", str(c.dtype), c.unit, c.doc) for c in analysis.output.columns]
+def _one(name: str) -> Block:
+    from stepscope.api import verbs
+    from stepscope.query.tables import find
+
+    analysis = find(name)
+    rows: list[tuple[str | None, ...]] = list(verbs.schema_of(name).rows())
     for option in analysis.options().values():
         default = None if option.default is None else f"default: {option.default}"
         rows.append((option.flag, "option", option.values or "switch", None, default))

@@ -1,7 +1,7 @@
-"""Results of LatencyPrism as observations: the cycles are its own, and so is what each function took of them.
+"""Reduces LatencyPrism's results to observations, with its own cycles and its own times per function.
 
-Its arithmetic is mended where the file allows: a function's share does not depend on the metric beside it, rows
-without a metric count, metrics are in units that people know, and each GPU's are its own.
+Its arithmetic is corrected where the file allows: a function's share does not depend on the metric in the same row,
+rows without a metric count, metrics have their usual units, and each GPU keeps its own metrics.
 """
 
 from __future__ import annotations
@@ -14,10 +14,18 @@ import polars as pl
 
 from stepscope.analyses.common.cycle_membership import HOST
 from stepscope.analyses.cycles.content import is_whole
-from stepscope.comparison._parts import OTHER
-from stepscope.comparison._remarks import elsewhere, left_out, without_counters
-from stepscope.comparison._resources import by_cycle, seen_counters
-from stepscope.comparison.model import CYCLES_SEEN, FUNCTIONS, OWN_PROCESS, PARTS, RESOURCES, WORKLOAD, Observation
+from stepscope.comparison._resources import by_cycle, counter_remarks, counters_around, cycle_remarks
+from stepscope.comparison.model import (
+    COMPUTATION,
+    FUNCTIONS,
+    OBSERVED_CYCLES,
+    OTHER,
+    PARTS,
+    PROCESS,
+    RESOURCES,
+    WORKLOAD,
+    Observation,
+)
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import is_communication, map_names
 from stepscope.core.schema import COUNTERS, DEVICE_WORK
@@ -25,14 +33,13 @@ from stepscope.core.schema import COUNTERS, DEVICE_WORK
 if TYPE_CHECKING:
     from stepscope.core.trace import Results
 
-#: A function of a cycle.
 _FUNCTION = ["cycle", "device", "name"]
-#: Resources whose mean the recorder divided by what the machine has: the number of cores, the highest clock.
-#: There are a whole number of cores.
-_COUNTED = ("process_cpu_usage",)
+#: Resources whose mean the recorder divided by what the machine has: the number of cores, the highest clock. The former
+#: is a whole number.
+_DIVIDED = ("process_cpu_usage", "cpu_frequency")
+_WHOLE = ("process_cpu_usage",)
 _UNPLACED = "the file does not say when its cycles began: counters are not used"
 _PHASE = re.compile(r"_(prefill|decode)_perf_data\.csv")
-_DIVIDED = ("process_cpu_usage", "cpu_frequency")
 
 
 def observe_results(results: Results) -> tuple[Observation, ...]:
@@ -44,15 +51,15 @@ def observe_results(results: Results) -> tuple[Observation, ...]:
     cycles, rows = results.result("cycles"), results.result("attribution")
     known = cycles.select(pl.col("host").cast(pl.String), "pid").drop_nulls("pid").unique().sort("host", "pid")
     pids, hosts = known["pid"].to_list(), known["host"].n_unique()
-    found = []
+    observations = []
     for host, pid in known.iter_rows():
         mine = (pl.col("pid") == pid) & pl.col("host").cast(pl.String).eq_missing(pl.lit(host, pl.String))
-        words = [*([host or "unnamed host"] if hosts > 1 else []), *([f"pid {pid}"] if len(pids) > 1 else [])]
-        found.append(_observed(results, cycles.filter(mine), rows.filter(mine), pid, pids, " ".join(words)))
-    return tuple(found)
+        label = [*([host or "unnamed host"] if hosts > 1 else []), *([f"pid {pid}"] if len(pids) > 1 else [])]
+        observations.append(_observation(results, cycles.filter(mine), rows.filter(mine), pid, pids, " ".join(label)))
+    return tuple(observations)
 
 
-def _observed(
+def _observation(
     results: Results, cycles: pl.DataFrame, rows: pl.DataFrame, pid: int, pids: list[int], label: str
 ) -> Observation:
     anchors = cycles["anchor"].cast(pl.String).drop_nulls().unique(maintain_order=True).to_list()
@@ -60,36 +67,37 @@ def _observed(
     rows = _with_times(rows, cycles)
     functions = _functions(rows)
     is_placed = cycles["ts_ns"].null_count() == 0
-    if not is_placed:  # in order, one after the other: when they began is not known
+    if not is_placed:  # their starts are unknown: put one after the other, in order
         cycles = cycles.with_columns(ts_ns=pl.col("dur_ns").cum_sum() - pl.col("dur_ns"))
-    seen = CYCLES_SEEN.conform(
+    cycles = OBSERVED_CYCLES.conform(
         cycles.with_columns(is_complete=_is_complete(functions, cycles["cycle"]), phase=pl.lit(_phase(results)))
     )
-    low = int(seen["ts_ns"].to_numpy().min())
-    high = int((seen["ts_ns"] + seen["dur_ns"]).to_numpy().max())
+    low = int(cycles["ts_ns"].to_numpy().min())
+    high = int((cycles["ts_ns"] + cycles["dur_ns"]).to_numpy().max())
     recorded = results.table("counters") if is_placed else COUNTERS.empty()
-    counters = seen_counters(recorded, pid, pids, low, high)
-    of_cycles = by_cycle(counters, seen)
+    counters = counters_around(recorded, pid, pids, low, high)
+    of_cycles = by_cycle(counters, cycles)
     inside = counters.filter(pl.col("ts_ns").is_between(low, high))
-    parts, scaled = _parts(functions, seen)
+    parts, remarks = _parts(functions, cycles)
+    remarks = [*cycle_remarks(cycles), *remarks, *counter_remarks(recorded, inside, cycles, results.issues)]
     return Observation(
         label=label,
         meta=results.meta,
         pid=pid,
         anchor=", ".join(anchors),
         source="recorded",
-        cycles=seen,
+        cycles=cycles,
         functions=functions,
         parts=parts,
-        resources=pl.concat([of_cycles, _resources(rows, of_cycles, seen, inside)]),
+        resources=pl.concat([of_cycles, _resources(rows, of_cycles, cycles, inside)]),
         counters=inside,
-        workload=_workload(functions, seen),
-        notes=_remarks(results, seen, inside, scaled) if is_placed else (*left_out(seen), _UNPLACED),
+        workload=_workload(functions, cycles),
+        remarks=tuple(remarks) if is_placed else (*cycle_remarks(cycles), _UNPLACED),
     )
 
 
 def _with_times(rows: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
-    """With the functions' time where the file has only their share of the cycle."""
+    """The rows with the functions' time where the file has only their share of the cycle."""
     if rows["total_ns"].null_count() == 0:
         return rows
     lengths = cycles.select("cycle", cycle_ns="dur_ns")
@@ -105,7 +113,7 @@ def _phase(results: Results) -> str | None:
 
 
 def _is_complete(functions: pl.DataFrame, numbers: pl.Series) -> pl.Series:
-    """Whether each cycle was recorded whole; kernels are often recorded from the second or third cycle on only."""
+    """Whether each cycle was recorded whole. Recorders often miss the kernels of the first one or two."""
     row = pl.DataFrame({"cycle": numbers}).with_row_index("row")
     named = functions.select("cycle", "device", "name").unique(["device", "name"]).with_row_index("column")
     at = functions.join(row, on="cycle").join(named.drop("cycle"), on=["device", "name"])
@@ -114,36 +122,24 @@ def _is_complete(functions: pl.DataFrame, numbers: pl.Series) -> pl.Series:
     return pl.Series(is_whole(counts))
 
 
-def _remarks(results: Results, seen: pl.DataFrame, inside: pl.DataFrame, scaled: list[int]) -> tuple[str, ...]:
-    notes = left_out(seen)
-    if scaled:
-        numbers = ", ".join(map(str, scaled))
-        notes.append(f"the device work queued by cycles {numbers} took longer than they lasted: its parts are scaled")
-    if results.table("counters").is_empty():
-        notes.append(without_counters(results.issues))
-    elif inside.is_empty():
-        notes.append(elsewhere(results.table("counters"), seen))
-    return tuple(notes)
-
-
 def _functions(rows: pl.DataFrame) -> pl.DataFrame:
     return FUNCTIONS.conform(rows.unique(_FUNCTION, keep="first", maintain_order=True))
 
 
-def _parts(functions: pl.DataFrame, cycles: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:
-    """Device work by sort, and the rest as `other`; and the cycles in which the former had to be scaled down.
+def _parts(functions: pl.DataFrame, cycles: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Device work by kind and the rest as `other`, and a remark if the former had to be scaled down in some cycles.
 
-    The file has sums only: kernels of one queue follow one another, so their sum is the time the device was busy, but
-    not all need to have run before the cycle was over.
+    The file has sums only. Kernels of one queue run one after the other, so their sum is the time in which the device
+    was busy, but some may have run after the end of the cycle that queued them.
     """
     work = functions.filter(pl.col("category").is_in(DEVICE_WORK))
-    talks = map_names(work["name"], is_communication, pl.Boolean())
+    is_collective = map_names(work["name"], is_communication, pl.Boolean())
     part = (
         pl.when(pl.col("category") == "memcpy")
         .then(pl.lit("memcpy"))
-        .when((pl.col("category") == "kernel") & talks)
+        .when((pl.col("category") == "kernel") & is_collective)
         .then(pl.lit("communication"))
-        .otherwise(pl.lit("computation"))
+        .otherwise(pl.lit(COMPUTATION))
     )
     sums = work.group_by("cycle", part=part).agg(pl.col("total_ns").sum())
     sums = sums.join(cycles.select("cycle", "dur_ns"), on="cycle")
@@ -156,36 +152,37 @@ def _parts(functions: pl.DataFrame, cycles: pl.DataFrame) -> tuple[pl.DataFrame,
     )
     rest = rest.select("cycle", part=pl.lit(OTHER), total_ns=pl.col("dur_ns") - pl.col("used_ns").fill_null(0))
     both = pl.concat([PARTS.conform(sums), PARTS.conform(rest)])
-    return both.sort("cycle", pl.col("part").cast(pl.String)), too_long
+    remark = f"the device work queued by cycles {', '.join(map(str, too_long))} took longer than they lasted"
+    return both.sort("cycle", pl.col("part").cast(pl.String)), [f"{remark}: its parts are scaled"] if too_long else []
 
 
 def _resources(rows: pl.DataFrame, whole: pl.DataFrame, cycles: pl.DataFrame, counters: pl.DataFrame) -> pl.DataFrame:
-    """Mu per function, and per device as the mean of its functions' weighted by their time."""
+    """RESOURCES per function, and per device as the mean over its functions, weighted by their time."""
     known = rows.lazy().filter(pl.col("metric").is_not_null() & pl.col("mu").is_not_null())
-    kept = known.select("cycle", "device", "metric", "name", "unit", "mu", "total_ns").collect()
-    metric = kept["metric"].cast(pl.String)
+    of_functions = known.select("cycle", "device", "metric", "name", "unit", "mu", "total_ns").collect()
+    metric = of_functions["metric"].cast(pl.String)
     device = (
         pl.when(metric.str.starts_with("process_"))
-        .then(pl.lit(OWN_PROCESS, pl.Categorical()))
+        .then(pl.lit(PROCESS, pl.Categorical()))
         .when(metric.str.starts_with("gpu_"))
         .then(pl.col("device"))
         .otherwise(pl.lit(HOST, pl.Categorical()))
     )
-    kept = _in_units(kept.with_columns(device=device), whole)
+    of_functions = _in_units(of_functions.with_columns(device=device), whole)
     keys = ["cycle", "device", "metric"]
     spread = pl.col("mu") * pl.col("total_ns")
-    of_device = kept.group_by(*keys, "unit", maintain_order=True).agg(
+    of_device = of_functions.group_by(*keys, "unit", maintain_order=True).agg(
         mu=pl.when(pl.col("total_ns").sum() > 0)
         .then(spread.sum() / pl.col("total_ns").sum())
         .otherwise(pl.col("mu").mean())
     )
     of_device = of_device.join(whole, on=keys, how="anti")
-    both = pl.concat([RESOURCES.conform(of_device), RESOURCES.conform(kept)])
+    both = pl.concat([RESOURCES.conform(of_device), RESOURCES.conform(of_functions)])
     return both.with_columns(n_samples=_samples(both, cycles, counters))
 
 
 def _samples(resources: pl.DataFrame, cycles: pl.DataFrame, counters: pl.DataFrame) -> pl.Series:
-    """Samples of each row's metric in its cycle, whichever device of several that were pooled they are of."""
+    """Number of samples of each row's metric in its cycle, over all devices."""
     at = cycles.select("cycle", "ts_ns", end_ns=pl.col("ts_ns") + pl.col("dur_ns")).sort("ts_ns")
     times = counters.select("ts_ns", "metric").unique().sort("ts_ns")
     counted = (
@@ -199,7 +196,7 @@ def _samples(resources: pl.DataFrame, cycles: pl.DataFrame, counters: pl.DataFra
 
 
 def _in_units(known: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
-    """Means that the recorder divided by what the machine has, multiplied by it again, as the samples show it."""
+    """Undoes the recorder's division of means by what the machine has; the samples show the divisor."""
     keys = ["cycle", "device", "metric"]
     sampled = whole.select(*keys, as_sampled="mu", sampled_unit="unit")
     mu, unit = pl.col("mu"), pl.col("unit")
@@ -207,7 +204,7 @@ def _in_units(known: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
         pairs = known.filter((pl.col("metric") == metric) & (pl.col("mu") > 0)).join(sampled, on=keys)
         if pairs.height:
             times = float(np.median((pairs["as_sampled"] / pairs["mu"]).to_numpy()))
-            times = float(round(times)) if metric in _COUNTED else times
+            times = float(round(times)) if metric in _WHOLE else times
             mu = pl.when(pl.col("metric") == metric).then(pl.col("mu") * times).otherwise(mu)
             now = pl.lit(pairs["sampled_unit"].cast(pl.String)[0], pl.Categorical())
             unit = pl.when(pl.col("metric") == metric).then(now).otherwise(unit)
@@ -215,11 +212,11 @@ def _in_units(known: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
 
 
 def _workload(functions: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
-    """Kernels and copies by name, of the complete cycles: the file has no shapes."""
+    """WORKLOAD of the complete cycles: kernels and copies by name, since the file has no shapes."""
     whole = cycles.filter("is_complete").select("cycle")
     work = functions.filter(pl.col("category").is_in(DEVICE_WORK)).join(whole, on="cycle", how="semi")
     n = max(whole.height, 1)
-    found = work.group_by("device", "name", maintain_order=True).agg(
+    sums = work.group_by("device", "name", maintain_order=True).agg(
         calls_per_cycle=pl.col("calls").sum() / n, total_ns_per_cycle=pl.col("total_ns").sum() / n
     )
-    return WORKLOAD.conform(found).sort(-pl.col("total_ns_per_cycle"), pl.col("name").cast(pl.String))
+    return WORKLOAD.conform(sums).sort(-pl.col("total_ns_per_cycle"), pl.col("name").cast(pl.String))

@@ -17,7 +17,6 @@ from stepscope.core.errors import StepscopeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Case", "cases", "split"]
 
 _SIDE = re.compile(r"(normal|abnormal)(?![a-z])", re.IGNORECASE)
 _PACKING = re.compile(r"\.(gz|zst|xz|bz2|zip)$", re.IGNORECASE)

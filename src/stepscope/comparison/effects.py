@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.comparison.model import EFFECTS
-from stepscope.comparison.statistics import by_false_discovery, combined, differences
+from stepscope.comparison.statistics import PRIOR_REACH, by_false_discovery, combined, differences
+from stepscope.core.schema import Category, Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from stepscope.comparison.model import Observation, Pair
     from stepscope.comparison.statistics import Differences, Floats, Moments
 
-__all__ = ["CONFIDENCE", "DRIFTS", "PRIOR_REACH", "complete_cycles", "effects", "floor_of"]
 
 #: What is called different would be so by luck in one of twenty comparisons at most.
 CONFIDENCE = 0.05
@@ -38,19 +38,10 @@ DRIFTS = {
 }
 #: Changes of a function or part below this share of the cycle are of no interest, whatever their size.
 _LEAST_SHARE = 0.002
-#: A prior standard deviation s of runs lets two of them differ by t(4 degrees of freedom, 97.5 %) × √2 × s.
-PRIOR_REACH = 2.7764451 * 2**0.5
 _KEYS = ["device", "name", "measure", "metric"]
 #: Units whose quantities are shares of a whole, and the whole in that unit.
 _WHOLES = {"%": 100.0, "ratio": 1.0, "ns/s": 1e9}
 _ADDING = ("calls", "total_ns", "self_ns", "exposed_ns")
-
-
-def complete_cycles(observed: Observation) -> pl.DataFrame:
-    """Cycles that are compared, with their position `at` among them: all complete ones, or all if none is known so."""
-    cycles = observed.cycles
-    whole = cycles.filter(pl.col("is_complete").fill_null(value=True))
-    return (whole if whole.height else cycles).sort("ts_ns", "cycle").with_row_index("at")
 
 
 def effects(pairs: Sequence[Pair]) -> pl.DataFrame:
@@ -116,7 +107,7 @@ def _frame(
 
 def _mean_cycle(pair: Pair) -> float:
     """Mean duration of the cycles of both sides. Units: ns."""
-    means = [complete_cycles(run)["dur_ns"].mean() for run in (*pair.base, *pair.other)]
+    means = [run.complete_cycles["dur_ns"].mean() for run in (*pair.base, *pair.other)]
     known = [float(mean) for mean in means if isinstance(mean, (int, float))]
     return sum(known) / max(len(known), 1)
 
@@ -161,7 +152,7 @@ def _moments(rows: pl.DataFrame, keys: pl.DataFrame, runs: Iterable[Observation]
     """Moments of every key on one side. What adds up and did not run has a mean of zero in each of the side's runs."""
     of_side = rows.filter(pl.col("side") == side)
     n_cycles = pl.DataFrame({"run": list(range(len(list(runs))))}, schema={"run": pl.Int32}).with_columns(
-        n_all=pl.Series([complete_cycles(run).height for run in runs], dtype=pl.Float64)
+        n_all=pl.Series([run.complete_cycles.height for run in runs], dtype=pl.Float64)
     )
     adding = keys.filter("adds_up").select("key").join(n_cycles, how="cross")
     filled = adding.join(of_side, on=["key", "run"], how="left").with_columns(
@@ -176,7 +167,7 @@ def _moments(rows: pl.DataFrame, keys: pl.DataFrame, runs: Iterable[Observation]
 
 def _quantities(observed: Observation) -> pl.DataFrame:
     """A row per quantity of one run: how many cycles have it, mean, squares around it, products of neighbours."""
-    cycles = complete_cycles(observed).select("cycle", pl.col("at").cast(pl.Int64))
+    cycles = observed.complete_cycles.select("cycle", pl.col("at").cast(pl.Int64))
     n = float(cycles.height)
     frames = [
         _of_functions(observed.functions.join(cycles, on="cycle"), n),
@@ -255,3 +246,98 @@ def _melted(table: pl.DataFrame, name: str, n: float | None, *, unit: str | pl.E
         (unit if isinstance(unit, pl.Expr) else pl.lit(unit, pl.String)).alias("unit"),
         pl.lit(n is not None).alias("adds_up"), **moments,
     )  # fmt: skip
+
+
+DELTAS = Table(
+    "parts",
+    "the change of a mean cycle as a sum of parts: their changes add up to it exactly",
+    (
+        Column("part", Name, "part of the cycle", key=True),
+        Column("base_ns", pl.Float64(), "its time per cycle in the base", "ns"),
+        Column("other_ns", pl.Float64(), "its time per cycle in the other", "ns"),
+        Column("delta_ns", pl.Float64(), "how much more in the other", "ns"),
+        Column("share_ratio", pl.Float64(), "of the cycle's change; exceeds 1 where other parts shrank", "ratio"),
+    ),
+)
+FUNCTION_DELTAS = Table(
+    "attribution",
+    "the change of each function's own time per cycle, split into more calls and longer calls, which add up to it",
+    (
+        Column("process", pl.String(), "label of the pair of processes", key=True),
+        Column("device", Name, "where it runs", key=True),
+        Column("name", Name, "function", key=True),
+        Column("category", Category, "what it is"),
+        Column("base_calls", pl.Float64(), "calls per cycle in the base"),
+        Column("other_calls", pl.Float64(), "calls per cycle in the other"),
+        Column("base_ns", pl.Float64(), "own time (device: time) per cycle in the base", "ns"),
+        Column("other_ns", pl.Float64(), "own time per cycle in the other", "ns"),
+        Column("delta_ns", pl.Float64(), "how much more in the other", "ns"),
+        Column("calls_delta_ns", pl.Float64(), "of it because of more calls", "ns"),
+        Column("per_call_delta_ns", pl.Float64(), "of it because of longer calls", "ns"),
+        Column("low_ns", pl.Float64(), "lower end of the 95 % interval of the change", "ns"),
+        Column("high_ns", pl.Float64(), "its upper end", "ns"),
+        Column("q_value", pl.Float64(), "chance of such a change by luck, corrected for the number of functions"),
+        Column("is_different", pl.Boolean(), "more than luck and more than healthy runs differ"),
+    ),
+)
+_UNNAMED = "not accounted for"
+
+
+def part_deltas(pairs: Sequence[Pair]) -> pl.DataFrame:
+    """DELTAS, in order of time: the mean over processes and runs of each part of a complete cycle.
+
+    What the named parts leave over of the cycle is the part `not accounted for`; it is 0, and left out, for recordings.
+    """
+    sides = [_mean_parts([run for pair in pairs for run in getattr(pair, side)]) for side in ("base", "other")]
+    found = sides[0].join(sides[1], on="part", how="full", coalesce=True, suffix="_other", maintain_order="left_right")
+    found = found.select(
+        "part", base_ns=pl.col("total_ns").fill_null(0.0), other_ns=pl.col("total_ns_other").fill_null(0.0)
+    ).with_columns(delta_ns=pl.col("other_ns") - pl.col("base_ns"))
+    whole = float(found["delta_ns"].sum())
+    return DELTAS.conform(found.with_columns(share_ratio=pl.col("delta_ns") / whole if whole else pl.lit(None)))
+
+
+def _mean_parts(runs: Sequence[Observation]) -> pl.DataFrame:
+    if not runs:
+        return pl.DataFrame(schema={"part": pl.String, "total_ns": pl.Float64})
+    each = []
+    for run in runs:
+        cycles = run.complete_cycles
+        rows = run.parts.join(cycles.select("cycle"), on="cycle", how="semi", maintain_order="left")
+        mine = rows.group_by(pl.col("part").cast(pl.String), maintain_order=True).agg(pl.col("total_ns").sum())
+        mine = mine.with_columns(pl.col("total_ns") / max(cycles.height, 1))
+        left = float(cycles["dur_ns"].sum()) / max(cycles.height, 1) - float(mine["total_ns"].sum())
+        if abs(left) > 0.5:
+            rest = pl.DataFrame({"part": [_UNNAMED], "total_ns": [left]})
+            mine = pl.concat([mine, rest], how="vertical_relaxed")
+        each.append(mine)
+    stacked = pl.concat(each, how="vertical_relaxed")
+    return stacked.group_by("part", maintain_order=True).agg(pl.col("total_ns").sum() / len(each))
+
+
+def function_deltas(effects: pl.DataFrame) -> pl.DataFrame:
+    """FUNCTION_DELTAS from EFFECTS, largest change first.
+
+    A change of calls × time per call is split at the mean of the two sides, which leaves no mixed term: calls change at
+    the mean time per call, times per call change at the mean number of calls. What one side lacks is all calls.
+    """
+    keys = ["process", "device", "name"]
+    names = effects.with_columns(pl.col("device", "name").cast(pl.String))
+    own = names.filter(pl.col("measure") == "self_ns")
+    rest = names.filter(pl.col("measure") == "total_ns").join(own, on=keys, how="anti", nulls_equal=True)
+    time = pl.concat([own, rest], how="vertical")
+    calls = names.filter(pl.col("measure") == "calls").select(*keys, base_calls="base", other_calls="other")
+    found = time.join(calls, on=keys, how="left", nulls_equal=True, maintain_order="left").with_columns(
+        pl.col("base_calls", "other_calls").fill_null(0.0),
+        base_ns=pl.col("base").fill_null(0.0),
+        other_ns=pl.col("other").fill_null(0.0),
+    )
+    per_base, per_other = pl.col("base_ns") / pl.col("base_calls"), pl.col("other_ns") / pl.col("other_calls")
+    more = pl.col("other_calls") - pl.col("base_calls")
+    on_both = (pl.col("base_calls") > 0) & (pl.col("other_calls") > 0)
+    found = found.with_columns(
+        delta_ns=pl.col("other_ns") - pl.col("base_ns"), low_ns="low", high_ns="high",
+        calls_delta_ns=pl.when(on_both).then(more * (per_base + per_other) / 2)
+        .otherwise(pl.col("other_ns") - pl.col("base_ns")),
+    ).with_columns(per_call_delta_ns=pl.col("delta_ns") - pl.col("calls_delta_ns"))  # fmt: skip
+    return FUNCTION_DELTAS.conform(found.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True))

@@ -1,8 +1,8 @@
-"""The values of a comparison: what was observed of a process, how two sides differ, what caused it.
+"""The values of a comparison: what was observed of each process, how two runs differ, and what caused it.
 
-An `Observation` is one process' recording reduced to small tables by cycle, whatever it was read from; from here on
-nobody looks at the recording again. `Effects` are the differences with their certainty; a `Cause` is one explanation
-with its evidence; an `Outcome` holds all that `stepscope compare` says.
+An `Observation` reduces one process of a recording to small tables by cycle. Everything after it reads these tables
+and never the recording. `Effect` is a difference with its certainty, `Cause` an explanation with its evidence, and
+`Comparison` the whole result of `stepscope compare`.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Meta
 
-__all__ = [
-    "BEHIND", "CATEGORIES", "COUNTERS_SEEN", "CYCLES_SEEN", "EFFECTS", "FUNCTIONS", "OWN_PROCESS", "PARTS", "RESOURCES",
-    "WORKLOAD",
-    "Cause", "Effect", "Evidence", "Observation", "Outcome", "Pair", "RuledOut", "Verdict",
-]  # fmt: skip
-
 Verdict = Literal["different", "no_difference", "inconclusive"]
-#: Device under which the observed process' own counters stand: its number differs from run to run.
-OWN_PROCESS = "process"
-#: What follows is the name of another process, behind which this one's threads waited for a core.
-BEHIND = "behind "
-#: Every cause there is a name for, in no order.
+#: Device of the observed process' own counters, because its process id changes from run to run.
+PROCESS = "process"
+#: Prefix of the device that stands for another process, which had the core while this one waited for it.
+BLOCKER = "behind "
+#: The names of all causes.
 CATEGORIES = (
     "cpu_contention", "cpu_frequency", "gpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network",
     "disk_io", "data_loading", "host_overhead", "slow_operator", "slow_kernel", "python_gc", "gil_contention",
     "memory_growth", "memory_pressure", "straggler_rank", "workload_change", "none",
 )  # fmt: skip
+#: The parts of a cycle. Each moment belongs to the first part that is active then, so the parts sum to the cycle.
+#: `PYTHON` is the rest of the host's time, `IDLE` the rest if no host was recorded, `OTHER` the rest of results.
+COMPUTATION, COMMUNICATION, MEMCPY = "computation", "exposed communication", "exposed memcpy"
+LOADING, SYNC, LAUNCH, OPERATORS, PYTHON = (
+    "data loading", "synchronisation", "launch and runtime calls", "operators", "python and other",
+)  # fmt: skip
+IDLE, OTHER = "idle", "other"
 
-CYCLES_SEEN = Table(
+OBSERVED_CYCLES = Table(
     "cycles",
-    "the cycles of one process that a comparison looks at",
+    "the cycles of one process",
     (
         Column("cycle", pl.Int64(), "its number", key=True),
         Column("ts_ns", pl.Int64(), "start, from the origin", "ns"),
@@ -73,7 +74,7 @@ PARTS = Table(
 )
 RESOURCES = Table(
     "resources",
-    "how each resource fared in each cycle",
+    "the mean of each resource in each cycle",
     (
         Column("cycle", pl.Int64(), "number of the cycle", key=True),
         Column("device", Name, "host, cpu1, gpu7, process (the observed one), pid:123, behind NAME, a disk", key=True),
@@ -81,12 +82,12 @@ RESOURCES = Table(
         Column("name", Name, "function during which it was observed; null: the whole cycle", key=True),
         Column("unit", Name, "unit of mu, where known"),
         Column("mu", pl.Float64(), "its time-weighted mean"),
-        Column("n_samples", pl.Int64(), "samples within the cycle; 0: carried over from the neighbourhood"),
+        Column("n_samples", pl.Int64(), "samples within the cycle; 0: taken from the nearest sample"),
     ),
 )
-COUNTERS_SEEN = Table(
+OBSERVED_COUNTERS = Table(
     "counters",
-    "the samples behind the resources, cut to the cycles looked at",
+    "the samples of the resources, from the first cycle to the last",
     (
         Column("ts_ns", pl.Int64(), "time, from the origin", "ns"),
         Column("device", Name, "as in resources; null where samples of several devices are pooled", key=True),
@@ -97,7 +98,7 @@ COUNTERS_SEEN = Table(
 )
 WORKLOAD = Table(
     "workload",
-    "what was worked on: sizes and types of what the operators and kernels were given",
+    "the sizes and types of the inputs of operators and kernels",
     (
         Column("device", Name, "where it ran", key=True),
         Column("name", Name, "operator or kernel", key=True),
@@ -112,12 +113,16 @@ WORKLOAD = Table(
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One process in one recording, by cycle. Tables are those declared above; empty where the source has none."""
+    """One process in one recording, by cycle. Tables are those declared above; empty where the source has none.
+
+    `anchor` names what marks the cycles: an annotation, a function, a kernel or a period. `remarks` say what was
+    guessed, left out or is missing. `python_functions` has each Python function's share of the main thread's time, if
+    stacks were recorded.
+    """
 
     label: str
     meta: Meta
     pid: int | None
-    #: What marks the cycles (an annotation, a function, a kernel, a period) and how they were found.
     anchor: str
     source: Literal["annotation", "detected", "recorded"]
     cycles: pl.DataFrame
@@ -126,31 +131,37 @@ class Observation:
     resources: pl.DataFrame
     counters: pl.DataFrame
     workload: pl.DataFrame
-    #: What was guessed, left out or is missing, in words for the reader.
-    notes: tuple[str, ...] = ()
-    #: Shares of Python's functions in the main thread's time, where stacks were recorded.
-    functions_seen: pl.DataFrame | None = None
+    remarks: tuple[str, ...] = ()
+    python_functions: pl.DataFrame | None = None
 
     @property
     def rank(self) -> int | None:
         """Rank of the process in its job."""
         return self.meta.rank
 
+    @property
+    def complete_cycles(self) -> pl.DataFrame:
+        """The complete cycles in order of time, or all if none is complete; `at` is the position among them."""
+        complete = self.cycles.filter(pl.col("is_complete").fill_null(value=True))
+        return (complete if complete.height else self.cycles).sort("ts_ns", "cycle").with_row_index("at")
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A process of the base (in each repeat) and its counterpart in the other run (in each repeat)."""
+    """A process of the base and its counterpart in the other run, each in every repeat.
+
+    `matched_by` says why they belong together: rank, device, only process, similarity.
+    """
 
     label: str
     base: tuple[Observation, ...]
     other: tuple[Observation, ...]
-    #: Why these two belong together: rank, device, only process, similarity.
     matched_by: str
 
 
 EFFECTS = Table(
     "effects",
-    "how one quantity differs between the two sides",
+    "how one quantity differs between the two runs",
     (
         Column("process", pl.String(), "label of the pair of processes", key=True),
         Column("device", Name, "where", key=True),
@@ -166,18 +177,21 @@ EFFECTS = Table(
         Column("low", pl.Float64(), "lower end of the 95 % interval of delta"),
         Column("high", pl.Float64(), "its upper end"),
         Column("p_value", pl.Float64(), "chance of such a difference if there were none"),
-        Column("q_value", pl.Float64(), "the same, corrected for all the quantities looked at"),
-        Column("drift", pl.Float64(), "difference that healthy runs may show: from repeats, or the stated prior"),
+        Column("q_value", pl.Float64(), "the same, corrected for the number of quantities"),
+        Column("drift", pl.Float64(), "difference that healthy runs may show: from repeats, or from a prior"),
         Column("n_base", pl.Int64(), "cycles of the base that have it"),
         Column("n_other", pl.Int64(), "cycles of the other that have it"),
-        Column("is_different", pl.Boolean(), "both significant (q_value) and beyond drift"),
+        Column("is_different", pl.Boolean(), "both significant (q_value) and larger than the drift"),
     ),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One row of EFFECTS as a value; `relative` quantities are of the base."""
+    """How one quantity differs, as a value with the fields of EFFECTS. Times are in ns per cycle.
+
+    `detectable` is the smallest change that these recordings would have shown in 8 of 10 cases.
+    """
 
     base: float
     other: float
@@ -186,7 +200,6 @@ class Effect:
     high: float
     p_value: float
     drift: float
-    #: Smallest change that these recordings would have shown in 8 of 10 cases.
     detectable: float
     n_base: int
     n_other: int
@@ -200,7 +213,10 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One quantity that speaks for a cause: from, to, and where it is found in the tables."""
+    """One quantity that supports a cause: its values in both runs (in `unit`) and its row in the tables.
+
+    `role` is `necessary`, `supporting`, or `consequence` (follows from the cause).
+    """
 
     text: str
     device: str | None = None
@@ -209,13 +225,16 @@ class Evidence:
     unit: str | None = None
     base: float | None = None
     other: float | None = None
-    #: `necessary`, `supporting`, or `consequence` (follows from the cause).
     role: str = "supporting"
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """An explanation of the difference. `explained_ns` is per cycle; confidence is 0..1."""
+    """An explanation of the difference, with its evidence.
+
+    `explained_ns` is the time per cycle that it accounts for, `confidence` lies between 0 and 1, and `magnitude` is
+    the resource's value in the other run over that in the base (None if unknown).
+    """
 
     category: str
     statement: str
@@ -223,7 +242,6 @@ class Cause:
     device: str | None
     process: str | None
     rank: int | None
-    #: How far the resource itself moved: other over base, or null.
     magnitude: float | None
     explained_ns: float
     confidence: float
@@ -233,21 +251,37 @@ class Cause:
 
     @property
     def certainty(self) -> str:
-        """The confidence in a word: certain, likely, possible."""
+        """The confidence as a word: certain, likely, possible."""
         return "certain" if self.confidence >= 0.9 else "likely" if self.confidence >= 0.6 else "possible"
 
 
 @dataclass(frozen=True, slots=True)
 class RuledOut:
-    """A cause that was considered and why it is not the one."""
+    """A cause that was considered, and the reason why it does not apply."""
 
     category: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """All that a comparison says. `step_time` is null only where nothing could be compared."""
+class Comparison:
+    """The result of comparing two runs, as `stepscope.compare` returns it. Print it, plot it, or read its fields.
+
+    Times are in ns per cycle; a cycle is one step of the job, or what repeats in its place.
+
+    Attributes:
+        verdict: `different`, `no_difference` or `inconclusive`.
+        reason: why, in a few words: `slower`, `within what healthy runs differ` …
+        step_time: the duration of a cycle (ns) in both runs and the certainty of its change; None if there are no
+            cycles to compare.
+        pairs: the processes of the base and their counterparts in the other run.
+        parts: one row per part of the cycle, with its time in both runs (ns); the changes add up to that of the cycle.
+        effects: one row per function and measure, part of the cycle, and resource, with its change and certainty.
+        causes: what explains the difference, the most important first; empty unless the verdict is `different`.
+        ruled_out: the causes that were considered and rejected, each with the reason.
+        notes: what the reader should know about the data: cycles left out, counters that are missing …
+        facts: the paths of both runs.
+    """
 
     verdict: Verdict
     reason: str
@@ -259,20 +293,20 @@ class Outcome:
     ruled_out: tuple[RuledOut, ...] = ()
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
-    to_text: Callable[[Outcome], str] | None = field(default=None, repr=False, compare=False)
-    to_html: Callable[[Outcome], str] | None = field(default=None, repr=False, compare=False)
-    to_figure: Callable[[Outcome], Any] | None = field(default=None, repr=False, compare=False)
+    to_text: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
+    to_html: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
+    to_figure: Callable[[Comparison], Any] | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.reason}" if self.to_text is None else self.to_text(self).rstrip("\n")
 
     def __repr__(self) -> str:
-        return f"Outcome({self.verdict!r}, {[cause.category for cause in self.causes]})"
+        return f"Comparison({self.verdict!r}, {[cause.category for cause in self.causes]})"
 
     def plot(self) -> Any:
-        """From the base's step, part by part, to the other's, as a Plotly figure; None if made by other means.
+        """A Plotly figure that leads from the base's step to the other's, part by part.
 
-        Raises StepscopeError if no step time could be accounted for.
+        None if `stepscope.compare` did not make this value. Raises StepscopeError if the step has no parts to draw.
         """
         return None if self.to_figure is None else self.to_figure(self)
 

@@ -1,27 +1,241 @@
-"""A recording, or another program's results of one, as observations: what each process did, cycle by cycle."""
+"""Reduces a recording to observations: what each process did in each cycle.
+
+The parts of a cycle count each moment once and sum to the cycle. The device comes first, because the host delays
+nothing while the device works. What the host did counts where the device was idle. Without any device work, collectives
+count as exposed where the host does nothing else.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.common.device_work import device_work, occupied
+from stepscope.analyses.common.processes import of_each
+from stepscope.analyses.cycles.cycles import Cycles, find_cycles
+from stepscope.analyses.cycles.functions import functions_of, own_of
+from stepscope.analyses.program.python_stacks import python_stacks
+from stepscope.analyses.steps.step_breakdown import divided
+from stepscope.analyses.steps.steps import open_time
 from stepscope.comparison._observe_results import observe_results
-from stepscope.comparison._observe_trace import observe_trace
+from stepscope.comparison._resources import (
+    by_cycle,
+    by_function,
+    counter_remarks,
+    counters_around,
+    cycle_remarks,
+    held_by_tensors,
+    replaced,
+    scheduled,
+)
+from stepscope.comparison.model import (
+    COMMUNICATION,
+    COMPUTATION,
+    FUNCTIONS,
+    IDLE,
+    LAUNCH,
+    LOADING,
+    MEMCPY,
+    OBSERVED_CYCLES,
+    OPERATORS,
+    PARTS,
+    PYTHON,
+    SYNC,
+    WORKLOAD,
+    Observation,
+)  # fmt: skip
+from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.names import is_communication, is_sync_call, map_names
+from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import Results, Trace
 
 if TYPE_CHECKING:
-    from stepscope.comparison.model import Observation
+    from collections.abc import Callable
 
-__all__ = ["observe"]
+    from numpy.typing import NDArray
+
+    from stepscope.analyses.cycles.functions import Functions, Own
+    from stepscope.core.intervals import Intervals
+
+
+_AXES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
 def observe(trace: Trace, *, anchor: str = "auto") -> tuple[Observation, ...]:
-    """Each process of the source, by cycle: its functions, parts, resources and workload.
+    """One observation per process of the source, by cycle: its functions, parts, resources and workload.
 
-    `anchor` names the function, range or kernel that marks cycles, as that of the other run, so that both are cut into
-    the same kind; where it marks none here, what marks them best is taken, and the notes say so. Results have
-    their own.
+    `anchor` names the function, range or kernel whose calls mark the cycles, so that both runs get the same kind of
+    cycle. If it marks none here, the best anchor of this recording is used and the remarks say so. Results of other
+    programs (`Results`) bring their own cycles.
 
-    Nothing of the trace is kept: it may be dropped afterwards. Raises MissingTable (no events, no clock, no cycles in
-    the results), StepscopeError (nothing comes again: there are no cycles).
+    The observations hold no reference to the trace. Raises MissingTable (no events, no clock, no cycles in the
+    results), StepscopeError (nothing repeats, so there are no cycles).
     """
-    return observe_results(trace) if isinstance(trace, Results) else observe_trace(trace, anchor)
+    if isinstance(trace, Results):
+        return observe_results(trace)
+    trace.require("spans", needed_by="compare")
+    trace.require_clock(needed_by="compare")
+    processes = of_each(trace.tables, lambda tables: _cycles(replace(trace, tables=tables), anchor))
+    pids = [pid for pid, _, _ in processes if pid is not None]
+    return tuple(
+        _observation(replace(trace, tables=tables), pid, pids, cycles, remarks)
+        for pid, tables, (cycles, remarks) in processes
+    )
+
+
+def _cycles(trace: Trace, anchor: str) -> tuple[Cycles, list[str]]:
+    sources = trace.spans, trace.tracks, trace.steps, trace.devices
+    remarks = []
+    if anchor != "auto":
+        try:
+            return find_cycles(*sources, anchor), []
+        except StepscopeError as error:
+            remarks.append(error.message)
+    cycles = find_cycles(*sources)
+    return cycles, [f"{remark}; cycles are {cycles.how}" for remark in remarks]
+
+
+def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles, remarks: list[str]) -> Observation:
+    cycles = OBSERVED_CYCLES.conform(chosen.frame)
+    lows = cycles["ts_ns"].to_numpy()
+    highs = lows + cycles["dur_ns"].to_numpy()
+    low, high = int(lows.min()), int(highs.max())
+    own = own_of(trace.spans, trace.tracks, trace.devices)
+    functions = functions_of(trace.spans, own, lows, highs)
+    counters = counters_around(trace.counters, pid, pids, low, high)
+    allocated = counters_around(held_by_tensors(trace), pid, pids, low, high)
+    whole = replaced(
+        pl.concat([by_cycle(counters, cycles), by_cycle(allocated, cycles)]), scheduled(trace, pid, cycles)
+    )
+    inside = counters.filter(pl.col("ts_ns").is_between(low, high))
+    if chosen.source != "annotation":
+        remarks = [*remarks, f"no steps are marked; cycles are {chosen.how}"]
+    return Observation(
+        label=f"pid {pid}" if len(pids) > 1 else "",
+        meta=trace.meta,
+        pid=pid,
+        anchor=chosen.anchor,
+        source=chosen.source,
+        cycles=cycles,
+        functions=FUNCTIONS.conform(functions.frame.with_columns(cycle=cycles["cycle"].gather(functions.frame["row"]))),
+        parts=parts_of(trace, cycles, _threads(trace)),
+        resources=pl.concat([whole, by_function(counters, functions, cycles["cycle"], trace.spans, whole)]),
+        counters=inside,
+        workload=workload_of(trace, functions, own, cycles["is_complete"].to_numpy()),
+        remarks=(*remarks, *cycle_remarks(cycles), *counter_remarks(trace.counters, inside, cycles, trace.issues)),
+        python_functions=python_functions(trace, pid, low),
+    )
+
+
+def _threads(trace: Trace) -> pl.Series:
+    """Tracks of the threads that do the job's own work: those with steps (else most operators), and autograd's."""
+    spans = trace.spans
+    names = spans["name"].unique()
+    autograd = names.filter(names.cast(pl.String).str.starts_with("autograd::").fill_null(value=False))
+    marked = spans["track_id"].filter(spans["category"] == "step")
+    if marked.is_empty():
+        busiest = spans["track_id"].filter(spans["category"].is_in(("operator", "runtime", "python", "user_range")))
+        marked = busiest.mode().sort().head(1)
+    backward = spans["track_id"].filter(spans["name"].is_in(autograd.implode()))
+    return pl.concat([marked.unique(), backward.unique()]).unique()
+
+
+def python_functions(trace: Trace, pid: int | None, low_ns: int) -> pl.DataFrame | None:
+    """Each Python function's own share of the main thread's time from `low_ns` on, as sampled; None without stacks.
+
+    Columns: function, share_ratio (0..1), n_samples (of the whole thread).
+    """
+    if pid is None:
+        return None
+    samples = trace.stack_samples
+    mine = samples.filter((pl.col("tid") == pl.col("pid")) & (pl.col("pid") == pid) & (pl.col("ts_ns") >= low_ns))
+    try:
+        functions = python_stacks(mine, trace.stacks, by="function")
+    except MissingTable:
+        return None
+    n_samples = mine.filter(~pl.col("on_gil"))["n_samples"].sum()
+    return functions.filter(pl.col("share_ratio") > 0).select("function", "share_ratio", n_samples=pl.lit(n_samples))
+
+
+def workload_of(trace: Trace, functions: Functions, own: Own, is_complete: NDArray[np.bool_]) -> pl.DataFrame:
+    """WORKLOAD of the complete cycles, longest first; `is_complete` has one value per cycle."""
+    n_cycles = int(is_complete.sum())
+    chosen = is_complete[functions.frame["row"].to_numpy()[functions.group]]
+    rows, groups = functions.events[chosen], functions.group[chosen]
+    if n_cycles == 0:
+        return WORKLOAD.empty()
+    events = pl.DataFrame(
+        {
+            "span_id": rows.astype(np.uint32),
+            "device": functions.frame["device"].gather(groups),
+            "name": functions.frame["name"].gather(groups),
+            "category": trace.spans["category"].gather(rows),
+            "dur_ns": trace.spans["dur_ns"].gather(rows),
+            "self_ns": own.self_ns[rows],
+        }
+    )
+    sums = {
+        "calls_per_cycle": pl.len() / n_cycles,
+        "total_ns_per_cycle": pl.col("dur_ns").sum() / n_cycles,
+        "self_ns_per_cycle": pl.col("self_ns").sum() / n_cycles,
+    }
+    sizes = trace.ops.select("span_id", "input_shapes", "input_types")
+    operators = events.filter(pl.col("category") == "operator").join(sizes, on="span_id", how="left")
+    operators = operators.group_by("device", "name", shapes="input_shapes", types="input_types").agg(**sums)
+    launches = trace.kernels.select("span_id", *_AXES)
+    kernels = events.filter(pl.col("category") == "kernel").join(launches, on="span_id", how="left")
+    kernels = kernels.group_by("device", "name", *_AXES).agg(**sums)
+    grid = pl.format("grid {}×{}×{}, block {}×{}×{}", *_AXES)
+    kernels = kernels.with_columns(shapes=grid, self_ns_per_cycle=None)
+    both = pl.concat([WORKLOAD.conform(operators), WORKLOAD.conform(kernels)])
+    text = pl.col("device", "name", "shapes", "types").cast(pl.String)
+    return both.sort(-pl.col("total_ns_per_cycle"), text, nulls_last=True)
+
+
+def parts_of(trace: Trace, cycles: pl.DataFrame, threads: pl.Series) -> pl.DataFrame:
+    """PARTS of the cycles; `threads` are the tracks whose host work counts. Parts that take no time are left out."""
+    lows = cycles["ts_ns"].to_numpy()
+    highs = lows + cycles["dur_ns"].to_numpy()
+    parts = divided(_levels(trace, threads), lows, highs)
+    on_host = trace.spans["track_id"].is_in(threads.implode()).any()
+    parts[PYTHON if on_host else IDLE] = parts.pop("other")
+    tables = [
+        pl.DataFrame({"cycle": cycles["cycle"], "total_ns": total}).with_columns(part=pl.lit(name))
+        for name, total in parts.items()
+        if total.any()
+    ]
+    return pl.concat([PARTS.conform(table) for table in tables]) if tables else PARTS.empty()
+
+
+def _levels(trace: Trace, threads: pl.Series) -> list[tuple[str, Intervals]]:
+    spans = trace.spans
+    levels: list[tuple[str, Intervals]] = []
+    on_device = spans["category"].is_in(DEVICE_WORK).any()
+    if on_device:
+        times = occupied(device_work(spans, trace.tracks, needed_by="compare", communication="any"))
+        levels = [(COMPUTATION, times.computation), (COMMUNICATION, times.kernels), (MEMCPY, times.busy)]
+    is_mine = spans["track_id"].is_in(threads.implode())
+    category, names = spans["category"], spans["name"]
+    calls = is_mine & category.is_in(("runtime", "driver"))
+    waits = calls & _named(names, calls, is_sync_call)
+    operators = is_mine & (category == "operator")
+    ranges = category.is_in(("operator", "user_range"))
+    collectives = ranges & _named(names, ranges, is_communication)
+    levels += [
+        (LOADING, open_time(spans, is_mine & (category == "dataloader"))),
+        (SYNC, open_time(spans, waits)),
+        (LAUNCH, open_time(spans, calls)),
+        (OPERATORS, open_time(spans, operators & ~collectives)),
+    ]
+    if not on_device:
+        levels.append((COMMUNICATION, open_time(spans, collectives)))
+    return levels
+
+
+def _named(names: pl.Series, among: pl.Series, fits: Callable[[str], bool]) -> pl.Series:
+    distinct = names.filter(among).unique()
+    wanted = distinct.filter(map_names(distinct, fits, pl.Boolean()))
+    return names.is_in(wanted.implode()) if wanted.len() else among & False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.effects import complete_cycles, effects
+from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Pair
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["ALIKE", "Role", "distances", "roles"]
 
 #: Processes are alike if their time by function differs by less than this share of a cycle: healthy ranks of one job
 #: differ by some percent in waiting alone.
@@ -39,7 +38,7 @@ class Role:
     @property
     def step_ns(self) -> float:
         """Mean duration of their cycles."""
-        return float(np.mean([complete_cycles(run)["dur_ns"].to_numpy().mean() for run in self.members]))
+        return float(np.mean([run.complete_cycles["dur_ns"].to_numpy().mean() for run in self.members]))
 
 
 def roles(processes: Sequence[Observation]) -> tuple[Role, ...]:
@@ -68,7 +67,7 @@ def distances(processes: Sequence[Observation]) -> tuple[Floats, Floats]:
     halves = [_profile(run, parity) for run in processes for parity in (0, 1)]
     wide = _aligned([*columns, *halves])
     n = len(processes)
-    scale = np.array([complete_cycles(run)["dur_ns"].to_numpy().mean() for run in processes])
+    scale = np.array([run.complete_cycles["dur_ns"].to_numpy().mean() for run in processes])
     apart = np.zeros((n, n))
     for i in range(n):
         each = np.abs(wide[:, :n] - wide[:, i : i + 1]).sum(axis=0)
@@ -93,7 +92,7 @@ def _clusters(processes: Sequence[Observation]) -> list[list[int]]:
 
 def _profile(run: Observation, parity: int | None = None) -> pl.DataFrame:
     """Own time per cycle of each function on each device."""
-    cycles = complete_cycles(run)
+    cycles = run.complete_cycles
     if parity is not None and cycles.height > 1:
         cycles = cycles.filter(pl.col("at") % 2 == parity)
     rows = run.functions.join(cycles.select("cycle"), on="cycle", how="semi")

@@ -13,7 +13,6 @@ from stepscope.core.schema import Column, Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["side_by_side"]
 
 _BASE, _OTHER, _DELTA, _RATIO = "base_", "other_", "delta_", "ratio_"
 #: Measures that say how much a row matters, the best first; changes are sorted by the first of them that is there.

@@ -26,13 +26,11 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = [
-    "PRIOR_RUNS", "SLOW_SHARE", "SPREAD_SHARE", "Differences", "Moments", "by_false_discovery", "combined",
-    "differences", "exceeding", "inflation", "moments_of", "permutation_p",
-]  # fmt: skip
 
 #: Weight of the prior on the drift between runs, in runs. Four leave a t distribution with tails, not certainty.
 PRIOR_RUNS = 4
+#: Two runs with a prior standard deviation s differ by up to this times s: t(4 degrees of freedom, 97.5 %) × √2.
+PRIOR_REACH = 2.7764451 * 2**0.5
 #: Drift between runs (standard deviation) as a share of the spread of cycles within one.
 SPREAD_SHARE = 0.3
 #: The same where neighbouring cycles are alike (correlation 1): what changes slowly within a run differs between runs.

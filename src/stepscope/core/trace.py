@@ -6,14 +6,15 @@ Run is all of these from one job.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from stepscope.core.analysis_methods import AnalysisMethods
 from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.hooks import verb
 from stepscope.core.schema import TABLES
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from stepscope.core.report import Report
     from stepscope.core.schema import Table
 
 
@@ -153,10 +155,25 @@ class Trace:
         times = self.spans["ts_ns"]
         return times.is_empty() or times.null_count() < len(times)
 
+    @property
+    def analyses(self) -> AnalysisMethods:
+        """Every analysis as a method, as in `trace.analyses.idle(by="gap")`."""
+        return AnalysisMethods(self)
+
+    def show(self, name: str, **options: Any) -> pl.DataFrame:
+        """The result of an analysis, or a table, as a frame: see `stepscope.show`."""
+        frame: pl.DataFrame = verb("show")(self, name, **options)
+        return frame
+
+    def report(self) -> Report:
+        """Where the time went and what to do about it: see `stepscope.report`."""
+        report: Report = verb("report")(self)
+        return report
+
     def sql(self, query: str, *, timeout_s: float | None = None) -> pl.DataFrame:
         """What a SELECT gives over the tables of this trace and the results of analyses: see `stepscope.sql`."""
-        found: pl.DataFrame = _api("sql")(self, query, timeout_s=timeout_s)
-        return found
+        frame: pl.DataFrame = verb("sql")(self, query, timeout_s=timeout_s)
+        return frame
 
     def with_tables(self, **tables: pl.DataFrame) -> Trace:
         """A copy with some tables replaced."""
@@ -181,7 +198,7 @@ class Trace:
 
     def plot(self, table: str = "steps", **options: Any) -> Any:
         """The figure of a table as a Plotly figure: see `stepscope.plot`."""
-        return _api("plot")(self, table, **options)
+        return verb("plot")(self, table, **options)
 
     @property
     def rank(self) -> int | None:
@@ -355,6 +372,10 @@ class Run:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def __getitem__(self, place: int) -> Trace:
+        """The trace at a place among the paths, opened now."""
+        return self.open_trace(self.paths[place])
+
     def __iter__(self) -> Iterator[Trace]:
         return (self.open_trace(path) for path in self.paths)
 
@@ -365,19 +386,29 @@ class Run:
         rows = [*shown, (f"{more:,} more",)] if more else shown
         return _element("Run", f"{len(self.paths):,} file{'s' * (len(self.paths) != 1)}", ("file",), rows)
 
+    @property
+    def analyses(self) -> AnalysisMethods:
+        """Every analysis as a method, as in `run.analyses.stragglers()`; results of several traces are stacked."""
+        return AnalysisMethods(self)
+
+    def show(self, name: str, **options: Any) -> pl.DataFrame:
+        """The result of an analysis, or a table, of all traces as a frame: see `stepscope.show`."""
+        frame: pl.DataFrame = verb("show")(self, name, **options)
+        return frame
+
+    def report(self, **options: Any) -> Report:
+        """Where the time of all traces went and what to do about it: see `stepscope.report`."""
+        report: Report = verb("report")(self, **options)
+        return report
+
     def plot(self, table: str = "steps", **options: Any) -> Any:
         """The figure of a table of all traces as a Plotly figure: see `stepscope.plot`."""
-        return _api("plot")(self, table, **options)
+        return verb("plot")(self, table, **options)
 
     def sql(self, query: str, *, timeout_s: float | None = None) -> pl.DataFrame:
         """What a SELECT gives over the tables of all traces and the results of analyses: see `stepscope.sql`."""
-        found: pl.DataFrame = _api("sql")(self, query, timeout_s=timeout_s)
-        return found
-
-
-def _api(name: str) -> Any:
-    # By name: values know nothing of what is built on them, but whoever holds one may ask.
-    return getattr(importlib.import_module("stepscope.api.verbs"), name)
+        frame: pl.DataFrame = verb("sql")(self, query, timeout_s=timeout_s)
+        return frame
 
 
 def _about(meta: Meta) -> str:

@@ -126,16 +126,29 @@ def parse_size(text: str | int) -> int:
     return _whole(Decimal(match.group(1)) * factor, "size", text)
 
 
-def parse_duration(text: str) -> int:
-    """Nanoseconds of '3ms', '1.5 s', '250us', '2m', '1 h 30 m'. A unit is needed, but for 0. Raises StepscopeError."""
-    hint = "write a duration with its unit, as 250us, 3ms, 1.5s or 2m"
-    total, end = Decimal(0), 0
-    while (match := _QUANTITY.match(text, end)) and match.group(2) in _TIME_FACTOR:
-        total += Decimal(match.group(1)) * _TIME_FACTOR[match.group(2)]
+def parse_duration(text: str, *, default_unit: str = "") -> int:
+    """Nanoseconds of '250ms', '1.5 s', '2m', '1h30m', '1 h 30 m'. Raises StepscopeError.
+
+    A number without a unit is in `default_unit`, if one is given; else it must be 0.
+
+    >>> parse_duration("1 h 30 m") // 10**9, parse_duration("30", default_unit="s") // 10**9
+    (5400, 30)
+    """
+    parts = _parts(text)
+    if len(parts) == 1 and not parts[0][1] and (default_unit or not parts[0][0]):
+        parts = [(parts[0][0], default_unit or "s")]
+    if not parts or any(unit not in _TIME_FACTOR for _, unit in parts):
+        raise _unreadable("duration", text, "write a duration with its unit, as 250us, 3ms, 1.5s, 2m or 1h30m")
+    return _whole(sum((amount * _TIME_FACTOR[unit] for amount, unit in parts), Decimal(0)), "duration", text)
+
+
+def _parts(text: str) -> list[tuple[Decimal, str]]:
+    """Amounts and their units, as written; empty if the text is anything else."""
+    parts, end = [], 0
+    while match := _QUANTITY.match(text, end):
+        parts.append((Decimal(match.group(1)), match.group(2)))
         end = match.end()
-    if not text or (end < len(text) and text.strip() != "0"):
-        raise _unreadable("duration", text, hint)
-    return _whole(total, "duration", text)
+    return parts if end == len(text) else []
 
 
 def _whole(value: Decimal, what: str, text: str | int) -> int:

@@ -5,8 +5,8 @@ Nothing here imports polars or numpy: the sampler is a small process that must c
 
 from __future__ import annotations
 
-from stepscope.record.counters.channel import request as dump
-from stepscope.record.counters.ring import Ring
+from stepscope.record.counters.dumps import Ring
+from stepscope.record.counters.dumps import request as dump
 from stepscope.record.recording import Recorded, attach, run
 
 __all__ = ["Recorded", "Ring", "attach", "dump", "run"]

@@ -17,17 +17,20 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.errors import StepscopeError
 from stepscope.core.version import program_version
 from stepscope.record import job, profiles
+from stepscope.record.child_handles import (
+    StackResult,
+    start_sampler,
+    start_sched_collector,
+    start_stack_recorder,
+)
 from stepscope.record.counters.writer import NAME, CounterFile
-from stepscope.record.sched import sched_process
-from stepscope.record.stacks import stack_process
-from stepscope.record.system import child_handle, meta
-from stepscope.record.system.files import read_once
-from stepscope.record.system.tree import is_alive
+from stepscope.record.system import meta
+from stepscope.record.system.proc import is_alive, read_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.record.counters.ring import Ring
+    from stepscope.record.counters.dumps import Ring
 
 __all__ = ["Recorded", "attach", "run"]
 
@@ -51,26 +54,6 @@ class Recorded:
     traces: tuple[str, ...] = ()
     #: What was asked for besides, and could not be had: the recording is as good without.
     remarks: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Sampler:
-    beside: child_handle.Beside
-    #: What it said first, if that was why it cannot sample.
-    refusal: str | None
-
-    def send(self, pid: int) -> None:
-        self.beside.say(str(pid))
-
-    def dump(self) -> None:
-        """Have it write down the last seconds."""
-        self.beside.say("dump")
-
-    def end(self, *, tell_it: bool) -> list[str]:
-        """Wait for its end, which the job's end or (`tell_it`) a signal brings. In words, what went wrong."""
-        ended = self.beside.end(tell_it=tell_it)
-        errors = [self.refusal] if self.refusal else ended.errors
-        return errors or ([f"the sampler ended early ({ended.how})"] if ended.how else [])
 
 
 def run(
@@ -105,32 +88,32 @@ def run(
         with _notices_of_disk():
             about: dict[str, Any] = {"command": list(command), "cwd": str(Path.cwd()), "stacks_hz": stacks_hz}
             _begin(target, hz, mode="run", ring=ring and asdict(ring), **about, **wanted.facts())
-            collector = sched_process.started(target, wanted=sched)
-        keeping = stack_process.begin(target, stacks_hz)
-        sampler, start = _sampler(target, hz, None, None if ring is None else ring.wanted(steps)), time.monotonic()
-        environment = _environment(target, wanted) | keeping.environment()
+            collector = start_sched_collector(target, wanted=sched)
+        stack_recorder = start_stack_recorder(target, stacks_hz)
+        sampler, start = start_sampler(target, hz, None, None if ring is None else ring.wanted(steps)), time.monotonic()
+        environment = _environment(target, wanted) | stack_recorder.environment()
         environment |= {} if ring is None else ring.environment()
         try:
             pid = job.start(command, environment, mask)
         except StepscopeError:
-            sampler.beside.process.kill()
-            sampler.end(tell_it=False)
+            sampler.child.process.kill()
+            sampler.end(terminate=False)
             collector.end()
-            keeping.end()
+            stack_recorder.end()
             raise
         collector.send(pid)
         sampler.send(pid)
-        keeping.send(pid)
+        stack_recorder.send(pid)
         status = job.wait(pid, {} if ring is None else {signal.SIGUSR1: sampler.dump})
         seconds = time.monotonic() - start
-        kept = keeping.end()
-        problems = sampler.end(tell_it=False)
-        no_sched = collector.end()
+        stack_result = stack_recorder.end()
+        problems = sampler.end(terminate=False)
+        sched_errors = collector.end()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     code = job.exit_code_of(status)
-    problems += _ended(target, problems, no_sched, kept, wanted=wanted, exit_code=code, pid=pid)
-    return Recorded(target, code, seconds, tuple(problems), _traces(target), kept.remarks)
+    problems += _ended(target, problems, sched_errors, stack_result, wanted=wanted, exit_code=code, pid=pid)
+    return Recorded(target, code, seconds, tuple(problems), _traces(target), stack_result.remarks)
 
 
 def attach(
@@ -165,26 +148,29 @@ def attach(
         with _notices_of_disk():
             about: dict[str, Any] = {"command": words, "pid": pid, "stacks_hz": stacks_hz}
             _begin(target, hz, mode="attach", issues=issues, ring=ring and asdict(ring), **about)
-            collector = sched_process.started(target, wanted=sched)
-        keeping = stack_process.begin(target, stacks_hz)
-        sampler, start = _sampler(target, hz, seconds, None if ring is None else ring.wanted(None)), time.monotonic()
+            collector = start_sched_collector(target, wanted=sched)
+        stack_recorder = start_stack_recorder(target, stacks_hz)
+        sampler, start = (
+            start_sampler(target, hz, seconds, None if ring is None else ring.wanted(None)),
+            time.monotonic(),
+        )
         collector.send(pid)
         sampler.send(pid)
-        keeping.send(pid)
+        stack_recorder.send(pid)
         stopped = False
-        while sampler.beside.process.poll() is None and not stopped:
+        while sampler.child.process.poll() is None and not stopped:
             got = signal.sigtimedwait({*_ENDS, signal.SIGUSR1, signal.SIGCHLD}, 1.0)
             stopped = got is not None and got.si_signo in _ENDS
             if got is not None and got.si_signo == signal.SIGUSR1 and ring is not None:
                 sampler.dump()
         passed = time.monotonic() - start
-        kept = keeping.end()
-        problems = sampler.end(tell_it=stopped)
-        no_sched = collector.end(tell_it=True)
+        stack_result = stack_recorder.end()
+        problems = sampler.end(terminate=stopped)
+        sched_errors = collector.end(terminate=True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    problems += _ended(target, problems, no_sched, kept)
-    return Recorded(target, None, passed, tuple(problems), remarks=kept.remarks)
+    problems += _ended(target, problems, sched_errors, stack_result)
+    return Recorded(target, None, passed, tuple(problems), remarks=stack_result.remarks)
 
 
 def _check_system() -> None:
@@ -251,12 +237,6 @@ def _begin(
     meta.write(folder, document)
 
 
-def _sampler(folder: Path, hz: float, seconds: float | None, ring: dict[str, Any] | None) -> _Sampler:
-    """Start the sampler and wait until it is ready, or until it has said why it is not."""
-    beside = child_handle.begin("counters.sampler", {"folder": str(folder), "hz": hz, "seconds": seconds, "ring": ring})
-    return _Sampler(beside, beside.first_line().get("error"))
-
-
 def _environment(folder: Path, wanted: profiles.Wanted) -> dict[str, str]:
     """Ours, and what makes Python processes of the job, however they are started, run the start-up hook first."""
     before = os.environ.get("PYTHONPATH")
@@ -271,29 +251,29 @@ def _environment(folder: Path, wanted: profiles.Wanted) -> dict[str, str]:
 def _ended(
     folder: Path,
     problems: list[str],
-    no_sched: list[str],
-    kept: stack_process.Kept,
+    sched_errors: list[str],
+    stack_result: StackResult,
     *,
     wanted: profiles.Wanted = profiles.NOTHING,
     **fields: Any,
 ) -> list[str]:
     """Complete meta.json after the job's end. In words, what went wrong with that, or with scheduling events."""
     issues = [meta.issue("counters_ended", problem, severity="error") for problem in problems]
-    issues += [meta.issue("sched_ended", problem, severity="error") for problem in no_sched]
+    issues += [meta.issue("sched_ended", problem, severity="error") for problem in sched_errors]
     meta.remove_leftovers(folder)
     try:
         document = json.loads((folder / meta.NAME).read_text(encoding="utf-8"))
         known = {issue["example"] for issue in document["issues"]}
-        issues = [issue for issue in (*issues, *kept.issues) if issue["example"] not in known]
+        issues = [issue for issue in (*issues, *stack_result.issues) if issue["example"] not in known]
         if document["end_unix_ns"] is None:
             fields["end_unix_ns"] = time.time_ns()
         if not _traces(folder):
             issues += profiles.why_none(document, wanted)
-        meta.merge(folder, issues, **kept.fields, **fields)
+        meta.merge(folder, issues, **stack_result.fields, **fields)
     except OSError as error:
         problem = f"cannot write {folder / meta.NAME}: {error.strerror or error}"
-        return no_sched or ([problem] if not problems else [])
-    return no_sched
+        return sched_errors or ([problem] if not problems else [])
+    return sched_errors
 
 
 def _traces(folder: Path) -> tuple[str, ...]:

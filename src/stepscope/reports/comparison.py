@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.comparison.accounting import DELTAS, FUNCTION_DELTAS, function_deltas
+from stepscope.comparison.effects import DELTAS, FUNCTION_DELTAS, function_deltas
 from stepscope.comparison.model import EFFECTS
 from stepscope.core import units
 from stepscope.core.report import Bar, Block, Finding, Part, Report
@@ -16,11 +16,11 @@ from stepscope.core.schema import Column, Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.comparison.model import Cause, Effect, Evidence, Observation, Outcome
+    from stepscope.comparison import Cause, Comparison, Effect, Evidence, Observation
 
 __all__ = ["RESOURCES_SHOWN", "RULED_OUT", "SCHEMA", "bounded_parts", "comparison", "document", "resources", "tables"]
 
-SCHEMA = "stepscope.analyses.pairs/1"
+SCHEMA = "stepscope.comparison/1"
 RESOURCES_SHOWN = Table(
     "resources",
     "how each resource differs between the two sides, during whole cycles",
@@ -49,7 +49,7 @@ _VERDICTS = {
 }
 
 
-def comparison(outcome: Outcome) -> Report:
+def comparison(outcome: Comparison) -> Report:
     """The comparison as a report: verdict, both sides' bars, causes, parts, functions and resources that changed."""
     return Report(
         headline=_headline(outcome),
@@ -64,7 +64,7 @@ def comparison(outcome: Outcome) -> Report:
     )
 
 
-def tables(outcome: Outcome) -> dict[str, Block]:
+def tables(outcome: Comparison) -> dict[str, Block]:
     """Every table of the comparison by name, whole: parts, attribution, resources, effects, ruled-out."""
     found = {
         "parts": (DELTAS, outcome.parts),
@@ -84,7 +84,7 @@ def resources(effects: pl.DataFrame) -> pl.DataFrame:
     return RESOURCES_SHOWN.conform(rows)
 
 
-def bounded_parts(outcome: Outcome) -> pl.DataFrame:
+def bounded_parts(outcome: Comparison) -> pl.DataFrame:
     """DELTAS with `low_ns` and `high_ns`, between which each change lies in 95 % of cases; null where not known.
 
     Of several processes, whose steps are not independent, the bounds are as far off as theirs are on average.
@@ -99,7 +99,7 @@ def bounded_parts(outcome: Outcome) -> pl.DataFrame:
     return found.with_columns(**bounds).drop("below", "above")
 
 
-def document(outcome: Outcome) -> dict[str, Any]:
+def document(outcome: Comparison) -> dict[str, Any]:
     """The comparison for machines; its shape only grows within a version of `schema`. See docs/compare.md."""
     step = outcome.step_time
     of_step = None
@@ -136,7 +136,7 @@ def _process(run: Observation) -> dict[str, Any]:
     return {**facts, "anchor": run.anchor, "source": run.source, "n_cycles": run.cycles.height}
 
 
-def _headline(outcome: Outcome) -> str:
+def _headline(outcome: Comparison) -> str:
     step, word = outcome.step_time, _VERDICTS[outcome.verdict]
     if step is None or not step.base:
         return f"{word}: {outcome.reason}"
@@ -153,7 +153,7 @@ def _signed(ratio: float) -> str:
     return f"{'+' if ratio >= 0 else '−'}{units.percent(abs(ratio))}"
 
 
-def _bars(outcome: Outcome) -> tuple[Bar, ...]:
+def _bars(outcome: Comparison) -> tuple[Bar, ...]:
     """Both sides' cycles on one scale."""
     parts, step = outcome.parts, outcome.step_time
     if step is None or parts.is_empty():
@@ -203,7 +203,7 @@ def _value(value: float | None, unit: str | None) -> str:
     return units.render(value, unit)
 
 
-def _blocks(outcome: Outcome) -> list[Block]:
+def _blocks(outcome: Comparison) -> list[Block]:
     found = []
     whole = outcome.step_time.base if outcome.step_time is not None else 0.0
     parts = outcome.parts.filter(pl.max_horizontal("base_ns", "other_ns") > _LEAST_SHARE * whole)
@@ -247,7 +247,7 @@ def _block(title: str, table: Table, frame: pl.DataFrame, keep: Sequence[str], n
     return Block(title, table, frame.head(_ROWS).select(keep), note=note)
 
 
-def _quality(outcome: Outcome) -> list[str]:
+def _quality(outcome: Comparison) -> list[str]:
     ruled = ", ".join(row.category for row in outcome.ruled_out)
     notes = [note if note.endswith(".") else f"{note}." for note in outcome.notes]
     return [*notes, *([f"Ruled out, with reasons in --table ruled-out: {ruled}."] if ruled else [])]

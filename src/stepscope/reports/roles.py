@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.comparison.accounting import FUNCTION_DELTAS, function_deltas
+from stepscope.comparison.effects import FUNCTION_DELTAS, function_deltas
 from stepscope.core import units
 from stepscope.core.report import Block, Report
 from stepscope.core.schema import Column, Table
@@ -17,7 +17,7 @@ from stepscope.reports.comparison import RESOURCES_SHOWN, resources
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.comparison.model import Observation
+    from stepscope.comparison import Observation
     from stepscope.comparison.roles import Role
 
 __all__ = ["ROLES", "SCHEMA", "roles_report"]

@@ -1,4 +1,4 @@
-"""The server's routes."""
+"""The page as an ASGI application, for a server to run: its routes, and what it is made of."""
 
 from __future__ import annotations
 
@@ -11,19 +11,41 @@ from starlette.responses import FileResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from stepscope.core.errors import StepscopeError
 from stepscope.renderers.figures import plotly_path
-from stepscope.web.guard import Guard, Rules
-from stepscope.web.pages import calls, html, overview, sql
+from stepscope.web.guard import Guard, Rules, is_loopback, rules_for
+from stepscope.web.pages import calls, handlers, overview, sql
 from stepscope.web.pages.site import Site, endpoint, environment, not_found, static_path
+from stepscope.web.session import Session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
     from starlette.responses import Response
 
     from stepscope.web.pages.site import Handler
-    from stepscope.web.session.session import Session
 
-__all__ = ["create_app"]
+
+def application(
+    paths: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    counters: str | None = None,
+    max_bytes: int | None = None,
+    keep_bytes: int = 8 << 30,
+) -> Starlette:
+    """The page for these files and folders, whose overview begins to be worked out at once.
+
+    `host` is where the server listens: it says by which names it may be called. Beyond loopback give a `token`.
+    Raises StepscopeError (nothing there, a token missing).
+    """
+    if token is None and not is_loopback(host):
+        raise StepscopeError(f"without a token nobody may listen on {host}", "give a token, or listen on 127.0.0.1")
+    session = Session(paths, counters=counters, max_bytes=max_bytes, keep_bytes=keep_bytes)
+    overview.begin(session)
+    return create_app(session, rules_for(host, token))
 
 
 def create_app(session: Session, rules: Rules | None = None) -> Starlette:
@@ -36,11 +58,11 @@ def create_app(session: Session, rules: Rules | None = None) -> Starlette:
     routes = [
         at("/", overview.overview),
         at("/overview", overview.overview),
-        at("/timeline", html.timeline),
-        at("/compare", html.compare_page),
-        at("/tables", html.tables),
-        at("/tables/{name}", html.table),
-        at("/download/{name}.{suffix}", html.download),
+        at("/timeline", handlers.timeline),
+        at("/compare", handlers.compare_page),
+        at("/tables", handlers.tables),
+        at("/tables/{name}", handlers.table),
+        at("/download/{name}.{suffix}", handlers.download),
         at("/sql", sql.sql_page),
         at("/download/sql/rows.{suffix}", sql.sql_download),
         at("/api/progress", calls.progress),
@@ -51,7 +73,7 @@ def create_app(session: Session, rules: Rules | None = None) -> Starlette:
         at("/api/trace/{index:int}/search", calls.search),
         at("/static/plotly.min.js", _plotly),
         Mount("/static", StaticFiles(directory=static_path())),
-        at("/{page}", html.page),
+        at("/{page}", handlers.page),
     ]
     lost = partial(not_found, site)
     app = Starlette(

@@ -126,7 +126,7 @@ def test_queries_and_cache_may_be_of_different_types_and_places():
 
 @pytest.mark.parametrize("annotation", [None, "ProfilerStep#1", "execute_context_1(888_788544)_generation_0(0)"])
 def test_without_lengths_nothing_is_guessed(annotation):
-    assert cost_of(ATTENTION, SHAPES, TYPES, None, annotation) == "how long its requests are is not annotated"
+    assert cost_of(ATTENTION, SHAPES, TYPES, None, annotation) == "the lengths of its requests are not annotated"
     assert cost_of(ATTENTION, "[[6],[6]]", TYPES, None, PASS) == "its recorded arguments are not those that it takes"
 
 
@@ -170,4 +170,4 @@ def test_the_range_around_a_call_tells_its_lengths():
     _, calls = priced(work, spans, ops)
     told, untold = calls.sort("call_id").select("flop", "reason").rows()
     assert told == (cost_of(ATTENTION, SHAPES, TYPES, None, PASS).flop, None)
-    assert untold == (None, "how long its requests are is not annotated")
+    assert untold == (None, "the lengths of its requests are not annotated")

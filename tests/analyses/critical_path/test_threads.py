@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from path_traces import AUTOGRAD, MAIN, PATH_TRACKS, US, Row, call, kernel, op, spans_of
 
-from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, exchanges, host_threads, last_ended, latest
+from stepscope.analyses.critical_path.threads import (
+    FAR_OFF,
+    LONG_AGO,
+    host_collectives,
+    host_threads,
+    last_ended,
+    latest,
+)
 
 
 def active(spans, thread):
@@ -29,7 +36,7 @@ def test_a_thread_is_active_in_operators_and_calls_not_in_ranges_and_python():
 def test_an_exchange_of_data_on_the_host_is_activity_though_it_is_a_range():
     spans = spans_of(Row(MAIN, 10, 5, "gloo:all_reduce", "user_range"), Row(MAIN, 0, 5, "my:all_reduce", "user_range"))
     assert active(spans, 0) == [(10, 15)]
-    assert exchanges(spans, np.array([1, 0])).tolist() == [0]
+    assert host_collectives(spans, np.array([1, 0])).tolist() == [0]
 
 
 def test_threads_are_those_that_hold_spans_of_the_host_in_order_of_tracks():

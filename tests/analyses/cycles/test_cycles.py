@@ -52,7 +52,7 @@ def test_without_marked_steps_the_turn_of_the_loop_is_found():
     got = found(spans_of(*training(8)))
     frame = got.frame
     assert got.anchor == "optimize"  # called once in each turn; linear is called four times
-    assert got.how == "8 calls of optimize; 100% of all names come as often in each"
+    assert got.how == "8 calls of optimize; 100% of all names occur equally often in each"
     assert frame["dur_ns"].to_list()[:-1] == [1000] * 7
     assert frame["is_complete"].to_list() == [True] * 7 + [False]
     assert frame.select("found_by", "agreement_ratio", "pid").unique().rows() == [("function", 1.0, PID)]
@@ -82,7 +82,7 @@ def test_a_sequence_of_kernels_without_any_that_stands_alone():
     turn = [*"aabbab", *"babbaabba"]
     rows = [(STREAM, 2000 * i + 100 * k, 50, name, "kernel") for i in range(9) for k, name in enumerate(turn)]
     got = found(spans_of(*rows))
-    assert got.how == "turns of a sequence of 15 pieces of device work, 100% alike from turn to turn"
+    assert got.how == "a sequence of 15 pieces of device work; 100% of them are equal from turn to turn"
     assert got.frame["found_by"][0] == "sequence"
     assert got.frame["dur_ns"].to_list()[:-1] == [2000] * 8
     assert got.frame["ts_ns"][0] == 0
@@ -97,7 +97,7 @@ def test_where_nothing_else_tells_the_rhythm_of_activity_does():
     got = found(spans_of(*rows))
     assert got.anchor == "period"
     assert got.frame["dur_ns"][0] == pytest.approx(1000, rel=0.03)
-    assert "where a turn begins is not known" in got.how
+    assert "where a turn begins is unknown" in got.how
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_where_nothing_else_tells_the_rhythm_of_activity_does():
     ids=["all different on the host", "all different on the device", "a single event"],
 )
 def test_if_nothing_comes_again_there_are_no_cycles(rows):
-    with pytest.raises(StepscopeError, match="nothing comes again") as caught:
+    with pytest.raises(StepscopeError, match="nothing repeats") as caught:
         found(spans_of(*rows))
     assert "profiler.step()" in caught.value.hint
 
@@ -195,7 +195,7 @@ def test_a_sequence_that_says_little_of_the_host_is_none():
     rng = np.random.default_rng(0)
     rows = [(STREAM, 100 * i, 50, "ab"[i % 2], "kernel") for i in range(12)]
     rows += [(MAIN, int(t), 1, f"op{k}", "operator") for k in range(9) for t in rng.choice(1200, 3, replace=False)]
-    with pytest.raises(StepscopeError, match="nothing comes again"):
+    with pytest.raises(StepscopeError, match="nothing repeats"):
         found(spans_of(*rows))
 
 
@@ -207,7 +207,7 @@ def test_a_rhythm_of_few_beats_may_be_chance(monkeypatch):
         rows += [(MAIN, int(t), 1, f"op{rng.integers(6)}", "operator") for t in at]
     assert found(spans_of(*rows)).anchor == "period"
     monkeypatch.setattr(_cycles, "_FEWEST_PERIODS", 41)
-    with pytest.raises(StepscopeError, match="nothing comes again"):
+    with pytest.raises(StepscopeError, match="nothing repeats"):
         found(spans_of(*rows))
 
 

@@ -116,7 +116,7 @@ class Job:
     computing_ms: float = 0.0
     launch_ms: float = 0.0
     resources: dict = field(default_factory=lambda: dict(HOST))
-    stretch: float = 1.0
+    typical_slowdown: float = 1.0
     growth_bytes: float = 1e6
     heap_bytes: float = 0.0
     cycles: int = 25
@@ -127,13 +127,13 @@ class Job:
 
     def levels(self, **changes):
         """The same with other levels: names of metrics with their values, of the process or of the host."""
-        found = dict(self.resources)
+        diagnosed = dict(self.resources)
         for metric, value in changes.items():
-            keys = [key for key in found if key[1] == metric]
+            keys = [key for key in diagnosed if key[1] == metric]
             assert keys, metric
             for key in keys:
-                found[key] = (found[key][0], value)
-        return replace(self, resources=found)
+                diagnosed[key] = (diagnosed[key][0], value)
+        return replace(self, resources=diagnosed)
 
     def at(self, device, metric, value):
         """The same with another level of one device."""
@@ -170,14 +170,14 @@ def recorded(job: Job, seed: int = 0):
     stray = {key: 1 + _looseness(key) * random.random() for key in job.resources}
     for cycle in range(1, job.cycles + 1):
         noise = lambda: drift * (1 + 0.01 * random.standard_normal())  # noqa: E731
-        own = {op.name: op.calls * op.each_ns * job.stretch * noise() for op in job.operators}
+        own = {op.name: op.calls * op.each_ns * job.typical_slowdown * noise() for op in job.operators}
         spent = {
             "operators": sum(own[op.name] for op in host_ops),
             "data loading": job.loading_ms * MS * noise(),
             "exposed communication": job.talk_ms * MS * noise(),
             "computation": job.computing_ms * MS * noise(),
             "launch and runtime calls": job.launch_ms * MS * noise(),
-            "python and other": job.gaps_ms * MS * job.stretch * noise()
+            "python and other": job.gaps_ms * MS * job.typical_slowdown * noise()
             + (job.rare_ms * MS if cycle % job.every == 0 else 0),
         }
         spent = {name: round(ns) for name, ns in spent.items()}
@@ -198,8 +198,10 @@ def recorded(job: Job, seed: int = 0):
             if cycle % job.every and metric in ("process_python_gc_time", "process_write_bytes_rate"):
                 level = HOST["process", metric][1]
             rows.append((cycle, device, metric, None, unit, level))
-    found = observation(durations, functions=functions, parts=parts, resources=rows, rank=job.rank, anchor=job.anchor)
-    return replace(found, workload=_workload(job))
+    observed = observation(
+        durations, functions=functions, parts=parts, resources=rows, rank=job.rank, anchor=job.anchor
+    )
+    return replace(observed, workload=_workload(job))
 
 
 def _looseness(key):
@@ -237,7 +239,7 @@ def ranks_case(base, others, *, seed=0):
     return Case(pairs, effects(pairs))
 
 
-def found(base, other, **how):
+def diagnosed(base, other, **how):
     """The diagnosis of a case of one process."""
     return diagnose(case_of(base, other, **how))
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from faulty_jobs import MS, Job, Op, case_of, gpu_job
 
-from stepscope.comparison.diagnosis.case import alike, exposed, stretch, views
+from stepscope.comparison.diagnosis.case import clipped, exposed, share_slowed_by, typical_slowdown, views, weigh
+from stepscope.comparison.model import Evidence
 
 BASE = Job()
 
@@ -70,17 +71,17 @@ def test_few_cycles_show_what_a_gap_parts():
 
 
 def test_a_typical_call_is_that_of_most_of_the_time():
-    seen = view(BASE, replace(BASE, stretch=2.0))
-    assert stretch(seen.host_work()) == pytest.approx(2, rel=0.05)
-    assert alike(seen.host_work(), 2.0) > 0.9
-    assert alike(seen.host_work(), 5.0) < 0.1
-    assert alike(seen.host_work(), 1.0) == 0
-    assert stretch(seen.host_work().clear()) is None
+    seen = view(BASE, replace(BASE, typical_slowdown=2.0))
+    assert typical_slowdown(seen.host_work()) == pytest.approx(2, rel=0.05)
+    assert share_slowed_by(seen.host_work(), 2.0) > 0.9
+    assert share_slowed_by(seen.host_work(), 5.0) < 0.1
+    assert share_slowed_by(seen.host_work(), 1.0) == 0
+    assert typical_slowdown(seen.host_work().clear()) is None
 
 
 def test_cycles_of_different_kinds_have_no_difference():
-    seen = view(BASE, replace(BASE, anchor="layer", stretch=3.0))
-    assert not seen.is_alike
+    seen = view(BASE, replace(BASE, anchor="layer", typical_slowdown=3.0))
+    assert not seen.same_cycles
     assert seen.delta_ns == 0
     assert not seen.is_slower
     assert exposed(seen, 5.0) == 5.0
@@ -90,3 +91,15 @@ def test_no_more_is_explained_than_cycles_grew():
     seen = view(BASE, replace(BASE, loading_ms=30.0))
     assert exposed(seen, 1e12) == seen.delta_ns
     assert exposed(seen, -5.0) == 0
+
+
+def test_evidence_that_is_there_raises_the_confidence():
+    one, two = Evidence("one"), Evidence("two")
+    confidence, shown = weigh(0.5, [(0.2, one), None, (0.0, two)])
+    assert confidence == 0.7
+    assert shown == (one, two)
+
+
+def test_nothing_is_quite_certain():
+    assert clipped(1.4) == 0.97
+    assert clipped(-1.0) == 0.0

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from faulty_jobs import MS, Job, Op, categories, found, gpu_job
+from faulty_jobs import MS, Job, Op, categories, diagnosed, gpu_job
 
 from stepscope.comparison.diagnosis.case import views
 from stepscope.comparison.diagnosis.cpu import core_clock, outside_cores, ran, waited
@@ -14,7 +14,7 @@ HEALTHY = Job()
 def contended(job, hogs=2):
     """Busy loops on the only core: the process gets its share of it, and its work takes as much longer."""
     share = 1 / (1 + hogs)
-    return replace(job, stretch=job.stretch / share, loading_ms=job.loading_ms / share).levels(
+    return replace(job, typical_slowdown=job.typical_slowdown / share, loading_ms=job.loading_ms / share).levels(
         process_oncpu_time=1e9 * share, process_cpu_usage=100 * share, process_runq_time=1e9 * (1 - share),
         process_involuntary_ctx_switches=80.0,
     )  # fmt: skip
@@ -22,13 +22,13 @@ def contended(job, hogs=2):
 
 def hogged(job):
     """A Python thread that never rests: the process keeps the core, and its threads wait for one another."""
-    slower = replace(job, stretch=1.6, gaps_ms=50.0)
+    slower = replace(job, typical_slowdown=1.6, gaps_ms=50.0)
     return slower.levels(process_runq_time=7.5e8, process_voluntary_ctx_switches=190.0, num_threads=3.0,
                          process_involuntary_ctx_switches=300.0)  # fmt: skip
 
 
 def first(base, other):
-    diagnosis = found(base, other)
+    diagnosis = diagnosed(base, other)
     assert diagnosis.causes, diagnosis.ruled_out
     return diagnosis.causes[0]
 
@@ -42,21 +42,21 @@ def test_busy_loops_on_the_only_core_are_contention():
 
 
 def test_contention_is_the_only_cause_of_what_it_slows():
-    assert categories(found(HEALTHY, contended(HEALTHY))) == ["cpu_contention"]
+    assert categories(diagnosed(HEALTHY, contended(HEALTHY))) == ["cpu_contention"]
 
 
 def test_a_milder_neighbour_is_found_too():
-    assert categories(found(HEALTHY, contended(HEALTHY, hogs=0.3))) == ["cpu_contention"]
+    assert categories(diagnosed(HEALTHY, contended(HEALTHY, hogs=0.3))) == ["cpu_contention"]
 
 
 def test_a_busy_neighbour_on_another_core_is_no_cause():
     other = HEALTHY.at("cpu0", "host_cpu_usage", 100.0).at("host", "host_cpu_usage", 100.0)
-    assert not found(HEALTHY, other.levels(process_involuntary_ctx_switches=125.0)).causes
+    assert not diagnosed(HEALTHY, other.levels(process_involuntary_ctx_switches=125.0)).causes
 
 
 def test_a_neighbour_that_shares_cores_is_seen_in_stretched_calls():
     base = gpu_job()
-    noisy = replace(base, stretch=2.2).levels(cpu_frequency=2400.0)
+    noisy = replace(base, typical_slowdown=2.2).levels(cpu_frequency=2400.0)
     noisy = noisy.at("host", "host_cpu_usage", 98.0).at("cpu0", "host_cpu_usage", 98.0)
     seen = ("process_runq_time", "process_oncpu_time", "process_voluntary_ctx_switches")
     cause = first(base.without(*seen), noisy.without(*seen))
@@ -66,7 +66,7 @@ def test_a_neighbour_that_shares_cores_is_seen_in_stretched_calls():
 
 
 def test_threads_of_its_own_are_not_contention_from_outside():
-    diagnosis = found(HEALTHY, hogged(HEALTHY))
+    diagnosis = diagnosed(HEALTHY, hogged(HEALTHY))
     assert categories(diagnosis)[0] == "gil_contention"
     assert "cpu_contention" not in categories(diagnosis)
     reason = next(row.reason for row in diagnosis.ruled_out if row.category == "cpu_contention")
@@ -75,18 +75,18 @@ def test_threads_of_its_own_are_not_contention_from_outside():
 
 def test_ranks_that_wait_for_cores_in_both_runs_alike_are_healthy():
     base = HEALTHY.levels(process_runq_time=6e8, process_oncpu_time=4e8)
-    assert not found(base, base).causes
+    assert not diagnosed(base, base).causes
 
 
 def test_contention_needs_counters_and_says_which():
     bare = HEALTHY.without("process_runq_time", "host_cpu_usage")
-    diagnosis = found(bare, contended(HEALTHY).without("process_runq_time", "host_cpu_usage"))
+    diagnosis = diagnosed(bare, contended(HEALTHY).without("process_runq_time", "host_cpu_usage"))
     assert "cpu_contention" not in categories(diagnosis)
-    assert any("process_runq_time" in note for note in diagnosis.notes)
+    assert any("process_runq_time" in remark for remark in diagnosis.remarks)
 
 
 def test_a_low_clock_slows_all_work_on_the_host():
-    low = replace(HEALTHY, stretch=3.0, gaps_ms=1.9).levels(cpu_frequency=900.0)
+    low = replace(HEALTHY, typical_slowdown=3.0, gaps_ms=1.9).levels(cpu_frequency=900.0)
     cause = first(HEALTHY, low)
     assert cause.category == "cpu_frequency"
     assert "2,700 to 900 MHz" in cause.statement
@@ -96,16 +96,16 @@ def test_a_low_clock_slows_all_work_on_the_host():
 
 def test_a_low_clock_is_seen_though_cycles_are_of_different_kinds():
     base = gpu_job()
-    low = replace(gpu_job(), stretch=3.6, anchor="layer", gaps_ms=30.0).levels(cpu_frequency=800.0)
-    assert categories(found(base, low))[:1] == ["cpu_frequency"]
+    low = replace(gpu_job(), typical_slowdown=3.6, anchor="layer", gaps_ms=30.0).levels(cpu_frequency=800.0)
+    assert categories(diagnosed(base, low))[:1] == ["cpu_frequency"]
 
 
 def test_a_clock_that_vector_licences_lower_is_no_cause():
-    assert not found(HEALTHY, HEALTHY.levels(cpu_frequency=2400.0)).causes
+    assert not diagnosed(HEALTHY, HEALTHY.levels(cpu_frequency=2400.0)).causes
 
 
 def test_a_low_clock_of_an_idle_core_is_no_cause():
-    diagnosis = found(HEALTHY, HEALTHY.levels(cpu_frequency=900.0))
+    diagnosis = diagnosed(HEALTHY, HEALTHY.levels(cpu_frequency=900.0))
     assert not diagnosis.causes
     assert any(
         "is not slower: calls take" in row.reason for row in diagnosis.ruled_out if row.category == "cpu_frequency"
@@ -114,7 +114,7 @@ def test_a_low_clock_of_an_idle_core_is_no_cause():
 
 def test_a_clock_that_falls_because_the_machine_is_busy_is_not_the_cause():
     busy = contended(HEALTHY).levels(cpu_frequency=1900.0).at("host", "host_cpu_usage", 100.0)
-    assert categories(found(HEALTHY, busy))[0] == "cpu_contention"
+    assert categories(diagnosed(HEALTHY, busy))[0] == "cpu_contention"
 
 
 def test_a_thread_that_holds_the_interpreter_is_found():
@@ -124,19 +124,19 @@ def test_a_thread_that_holds_the_interpreter_is_found():
 
 
 def test_a_loop_in_the_main_thread_holds_no_lock():
-    assert categories(found(HEALTHY, replace(HEALTHY, gaps_ms=30.0))) == ["host_overhead"]
+    assert categories(diagnosed(HEALTHY, replace(HEALTHY, gaps_ms=30.0))) == ["host_overhead"]
 
 
 def test_a_loader_that_works_hard_holds_no_lock():
     busy = replace(HEALTHY, loading_ms=40.0).levels(process_voluntary_ctx_switches=60.0)
-    assert categories(found(HEALTHY, busy)) == ["data_loading"]
+    assert categories(diagnosed(HEALTHY, busy)) == ["data_loading"]
 
 
 def test_switches_of_a_program_that_waits_for_files_are_no_lock():
     writes = replace(HEALTHY, gaps_ms=30.0).levels(
         process_voluntary_ctx_switches=200.0, process_write_bytes_rate=5e6, process_oncpu_time=7.5e8
     )
-    assert "gil_contention" not in categories(found(HEALTHY, writes))
+    assert "gil_contention" not in categories(diagnosed(HEALTHY, writes))
 
 
 def view(base, other):
@@ -181,7 +181,7 @@ def bare_cycle_ns(job):
 def test_what_a_busy_machine_did_not_slow_has_no_contention():
     base = gpu_job().without("process_runq_time", "process_oncpu_time")
     busy = base.at("host", "host_cpu_usage", 98.0)
-    diagnosis = found(base, busy)
+    diagnosis = diagnosed(base, busy)
     assert not diagnosis.causes
     assert any("use of all processors" in row.reason for row in diagnosis.ruled_out if row.category == "cpu_contention")
 
@@ -190,7 +190,7 @@ def test_slower_calls_that_slow_no_cycle_have_no_cause():
     base = replace(gpu_job(), gaps_ms=600.0).without("process_runq_time", "process_oncpu_time")
     ops = tuple(replace(op, each_ns=1.5 * op.each_ns) for op in base.operators)
     busy = replace(base, operators=ops).at("host", "host_cpu_usage", 98.0)
-    diagnosis = found(base, busy)
+    diagnosis = diagnosed(base, busy)
     assert "cpu_contention" not in categories(diagnosis)
     assert any("cycles do not take longer" in row.reason for row in diagnosis.ruled_out)
 
@@ -198,8 +198,8 @@ def test_slower_calls_that_slow_no_cycle_have_no_cause():
 def test_a_low_clock_of_a_host_whose_work_nobody_recorded_needs_slower_cycles():
     base = replace(gpu_job(), operators=())
     low = base.levels(cpu_frequency=900.0)
-    assert not found(base, low).causes
-    cause = first(base, replace(low, stretch=2.5))
+    assert not diagnosed(base, low).causes
+    cause = first(base, replace(low, typical_slowdown=2.5))
     assert cause.category == "cpu_frequency"
     assert cause.certainty == "likely"
 

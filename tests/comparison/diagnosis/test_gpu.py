@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faulty_jobs import KERNELS, MODEL, MS, Job, Kernel, categories, found, gpu_job
+from faulty_jobs import KERNELS, MODEL, MS, Job, Kernel, categories, diagnosed, gpu_job
 
 BASE = gpu_job()
 
@@ -18,7 +18,7 @@ def slowed(job, times, *, names=None):
 def test_a_locked_clock_is_named_though_the_host_hides_its_cost():
     other = slowed(BASE, 3.4).at("gpu0", "gpu_sm_frequency", 210.0).at("gpu0", "gpu_usage", 25.0)
     other = other.levels(process_cpu_usage=170.0)  # the host polls
-    diagnosis = found(BASE, other)
+    diagnosis = diagnosed(BASE, other)
     assert categories(diagnosis) == ["gpu_frequency"]
     cause = diagnosis.causes[0]
     assert cause.statement.startswith("GPU 0's SM clock fell from 1,")
@@ -32,12 +32,12 @@ def test_a_locked_clock_is_named_though_the_host_hides_its_cost():
 
 def test_kernels_that_the_clock_slows_are_not_causes_of_their_own():
     other = slowed(BASE, 2.0).at("gpu0", "gpu_sm_frequency", 600.0)
-    assert categories(found(BASE, other)) == ["gpu_frequency"]
+    assert categories(diagnosed(BASE, other)) == ["gpu_frequency"]
 
 
 def test_a_memory_clock_that_fell_too_is_told():
     other = slowed(BASE, 2.0).at("gpu0", "gpu_sm_frequency", 600.0).at("gpu0", "gpu_mem_frequency", 800.0)
-    assert "memory clock fell" in found(BASE, other).causes[0].statement
+    assert "memory clock fell" in diagnosed(BASE, other).causes[0].statement
 
 
 def test_reasons_for_a_low_clock_are_evidence():
@@ -45,27 +45,27 @@ def test_reasons_for_a_low_clock_are_evidence():
     base = replace(BASE, resources={**BASE.resources, **hot})
     other = slowed(base, 2.0).at("gpu0", "gpu_sm_frequency", 600.0).at("gpu0", "gpu_temp", 91.0)
     other = other.at("gpu0", "clocks_throttle_reasons_sw_thermal", 1.0)
-    texts = [row.text for row in found(base, other).causes[0].evidence]
+    texts = [row.text for row in diagnosed(base, other).causes[0].evidence]
     assert "temperature" in texts
     assert "reason for a lower clock" in texts
 
 
 def test_a_clock_that_is_low_while_nothing_runs_is_no_cause():
-    assert not found(BASE, BASE.at("gpu0", "gpu_sm_frequency", 900.0)).causes
+    assert not diagnosed(BASE, BASE.at("gpu0", "gpu_sm_frequency", 900.0)).causes
 
 
 def test_a_higher_use_of_the_device_is_no_cause():
-    assert not found(BASE, BASE.at("gpu0", "gpu_usage", 20.0)).causes
+    assert not diagnosed(BASE, BASE.at("gpu0", "gpu_usage", 20.0)).causes
 
 
 def test_a_clock_nobody_recorded_is_asked_for():
     bare = BASE.without("gpu_sm_frequency")
-    assert any("gpu_sm_frequency" in note for note in found(bare, bare).notes)
+    assert any("gpu_sm_frequency" in remark for remark in diagnosed(bare, bare).remarks)
 
 
 def test_without_an_accelerator_its_clock_is_ruled_out():
     host = replace(BASE, kernels=())
-    reasons = {row.category: row.reason for row in found(host, host).ruled_out}
+    reasons = {row.category: row.reason for row in diagnosed(host, host).ruled_out}
     assert reasons["gpu_frequency"] == reasons["slow_kernel"] == "no accelerator worked"
 
 
@@ -74,21 +74,21 @@ def test_one_slow_kernel_is_named():
     names = {"void flashinfer::BatchPrefill"}
     kernels = (*KERNELS, Kernel("exposed", 1, 1e3))
     base = replace(big, kernels=kernels)
-    diagnosis = found(base, slowed(base, 6.0, names=names))
+    diagnosis = diagnosed(base, slowed(base, 6.0, names=names))
     assert categories(diagnosis) == ["slow_kernel"]
     assert "BatchPrefill" in diagnosis.causes[0].statement
     assert "6× as long" in diagnosis.causes[0].statement
 
 
 def test_kernels_that_are_slower_alike_are_no_single_one():
-    diagnosis = found(BASE, slowed(BASE, 1.5))
+    diagnosis = diagnosed(BASE, slowed(BASE, 1.5))
     assert "slow_kernel" not in categories(diagnosis)
     assert any("slower" in row.reason for row in diagnosis.ruled_out if row.category == "slow_kernel")
 
 
 def test_a_cause_explains_no_more_than_the_cycle_grew():
     other = slowed(BASE, 3.4).at("gpu0", "gpu_sm_frequency", 210.0)
-    cause = found(BASE, other).causes[0]
+    cause = diagnosed(BASE, other).causes[0]
     assert 0 <= cause.explained_ns < 60 * MS
 
 
@@ -96,7 +96,7 @@ def test_other_kernels_for_the_same_operators_are_told():
     ops = Job(kernels=KERNELS, operators=MODEL, resources=BASE.resources, gaps_ms=20.0)
     kernels = (*KERNELS[1:], Kernel("cutlass::other_gemm", 170, 400e3))
     other = replace(ops, kernels=kernels, gaps_ms=60.0)
-    diagnosis = found(ops, other)
+    diagnosis = diagnosed(ops, other)
     assert categories(diagnosis)[0] == "slow_kernel"
     assert "run other kernels on GPU 0" in diagnosis.causes[0].statement
     assert "cutlass::other_gemm" in diagnosis.causes[0].statement
@@ -105,13 +105,13 @@ def test_other_kernels_for_the_same_operators_are_told():
 def test_other_kernels_that_are_as_fast_are_no_cause():
     ops = Job(kernels=KERNELS, operators=MODEL, resources=BASE.resources, gaps_ms=20.0)
     kernels = (*KERNELS[1:], Kernel("cutlass::other_gemm", 170, 180e3))
-    assert not found(ops, replace(ops, kernels=kernels)).causes
+    assert not diagnosed(ops, replace(ops, kernels=kernels)).causes
 
 
 def test_a_single_kernel_slowed_by_the_clock_is_the_clock_s():
     base = replace(BASE, gaps_ms=60.0, operators=())
     slow = slowed(base, 6.0, names={"void flashinfer::BatchPrefill"}).at("gpu0", "gpu_sm_frequency", 1000.0)
-    diagnosis = found(base, slow)
+    diagnosis = diagnosed(base, slow)
     assert "slow_kernel" not in categories(diagnosis)
     assert any("clock" in row.reason for row in diagnosis.ruled_out if row.category == "slow_kernel")
 
@@ -119,5 +119,5 @@ def test_a_single_kernel_slowed_by_the_clock_is_the_clock_s():
 def test_most_kernels_are_no_single_one():
     base = replace(BASE, gaps_ms=60.0, operators=())
     names = {"ampere_bf16_s16816gemm_64x64"}
-    diagnosis = found(base, slowed(base, 1.2, names=names))
+    diagnosis = diagnosed(base, slowed(base, 1.2, names=names))
     assert any("most kernels" in row.reason for row in diagnosis.ruled_out if row.category == "slow_kernel")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faulty_jobs import MS, Job, categories, found
+from faulty_jobs import MS, Job, categories, diagnosed
 
 BASE = Job()
 
@@ -14,7 +14,7 @@ def asleep(job, ms, whole=78.0):
 
 
 def test_a_loader_that_sleeps_is_data_loading():
-    diagnosis = found(BASE, asleep(replace(BASE, loading_ms=30.0), 30.0))
+    diagnosis = diagnosed(BASE, asleep(replace(BASE, loading_ms=30.0), 30.0))
     assert categories(diagnosis) == ["data_loading"]
     cause = diagnosis.causes[0]
     assert "asleep or waiting" in cause.statement
@@ -22,25 +22,25 @@ def test_a_loader_that_sleeps_is_data_loading():
 
 
 def test_a_loader_that_works_is_data_loading():
-    assert "at work on the batch" in found(BASE, replace(BASE, loading_ms=30.0)).causes[0].statement
+    assert "at work on the batch" in diagnosed(BASE, replace(BASE, loading_ms=30.0)).causes[0].statement
 
 
 def test_a_loader_that_reads_is_data_loading_not_disk():
     other = asleep(replace(BASE, loading_ms=40.0), 40.0).levels(process_read_bytes_rate=4e8)
-    diagnosis = found(BASE, other)
+    diagnosis = diagnosed(BASE, other)
     assert categories(diagnosis) == ["data_loading"]
     assert ", reading " in diagnosis.causes[0].statement
 
 
 def test_a_loader_that_takes_no_longer_is_ruled_out():
-    diagnosis = found(BASE, BASE)
+    diagnosis = diagnosed(BASE, BASE)
     assert any("time in the data loader" in row.reason for row in diagnosis.ruled_out if row.category == "data_loading")
 
 
 def test_files_that_are_flushed_in_each_step_are_disk_io():
     other = asleep(replace(BASE, gaps_ms=22.0), 20.0).levels(process_write_bytes_rate=4e6)
     other = other.levels(process_voluntary_ctx_switches=120.0)
-    diagnosis = found(BASE, other)
+    diagnosis = diagnosed(BASE, other)
     assert categories(diagnosis) == ["disk_io"]
     assert "writes" in diagnosis.causes[0].statement
     assert "waits for it" in diagnosis.causes[0].statement
@@ -50,7 +50,7 @@ def test_a_checkpoint_every_few_steps_is_disk_io():
     other = replace(BASE, every=5, rare_ms=150.0).levels(
         process_write_bytes_rate=3e8, process_oncpu_time=7e8, process_voluntary_ctx_switches=30.0
     )
-    assert categories(found(BASE, other))[:1] == ["disk_io"]
+    assert categories(diagnosed(BASE, other))[:1] == ["disk_io"]
 
 
 def test_a_writer_that_queues_for_its_core_after_each_wait_is_disk_io():
@@ -59,36 +59,36 @@ def test_a_writer_that_queues_for_its_core_after_each_wait_is_disk_io():
         process_write_bytes_rate=3e7, process_oncpu_time=6.2e8, process_cpu_usage=62.0, process_runq_time=2.6e8,
         process_voluntary_ctx_switches=300.0,
     )  # fmt: skip
-    assert categories(found(BASE, other))[0] == "disk_io"
+    assert categories(diagnosed(BASE, other))[0] == "disk_io"
     steady = other.levels(process_voluntary_ctx_switches=0.5)
-    assert "disk_io" not in categories(found(BASE, steady))
+    assert "disk_io" not in categories(diagnosed(BASE, steady))
 
 
 def test_writing_that_nobody_waits_for_is_no_cause():
-    assert not found(BASE, BASE.levels(process_write_bytes_rate=5e7)).causes
+    assert not diagnosed(BASE, BASE.levels(process_write_bytes_rate=5e7)).causes
 
 
 def test_a_log_that_is_written_while_python_works_is_not_disk_io():
     other = replace(BASE, gaps_ms=22.0).levels(process_write_bytes_rate=2e5)
-    assert categories(found(BASE, other)) == ["host_overhead"]
+    assert categories(diagnosed(BASE, other)) == ["host_overhead"]
 
 
 def test_other_processes_disks_do_not_count_where_the_process_own_are_known():
     other = BASE.at("vda", "disk_write_bytes_rate", 2e8)
-    assert not found(BASE, other).causes
+    assert not diagnosed(BASE, other).causes
 
 
 def test_rates_nobody_recorded_are_asked_for():
     bare = BASE.without(
         "process_write_bytes_rate", "process_read_bytes_rate", "disk_write_bytes_rate", "disk_read_bytes_rate"
     )
-    diagnosis = found(bare, replace(bare, gaps_ms=30.0))
-    assert any("process_write_bytes_rate" in note for note in diagnosis.notes)
+    diagnosis = diagnosed(bare, replace(bare, gaps_ms=30.0))
+    assert any("process_write_bytes_rate" in remark for remark in diagnosis.remarks)
 
 
 def test_without_the_process_own_time_switches_tell_that_it_waits():
     base = BASE.without("process_oncpu_time", "process_cpu_usage")
     other = replace(base, gaps_ms=22.0).levels(process_write_bytes_rate=4e6, process_voluntary_ctx_switches=120.0)
-    assert categories(found(base, other)) == ["disk_io"]
+    assert categories(diagnosed(base, other)) == ["disk_io"]
     quiet = replace(base, gaps_ms=22.0).levels(process_write_bytes_rate=4e6)
-    assert categories(found(base, quiet)) == ["host_overhead"]
+    assert categories(diagnosed(base, quiet)) == ["host_overhead"]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faulty_jobs import Job, Kernel, categories, found, gpu_job
+from faulty_jobs import Job, Kernel, categories, diagnosed, gpu_job
 
 BASE = gpu_job()
 
@@ -14,7 +14,7 @@ def slower_copies(job, times):
 
 def test_a_neighbour_s_copies_on_the_pcie_link_surface_though_their_carrier_is_small():
     other = slower_copies(BASE, 3.0).at("gpu0", "gpu_pcie_transmit", 7.5e9)
-    diagnosis = found(BASE, other)
+    diagnosis = diagnosed(BASE, other)
     assert categories(diagnosis) == ["interconnect_pcie"]
     cause = diagnosis.causes[0]
     assert "PCIe traffic of GPU 0 rose" in cause.statement
@@ -24,26 +24,26 @@ def test_a_neighbour_s_copies_on_the_pcie_link_surface_though_their_carrier_is_s
 
 def test_the_same_on_nvlink_is_nvlink():
     other = slower_copies(BASE, 2.0).at("gpu0", "gpu_link_transmit", 120e9)
-    assert categories(found(BASE, other)) == ["interconnect_nvlink"]
+    assert categories(diagnosed(BASE, other)) == ["interconnect_nvlink"]
 
 
 def test_traffic_that_drifts_by_factors_near_zero_is_no_cause():
-    assert not found(BASE, BASE.at("gpu0", "gpu_pcie_transmit", 4e7)).causes
+    assert not diagnosed(BASE, BASE.at("gpu0", "gpu_pcie_transmit", 4e7)).causes
 
 
 def test_the_job_s_own_copies_are_not_a_neighbour_s():
     own = replace(BASE, kernels=(*BASE.kernels, Kernel("Memcpy HtoD (Pinned -> Device)", 40, 2e6, "memcpy")))
     other = own.at("gpu0", "gpu_pcie_transmit", 5e9)
-    diagnosis = found(replace(own, kernels=BASE.kernels), other)
+    diagnosis = diagnosed(replace(own, kernels=BASE.kernels), other)
     assert "interconnect_pcie" not in categories(diagnosis)
     assert any("own copies" in row.reason for row in diagnosis.ruled_out if row.category == "interconnect_pcie")
 
 
 def test_traffic_nobody_recorded_is_asked_for():
     bare = BASE.without("gpu_pcie_transmit", "gpu_link_transmit")
-    notes = found(bare, bare).notes
-    assert any("gpu_pcie_transmit" in note for note in notes)
-    assert any("gpu_link_transmit" in note for note in notes)
+    remarks = diagnosed(bare, bare).remarks
+    assert any("gpu_pcie_transmit" in remark for remark in remarks)
+    assert any("gpu_link_transmit" in remark for remark in remarks)
 
 
 TALKS = replace(Job(), talk_ms=20.0)
@@ -53,7 +53,7 @@ def test_lost_packets_and_slower_exchanges_are_the_network():
     lossy = {("eth0", "net_retransmits"): ("1/s", 1.0)}
     base = replace(TALKS, resources={**TALKS.resources, **lossy})
     other = replace(base, talk_ms=50.0).at("eth0", "net_retransmits", 400.0)
-    cause = found(base, other).causes[0]
+    cause = diagnosed(base, other).causes[0]
     assert cause.category == "network"
     assert cause.device == "eth0"
 
@@ -61,18 +61,18 @@ def test_lost_packets_and_slower_exchanges_are_the_network():
 def test_an_interface_at_its_limit_is_the_network():
     base = TALKS.at("eth0", "net_recv_bytes_rate", 2e8)
     other = replace(base, talk_ms=50.0).at("eth0", "net_recv_bytes_rate", 8e9)
-    assert categories(found(base, other)) == ["network"]
+    assert categories(diagnosed(base, other)) == ["network"]
 
 
 def test_rates_that_moved_without_slower_exchanges_are_drift():
-    assert not found(TALKS, TALKS.at("eth0", "net_recv_bytes_rate", 5e9)).causes
+    assert not diagnosed(TALKS, TALKS.at("eth0", "net_recv_bytes_rate", 5e9)).causes
 
 
 def test_slower_exchanges_alone_are_not_the_network():
-    assert "network" not in categories(found(TALKS, replace(TALKS, talk_ms=50.0)))
+    assert "network" not in categories(diagnosed(TALKS, replace(TALKS, talk_ms=50.0)))
 
 
 def test_interfaces_nobody_recorded_are_asked_for():
     base = TALKS.without("net_recv_bytes_rate")
-    diagnosis = found(base, replace(base, talk_ms=50.0))
-    assert any("network cannot be judged" in note for note in diagnosis.notes)
+    diagnosis = diagnosed(base, replace(base, talk_ms=50.0))
+    assert any("network cannot be judged" in remark for remark in diagnosis.remarks)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from faulty_jobs import HOST, Job, Op, bigger, categories, found, recorded
+from faulty_jobs import HOST, Job, Op, bigger, categories, diagnosed, recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ BASE = Job()
 
 
 def test_memory_that_grows_every_step_is_found_though_steps_are_not_slower():
-    diagnosis = found(BASE, replace(BASE, growth_bytes=20e6))
+    diagnosis = diagnosed(BASE, replace(BASE, growth_bytes=20e6))
     assert categories(diagnosis) == ["memory_growth"]
     assert "grows by 1" in diagnosis.causes[0].statement
     assert "every cycle" in diagnosis.causes[0].statement
@@ -26,36 +26,36 @@ def test_memory_that_grows_every_step_is_found_though_steps_are_not_slower():
 
 def test_what_fills_the_new_memory_is_its_consequence():
     other = replace(BASE.with_ops(Op("aten::fill_", 1, 15e6, "[[5000000],[]]")), growth_bytes=20e6)
-    diagnosis = found(BASE, other.levels(process_minor_faults=300e3))
+    diagnosis = diagnosed(BASE, other.levels(process_minor_faults=300e3))
     assert categories(diagnosis) == ["memory_growth"]
     assert any("workload_change" in row.text for row in diagnosis.causes[0].consequences)
 
 
 def test_a_recorder_that_keeps_its_events_is_no_growth():
-    assert not found(BASE, replace(BASE, growth_bytes=1.6e6)).causes
+    assert not diagnosed(BASE, replace(BASE, growth_bytes=1.6e6)).causes
 
 
 def test_events_of_added_calls_are_the_recorder_s_memory():
     other = replace(BASE.with_ops(Op("aten::item", 4017, 0.002e6, "[[]]")), growth_bytes=3.5e6)
-    assert "memory_growth" not in categories(found(BASE, other))
+    assert "memory_growth" not in categories(diagnosed(BASE, other))
 
 
 def test_growth_beside_a_heap_that_grows_anyway_is_found():
     """A profiler's small records between large blocks fragment the heap: healthy runs grow too."""
     base = replace(BASE, growth_bytes=33e6)
-    assert categories(found(base, replace(base, growth_bytes=49e6))) == ["memory_growth"]
-    assert not found(base, replace(base, growth_bytes=36e6)).causes
+    assert categories(diagnosed(base, replace(base, growth_bytes=49e6))) == ["memory_growth"]
+    assert not diagnosed(base, replace(base, growth_bytes=36e6)).causes
 
 
 def test_a_heap_that_grows_in_proportion_to_a_larger_batch_is_no_growth():
     base = replace(BASE, growth_bytes=33e6)
     other = replace(bigger(base, 1.5), growth_bytes=49e6)
-    assert categories(found(base, other)) == ["workload_change"]
-    assert not any("memory_growth" in row.text for row in found(base, other).causes[0].consequences)
+    assert categories(diagnosed(base, other)) == ["workload_change"]
+    assert not any("memory_growth" in row.text for row in diagnosed(base, other).causes[0].consequences)
 
 
 def test_memory_that_was_taken_once_is_no_growth():
-    assert not found(BASE, BASE.levels(process_mem_rss=450e6)).causes
+    assert not diagnosed(BASE, BASE.levels(process_mem_rss=450e6)).causes
 
 
 def test_growth_that_ends_is_start_up():
@@ -69,15 +69,15 @@ def test_growth_of_what_tensors_hold_is_found_before_that_of_the_process():
     levels = {**HOST, ("process", "process_mem_allocated"): ("bytes", 300e6)}
     base = replace(BASE, resources=levels)
     other = replace(base, growth_bytes=20e6)
-    assert found(base, other).causes[0].evidence[0].metric == "process_mem_allocated"
-    assert not found(base, base).causes
+    assert diagnosed(base, other).causes[0].evidence[0].metric == "process_mem_allocated"
+    assert not diagnosed(base, base).causes
 
 
 def test_a_heap_that_grows_while_tensors_do_not_must_grow_thrice_as_fast_as_before():
     """A profiler fragments it by more in one healthy run than in the next."""
     base = replace(BASE, resources={**HOST, ("process", "process_mem_allocated"): ("bytes", 300e6)}, heap_bytes=11e6)
-    assert not found(base, replace(base, heap_bytes=30e6)).causes
-    diagnosis = found(base, replace(base, heap_bytes=45e6))
+    assert not diagnosed(base, replace(base, heap_bytes=30e6)).causes
+    diagnosis = diagnosed(base, replace(base, heap_bytes=45e6))
     assert categories(diagnosis) == ["memory_growth"]
     assert diagnosis.causes[0].evidence[0].metric == "process_mem_rss"
 
@@ -98,43 +98,43 @@ def test_a_heap_that_grows_as_another_rank_s_did_is_no_growth():
 def test_levels_in_other_units_are_not_looked_at():
     levels = {**BASE.without("process_mem_rss").resources, ("process", "process_mem_rss"): ("ratio", 0.5)}
     base = replace(BASE, resources=levels)
-    assert not found(base, base).causes
+    assert not diagnosed(base, base).causes
 
 
 def test_memory_nobody_recorded_is_asked_for():
     bare = BASE.without("process_mem_rss")
-    assert any("process_mem_rss" in note for note in found(bare, bare).notes)
+    assert any("process_mem_rss" in remark for remark in diagnosed(bare, bare).remarks)
 
 
 def test_pages_fetched_again_while_memory_is_short_are_pressure():
-    other = replace(BASE, stretch=1.5).levels(
+    other = replace(BASE, typical_slowdown=1.5).levels(
         process_major_faults=400.0, host_mem_available=1e9, process_oncpu_time=7e8
     )
-    diagnosis = found(BASE, other)
+    diagnosis = diagnosed(BASE, other)
     assert "memory_pressure" in categories(diagnosis)
     cause = next(cause for cause in diagnosis.causes if cause.category == "memory_pressure")
     assert "memory available fell" in cause.statement
 
 
 def test_first_reads_of_files_are_no_pressure():
-    assert not found(BASE, BASE.levels(process_major_faults=400.0)).causes
+    assert not diagnosed(BASE, BASE.levels(process_major_faults=400.0)).causes
 
 
 def test_swap_is_pressure():
     base = replace(BASE, resources={**BASE.resources, ("process", "process_mem_swap"): ("bytes", 0.0)})
-    assert categories(found(base, base.levels(process_mem_swap=5e8))) == ["memory_pressure"]
+    assert categories(diagnosed(base, base.levels(process_mem_swap=5e8))) == ["memory_pressure"]
 
 
 def test_retries_of_the_allocator_are_pressure():
     base = replace(BASE, resources={**BASE.resources, ("gpu0", "alloc_retries"): ("count", 0.0)})
-    diagnosis = found(base, base.levels(alloc_retries=6.0))
+    diagnosis = diagnosed(base, base.levels(alloc_retries=6.0))
     assert categories(diagnosis) == ["memory_pressure"]
     assert diagnosis.causes[0].device == "gpu0"
 
 
 def test_pressure_nobody_recorded_is_asked_for():
     bare = BASE.without("process_major_faults", "host_mem_available")
-    assert any("memory_pressure cannot be judged" in note for note in found(bare, bare).notes)
+    assert any("memory_pressure cannot be judged" in remark for remark in diagnosed(bare, bare).remarks)
 
 
 def test_few_cycles_have_no_trend():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faulty_jobs import MS, Job, Op, categories, found
+from faulty_jobs import MS, Job, Op, categories, diagnosed
 
 BASE = Job()
 DOUBLE = (
@@ -13,7 +13,7 @@ DOUBLE = (
 
 
 def test_another_element_type_is_a_slow_operator():
-    diagnosis = found(BASE, BASE.with_ops(*DOUBLE))
+    diagnosis = diagnosed(BASE, BASE.with_ops(*DOUBLE))
     assert categories(diagnosis) == ["slow_operator"]
     cause = diagnosis.causes[0]
     assert cause.statement.startswith("aten::mm now works on double instead of float")
@@ -24,13 +24,13 @@ def test_another_element_type_is_a_slow_operator():
 def test_an_operator_in_place_of_another_is_a_slow_operator():
     ops = tuple(op for op in BASE.operators if op.name != "aten::_log_softmax")
     other = replace(BASE, operators=(*ops, Op("aten::logsumexp", 1, 16 * MS, "[[576,2048]]")))
-    diagnosis = found(BASE, other)
+    diagnosis = diagnosed(BASE, other)
     assert categories(diagnosis) == ["slow_operator"]
     assert "runs where aten::_log_softmax did" in diagnosis.causes[0].statement
 
 
 def test_an_operator_that_is_slower_per_call_at_equal_sizes_is_found():
-    diagnosis = found(
+    diagnosis = diagnosed(
         BASE, BASE.with_ops(replace(BASE.op("aten::gelu"), each_ns=16 * MS)).levels(process_minor_faults=150e3)
     )
     assert categories(diagnosis) == ["slow_operator"]
@@ -38,19 +38,19 @@ def test_an_operator_that_is_slower_per_call_at_equal_sizes_is_found():
 
 
 def test_one_that_is_slower_for_no_reason_must_cost_more_than_memory_does():
-    assert not found(BASE, BASE.with_ops(replace(BASE.op("aten::_log_softmax"), each_ns=7 * MS))).causes
+    assert not diagnosed(BASE, BASE.with_ops(replace(BASE.op("aten::_log_softmax"), each_ns=7 * MS))).causes
 
 
 def test_operators_that_are_slower_alike_are_no_single_one():
-    diagnosis = found(BASE, replace(BASE, stretch=1.4))
+    diagnosis = diagnosed(BASE, replace(BASE, typical_slowdown=1.4))
     assert "slow_operator" not in categories(diagnosis)
 
 
 def test_a_slow_operator_is_found_beside_contention():
-    other = replace(BASE.with_ops(*DOUBLE), stretch=2.0).levels(
+    other = replace(BASE.with_ops(*DOUBLE), typical_slowdown=2.0).levels(
         process_oncpu_time=5e8, process_cpu_usage=50.0, process_runq_time=5e8
     )
-    assert set(categories(found(BASE, other))) == {"cpu_contention", "slow_operator"}
+    assert set(categories(diagnosed(BASE, other))) == {"cpu_contention", "slow_operator"}
 
 
 def test_types_that_a_device_computes_longer_with_are_a_slow_operator():
@@ -59,7 +59,7 @@ def test_types_that_a_device_computes_longer_with_are_a_slow_operator():
     )
     half = replace(base.op("aten::mm"), types='["float","float"]')
     full = replace(base.op("aten::mm"), types='["double","double"]')
-    diagnosis = found(base.with_ops(half), replace(base.with_ops(full), computing_ms=80.0))
+    diagnosis = diagnosed(base.with_ops(half), replace(base.with_ops(full), computing_ms=80.0))
     assert categories(diagnosis) == ["slow_operator"]
     assert diagnosis.causes[0].statement.startswith(
         "aten::mm now works on double instead of float; the device computes"
@@ -68,11 +68,11 @@ def test_types_that_a_device_computes_longer_with_are_a_slow_operator():
 
 def test_operators_that_touch_new_memory_are_not_slower_themselves():
     other = BASE.with_ops(replace(BASE.op("aten::_log_softmax"), each_ns=14 * MS)).levels(process_minor_faults=300e3)
-    diagnosis = found(BASE, other)
+    diagnosis = diagnosed(BASE, other)
     assert "slow_operator" not in categories(diagnosis)
     assert any("touch new memory" in row.reason for row in diagnosis.ruled_out)
 
 
 def test_operators_that_nobody_recorded_are_asked_for():
     base = replace(BASE, operators=())
-    assert any("slow_operator cannot be judged" in note for note in found(base, base).notes)
+    assert any("slow_operator cannot be judged" in remark for remark in diagnosed(base, base).remarks)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faulty_jobs import MS, Job, Op, case_of, categories, found
+from faulty_jobs import MS, Job, Op, case_of, categories, diagnosed
 
 from stepscope.comparison.diagnosis.case import views
 from stepscope.comparison.diagnosis.python import small_calls
@@ -13,7 +13,7 @@ TINY = (Op("aten::abs", 2000, 0.006 * MS), Op("aten::item", 2017, 0.003 * MS, "[
 
 def test_collections_of_garbage_are_found():
     other = replace(BASE, gaps_ms=27.0).levels(process_python_gc_time=2.75e8, process_python_gc_collections=9.0)
-    diagnosis = found(BASE, other)
+    diagnosis = diagnosed(BASE, other)
     assert categories(diagnosis) == ["python_gc"]
     cause = diagnosis.causes[0]
     assert "collects garbage for 2" in cause.statement
@@ -23,32 +23,32 @@ def test_collections_of_garbage_are_found():
 
 def test_collections_every_few_steps_are_found():
     other = replace(BASE, every=5, rare_ms=120.0).levels(process_python_gc_time=6e8)
-    assert categories(found(BASE, other)) == ["python_gc"]
+    assert categories(diagnosed(BASE, other)) == ["python_gc"]
 
 
 def test_many_collections_that_take_no_time_are_no_cause():
-    assert not found(BASE, BASE.levels(process_python_gc_collections=400.0, process_python_gc_time=8e5)).causes
+    assert not diagnosed(BASE, BASE.levels(process_python_gc_collections=400.0, process_python_gc_time=8e5)).causes
 
 
 def test_a_collector_nobody_watched_is_asked_for():
     bare = BASE.without("process_python_gc_time")
-    assert any("process_python_gc_time" in note for note in found(bare, bare).notes)
+    assert any("process_python_gc_time" in remark for remark in diagnosed(bare, bare).remarks)
 
 
 def test_what_collections_do_not_explain_is_overhead_of_its_own():
     other = replace(BASE, gaps_ms=62.0).levels(process_python_gc_time=2.0e8)
-    assert set(categories(found(BASE, other))) == {"host_overhead", "python_gc"}
+    assert set(categories(diagnosed(BASE, other))) == {"host_overhead", "python_gc"}
 
 
 def test_many_small_calls_and_reads_of_values_are_host_overhead():
-    diagnosis = found(BASE, replace(BASE.with_ops(*TINY), gaps_ms=4.0))
+    diagnosis = diagnosed(BASE, replace(BASE.with_ops(*TINY), gaps_ms=4.0))
     assert categories(diagnosis) == ["host_overhead"]
     assert "small calls more per cycle" in diagnosis.causes[0].statement
     assert "2,000 of which wait for a value" in diagnosis.causes[0].statement
 
 
 def test_printing_between_operators_is_host_overhead():
-    diagnosis = found(BASE, replace(BASE, gaps_ms=25.0))
+    diagnosis = diagnosed(BASE, replace(BASE, gaps_ms=25.0))
     assert categories(diagnosis) == ["host_overhead"]
     assert "Time between operators" in diagnosis.causes[0].statement
     assert "Python at work" in diagnosis.causes[0].statement
@@ -56,13 +56,13 @@ def test_printing_between_operators_is_host_overhead():
 
 def test_a_sleeping_program_is_told_from_a_busy_one():
     other = replace(BASE, gaps_ms=25.0).levels(process_oncpu_time=7.7e8)
-    assert "asleep or waiting" in found(BASE, other).causes[0].statement
+    assert "asleep or waiting" in diagnosed(BASE, other).causes[0].statement
 
 
 def test_small_calls_that_replace_an_operator_are_not_overhead():
     ops = tuple(op for op in BASE.operators if op.name != "aten::_log_softmax")
     other = replace(BASE, operators=(*ops, Op("aten::exp", 200, 0.02 * MS), Op("aten::div", 200, 0.02 * MS)))
-    assert "host_overhead" not in categories(found(BASE, other))
+    assert "host_overhead" not in categories(diagnosed(BASE, other))
 
 
 def test_small_calls_are_counted_with_what_they_cost():
@@ -77,22 +77,22 @@ def test_a_graph_that_is_launched_piece_by_piece_now_is_told():
     few = tuple(replace(op, each_ns=op.each_ns / 50) for op in BASE.operators)
     base = replace(BASE, operators=(*few, Op("cudaGraphLaunch", 1, 20e3, None, None, "runtime")), gaps_ms=0.5)
     other = replace(base, operators=(*few, Op("cudaLaunchKernel", 300, 8e3, None, None, "runtime")), gaps_ms=2.0)
-    cause = found(base, other).causes[0]
+    cause = diagnosed(base, other).causes[0]
     assert cause.category == "host_overhead"
     assert "launched as a graph before" in cause.statement
 
 
 def test_launches_and_synchronisations_that_take_longer_are_host_overhead():
-    cause = found(BASE, replace(BASE, launch_ms=20.0)).causes[0]
+    cause = diagnosed(BASE, replace(BASE, launch_ms=20.0)).causes[0]
     assert cause.category == "host_overhead"
     assert "Launches and synchronisations" in cause.statement
 
 
 def test_values_that_are_read_count_with_what_makes_them():
     heavy = BASE.with_ops(Op("aten::norm", 300, 0.1 * MS), Op("aten::item", 317, 0.003 * MS, "[[]]"))
-    assert categories(found(BASE, heavy)) == ["host_overhead"]
+    assert categories(diagnosed(BASE, heavy)) == ["host_overhead"]
 
 
 def test_a_pause_for_collections_is_told_with_how_often_it_comes():
     other = replace(BASE, every=5, rare_ms=120.0).levels(process_python_gc_time=6e8, process_python_gc_collections=2.0)
-    assert "every" in found(BASE, other).causes[0].statement
+    assert "every" in diagnosed(BASE, other).causes[0].statement

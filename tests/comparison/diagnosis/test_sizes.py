@@ -54,9 +54,9 @@ def test_types_in_plain_words():
 
 
 def test_sizes_stand_side_by_side():
-    found = sizes(pair(BASE, BASE))
-    assert (found["volume_base"] == found["volume_other"]).all()
-    assert "matrix products" in found["name"].to_list()
+    diagnosed = sizes(pair(BASE, BASE))
+    assert (diagnosed["volume_base"] == diagnosed["volume_other"]).all()
+    assert "matrix products" in diagnosed["name"].to_list()
 
 
 def test_the_size_of_a_call_does_not_change_with_their_number():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from faulty_jobs import MS, Job, Kernel, Op, bigger, case_of, categories, found, gpu_job
+from faulty_jobs import MS, Job, Kernel, Op, bigger, case_of, categories, diagnosed, gpu_job
 
 from stepscope.comparison.diagnosis.case import views
 from stepscope.comparison.diagnosis.workload import is_other, other_work
@@ -11,7 +11,7 @@ BASE = Job()
 
 
 def test_a_larger_batch_is_other_work():
-    diagnosis = found(BASE, bigger(BASE, 1.5))
+    diagnosis = diagnosed(BASE, bigger(BASE, 1.5))
     assert categories(diagnosis) == ["workload_change"]
     cause = diagnosis.causes[0]
     assert "The run does other work" in cause.statement
@@ -21,25 +21,25 @@ def test_a_larger_batch_is_other_work():
 
 
 def test_a_smaller_batch_explains_that_cycles_are_shorter():
-    cause = found(BASE, bigger(BASE, 0.5)).causes[0]
+    cause = diagnosed(BASE, bigger(BASE, 0.5)).causes[0]
     assert cause.category == "workload_change"
     assert cause.explained_ns < 0
 
 
 def test_more_layers_are_other_work():
     ops = tuple(replace(op, calls=op.calls * 2) for op in BASE.operators)
-    assert categories(found(BASE, replace(BASE, operators=ops))) == ["workload_change"]
+    assert categories(diagnosed(BASE, replace(BASE, operators=ops))) == ["workload_change"]
 
 
 def test_another_model_is_other_work_and_nothing_else():
     ops = tuple(replace(op, name=f"other::{op.name[6:]}") for op in BASE.operators)
-    diagnosis = found(BASE, replace(BASE, operators=ops))
+    diagnosis = diagnosed(BASE, replace(BASE, operators=ops))
     assert categories(diagnosis) == ["workload_change"]
     assert "different work" in diagnosis.causes[0].statement
 
 
 def test_work_that_was_added_is_told():
-    diagnosis = found(BASE, BASE.with_ops(Op("aten::bmm", 20, 0.8 * MS, "[[4,384,384],[4,384,384]]")))
+    diagnosis = diagnosed(BASE, BASE.with_ops(Op("aten::bmm", 20, 0.8 * MS, "[[4,384,384],[4,384,384]]")))
     assert categories(diagnosis) == ["workload_change"]
     assert "20 calls of aten::bmm more per cycle" in diagnosis.causes[0].statement
 
@@ -47,25 +47,25 @@ def test_work_that_was_added_is_told():
 def test_without_shapes_counts_of_kernels_tell_other_work():
     base = gpu_job()
     kernels = tuple(replace(k, calls=k.calls * 2) for k in base.kernels)
-    diagnosis = found(base, replace(base, kernels=kernels, gaps_ms=900.0))
+    diagnosis = diagnosed(base, replace(base, kernels=kernels, gaps_ms=900.0))
     assert "workload_change" in categories(diagnosis)
 
 
 def test_a_call_more_or_less_in_some_cycles_is_no_other_work():
     base = gpu_job()
     kernels = tuple(replace(k, calls=round(k.calls * 1.1)) for k in base.kernels)
-    assert not found(base, replace(base, kernels=kernels)).causes
+    assert not diagnosed(base, replace(base, kernels=kernels)).causes
 
 
 def test_work_that_nobody_recorded_is_not_judged():
     base = replace(gpu_job(), kernels=(), operators=())
-    notes = found(base, base).notes
-    assert any("workload_change cannot be judged" in note for note in notes)
+    remarks = diagnosed(base, base).remarks
+    assert any("workload_change cannot be judged" in remark for remark in remarks)
 
 
 def test_cycles_of_other_kinds_are_not_other_work():
     base = replace(gpu_job(), kernels=(*gpu_job().kernels, Kernel("void only_here", 1, 1e3)))
-    diagnosis = found(base, replace(base, anchor="layer"))
+    diagnosis = diagnosed(base, replace(base, anchor="layer"))
     assert "workload_change" not in categories(diagnosis)
 
 

@@ -4,17 +4,46 @@ import gzip
 import json
 import os
 import subprocess
+import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
 import stepscope
+from stepscope.core.errors import StepscopeError
 from stepscope.record.counters import dumps as _dumps
-from stepscope.record.counters.channel import Channel
-from stepscope.record.counters.dumps import Dumps
+from stepscope.record.counters.dumps import Channel, Dumps, Ring, opened, request
 from stepscope.record.counters.writer import NAME, CounterFile
 from stepscope.record.system import meta as _meta
+
+
+def test_the_sampler_and_the_hook_are_told_of_it():
+    ring = Ring(30.0, 2.0, 3)
+    assert ring.wanted((5, 15)) == {"keep_s": 30.0, "trigger": 2.0, "max_dumps": 3, "n_steps": 10}
+    assert ring.wanted(None)["n_steps"] == 0
+    assert ring.environment() == {"STEPSCOPE_RECORD_TRIGGER": "2"}
+    assert Ring().environment() == {"STEPSCOPE_RECORD_TRIGGER": "0"}
+
+
+def test_without_a_ring_nothing_is_opened(tmp_path):
+    file = CounterFile(tmp_path / "counters.csv.gz")
+    assert opened(tmp_path, file, None) == (None, [])
+    file.close()
+
+
+def test_where_no_pipe_can_be_made_a_signal_still_can_ask(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(_dumps, "Channel", refuse)
+    file = CounterFile(tmp_path / "counters.csv.gz")
+    dumps, [issue] = opened(tmp_path, file, Ring().wanted(None))
+    assert dumps.channel is None
+    assert dumps.heard() == []
+    assert (issue["code"], "only by signal" in issue["example"]) == ("no_triggers", True)
+    file.close()
+
 
 SLOW = {"ask": "slow-step", "pid": 7, "rank": "2", "step": 12, "step_ns": 50_000_000, "median_ns": 20_000_000}
 
@@ -241,3 +270,88 @@ def test_a_dump_that_cannot_go_on_is_told_and_ends(dumps, monkeypatch):
 def test_a_process_of_no_rank_is_named_by_its_number(dumps, folder):
     dumps.take(SLOW | {"rank": None}, [])
     assert "process 7 took" in meta(folder / "dump-0001-slow-step")["issues"][0]["example"]
+
+
+@pytest.fixture
+def channel(tmp_path):
+    (tmp_path / ".job").mkdir()
+    found = Channel(tmp_path)
+    yield found
+    found.close()
+
+
+def say_into(folder, text: bytes) -> None:
+    handle = os.open(folder / ".job" / "asked", os.O_WRONLY | os.O_NONBLOCK)
+    os.write(handle, text)
+    os.close(handle)
+
+
+def test_messages_are_lines_and_a_cut_one_is_waited_for(channel, tmp_path):
+    assert channel.messages() == []
+    say_into(tmp_path, b'{"a": 1}\nnonsense\n[1]\n{"b"')
+    assert channel.messages() == [{"a": 1}]
+    say_into(tmp_path, b": 2}\n")
+    assert channel.messages() == [{"b": 2}]
+
+
+def test_a_file_of_steps_that_is_cut_is_left_out(channel, tmp_path):
+    (tmp_path / ".job" / "steps-7").write_bytes(b"short")
+    (tmp_path / ".job" / "steps-8").write_bytes(bytes(32))
+    (tmp_path / ".job" / "steps-mine").write_bytes((5).to_bytes(8, "little") + bytes(24))
+    (tmp_path / ".job" / "steps-9").write_bytes((5).to_bytes(8, "little") + bytes(24))
+    assert channel.steps() == {9: 5}
+
+
+def answering(channel, **fields) -> threading.Thread:
+    def run() -> None:
+        while not (messages := channel.messages()):
+            pass
+        channel.answer(messages[0]["token"], **fields)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_a_request_is_answered_with_the_folder(channel, tmp_path):
+    thread = answering(channel, dump="dump-0001-request")
+    assert request(tmp_path) == tmp_path / "dump-0001-request"
+    thread.join()
+    assert not list((tmp_path / ".job").glob("answer-*"))
+
+
+def test_a_request_that_is_refused_says_why(channel, tmp_path):
+    thread = answering(channel, refused="10 dumps were made", hint="more of them")
+    with pytest.raises(StepscopeError, match="10 dumps were made") as error:
+        request(tmp_path)
+    thread.join()
+    assert error.value.hint == "more of them"
+
+
+@pytest.mark.usefixtures("channel")
+def test_a_recorder_that_does_not_answer_is_told(tmp_path):
+    with pytest.raises(StepscopeError, match="does not answer"):
+        request(tmp_path, timeout_s=0.1)
+
+
+def test_a_token_that_is_none_of_ours_is_not_answered(channel, tmp_path):
+    for token in (None, "../evil", 5):
+        channel.answer(token, dump="x")
+    assert sorted(path.name for path in (tmp_path / ".job").iterdir()) == ["asked", "wish"]
+
+
+def test_a_folder_in_which_nothing_is_recorded_is_told(tmp_path):
+    with pytest.raises(StepscopeError, match="no recording that keeps"):
+        request(tmp_path)
+    (tmp_path / ".job").mkdir()
+    os.mkfifo(tmp_path / ".job" / "asked")  # whose recorder was killed
+    with pytest.raises(StepscopeError, match="no recording that keeps"):
+        request(tmp_path)
+    (tmp_path / ".job" / "asked").unlink()
+    (tmp_path / ".job" / "asked").write_text("a file")
+    with pytest.raises(StepscopeError, match="it is no recording"):
+        request(tmp_path)
+    (tmp_path / ".job" / "asked").unlink()
+    (tmp_path / ".job" / "asked").mkdir()
+    with pytest.raises(StepscopeError, match="Is a directory"):
+        request(tmp_path)

@@ -17,7 +17,9 @@ import polars as pl
 import pytest
 
 import stepscope
+from stepscope.readers.recorded import sched_events as reader
 from stepscope.record.sched import main, perf
+from stepscope.record.sched.main import SchedFile
 from stepscope.record.system import tracefs
 
 MARKS = """
@@ -196,7 +198,7 @@ def test_a_kill_at_any_moment_leaves_no_instance_no_process_and_a_folder_that_lo
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     words = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
     job = [pid for pid, line in words.items() if "stepscope.record" not in line]
-    collector = [pid for pid, line in words.items() if "record._sched" in line]
+    collector = [pid for pid, line in words.items() if "record.sched" in line]
     victims = {0: [process.pid], 1: job, 2: [*job, process.pid], 3: [*collector, process.pid], 4: collector}[seed % 5]
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
@@ -257,3 +259,47 @@ def test_a_folder_that_cannot_be_written_is_told(monkeypatch, capsys, tmp_path):
     assert main.main(json.dumps({"folder": str(tmp_path / "nowhere")})) == 1
     assert "cannot write" in json.loads(capsys.readouterr().out)["error"]
     assert source.closed
+
+
+def test_writer_and_reader_mean_the_same_form():
+    assert (main.NAME, main.MAGIC, main.HEAD.format) == (
+        reader.NAME,
+        reader.MAGIC,
+        reader._HEAD.format,
+    )
+    assert (main.FACTS, main.EVENTS) == (reader._FACTS, reader._EVENTS)
+
+
+def test_what_is_added_is_read_again(tmp_path):
+    file = SchedFile(tmp_path / "sched.ring")
+    file.tell(5, source="tracefs")
+    file.add(7, 3, b"pages" * 1000)
+    assert file.size == len(main.MAGIC)  # nothing is written before a flush
+    file.flush()
+    file.flush()
+    file.close()
+    assert file.size == (tmp_path / "sched.ring").stat().st_size < 200
+    with (tmp_path / "sched.ring").open("rb") as opened:
+        assert opened.read(len(reader.MAGIC)) == reader.MAGIC
+        found = list(reader._frames(opened, "", None))
+    assert found == [(1, 0, 5, b'{"source":"tracefs"}'), (2, 3, 7, b"pages" * 1000)]
+
+
+def test_a_full_disk_leaves_what_was_whole(tmp_path, monkeypatch):
+    file = SchedFile(tmp_path / "sched.ring")
+    file.tell(5, a=1)
+    file.flush()
+    whole, write = file.size, os.write
+    left = [10]
+
+    def full(handle, content):
+        if not left:
+            raise OSError(28, "No space left on device")
+        return write(handle, content[: left.pop()])
+
+    monkeypatch.setattr(main.os, "write", full)
+    file.tell(6, b=2)
+    with pytest.raises(OSError, match="No space"):
+        file.flush()
+    assert (tmp_path / "sched.ring").stat().st_size == whole
+    file.close()

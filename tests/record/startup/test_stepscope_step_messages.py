@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pytest
 
-from stepscope.record.counters.channel import Channel
+from stepscope.record.counters.dumps import Channel
 from stepscope.record.startup import _stepscope_step_messages
 from stepscope.record.startup._stepscope_step_messages import StepEnds
 

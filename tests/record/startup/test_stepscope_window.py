@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import stepscope
-from stepscope.record.startup import _stepscope_window
+from stepscope.record.startup import _stepscope_frameworks
 
 #: Each function is a job of its own, in a forked child that tells its number as RANK.
 JOBS = """
@@ -277,14 +277,14 @@ class FakeProfile:
 
 def test_the_main_thread_asks_between_two_instructions():
     profile = FakeProfile(3)
-    _stepscope_window.run(profile, 0, _stepscope_window.on_main_thread(profile))
+    _stepscope_frameworks._run_clock(profile, 0, _stepscope_frameworks._on_main_thread(profile))
     while profile.is_timed:
         pass
 
 
 def test_inside_of_an_import_it_is_not_asked():
     profile = FakeProfile(1)
-    ask = _stepscope_window.on_main_thread(profile)
+    ask = _stepscope_frameworks._on_main_thread(profile)
 
     def __torch_dispatch__() -> None:  # noqa: N807  as torch calls it
         ask()

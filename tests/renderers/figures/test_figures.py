@@ -14,7 +14,7 @@ import pytest
 
 from stepscope import analyses, load, show
 from stepscope.analyses.pairs.diff import DIFF
-from stepscope.comparison.accounting import DELTAS
+from stepscope.comparison.effects import DELTAS
 from stepscope.core import registry
 from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.renderers import figures

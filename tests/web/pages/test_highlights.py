@@ -7,7 +7,7 @@ from web_traces import document, event, training, written
 from stepscope.api import verbs
 from stepscope.web.pages.highlights import cards, operator_card
 from stepscope.web.pages.links import Links
-from stepscope.web.session.session import Session
+from stepscope.web.session import Session
 
 
 def found(*paths):

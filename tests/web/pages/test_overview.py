@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import json
+import shutil
+import time
+import zlib
+
+import pytest
 from starlette.testclient import TestClient
 from web_traces import training, written
 
+from stepscope import store
+from stepscope.reports import overview as report_home
+from stepscope.store._key import settled
 from stepscope.web.app import create_app
 from stepscope.web.pages import overview
-from stepscope.web.session.session import Session
+from stepscope.web.pages.overview import Glance, keep_glance, kept_glance, tickets_of
+from stepscope.web.pages.site import links_of
+from stepscope.web.session import Session
 
 
 def test_what_was_begun_ahead_is_what_the_first_visitor_gets(session, client):
@@ -35,3 +46,93 @@ def test_a_trace_without_steps_has_an_overview_without_their_chart(tmp_path):
     text = client.get("/").text
     assert "data-figure" not in text
     session.close()
+
+
+@pytest.fixture
+def files(tmp_path, examples, monkeypatch):
+    """Two ranks, written long enough ago, and a cache of our own."""
+    monkeypatch.setenv("STEPSCOPE_CACHE", "1")
+    monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "cache"))
+    shutil.copytree(examples / "demo-cpu-2ranks", tmp_path / "run")
+    found = sorted(str(path) for path in (tmp_path / "run").glob("*.gz"))
+    while not all(settled(path, time.time_ns()) for path in found):
+        pass
+    return found
+
+
+@pytest.fixture
+def started():
+    """Makes sessions, and ends them."""
+    made = []
+
+    def start(paths):
+        made.append(Session(paths))
+        return made[-1]
+
+    yield start
+    for session in made:
+        session.close()
+
+
+def page(session):
+    client = TestClient(create_app(session), base_url="http://127.0.0.1", headers={"x-stepscope-wait": "1"})
+    return client.get("/").text
+
+
+def tickets(session):
+    return tickets_of(session, links_of(session, tuple(one.index for one in session.inputs())))
+
+
+@pytest.mark.parametrize("n_files", [1, 2])
+def test_the_next_server_shows_the_same_page_without_opening_a_trace(files, started, monkeypatch, n_files):
+    first = page(started(files[:n_files]))
+    store.wait()
+    monkeypatch.setattr(Session, "open_path", lambda *_: pytest.fail("opened"))
+    monkeypatch.setattr(report_home, "summarise", lambda _: pytest.fail("summarised"))
+    monkeypatch.setattr(overview, "_read_ahead", lambda *_: None)
+    later = started(files[:n_files])
+    assert page(later) == first
+    assert "Slowest step" in first
+    assert later.of_rank(range(n_files)) == dict(zip(range(n_files), range(n_files), strict=True))
+
+
+def test_once_the_page_is_shown_the_trace_is_opened_for_what_comes_next(files, started):
+    page(started(files))
+    session = started(files)
+    page(session)
+    (ahead,) = [task for key, task in session._answers.items() if key[0] == "ahead"]
+    ahead.answer.result(30)
+    assert list(session._traces) == files[:1]
+
+
+def test_what_changes_the_page_changes_its_ticket(files, started):
+    both, one, other_way = (tickets(started(paths)) for paths in (files, files[:1], files[::-1]))
+    assert [len(found) for found in (both, one, other_way)] == [2, 1, 2]
+    assert len({found[0].key for found in (both, one, other_way)}) == 3
+    shutil.copy(files[0], files[1])
+    assert tickets(started(files))[0].key != both[0].key
+
+
+def test_the_page_of_a_file_that_changes_meanwhile_is_not_kept(files, started):
+    session = started(files)
+    before, meta = tickets(session), session.trace(0).meta
+    shutil.copy(files[0], files[1])
+    keep_glance(before, Glance((), None, False, (0, 1)), meta)
+    assert kept_glance(before) is None
+
+
+def test_inputs_that_nothing_is_kept_of_have_no_ticket(started, tmp_path):
+    (tmp_path / "small.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    session = started([str(tmp_path / "small.json")])
+    assert tickets(session) == ()
+    assert kept_glance(()) is None
+    (tmp_path / "small.json").unlink()
+    assert tickets(session) == ()
+
+
+@pytest.mark.parametrize("content", [b"{}", zlib.compress(b"{}"), zlib.compress(json.dumps({"cards": [1]}).encode())])
+def test_what_is_no_glance_is_not_shown(files, started, content):
+    session = started(files)
+    found = tickets(session)
+    store.keep_noted(found[0], content, session.trace(0).meta, what="first page")
+    assert kept_glance(found) is None

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
-import polars as pl
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
+import polars as pl
+import pytest
+
+from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.core.schema import Column, Table
-from stepscope.web.pages.rows import sheet
+from stepscope.query.tables import described
+from stepscope.web.pages import rows
+from stepscope.web.pages.rows import attachment, known_format, sheet
 
 TABLE = Table(
     "t",
@@ -77,3 +84,38 @@ def test_stacks_begin_with_the_innermost_frame():
 def test_what_is_not_finite_has_no_value_to_sort_by():
     rows = sheet(pl.DataFrame({"x": [float("nan"), float("inf"), 1.0]}), TABLE).rows
     assert [cells[0].raw for cells, _ in rows] == [None, None, 1.0]
+
+
+FILE_FRAME = pl.DataFrame({"name": ["a", "b"], "n": [1, 2]})
+
+
+def attached(name, suffix, frame=FILE_FRAME):
+    with ThreadPoolExecutor(1) as fresh:  # this thread may have a loop already
+        return fresh.submit(lambda: asyncio.run(attachment(name, suffix, frame, described(name, frame)))).result()
+
+
+def test_a_file_is_called_after_its_table_and_nothing_else():
+    answer = attached('../x"y\r\n', "csv")
+    assert answer.headers["content-disposition"] == 'attachment; filename="---x-y--.csv"'
+    assert answer.body == b"name,n\na,1\nb,2\n"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"), [("csv", "text/csv"), ("json", "application/json"), ("parquet", "application/vnd")]
+)
+def test_each_format_has_its_type(suffix, kind):
+    assert known_format(suffix) == suffix
+    assert attached("t", suffix).headers["content-type"].startswith(kind)
+
+
+def test_other_formats_are_unknown():
+    with pytest.raises(UnknownName, match="format"):
+        known_format("exe")
+
+
+def test_too_many_rows_are_not_written_as_text(monkeypatch):
+    monkeypatch.setattr(rows, "_MOST_TEXT_ROWS", 1)
+    with pytest.raises(StepscopeError, match="2 rows are too many for csv") as caught:
+        attached("t", "csv")
+    assert "Parquet" in caught.value.hint
+    assert attached("t", "parquet").body[:4] == b"PAR1"

@@ -10,7 +10,7 @@ import zlib
 
 import polars as pl
 import pytest
-from test_html import Elements
+from test_handlers import Elements
 from web_traces import HOSTILE, training, written
 from windows_of import unpacked
 
@@ -18,10 +18,10 @@ from stepscope import analyses, load_run
 from stepscope.api import verbs
 from stepscope.query import tables
 from stepscope.renderers import figures
-from stepscope.web.pages import pages, single_file
-from stepscope.web.pages.pages import PAGES, Page, Section
+from stepscope.web.pages import sections, single_file
+from stepscope.web.pages.sections import PAGES, Page, Section
 from stepscope.web.pages.single_file import bundle, comparison_page, report_page
-from stepscope.web.timeline import excerpt
+from stepscope.web.timeline import drawing
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_the_timeline_is_that_of_the_slowest_step(page, folder):
 
 def test_of_too_many_spans_the_short_ones_are_bars_and_that_is_said(folder, monkeypatch):
     monkeypatch.setattr(single_file, "_MOST_SPANS", 6)
-    monkeypatch.setattr(excerpt, "_FINEST", 8)
+    monkeypatch.setattr(drawing, "_FINEST", 8)
     text = report_page(load_run(folder))
     _, parts = embedded(text)
     assert all(arrays["bar_id"] for _, arrays in parts)
@@ -154,6 +154,6 @@ def test_tables_with_a_figure_that_no_page_shows_have_a_page_together(monkeypatc
         analyses.names("trace")
     )
     monkeypatch.setattr(tables, "names", lambda: [("python-stacks", "analysis"), ("steps", "analysis"), ("x", "table")])
-    monkeypatch.setattr(pages, "_SUBJECTS", {"steps": Page("Steps", "", (Section("Steps", "steps"),))})
-    (section,) = pages._others()
+    monkeypatch.setattr(sections, "_SUBJECTS", {"steps": Page("Steps", "", (Section("Steps", "steps"),))})
+    (section,) = sections._others()
     assert (section.title, section.table, section.chart) == ("Python call stacks", "python-stacks", True)

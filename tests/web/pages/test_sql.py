@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from web_traces import HOSTILE, training, written
 
+from stepscope import load_run
+from stepscope.core.schema import TABLES
 from stepscope.web.app import create_app
 from stepscope.web.pages import site, sql
-from stepscope.web.session.session import Session
+from stepscope.web.pages.sql import EXAMPLES, FIRST
+from stepscope.web.session import Session
 
 SLOW = "SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range <> b.range * 2"
 
@@ -109,7 +112,7 @@ def test_while_a_query_runs_the_page_says_so_and_keeps_it(client, monkeypatch):
 
 
 def test_one_that_nobody_waits_for_is_interrupted(session, monkeypatch):
-    from stepscope.web.session import workers
+    from stepscope.web import workers
 
     monkeypatch.setattr(workers, "_UNWANTED_S", 0.05)
     began = threading.Event()
@@ -207,3 +210,30 @@ def test_whatever_is_asked_the_page_answers(lasting, text):
     assert answer.status_code == 200
     if text.strip():
         assert count(answer.text) or reason(answer.text)
+
+
+EACH = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
+
+
+@EACH
+def test_it_is_answered(example, tmp_path):
+    for rank in range(2):
+        written(tmp_path / f"rank{rank}.json", training(("aten::mm", "aten::copy_"), steps=8, rank=rank))
+    found = load_run(tmp_path).sql(example.text)
+    assert found.height or example.text == "SELECT * FROM issues" or "aten::copy_" in example.text
+
+
+@EACH
+def test_the_demo_answers_it_too(example, examples):
+    found = load_run(examples / "demo-cpu-2ranks").sql(example.text)
+    assert found.height or "kernels" in example.needs or "issues" in example.text
+
+
+@EACH
+def test_it_needs_tables_that_there_are(example):
+    assert set(example.needs) <= set(TABLES)
+
+
+def test_the_first_is_the_one_in_the_editor():
+    assert EXAMPLES[0].text == FIRST
+    assert len({example.text for example in EXAMPLES}) == len(EXAMPLES)

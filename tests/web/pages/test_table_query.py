@@ -61,7 +61,7 @@ def test_a_condition_chooses_rows(session):
 def test_inputs_that_lack_the_data_are_named(folder):
     from web_traces import document, event, written
 
-    from stepscope.web.session.session import Session
+    from stepscope.web.session import Session
 
     written(folder / "rank2.json", document([event("aten::mm", 0, 5)], rank=2))
     session = Session([str(folder)])

@@ -23,18 +23,18 @@ PRECISION = {
     "unsigned char": "int8", "c10::Float8_e4m3fn": "fp8", "c10::Float8_e4m3fnuz": "fp8", "c10::Float8_e5m2": "fp8",
     "c10::Float8_e5m2fnuz": "fp8",
 }  # fmt: skip
-#: Numbers of torch.dtype (c10::ScalarType) as they stand among an operator's values.
+#: Element types by the number of their torch.dtype (c10::ScalarType), as recorded among an operator's values.
 _SCALAR_TYPES = {
     "0": "unsigned char", "1": "signed char", "2": "short int", "3": "int", "4": "long int", "5": "c10::Half",
     "6": "float", "7": "double", "11": "bool", "15": "c10::BFloat16", "23": "c10::Float8_e5m2",
     "24": "c10::Float8_e4m3fn", "25": "c10::Float8_e5m2fnuz", "26": "c10::Float8_e4m3fnuz",
 }  # fmt: skip
-#: A plain number among the operands reaches the kernel as an argument of four bytes.
+#: A plain number among the operands is passed to the kernel in four bytes.
 _SCALAR_BYTES = 4
 
 
 class Unclear(Exception):
-    """The recorded arguments do not tell what the formula needs; the message says what is missing."""
+    """The recorded arguments lack what the formula needs; the message says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Arguments:
 
     @classmethod
     def parse(cls, shapes: str | None, types: str | None, values: str | None) -> Arguments:
-        """From the compact JSON of the table `ops`. Raises Unclear if no shapes were recorded, or not such."""
+        """From the compact JSON of the table `ops`. Raises Unclear if shapes or types are missing or malformed."""
         if shapes is None:
             raise Unclear("shapes were not recorded (record_shapes=True)")
         if types is None:
@@ -65,13 +65,13 @@ class Arguments:
         return at < len(self.shapes) and at < len(self.types) and self.types[at] in ELEMENT_BYTES
 
     def shape(self, at: int, dimensions: int | None = None) -> Shape:
-        """The shape of a tensor, of so many dimensions. Raises Unclear if there is none, or not such."""
-        found = self.shapes[at] if self.has(at) else None
-        if not isinstance(found, list) or not all(isinstance(n, int) and n >= 0 for n in found):
+        """The shape of a tensor. Raises Unclear if it is unknown or does not have that many dimensions."""
+        dims = self.shapes[at] if self.has(at) else None
+        if not isinstance(dims, list) or not all(isinstance(n, int) and n >= 0 for n in dims):
             raise Unclear(f"argument {at} is no tensor of a known shape")
-        if dimensions is not None and len(found) != dimensions:
-            raise Unclear(f"argument {at} has {len(found)} dimensions, not {dimensions}")
-        return tuple(found)
+        if dimensions is not None and len(dims) != dimensions:
+            raise Unclear(f"argument {at} has {len(dims)} dimensions, not {dimensions}")
+        return tuple(dims)
 
     def dtype(self, at: int) -> str:
         """The element type of a tensor. Raises Unclear."""
@@ -105,7 +105,7 @@ class Arguments:
         return text == "True"
 
     def numbers(self, at: int) -> list[int]:
-        """A list of whole numbers, or one of them. Raises Unclear."""
+        """A list of integers; a single one counts as a list. Raises Unclear."""
         text = self.value(at).strip("[]")
         try:
             return [int(word) for word in text.split(",")] if text else []
@@ -114,11 +114,11 @@ class Arguments:
 
     def flags(self, at: int) -> list[bool]:
         """A list of values that are true or false. Raises Unclear."""
-        words = [word.strip() for word in self.value(at).strip("[]").split(",")]
-        if not set(words) <= {"True", "False"}:
+        values = [word.strip() for word in self.value(at).strip("[]").split(",")]
+        if not set(values) <= {"True", "False"}:
             raise Unclear(f"argument {at} is no list of True and False")
-        return [word == "True" for word in words]
+        return [word == "True" for word in values]
 
     def wanted_dtype(self, at: int, default: str) -> str:
-        """An element type that was asked for by number; the default if none was."""
+        """The element type that was requested by number, else the default."""
         return _SCALAR_TYPES.get(self.value(at), default)

@@ -1,7 +1,7 @@
-"""Operations and bytes of single kernel launches, from hardware counters and what a recorder was told.
+"""Operations and bytes of single kernel launches, from hardware counters.
 
-Counters that are read: Nsight Compute's instruction counts by type and DRAM bytes, AMD's VALU and MFMA counts with
-FETCH_SIZE and WRITE_SIZE, and the flops and bytes that a Triton program tells Proton.
+Counters that are used: Nsight Compute's instruction counts by type and DRAM bytes, AMD's VALU and MFMA counts with
+FETCH_SIZE and WRITE_SIZE, and the flops and bytes that a Triton program reports to Proton.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from stepscope.core.names import is_tensor_core, kernel_class, map_names
 
 @dataclass(frozen=True, slots=True)
 class _Role:
-    """What a counter says: `flop` or `bytes`, how much each unit of it stands for, in what precision.
+    """What a counter measures: `flop` or `bytes`, how many of them a count of 1 is, in which precision.
 
-    `way` ranks ways to the same figure: of those that a launch has, the first is taken. `per` is `cycle` or `second`
-    of a counter that is a rate. `part` is `read` or `written` of bytes that are one or the other.
+    `way` ranks the ways to the same figure; the lowest that a launch has is used. `per` is `cycle` or `second` for a
+    counter that is a rate. `part` is `read` or `written` for bytes in one direction.
     """
 
     what: str
@@ -34,8 +34,8 @@ class _Role:
 
 _PRECISION = {"h": "fp16", "f": "fp32", "d": "fp64"}
 _TENSOR = {"bf16": "bf16", "fp16": "fp16", "tf32": "tf32", "fp8": "fp8", "fp64": "fp64", "int8": "int8", "fp4": "fp4"}
-#: Threads of a wavefront that one of AMD's counted vector instructions is for, and the operations of one matrix unit
-#: that it counts in (rocprofiler-compute, "Roofline": VALU counts × 64, MFMA_MOPS × 512).
+#: AMD counts vector instructions per wavefront, and operations of matrix units in units of 512 (rocprofiler-compute,
+#: "Roofline": VALU counts × 64, MFMA_MOPS × 512).
 _WAVE, _MOPS = 64, 512
 _KIB = 1024
 _READ = {"dram__bytes_read.sum": 1.0, "FETCH_SIZE": _KIB}
@@ -44,15 +44,15 @@ _SASS = re.compile(r"smsp__sass_thread_inst_executed_op_([hfd])(add|mul|fma)_pre
 _TENSOR_OPS = re.compile(r"sm__ops_path_tensor(?:_op_\w+?)?_src_([a-z]+\d+)\w*\.sum(\.per_cycle_elapsed)?")
 _VALU = re.compile(r"SQ_INSTS_VALU_(ADD|MUL|TRANS|FMA)_F(16|32|64)")
 _MFMA = re.compile(r"SQ_INSTS_VALU_MFMA_MOPS_(F8|F16|BF16|F32|F64|I8)")
-_TOLD = re.compile(r"flops(\d*)")
-#: Counters that are above 0 where matrix units are at work.
+_PROTON_FLOPS = re.compile(r"flops(\d*)")
+#: Counters that are above 0 if matrix units were used.
 _MATRIX_AT_WORK = r"^sm__(?:inst_executed_pipe_tensor|pipe_tensor)|^SQ_INSTS_(?:VALU_)?MFMA(?:_|$)"
 _CYCLES = re.compile(r"smsp__cycles_elapsed\.(?:max|avg)")
 
 
 @lru_cache(1 << 16)
 def role_of(metric: str, unit: str | None) -> _Role | None:
-    """What a counter of that name and unit says of operations or bytes; None for all others."""
+    """What a counter of that name and unit says about operations or bytes; None if nothing."""
     if match := _SASS.fullmatch(metric):
         weight = 2.0 if match[2] == "fma" else 1.0
         return _Role("flop", weight, _PRECISION[match[1]], way=int(match[3] is not None), per=match[3] and "cycle")
@@ -63,7 +63,7 @@ def role_of(metric: str, unit: str | None) -> _Role | None:
     if match := _MFMA.fullmatch(metric):
         precision = match[1].lower().replace("i8", "int8")
         return _Role("flop", _MOPS, re.sub(r"^f(?=\d)", "fp", precision), matrix=True)
-    if (match := _TOLD.fullmatch(metric)) and unit == "FLOP":
+    if (match := _PROTON_FLOPS.fullmatch(metric)) and unit == "FLOP":
         return _Role("flop", 1.0, {"8": "fp8", "16": "fp16", "32": "fp32", "64": "fp64"}.get(match[1]), matrix=True)
     return _bytes_role(metric, unit)
 
@@ -80,12 +80,21 @@ def _bytes_role(metric: str, unit: str | None) -> _Role | None:
     return None
 
 
-def counted(work: pl.DataFrame, metrics: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
-    """One row per kernel launch with its counted operations and bytes; no rows if nothing is counted of any.
+def uses_matrix_units(work: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
+    """Whether each kernel's name, or the recorder, says that it computes on matrix units."""
+    by_name = map_names(work["name"], is_tensor_core, pl.Boolean())
+    if kernels is None or kernels.is_empty():
+        return by_name
+    side = kernels.select("span_id", "tensor_core")
+    return work.join(side, on="span_id", how="left", maintain_order="left")["tensor_core"].fill_null(by_name)
 
-    Columns: name, family, precision, matrix, flop, bytes, reason, device_ns, tensor_core, device_id, step. Counters of
-    bytes that come in two parts (read and written) need both. Of a kernel on matrix units whose counters leave those
-    out the operations are not told. Units: FLOP, bytes, ns.
+
+def counted(work: pl.DataFrame, metrics: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+    """One row per kernel launch with its counted operations and bytes; no rows if no launch has such counters.
+
+    Columns: name, family, precision, matrix, flop, bytes, reason, device_ns, tensor_core, device_id, step. Bytes that
+    are counted as read and written need both counters. `flop` is null for a kernel on matrix units whose counters leave
+    those units out. Units: FLOP, bytes, ns.
     """
     launches = work.filter(pl.col("category") == "kernel")
     values = _amounts(launches, metrics, "flop", "bytes")
@@ -99,22 +108,22 @@ def counted(work: pl.DataFrame, metrics: pl.DataFrame, kernels: pl.DataFrame | N
         sees_matrix=pl.col("matrix").any(),
     )
     at_work = metrics.filter(pl.col("metric").cast(pl.String).str.contains(_MATRIX_AT_WORK) & (pl.col("value") > 0))
-    found = launches.join(flop, on="span_id", how="left", maintain_order="left")
-    found = found.with_columns(uses_matrix=pl.col("span_id").is_in(at_work["span_id"].unique().implode()))
-    found = found.join(_moved(values).select("span_id", "bytes"), on="span_id", how="left", maintain_order="left")
-    return _rows(found, kernels)
+    rows = launches.join(flop, on="span_id", how="left", maintain_order="left")
+    rows = rows.with_columns(uses_matrix=pl.col("span_id").is_in(at_work["span_id"].unique().implode()))
+    rows = rows.join(_moved(values).select("span_id", "bytes"), on="span_id", how="left", maintain_order="left")
+    return _rows(rows, kernels)
 
 
 def moved(launches: pl.DataFrame, metrics: pl.DataFrame) -> pl.DataFrame:
-    """span_id, bytes, read_bytes and written_bytes of launches whose traffic with memory was counted.
+    """span_id, bytes, read_bytes and written_bytes of launches whose memory traffic was counted.
 
-    The last two are null where only the sum was. `launches` has span_id and dur_ns.
+    The last two are null where only the sum was counted. `launches` has span_id and dur_ns.
     """
     return _moved(_amounts(launches, metrics, "bytes"))
 
 
 def _amounts(launches: pl.DataFrame, metrics: pl.DataFrame, *wanted: str) -> pl.DataFrame:
-    """Of each launch the counters that are taken, in FLOP or bytes: span_id, amount, and the columns of `_Role`."""
+    """The counters that are used for each launch, in FLOP or bytes: span_id, amount, and the columns of `_Role`."""
     names = metrics.select("metric", "unit").unique().with_columns(pl.all().cast(pl.String)).rows()
     roles = {key: role for key in names if (role := role_of(*key)) and role.what in wanted}
     table = pl.DataFrame(
@@ -145,7 +154,7 @@ def _amounts(launches: pl.DataFrame, metrics: pl.DataFrame, *wanted: str) -> pl.
 
 def _moved(values: pl.DataFrame) -> pl.DataFrame:
     amount, part = pl.col("amount"), pl.col("part")
-    found = (
+    traffic = (
         values.filter(pl.col("what") == "bytes")
         .group_by("span_id")
         .agg(
@@ -156,17 +165,12 @@ def _moved(values: pl.DataFrame) -> pl.DataFrame:
         )
     )
     both = pl.col("read_bytes").is_not_null() & pl.col("written_bytes").is_not_null()
-    return found.filter(~pl.col("in_parts") | both).drop("in_parts")
+    return traffic.filter(~pl.col("in_parts") | both).drop("in_parts")
 
 
-def _rows(found: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
-    by_name = map_names(found["name"], is_tensor_core, pl.Boolean())
-    family = map_names(found["name"], kernel_class, pl.String())
-    found = found.with_columns(tensor_core=by_name, family=family)
-    if kernels is not None and not kernels.is_empty():
-        side = kernels.select("span_id", recorded="tensor_core")
-        found = found.join(side, on="span_id", how="left", maintain_order="left")
-        found = found.with_columns(tensor_core=pl.coalesce("recorded", "tensor_core"))
+def _rows(rows: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+    family = map_names(rows["name"], kernel_class, pl.String())
+    rows = rows.with_columns(tensor_core=uses_matrix_units(rows, kernels), family=family)
     blind = (pl.col("tensor_core") | pl.col("uses_matrix")) & ~pl.col("sees_matrix").fill_null(value=False)
     why = (
         pl.when(blind & pl.col("flop").is_not_null())
@@ -176,7 +180,7 @@ def _rows(found: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
         .when(pl.col("bytes").is_null())
         .then(pl.lit("no counters of its bytes"))
     )
-    return found.select(
+    return rows.select(
         pl.col("name").cast(pl.String),
         "family",
         "precision",

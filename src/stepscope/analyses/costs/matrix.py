@@ -1,6 +1,6 @@
-"""FLOP and bytes of products of matrices, convolutions and attention, from the shapes of their operands.
+"""FLOP and bytes of matrix products, convolutions and attention, from the shapes of their operands.
 
-Each tensor is read or written once: what caches fail to hold comes on top. A multiply and an add are two operations.
+Each tensor is counted as read or written once; cache misses add to that. A multiply and an add are two operations.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one call has to compute and to move at least. `matrix` says that matrix units can do it.
+    """What one call has to compute and move at least. `matrix`: matrix units can compute it.
 
-    Of work that memory bounds, `written` tells how many of the bytes are written, and `largest` those of the largest
-    tensor that is read.
+    For memory-bound work, `written` is how many of the bytes are written, and `largest` the bytes of the largest tensor
+    that is read.
     """
 
     family: str
@@ -35,7 +35,7 @@ class Cost:
 def _gemm(
     args: Arguments, a: int, b: int, *, bias: int | None = None, transposed: bool = False, out: str | None = None
 ) -> Cost:
-    """A (…, M, K) times B (…, K, N), or (N, K) if transposed, plus a bias if there is one."""
+    """A (…, M, K) times B (…, K, N), or (N, K) if transposed, plus an optional bias."""
     left, right = args.shape(a), args.shape(b)
     if len(left) < 2 or len(right) < 2:
         raise Unclear("a factor has fewer than two dimensions")
@@ -61,7 +61,7 @@ def _scaled_mm(args: Arguments) -> Cost:
 
 
 def _vector(matrix: int, vector: int, added: int | None = None) -> Callable[[Arguments], Cost]:
-    """A matrix (M, K) times a vector (K), plus another if there is one."""
+    """A matrix (M, K) times a vector (K), plus an optional vector."""
 
     def cost(args: Arguments) -> Cost:
         m, k = args.shape(matrix, 2)
@@ -73,7 +73,7 @@ def _vector(matrix: int, vector: int, added: int | None = None) -> Callable[[Arg
 
 
 def _grouped_mm(args: Arguments) -> Cost:
-    """Rows (T, K) in groups, each times its own (K, N) of (G, K, N)."""
+    """Rows (T, K) in groups; each group is multiplied by its own (K, N) of (G, K, N)."""
     (rows, k), (groups, k2, n) = args.shape(0, 2), args.shape(1, 3)
     if k != k2:
         raise Unclear("the factors' shapes do not fit")
@@ -82,14 +82,14 @@ def _grouped_mm(args: Arguments) -> Cost:
 
 
 def _each(values: list[int], n: int) -> list[int]:
-    """One value for each of n dimensions."""
+    """One value per dimension, of n."""
     if len(values) not in (1, n):
         raise Unclear("strides, paddings and dilations do not fit the input")
     return values * n if len(values) == 1 else values
 
 
 def _conv_output(args: Arguments, x: Shape, w: Shape, at: int) -> Shape:
-    """Shape of a convolution's output; its stride, padding and dilation are the arguments from `at` on."""
+    """The output shape of a convolution; stride, padding and dilation are the arguments from `at` on."""
     n = len(x) - 2
     if n < 1 or len(w) != len(x):
         raise Unclear("input and weight do not fit")
@@ -117,7 +117,7 @@ def _convolution(args: Arguments) -> Cost:
 def _convolution_backward(args: Arguments) -> Cost:
     """aten::convolution_backward(dout, x, w, bias_sizes, stride, padding, dilation, transposed, …, output_mask).
 
-    Each gradient that is wanted is a convolution of its own, which reads the two tensors that it is made from.
+    Each requested gradient is a convolution of its own, which reads two tensors.
     """
     dout, x, w = args.shape(0), args.shape(1), args.shape(2)
     one = (math.prod(x) if args.flag(7) else math.prod(dout)) * 2 * math.prod(w[1:])
@@ -130,7 +130,7 @@ def _convolution_backward(args: Arguments) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """Sizes of an attention: batch, heads of queries and of keys, lengths, depths of keys and of values."""
+    """Sizes of an attention: batch, query and key heads, lengths, depths of keys and values."""
 
     batch: int
     q: int
@@ -141,7 +141,7 @@ class _Heads:
     d_v: int
 
     def pairs(self, *, causal: bool) -> float:
-        """Queries times the keys that they see, all heads. A causal mask halves equal lengths."""
+        """Query-key pairs over all heads. A causal mask halves them if both lengths are equal."""
         whole = self.batch * self.q * self.n_q * self.n_kv
         if not causal:
             return whole
@@ -164,7 +164,7 @@ def _heads(args: Arguments, first: int, *, heads_first: bool) -> _Heads:
 
 
 def _attention(first: int, causal_at: int, *, heads_first: bool = True) -> Callable[[Arguments], Cost]:
-    """Softmax(Q Kᵀ) V with Q, K, V at `first` and on; the softmax itself is not counted."""
+    """Softmax(Q Kᵀ) V with Q, K, V from position `first` on; the softmax itself is not counted."""
 
     def cost(args: Arguments) -> Cost:
         heads = _heads(args, first, heads_first=heads_first)
@@ -176,12 +176,12 @@ def _attention(first: int, causal_at: int, *, heads_first: bool = True) -> Calla
 
 
 def _attention_backward(causal_at: int, *, heads_first: bool = True) -> Callable[[Arguments], Cost]:
-    """Five products: the scores once more, then the gradients of V, of the scores, of Q and of K."""
+    """Five products: the scores again, then the gradients of V, of the scores, of Q and of K."""
 
     def cost(args: Arguments) -> Cost:
         heads = _heads(args, 1, heads_first=heads_first)
         flop = 2 * heads.pairs(causal=args.flag(causal_at)) * (3 * heads.d_qk + 2 * heads.d_v)
-        shared = heads.q // max(heads.kv, 1) - 1  # query heads whose gradients are added into one head's
+        shared = heads.q // max(heads.kv, 1) - 1  # query heads that share a key head: their gradients are added up
         flop += heads.batch * heads.n_kv * (heads.d_qk + heads.d_v) * heads.kv * shared
         q, k, v, out = heads.elements()
         moved = (2 * q + 2 * k + 2 * v + out) * args.element(1)

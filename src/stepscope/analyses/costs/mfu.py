@@ -1,4 +1,4 @@
-"""MFU: how much of the device's peak a step's products of matrices make of the step's time."""
+"""MFU (model FLOP utilisation): how much of the device's peak FLOP/s each step uses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import polars as pl
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_steps import windows_of
 from stepscope.analyses.common.device_work import device_work
+from stepscope.analyses.costs.kernel_costs import uses_matrix_units
 from stepscope.analyses.costs.op_costs import priced
-from stepscope.analyses.costs.roofline import Roofs, roofs_of, uses_matrix_units, with_roofs
+from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import locate
 from stepscope.core.names import kernel_class, map_names
@@ -22,32 +23,32 @@ __all__ = ["ANALYSIS", "MFU", "mfu", "mfu_of"]
 
 By = Literal["step", "all", "precision"]
 KEYS = {"step": ("step",), "all": (), "precision": ("precision", "peak_flop_per_s")}
-#: Classes of kernels that are products of matrices. Of routed experts (`moe`) some are.
+#: Classes of kernels that are matrix products (of `moe`, routed experts, only some are).
 _PRODUCTS = ("gemm", "convolution", "attention", "moe")
 _WORTH_NAMING = 0.001
-NO_PRODUCTS = "no kernel is a product of matrices, as far as names tell"
+NO_PRODUCTS = "no kernel is a matrix product, judging by names"
 
 MFU = Table(
     "mfu",
-    "how much of the device's peak the products of matrices make of a step's time",
+    "how much of the device's peak FLOP/s each step uses",
     (
         Column("step", pl.Int32(), "step; null: no steps are marked, the row is the recording (by step)", key=True),
         Column("precision", pl.String(), "types of the products and their share of operations; by precision: the type"),
-        Column("window_ns", pl.Int64(), "what the step took, until the device was done with it", "ns"),
-        Column("mfu_ratio", pl.Float64(), "time of the products at their peaks over the step's time", "ratio"),
+        Column("window_ns", pl.Int64(), "duration of the step, until the device finished its work", "ns"),
+        Column("mfu_ratio", pl.Float64(), "time of the matrix products at peak over the step's time", "ratio"),
         Column("product_ratio", pl.Float64(), "part of the step's time in which kernels of products ran", "ratio"),
-        Column("product_mfu_ratio", pl.Float64(), "the same as MFU, over the time of the products counted", "ratio"),
+        Column("product_mfu_ratio", pl.Float64(), "time of the counted products at peak over their own time", "ratio"),
         Column("known_ratio", pl.Float64(), "part of the products' kernel time whose operations are known", "ratio"),
         Column("most_mfu_ratio", pl.Float64(), "MFU if the unknown products ran at their peak", "ratio"),
-        Column("flop", pl.Float64(), "operations of the products that are known", "FLOP"),
-        Column("flop_per_s", pl.Float64(), "the same over the step's time, a device", "FLOP/s"),
-        Column("peak_flop_per_s", pl.Float64(), "dense peak of their types, a device; of several the mean that fits"
-               " their operations", "FLOP/s"),
-        Column("calls", pl.Int64(), "operators that are such products"),
-        Column("product_ns", pl.Int64(), "summed time of kernels of products", "ns"),
+        Column("flop", pl.Float64(), "operations of the products, as far as known", "FLOP"),
+        Column("flop_per_s", pl.Float64(), "operations over the step's time, per device", "FLOP/s"),
+        Column("peak_flop_per_s", pl.Float64(), "dense peak of their types, per device; of several types the mean"
+               " weighted by operations", "FLOP/s"),
+        Column("calls", pl.Int64(), "calls of operators that are matrix products"),
+        Column("product_ns", pl.Int64(), "summed time of kernels of matrix products", "ns"),
         Column("n_devices", pl.Int64(), "devices in use"),
-        Column("accelerator", pl.String(), "product whose peaks were taken"),
-        Column("reason", pl.String(), "why the ratio is not told, or what it leaves out"),
+        Column("accelerator", pl.String(), "product whose peaks were used"),
+        Column("reason", pl.String(), "why the ratio is missing, or what it leaves out"),
     ),
 )  # fmt: skip
 
@@ -64,24 +65,22 @@ def mfu(
     hardware: str | None = None,
     accelerator: str | None = None,
 ) -> pl.DataFrame:
-    """A row per step, one for all of them, or one per type that products of matrices compute in.
+    """One row per step, one for all steps, or one per type that matrix products compute in.
 
-    Products of matrices are GEMM, convolution and attention; their operations follow from the shapes and types of
-    operators' inputs, as in `roofline`. Each takes at least operations / peak of its type, dense: the sum of these
-    times over the step's time is the MFU. With several types in use this weighs each by its own peak. A step lasts
-    until the device has done what the step queued, as in `step-breakdown`; several devices count as that many times
-    the step. What recomputation repeats counts like any other product, so that with activation checkpointing this is
-    what others call HFU.
+    Matrix products are GEMM, convolution and attention; their operations follow from the shapes and types of operators'
+    inputs, as in `roofline`. Each takes at least operations / dense peak of its type. The sum of these times over the
+    step's time is the MFU, `mfu_ratio`. A step lasts until the device has finished what the step queued, as in
+    `step-breakdown`; with several devices the step's time is multiplied by their number. Recomputed products count too,
+    so with activation checkpointing this is the HFU (hardware FLOP utilisation).
 
-    Kernels that are products by their name, but of an operator without known operations, are left out of `mfu_ratio`
-    and taken to run at their peak in `most_mfu_ratio`: the truth lies between the two. `known_ratio` says how much of
-    the products' time is counted. Without a known device, peak or operations the ratios are withheld, with the reason.
+    Kernels that are matrix products by name, but whose operations are unknown, are left out of `mfu_ratio` and assumed
+    to run at peak in `most_mfu_ratio`: the MFU is between the two. `known_ratio` is the part of the products' time that
+    is counted. Without a known device, peak or operations the ratios are null, and `reason` says why.
 
-    `hardware` is a JSON file of accelerators, which adds to those known; `accelerator` names the product where the
-    trace does not.
+    `hardware` is a JSON file with more accelerators; `accelerator` names the product if the trace does not.
 
     Units: ns, FLOP, FLOP/s (decimal), ratio.
-    Source: model FLOP utilisation as in PaLM (Chowdhery et al., 2022), with the operations that were run.
+    Source: model FLOP utilisation as in PaLM (Chowdhery et al., 2022), from the operations that were run.
     Raises MissingTable (no device work, no kernels), UnknownName (by, accelerator), StepscopeError (hardware).
     """
     if by not in KEYS:
@@ -102,12 +101,12 @@ def mfu_of(
     *,
     by: By,
 ) -> pl.DataFrame:
-    """The result of `mfu` for the windows (step, ts_ns, end_ns) and device work that are given.
+    """The result of `mfu` for these windows (step, ts_ns, end_ns) and this device work.
 
     Raises MissingTable (no kernels).
     """
     if not (work["category"] == "kernel").any():
-        raise MissingTable("kernels", needed_by="mfu", hint="show timeline tells about copies and fills")
+        raise MissingTable("kernels", needed_by="mfu", hint="for copies and fills there is show timeline")
     n_devices = work["device_id"].n_unique()
     work = work.with_columns(step=_steps_of(work, windows), tensor_core=uses_matrix_units(work, kernels))
     work = work.filter(pl.col("step").is_in(windows["step"].implode(), nulls_equal=True))
@@ -136,7 +135,7 @@ def mfu_of(
 
 
 def _steps_of(work: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
-    """The step of each piece of work: that which queued it; without a launch record that in whose window it starts."""
+    """The step of each piece of work: the one that queued it, or without a launch the one in which it starts."""
     if windows["step"].null_count():  # no steps: the one window is the recording
         return pl.Series("step", [None] * work.height, pl.Int32)
     at = locate((windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()), work["ts_ns"].to_numpy())
@@ -146,9 +145,9 @@ def _steps_of(work: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
 
 
 def _kernels_of_products(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Kernels that are products of matrices, by name or by their operator: step, call_id, dur_ns, known, why.
+    """Kernels that are matrix products, by name or by operator: step, call_id, dur_ns, known, why.
 
-    `why` is the reason for which the operations are not known.
+    `why` is the reason why the operations are unknown.
     """
     ran = work.filter(pl.col("category") == "kernel").select("step", "call_id", "name", "dur_ns", "tensor_core")
     of_call = calls.select(
@@ -179,13 +178,13 @@ def _sums_of(products: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 def _mixture(parts: pl.DataFrame) -> str | None:
-    """'bf16', or 'bf16 97 %, fp32 3 %'; types with less than a thousandth of the operations are not named."""
+    """'bf16', or 'bf16 97 %, fp32 3 %'; types with less than a thousandth of the operations are left out."""
     whole = parts["flop"].sum() or 1.0
-    told = [(name or "other", flop / whole) for name, flop in parts.select("precision", "flop").rows()]
-    told = [(name, ratio) for name, ratio in told if ratio >= _WORTH_NAMING]
-    if len(told) < 2:
-        return told[0][0] if told else None
-    return ", ".join(f"{name} {percent(ratio)}" for name, ratio in told)
+    shares = [(name or "other", flop / whole) for name, flop in parts.select("precision", "flop").rows()]
+    shares = [(name, ratio) for name, ratio in shares if ratio >= _WORTH_NAMING]
+    if len(shares) < 2:
+        return shares[0][0] if shares else None
+    return ", ".join(f"{name} {percent(ratio)}" for name, ratio in shares)
 
 
 def _times_of(ran: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -200,7 +199,7 @@ def _times_of(ran: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 def _finished(rows: pl.DataFrame, by: By) -> pl.DataFrame:
-    """The ratios of the sums, and the reason where there is none."""
+    """The ratios of the sums, and the reason where one is missing."""
     room = pl.when(pl.col("window_ns") > 0).then(pl.col("window_ns") * pl.col("n_devices"))
     some = (pl.col("flop") > 0).fill_null(value=False)
     at_peak = pl.when(some).then(pl.col("at_peak_ns"))
@@ -229,7 +228,7 @@ def _finished(rows: pl.DataFrame, by: By) -> pl.DataFrame:
 
 ANALYSIS = Analysis(
     name="mfu",
-    doc="How much of the device's peak each step's products of matrices make of its time.",
+    doc="How much of the device's peak FLOP/s each step's matrix products use.",
     inputs=(SPANS, TRACKS),
     output=MFU,
     run=mfu,

@@ -1,4 +1,7 @@
-"""Which call of which operator stands for each piece of device work, and what such calls cost."""
+"""FLOP and bytes of operator calls: by formula, and for each call that launched device work.
+
+Formulas cover PyTorch's operators, attention over a paged cache (from an engine's annotations), and Inductor's kernels.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: How an engine annotates a pass: numbers of requests, and over those that are read in (context) and those that go on
-#: writing (generation) the sums of query lengths, of key lengths, of their squares and products.
+#: How an engine annotates a pass: for requests in prefill (context) and in decode (generation) their number, and the
+#: sums of query lengths, of key lengths, of their squares and products.
 _SUMS = r"\d+\(sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)\)"
 _PASS = re.compile(rf"^execute_\w*?context_{_SUMS}_generation_{_SUMS}")
-#: Operators whose cost follows from such an annotation around them, and where their queries and keys stand.
+#: Operators whose cost follows from such an annotation around them, and the positions of their queries and keys.
 PAGED = {"vllm::unified_attention_with_output": (0, 1), "sglang_profiler::attention_paged_attention_ragged": (2, 3)}
 _INDUCTOR = re.compile(r"^triton_(?:poi|red|per)_fused_")
 
 
 @dataclass(frozen=True, slots=True)
 class _Lengths:
-    """Sums over the requests of a pass, of one of its two kinds."""
+    """Sums over the requests of a pass that are in prefill, or in decode."""
 
     q: int
     kv: int
@@ -40,24 +43,24 @@ class _Lengths:
 
 
 def is_pass(name: str) -> bool:
-    """Whether a range of that name says how long the requests of a pass are."""
+    """Whether a range of that name gives the lengths of the requests of a pass."""
     return _PASS.match(name) is not None
 
 
 def is_fused(name: str) -> bool:
-    """Whether Inductor wrote a kernel of that name, which works on elements or rows."""
+    """Whether a kernel of that name is one that Inductor generated for work on elements or rows."""
     return _INDUCTOR.match(name) is not None
 
 
 def paged_attention(args: Arguments, q_at: int, k_at: int, annotation: str | None) -> Cost:
-    """Attention of the tokens of a pass to all tokens before them, which a cache holds in pages.
+    """Attention of the tokens of a pass to all earlier tokens, which are in a paged cache.
 
-    Each token that is read in sees those before it, itself half; one that is written sees all. Raises Unclear without
-    an annotation that tells the lengths.
+    A prefill token attends to those before it and counts itself half; a decode token attends to all. Raises Unclear
+    without an annotation that gives the lengths.
     """
     match = _PASS.match(annotation or "")
     if match is None:
-        raise Unclear("how long its requests are is not annotated")
+        raise Unclear("the lengths of its requests are not annotated")
     sums = [int(n) for n in match.groups()]
     context, generation = _Lengths(*sums[:4]), _Lengths(*sums[4:])
     heads, depth = args.shape(q_at)[-2:]
@@ -70,9 +73,9 @@ def paged_attention(args: Arguments, q_at: int, k_at: int, annotation: str | Non
 
 
 def fused(name: str, args: Arguments) -> Cost:
-    """At least each tensor is moved once, and one operation done for each element of the largest.
+    """A lower bound: each tensor is moved once, and one operation done per element of the largest.
 
-    What is both read and written is not told apart, and counts once.
+    A tensor that is both read and written counts once.
     """
     tensors = [at for at in range(len(args.shapes)) if args.has(at)]
     if not tensors:
@@ -86,7 +89,7 @@ FORMULAS = {**MATRIX, **ROWS}
 
 
 def has_formula(name: str) -> bool:
-    """Whether the cost of an operator of that name can be known."""
+    """Whether there is a formula for an operator of that name."""
     return name in FORMULAS or name in PAGED or is_fused(name)
 
 
@@ -94,11 +97,11 @@ def has_formula(name: str) -> bool:
 def cost_of(
     name: str, shapes: str | None, types: str | None, values: str | None, annotation: str | None = None
 ) -> Cost | str:
-    """The cost of a call, or why it is not known; `shapes`, `types` and `values` are those of the table `ops`.
+    """The cost of a call, or why it is unknown; `shapes`, `types` and `values` are those of the table `ops`.
 
-    `annotation` is the name of the range around it that tells how long the requests of an engine's pass are.
+    `annotation` is the name of the range around it that gives the lengths of the requests of an engine's pass.
 
-    Source: textbook counts, as TraceLens's performance models make them, so that the two can be compared.
+    Source: textbook counts, like those of TraceLens's performance models, so that the two can be compared.
 
     >>> cost_of("aten::mm", "[[8,4],[4,2]]", '["float","float"]', None)
     Cost(family='gemm', flop=128, nbytes=224, precision='fp32', matrix=True)
@@ -115,12 +118,12 @@ def cost_of(
         return cost if cost.written is None else replace(cost, largest=_largest(arguments, cost.nbytes - cost.written))
     except Unclear as error:
         return str(error)
-    except (IndexError, ValueError, ZeroDivisionError):  # fewer or other arguments than this operator takes
+    except (IndexError, ValueError, ZeroDivisionError):  # not the arguments that this operator takes
         return "its recorded arguments are not those that it takes"
 
 
 def _largest(arguments: Arguments, read: float) -> float:
-    """Bytes of the largest tensor that is read; `read` bounds it, as a target among the arguments is only written."""
+    """Bytes of the largest tensor that is read, at most `read`: an output among the arguments is not read."""
     sizes = [arguments.nbytes(at) for at in range(len(arguments.shapes)) if arguments.has(at)]
     return min(max(sizes, default=0), read)
 
@@ -130,79 +133,79 @@ NO_OPERATOR = "no operator: what launched it is not in the trace"
 
 
 def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The work with `call_id`, the call that stands for it; and a row per call: arguments, cost, device time.
+    """The work with `call_id`, the call that it is attributed to; and a row per call: arguments, cost, device time.
 
-    The outermost operator with a known cost around a piece of work stands for it: what is inside of it is part of
-    that cost. Where there is none the innermost operator does, and the row says why its cost is not known; work
-    without any operator is a call by itself, whose call_id is negative.
+    Work is attributed to the outermost operator with a known cost around it, as that cost includes what is inside. If
+    there is none, it is attributed to the innermost operator, and the row says why its cost is unknown. Work without an
+    operator is a call of its own, with a negative call_id.
 
     Columns of calls: call_id, name, the arguments (as text), family, precision, matrix, flop, bytes, written_bytes and
-    largest_bytes (see `Cost`), reason, n_work, device_ns (when its work ran, overlaps counted once), tensor_core (some
-    kernel of it uses matrix units), step, device_id. Units: ns, FLOP, bytes.
+    largest_bytes (see `Cost`), reason, n_work, device_ns (when its work ran, overlaps counted once), tensor_core (one
+    of its kernels uses matrix units), step, device_id. Units: ns, FLOP, bytes.
     """
-    behind = work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
-    known = behind >= 0
+    op = work["op_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    known = op >= 0
     parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     is_op = (spans["category"] == "operator").to_numpy()
     wanted = _spans_named(spans, has_formula) & is_op
-    candidates = _ancestors(behind[known], parents, wanted)
+    candidates = _ancestors(op[known], parents, wanted)
     costs = _costs(np.unique(candidates), spans, ops)
     sound = np.zeros(spans.height, np.bool_)
     sound[costs.filter(pl.col("flop").is_not_null())["call_id"].to_numpy()] = True
-    call = behind.copy()
-    outer = _outermost(behind[known], parents, sound)
-    call[known] = np.where(outer >= 0, outer, behind[known])
-    alone = -1 - np.arange(work.height)  # work without any operator stands for itself
-    work = work.with_columns(call_id=pl.Series(np.where(call >= 0, call, alone)))
+    call = op.copy()
+    outer = _outermost(op[known], parents, sound)
+    call[known] = np.where(outer >= 0, outer, op[known])
+    own_id = -1 - np.arange(work.height)  # work without an operator is a call of its own
+    work = work.with_columns(call_id=pl.Series(np.where(call >= 0, call, own_id)))
     of_call = _device_time(work)
     bare = of_call.join(costs, on="call_id", how="anti").filter(pl.col("call_id") >= 0)["call_id"].to_numpy()
     both = pl.concat([costs, _costs(bare, spans, ops)])
-    found = of_call.join(both, on="call_id", how="left", maintain_order="left")
+    calls = of_call.join(both, on="call_id", how="left", maintain_order="left")
     why = pl.when(pl.col("call_id") < 0).then(pl.lit(NO_OPERATOR)).otherwise("reason")
-    return work, found.with_columns(reason=why)
+    return work, calls.with_columns(reason=why)
 
 
 def _spans_named(spans: pl.DataFrame, is_wanted: Callable[[str], bool]) -> Bools:
-    """Which spans have a name that is wanted."""
+    """Which spans have a name for which `is_wanted` holds."""
     names = spans["name"].unique().drop_nulls().cast(pl.String)
     return spans["name"].is_in([name for name in names if is_wanted(name)]).fill_null(value=False).to_numpy()
 
 
 def _ancestors(rows: Ints, parents: Ints, wanted: Bools) -> Ints:
-    """All wanted spans among these rows and their ancestors."""
+    """All wanted spans among these rows and their ancestors, as rows."""
     near = nearest(parents, wanted)
-    found, open_ = [], near[np.unique(rows)]
+    levels, open_ = [], near[np.unique(rows)]
     while (open_ := np.unique(open_[open_ >= 0])).size:
-        found.append(open_)
+        levels.append(open_)
         above = parents[open_]
         open_ = near[above[above >= 0]]
-    return np.concatenate([np.empty(0, np.int64), *found])
+    return np.concatenate([np.empty(0, np.int64), *levels])
 
 
 def _outermost(rows: Ints, parents: Ints, wanted: Bools) -> Ints:
-    """For each row the outermost wanted span among itself and its ancestors, -1 if there is none."""
+    """For each row the outermost wanted span among itself and its ancestors; -1 if none."""
     near = nearest(parents, wanted)
-    found = near[rows]
+    outer = near[rows]
     while True:
-        above = np.where(found >= 0, parents[found], -1)
+        above = np.where(outer >= 0, parents[outer], -1)
         higher = np.where(above >= 0, near[above], -1)
         if not (higher >= 0).any():
-            return found
-        found = np.where(higher >= 0, higher, found)
+            return outer
+        outer = np.where(higher >= 0, higher, outer)
 
 
 def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Arguments and cost of these calls; the cost is worked out once for each distinct set of arguments."""
+    """Arguments and cost of these calls; each distinct set of arguments is computed once."""
     frame = pl.DataFrame({"call_id": calls, "name": spans["name"].gather(pl.Series(calls)).cast(pl.String)})
     arguments = ops.select(pl.col("span_id").cast(pl.Int64).alias("call_id"), *ARGUMENTS)
-    # Made text only once they are few: most operators are none of these calls.
+    # Converted to text after the join, which leaves few of the operators.
     frame = frame.join(arguments, on="call_id", how="left", maintain_order="left")
     frame = frame.with_columns(pl.col(ARGUMENTS).cast(pl.String))
     frame = frame.with_columns(annotation=_annotations(frame, spans))
     keys = ["name", *ARGUMENTS, "annotation"]
     distinct = frame.select(keys).unique(maintain_order=True)
-    found = [cost_of(*row) for row in distinct.rows()]
-    costs = [cost if isinstance(cost, Cost) else None for cost in found]
+    results = [cost_of(*row) for row in distinct.rows()]
+    costs = [cost if isinstance(cost, Cost) else None for cost in results]
     distinct = distinct.with_columns(
         family=pl.Series([c and c.family for c in costs], dtype=pl.String),
         precision=pl.Series([c and c.precision for c in costs], dtype=pl.String),
@@ -211,36 +214,35 @@ def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         bytes=pl.Series([c and c.nbytes for c in costs], dtype=pl.Float64),
         written_bytes=pl.Series([c and c.written for c in costs], dtype=pl.Float64),
         largest_bytes=pl.Series([c and c.largest for c in costs], dtype=pl.Float64),
-        reason=pl.Series([c if isinstance(c, str) else None for c in found], dtype=pl.String),
+        reason=pl.Series([c if isinstance(c, str) else None for c in results], dtype=pl.String),
     )
     return frame.join(distinct, on=keys, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
-    """Of calls that need it the name of the range around them that tells how long the requests of a pass are."""
+    """For calls that need it, the name of the enclosing range that gives the lengths of a pass's requests."""
     needs = calls["name"].is_in(list(PAGED)).to_numpy()
-    found = np.full(calls.height, -1, np.int64)
+    rows = np.full(calls.height, -1, np.int64)
     if needs.any():
         parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
         around = nearest(parents, _spans_named(spans, is_pass))
-        found[needs] = around[calls["call_id"].to_numpy()[needs]]
-    rows = pl.select(pl.when(pl.Series(found >= 0)).then(pl.Series(found))).to_series()
-    return spans["name"].gather(rows).cast(pl.String)
+        rows[needs] = around[calls["call_id"].to_numpy()[needs]]
+    known = pl.select(pl.when(pl.Series(rows >= 0)).then(pl.Series(rows))).to_series()
+    return spans["name"].gather(known).cast(pl.String)
 
 
 def _device_time(work: pl.DataFrame) -> pl.DataFrame:
     """Row per call: n_work, device_ns, tensor_core, step, device_id."""
-    columns = (work[c].cast(pl.Int64).to_numpy() for c in ("call_id", "ts_ns", "end_ns"))
-    call, starts, ends = columns
+    call, starts, ends = (work[c].cast(pl.Int64).to_numpy() for c in ("call_id", "ts_ns", "end_ns"))
     order = np.lexsort((starts, call))
     groups, lows, highs = union_by(call[order], starts[order], ends[order])
     length = pl.DataFrame({"call_id": groups, "device_ns": highs - lows}).group_by("call_id").agg(pl.sum("device_ns"))
-    found = work.group_by("call_id", maintain_order=True).agg(
+    calls = work.group_by("call_id", maintain_order=True).agg(
         n_work=pl.len().cast(pl.Int64),
         tensor_core=pl.col("tensor_core").any(),
         step=pl.col("step").first(),
         device_id=pl.col("device_id").first(),
     )
-    return found.join(length, on="call_id", how="left", maintain_order="left").with_columns(
+    return calls.join(length, on="call_id", how="left", maintain_order="left").with_columns(
         pl.col("device_ns").fill_null(0)
     )

@@ -1,4 +1,4 @@
-"""How near operators and kernels come to what the device can do: FLOP/s and bytes/s against its roofs."""
+"""How close operators and kernels come to the device's roofs: its peak FLOP/s and bytes/s."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.costs.kernel_costs import counted
+from stepscope.analyses.costs.kernel_costs import counted, uses_matrix_units
 from stepscope.analyses.costs.op_costs import ARGUMENTS, priced
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.hardware import Accelerator, with_file
-from stepscope.core.names import is_tensor_core, map_names
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, SPANS, TRACKS, Column, Table
 
 __all__ = ["ANALYSIS", "ROOFLINE", "roofline"]
 
 
-#: For each device its product, or why none is known; for None that of devices without an entry.
+#: The product of each device, or why it is unknown; under None that of all devices without an entry.
 Roofs = dict[int | None, Accelerator | str]
 NOT_DESCRIBED = "the trace does not describe the device"
 
 
 def roofs_of(devices: pl.DataFrame, hardware: str | None, accelerator: str | None) -> Roofs:
-    """For each device its product, or why none is known; an `accelerator` that is named stands for all (key None).
+    """The product of each device, or why it is unknown. A given `accelerator` holds for all devices (key None).
 
     `hardware` is a file of products. Raises UnknownName (accelerator), StepscopeError (hardware).
     """
     known = with_file(hardware)
     if accelerator is not None:
-        found = known.find(accelerator)
-        if isinstance(found, str):
+        product = known.find(accelerator)
+        if isinstance(product, str):
             raise UnknownName("accelerator", accelerator, [a.name for a in known.accelerators])
-        return {None: found}
+        return {None: product}
     rows = devices.filter(pl.col("type") != "cpu").to_dicts()
     return {
         row["device_id"]: known.find(row["name"], units=row["sm_count"], memory_bytes=row["memory_bytes"])
@@ -42,27 +41,18 @@ def roofs_of(devices: pl.DataFrame, hardware: str | None, accelerator: str | Non
 
 
 def roof_of(roofs: Roofs, device_id: int | None) -> Accelerator | str:
-    """The product of a device, or why it is not known."""
+    """The product of a device, or why it is unknown."""
     return roofs.get(device_id, roofs.get(None, NOT_DESCRIBED))
 
 
-def uses_matrix_units(work: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
-    """Whether each kernel's name, or the recorder, says that it computes on matrix units."""
-    by_name = map_names(work["name"], is_tensor_core, pl.Boolean())
-    if kernels is None or kernels.is_empty():
-        return by_name
-    side = kernels.select("span_id", "tensor_core")
-    return work.join(side, on="span_id", how="left", maintain_order="left")["tensor_core"].fill_null(by_name)
+def with_roofs(calls: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
+    """The calls with the time that each would take at either roof.
 
-
-def with_roofs(found: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
-    """Beside the cost of each call the time that it takes at either roof, and the product or the reason.
-
-    Adds peak (FLOP/s), bandwidth (bytes/s), accelerator, unknown (why no product is known), compute_ns, memory_ns,
-    roof_ns; `reason` is completed.
+    Adds peak (FLOP/s), bandwidth (bytes/s), accelerator, unknown (why the product is unknown), compute_ns, memory_ns
+    and roof_ns, and fills in `reason`.
     """
     keys = ["device_id", "precision", "matrix", "tensor_core"]
-    distinct = found.select(keys).unique(maintain_order=True)
+    distinct = calls.select(keys).unique(maintain_order=True)
     rows: list[tuple[float | None, float | None, str | None, str | None]] = []
     for device_id, precision, matrix, tensor_core in distinct.rows():
         roof = roof_of(roofs, device_id)
@@ -73,7 +63,7 @@ def with_roofs(found: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
             rows.append((peak, roof.memory_bytes_per_s, roof.name, None))
     schema = {"peak": pl.Float64, "bandwidth": pl.Float64, "accelerator": pl.String, "unknown": pl.String}
     by_key = pl.concat([distinct, pl.DataFrame(rows, schema=schema, orient="row")], how="horizontal")
-    found = found.join(by_key, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    calls = calls.join(by_key, on=keys, how="left", nulls_equal=True, maintain_order="left")
     compute_ns = pl.col("flop") / pl.col("peak") * 1e9
     memory_ns = pl.col("bytes") / pl.col("bandwidth") * 1e9
     no_peak = (
@@ -82,10 +72,10 @@ def with_roofs(found: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
         + pl.when("matrix").then(pl.lit(" on matrix units")).otherwise(pl.lit(""))
     )
     lacks = pl.col("accelerator").is_not_null() & pl.col("peak").is_null() & pl.col("precision").is_not_null()
-    # Work in whole numbers, and work without operations, has memory as its roof.
+    # For integer work, and work without operations, only the memory roof counts.
     no_compute = pl.col("bandwidth").is_not_null() & pl.col("precision").is_null() | (pl.col("flop") == 0)
     compute_ns = pl.when(no_compute & pl.col("flop").is_not_null()).then(0.0).otherwise(compute_ns)
-    return found.with_columns(compute_ns=compute_ns, memory_ns=memory_ns).with_columns(
+    return calls.with_columns(compute_ns=compute_ns, memory_ns=memory_ns).with_columns(
         reason=pl.coalesce("reason", "unknown", pl.when(lacks & (pl.col("flop") > 0)).then(no_peak)),
         roof_ns=pl.when(pl.col("compute_ns").is_not_null() & pl.col("memory_ns").is_not_null()).then(
             pl.max_horizontal("compute_ns", "memory_ns")
@@ -98,30 +88,30 @@ KEYS = {"op": ("name",), "args": ("name", *ARGUMENTS), "kernel": ("name",)}
 
 ROOFLINE = Table(
     "roofline",
-    "how near operators and kernels come to what the device can do",
+    "how close operators and kernels come to the device's peaks",
     (
         Column("name", pl.String(), "operator or kernel (by op, args, kernel)", key=True),
         Column("input_shapes", pl.String(), "shapes of its inputs, as compact JSON (by args)", key=True),
         Column("input_types", pl.String(), "their element types (by args)", key=True),
         Column("concrete_inputs", pl.String(), "its plain values (by args)", key=True),
-        Column("family", pl.String(), "what it does: gemm, convolution, attention, norm, elementwise, …"),
-        Column("precision", pl.String(), "type that it computes in, as bf16"),
+        Column("family", pl.String(), "kind of computation: gemm, convolution, attention, norm, elementwise, …"),
+        Column("precision", pl.String(), "type that it computes in, such as bf16"),
         Column("calls", pl.Int64(), "calls with device work; by kernel: launches"),
-        Column("device_ns", pl.Int64(), "time in which their work ran, overlaps within a call counted once", "ns"),
-        Column("roof_ratio", pl.Float64(), "roof over device time: 1 is as fast as the device can be", "ratio"),
-        Column("bound", pl.Enum(("compute", "memory")), "which of the two roofs is the lower for it"),
-        Column("flop_per_s", pl.Float64(), "operations in the device time", "FLOP/s"),
-        Column("bytes_per_s", pl.Float64(), "bytes in the same time", "bytes/s"),
-        Column("intensity", pl.Float64(), "operations for each byte", "FLOP/byte"),
-        Column("roof_ns", pl.Float64(), "device time at that roof", "ns"),
+        Column("device_ns", pl.Int64(), "time in which their work ran; overlaps within a call count once", "ns"),
+        Column("roof_ratio", pl.Float64(), "roof time over device time; 1 is as fast as the device allows", "ratio"),
+        Column("bound", pl.Enum(("compute", "memory")), "which of the two roofs limits it"),
+        Column("flop_per_s", pl.Float64(), "operations over device time", "FLOP/s"),
+        Column("bytes_per_s", pl.Float64(), "bytes over device time", "bytes/s"),
+        Column("intensity", pl.Float64(), "operations per byte", "FLOP/byte"),
+        Column("roof_ns", pl.Float64(), "device time at the roof that limits it", "ns"),
         Column("mean_ns", pl.Float64(), "mean device time of a call", "ns"),
-        Column("share_ratio", pl.Float64(), "its part of the device time of all rows", "ratio"),
+        Column("share_ratio", pl.Float64(), "its share of the device time of all rows", "ratio"),
         Column("flop", pl.Float64(), "operations of all calls", "FLOP"),
-        Column("bytes", pl.Float64(), "bytes that all calls read and wrote at least", "bytes"),
-        Column("peak_flop_per_s", pl.Float64(), "roof of its operations; of several types the highest", "FLOP/s"),
-        Column("peak_bytes_per_s", pl.Float64(), "roof of its bytes: the device's memory bandwidth", "bytes/s"),
-        Column("accelerator", pl.String(), "product whose peaks were taken"),
-        Column("reason", pl.String(), "why something is not told"),
+        Column("bytes", pl.Float64(), "bytes that all calls had to read and write at least", "bytes"),
+        Column("peak_flop_per_s", pl.Float64(), "peak rate for its types; the highest if there are several", "FLOP/s"),
+        Column("peak_bytes_per_s", pl.Float64(), "the device's memory bandwidth", "bytes/s"),
+        Column("accelerator", pl.String(), "product whose peaks were used"),
+        Column("reason", pl.String(), "why a value is missing"),
     ),
 )
 
@@ -138,17 +128,18 @@ def roofline(
     hardware: str | None = None,
     accelerator: str | None = None,
 ) -> pl.DataFrame:
-    """What operators (or kernels) compute and move, how fast, and how near that is to the device's roofs.
+    """One row per operator, per operator and its arguments, or per kernel: its work, its speed, and its roof.
 
-    Operations and bytes of an operator follow from the shapes and types of its inputs: each tensor is read or written
-    once, so that what caches fail to hold comes on top of `bytes`. The outermost operator with a known cost stands
-    for all work that it launched; work without one has rows too, with the reason. By kernel they come from hardware
-    counters, where recorded; `auto` asks for them where the source knows no times, else for operators. The roof of a
-    call is the longer of operations / peak and bytes / memory bandwidth; a ratio above 1 means that it did less than
-    counted (its data stayed in the cache). The whole step's MFU is in `mfu`.
+    `roof_ratio` compares with the roof: the time that a call takes at the peak FLOP/s or at the memory bandwidth,
+    whichever is longer. A ratio above 1 means that less was moved than counted, as data stayed in the cache.
 
-    `hardware` is a JSON file of accelerators, which adds to those known; `accelerator` names the product where the
-    trace does not. Of an unknown device the roofs are withheld, with the reason.
+    `flop` and `bytes` of an operator follow from the shapes and types of its inputs; each tensor counts as read or
+    written once, so cache misses are not included. Work is attributed to the outermost operator with a known cost; work
+    without one has rows too, with the `reason`. By kernel, both come from hardware counters. `by=auto` takes kernels if
+    the source has no times, else operators. For the MFU of whole steps see `mfu`.
+
+    `hardware` is a JSON file with more accelerators; `accelerator` names the product if the trace does not. For an
+    unknown device the roofs are null, and `reason` says why.
 
     Units: ns, FLOP, bytes, FLOP/s and bytes/s (decimal), ratio.
     Source: Williams, Waterman, Patterson, "Roofline" (2009); counts as in TraceLens's performance models.
@@ -160,26 +151,26 @@ def roofline(
     has_clock = work["ts_ns"].null_count() < work.height
     grouping = by if by != "auto" else "op" if has_clock else "kernel"
     if grouping != "kernel" and not has_clock:
-        raise MissingTable("start times", needed_by=f"roofline by {by}", hint="without a clock there is by=kernel")
+        raise MissingTable("start times", needed_by=f"roofline by {by}", hint="without a clock, use by=kernel")
     if grouping == "kernel":
-        found = counted(work, KERNEL_METRICS.empty() if metrics is None else metrics, kernels)
-        if found.is_empty():
-            hint = "record counters, as with ncu or rocprofv3 --pmc; see docs/hardware.md for those that are used"
+        rows = counted(work, KERNEL_METRICS.empty() if metrics is None else metrics, kernels)
+        if rows.is_empty():
+            hint = "record counters with ncu or rocprofv3 --pmc; docs/hardware.md lists those that are used"
             raise MissingTable("counters of operations or bytes", needed_by="roofline by kernel", hint=hint)
     else:
         work = work.with_columns(tensor_core=uses_matrix_units(work, kernels))
-        _, found = priced(work, spans, OPS.empty() if ops is None else ops)
+        _, rows = priced(work, spans, OPS.empty() if ops is None else ops)
     roofs = roofs_of(DEVICES.empty() if devices is None else devices, hardware, accelerator)
-    return _summed(with_roofs(found, roofs), KEYS[grouping])
+    return _summed(with_roofs(rows, roofs), KEYS[grouping])
 
 
-def _summed(found: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
-    """Rows put together by their keys, most device time first."""
-    total = found["device_ns"].sum()
-    result = found.group_by(keys, maintain_order=True).agg(
+def _summed(rows: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
+    """Rows summed by their keys, most device time first."""
+    total = rows["device_ns"].sum()
+    result = rows.group_by(keys, maintain_order=True).agg(
         family=pl.col("family").first(),
         precision=pl.col("precision").drop_nulls().mode().sort().first(),
-        calls=pl.col("n_calls").sum() if "n_calls" in found.columns else pl.len().cast(pl.Int64),
+        calls=pl.col("n_calls").sum() if "n_calls" in rows.columns else pl.len().cast(pl.Int64),
         device_ns=pl.col("device_ns").sum(),
         peak_flop_per_s=pl.col("peak").max(),
         peak_bytes_per_s=pl.col("bandwidth").max(),
@@ -203,13 +194,13 @@ def _summed(found: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
 
 
 def _sum(column: str) -> pl.Expr:
-    """The sum, if each call has a value: a part of the calls' operations over all of their time would mislead."""
+    """The sum if every call has a value: operations of some calls over the time of all would mislead."""
     return pl.when(pl.col(column).null_count() == 0).then(pl.col(column).sum())
 
 
 ANALYSIS = Analysis(
     name="roofline",
-    doc="How near operators and kernels come to the device's peaks.",
+    doc="How close operators and kernels come to the device's peaks.",
     inputs=(SPANS, TRACKS),
     output=ROOFLINE,
     run=roofline,

@@ -1,6 +1,6 @@
 """FLOP and bytes of operators that work on elements or rows: elementwise, reductions, norms, softmax, rotations.
 
-Each tensor is read or written once. What an elementwise function costs is one operation an element, whatever it is.
+Each tensor is counted as read or written once. An elementwise function counts as one operation per element.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _cost(family: str, flop: int, dtype: str, *, read: float, written: float) ->
 
 
 def _copy(args: Arguments) -> Cost:
-    """aten::copy_(target, source): one operation an element, as the conversion of its type may be one."""
+    """aten::copy_(target, source): one operation per element, for a possible conversion of the type."""
     n = args.count(0)
     return _cost("elementwise", n, args.dtype(0), read=args.nbytes(1), written=n * args.element(0))
 
@@ -50,7 +50,7 @@ def _fill(args: Arguments) -> Cost:
 
 
 def _binary(*, in_place: bool = False, out: str | None = None) -> Callable[[Arguments], Cost]:
-    """Two operands that may be broadcast, one of them perhaps a plain number."""
+    """Two operands, which may be broadcast; one may be a plain number."""
 
     def cost(args: Arguments) -> Cost:
         first, second = args.shape(0), args.shape(1) if args.has(1) else ()
@@ -76,12 +76,12 @@ def _broadcast(a: Shape, b: Shape) -> Shape:
 
 
 def _pow(args: Arguments) -> Cost:
-    """A power: of a tensor of exponents it is one of two operands, of a number one of one."""
+    """A power: binary if the exponent is a tensor, unary if it is a number."""
     return _binary()(args) if args.has(1) else _unary(args)
 
 
 def _upsample(args: Arguments) -> Cost:
-    """aten::upsample_*(x, output_size, …): one operation for each element of the output."""
+    """aten::upsample_*(x, output_size, …): one operation per output element."""
     x = args.shape(0)
     out = math.prod(x[:2]) * math.prod(args.numbers(1))
     if not args.numbers(1):
@@ -90,19 +90,19 @@ def _upsample(args: Arguments) -> Cost:
 
 
 def _gated(args: Arguments) -> Cost:
-    """silu_and_mul(out, x): of each pair of halves, silu (4 operations) of one times the other."""
+    """silu_and_mul(out, x): silu (4 operations) of one half of the input, times the other half."""
     return _cost("elementwise", 5 * args.count(0), args.dtype(1), read=args.nbytes(1), written=args.nbytes(0))
 
 
 def _reduction(args: Arguments) -> Cost:
-    """Over the dimensions that are named, or over all."""
+    """Over the named dimensions, or over all."""
     shape = args.shape(0)
     at = next((i for i, kind in enumerate(args.types) if kind in ("ScalarList", "Scalar") and i > 0), None)
     lists = [i for i, kind in enumerate(args.types) if kind == "ScalarList"]
     named = args.numbers(lists[0]) if lists else []
     if not lists and at is not None and args.value(at).lstrip("-").isdecimal():
         named = args.numbers(at)
-    if args.has(1) and not named:  # the other form of min and max: of two tensors
+    if args.has(1) and not named:  # min and max also take two tensors
         return _binary()(args)
     dims = {d % len(shape) for d in named} if shape else set()
     out = math.prod(n for i, n in enumerate(shape) if i not in dims) if dims else 1
@@ -114,7 +114,7 @@ def _scan(args: Arguments) -> Cost:
 
 
 def _softmax(args: Arguments) -> Cost:
-    """Of each element the exponential, the sum and the quotient."""
+    """An exponential, an addition and a division per element."""
     return _cost("softmax", 3 * args.count(0), args.dtype(0), read=args.nbytes(0), written=args.nbytes(0))
 
 
@@ -123,7 +123,7 @@ def _softmax_backward(args: Arguments) -> Cost:
 
 
 def _norm(args: Arguments, channels: int, *, weight: int, bias: int, statistics: bool) -> Cost:
-    """Batch, layer, group and instance norm; with `statistics` the mean and variance are computed, not given."""
+    """Batch, layer, group and instance norm. With `statistics` the mean and variance are computed too."""
     n, element = args.count(0), args.element(0)
     vectors = 2 + args.has(weight) + args.has(bias) + (2 if statistics else 0)
     flop = 2 * n + 6 * channels + (3 * n if statistics else 0)
@@ -153,7 +153,7 @@ def _group_norm(weight: int) -> Callable[[Arguments], Cost]:
 
 
 def _rms_norm(x: int, weight: int, *, residual: bool = False, named: int | None = None) -> Callable[[Arguments], Cost]:
-    """Rows divided by the root of their mean square, times a weight; with a residual added to the input before."""
+    """Rows divided by their root mean square, times a weight; a `residual` is added to the input first."""
 
     def cost(args: Arguments) -> Cost:
         n = args.count(x)
@@ -169,10 +169,10 @@ def _rms_norm(x: int, weight: int, *, residual: bool = False, named: int | None 
 
 
 def _norm_backward(*, channels: int, weight: int, mask: int) -> Callable[[Arguments], Cost]:
-    """The gradient of the input (and of weight and bias where wanted) of norms that computed their statistics.
+    """The gradient of a norm's input, and of its weight and bias where requested.
 
-    `channels` is the position of what tells their number: a normalised shape as a list, or else the input, whose
-    second dimension it is. One vector of statistics is read for each channel.
+    `channels` is the position of the normalised shape (a list), or else of the input, whose second dimension is the
+    number of channels. One vector of statistics is read per channel.
     """
 
     def cost(args: Arguments) -> Cost:
@@ -200,22 +200,22 @@ def _rms_norm_backward(args: Arguments) -> Cost:
 
 
 def _rotary(args: Arguments) -> Cost:
-    """rotary_embedding(positions, query, key, …): two multiplications and an addition an element."""
+    """rotary_embedding(positions, query, key, …): two multiplications and one addition per element."""
     n = args.count(1) + (args.count(2) if args.has(2) else 0)
     return _cost("rope", 3 * n, args.dtype(1), read=n * args.element(1), written=n * args.element(1))
 
 
 def _store_cache(args: Arguments) -> Cost:
-    """store_cache(key, value, …), reshape_and_cache(key, value, …): both are read and written."""
+    """store_cache(key, value, …), reshape_and_cache(key, value, …): both tensors are read and written."""
     both = args.nbytes(0) + args.nbytes(1)
     return _cost("copy", 0, args.dtype(0), read=both, written=both)
 
 
-def _all(words: str, formula: Callable[[Arguments], Cost]) -> Iterable[tuple[str, Callable[[Arguments], Cost]]]:
-    """The formula for each operator, and for those of them that write into their input."""
-    for word in words.split():
-        yield f"aten::{word}", formula
-        yield f"aten::{word}_", formula
+def _all(names: str, formula: Callable[[Arguments], Cost]) -> Iterable[tuple[str, Callable[[Arguments], Cost]]]:
+    """The formula for each operator and for its in-place variant."""
+    for name in names.split():
+        yield f"aten::{name}", formula
+        yield f"aten::{name}_", formula
 
 
 ROWS: Mapping[str, Callable[[Arguments], Cost]] = {

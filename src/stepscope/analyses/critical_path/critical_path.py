@@ -1,4 +1,4 @@
-"""Which operators, launches, kernels and waits bound each step."""
+"""Which operators, launches, kernels and waits determine how long each step takes."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ WAYS = ("kind", "operator", "kernel", "launch", "piece")
 
 CRITICAL_PATH = Table(
     "critical-path",
-    "what bounded each step: the longest chain of things that had to wait for each other",
+    "what determined the length of each step: the longest chain of work that waited for each other",
     (
         Column("step", pl.Int32(), "its number; null: the whole recording", key=True),
         Column("rank", pl.Int32(), "rank that recorded it", key=True),
-        Column("kind", Kind, "what the time went into", key=True),
-        Column("operator", Name, "operator behind it, else range or Python call (by operator, piece)", key=True),
-        Column("kernel", Name, "device work, or that which a wait was for (by kernel)", key=True),
+        Column("kind", Kind, "what the time was spent on", key=True),
+        Column("operator", Name, "its operator, else range or Python call (by operator, piece)", key=True),
+        Column("kernel", Name, "device work, also that which a wait was for (by kernel)", key=True),
         Column("launch", Name, "host call: itself, or the one that queued the work (by launch)", key=True),
         Column("ts_ns", pl.Int64(), "start of the piece (by piece)", "ns", key=True),
-        Column("name", Name, "operator, call or work that the piece is part of; of a wait: what waited (by piece)"),
+        Column("name", Name, "operator, call or work that the piece is part of; for a wait: what waited (by piece)"),
         Column("on_path_ns", pl.Int64(), "time on the path; all rows of a step add up to step_dur_ns", "ns"),
-        Column("share_ratio", pl.Float64(), "its part of the step", "ratio"),
+        Column("share_ratio", pl.Float64(), "its share of the step", "ratio"),
         Column("calls", pl.Int64(), "calls, kernels or waits of it on the path"),
-        Column("off_path_ns", pl.Int64(), "time of the same that is not on the path: hidden behind it", "ns"),
-        Column("step_dur_ns", pl.Int64(), "what the step took until the device was done with it", "ns"),
-        Column("scaled_dur_ns", pl.Int64(), "what it would take, as --scale supposes", "ns"),
+        Column("off_path_ns", pl.Int64(), "its time that is not on the path: hidden by the path", "ns"),
+        Column("step_dur_ns", pl.Int64(), "duration of the step, until the device finished its work", "ns"),
+        Column("scaled_dur_ns", pl.Int64(), "duration that --scale predicts", "ns"),
     ),
 )
 
@@ -59,36 +59,38 @@ def critical_path(
     within: str | None = None,
     scale: str | None = None,
 ) -> pl.DataFrame:
-    """What each step had to wait for, from its end back to its start: rows add up to the step, to the nanosecond.
+    """One row per step and kind of time on its critical path, or also per operator, kernel or call, or per piece.
 
-    Everything recorded waits for something. Device work waits for the call that queued it (for its end; if it began
-    earlier, until it began), for the work before it on its stream, and for work of other streams of its device: if a
-    wait for an event was queued in between, if one graph holds both, or if it began 30 µs late or later and other work
-    ran or had just ended. A thread goes on by itself, except: a synchronising call ends after the last work that ended
-    in it (of its stream, where recorded); a call that copies, after its copy; a thread that calls backward, after the
-    autograd thread's last operator, which in turn begins after the caller's; a thread that called for a collective of
-    gloo or MPI, after that, if it ends when the thread has been quiet for 30 µs. Threads of autograd are told by arrows
-    and sequence numbers. Other threads are taken to be started by the step's own. Of several things the one that was
-    met last held it up, and the path goes on there. The time between is a wait, with a kind of its own.
+    The path goes from the end of the step back to its start, at each wait to the dependency that was met last. So
+    `on_path_ns` adds up to the step, to the nanosecond, and no chain is longer. A step lasts until the device has
+    finished what it queued, as in `step-breakdown`. A thread's time belongs to the innermost open span. The time
+    between a dependency and what waited for it is a wait, with a kind of its own.
 
-    As recorded times bound every path by the step, and this one has no gaps, it is the longest. A step lasts until the
-    device has done what it queued, as in `step-breakdown`. A thread's time belongs to the innermost span open then.
+    Device work waits for the end of the call that queued it (or its start, if the work began earlier), for the previous
+    work of its stream, and for work of other streams of its device if a wait for an event was queued in between, if one
+    graph holds both, or if it began at least 30 µs late while other work ran or had just ended.
 
-    `by` tells what to put together: `kind`, or kind and operator, device work (`kernel`) or host call (`launch`);
-    `piece` lists the path in order of time. `step` picks one step. `within` looks at ranges whose names match a regular
-    expression instead of steps, numbered from 0 (one that lies in another only if picked), or at the whole `recording`.
+    A thread runs on by itself, with these exceptions. A synchronising call ends after the last work that ended during
+    it (on its stream, if recorded), and a call that copies ends after its copy. A thread that calls backward waits for
+    the autograd thread's last operator, which begins after the caller's; arrows and sequence numbers identify autograd
+    threads. A thread that called a collective of gloo or MPI waits for it, if it ends when the thread has been quiet
+    for 30 µs. Other threads are assumed to be started by the step's own thread.
+
+    `by` selects the rows: `kind`, or kind and `operator`, device work (`kernel`) or host call (`launch`); `piece` lists
+    the path in order of time. `step` picks one step. `within` takes ranges whose names match a regular expression
+    instead of steps, numbered from 0 (nested ones only if picked by `step`), or the whole `recording`.
 
     `scale` asks what if: 'gemm=0.5,launch delay=0' makes kernels of the class gemm take half as long and starts work as
-    soon as its call returns. Before = stands a kind (column `kind`), a class of kernels, or a regular expression for
-    names of kernels, and of operators, calls and ranges with all that lies in them on their thread; of several rules
-    the first that holds counts. The whole recording is replayed, everything as soon as what it waits for allows. What
-    did not hold a thing up, but might then, gets the median of such waits, or what it had if that is less. Calls that
-    would block because a queue is full, other ranks and clocks are not modelled.
+    soon as its call returns. Before the = there is a kind (column `kind`), a class of kernels, or a regular expression
+    for names of kernels, operators, calls and ranges; the last three include all that they contain on their thread. The
+    first rule that matches counts. The whole recording is replayed, everything as early as its dependencies allow. A
+    dependency that did not hold anything up gets the median wait of its kind, or its recorded one if that is less.
+    Calls that block because a queue is full, other ranks and clocks are not modelled.
 
     Units: ns; ratios 0..1.
-    Source: the critical path method (Kelley and Walker, 1959) on the dependencies that HTA's critical path analysis
-    has. That one gives no weight to the time between operators, nor to blocking calls, draws no wait for data or for a
-    busy device without an event, and stops at the last kernel or operator of a range.
+    Source: the critical path method (Kelley and Walker, 1959) on the dependencies of HTA's critical path analysis. HTA
+    gives no weight to the time between operators, nor to blocking calls, knows no wait for data or for a busy device
+    without an event, and stops at the last kernel or operator of a range.
     Raises MissingTable (no host side; no steps or ranges), UnknownName (by, step), StepscopeError (scale, within).
     """
     if by not in WAYS:
@@ -117,52 +119,52 @@ def critical_path(
 
 
 def _work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
-    """What `device_work` returns, or the same without rows."""
+    """What `device_work` returns, or an empty frame with its columns."""
     if spans["category"].is_in(DEVICE_WORK).any():
         return device_work(spans, tracks, needed_by="critical-path")
     where = tracks.clear().select("track_id", "rank", "device_id", "stream")
     return spans.clear().with_columns(end_ns="ts_ns", sort=pl.lit(0, pl.Int8)).join(where, on="track_id", how="left")
 
 
-def _named(found: pl.DataFrame, spans: pl.DataFrame, threads: Threads, by: By) -> pl.DataFrame:
-    """With the names that the grouping asks for."""
+def _named(pieces: pl.DataFrame, spans: pl.DataFrame, threads: Threads, by: By) -> pl.DataFrame:
+    """Adds the names that the grouping needs."""
     if by == "kind":
-        return found
-    row = found["row"].replace(-1, None)
+        return pieces
+    row = pieces["row"].replace(-1, None)
     names = spans["name"]
     if by == "operator":
-        return found.with_columns(operator=names.gather(_operators(spans, threads, row)))
+        return pieces.with_columns(operator=names.gather(_operators(spans, threads, row)))
     if by == "piece":
         operator = names.gather(_operators(spans, threads, row))
-        return found.with_columns(operator=operator, name=names.gather(row))
+        return pieces.with_columns(operator=operator, name=names.gather(row))
     category = spans["category"].gather(row)
     wanted = DEVICE_WORK if by == "kernel" else ("runtime", "driver", *DEVICE_WORK)
-    row = found.select(pl.when(category.is_in(wanted)).then(row)).to_series()
+    row = pieces.select(pl.when(category.is_in(wanted)).then(row)).to_series()
     if by == "launch":
         launch = rows_of(spans, spans["launch_id"].gather(row))
         row = pl.Series(np.where(launch >= 0, launch, row.fill_null(-1).to_numpy())).replace(-1, None)
-    return found.with_columns(names.gather(row).alias(by))
+    return pieces.with_columns(names.gather(row).alias(by))
 
 
 def _operators(spans: pl.DataFrame, threads: Threads, row: pl.Series) -> pl.Series:
-    """The row of the operator behind each row; outside operators the row itself, unless it is device work or a call."""
+    """The row of each row's operator; outside operators the row itself, unless it is device work or a call."""
     is_operator = (spans["category"].gather(threads.row) == "operator").to_numpy()
     above = nearest(threads.parent, is_operator)
-    found = np.full(spans.height + 1, -1, np.int64)
-    found[threads.row] = np.append(threads.row, -1)[above]
+    operator_of = np.full(spans.height + 1, -1, np.int64)
+    operator_of[threads.row] = np.append(threads.row, -1)[above]
     category = spans["category"].gather(row)
     other = (~category.is_in(("step", "runtime", "driver", *DEVICE_WORK))).fill_null(value=False).to_numpy()
     at = row.fill_null(-1).to_numpy()
     of_work = rows_of(spans, spans["op_id"].gather(row))
-    op = np.where(category.is_in(DEVICE_WORK).fill_null(value=False).to_numpy(), of_work, found[at])
+    op = np.where(category.is_in(DEVICE_WORK).fill_null(value=False).to_numpy(), of_work, operator_of[at])
     return pl.Series(np.where((op < 0) & other, at, op)).replace(-1, None)
 
 
-def _grouped(found: pl.DataFrame, total: pl.DataFrame) -> pl.DataFrame:
-    """Pieces put together by everything but their span, with the time of the same off the path."""
-    keys = [name for name in found.columns if name not in ("row", "ts_ns", "dur_ns")]
+def _grouped(pieces: pl.DataFrame, total: pl.DataFrame) -> pl.DataFrame:
+    """Pieces summed by everything but their span, with the time off the path."""
+    keys = [name for name in pieces.columns if name not in ("row", "ts_ns", "dur_ns")]
     is_span = pl.col("row") >= 0
-    rows = found.group_by(keys).agg(
+    rows = pieces.group_by(keys).agg(
         on_path_ns=pl.col("dur_ns").sum(), calls=pl.col("row").filter(is_span).n_unique() + (~is_span).sum()
     )
     spent_ns = total.group_by(keys).agg(pl.col("total_ns").sum())
@@ -173,7 +175,7 @@ def _grouped(found: pl.DataFrame, total: pl.DataFrame) -> pl.DataFrame:
 
 
 def _finished(rows: pl.DataFrame, windows: Windows, scaled_ns: NDArray[np.int64] | None) -> pl.DataFrame:
-    """The result's columns, in order of steps, and of time for pieces, else of their share."""
+    """The result's columns, sorted by step, then pieces by time and other rows by their time on the path."""
     of_step = {"step": windows.step, "rank": windows.rank, "step_dur_ns": windows.high - windows.low}
     if scaled_ns is not None:
         of_step["scaled_dur_ns"] = scaled_ns
@@ -192,7 +194,7 @@ def _finished(rows: pl.DataFrame, windows: Windows, scaled_ns: NDArray[np.int64]
 
 ANALYSIS = Analysis(
     name="critical-path",
-    doc="What bounded each step: the longest chain of operators, launches, kernels and waits, and what-if.",
+    doc="What determined each step's length: the longest chain of operators, launches, kernels and waits; what-if.",
     inputs=(SPANS, TRACKS),
     optional=(STEPS, OPS, ARROWS),
     output=CRITICAL_PATH,

@@ -1,4 +1,10 @@
-"""What a path consists of: pieces that add up to it, each with its kind and the span behind it."""
+"""The longest path through each step, followed backwards from its end, and the pieces that it consists of.
+
+Recorded times order the graph. A path takes the time between two recorded moments, whatever its route, so no path is
+longer than the step; the one that follows the last-met dependency at each wait fills the whole step. Nodes are pieces
+of device work and joins: the moments when a host thread went on because something else had ended. Each node has one
+predecessor, so pointer doubling gives all paths without walking.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, exchanges, latest
+from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_collectives, latest
 from stepscope.analyses.critical_path.waits import Handoffs, Waits
 from stepscope.analyses.critical_path.windows import Windows
 from stepscope.analyses.critical_path.work import ACROSS, BEFORE, LAUNCH, WAITS, Held, Work
@@ -19,17 +25,17 @@ from stepscope.core.schema import CATEGORIES
 
 @dataclass(frozen=True, slots=True)
 class Joins:
-    """Moments at which a host thread went on because work (or another thread) let it, by thread and time."""
+    """Moments at which a host thread went on because work, or another thread, had finished; sorted by thread, time."""
 
     thread: Ints
     at: Ints
-    work: Ints  # whose end that was, -1 where it was a thread
-    source: Ints  # the other thread, -1 where it was work
+    work: Ints  # the work that ended; -1 if it was a thread
+    source: Ints  # the other thread; -1 if it was work
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """What lies on the path of each window: work that was entered at a time, and stays on host threads; times in ns."""
+    """The path of each window: work, entered backwards at a time, and stays on host threads; times in ns."""
 
     work_window: Ints
     work: Ints
@@ -41,7 +47,7 @@ class Paths:
 
 
 def joins(waits: Waits, work: Work, passed: Handoffs, first: Handoffs) -> Joins:
-    """All joins in order; `first` are those at which a thread began its part of a window."""
+    """All joins in order; `first` are those at which a thread becomes active in a window."""
     held = waits.work >= 0
     none, nobody = np.full(passed.at.size + first.at.size, -1, np.int64), np.full(int(held.sum()), -1, np.int64)
     thread = np.concatenate((waits.thread[held], passed.thread, first.thread))
@@ -53,7 +59,7 @@ def joins(waits: Waits, work: Work, passed: Handoffs, first: Handoffs) -> Joins:
 
 
 def beginnings(threads: Threads, windows: Windows, passed: Handoffs) -> Handoffs:
-    """Where a thread first becomes active in a window whose other threads are: its main thread is taken to start it."""
+    """Where a thread becomes active in a window: the window's main thread is assumed to start it."""
     parts = []
     for thread, (starts, ends) in enumerate(threads.active):
         at = np.searchsorted(starts, windows.low)
@@ -69,7 +75,7 @@ def beginnings(threads: Threads, windows: Windows, passed: Handoffs) -> Handoffs
 def paths(work: Work, held: Held, joined: Joins, windows: Windows) -> Paths:
     """The path of each window from its end to its start."""
     n_work = work.start.size
-    # A node's path goes on either at work (entered at a time), or on a thread (at a time) down to its latest join.
+    # From a node the path goes on at work, or on a thread back to that thread's latest join.
     lane = np.concatenate((np.where(held.by == LAUNCH, work.thread, -1), joined.source, windows.main, [-1]))
     since = np.concatenate((held.at, joined.at, windows.high, [LONG_AGO]))
     to_work = np.select([held.by == BEFORE, held.by == ACROSS], [work.before, held.across], -1)
@@ -94,7 +100,7 @@ def paths(work: Work, held: Held, joined: Joins, windows: Windows) -> Paths:
 
 
 def _ending(work: Work, windows: Windows) -> Ints:
-    """The work with whose end each window ends, -1 if there is none."""
+    """The work that ends when the window ends; -1 if none."""
     order = np.argsort(work.end, kind="stable")
     ends = work.end[order]
     at = np.searchsorted(ends, windows.high)
@@ -104,13 +110,13 @@ def _ending(work: Work, windows: Windows) -> Ints:
 def _visited(follows: Ints, arrives: Ints, first: int, lows: Ints) -> tuple[Ints, Ints, Ints]:
     """The nodes on each window's path: window, node, and when it was entered. Window i begins at node `first` + i.
 
-    `follows` and `arrives` end with a node that follows nothing, which -1 stands for.
+    `follows` and `arrives` end with a node without predecessor, so that -1 refers to it.
     """
     window = np.arange(lows.size)
     node, entered = first + window, np.full(lows.size, np.iinfo(np.int64).max)
     jump, at = follows, arrives
     for _ in range(follows.size.bit_length()):
-        # So far each path has its first 2^k nodes. From each of these, 2^k nodes on, is one of the next 2^k.
+        # Each path has its first 2^k nodes. Jumping 2^k nodes from each of them gives the next 2^k.
         onward, when = jump[node], at[node]
         real = (onward >= 0) & (when > lows[window])
         if not real.any():
@@ -123,22 +129,22 @@ def _visited(follows: Ints, arrives: Ints, first: int, lows: Ints) -> tuple[Ints
     return window, node, entered
 
 
-#: What a piece may be.
+#: Kinds of pieces.
 KINDS = {
     "computation": "a kernel that computes, or a fill",
-    "communication": "a kernel that talks to other ranks; where nothing runs on a device, such an operator",
+    "communication": "a kernel that communicates with other ranks; without a device, such an operator",
     "memcpy": "a copy on the device",
-    "operator": "a framework operator on the host, less what it calls",
+    "operator": "a framework operator on the host, without what it calls",
     "runtime": "a call of the device's runtime or driver, such as a launch",
-    "sync": "a call that waits for the device, beyond what it waited for",
-    "dataloader": "a data loader fetches",
-    "other_host": "the host outside all of these: Python, and what the trace does not show",
+    "sync": "a call that waits for the device, after the work that it waited for",
+    "dataloader": "a data loader that fetches data",
+    "other_host": "all other host time: Python, and what the trace does not show",
     "launch_delay": "from the end of a launch call to the start of its work, on a free stream",
-    "kernel_wait": "between two pieces of work, the second having been launched in time: a short gap",
+    "kernel_wait": "a short gap between two pieces of work, although the second was launched in time",
     "unexplained": "work waits, and nothing recorded explains why",
 }
 Kind = pl.Enum(list(KINDS))
-#: Kinds whose pieces are parts of spans; the others lie between spans.
+#: Kinds whose pieces are parts of spans; the others are between spans.
 SPANNED = ("computation", "communication", "memcpy", "operator", "runtime", "sync", "dataloader")
 KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
 _OF_SORT = np.array([KIND_CODE[k] for k in ("computation", "communication", "memcpy")])  # by sort of device work
@@ -152,13 +158,13 @@ _CODE_OF_CATEGORY = np.array([KIND_CODE[_OF_CATEGORY.get(category, "other_host")
 def pieces(
     spans: pl.DataFrame, threads: Threads, work: Work, held: Held, paths: Paths, windows: Windows
 ) -> pl.DataFrame:
-    """The pieces of all paths: window, kind, row (of the span behind it, -1 if none), ts_ns, dur_ns. Any order."""
+    """The pieces of all paths, in any order: window, kind, row (of its span; -1 if none), ts_ns, dur_ns."""
     parts = [_on_device(work, held, paths, windows), *_on_host(spans, threads, paths, has_device=work.row.size > 0)]
     return pl.concat(parts)
 
 
 def _on_device(work: Work, held: Held, paths: Paths, windows: Windows) -> pl.DataFrame:
-    """Work on the paths, and the gaps before it."""
+    """Work on the paths and the gaps before it."""
     low, at = windows.low[paths.work_window], paths.work
     begin, end = np.maximum(work.start[at], low), np.minimum(paths.entered, work.end[at])
     since = np.maximum(held.at[at], low)
@@ -167,15 +173,15 @@ def _on_device(work: Work, held: Held, paths: Paths, windows: Windows) -> pl.Dat
 
 
 def _frame(window: Ints, kind: Ints, row: Ints, start: Ints, end: Ints) -> pl.DataFrame:
-    """Pieces that last."""
-    found = pl.DataFrame(
+    """Pieces, without those of no duration."""
+    frame = pl.DataFrame(
         {"window": window, "kind": kind.astype(np.int8), "row": row, "ts_ns": start, "dur_ns": end - start}
     )
-    return found.filter(pl.col("dur_ns") > 0)
+    return frame.filter(pl.col("dur_ns") > 0)
 
 
 def _on_host(spans: pl.DataFrame, threads: Threads, paths: Paths, *, has_device: bool) -> Iterator[pl.DataFrame]:
-    """Stays on threads, divided among the spans innermost then."""
+    """Stays on threads, divided among the innermost spans."""
     order = np.lexsort((paths.low, paths.thread))
     thread = paths.thread[order]
     for one in np.unique(thread):
@@ -186,7 +192,7 @@ def _on_host(spans: pl.DataFrame, threads: Threads, paths: Paths, *, has_device:
 
 
 def divided(threads: Threads, thread: int, stays: Intervals) -> tuple[Ints, Ints, Ints, Ints]:
-    """Disjoint sorted stays on a thread in pieces: the stay, the row of the span innermost then or -1, start, end."""
+    """Disjoint sorted stays on a thread in pieces: the stay, the row of the innermost span or -1, start, end."""
     mine = threads.of(thread)
     starts, ends = threads.start[mine], threads.end[mine]
     inside = (times[locate(stays, times) >= 0] for times in (starts, ends))
@@ -203,29 +209,29 @@ def divided(threads: Threads, thread: int, stays: Intervals) -> tuple[Ints, Ints
 
 
 def kinds_of(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
-    """The kind of host time whose innermost span is the one of each row; -1: none is open."""
+    """The kind of host time whose innermost span is that row; -1: none is open."""
     distinct, at = np.unique(rows, return_inverse=True)
     return np.where(rows >= 0, _kinds(spans, distinct, has_device=has_device)[at], KIND_CODE["other_host"])
 
 
 def _kinds(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
     category = spans["category"].gather(np.maximum(rows, 0))
-    found: Ints = _CODE_OF_CATEGORY[category.to_physical().to_numpy()]
-    calls = np.flatnonzero(found == KIND_CODE["runtime"])
+    kinds: Ints = _CODE_OF_CATEGORY[category.to_physical().to_numpy()]
+    calls = np.flatnonzero(kinds == KIND_CODE["runtime"])
     waits = map_names(spans["name"].gather(np.maximum(rows[calls], 0)), is_sync_call, pl.Boolean())
-    found[calls[waits.to_numpy()]] = KIND_CODE["sync"]
-    found[exchanges(spans, np.maximum(rows, 0))] = KIND_CODE["communication"]
+    kinds[calls[waits.to_numpy()]] = KIND_CODE["sync"]
+    kinds[host_collectives(spans, np.maximum(rows, 0))] = KIND_CODE["communication"]
     if not has_device:
         named = np.flatnonzero(category.is_in(("operator", "user_range")).to_numpy())
         talks = map_names(spans["name"].gather(np.maximum(rows[named], 0)), is_communication, pl.Boolean())
-        found[named[talks.to_numpy()]] = KIND_CODE["communication"]
-    return found
+        kinds[named[talks.to_numpy()]] = KIND_CODE["communication"]
+    return kinds
 
 
 def spent(spans: pl.DataFrame, threads: Threads, work: Work, windows: Windows) -> pl.DataFrame:
-    """All time of spans that paths could be made of, on the path or not: window, kind, row, total_ns.
+    """The time of all spans, on the path or not: window, kind, row, total_ns.
 
-    Device work counts as far as it lies in a window, the host's own time for the window in which its span begins.
+    Device work counts in the windows that it overlaps; a host span's self time counts where the span begins.
     """
     first = np.searchsorted(windows.high, work.start, side="right")
     n_windows = np.maximum(np.searchsorted(windows.low, work.end) - first, 0)

@@ -1,8 +1,8 @@
-"""When everything would have happened, had some of it taken longer or shorter: the graph's schedule, as soon as may be.
+"""What if: the schedule of the recorded graph when some spans or waits take longer or shorter.
 
-Each moment comes when the last of what it waits for allows. Recorded times turn this search for longest paths into one
-for shortest: count, of a dependency, not how long it takes but by how much it falls short of the time that was there.
-That is never negative, so Dijkstra's search gives each moment's slack, and it and the recorded time give the new time.
+Everything happens as soon as all that it waits for has happened, which is a search for longest paths. Recorded times
+turn it into a search for shortest paths: the weight of a dependency is by how much it is shorter than the recorded time
+between its ends. That is never negative, so Dijkstra's search finds each moment's slack, and thus its new time.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _RULE = re.compile(r"\s*(?P<what>.+?)\s*=\s*(?P<factor>\d+(?:\.\d*)?(?:[eE][-+]?
 _HINT = "write it as in 'gemm=0.5,launch delay=0': a kind, a class of kernels or a regular expression, and a factor"
 
 
-#: Kinds of device work, by its sort, and those of waits; the others lie on the host.
+#: Kinds of device work. All other kinds, except waits, are on the host.
 _SORTS = {"computation": COMPUTATION, "communication": COMMUNICATION, "memcpy": MEMCPY}
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is scaled: a kind of KINDS, else all whose name matches, on devices alone or anywhere; and by how much."""
+    """What is scaled by `factor`: a kind of KINDS, or all whose name matches, anywhere or on devices only."""
 
     what: str
     factor: float
@@ -57,16 +57,16 @@ class Rule:
 
 def rules(text: str) -> list[Rule]:
     """The rules of a text such as 'gemm=0.5,launch delay=0'. Raises StepscopeError."""
-    found, at = [], 0
+    result, at = [], 0
     while at < len(text):
         match = _RULE.match(text, at)
         if match is None:
             raise StepscopeError(f"not a scale: {text[at:]!r}", _HINT)
-        found.append(_rule(match["what"], float(match["factor"])))
+        result.append(_rule(match["what"], float(match["factor"])))
         at = match.end()
-    if not found:
+    if not result:
         raise StepscopeError("nothing to scale", _HINT)
-    return found
+    return result
 
 
 def _rule(what: str, factor: float) -> Rule:
@@ -84,7 +84,7 @@ def _rule(what: str, factor: float) -> Rule:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Factors of each piece of work, of the kinds of WAITS, and of time on each thread, in disjoint sets."""
+    """Factors of each piece of work, of each kind in WAITS, and of disjoint times on each thread."""
 
     work: Floats
     waits: Floats
@@ -92,17 +92,17 @@ class Scale:
     largest: float
 
     def on_thread(self, thread: int, times: Ints, origin: int) -> Floats:
-        """How long after the origin each time on a thread would come, if nothing had to be waited for."""
-        found = (times - origin).astype(np.float64)
+        """When a thread would get to each of these times, in ns after the origin, if it never waited."""
+        after = (times - origin).astype(np.float64)
         for factor, held in self.host[thread]:
-            found -= (1 - factor) * covered(held, np.full(times.size, origin), times)
-        return found
+            after -= (1 - factor) * covered(held, np.full(times.size, origin), times)
+        return after
 
 
 def scale_of(wanted: Sequence[Rule], spans: pl.DataFrame, threads: Threads, work: Work) -> Scale:
-    """Where the rules hold; of several the first. Raises StepscopeError if one holds nowhere.
+    """Where the rules hold; the first of several counts. Raises StepscopeError if a rule holds nowhere.
 
-    A rule for names holds on the host for all that lies within a matching span on its thread.
+    On the host, a rule for names holds for everything inside a matching span on its thread.
     """
     names = spans["name"].gather(work.row)
     factor, free = np.ones(work.row.size), np.ones(work.row.size, np.bool_)
@@ -127,7 +127,7 @@ def scale_of(wanted: Sequence[Rule], spans: pl.DataFrame, threads: Threads, work
 
 
 def _held(rule: Rule, spans: pl.DataFrame, threads: Threads, *, has_device: bool) -> Iterator[Intervals]:
-    """When the rule holds on each thread."""
+    """The times at which the rule holds on each thread."""
     if rule.device_only or rule.kind in WAITS:
         none = np.empty(0, np.int64)
         yield from ((none, none) for _ in threads.track)
@@ -138,9 +138,9 @@ def _held(rule: Rule, spans: pl.DataFrame, threads: Threads, *, has_device: bool
             mine = kinds_of(spans, row, has_device=has_device) == KIND_CODE[rule.kind]
             yield union(start[mine], end[mine])
     else:
-        found = map_names(spans["name"].gather(threads.row), rule.matches, pl.Boolean()).to_numpy()
+        matching = map_names(spans["name"].gather(threads.row), rule.matches, pl.Boolean()).to_numpy()
         for thread in range(threads.track.size):
-            mine = np.flatnonzero(found[threads.of(thread)]) + threads.of(thread).start
+            mine = np.flatnonzero(matching[threads.of(thread)]) + threads.of(thread).start
             yield union(threads.start[mine], threads.end[mine])
 
 
@@ -152,26 +152,26 @@ _SOURCE = 0
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """Where host threads may have to wait, in order of thread and time; times in ns."""
+    """Moments when host threads may have to wait, sorted by thread and time; times in ns."""
 
     thread: Ints
     at: Ints
-    since: Ints  # until when the thread went on by itself, LONG_AGO if it had not begun
-    work: Ints  # work that has to end first, -1 if none
-    lag: Ints  # how long after that, in which the thread goes on
-    source: Ints  # thread that has to come as far, -1 if none
+    since: Ints  # when the thread began to wait; LONG_AGO if it had not begun
+    work: Ints  # work that has to end first; -1 if none
+    lag: Ints  # how long after that the thread goes on
+    source: Ints  # thread that has to get this far first; -1 if none
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """Node 0 is the origin, then come the starts of work, then the moments."""
+    """Node 0 is the origin, followed by the starts of work and the moments."""
 
     work: Work
     moments: _Moments
     scale: Scale
     origin: int
     recorded: Ints  # when each node happened
-    reached: Floats  # how long after the origin each moment's thread would be there, if it never waited
+    reached: Floats  # when each moment's thread would get there after the origin, if it never waited
 
 
 def replayed(
@@ -179,9 +179,9 @@ def replayed(
 ) -> NDArray[np.int64]:
     """How long each window would take, in ns. `passed` are all handoffs, in any order.
 
-    The recording is replayed as a whole, so that a host which was ahead of the device stays so no longer than it can.
-    What held a thing up keeps its lag, scaled as asked; for what did not, the typical lag is taken, the median, or the
-    time that was there if that is less.
+    The whole recording is replayed, as the host may be ahead of the device by more than a step. The dependency that
+    held something up keeps its recorded lag, scaled by its rule. Other dependencies get the median lag, or the recorded
+    time if that is less.
     """
     moments = _moments(waits, work, passed)
     bounds = (work.start, moments.at, windows.begin, windows.low)
@@ -199,7 +199,7 @@ def replayed(
 
 
 def _lengths(windows: Windows, begin: Floats, end: Floats, ended: Floats) -> Floats:
-    """A window ends with the last work that it queued or on the host, and begins so, or as the one before has ended."""
+    """A window ends when the host and all work that it queued have ended, and begins no earlier than the last ended."""
     is_mine = windows.queued >= 0
     end = end.copy()
     np.maximum.at(end, windows.queued[is_mine], ended[is_mine])
@@ -208,7 +208,7 @@ def _lengths(windows: Windows, begin: Floats, end: Floats, ended: Floats) -> Flo
 
 
 def _moments(waits: Waits, work: Work, passed: tuple[Handoffs, ...]) -> _Moments:
-    """All moments at which a thread may wait, also where the recording shows no wait."""
+    """All moments when a thread may wait, including those without a recorded wait."""
     waited = waits.work >= 0
     at = np.where(waited, np.append(work.end, 0)[waits.work], waits.end)
     lag = np.where(waited, 0, waits.end - np.append(work.end, 0)[waits.queued])
@@ -226,16 +226,16 @@ def _moments(waits: Waits, work: Work, passed: tuple[Handoffs, ...]) -> _Moments
 
 
 def _on_threads(graph: _Graph, thread: Ints, times: Ints) -> Floats:
-    """How long after the origin a thread would get to each time, if it never waited."""
-    found = np.zeros(times.size)
+    """When a thread would get to each time, in ns after the origin, if it never waited."""
+    after = np.zeros(times.size)
     for one in np.unique(thread):
         mine = thread == one
-        found[mine] = graph.scale.on_thread(int(one), times[mine], graph.origin)
-    return found
+        after[mine] = graph.scale.on_thread(int(one), times[mine], graph.origin)
+    return after
 
 
 def _positions(graph: _Graph, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
-    """For each time on a thread the node that it follows there, and how long after it comes."""
+    """For each time on a thread the last node there before it, and how long after that node it is."""
     moments = graph.moments
     last = latest(moments.thread, moments.at, thread, times)
     after = _on_threads(graph, thread, times) - np.append(graph.reached, 0.0)[last]
@@ -243,23 +243,23 @@ def _positions(graph: _Graph, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
 
 
 def _of_work(graph: _Graph, held: Held) -> Iterator[Edges]:
-    """What work waits for."""
+    """The dependencies of work."""
     work, scale = graph.work, graph.scale
     gap = work.start - held.at
-    kept = gap * scale.waits[held.wait]
+    recorded = gap * scale.waits[held.wait]
     typical = _median(gap[held.wait == KERNEL_WAIT])
     for by, other in ((BEFORE, work.before), (ACROSS, held.across)):
         rows = np.flatnonzero(other >= 0)
         one = other[rows]
         until = np.minimum(work.end[one], work.start[rows])
         least = np.minimum(typical, work.start[rows] - until) * scale.waits[KERNEL_WAIT]
-        lag = np.where(held.by[rows] == by, kept[rows], least)
+        lag = np.where(held.by[rows] == by, recorded[rows], least)
         yield one + 1, rows + 1, (until - work.start[one]) * scale.work[one] + lag
     rows = np.flatnonzero(work.call >= 0)
     submitted = held.submitted[rows]
     typical = _median(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)])
     least = np.minimum(typical, work.start[rows] - submitted) * scale.waits[LAUNCH_DELAY]
-    delay = np.where(held.by[rows] == LAUNCH, kept[rows], least)
+    delay = np.where(held.by[rows] == LAUNCH, recorded[rows], least)
     node, after = _positions(graph, work.thread[rows], submitted)
     yield node, rows + 1, after + delay
     rows = np.flatnonzero(held.by == NOTHING)
@@ -267,7 +267,7 @@ def _of_work(graph: _Graph, held: Held) -> Iterator[Edges]:
 
 
 def _of_moments(graph: _Graph) -> Iterator[Edges]:
-    """What host threads wait for."""
+    """The dependencies of host threads."""
     moments, n_work = graph.moments, graph.work.start.size
     node = np.arange(moments.at.size) + 1 + n_work
     follows = np.append(False, moments.thread[1:] == moments.thread[:-1])[: node.size]
@@ -275,7 +275,7 @@ def _of_moments(graph: _Graph) -> Iterator[Edges]:
     yield previous, node, np.zeros(node.size)
     rows = np.flatnonzero(moments.since != LONG_AGO)
     from_, after = _positions(graph, moments.thread[rows], moments.since[rows])
-    # One that goes on without a wait is itself the latest there by then: it follows the one before.
+    # A moment without a wait is itself the latest by then: it follows the previous one.
     is_self = from_ >= node[rows]
     gone = graph.reached[rows] - np.where(follows, np.roll(graph.reached, 1), 0.0)[rows]
     yield np.where(is_self, previous[rows], from_), node[rows], np.where(is_self, gone, after)
@@ -295,14 +295,14 @@ def _median(times: Ints) -> float:
 
 
 def _scheduled(graph: _Graph, edges: list[Edges]) -> Floats:
-    """When each node comes, in ns."""
+    """The new time of each node, in ns."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 
     from_, to, after = (np.concatenate(column) for column in zip(*edges, strict=True))
     slow = graph.scale.largest
     short = np.maximum(slow * (graph.recorded[to] - graph.recorded[from_]) - after, 0.0)
-    # Of several dependencies between the same two the tightest counts; a sparse matrix would add them up.
+    # Of several dependencies between two nodes the tightest counts; a sparse matrix would add them up.
     order = np.lexsort((short, to, from_))
     from_, to, short = from_[order], to[order], short[order]
     first = np.append(True, (from_[1:] != from_[:-1]) | (to[1:] != to[:-1]))[: to.size]

@@ -1,7 +1,7 @@
-"""The host's threads as the critical path sees them: what is open on them, and when.
+"""The host's threads and when each is active, and lookups of the last event before a time.
 
-A thread is *active* while an operator, a call, a data loader or the like is open on it, else *quiet*: only marks of
-steps, named ranges or Python are open, or nothing. A quiet thread runs what the trace does not show, or waits.
+A thread is *active* while an operator, a call, a data loader or the like is open on it. Else it is *quiet*: nothing is
+open, or only marks of steps, named ranges or Python. A quiet thread waits, or runs code that the trace does not show.
 """
 
 from __future__ import annotations
@@ -19,23 +19,88 @@ from stepscope.core.schema import CATEGORIES, DEVICE_WORK
 
 #: Times before and after all others.
 LONG_AGO, FAR_OFF = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-#: A wait from here on needs a reason of its own, as in `idle`.
+#: A wait of at least this needs a reason of its own, as in `idle`.
 LONG_GAP_NS = 30_000
 
 
+_QUIET = ("step", "user_range", "module", "python")
+_NOT_HOST = (*DEVICE_WORK, "device_range", "sched_oncpu", "sched_runq")
+_HOST = tuple(category for category in CATEGORIES if category not in _NOT_HOST)
+_ACTIVE = tuple(category for category in _HOST if category not in _QUIET)
+
+
+#: Ranges of libraries that run collectives on the host.
+_COLLECTIVE = re.compile(r"^(?:gloo|mpi|ucc)[:_]")
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Spans of host threads, sorted by thread and start; those of thread t are `cuts[t]:cuts[t + 1]`. Times in ns."""
+
+    track: Ints
+    cuts: Ints
+    row: Ints
+    start: Ints
+    end: Ints
+    parent: Ints  # innermost span open at its start, as an index into these arrays; -1 if none
+    active: tuple[Intervals, ...]  # of each thread
+    n_active: Ints  # number of active spans of each thread
+
+    def of(self, thread: int) -> slice:
+        """The slice of the spans of a thread."""
+        return slice(int(self.cuts[thread]), int(self.cuts[thread + 1]))
+
+    def codes(self, tracks: Ints) -> Ints:
+        """The thread of each track; -1 if it is none."""
+        if self.track.size == 0:
+            return np.full(tracks.size, -1, np.int64)
+        at = np.minimum(np.searchsorted(self.track, tracks), self.track.size - 1)
+        return np.where(self.track[at] == tracks, at, -1)
+
+
+def host_threads(spans: pl.DataFrame, tracks: pl.DataFrame) -> Threads:
+    """The threads with spans of the host. `spans` and `tracks` are the trace's tables."""
+    lanes = tracks.filter(pl.col("kind") == "thread")["track_id"]
+    wanted = spans["category"].is_in(_HOST) & spans["track_id"].is_in(lanes.implode())
+    row = np.flatnonzero(wanted.to_numpy())
+    lane = spans["track_id"].to_numpy()[row].astype(np.int64)
+    start = spans["ts_ns"].to_numpy()[row]
+    end = start + spans["dur_ns"].to_numpy()[row]
+    track = lane[np.flatnonzero(np.diff(lane, prepend=-1))]
+    cuts = np.append(np.searchsorted(lane, track), lane.size)
+    is_active = spans["category"].is_in(_ACTIVE).to_numpy()[row]
+    is_active[host_collectives(spans, row)] = True
+    active, n_active = [], []
+    for low, high in pairwise(cuts):
+        mine = is_active[low:high]
+        active.append(union(start[low:high][mine], end[low:high][mine]))
+        n_active.append(int(mine.sum()))
+    return Threads(
+        track, cuts, row, start, end, enclosing(start, end, lane), tuple(active), np.array(n_active, np.int64)
+    )
+
+
+def host_collectives(spans: pl.DataFrame, rows: Ints) -> Ints:
+    """Indices of those of these rows of spans that are collectives which run on the host."""
+    ranges = np.flatnonzero(spans["category"].gather(rows).is_in(("user_range", "operator")).to_numpy())
+    names = spans["name"].gather(rows[ranges])
+    mine: Ints = ranges[map_names(names, lambda name: _COLLECTIVE.search(name) is not None, pl.Boolean()).to_numpy()]
+    return mine
+
+
 def latest(groups: Ints, times: Ints, at_groups: Ints, at: Ints) -> Ints:
-    """For each query the last row of its group with a time <= at, -1 if none. Rows are sorted by (group, time)."""
+    """For each query the last row of its group with a time <= `at`; -1 if none. Rows are sorted by (group, time)."""
     n = groups.size
-    found = np.full(at.size, -1, np.int64)
+    rows = np.full(at.size, -1, np.int64)
     if n == 0 or at.size == 0:
-        return found
-    # Rows come before queries of the same group and time: lexsort is stable.
+        return rows
+    # lexsort is stable, so rows come before queries of the same group and time.
     order = np.lexsort((np.concatenate((times, at)), np.concatenate((groups, at_groups))))
     is_row = order < n
-    last = np.maximum.accumulate(np.where(is_row, order, -1))[~is_row]
-    found[order[~is_row] - n] = last
-    found[(found >= 0) & (groups[found] != at_groups)] = -1
-    return found
+    before = np.maximum.accumulate(np.where(is_row, order, -1))[~is_row]
+    rows[order[~is_row] - n] = before
+    rows[(rows >= 0) & (groups[rows] != at_groups)] = -1
+    return rows
 
 
 def last_ended(rows: tuple[Ints, Ints, Ints], queries: tuple[Ints, Ints, Ints, Ints]) -> Ints:
@@ -48,7 +113,7 @@ def last_ended(rows: tuple[Ints, Ints, Ints], queries: tuple[Ints, Ints, Ints, I
     order = np.lexsort((end, group))
     place = latest(group[order], end[order], wanted, at)
     pending = np.flatnonzero(place >= 0)
-    # What another thread queued later may have ended in between: step back past it.
+    # Work that another thread queued later may have ended in between: step back past it.
     while pending.size:
         row = order[place[pending]]
         gone = (group[row] != wanted[pending]) | (end[row] <= after[pending])
@@ -56,72 +121,7 @@ def last_ended(rows: tuple[Ints, Ints, Ints], queries: tuple[Ints, Ints, Ints, I
         pending = pending[~gone & (queued[row] > by[pending])]
         place[pending] -= 1
         pending = pending[place[pending] >= 0]
-    found = np.full(at.size, -1, np.int64)
+    ended = np.full(at.size, -1, np.int64)
     held = place >= 0
-    found[held] = order[place[held]]
-    return found
-
-
-_QUIET = ("step", "user_range", "module", "python")
-_NOT_HOST = (*DEVICE_WORK, "device_range", "sched_oncpu", "sched_runq")
-_HOST = tuple(category for category in CATEGORIES if category not in _NOT_HOST)
-_ACTIVE = tuple(category for category in _HOST if category not in _QUIET)
-
-
-#: Ranges in which a library exchanges data on the host itself.
-_EXCHANGE = re.compile(r"^(?:gloo|mpi|ucc)[:_]")
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """Spans of host threads in order of thread and start. `cuts[t]:cuts[t + 1]` are those of thread t; times in ns."""
-
-    track: Ints
-    cuts: Ints
-    row: Ints
-    start: Ints
-    end: Ints
-    parent: Ints  # innermost span open at its start, as an index into these arrays, -1 if none
-    active: tuple[Intervals, ...]  # of each thread
-    n_active: Ints  # how many active spans each thread has
-
-    def of(self, thread: int) -> slice:
-        """Where the spans of a thread are."""
-        return slice(int(self.cuts[thread]), int(self.cuts[thread + 1]))
-
-    def codes(self, tracks: Ints) -> Ints:
-        """The thread of each track, -1 where it is none."""
-        if self.track.size == 0:
-            return np.full(tracks.size, -1, np.int64)
-        at = np.minimum(np.searchsorted(self.track, tracks), self.track.size - 1)
-        return np.where(self.track[at] == tracks, at, -1)
-
-
-def host_threads(spans: pl.DataFrame, tracks: pl.DataFrame) -> Threads:
-    """The threads that hold any span of the host. `spans` and `tracks` are the trace's tables."""
-    lanes = tracks.filter(pl.col("kind") == "thread")["track_id"]
-    wanted = spans["category"].is_in(_HOST) & spans["track_id"].is_in(lanes.implode())
-    row = np.flatnonzero(wanted.to_numpy())
-    lane = spans["track_id"].to_numpy()[row].astype(np.int64)
-    start = spans["ts_ns"].to_numpy()[row]
-    end = start + spans["dur_ns"].to_numpy()[row]
-    track = lane[np.flatnonzero(np.diff(lane, prepend=-1))]
-    cuts = np.append(np.searchsorted(lane, track), lane.size)
-    is_active = spans["category"].is_in(_ACTIVE).to_numpy()[row]
-    is_active[exchanges(spans, row)] = True
-    active, n_active = [], []
-    for low, high in pairwise(cuts):
-        mine = is_active[low:high]
-        active.append(union(start[low:high][mine], end[low:high][mine]))
-        n_active.append(int(mine.sum()))
-    return Threads(
-        track, cuts, row, start, end, enclosing(start, end, lane), tuple(active), np.array(n_active, np.int64)
-    )
-
-
-def exchanges(spans: pl.DataFrame, rows: Ints) -> Ints:
-    """Which of these rows of spans are ranges in which the host exchanges data with other ranks, as indices."""
-    ranges = np.flatnonzero(spans["category"].gather(rows).is_in(("user_range", "operator")).to_numpy())
-    found = map_names(spans["name"].gather(rows[ranges]), lambda name: _EXCHANGE.search(name) is not None, pl.Boolean())
-    mine: Ints = ranges[found.to_numpy()]
-    return mine
+    ended[held] = order[place[held]]
+    return ended

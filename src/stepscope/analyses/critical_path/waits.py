@@ -1,4 +1,4 @@
-"""Calls of the host that wait for the device: synchronising calls, and copies that return when they are done."""
+"""What host threads wait for: the device, in synchronising calls and copies, and each other, in handoffs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepscope.analyses.critical_path.threads import (
     LONG_AGO,
     LONG_GAP_NS,
     Threads,
-    exchanges,
+    host_collectives,
     last_ended,
     latest,
 )
@@ -27,21 +27,21 @@ _STREAM_SYNC = "stream sync"
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Calls that wait for device work, or would; times in ns."""
+    """Calls that wait for device work, or would if any were left; times in ns."""
 
     row: Ints
     thread: Ints
     start: Ints
     end: Ints
-    work: Ints  # the work whose end it waited for, -1 if it found all done
-    queued: Ints  # then, the work that its thread had queued last, for which it might have waited; -1 if none
+    work: Ints  # the work whose end it waited for; -1 if all was done
+    queued: Ints  # if all was done: the work that its thread had queued last; -1 if none
 
 
 def waits(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work) -> Waits:
-    """Every synchronising call, and every copy's call in which its copy ended.
+    """Every synchronising call, and every call that queued a copy and was open when the copy ended.
 
-    A synchronising call waited for the work that ended last while it was open, of all that its process had queued
-    before; of its stream alone, where the recorder tells which that is.
+    A synchronising call waited for the work that ended last while it was open, out of all that its process had queued
+    before, or on its stream only if the recorder names the stream.
     """
     rows = calls_like(spans, is_sync_call)
     lanes = spans["track_id"].gather(rows).cast(pl.Int64).to_numpy()
@@ -62,16 +62,16 @@ def _times(spans: pl.DataFrame, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _awaited(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: Work, rows: Ints) -> Ints:
-    """The work whose end each synchronising call waited for, -1 if none."""
+    """The work whose end each synchronising call waited for; -1 if none."""
     start, end = _times(spans, rows)
     process = _processes(tracks, threads)
     lanes = threads.codes(spans["track_id"].gather(rows).cast(pl.Int64).to_numpy())
     stream = _streams(spans, rows)
     lasting = np.flatnonzero(work.end > work.start)
-    # Whose work it is that no call is known for can only be told where there is but one process.
+    # The process of work without a known call is only known if there is a single process.
     nobody = 0 if process.size and process.max() == 0 else -1
     owner = np.where(work.thread >= 0, np.append(process, nobody)[work.thread], nobody)[lasting]
-    # One search for both: streams are the groups from 0 on, processes those from -2 down.
+    # One search serves both: groups from 0 up are streams, those from -2 down are processes.
     groups = np.concatenate((work.track[lasting], -2 - owner))
     wanted = np.where(stream >= 0, stream, -2 - process[lanes])
     twice = np.tile(lasting, 2)
@@ -80,11 +80,11 @@ def _awaited(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads, work: 
 
 
 def _queued(work: Work, thread: Ints, start: Ints, end: Ints) -> Ints:
-    """The work that each thread had queued last before a time, if it had ended by another time; else -1."""
+    """The work that each thread had queued last before `start`, if it ended by `end`; else -1."""
     order = np.lexsort((work.called, work.thread))
     last = latest(work.thread[order], work.called[order], thread, start)
-    found = np.append(order, -1)[last]
-    return np.where(np.append(work.end, 0)[found] <= end, found, -1)
+    work_queued = np.append(order, -1)[last]
+    return np.where(np.append(work.end, 0)[work_queued] <= end, work_queued, -1)
 
 
 def _processes(tracks: pl.DataFrame, threads: Threads) -> Ints:
@@ -93,23 +93,23 @@ def _processes(tracks: pl.DataFrame, threads: Threads) -> Ints:
     where = tracks.select(pl.col("track_id").cast(pl.Int64), "host", "pid")
     mine = mine.join(where, on="track_id", how="left", maintain_order="left")
     numbered = mine.select("host", "pid").unique(maintain_order=True).with_row_index("process")
-    found = mine.join(numbered, on=["host", "pid"], how="left", nulls_equal=True, maintain_order="left")
-    return found["process"].cast(pl.Int64).to_numpy()
+    known = mine.join(numbered, on=["host", "pid"], how="left", nulls_equal=True, maintain_order="left")
+    return known["process"].cast(pl.Int64).to_numpy()
 
 
 def _streams(spans: pl.DataFrame, rows: Ints) -> Ints:
-    """The track of the stream for which each call waits, where the recorder tells; else -1."""
-    told = spans.filter(pl.col("category") == "sync").select("launch_id", "track_id", "name").drop_nulls()
-    told = told.filter(pl.col("name").cast(pl.String).str.to_lowercase().str.contains(_STREAM_SYNC))
-    calls = rows_of(spans, told["launch_id"])
+    """The track of the stream that each call waits for, if recorded; else -1."""
+    syncs = spans.filter(pl.col("category") == "sync").select("launch_id", "track_id", "name").drop_nulls()
+    syncs = syncs.filter(pl.col("name").cast(pl.String).str.to_lowercase().str.contains(_STREAM_SYNC))
+    calls = rows_of(spans, syncs["launch_id"])
     order = np.argsort(calls, kind="stable")
     at = np.searchsorted(calls[order], rows)
-    tracks = np.append(told["track_id"].cast(pl.Int64).to_numpy()[order], -1)
+    tracks = np.append(syncs["track_id"].cast(pl.Int64).to_numpy()[order], -1)
     return np.where(np.append(calls[order], -1)[at] == rows, tracks[at], -1)
 
 
 def _copies(work: Work) -> Waits:
-    """Calls that queued a copy, in which the last of their copies ended."""
+    """Calls that queued copies and were open when the last of them ended."""
     mine = np.flatnonzero((work.sort == MEMCPY) & (work.call >= 0) & (work.end > work.start))
     mine = mine[(work.end[mine] > work.called[mine]) & (work.end[mine] <= work.returned[mine])]
     mine = mine[np.lexsort((work.end[mine], work.call[mine]))]
@@ -120,31 +120,31 @@ def _copies(work: Work) -> Waits:
 
 @dataclass(frozen=True, slots=True)
 class Handoffs:
-    """Moments at which a thread went on because another thread let it; times in ns."""
+    """Moments at which a thread went on because another thread had finished something; times in ns."""
 
     thread: Ints
     at: Ints
     source: Ints
-    since: Ints  # when the thread itself had last been active before that, LONG_AGO if never
+    since: Ints  # when the thread itself was last active before that; LONG_AGO if never
 
 
-#: `until` is when the thread was active again, `busy` until when the source had been.
+#: `until` is when the thread became active again, `busy` when the source was last active.
 _HANDOFF = ("thread", "source", "at", "since", "until", "busy")
 
 
 def handoffs(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, threads: Threads) -> Handoffs:
-    """When threads waited for each other, in order of thread and time.
+    """When threads waited for each other, sorted by thread and time.
 
-    A caller that is quiet while its helper begins and ends work waits for the last of it, and goes on as that ends. A
-    helper that begins while its caller, active since the helper was so last, has fallen quiet was started by it: until
-    then the time is the caller's. So it is with the threads of autograd. Of threads that exchange data, a caller waits
-    for an exchange that ends while it has been quiet for long, and an exchange begins with the call for it.
+    Autograd: a caller that is quiet while its helper works waits for the end of that work. The caller starts the helper
+    if it was active since the helper's last activity and is quiet when the helper begins; the time until then is the
+    caller's. Collectives on the host: a caller waits for a collective that ends when the caller has been quiet for
+    long, and a collective begins with the call for it.
     """
     parts = [pl.DataFrame(schema=dict.fromkeys(_HANDOFF, pl.Int64))]
     if threads.track.size > 1:
         parts += _of_autograd(threads, _linked(spans, ops, arrows, threads))
-        parts += _of_exchanges(spans, threads)
-    # Of several that it may have waited for, the one that was active last.
+        parts += _of_collectives(spans, threads)
+    # Of several candidates, the source that was active last.
     frame = pl.concat(parts).sort("thread", "until", "busy", "source").unique(["thread", "until"], keep="last")
     return Handoffs(*(frame.sort("thread", "at")[c].to_numpy() for c in ("thread", "at", "source", "since")))
 
@@ -157,27 +157,27 @@ def _of_autograd(threads: Threads, pairs: Iterable[tuple[int, int]]) -> Iterator
 
 
 def _gaps_of(thread: int, source: int, own: Intervals, other: Intervals, *, is_caller: bool) -> pl.DataFrame:
-    """Handoffs to `thread`; `until` is when it was active again, `busy` until when the source had been."""
+    """Handoffs from `source` to `thread`."""
     since, until = np.append(LONG_AGO, own[1]), np.append(own[0], FAR_OFF)
     last = np.searchsorted(other[1], until, side="right") - 1
     busy = np.append(other[1], LONG_AGO)[last]
     if is_caller:
-        found = np.append(other[0], LONG_AGO)[last] >= since
+        is_handoff = np.append(other[0], LONG_AGO)[last] >= since
     else:
-        found = (until < FAR_OFF) & (np.append(other[0], FAR_OFF)[last + 1] >= np.append(own[1], FAR_OFF))
+        is_handoff = (until < FAR_OFF) & (np.append(other[0], FAR_OFF)[last + 1] >= np.append(own[1], FAR_OFF))
     times = (busy if is_caller else until, since, until, busy)
-    return _frame(thread, source, times, found & (busy > since))
+    return _frame(thread, source, times, is_handoff & (busy > since))
 
 
-def _frame(thread: int, source: int, times: tuple[Ints, Ints, Ints, Ints], found: Bools) -> pl.DataFrame:
-    lanes = (np.full(found.size, lane, np.int64) for lane in (thread, source))
-    return pl.DataFrame(dict(zip(_HANDOFF, (*lanes, *times), strict=True))).filter(found)
+def _frame(thread: int, source: int, times: tuple[Ints, Ints, Ints, Ints], mask: Bools) -> pl.DataFrame:
+    lanes = (np.full(mask.size, lane, np.int64) for lane in (thread, source))
+    return pl.DataFrame(dict(zip(_HANDOFF, (*lanes, *times), strict=True))).filter(mask)
 
 
-def _of_exchanges(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFrame]:
-    """Handoffs between threads that call for an exchange of data and threads on which it happens."""
+def _of_collectives(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFrame]:
+    """Handoffs between threads that call collectives and threads that run them."""
     rows = threads.row
-    there = exchanges(spans, rows)
+    there = host_collectives(spans, rows)
     operators = np.flatnonzero((spans["category"].gather(rows) == "operator").to_numpy())
     names = spans["name"].gather(rows[operators])
     calls = np.setdiff1d(operators[map_names(names, is_communication, pl.Boolean()).to_numpy()], there)
@@ -194,8 +194,8 @@ def _of_exchanges(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFram
 def _awaited_helper(caller: int, helper: int, own: Intervals, ranges: Intervals) -> pl.DataFrame:
     since, until = own[1], np.append(own[0][1:], FAR_OFF)
     ended = np.append(ranges[1], LONG_AGO)[np.searchsorted(ranges[1], until, side="right") - 1]
-    found = ended >= since + LONG_GAP_NS
-    return _frame(caller, helper, (ended, since, until, ended), found)
+    is_handoff = ended >= since + LONG_GAP_NS
+    return _frame(caller, helper, (ended, since, until, ended), is_handoff)
 
 
 def _asked(helper: int, caller: int, own: Intervals, asked: Ints) -> pl.DataFrame:
@@ -205,19 +205,20 @@ def _asked(helper: int, caller: int, own: Intervals, asked: Ints) -> pl.DataFram
 
 
 def _linked(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, threads: Threads) -> list[tuple[int, int]]:
-    """Pairs of threads of which the second does the backward pass of what the first did.
+    """Pairs of threads: the second runs the backward pass of the first.
 
-    They share numbers of autograd nodes, or the trace draws arrows between them; where both ways, the one more often.
+    They share numbers of autograd nodes, or the trace has arrows between them. If in both directions, the more frequent
+    one counts.
     """
     ends = pl.concat((arrows.select("from_track_id", "to_track_id"), _same_nodes(spans, ops)))
     ends = ends.group_by("from_track_id", "to_track_id").len().sort("len", "from_track_id", "to_track_id")
     codes = [threads.codes(ends[c].cast(pl.Int64).fill_null(-1).to_numpy()).tolist() for c in ends.columns[:2]]
-    found = [pair for pair in zip(*codes, strict=True) if pair[0] != pair[1] and min(pair) >= 0]
-    return list({frozenset(pair): pair for pair in found}.values())
+    linked = [pair for pair in zip(*codes, strict=True) if pair[0] != pair[1] and min(pair) >= 0]
+    return list({frozenset(pair): pair for pair in linked}.values())
 
 
 def _same_nodes(spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Tracks that hold a forward and a backward operator of one number."""
+    """Pairs of tracks with a forward and a backward operator of the same sequence number."""
     numbered = ops.select("span_id", "sequence", "forward_thread").drop_nulls("sequence")
     track = of_spans(spans, numbered["span_id"], "track_id").rename("track_id")
     numbered = numbered.select("sequence", track, backward=pl.col("forward_thread").is_not_null()).unique()

@@ -1,4 +1,4 @@
-"""The stretches of time whose longest paths are asked for: steps, ranges of a name, or the whole recording."""
+"""The windows of time whose longest paths are wanted: steps, named ranges, or the whole recording."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Stretches of time in order and disjoint, each with the host thread that it belongs to; times in ns."""
+    """Disjoint sorted windows of time, each with the host thread that it belongs to; times in ns."""
 
     step: pl.Series
     rank: pl.Series
@@ -30,10 +30,10 @@ class Windows:
     main: Ints
     begin: Ints  # on the host
     end: Ints
-    queued: Ints  # by piece of work: the window that queued it, -1 if none
+    queued: Ints  # per piece of work: the window that queued it; -1 if none
 
     def only(self, chosen: Ints) -> Windows:
-        """Some of them; `queued` then tells nothing."""
+        """The chosen ones, without `queued`."""
         rows = pl.Series(chosen)
         low, high, main, begin, end = (t[chosen] for t in (self.low, self.high, self.main, self.begin, self.end))
         nothing = np.full(self.queued.size, -1, np.int64)
@@ -50,11 +50,11 @@ def path_windows(
     within: str | None,
     step: int | None,
 ) -> tuple[Windows, Ints]:
-    """The windows, and which of them are asked for; `work` is what `device_work` returns.
+    """The windows, and which of them are wanted; `work` is what `device_work` returns.
 
-    A step, or range, ends when the device has done the last work that it queued, or on the host if that is later; the
-    next begins there, or on the host if that is later. Raises MissingTable (steps, ranges of that name), UnknownName
-    (step), StepscopeError (no regular expression).
+    A step or range ends when it ends on the host and the device has finished all work that it queued. The next one
+    begins at that time, or when it begins on the host if that is later. Raises MissingTable (steps, ranges of that
+    name), UnknownName (step), StepscopeError (no regular expression).
     """
     if within is None:
         if steps.is_empty():
@@ -64,45 +64,45 @@ def path_windows(
             raise MissingTable("steps", needed_by="critical-path", hint=hint)
         marks = spans.filter(pl.col("category") == "step").select("step", "track_id").drop_nulls().unique("step")
         ranges = steps.join(marks, on="step", how="left")
-        found = _bounded(device_steps(steps, work), ranges)
+        bounds = _bounded(device_steps(steps, work), ranges)
     elif within == RECORDING:
-        found = _whole(spans, tracks, steps, work, threads)
+        bounds = _whole(spans, tracks, steps, work, threads)
         work = work.with_columns(step=pl.lit(None, pl.Int32))
     else:
         ranges = _matching(spans, threads, within, step).join(tracks.select("track_id", "rank"), on="track_id")
         work = _within(ranges, spans, work)
-        found = _bounded(device_steps(ranges, work), ranges)
-    main = threads.codes(found["track_id"].cast(pl.Int64).fill_null(-1).to_numpy())
-    numbers = found.select("step").with_row_index("window").unique("step", keep="first")
+        bounds = _bounded(device_steps(ranges, work), ranges)
+    main = threads.codes(bounds["track_id"].cast(pl.Int64).fill_null(-1).to_numpy())
+    numbers = bounds.select("step").with_row_index("window").unique("step", keep="first")
     numbers = work.select("step").join(numbers, on="step", how="left", nulls_equal=True, maintain_order="left")
     queued = numbers["window"].cast(pl.Int64).fill_null(-1).to_numpy()
-    low, high, begin, end = (found[c].to_numpy() for c in ("ts_ns", "end_ns", "begin", "end"))
+    low, high, begin, end = (bounds[c].to_numpy() for c in ("ts_ns", "end_ns", "begin", "end"))
     main = np.where(main >= 0, main, np.argmax(threads.n_active))
-    windows = Windows(found["step"], found["rank"], low, high, main, begin, end, queued)
+    windows = Windows(bounds["step"], bounds["rank"], low, high, main, begin, end, queued)
     if step is None:
-        return windows, np.arange(found.height)
-    chosen = np.flatnonzero((found["step"] == step).fill_null(value=False).to_numpy())
+        return windows, np.arange(bounds.height)
+    chosen = np.flatnonzero((bounds["step"] == step).fill_null(value=False).to_numpy())
     if chosen.size == 0:
-        raise UnknownName("step", str(step), map(str, found["step"].drop_nulls()))
+        raise UnknownName("step", str(step), map(str, bounds["step"].drop_nulls()))
     return windows, chosen
 
 
-def _bounded(found: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """With the track of each step's range on the host, and its `begin` and `end` there."""
+def _bounded(bounds: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Adds the track of each step's range on the host, and its `begin` and `end` there."""
     host = ranges.select("step", "track_id", begin="ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"))
-    return found.join(host.unique("step"), on="step", how="left", maintain_order="left")
+    return bounds.join(host.unique("step"), on="step", how="left", maintain_order="left")
 
 
 def _whole(
     spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, work: pl.DataFrame, threads: Threads
 ) -> pl.DataFrame:
-    """The recording as one window. It belongs to the thread that is active until its end, if there is one."""
-    found = windows_of(spans, tracks, steps.clear(), work)
-    high = found["end_ns"][0]
+    """The recording as one window. It belongs to the thread that is active at its end, else to the most active one."""
+    window = windows_of(spans, tracks, steps.clear(), work)
+    high = window["end_ns"][0]
     until_then = [thread for thread, (_, ends) in enumerate(threads.active) if high in ends]
     main = until_then[0] if until_then else int(np.argmax(threads.n_active))
     ends = threads.active[main][1]
-    return found.with_columns(
+    return window.with_columns(
         track_id=pl.lit(int(threads.track[main]), pl.Int64),
         begin="ts_ns",
         end=pl.lit(int(np.minimum(ends, high).max())),
@@ -110,7 +110,7 @@ def _whole(
 
 
 def _matching(spans: pl.DataFrame, threads: Threads, within: str, step: int | None) -> pl.DataFrame:
-    """Ranges on host threads whose names match, numbered by start: that of a number, or all that lie in no other."""
+    """Ranges on host threads whose names match, numbered by start: the given one, or all that are not nested."""
     try:
         search = re.compile(within).search
     except re.error as error:
@@ -121,7 +121,7 @@ def _matching(spans: pl.DataFrame, threads: Threads, within: str, step: int | No
     wanted = [name for name in names if search(name)]
     if not wanted:
         shown = f"the trace has {', '.join(sorted(names)[:_NAMES_SHOWN])}" if names else "the trace has none"
-        hint = f"{shown}; --within {RECORDING} takes all of it"
+        hint = f"{shown}; --within {RECORDING} takes the whole trace"
         raise MissingTable(f"ranges named {within!r}", needed_by="critical-path", hint=hint)
     number = pl.col("ts_ns").rank("ordinal").cast(pl.Int32) - 1
     ranges = ranges.filter(pl.col("name").cast(pl.String).is_in(wanted)).with_columns(step=number)
@@ -136,7 +136,7 @@ def _matching(spans: pl.DataFrame, threads: Threads, within: str, step: int | No
 
 
 def _within(ranges: pl.DataFrame, spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """The work with, as `step`, the number of the range in which it was queued."""
+    """The work; its `step` is the number of the range in which it was queued."""
     ranges = ranges.sort("step")
     called = of_spans(spans, work["launch_id"], "ts_ns").fill_null(LONG_AGO).to_numpy()
     start = ranges["ts_ns"].to_numpy()

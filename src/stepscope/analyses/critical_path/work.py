@@ -1,8 +1,8 @@
-"""Device work as the critical path sees it: what each piece waited for before it began.
+"""What each piece of device work waited for before it began.
 
-A piece may depend on the host call that queued it, on the work before it on its stream, and on work of other streams,
-if a wait for an event was queued in between or if a graph holds both. Of these the last to happen held it up. Where
-that leaves a long gap although other work ran on the device, it waited for that: for its end, or for room.
+Work depends on the host call that queued it, on the previous work of its stream, and on work of other streams if a wait
+for an event was queued in between or one graph holds both. The dependency that was met last held it up. If that leaves
+a long gap in which other work ran on the device, it waited for that work: for its end, or for free resources.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from stepscope.core.names import map_names
 _WAIT_CALL = re.compile(r"StreamWaitEvent|QueueWaitNotifier|EnqueueEventsWait")
 
 
-#: What held up a piece of work: the work before it on its stream, work of another stream, its launch; or unknown.
+#: What held up a piece of work: previous work of its stream, work of another stream, its launch, or unknown.
 BEFORE, ACROSS, LAUNCH, NOTHING = range(4)
-#: What a gap before a piece of work is, of the kinds of pieces.
+#: The kind of the gap before a piece of work.
 LAUNCH_DELAY, KERNEL_WAIT, UNEXPLAINED = range(3)
 WAITS = ("launch_delay", "kernel_wait", "unexplained")
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Kernels, copies and fills in order of track and start; times in ns, -1 where there is none."""
+    """Kernels, copies and fills, sorted by track and start; times in ns, -1 for none."""
 
     row: Ints
     sort: Ints  # COMPUTATION, COMMUNICATION, MEMCPY
@@ -42,9 +42,9 @@ class Work:
     end: Ints
     call: Ints  # row of the host call that queued it
     thread: Ints  # of that call
-    called: Ints  # when the call began, LONG_AGO if unknown
+    called: Ints  # when the call began; LONG_AGO if unknown
     returned: Ints  # when it ended
-    before: Ints  # the work of its stream that holds it up: of all that began before, the one that ends last
+    before: Ints  # of the work of its stream that began before, the one that ends last
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,20 @@ class Held:
 
     by: Ints  # BEFORE, ACROSS, LAUNCH or NOTHING
     at: Ints  # LONG_AGO for NOTHING
-    wait: Ints  # what the time from then to its start is: LAUNCH_DELAY, KERNEL_WAIT or UNEXPLAINED
-    across: Ints  # the work of another stream that it may have waited for, -1 if none
-    submitted: Ints  # when the call had queued it, as far as the trace tells; LONG_AGO if unknown
+    wait: Ints  # kind of the time from then to its start: LAUNCH_DELAY, KERNEL_WAIT or UNEXPLAINED
+    across: Ints  # the work of another stream that it may have waited for; -1 if none
+    submitted: Ints  # when the call had queued it; LONG_AGO if unknown
 
 
 def path_work(work: pl.DataFrame, spans: pl.DataFrame, threads: Threads) -> Work:
-    """`work`, which is what `device_work` returns in the order of `spans`, with its calls."""
+    """The work with its calls. `work` is what `device_work` returns, in the order of `spans`."""
     track, device, start, end, sort = (
         work[c].cast(pl.Int64).fill_null(-1).to_numpy() for c in ("track_id", "device_id", "ts_ns", "end_ns", "sort")
     )
     calls = [of_spans(spans, work["launch_id"], column) for column in ("ts_ns", "dur_ns")]
     lane = of_spans(spans, work["launch_id"], "track_id").cast(pl.Int64).fill_null(-1).to_numpy()
     thread = threads.codes(lane)
-    # A call that lies on no thread tells nothing about the host.
+    # A call outside all threads says nothing about the host.
     known = thread >= 0
     called, returned = (
         np.where(known, times.fill_null(0).to_numpy(), LONG_AGO) for times in (calls[0], calls[0] + calls[1])
@@ -77,10 +77,10 @@ def path_work(work: pl.DataFrame, spans: pl.DataFrame, threads: Threads) -> Work
 
 
 def held_up(work: Work, spans: pl.DataFrame) -> Held:
-    """Of what each piece of work depends on, what happened last.
+    """The dependency of each piece of work that was met last.
 
-    A launch happens when its call ends, or if the work began before that, as it begins. Only then, if the work before
-    it ended after the call had begun, the call is taken to have queued it in time.
+    Work is queued when its call ends. If it began before that: when the call began, if the previous work of its stream
+    was still running then, else when the work itself began.
     """
     before = np.where(work.before >= 0, np.minimum(work.end[work.before], work.start), LONG_AGO)
     inside = np.where(before >= work.called, work.called, work.start)
@@ -94,9 +94,9 @@ def held_up(work: Work, spans: pl.DataFrame) -> Held:
     until[rows] = np.append(work.end, LONG_AGO)[across[rows]]
     rows = np.flatnonzero((work.call >= 0) & (work.start - np.maximum(ready, until) >= LONG_GAP_NS))
     runs = _running(work, rows)
-    found = np.where(runs >= 0, runs, _ended_last(work, rows, ready))
-    rows, found = rows[found >= 0], found[found >= 0]
-    across[rows], until[rows] = found, np.minimum(work.end[found], work.start[rows])
+    awaited = np.where(runs >= 0, runs, _ended_last(work, rows, ready))
+    rows, awaited = rows[awaited >= 0], awaited[awaited >= 0]
+    across[rows], until[rows] = awaited, np.minimum(work.end[awaited], work.start[rows])
     choices = np.stack((before, until, submitted))
     at = choices.max(axis=0, initial=LONG_AGO)
     by = np.where(at > LONG_AGO, choices.argmax(axis=0), NOTHING)
@@ -104,7 +104,7 @@ def held_up(work: Work, spans: pl.DataFrame) -> Held:
 
 
 def _waits(work: Work, by: Ints, at: Ints) -> Ints:
-    """What the time until each piece began is. Work from before the recording may be in the way of a device's first."""
+    """The kind of the gap before each piece. A device's first work may wait for work from before the recording."""
     is_short = (by != NOTHING) & (work.start - at < LONG_GAP_NS)
     began = np.full(int(work.device.max(initial=0)) + 2, FAR_OFF)
     np.minimum.at(began, work.device, work.start)
@@ -113,51 +113,51 @@ def _waits(work: Work, by: Ints, at: Ints) -> Ints:
 
 
 def rows_of(spans: pl.DataFrame, ids: pl.Series) -> Ints:
-    """The rows of the spans with these ids, -1 where the id is null."""
+    """The rows of the spans with these ids; -1 for null."""
     have = spans["span_id"]
     if spans.height and have[0] == 0 and have[-1] == spans.height - 1 and have.is_sorted():
-        rows = ids.cast(pl.Int64)  # ids are row numbers, unless someone has filtered the table
+        rows = ids.cast(pl.Int64)  # ids are row numbers unless the table was filtered
     else:
         rows = of_spans(spans.select("span_id", row=pl.int_range(pl.len(), dtype=pl.Int64)), ids, "row")
     return rows.fill_null(-1).to_numpy()
 
 
 def calls_like(spans: pl.DataFrame, wanted: Callable[[str], bool]) -> Ints:
-    """Rows of the calls of a runtime or driver whose name is wanted."""
+    """Rows of the runtime or driver calls for whose name `wanted` holds."""
     calls = np.flatnonzero(spans["category"].is_in(("runtime", "driver")).to_numpy())
-    found: Ints = calls[map_names(spans["name"].gather(calls), wanted, pl.Boolean()).to_numpy()]
-    return found
+    rows: Ints = calls[map_names(spans["name"].gather(calls), wanted, pl.Boolean()).to_numpy()]
+    return rows
 
 
 def _ends_last(groups: Ints, end: Ints) -> Ints:
-    """For each row the one that ends last of those before it in its group, of several the latest; -1 for the first.
+    """For each row the earlier one of its group that ends last, the latest of several; -1 for the first.
 
-    Rows of a group stand together.
+    Rows of a group are adjacent.
     """
-    found = np.full(end.size, -1, np.int64)
+    lasting = np.full(end.size, -1, np.int64)
     heads = np.flatnonzero(np.append(True, groups[1:] != groups[:-1])[: end.size])
     for low, high in pairwise(np.append(heads, end.size)):
         mine = end[low:high]
         is_last = mine == np.maximum.accumulate(mine)
-        found[low + 1 : high] = low + np.maximum.accumulate(np.where(is_last, np.arange(mine.size), 0))[:-1]
-    return found
+        lasting[low + 1 : high] = low + np.maximum.accumulate(np.where(is_last, np.arange(mine.size), 0))[:-1]
+    return lasting
 
 
 def _ended_last(work: Work, rows: Ints, after: Ints) -> Ints:
-    """For each of `rows` the work of its device that ended last after a time and before it began; -1 if none."""
+    """For each of `rows` the work of its device that ended last, after `after` and before it began; -1 if none."""
     lasting = np.flatnonzero(work.end > work.start)
     ends = work.device[lasting], work.end[lasting], work.called[lasting]
-    found = last_ended(ends, (work.device[rows], after[rows], work.start[rows], work.called[rows]))
-    return np.append(lasting, -1)[found]
+    at = last_ended(ends, (work.device[rows], after[rows], work.start[rows], work.called[rows]))
+    return np.append(lasting, -1)[at]
 
 
 def _running(work: Work, rows: Ints) -> Ints:
-    """For each of `rows` work of its device and sort, begun before, that still ran as it began; -1 if none."""
+    """For each of `rows` earlier work of its device and kind that was still running when it began; -1 if none."""
     lane = work.device * 3 + work.sort
     order = np.lexsort((work.start, lane))
     ends = work.end[order]
     begun = latest(lane[order], work.start[order], lane[rows], work.start[rows] - 1)
-    # The one that ends last of all up to there: either the latest itself or what outlasts it.
+    # Of all up to there the one that ends last: the latest itself, or one that outlasts it.
     outlasting = np.append(_ends_last(lane[order], ends), -1)[begun]
     ends, order = np.append(ends, LONG_AGO), np.append(order, -1)
     last = np.where(ends[outlasting] > ends[begun], outlasting, begun)
@@ -165,24 +165,24 @@ def _running(work: Work, rows: Ints) -> Ints:
 
 
 def _may_wait(work: Work, spans: pl.DataFrame) -> Bools:
-    """Whether a wait for an event was queued between a piece and the one before it, or a graph holds it."""
+    """Whether a wait for an event was queued between a piece and the previous one, or it is part of a graph."""
     calls, sizes = np.unique(work.call, return_counts=True)
     in_graph = (work.call >= 0) & (sizes[np.searchsorted(calls, work.call)] > 1)
     waits = calls_like(spans, lambda name: _WAIT_CALL.search(name) is not None)
     if waits.size == 0:
         return in_graph
-    # Where the recorder tells which stream a call made wait, it concerns that one alone; else any.
-    told = spans.filter(pl.col("category") == "sync").select("launch_id", "track_id").drop_nulls()
-    told_row = rows_of(spans, told["launch_id"])
-    told_track = told["track_id"].cast(pl.Int64).to_numpy()
+    # A call that is recorded with its stream makes only that stream wait; any other call, all streams.
+    syncs = spans.filter(pl.col("category") == "sync").select("launch_id", "track_id").drop_nulls()
+    sync_row = rows_of(spans, syncs["launch_id"])
+    sync_track = syncs["track_id"].cast(pl.Int64).to_numpy()
     when = spans["ts_ns"].to_numpy()
-    named = np.isin(told_row, waits)
+    named = np.isin(sync_row, waits)
     first = np.where(work.before >= 0, np.append(work.called, LONG_AGO)[work.before], LONG_AGO)
-    found = in_graph
+    may_wait = in_graph
     for track in np.unique(work.track):
-        of_track = np.union1d(np.setdiff1d(waits, told_row[named]), told_row[named & (told_track == track)])
+        of_track = np.union1d(np.setdiff1d(waits, sync_row[named]), sync_row[named & (sync_track == track)])
         times = np.sort(when[of_track])
         mine = np.flatnonzero((work.track == track) & (work.call >= 0))
         n_waits = np.searchsorted(times, work.called[mine]) - np.searchsorted(times, first[mine])
-        found[mine] |= n_waits > 0
-    return found
+        may_wait[mine] |= n_waits > 0
+    return may_wait

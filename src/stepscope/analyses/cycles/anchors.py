@@ -1,4 +1,4 @@
-"""What may mark the turns of a loop: functions, ranges, calls and kernels that come again and again."""
+"""What may mark the turns of a loop: functions, ranges, calls and kernels that are called again and again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FEWEST, _MOST = 3, 50_000
 _MOST_TRIED = 48
 _FILLS = 0.5
 _RANKS = {"dataloader": 0, "user_range": 1, "python": 2, "module": 2, "operator": 3}
-#: What differs from turn to turn, or from run to run, in a name: numbers of steps, sizes of batches, addresses.
+#: Parts of a name that differ from turn to turn or from run to run: step numbers, batch sizes, addresses.
 _NUMBERED = re.compile(
     r"^(?:ProfilerStep#|execute_|step\[|(?:iter|iteration|step|epoch|batch)[ _:#-]*\d+$)", re.IGNORECASE
 )
@@ -35,13 +35,13 @@ _PHASE_WORD = re.compile(r"(?<=step\[)(?:EXTEND|PREFILL|DECODE|MIXED|IDLE|TARGET
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Calls of one function that mark turns, in order of time, none inside another, no two at once."""
+    """Calls of one function that mark turns, in order of time; none is nested or starts with another."""
 
     name: str
     kind: str  # function, or kernel
     starts: Ints
     ends: Ints
-    rank: int = 0  # how little its name says: loaders and ranges before functions before runtime calls
+    rank: int = 0  # the lower, the more its name says: loaders and ranges before functions before runtime calls
 
     @property
     def total_ns(self) -> int:
@@ -65,9 +65,9 @@ def _mark(name: str) -> str:
 
 
 def host_anchors(spans: pl.DataFrame, on_host: pl.Series) -> list[Anchor]:
-    """Of the host's spans (a mask) one function for each count of outermost calls: that which takes most time.
+    """Functions among the host's spans (a mask): one or two for each number of outermost calls. Longest first.
 
-    Functions called equally often by the same thread mark the same turns. Longest first.
+    Functions called equally often by the same thread mark the same turns.
     """
     wanted = on_host & spans["category"].is_in(_MARKS)
     rows = spans.lazy().select("track_id", "ts_ns", "dur_ns", "name", "category").filter(wanted).collect()
@@ -85,7 +85,7 @@ def host_anchors(spans: pl.DataFrame, on_host: pl.Series) -> list[Anchor]:
 
 
 def device_anchors(spans: pl.DataFrame) -> list[Anchor]:
-    """Of device work one kernel, copy or fill for each count of calls."""
+    """Kernels, copies and fills: one or two for each number of calls."""
     work = spans.lazy().select("track_id", "ts_ns", "dur_ns", "name", "category")
     rows = work.filter(spans["category"].is_in(DEVICE_WORK)).collect().sort("ts_ns")
     rows = rows.with_columns(mark=pl.col("name"))
@@ -94,7 +94,7 @@ def device_anchors(spans: pl.DataFrame) -> list[Anchor]:
 
 
 def calls_of(spans: pl.DataFrame, wanted: pl.Series, name: str) -> Anchor | None:
-    """The outermost calls of the function or kernel of that name, on the track that has most of them; None if none."""
+    """The outermost calls of that function or kernel, on the track with most of them; None if there are none."""
     rows = spans.select("track_id", "ts_ns", "dur_ns", "name", "category").filter(wanted)
     named = rows["name"].unique().drop_nulls()
     texts = named.cast(pl.String)
@@ -122,16 +122,16 @@ def _distinct(rows: pl.DataFrame, keys: list[str], kind: str) -> list[Anchor]:
         rank=pl.col("category").first().replace_strict(_RANKS, default=len(_RANKS), return_dtype=pl.Int64),
     )
     sums = sums.filter(pl.col("n") >= _FEWEST)
-    # Functions called equally often mark the same turns, as a rule: two are tried, one with a meaning that fills them
-    # (it tells where they end), and the one that takes most time.
+    # Functions called equally often usually mark the same turns. Two are tried: one with a meaningful name that fills
+    # the turns (so their ends are known), and the one that takes most time.
     telling = sums.sort("rank", "fills", "total", descending=[False, True, True], maintain_order=True)
     longest = sums.sort("total", descending=True, maintain_order=True)
     tried = [order.unique(["track_id", "n"], keep="first", maintain_order=True) for order in (telling, longest)]
     best = pl.concat(tried).unique(maintain_order=True).sort("total", descending=True, maintain_order=True)
-    found = []
+    anchors = []
     for row in best.head(_MOST_TRIED).iter_rows(named=True):
         mine = rows.filter(pl.col("track_id") == row["track_id"], pl.col("mark") == row["mark"])
         starts, first = np.unique(mine["ts_ns"].to_numpy(), return_index=True)
         ends = starts + mine["dur_ns"].to_numpy()[first]
-        found.append(Anchor(str(row["mark"]), kind, starts, ends, row["rank"]))
-    return found
+        anchors.append(Anchor(str(row["mark"]), kind, starts, ends, row["rank"]))
+    return anchors

@@ -1,4 +1,4 @@
-"""What each function took of each cycle, and how each resource fared meanwhile."""
+"""What each function took of each cycle, and how each resource was used meanwhile."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def attribution(
     *,
     anchor: str = "auto",
 ) -> pl.DataFrame:
-    """A row per cycle, function, and resource that bears on it; by cycle, functions that took most time first.
+    """One row per cycle, function, and metric that matters for it, sorted by cycle and then by time.
 
-    `beta_ratio` is the summed time of the function's events over the cycle's; it is the same in each of its rows. Host
-    work counts for the cycle in which it begins, device work for the cycle that queued it. `mu` is the mean of the
-    resource over the time of the events, `sigma` its standard deviation over that time. Each sample stands for its
-    surroundings, one sampling period at most, across the borders of cycles; where none does there is no value. A
-    function that no resource was sampled for has one row, without a metric.
+    `beta_ratio` is the summed time of the function's events over the cycle's; it is equal in all rows of the function.
+    Host work counts for the cycle in which it begins, device work for the cycle that queued it. `mu` is the mean of the
+    metric over the time of the events, `sigma` its standard deviation over that time. A sample holds for the time
+    around it, at most one sampling period, also across the borders of cycles; elsewhere there is no value. A function
+    without samples has one row, without a metric.
 
-    Functions on a GPU go with the metrics of that GPU; exchanges with other ranks also with those of the network; on
-    the host functions go with those of the host, of their process and of the processors (their mean), and I/O and data
-    loading with those of disks. `resource` says whose metric it is. `anchor` is as in `cycles`.
+    Functions on a GPU get the metrics of that GPU; communication also gets those of the network. Functions on the host
+    get those of the host, of their process and of the processors (their mean); I/O and data loading also get those of
+    disks. `resource` says whose metric it is. `anchor` is as in `cycles`.
 
     Units: those of the metric; ns; ratios 0..1.
-    Source: beta and mu as LatencyPrism has them, who samples within the cycle only, pools the GPUs, takes the mean of
-    the interpolated ends of an event, and leaves the differences between events out of sigma.
+    Source: beta and mu as in LatencyPrism, which samples within the cycle only, pools the GPUs, takes the mean of the
+    interpolated ends of an event, and leaves the differences between events out of sigma.
     Raises MissingTable, StepscopeError (there are no cycles).
     """
     tables = {
@@ -76,7 +76,7 @@ def attribution(
 def attribution_of(
     functions: Functions, spans: pl.DataFrame, cycles: pl.DataFrame, counters: pl.DataFrame, pid: int | None
 ) -> pl.DataFrame:
-    """ATTRIBUTION of these functions of these cycles, in the same order."""
+    """The table ATTRIBUTION of these functions and cycles, in the same order."""
     frame = functions.frame
     starts = spans["ts_ns"].to_numpy()[functions.events]
     ends = np.maximum(starts + spans["dur_ns"].to_numpy()[functions.events], starts + 1)
@@ -102,7 +102,7 @@ def attribution_of(
 
 
 def _near(counters: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
-    """Samples that can bear on the cycles: within them and a second around; processors under one name, their mean."""
+    """Samples within the cycles and a second around; those of processors as their mean, under one name."""
     ends = cycles["ts_ns"] + cycles["dur_ns"]
     low, high = int(cycles["ts_ns"].to_numpy().min()), int(ends.to_numpy().max())
     near = counters.filter(pl.col("ts_ns").is_between(low - 10**9, high + 10**9))
@@ -112,26 +112,26 @@ def _near(counters: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
 
 
 def _merged(together: Sequence[Resource]) -> list[Resource]:
-    """Without the processors' mean of what the host has a value of its own for."""
+    """Without the processors' means of metrics that the host has itself."""
     of_host = {resource.metric for resource in together if resource.device == "host"}
     return [resource for resource in together if resource.device != "cpu" or resource.metric not in of_host]
 
 
 def _bears_on(resource: Resource, frame: pl.DataFrame, talks: Bools, pid: int | None) -> Bools:
-    """Functions for which the resource may matter."""
+    """Which functions the resource may matter for."""
     device, metric = frame["device"].cast(pl.String), pl.Series([resource.metric])
     on_host = (device == "host").to_numpy()
     if resource.device.startswith("gpu"):
-        found: Bools = (device == resource.device).to_numpy()
+        mask: Bools = (device == resource.device).to_numpy()
     elif metric.str.contains(_NIC)[0]:
-        found = talks
+        mask = talks
     elif metric.str.contains(_DISK)[0]:
-        found = on_host & frame["category"].is_in(_STORAGE).to_numpy()
+        mask = on_host & frame["category"].is_in(_STORAGE).to_numpy()
     elif resource.device == f"pid:{pid}":
-        found = ~on_host if resource.metric.startswith("process_gpu") else on_host
+        mask = ~on_host if resource.metric.startswith("process_gpu") else on_host
     else:
-        found = on_host if resource.device in {"host", "cpu"} else np.zeros(frame.height, np.bool_)
-    return found
+        mask = on_host if resource.device in {"host", "cpu"} else np.zeros(frame.height, np.bool_)
+    return mask
 
 
 def _values(
@@ -139,8 +139,8 @@ def _values(
 ) -> pl.DataFrame:
     texts = {"resource": resource.device, "metric": resource.metric, "unit": resource.unit}
     frame = pl.DataFrame({"at": rows, "mu": mu[rows], "sigma": sigma[rows]})
-    words = pl.Series(SAMPLED, dtype=pl.Enum(SAMPLED)).gather(sampled[rows])
-    return frame.with_columns(sampled=words, **{name: pl.lit(text, pl.Categorical()) for name, text in texts.items()})
+    labels = pl.Series(SAMPLED, dtype=pl.Enum(SAMPLED)).gather(sampled[rows])
+    return frame.with_columns(sampled=labels, **{name: pl.lit(text, pl.Categorical()) for name, text in texts.items()})
 
 
 def _rows(frame: pl.DataFrame, cycles: pl.DataFrame, values: pl.DataFrame, pid: int | None) -> pl.DataFrame:
@@ -151,15 +151,15 @@ def _rows(frame: pl.DataFrame, cycles: pl.DataFrame, values: pl.DataFrame, pid: 
         short_name=map_names(frame["name"], shorten, pl.String()).cast(pl.Categorical),
     ).with_row_index("at")
     whole = whole.sort("row", -pl.col("total_ns"), "device", pl.col("name").cast(pl.String)).with_row_index("place")
-    found = values.with_columns(pl.col("at").cast(pl.UInt32)).join(whole, on="at", how="left")
-    found = found.sort("place", pl.col("metric").cast(pl.String), pl.col("resource").cast(pl.String))
+    rows = values.with_columns(pl.col("at").cast(pl.UInt32)).join(whole, on="at", how="left")
+    rows = rows.sort("place", pl.col("metric").cast(pl.String), pl.col("resource").cast(pl.String))
     host = cycles["host"][0] if cycles.height else None
-    return ATTRIBUTION.conform(found.with_columns(pid=pl.lit(pid, pl.Int64), host=pl.lit(host, pl.String)))
+    return ATTRIBUTION.conform(rows.with_columns(pid=pl.lit(pid, pl.Int64), host=pl.lit(host, pl.String)))
 
 
 ANALYSIS = Analysis(
     name="attribution",
-    doc="What each function took of each cycle, and how each resource fared meanwhile.",
+    doc="What each function took of each cycle, and how each resource was used meanwhile.",
     inputs=(SPANS, TRACKS),
     optional=(STEPS, DEVICES, COUNTERS),
     output=ATTRIBUTION,

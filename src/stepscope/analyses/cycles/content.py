@@ -1,7 +1,7 @@
-"""What happens in each turn of a loop: how well the turns agree, and which at the borders were recorded in part only.
+"""What each turn of a loop contains: how well turns agree, which are recorded in part only, and prefill or decode.
 
-A true cycle holds all that the program does over and over, each thing as often in one turn as in the next. A piece of
-a cycle (a layer) lacks what stands outside it; two pieces that alternate differ from each other.
+A true cycle contains everything that the program repeats, each name as often in one turn as in the next. A part of a
+cycle, such as a layer, lacks what is outside it, and two parts that alternate differ from each other.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = ["DECODE", "PREFILL", "Content", "agreement", "content_of", "counts", 
 _MOST_ROWS = 400_000
 _MOST_NAMES = 300
 _MOST_CYCLES = 1500
-#: A name is steady if so many of the turns have it as often as the typical turn.
+#: A name is steady if at least this share of the turns have it as often as the median turn.
 _STEADY = 0.8
-#: A turn at the border is partial if it has so many of the steady names less often than is typical.
+#: A turn at the border is partial if at least this share of the steady names occur less often than in the median.
 _MISSING = 0.2
 _NEARLY_ALL = 0.9
-#: For that question half the turns suffice: in a short recording the partial ones are many.
+#: For that test a name is steady in half of the turns: in a short recording many turns are partial.
 _MOSTLY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Events by time and name, of the names that take most time."""
+    """Events by time and name, for the names that take most time."""
 
     at: Ints  # ascending
     code: Ints  # 0 … n_names-1
@@ -42,19 +42,19 @@ class Content:
 
 
 def content_of(at: Ints, names: pl.Series, durations: pl.Series, wanted: pl.Series) -> Content:
-    """Of the wanted spans those of the names that take most time; a name that occurs once or twice tells nothing."""
+    """The wanted spans whose names take most time; names that occur fewer than three times are left out."""
     keep = wanted & pl.Series(at != NOWHERE)
     rows = pl.DataFrame({"at": at, "name": names, "dur_ns": durations}).filter(keep)
     by_name = rows.group_by("name").agg(n=pl.len(), ns=pl.col("dur_ns").sum()).filter(pl.col("n") >= 3)
     top = by_name.sort("ns", "name", descending=[True, False]).head(_MOST_NAMES)
     top = top.filter((pl.col("n").cum_sum() <= _MOST_ROWS) | (pl.int_range(pl.len()) == 0))
     top = top.with_row_index("code")
-    found = rows.join(top.select("name", "code"), on="name").sort("at")
-    return Content(found["at"].to_numpy(), found["code"].cast(pl.Int64).to_numpy(), top.height)
+    events = rows.join(top.select("name", "code"), on="name").sort("at")
+    return Content(events["at"].to_numpy(), events["code"].cast(pl.Int64).to_numpy(), top.height)
 
 
 def counts(content: Content, lows: Ints, highs: Ints) -> NDArray[np.float64]:
-    """How often each name (column) comes in each window [low, high) (row)."""
+    """How often each name (column) occurs in each window [low, high) (row)."""
     row = np.searchsorted(lows, content.at, side="right") - 1
     inside = (row >= 0) & (content.at < highs[row])
     key = row[inside] * content.n_names + content.code[inside]
@@ -63,27 +63,27 @@ def counts(content: Content, lows: Ints, highs: Ints) -> NDArray[np.float64]:
 
 
 def agreement(content: Content, starts: Ints) -> float:
-    """Share of the names that come as often in one turn as in the next, 0..1; turns last from start to start.
+    """The share of names that occur equally often in all turns, 0..1; turns last from start to start.
 
-    A name counts as steady if at least 8 of 10 turns have it exactly as often as the median turn, and that is at least
-    once. 0 where there are fewer than two turns, or no names.
+    That holds for a name if at least 8 of 10 turns have it exactly as often as the median turn, and that is at least
+    once. 0 if there are fewer than two turns, or no names.
     """
     starts = starts[: _MOST_CYCLES + 1]
     if starts.size < 3 or content.n_names == 0:
         return 0.0
-    found = counts(content, starts[:-1], starts[1:])
-    seen = found.sum(axis=0) > 0
+    occurrences = counts(content, starts[:-1], starts[1:])
+    present = occurrences.sum(axis=0) > 0
     if reach(content, starts) < _NEARLY_ALL:
-        seen[:] = True  # what comes only before or after these turns counts against them
-    typical = np.median(found, axis=0)
-    steady = ((found == typical).mean(axis=0) >= _STEADY) & (typical > 0)
-    return float(steady.sum() / max(int(seen.sum()), 1))
+        present[:] = True  # names that occur only before or after these turns count against them
+    typical = np.median(occurrences, axis=0)
+    steady = ((occurrences == typical).mean(axis=0) >= _STEADY) & (typical > 0)
+    return float(steady.sum() / max(int(present.sum()), 1))
 
 
 def reach(content: Content, starts: Ints) -> float:
-    """Share of the events that lie within the turns, 0..1, were the last turn as long as the median one.
+    """The share of events that are within the turns, 0..1, if the last turn is as long as the median one.
 
-    Events and not time: a long way in, or a wait for work, does not make a loop less of one.
+    Events count, not time: a long startup, or waiting for work, does not speak against a loop.
     """
     if starts.size < 2 or content.at.size == 0:
         return 0.0
@@ -92,23 +92,23 @@ def reach(content: Content, starts: Ints) -> float:
     return float(inside / content.at.size)
 
 
-def is_whole(found: NDArray[np.float64], kinds: Sequence[str | None] = ()) -> Bools:
-    """Whether each turn (row of counts by name) was recorded whole: false for turns at a border that lack much.
+def is_whole(occurrences: NDArray[np.float64], kinds: Sequence[str | None] = ()) -> Bools:
+    """Whether each turn (row of counts by name) was recorded completely: false for turns at either end that lack much.
 
-    From both ends inwards, turns count as partial while at least a fifth of the steady names come less often in them
-    than in the typical turn of their kind. Never more than half of the turns; a kind with fewer than three tells
-    nothing. Without `kinds` all are of one.
+    From both ends inwards, a turn is partial while at least a fifth of the steady names occur less often in it than in
+    the median turn of its kind. At most half of the turns are partial; kinds with fewer than three turns are not
+    tested. Without `kinds` all turns are of one kind.
     """
-    n = found.shape[0]
+    n = occurrences.shape[0]
     whole = np.ones(n, np.bool_)
-    if n < 3 or found.shape[1] == 0:
+    if n < 3 or occurrences.shape[1] == 0:
         return whole
     lacks = np.zeros(n, np.bool_)
     kind = np.array([str(k) for k in kinds] if kinds else [""] * n)
     for one in np.unique(kind):
         mine = kind == one
         if mine.sum() >= 3:
-            lacks[mine] = _lacks_much(found[mine])
+            lacks[mine] = _lacks_much(occurrences[mine])
     first = int(np.argmin(lacks)) if lacks[0] else 0
     last = n - (int(np.argmin(lacks[::-1])) if lacks[-1] else 0)
     if lacks.all() or last - first < (n + 1) // 2:
@@ -118,38 +118,38 @@ def is_whole(found: NDArray[np.float64], kinds: Sequence[str | None] = ()) -> Bo
     return whole
 
 
-def _lacks_much(found: NDArray[np.float64]) -> Bools:
-    typical = np.median(found, axis=0)
-    steady = ((found == typical).mean(axis=0) >= _MOSTLY) & (typical > 0)
+def _lacks_much(occurrences: NDArray[np.float64]) -> Bools:
+    typical = np.median(occurrences, axis=0)
+    steady = ((occurrences == typical).mean(axis=0) >= _MOSTLY) & (typical > 0)
     if not steady.any():
-        return np.zeros(found.shape[0], np.bool_)
-    share: NDArray[np.float64] = (found[:, steady] < typical[steady]).mean(axis=1)
+        return np.zeros(occurrences.shape[0], np.bool_)
+    share: NDArray[np.float64] = (occurrences[:, steady] < typical[steady]).mean(axis=1)
     return share >= _MISSING
 
 
 PREFILL, DECODE = "prefill", "decode"
-#: Ranges that say how many requests of each kind a step works on (vLLM).
+#: Ranges that count the requests of each kind in a step (vLLM).
 _BATCH = re.compile(r"context_(\d+).*?generation_(\d+)")
 _PREFILL = re.compile(r"(?<![a-z])(?:forward_)?(?:extend|prefill)(?![a-z])|\[EXTEND|\[PREFILL|Prefill(?=[A-Z]|$)")
 _DECODE = re.compile(r"(?<![a-z])(?:forward_)?decode(?![a-z])|\[DECODE|Decode(?=[A-Z]|$)")
-#: Python functions that decode or extend something else: only those of serving engines count.
+#: Python functions also decode or extend other things: only those of serving engines count.
 _PYTHON = re.compile(r"\(\d+\): |^<")
 _ENGINE = re.compile(
     r"vllm|sglang|sgl_|lightllm|lmdeploy|tgi|text_generation|mlc_llm|tensorrt_llm|transformers/generation"
 )
 _NOT = re.compile(r"(?:is|has|should|split|get)_\w*$|_and_")
 _SERVING = re.compile(r"vllm|sglang|paged|kv_?cache|flashinfer|BatchDecode|BatchPrefill|lm_?head", re.IGNORECASE)
-#: A prefill lasts at least so many times as long as the median step, where durations are all there is.
+#: Judging by duration, a prefill lasts at least this many times as long as the median step.
 _MUCH_LONGER = 3.0
 
 
 def phases(names: pl.Series, cycle: Ints, n_cycles: int, dur_ns: Ints) -> list[str | None]:
-    """The kind of each cycle: prefill, decode, or null where nothing tells, or all are of one kind.
+    """The kind of each cycle: prefill or decode; null if unknown, or if all are of one kind.
 
-    `names` and `cycle` are those of spans: what ran, and in which cycle (-1: in none). A cycle that works on both kinds
-    of requests is a prefill: its time is. What tells: ranges that count requests; then names that speak of one kind and
-    come in some cycles only (of one of the kinds will do if the program serves a language model); then, if it does,
-    cycles at least 3 times as long as most.
+    `names` and `cycle` describe spans: what ran, and in which cycle (-1: in none). A cycle with both kinds of requests
+    is a prefill, as that dominates its time. Evidence, in this order: ranges that count requests; names of one kind
+    that occur in some cycles only (names of both kinds, or of one if the program serves a language model); and if it
+    does, a duration of at least 3 times the median.
     """
     inside = cycle >= 0
     text = names.unique().drop_nulls().cast(pl.String)
@@ -177,14 +177,14 @@ def _by_batch(names: pl.Series, cycle: Ints, inside: Bools, text: pl.Series, n_c
     if not kinds:
         return None
     is_one = names.is_in(pl.Series(list(kinds), dtype=names.dtype).implode()).to_numpy() & inside
-    found: list[str | None] = [None] * n_cycles
+    result: list[str | None] = [None] * n_cycles
     for name, row in zip(names.filter(pl.Series(is_one)).cast(pl.String), cycle[is_one].tolist(), strict=True):
         prefills, decodes = (int(group) for group in kinds[name].groups())
         if prefills:
-            found[row] = PREFILL
-        elif decodes and found[row] is None:
-            found[row] = DECODE
-    return found
+            result[row] = PREFILL
+        elif decodes and result[row] is None:
+            result[row] = DECODE
+    return result
 
 
 def _cycles_with(
@@ -195,20 +195,20 @@ def _cycles_with(
     pattern: re.Pattern[str],
     n_cycles: int,
 ) -> Bools:
-    """Cycles with a name that fits and that some cycles have and others have not."""
-    found = np.zeros(n_cycles, np.bool_)
-    for name in (name for name in text if pattern.search(name) and _speaks(name)):
+    """Cycles with a name that matches and that occurs in some cycles but not in all."""
+    matches = np.zeros(n_cycles, np.bool_)
+    for name in (name for name in text if pattern.search(name) and _is_evidence(name)):
         rows = (names == name).to_numpy() & inside
         has = np.zeros(n_cycles, np.bool_)
         has[cycle[rows]] = True
         if 0 < has.sum() < n_cycles:
-            found |= has
-    return found
+            matches |= has
+    return matches
 
 
-def _speaks(name: str) -> bool:
+def _is_evidence(name: str) -> bool:
     return not _NOT.search(name) and (not _PYTHON.search(name) or _ENGINE.search(name) is not None)
 
 
-def _unless_alike(found: list[str | None]) -> list[str | None]:
-    return found if len(set(found)) > 1 else [None] * len(found)
+def _unless_alike(kinds: list[str | None]) -> list[str | None]:
+    return kinds if len(set(kinds)) > 1 else [None] * len(kinds)

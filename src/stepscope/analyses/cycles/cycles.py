@@ -1,4 +1,4 @@
-"""The turns of the program's main loop: its marked steps, or else what comes again and again in the events."""
+"""The cycles of the program's main loop: its marked steps, or else what repeats in the events."""
 
 from __future__ import annotations
 
@@ -20,99 +20,28 @@ from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints
 from stepscope.core.schema import CYCLES, DEVICE_WORK, DEVICES, SPANS, STEPS, TRACKS
 
-__all__ = ["ANALYSIS", "Cycles", "cycles", "find_cycles", "sequence_period", "split_sequence", "time_period"]
+__all__ = ["ANALYSIS", "Cycles", "cycles", "find_cycles"]
 
 
 Floats = NDArray[np.float64]
 
-_LONGEST = 1 << 18
-_BINS = 1 << 14
-_SEED = 20
-#: A shift counts as a period if so much of the sequence repeats after it, relative to the shift that repeats most.
-_AS_GOOD_A_PERIOD = 0.97
-
-
-def sequence_period(codes: Ints) -> tuple[int, float]:
-    """The shortest shift after which a sequence of names repeats itself, and how much of it does (0..1); 0: too short.
-
-    Of all shifts up to a third of the length, the shortest that repeats nearly as much as the best one does. How often
-    names agree at each shift is the autocorrelation of the names as random points on the unit circle: equal names add
-    up, others cancel.
-    """
-    codes = codes[:_LONGEST]
-    n = codes.size
-    if n < 9:
-        return 0, 0.0
-    angle = np.random.default_rng(_SEED).uniform(0, 2 * np.pi, (4, int(codes.max()) + 1))
-    size = 1 << int(np.ceil(np.log2(2 * n)))
-    agree = np.zeros(n // 3 + 1)
-    for turn in angle:
-        signal = np.exp(1j * turn[codes])
-        spectrum = np.fft.fft(signal, size)
-        agree += np.fft.ifft(spectrum * np.conj(spectrum)).real[: agree.size]
-    agree /= 4 * (n - np.arange(agree.size))
-    best = float(agree[1:].max())
-    period = 1 + int(np.flatnonzero(agree[1:] >= min(_AS_GOOD_A_PERIOD * best, best))[0])
-    exact = float((codes[:-period] == codes[period:]).mean())
-    return period, exact
-
-
-def split_sequence(starts: Ints, ends: Ints, period: int) -> Ints:
-    """Start times of the turns: every `period`-th event, from the place in the turn before which the pause is longest.
-
-    The pause is that between the latest end so far and the next start, as the median over all turns.
-    """
-    pause = np.maximum(starts[1:] - np.maximum.accumulate(ends)[:-1], 0)
-    n_turns = pause.size // period
-    typical = np.median(pause[: n_turns * period].reshape(n_turns, period), axis=0)
-    offset = (int(np.argmax(typical)) + 1) % period
-    return starts[offset::period]
-
-
-def time_period(times: Ints, low: int, high: int) -> tuple[int, float]:
-    """The time after which activity repeats itself, and how alike it is then (correlation, 0..1); 0 if none.
-
-    Starts are counted in bins; the shortest shift counts at which their autocorrelation has a peak nearly as high as
-    the highest, looking at shifts from 8 bins to a quarter of the time. Units: ns.
-    """
-    if times.size < 32 or high <= low:
-        return 0, 0.0
-    n = min(_BINS, max(256, times.size))
-    counts = np.histogram(times, bins=n, range=(low, high))[0].astype(np.float64)
-    # Smoothed a little, so that a turn may be late by a bin.
-    counts = np.convolve(counts, (0.25, 0.5, 0.25), mode="same")
-    counts -= counts.mean()
-    power = float((counts**2).sum())
-    if power == 0:
-        return 0, 0.0
-    spectrum = np.fft.rfft(counts, 2 * n)
-    shape = np.fft.irfft(spectrum * np.conj(spectrum))[: n // 4 + 2]
-    shape = shape / power * n / (n - np.arange(shape.size))
-    inner = np.arange(8, shape.size - 1)
-    peaks = inner[(shape[inner] >= shape[inner - 1]) & (shape[inner] > shape[inner + 1])]
-    if peaks.size == 0 or shape[peaks].max() <= 0:
-        return 0, 0.0
-    at = int(peaks[shape[peaks] >= 0.9 * shape[peaks].max()][0])
-    return round(at * (high - low) / n), float(min(shape[at], 1.0))
-
-
-#: The anchor of cycles that are the trace's marked steps, whatever marked them.
+#: The anchor of cycles that are marked steps, whatever marked them.
 STEP = "ProfilerStep"
 _HINT = "mark the steps (profiler.step() after each iteration), or name a function that is called in each, with anchor"
-#: What marks cycles must agree at least so well, and the calls must reach over so much of the recording.
+#: Calls mark cycles if the turns agree at least this well and the calls cover at least this much of the events.
 _LEAST_AGREEMENT, _LEAST_REACH = 0.55, 0.5
-#: A rhythm of fewer beats may be chance, one of more is that of single events.
+#: Fewer periods may be chance; more are the rhythm of single events.
 _FEWEST_PERIODS, _MOST_PERIODS = 4, 500
-#: Candidates that agree nearly as well as the best; of these the one with most turns wins: a job that comes in every
-#: tenth turn, as saving, shall not make ten of one.
+#: Of the candidates that agree nearly as well as the best, the one with most turns wins: work that is done in every
+#: tenth turn, such as saving a checkpoint, must not merge ten turns into one.
 _AS_GOOD = 0.9
-#: One call more or less, before or after the loop, is no other division: then a name with a meaning goes first.
+#: Candidates whose numbers of turns are this close divide alike; of these the most meaningful name wins.
 _AS_MANY = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """The cycles of one process: a frame of `schema.CYCLES`, what marks them, and how they were found, in words."""
+    """The cycles of one process: a frame of `schema.CYCLES`, what marks them, and a text on how they were detected."""
 
     frame: pl.DataFrame
     anchor: str
@@ -122,12 +51,12 @@ class Cycles:
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """Starts and ends of turns; the last may have been cut off by the end of the recording."""
+    """Starts and ends of turns. The recording may have ended during the last one."""
 
     lows: Ints
     highs: Ints
     anchor: str
-    found_by: str
+    source: str
     agreement: float
     how: str
 
@@ -140,31 +69,32 @@ def cycles(
     *,
     anchor: str = "auto",
 ) -> pl.DataFrame:
-    """A row per cycle, in order of time; of several processes one after the other, if they have cycles.
+    """One row per cycle, process by process and in order of time: its duration, phase, and what marks it.
 
-    Cycles are the marked steps. Without any, those calls of a function or kernel are sought that divide the recording
-    into turns with the same content: each name as often in one turn as in the next (`agreement_ratio` is the share of
-    names for which that holds). Pieces of a turn, as layers are, fail it: they lack what stands outside of them. Of
-    several that hold, the one with most turns is taken. If no function does, the shortest period of the sequence of
-    kernels is; then that of the activity in time. A cycle lasts from the start of its anchor to the start of the next.
+    Cycles are the marked steps. If there are none, they are detected: the calls of a function or kernel mark cycles if
+    they divide the recording into turns of equal content, each name as often in one turn as in the next
+    (`agreement_ratio` is the share of names for which that holds). Parts of a turn, such as layers, do not qualify, as
+    what is outside them is missing. Of several candidates the one with most turns is used. If there is none, it is the
+    shortest period of the sequence of kernels, or else of the activity over time. A cycle lasts from one call of its
+    anchor to the next.
 
-    `anchor` names the function, range or kernel whose calls are to mark the cycles instead. `is_complete` is false of
-    the last cycle, where its end was not seen, and of cycles at either end that lack much of what the others have.
+    `anchor` names the function, range or kernel whose calls mark the cycles. `is_complete` is false for the last cycle
+    if its end was not recorded, and for cycles at either end that lack much of what others contain.
 
     Units: ns; ratios 0..1.
-    Source: our own; compare LatencyPrism's, which takes the function with most time and few calls at depth 0.
-    Raises MissingTable, StepscopeError (nothing comes again; no call of `anchor`).
+    Source: our own; LatencyPrism takes the function with most time and few calls at depth 0.
+    Raises MissingTable, StepscopeError (nothing repeats; no call of `anchor`).
     """
     tables = {"spans": spans, "tracks": tracks, "steps": STEPS.empty() if steps is None else steps}
     known = DEVICES.empty() if devices is None else devices
-    found = of_each(tables, lambda mine: find_cycles(mine["spans"], tracks, mine["steps"], known, anchor))
-    return pl.concat(one.frame for _, _, one in found)
+    results = of_each(tables, lambda mine: find_cycles(mine["spans"], tracks, mine["steps"], known, anchor))
+    return pl.concat(one.frame for _, _, one in results)
 
 
 def find_cycles(
     spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, devices: pl.DataFrame, anchor: str = "auto"
 ) -> Cycles:
-    """The cycles with what marks them; see `cycles`. The anchor `ProfilerStep` stands for the marked steps."""
+    """The cycles and what marks them; see `cycles`. The anchor `ProfilerStep` means the marked steps."""
     if spans.is_empty():
         raise MissingTable("spans", needed_by="cycles")
     device = device_of_tracks(tracks, devices).gather(spans["track_id"])
@@ -175,7 +105,7 @@ def find_cycles(
     content = content_of(at, spans["name"], spans["dur_ns"], wanted)
     if not steps.is_empty() and anchor in ("auto", STEP):
         return _marked(spans, tracks, steps, at, on_host, content)
-    turns = _named(spans, on_host, content, anchor) if anchor != "auto" else _found(spans, on_host, content)
+    turns = _named(spans, on_host, content, anchor) if anchor != "auto" else _anchored(spans, on_host, content)
     return _as_cycles(spans, tracks, turns, at, on_host, content)
 
 
@@ -196,11 +126,9 @@ def _as_cycles(
 ) -> Cycles:
     frame = pl.DataFrame(
         {"cycle": np.arange(1, turns.lows.size + 1), "ts_ns": turns.lows, "dur_ns": turns.highs - turns.lows}
-    ).with_columns(
-        anchor=pl.lit(turns.anchor), found_by=pl.lit(turns.found_by), agreement_ratio=pl.lit(turns.agreement)
-    )
+    ).with_columns(anchor=pl.lit(turns.anchor), found_by=pl.lit(turns.source), agreement_ratio=pl.lit(turns.agreement))
     frame = _described(frame, spans, tracks, at, on_host, counts(content, turns.lows, turns.highs))
-    # Where the last turn would have ended is not known: nothing followed it.
+    # The end of the last turn is unknown, as nothing followed it.
     frame = frame.with_columns(is_complete=pl.col("is_complete") & (pl.int_range(pl.len()) < pl.len() - 1))
     return Cycles(frame, turns.anchor, "detected", turns.how)
 
@@ -211,9 +139,9 @@ def _described(
     tracks: pl.DataFrame,
     at: Ints,
     on_host: pl.Series,
-    found: NDArray[np.float64],
+    occurrences: NDArray[np.float64],
 ) -> pl.DataFrame:
-    """With the process, the phase, and whether each was recorded whole."""
+    """Adds the process, the phase, and whether each was recorded completely."""
     lows = frame["ts_ns"].to_numpy()
     row = cycle_of(at, lows, lows + frame["dur_ns"].to_numpy())
     where = on_host | spans["category"].is_in(DEVICE_WORK)
@@ -227,7 +155,7 @@ def _described(
             pid=pl.lit(pids[0] if pids.len() else None, pl.Int64),
             host=pl.lit(hosts[0] if hosts.len() else None, pl.String),
             phase=pl.Series(kinds, dtype=pl.String),
-            is_complete=pl.Series(is_whole(found, kinds)),
+            is_complete=pl.Series(is_whole(occurrences, kinds)),
         )
     )
 
@@ -238,10 +166,13 @@ def _named(spans: pl.DataFrame, on_host: pl.Series, content: Content, name: str)
         if anchor is not None and anchor.starts.size >= 2:
             agreed = agreement(content, anchor.starts)
             return _turns(spans, anchor, agreed, f"{anchor.starts.size} calls of {name}, as asked")
-    raise StepscopeError(f"no two calls of {name!r} that could mark cycles", "name a function that the trace has")
+    raise StepscopeError(
+        f"no two calls of {name!r} that could mark cycles",
+        "name a function, range or kernel that the trace has",
+    )
 
 
-def _found(spans: pl.DataFrame, on_host: pl.Series, content: Content) -> _Turns:
+def _anchored(spans: pl.DataFrame, on_host: pl.Series, content: Content) -> _Turns:
     low, high = whole(spans)
     for candidates in (host_anchors(spans, on_host), device_anchors(spans)):
         reaching = (anchor for anchor in candidates if reach(content, anchor.starts) >= _LEAST_REACH)
@@ -252,20 +183,20 @@ def _found(spans: pl.DataFrame, on_host: pl.Series, content: Content) -> _Turns:
             most = max(anchor.starts.size for _, anchor in good)
             alike = [(score, anchor) for score, anchor in good if anchor.starts.size > _AS_MANY * most]
             score, anchor = min(alike, key=lambda item: (item[1].rank, -round(item[0], 2), -item[1].total_ns))
-            words = f"{anchor.starts.size} calls of {anchor.name}; {score:.0%} of all names come as often in each"
-            return _turns(spans, anchor, score, words)
+            how = f"{anchor.starts.size} calls of {anchor.name}; {score:.0%} of all names occur equally often in each"
+            return _turns(spans, anchor, score, how)
     return _periodic(spans, content, low, high)
 
 
 def _turns(spans: pl.DataFrame, anchor: Anchor, agreed: float, how: str) -> _Turns:
-    """From each start to the next; a turn that waits for long at its end, as for requests, ends with its call."""
+    """From each start to the next; a turn that waits long at its end, as for requests, ends with its call."""
     lows, ends = anchor.starts, anchor.ends
     length = np.diff(lows)
     pause = lows[1:] - ends[:-1]
     waits = pause > 5 * np.median(pause) + 0.5 * np.median(length)
     fills = float(np.median((ends[:-1] - lows[:-1]) / length)) >= 0.5
     highs = np.where(waits & fills, ends[:-1], lows[1:])
-    # The last one ends with the recording, or when it has lasted as long as the longest; with its call at the earliest.
+    # The last one ends with the recording, but lasts at most as long as the longest and at least as long as its call.
     last = min(max(whole(spans)[1], int(ends[-1])), int(lows[-1] + length.max()))
     highs = np.append(highs, max(last, int(ends[-1]) if fills else int(lows[-1]) + 1))
     return _Turns(lows, highs, anchor.name, anchor.kind, agreed, how)
@@ -283,21 +214,92 @@ def _periodic(spans: pl.DataFrame, content: Content, low: int, high: int) -> _Tu
             agreed = agreement(content, lows)
             if agreed >= _LEAST_AGREEMENT:
                 highs = np.append(lows[1:], min(high, int(lows[-1] + np.diff(lows).max())))
-                words = f"turns of a sequence of {period} pieces of device work, {alike:.0%} alike from turn to turn"
-                return _Turns(lows, highs, f"sequence of {period} kernels", "sequence", agreed, words)
+                how = f"a sequence of {period} pieces of device work; {alike:.0%} of them are equal from turn to turn"
+                return _Turns(lows, highs, f"sequence of {period} kernels", "sequence", agreed, how)
     period_ns, alike = time_period(content.at, low, high)
     if period_ns and alike >= _LEAST_AGREEMENT:
         lows = np.arange(low, high - period_ns, period_ns)
         if _FEWEST_PERIODS <= lows.size <= _MOST_PERIODS:
-            pace = f"stretches of {period_ns / 1e6:.3g} ms, after which activity repeats (correlation {alike:.2f})"
-            words = f"{pace}; where a turn begins is not known"
-            return _Turns(lows, lows + period_ns, "period", "period", alike, words)
-    raise StepscopeError("nothing comes again often enough to be the turn of a loop: there are no cycles", _HINT)
+            pace = f"activity repeats every {period_ns / 1e6:.3g} ms (correlation {alike:.2f})"
+            how = f"{pace}; where a turn begins is unknown"
+            return _Turns(lows, lows + period_ns, "period", "period", alike, how)
+    raise StepscopeError("nothing repeats often enough to be the turn of a loop, so there are no cycles", _HINT)
+
+
+_LONGEST = 1 << 18
+_BINS = 1 << 14
+_SEED = 20
+#: A shift is a period if it repeats nearly as much of the sequence as the best shift does.
+_AS_GOOD_A_PERIOD = 0.97
+
+
+def sequence_period(codes: Ints) -> tuple[int, float]:
+    """The shortest shift at which a sequence of names repeats, and the part that does (0..1); 0 if it is too short.
+
+    Of all shifts up to a third of the length, this is the shortest that repeats nearly as much as the best one. How
+    often names agree at each shift is the autocorrelation of the names as random points on the unit circle: equal names
+    add up, different ones cancel.
+    """
+    codes = codes[:_LONGEST]
+    n = codes.size
+    if n < 9:
+        return 0, 0.0
+    angle = np.random.default_rng(_SEED).uniform(0, 2 * np.pi, (4, int(codes.max()) + 1))
+    size = 1 << int(np.ceil(np.log2(2 * n)))
+    agree = np.zeros(n // 3 + 1)
+    for turn in angle:
+        signal = np.exp(1j * turn[codes])
+        spectrum = np.fft.fft(signal, size)
+        agree += np.fft.ifft(spectrum * np.conj(spectrum)).real[: agree.size]
+    agree /= 4 * (n - np.arange(agree.size))
+    best = float(agree[1:].max())
+    period = 1 + int(np.flatnonzero(agree[1:] >= min(_AS_GOOD_A_PERIOD * best, best))[0])
+    exact = float((codes[:-period] == codes[period:]).mean())
+    return period, exact
+
+
+def split_sequence(starts: Ints, ends: Ints, period: int) -> Ints:
+    """Start times of the turns: every `period`-th event, beginning after the longest pause in a turn.
+
+    A pause lasts from the latest end so far to the next start; its median over all turns counts.
+    """
+    pause = np.maximum(starts[1:] - np.maximum.accumulate(ends)[:-1], 0)
+    n_turns = pause.size // period
+    typical = np.median(pause[: n_turns * period].reshape(n_turns, period), axis=0)
+    offset = (int(np.argmax(typical)) + 1) % period
+    return starts[offset::period]
+
+
+def time_period(times: Ints, low: int, high: int) -> tuple[int, float]:
+    """The time after which activity repeats, and the correlation at that shift (0..1); 0 if none.
+
+    Starts are counted in bins. Of the shifts from 8 bins to a quarter of the time, this is the shortest at which their
+    autocorrelation has a peak nearly as high as the highest. Units: ns.
+    """
+    if times.size < 32 or high <= low:
+        return 0, 0.0
+    n = min(_BINS, max(256, times.size))
+    counts = np.histogram(times, bins=n, range=(low, high))[0].astype(np.float64)
+    # Smoothed, so that a turn may be late by a bin.
+    counts = np.convolve(counts, (0.25, 0.5, 0.25), mode="same")
+    counts -= counts.mean()
+    power = float((counts**2).sum())
+    if power == 0:
+        return 0, 0.0
+    spectrum = np.fft.rfft(counts, 2 * n)
+    shape = np.fft.irfft(spectrum * np.conj(spectrum))[: n // 4 + 2]
+    shape = shape / power * n / (n - np.arange(shape.size))
+    inner = np.arange(8, shape.size - 1)
+    peaks = inner[(shape[inner] >= shape[inner - 1]) & (shape[inner] > shape[inner + 1])]
+    if peaks.size == 0 or shape[peaks].max() <= 0:
+        return 0, 0.0
+    at = int(peaks[shape[peaks] >= 0.9 * shape[peaks].max()][0])
+    return round(at * (high - low) / n), float(min(shape[at], 1.0))
 
 
 ANALYSIS = Analysis(
     name="cycles",
-    doc="The turns of the program's main loop: marked steps, or what comes again and again.",
+    doc="The cycles of the program's main loop: marked steps, or what repeats in the events.",
     inputs=(SPANS, TRACKS),
     optional=(STEPS, DEVICES),
     output=CYCLES,

@@ -1,4 +1,4 @@
-"""What each function took of each cycle: its calls, their time, its own time, and what nothing else hid of it."""
+"""What each function took of each cycle: its calls, their time, self time and exposed time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from stepscope.core.schema import DEVICE_WORK
 __all__ = ["Functions", "Own", "exposed_time", "functions_of", "own_of", "own_time"]
 
 
-#: Not work: what lies on a device's track without occupying it, and what the profiler took.
+#: Not work: spans on a device's track that do not occupy it, and the profiler's overhead.
 _NOT_WORK = ("device_range", "sync", "overhead")
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """For each span: its device (null: a lane that repeats others), its own time on the host, its exposed time."""
+    """Per span: its device (null: a track that repeats others), its self time on the host, its exposed time."""
 
     device: pl.Series
     self_ns: Ints
@@ -32,7 +32,7 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """A row of `frame` per function of a cycle; `events` are the rows of spans that count, `group` their function.
+    """One row of `frame` per cycle and function; `events` are rows of spans, `group` is the row of each in `frame`.
 
     Columns: row (of the cycle), device, name, category, calls, total_ns, self_ns (null on devices), exposed_ns (null on
     the host).
@@ -44,7 +44,7 @@ class Functions:
 
 
 def own_of(spans: pl.DataFrame, tracks: pl.DataFrame, devices: pl.DataFrame) -> Own:
-    """Where each span ran and what of its time is its own."""
+    """The device, self time and exposed time of each span."""
     device = device_of_tracks(tracks, devices).cast(pl.Categorical).gather(spans["track_id"])
     return Own(device, own_time(spans), exposed_time(spans, tracks))
 
@@ -52,8 +52,8 @@ def own_of(spans: pl.DataFrame, tracks: pl.DataFrame, devices: pl.DataFrame) -> 
 def functions_of(spans: pl.DataFrame, own: Own, lows: Ints, highs: Ints) -> Functions:
     """The functions of each cycle [low, high), sorted by cycle.
 
-    Host work belongs to the cycle in which it begins, device work to the cycle that queued it: so the counts of a cycle
-    do not change with how far the device lags behind. Names are without what differs from run to run.
+    Host work belongs to the cycle in which it begins, device work to the cycle that queued it, so that counts do not
+    depend on how far the device lags. Names are without what differs from run to run.
     """
     row = cycle_of(counted_at(spans), lows, highs)
     counts = own.device.is_not_null() & ~spans["category"].is_in(_NOT_WORK)
@@ -68,7 +68,7 @@ def functions_of(spans: pl.DataFrame, own: Own, lows: Ints, highs: Ints) -> Func
     on_host = (own.device == HOST).fill_null(value=False).gather(at)
 
     def summed(values: Ints) -> pl.Series:
-        # Sums of whole nanoseconds are exact in a double up to 104 days.
+        # Sums of whole nanoseconds are exact in float64 up to 104 days.
         return pl.Series(np.bincount(group, values[events], minlength=n).astype(np.int64))
 
     frame = pl.DataFrame(
@@ -87,7 +87,7 @@ def functions_of(spans: pl.DataFrame, own: Own, lows: Ints, highs: Ints) -> Func
 
 
 def own_time(spans: pl.DataFrame) -> Ints:
-    """Each span's duration less that of the spans directly within it, clipped to it. Units: ns."""
+    """Each span's duration without that of its direct children, clipped to it. Units: ns."""
     starts, durations = spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy()
     parents = spans["parent_id"]
     inside = np.flatnonzero(parents.is_not_null().to_numpy())
@@ -99,10 +99,10 @@ def own_time(spans: pl.DataFrame) -> Ints:
 
 
 def exposed_time(spans: pl.DataFrame, tracks: pl.DataFrame) -> Ints:
-    """Of each piece of device work the time that counts as its own on its device; 0 of all else.
+    """The time of each piece of device work that no other work on its device hides; 0 for all other spans.
 
-    At each moment one piece of work counts: computation before communication before copies, and among equals the one
-    that began first. So the times of all work on a device sum to the time it was busy. Units: ns.
+    At each moment one piece of work counts: computation before communication before copies, and of equals the one that
+    began first. So the times of all work on a device add up to its busy time. Units: ns.
     """
     exposed = np.zeros(spans.height, np.int64)
     if not spans["category"].is_in(DEVICE_WORK).any():
@@ -117,7 +117,7 @@ def exposed_time(spans: pl.DataFrame, tracks: pl.DataFrame) -> Ints:
             if chosen.size == 0:
                 continue
             high = ends[chosen]
-            # What of it lies beyond the end of all that began before it.
+            # The part after the end of all that began before it.
             low = np.maximum(starts[chosen], np.maximum.accumulate(np.concatenate((starts[chosen][:1], high[:-1]))))
             exposed[rows[chosen]] = np.maximum(high - low, 0) - covered(before, low, high)
             both = np.concatenate((before[0], starts[chosen])), np.concatenate((before[1], high))
@@ -126,19 +126,19 @@ def exposed_time(spans: pl.DataFrame, tracks: pl.DataFrame) -> Ints:
 
 
 def _plain(names: pl.Series) -> tuple[pl.Series, Ints]:
-    """The distinct plain names, and for each span which it has."""
+    """The distinct plain names, and the index of each span's."""
     distinct = names.unique()
     plain = map_names(distinct, plain_name, pl.String()).cast(pl.Categorical)
-    kept = plain.unique(maintain_order=True)
-    place = pl.DataFrame({"name": kept}).with_row_index("at")
+    used = plain.unique(maintain_order=True)
+    place = pl.DataFrame({"name": used}).with_row_index("at")
     of_distinct = pl.DataFrame({"name": plain}).join(
         place, on="name", how="left", nulls_equal=True, maintain_order="left"
     )
-    return kept, of_distinct["at"].cast(pl.Int64).to_numpy()[_codes(names, distinct)]
+    return used, of_distinct["at"].cast(pl.Int64).to_numpy()[_codes(names, distinct)]
 
 
 def _codes(values: pl.Series, distinct: pl.Series) -> Ints:
-    """For each value its place among the distinct ones; 0 for those that are not there."""
+    """The index of each value among the distinct ones; 0 if it is not among them."""
     codes = distinct.to_physical()
     known = codes.is_not_null().to_numpy()
     used = codes.drop_nulls().to_numpy()
@@ -146,5 +146,5 @@ def _codes(values: pl.Series, distinct: pl.Series) -> Ints:
     table[used] = np.flatnonzero(known)
     if not known.all():
         table[-1] = int(np.flatnonzero(~known)[0])
-    found: Ints = table[values.to_physical().cast(pl.Int64).fill_null(table.size - 1).to_numpy()]
-    return found
+    places: Ints = table[values.to_physical().cast(pl.Int64).fill_null(table.size - 1).to_numpy()]
+    return places

@@ -1,4 +1,4 @@
-"""How fast exchanges are: bytes of the whole by time, and the same for what each rank has to send."""
+"""How fast collectives are: their size over time, and the same for what each rank has to send."""
 
 from __future__ import annotations
 

@@ -8,6 +8,6 @@ with their reasons beside them), and no rule knows of any file.
 from __future__ import annotations
 
 from stepscope.comparison.diagnosis.case import Case
-from stepscope.comparison.diagnosis.rank import Diagnosis, diagnose
+from stepscope.comparison.diagnosis.causes import Diagnosis, diagnose
 
 __all__ = ["Case", "Diagnosis", "diagnose"]

@@ -1,4 +1,4 @@
-"""What the rules look at: each pair of processes reduced to numbers before and after, and ways to ask for them."""
+"""What rules read and return: a `View` of each pair of processes in numbers, and a judgement of one cause on it."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.change import ABSENT, Change, changed
 from stepscope.comparison.diagnosis.sizes import sizes_of_calls
-from stepscope.comparison.effects import complete_cycles, floor_of
+from stepscope.comparison.effects import floor_of
+from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, Evidence, RuledOut
 from stepscope.core.names import is_communication, map_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from stepscope.comparison.model import Effect, Observation, Pair
+    from stepscope.comparison.model import Cause, Effect, Observation, Pair
 
     Floats = NDArray[np.float64]
 
-__all__ = ["GAPS", "LOADING", "MATERIAL", "OWN", "Case", "View", "view_of", "views"]
 
 #: Share of a cycle that a cause must explain: healthy runs on one machine differ by 1 to 3 % of their step time.
 MATERIAL = 0.03
-#: The observed process' own counters stand under this device.
-OWN = "process"
-#: Parts of a cycle: time in which nothing recorded was open, and time in the data loader.
-GAPS = ("python and other", "other")
-LOADING = "data loading"
-#: Elements per call vary by less, batch by batch, where sizes do not change.
+#: Parts of a cycle: time in which nothing that was recorded ran, and time in collectives.
+GAPS = (PYTHON, OTHER)
+COLLECTIVES = (COMMUNICATION, "communication")
+#: Elements per call vary by less than this from batch to batch if the sizes stay the same.
 _SAME_SIZE = 0.05
 _WORK = ["device", "name"]
 _MEASURES = ("calls", "total_ns", "self_ns", "ns_per_call")
+#: Own time per cycle and time per call of a function that a run does not have.
+_NEVER_RAN = (np.zeros(1), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A comparison as the rules need it: pairs of processes, and EFFECTS of their functions."""
+    """What a diagnosis starts from: the pairs of processes, their EFFECTS, and the change of the step time."""
 
     pairs: tuple[Pair, ...]
     effects: pl.DataFrame
@@ -50,11 +50,14 @@ class Case:
 class View:
     """One pair of processes in numbers. Times are ns per cycle.
 
-    `resources` are means of whole cycles by device and metric; `amounts` are those that are rates, times the cycle.
-    `step` is unknown if the two runs were cut into different kinds of cycle: then only times per call and resources
-    say something. `work` has a row per function: device, name, category, is_comm, `<measure>_base`, `<measure>_other`
-    (calls, total_ns, self_ns, ns_per_call), `own_ns_*` (own time where known, else total), `is_real` (its own time
-    really changed) and `is_slower` (so did its time per call). `peers` are the other processes of the job.
+    `resources` are means over cycles by device and metric. `amounts` are rates multiplied by the cycle's duration. If
+    the runs have different kinds of cycle (`same_cycles` is false), only times per call and resources are comparable.
+    `peers` are the other processes of the job.
+
+    `work` has one row per function: device, name, category, is_collective, is_resized (its calls have other sizes),
+    `<measure>_base` and `<measure>_other` of calls, total_ns, self_ns and ns_per_call, `<measure>_real` (that measure
+    really changed), `own_ns_*` (own time where known, else total), delta_ns (of own_ns) and is_real (own time really
+    changed).
     """
 
     pair: Pair
@@ -63,13 +66,13 @@ class View:
     resources: Mapping[tuple[str, str], Change]
     amounts: Mapping[tuple[str, str], Change]
     work: pl.DataFrame
-    is_alike: bool = True
+    same_cycles: bool = True
     peers: tuple[Pair, ...] = ()
 
     @property
     def delta_ns(self) -> float:
-        """By how much a cycle takes longer; 0 if that is unknown."""
-        return self.step.delta if self.is_alike else 0.0
+        """How much longer a cycle takes in the other run; 0 if unknown."""
+        return self.step.delta if self.same_cycles else 0.0
 
     @property
     def base_ns(self) -> float:
@@ -78,79 +81,78 @@ class View:
 
     @property
     def least_ns(self) -> float:
-        """Time per cycle below which nothing is worth a word."""
+        """Time per cycle below which a change does not matter."""
         return MATERIAL * self.base_ns
 
     @property
     def is_slower(self) -> bool:
         """Whether cycles really take longer."""
-        return self.is_alike and self.step.rose(by=self.least_ns)
+        return self.same_cycles and self.step.rose(by=self.least_ns)
 
     @property
     def is_faster(self) -> bool:
         """Whether cycles are really shorter."""
-        return self.is_alike and self.step.is_real and self.step.delta < -self.least_ns
+        return self.same_cycles and self.step.is_real and self.step.delta < -self.least_ns
 
     def resource(self, device: str, *metrics: str) -> Change:
-        """The first of these metrics that is known on both sides, as mean of whole cycles."""
-        found = (self.resources.get((device, metric), ABSENT) for metric in metrics)
-        return next((change for change in found if change.is_known), ABSENT)
+        """The mean over cycles of the first of these metrics that both runs have."""
+        changes = (self.resources.get((device, metric), ABSENT) for metric in metrics)
+        return next((change for change in changes if change.is_known), ABSENT)
 
     def per_cycle(self, device: str, *metrics: str) -> Change:
-        """The first of these rates (per second) that is known, as an amount per cycle: ns, bytes, or events."""
-        found = (self.amounts.get((device, metric), ABSENT) for metric in metrics)
-        return next((change for change in found if change.is_known), ABSENT)
+        """The first of these rates that both runs have, as an amount per cycle: ns, bytes, or events."""
+        changes = (self.amounts.get((device, metric), ABSENT) for metric in metrics)
+        return next((change for change in changes if change.is_known), ABSENT)
 
     def part(self, *names: str) -> Change:
-        """Parts of the cycle together."""
-        found = [self.parts[name] for name in names if name in self.parts]
-        if not found:
+        """The sum of these parts of the cycle."""
+        parts = [self.parts[name] for name in names if name in self.parts]
+        if not parts:
             return ABSENT
-        return Change(
-            sum(c.base or 0.0 for c in found), sum(c.other or 0.0 for c in found), any(c.is_real for c in found), "ns"
-        )
+        base, other = sum(part.base or 0.0 for part in parts), sum(part.other or 0.0 for part in parts)
+        return Change(base, other, any(part.is_real for part in parts), "ns")
 
     def gaps(self) -> Change:
-        """Time per cycle in which the host did nothing that was recorded: Python, sleeping, waiting."""
+        """Time per cycle in which nothing that was recorded ran on the host: Python, sleep, waits."""
         return self.part(*GAPS)
 
     def devices(self, prefix: str) -> list[str]:
-        """Devices of that kind which have resources or work on both sides, in order."""
+        """Names of the devices of that kind which have resources or work, in order."""
         of_work = self.work["device"].unique().to_list() if self.work.height else []
-        found = {device for device, _ in self.resources} | set(of_work)
-        return sorted(device for device in found if device.startswith(prefix))
+        names = {device for device, _ in self.resources} | set(of_work)
+        return sorted(name for name in names if name.startswith(prefix))
 
     def host_work(self) -> pl.DataFrame:
-        """Operators and the like that run on the host and work on what they did before, by size."""
+        """Operators, scheduled time and file access on the host, without collectives and without other sizes."""
         kinds = ("operator", "sched_oncpu", "io")
-        is_host = (pl.col("device") == "host") & pl.col("category").is_in(kinds) & ~pl.col("is_comm")
+        is_host = (pl.col("device") == "host") & pl.col("category").is_in(kinds) & ~pl.col("is_collective")
         return self.work.filter(is_host & ~pl.col("is_resized"))
 
     def operators(self) -> pl.DataFrame:
-        """Operators of the framework on the host, but those that exchange data with other ranks."""
+        """Operators of the framework on the host, without collectives."""
         is_host = (pl.col("device") == "host") & (pl.col("category") == "operator")
-        return self.work.filter(is_host & ~pl.col("is_comm"))
+        return self.work.filter(is_host & ~pl.col("is_collective"))
 
     def kernels(self, device: str) -> pl.DataFrame:
-        """Kernels of an accelerator that compute."""
+        """Kernels of an accelerator, without collectives."""
         is_mine = (pl.col("device") == device) & (pl.col("category") == "kernel")
-        return self.work.filter(is_mine & ~pl.col("is_comm"))
+        return self.work.filter(is_mine & ~pl.col("is_collective"))
 
 
 def exposed(view: View, affected_ns: float) -> float:
-    """What of some added work a cycle became longer by: no more than it grew, none if the work was hidden."""
-    return max(0.0, min(affected_ns, view.delta_ns)) if view.is_alike else affected_ns
+    """The part of some added time that made the cycle longer: at most the growth of the cycle. Units: ns."""
+    return max(0.0, min(affected_ns, view.delta_ns)) if view.same_cycles else affected_ns
 
 
-def not_hidden(view: View, affected_ns: float) -> float:
-    """What of some added work of a device cycles became longer by: none, if they do not really take longer."""
-    return exposed(view, affected_ns) if view.is_slower or not view.is_alike else 0.0
+def exposed_on_device(view: View, affected_ns: float) -> float:
+    """The same for a device, whose added time may be hidden: none unless cycles really take longer. Units: ns."""
+    return exposed(view, affected_ns) if view.is_slower or not view.same_cycles else 0.0
 
 
-def stretch(work: pl.DataFrame) -> float | None:
+def typical_slowdown(work: pl.DataFrame) -> float | None:
     """How many times longer a typical call takes: the median over functions, weighted by their time in the base.
 
-    Null if no function is on both sides. Weighted by time it is a statement about the work, not about its many names.
+    None if the runs have no function in common.
     """
     both = work.filter(
         (pl.col("ns_per_call_base") > 0) & (pl.col("ns_per_call_other") > 0) & (pl.col("own_ns_base") > 0)
@@ -162,10 +164,10 @@ def stretch(work: pl.DataFrame) -> float | None:
     return float(ratios["ratio"][int(np.argmax(reached))])
 
 
-def alike(work: pl.DataFrame, ratio: float) -> float:
-    """Share of the time (base) in functions whose calls became slower by about `ratio`, 0..1.
+def share_slowed_by(work: pl.DataFrame, ratio: float) -> float:
+    """Share of the base's time in functions whose calls became slower by about `ratio`, 0..1.
 
-    About: between its root and its 1.5th power, that is within a half of it on a logarithmic scale.
+    About means between its root and its 1.5th power, that is within half of it on a logarithmic scale.
     """
     both = work.filter(
         (pl.col("ns_per_call_base") > 0) & (pl.col("ns_per_call_other") > 0) & (pl.col("own_ns_base") > 0)
@@ -183,15 +185,61 @@ def _own_ratio() -> pl.Expr:
     return other / base
 
 
+#: How much some evidence raises the confidence, and the evidence; None if there is none.
+Clue = tuple[float, Evidence] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A cause that has its necessary evidence and nothing against it.
+
+    `affected_ns` is the time per cycle by which the work that depends on the resource became longer. Other work may
+    hide some of it: `cause.explained_ns` is the part that made the cycle longer.
+    """
+
+    cause: Cause
+    affected_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A cause that cannot be judged, and the recording or counter that it needs."""
+
+    category: str
+    needs: str
+
+
+Judgement = Suspect | RuledOut | Missing
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A cause and the function that judges it on one pair of processes."""
+
+    category: str
+    judge: Callable[[View], Judgement]
+
+
+def clipped(value: float, most: float = 0.97) -> float:
+    """A confidence, limited to the range from 0 to `most`."""
+    return max(0.0, min(value, most))
+
+
+def weigh(start: float, clues: Sequence[Clue]) -> tuple[float, tuple[Evidence, ...]]:
+    """The confidence, which is `start` plus the weights of the clues, and the evidence."""
+    present = [clue for clue in clues if clue is not None]
+    return clipped(start + sum(weight for weight, _ in present)), tuple(row for _, row in present)
+
+
 def views(case: Case) -> tuple[View, ...]:
-    """Each pair of the case as numbers, in order."""
+    """A view of each pair of the case, in order."""
     return tuple(
         view_of(pair, case.effects, [other for other in case.pairs if other is not pair]) for pair in case.pairs
     )
 
 
 def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = ()) -> View:
-    """One pair as numbers; `effects` is EFFECTS of all pairs, of which `peers` are the others."""
+    """The view of one pair. `effects` is EFFECTS of all pairs; `peers` are the other pairs."""
     base, other = ([_Run(run) for run in side] for side in (pair.base, pair.other))
     step = changed([run.cycles for run in base], [run.cycles for run in other], relative=MATERIAL, unit="ns")
     names = dict.fromkeys(name for run in (*base, *other) for name in run.parts)
@@ -207,13 +255,13 @@ def view_of(pair: Pair, effects: pl.DataFrame, peers: Sequence[Pair] = ()) -> Vi
     amounts = {key: _amount(key, base, other, least) for key in series if _unit_of(key, base, other).endswith("/s")}
     anchors = [{run.observed.anchor for run in side} for side in (base, other)]
     work = _work(effects.filter(pl.col("process") == pair.label), pair)
-    work = _with_rare(work, base, other, step)
-    return View(pair, step, parts, resources, amounts, work, is_alike=anchors[0] == anchors[1], peers=tuple(peers))
+    work = _with_single_tests(work, base, other, step)
+    return View(pair, step, parts, resources, amounts, work, same_cycles=anchors[0] == anchors[1], peers=tuple(peers))
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run's values by complete cycle, in order of time."""
+    """A run's values by complete cycle, in order of time: durations, parts, resources."""
 
     observed: Observation
     cycles: Floats = field(init=False)
@@ -221,7 +269,7 @@ class _Run:
     resources: Mapping[tuple[str, str], tuple[Floats, Floats, str | None]] = field(init=False)
 
     def __post_init__(self) -> None:
-        whole = complete_cycles(self.observed).select("cycle", "dur_ns")
+        whole = self.observed.complete_cycles.select("cycle", "dur_ns")
         object.__setattr__(self, "cycles", whole["dur_ns"].cast(pl.Float64).to_numpy())
         rows = self.observed.parts.with_columns(pl.col("part").cast(pl.String))
         parts = {}
@@ -232,44 +280,43 @@ class _Run:
         object.__setattr__(self, "resources", _series(self.observed, whole))
 
     def part(self, name: str) -> Floats:
-        found = self.parts.get(name)
-        return np.zeros(self.cycles.size) if found is None else found
+        return self.parts[name] if name in self.parts else np.zeros(self.cycles.size)
 
     def of_functions(self, keys: pl.DataFrame) -> dict[tuple[str, str], tuple[Floats, Floats]]:
-        """Own time per cycle (0 where it did not run) and time per call (where it ran) of some functions."""
-        whole = complete_cycles(self.observed).select("cycle", "at")
+        """Own time by cycle (0 where it did not run) and time per call (where it ran) of some functions. Units: ns."""
+        whole = self.observed.complete_cycles.select("cycle", "at")
         rows = self.observed.functions.with_columns(pl.col(_WORK).cast(pl.String)).join(keys.select(_WORK), on=_WORK)
         rows = rows.join(whole, on="cycle").sort("at")
         own = pl.coalesce("self_ns", "total_ns").cast(pl.Float64)
         rows = rows.with_columns(own=own, each=pl.col("total_ns") / pl.col("calls"))
-        found = {}
+        series = {}
         for (device, name), mine in rows.partition_by(_WORK, as_dict=True).items():
             times = np.zeros(whole.height)
             times[mine["at"].to_numpy()] = mine["own"].to_numpy()
-            found[str(device), str(name)] = (times, mine["each"].to_numpy())
-        return found
+            series[str(device), str(name)] = (times, mine["each"].to_numpy())
+        return series
 
     def values(self, key: tuple[str, str]) -> Floats:
         return self.resources[key][0] if key in self.resources else np.empty(0)
 
     def amounts(self, key: tuple[str, str]) -> Floats:
-        """A rate per second times the duration of its cycle, which is in ns."""
+        """A rate per second multiplied by the duration of each cycle."""
         return self.resources[key][0] * self.resources[key][1] / 1e9 if key in self.resources else np.empty(0)
 
 
 def _series(observed: Observation, whole: pl.DataFrame) -> dict[tuple[str, str], tuple[Floats, Floats, str | None]]:
-    """Values of each resource by cycle, the durations of those cycles, and the unit."""
+    """Each resource's values by cycle, the durations (ns) of those cycles, and the unit."""
     of_cycles = observed.resources.filter(pl.col("name").is_null())
     rows = of_cycles.join(whole, on="cycle").sort("cycle")
     rows = rows.with_columns(pl.col("device", "metric", "unit").cast(pl.String))
-    found = {}
-    for (device, metric), mine in rows.partition_by(["device", "metric"], as_dict=True).items():
-        found[str(device), str(metric)] = (
+    return {
+        (str(device), str(metric)): (
             mine["mu"].to_numpy(),
             mine["dur_ns"].cast(pl.Float64).to_numpy(),
             mine["unit"][0],
         )
-    return found
+        for (device, metric), mine in rows.partition_by(["device", "metric"], as_dict=True).items()
+    }
 
 
 def _unit_of(key: tuple[str, str], base: Sequence[_Run], other: Sequence[_Run]) -> str:
@@ -284,7 +331,7 @@ def _resource(key: tuple[str, str], base: Sequence[_Run], other: Sequence[_Run])
 
 
 def _amount(key: tuple[str, str], base: Sequence[_Run], other: Sequence[_Run], least: float) -> Change:
-    """A rate as an amount per cycle. Times drift as those of functions do, other amounts by factors."""
+    """A rate as an amount per cycle. Times drift as those of functions do, other amounts by up to a factor of two."""
     unit = _unit_of(key, base, other).removesuffix("/s")
     relative, absolute = (0.05, least) if unit == "ns" else (1.0, 0.0)
     values = [[run.amounts(key) for run in side] for side in (base, other)]
@@ -293,7 +340,7 @@ def _amount(key: tuple[str, str], base: Sequence[_Run], other: Sequence[_Run], l
 
 
 def _work(effects: pl.DataFrame, pair: Pair) -> pl.DataFrame:
-    """A row per function from the long table of effects."""
+    """`View.work` from the long table of effects."""
     rows = effects.filter(pl.col("measure").is_in(_MEASURES)).with_columns(
         pl.col("device", "name", "category").cast(pl.String)
     )
@@ -309,8 +356,7 @@ def _work(effects: pl.DataFrame, pair: Pair) -> pl.DataFrame:
             is_sure.fill_null(value=False).alias(f"{measure}_real"),
         )
         wide = wide.join(mine, on=_WORK, how="left", maintain_order="left")
-    # Own time is known of host work; that of devices does not nest.
-    sides = ("base", "other")
+    # Own time is known for host work only; device work does not nest.
     has_own = pl.col("self_ns_base").is_not_null() | pl.col("self_ns_other").is_not_null()
     wide = wide.with_columns(
         pl.when(has_own)
@@ -318,37 +364,39 @@ def _work(effects: pl.DataFrame, pair: Pair) -> pl.DataFrame:
         .otherwise(pl.col(f"total_ns_{side}"))
         .fill_null(0.0)
         .alias(f"own_ns_{side}")
-        for side in sides
-    ).with_columns(pl.col(f"calls_{side}").fill_null(0.0) for side in sides)
+        for side in ("base", "other")
+    ).with_columns(pl.col("calls_base", "calls_other").fill_null(0.0))
     real = pl.when(has_own).then(pl.col("self_ns_real")).otherwise(pl.col("total_ns_real")).fill_null(value=False)
     resized = sizes_of_calls(pair).filter((pl.col("ratio") - 1).abs() > _SAME_SIZE).select(*_WORK, is_resized=True)
     wide = wide.join(resized, on=_WORK, how="left", maintain_order="left").with_columns(
         pl.col("is_resized").fill_null(value=False)
     )
-    talks = map_names(wide["name"].cast(pl.Categorical), is_communication, pl.Boolean())
-    return wide.with_columns(is_comm=talks, is_real=real, delta_ns=pl.col("own_ns_other") - pl.col("own_ns_base"))
+    is_collective = map_names(wide["name"].cast(pl.Categorical), is_communication, pl.Boolean())
+    return wide.with_columns(
+        is_collective=is_collective, is_real=real, delta_ns=pl.col("own_ns_other") - pl.col("own_ns_base")
+    )
 
 
-def _with_rare(work: pl.DataFrame, base: Sequence[_Run], other: Sequence[_Run], step: Change) -> pl.DataFrame:
-    """Of what takes 1 % of a cycle or of its device's work more, also what few cycles show, or only some of them."""
+def _with_single_tests(work: pl.DataFrame, base: Sequence[_Run], other: Sequence[_Run], step: Change) -> pl.DataFrame:
+    """Tests functions that grew by 1 % of a cycle, or of their device's work, by themselves as well.
+
+    This finds changes that few cycles or only some of them show, which the correction for all functions hides.
+    """
     of_device = pl.col("own_ns_base").sum().over("device")
     least = 0.01 * (step.base or 0.0)
     grew = pl.col("delta_ns") > pl.min_horizontal(pl.lit(least), 0.01 * of_device)
     unsure = work.filter(grew & ~(pl.col("is_real") & pl.col("ns_per_call_real").fill_null(value=False)))
     if unsure.is_empty():
         return work
-    sides = [[run.of_functions(unsure) for run in side] for side in (base, other)]
-    found = []
+    series = [[run.of_functions(unsure) for run in side] for side in (base, other)]
+    tests = []
     for key in unsure.select(*_WORK).iter_rows():
-        own, each = ([[run.get(key, _NOTHING)[i] for run in side] for side in sides] for i in (0, 1))
+        own, each = ([[run.get(key, _NEVER_RAN)[i] for run in side] for side in series] for i in (0, 1))
         is_real = changed(own[0], own[1], relative=0.05, absolute=0.1 * least).is_real
-        found.append((*key, is_real, changed(each[0], each[1], relative=0.05).is_real))
+        tests.append((*key, is_real, changed(each[0], each[1], relative=0.05).is_real))
     schema = {**dict.fromkeys(_WORK, pl.String), "too": pl.Boolean, "each_too": pl.Boolean}
-    joined = work.join(pl.DataFrame(found, schema=schema, orient="row"), on=_WORK, how="left", maintain_order="left")
+    joined = work.join(pl.DataFrame(tests, schema=schema, orient="row"), on=_WORK, how="left", maintain_order="left")
     return joined.with_columns(
         is_real=pl.col("is_real") | pl.col("too").fill_null(value=False),
         ns_per_call_real=pl.col("ns_per_call_real").fill_null(value=False) | pl.col("each_too").fill_null(value=False),
     ).drop("too", "each_too")
-
-
-_NOTHING = (np.zeros(1), np.empty(0))

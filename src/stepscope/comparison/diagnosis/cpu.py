@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.comparison.diagnosis.case import LOADING, OWN, View, alike, exposed, stretch
-from stepscope.comparison.diagnosis.change import ABSENT, Change
-from stepscope.comparison.diagnosis.rule import Clue, Judgement, Missing, Rule, Suspect, weigh
-from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
-from stepscope.comparison.model import BEHIND, Cause, RuledOut
+from stepscope.comparison.diagnosis.case import (
+    Clue,
+    Judgement,
+    Missing,
+    Rule,
+    Suspect,
+    View,
+    exposed,
+    share_slowed_by,
+    typical_slowdown,
+    weigh,
+)
+from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, moved, span
+from stepscope.comparison.model import BLOCKER, LOADING, PROCESS, Cause, RuledOut
 from stepscope.core import units
-
-__all__ = ["RULES", "core_clock", "outside_cores", "ran", "waited"]
 
 #: Vector licences and turbo limits lower a busy core's clock by up to about 15 % (AVX-512 on server processors).
 _LICENCE = 0.85
@@ -36,19 +43,19 @@ _SWITCH_NS = 5e6
 
 def waited(view: View) -> Change:
     """Time per cycle for which the process' threads were ready but had no core."""
-    counted = view.per_cycle(OWN, "process_runq_time")
+    counted = view.per_cycle(PROCESS, "process_runq_time")
     return counted if counted.is_known else _scheduled(view, "sched_runq")
 
 
 def ran(view: View) -> Change:
     """Processor time per cycle of the process, all threads."""
-    counted = view.per_cycle(OWN, "process_oncpu_time")
+    counted = view.per_cycle(PROCESS, "process_oncpu_time")
     if counted.is_known:
         return counted
     scheduled = _scheduled(view, "sched_oncpu")
     if scheduled.is_known:
         return scheduled
-    usage = view.resource(OWN, "process_cpu_usage")
+    usage = view.resource(PROCESS, "process_cpu_usage")
     if not usage.is_known or not view.step.is_known:
         return ABSENT
     base, other = (
@@ -59,7 +66,7 @@ def ran(view: View) -> Change:
 
 def _scheduled(view: View, category: str) -> Change:
     rows = view.work.filter(view.work["category"] == category)
-    if rows.is_empty() or not view.is_alike:
+    if rows.is_empty() or not view.same_cycles:
         return ABSENT
     return Change(
         float(rows["total_ns_base"].fill_null(0).sum()),
@@ -77,12 +84,12 @@ def in_the_way(view: View) -> tuple[str, Change] | None:
     found = {
         device: Change(change.base or 0.0, change.other, is_real=True, unit="ns")
         for (device, metric), change in view.amounts.items()
-        if device.startswith(BEHIND) and metric == "process_runq_time" and change.other is not None
+        if device.startswith(BLOCKER) and metric == "process_runq_time" and change.other is not None
     }
     if not found:
         return None
     name = max(found, key=lambda device: found[device].delta)
-    return (name.removeprefix(BEHIND), found[name]) if found[name].delta > 0 else None
+    return (name.removeprefix(BLOCKER), found[name]) if found[name].delta > 0 else None
 
 
 def core_clock(view: View) -> Change:
@@ -101,7 +108,7 @@ def core_clock(view: View) -> Change:
 
 def outside_cores(view: View) -> float | None:
     """By how many cores more other processes keep the machine busy; at least, if the number of cores is unknown."""
-    load, own = view.resource("host", "host_cpu_usage"), view.resource(OWN, "process_cpu_usage")
+    load, own = view.resource("host", "host_cpu_usage"), view.resource(PROCESS, "process_cpu_usage")
     if not load.is_known:
         return None
     named = sum(1 for core in view.devices("cpu") if core[3:].isdigit())
@@ -114,7 +121,7 @@ def outside_cores(view: View) -> float | None:
 def _slowdown(view: View) -> float | None:
     """How many times longer a typical call takes on the host, at equal clock."""
     work = view.host_work()
-    found = stretch(work)
+    found = typical_slowdown(work)
     clock = core_clock(view)
     return None if found is None else found * min(clock.ratio or 1.0, 1.0)
 
@@ -138,7 +145,7 @@ class _Load:
 def _load_of(view: View) -> _Load:
     wait, own, load = waited(view), ran(view), view.resource("host", "host_cpu_usage")
     slower, outside = _slowdown(view), outside_cores(view)
-    share = view.resource(OWN, "process_runq_time")
+    share = view.resource(PROCESS, "process_runq_time")
     waits = wait.rose(by=_WAITING * view.base_ns) and view.is_slower and (share.delta > 0 or not share.is_known)
     is_own = own.is_known and own.delta > 0.5 * wait.delta and wait.delta > 0.5 * view.delta_ns
     is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= _HALF_CORE
@@ -162,7 +169,7 @@ def cpu_contention(view: View) -> Judgement:
         return RuledOut(name, "threads wait for cores, but it is this process that keeps them busy")
     if not seen.waits and not seen.shared:
         return RuledOut(name, _no_contention(seen))
-    if view.is_alike and not view.is_slower:
+    if view.same_cycles and not view.is_slower:
         return RuledOut(name, "the machine is busier, but cycles do not take longer")
     confidence, shown = weigh(0.65, _contention_clues(view, seen))
     clock = core_clock(view)
@@ -189,21 +196,21 @@ def cpu_contention(view: View) -> Judgement:
 
 def _contention_clues(view: View, seen: _Load) -> list[Clue]:
     necessary = "necessary"
-    kicked = view.per_cycle(OWN, "process_involuntary_ctx_switches")
-    alike_by = stretch(view.host_work()) or 1.0
+    kicked = view.per_cycle(PROCESS, "process_involuntary_ctx_switches")
+    alike_by = typical_slowdown(view.host_work()) or 1.0
     clues: list[Clue] = []
     if seen.waits:
         text = "time waiting for a core, per cycle"
-        clues.append((0.0, evidence(text, seen.wait, role=necessary, device=OWN, metric="process_runq_time")))
+        clues.append((0.0, evidence(text, seen.wait, role=necessary, device=PROCESS, metric="process_runq_time")))
         blocker = in_the_way(view)
         if blocker is not None and blocker[1].delta > _SOME_OF_WAIT * seen.wait.delta:
             text = f"of which behind {blocker[0]}, per cycle"
             weight = 0.1 if blocker[1].delta > _MOST_OF_WAIT * seen.wait.delta else 0.0
-            shown = evidence(text, blocker[1], device=BEHIND + blocker[0], metric="process_runq_time")
+            shown = evidence(text, blocker[1], device=BLOCKER + blocker[0], metric="process_runq_time")
             clues.append((weight, shown))
         if seen.own.is_known:
             text = "own processor time per cycle"
-            clues.append((0.15, evidence(text, seen.own, device=OWN, metric="process_oncpu_time")))
+            clues.append((0.15, evidence(text, seen.own, device=PROCESS, metric="process_oncpu_time")))
     if seen.shared:
         text = f"calls on the host take {fold(seen.slower or 1.0)} as long at equal clock"
         clues.append((0.15, evidence(text, role=necessary)))
@@ -211,8 +218,8 @@ def _contention_clues(view: View, seen: _Load) -> list[Clue]:
         clues.append((0.0, evidence(text, seen.load, role=necessary, device="host", metric="host_cpu_usage")))
     if kicked.rose(times=2):
         text = "times it was pushed off a core, per cycle"
-        clues.append((0.05, evidence(text, kicked, device=OWN, metric="process_involuntary_ctx_switches")))
-    if alike_by >= _STRETCHED and alike(view.host_work(), alike_by) >= _MOST:
+        clues.append((0.05, evidence(text, kicked, device=PROCESS, metric="process_involuntary_ctx_switches")))
+    if alike_by >= _STRETCHED and share_slowed_by(view.host_work(), alike_by) >= _MOST:
         clues.append((0.1, evidence(f"all work on the host is slower alike: {fold(alike_by)}")))
     return clues
 
@@ -262,7 +269,7 @@ def cpu_frequency(view: View) -> Judgement:
     load = view.resource("host", "host_cpu_usage")
     if load.rose(by=_LOAD_POINTS):
         return RuledOut(name, f"core clock {moved(clock)}, but so does a busy machine's: its use {moved(load)}")
-    slower = stretch(view.host_work())
+    slower = typical_slowdown(view.host_work())
     inverse = 1 / (clock.ratio or 1.0)
     if (slower is None and not view.is_slower) or (slower is not None and slower < inverse**0.5):
         calls = "" if slower is None else f": calls take {fold(slower)} as long"
@@ -277,7 +284,7 @@ def _low_clock(view: View, clock: Change, load: Change, slower: float | None) ->
     if slower is not None:
         says += f"; each call on the host takes {fold(slower)} as long"
         text = f"calls on the host take {fold(slower)} as long, the clock is {fold(inverse)} slower"
-        weight = 0.3 if alike(view.host_work(), slower) >= _MOST else 0.15
+        weight = 0.3 if share_slowed_by(view.host_work(), slower) >= _MOST else 0.15
         clues.append((weight, evidence(text, role="necessary")))
     if load.is_known:
         says += f", while the machine's use went {span(load.base, load.other, load.unit)}"
@@ -285,7 +292,7 @@ def _low_clock(view: View, clock: Change, load: Change, slower: float | None) ->
     confidence, shown = weigh(0.6, clues)
     own = min(ran(view).base or view.base_ns, view.base_ns)
     longer = slower or inverse
-    affected = own * (longer - 1) if view.is_alike else (view.step.other or 0.0) * (1 - 1 / longer)
+    affected = own * (longer - 1) if view.same_cycles else (view.step.other or 0.0) * (1 - 1 / longer)
     cause = Cause(
         category="cpu_frequency",
         statement=f"{says}: locked, capped or throttled cores.",
@@ -312,23 +319,26 @@ def gil_contention(view: View) -> Judgement:
     processor time too, but does not switch.
     """
     name = "gil_contention"
-    own, switches = ran(view), view.per_cycle(OWN, "process_voluntary_ctx_switches")
+    own, switches = ran(view), view.per_cycle(PROCESS, "process_voluntary_ctx_switches")
     if not own.is_known or not switches.is_known:
         return Missing(name, "process_oncpu_time and process_voluntary_ctx_switches")
     reason = _no_lock(view, own, switches)
     if reason:
         return RuledOut(name, reason)
-    threads, wait, gaps = view.resource(OWN, "num_threads"), waited(view), view.gaps()
+    threads, wait, gaps = view.resource(PROCESS, "num_threads"), waited(view), view.gaps()
     text, turns = "own processor time per cycle, all threads", "threads gave up the core, times per cycle"
     confidence, shown = weigh(
         0.65,
         [
-            (0.0, evidence(text, own, role="necessary", device=OWN, metric="process_oncpu_time")),
-            (0.0, evidence(turns, switches, role="necessary", device=OWN, metric="process_voluntary_ctx_switches")),
-            (0.2, evidence("threads of the process", threads, device=OWN, metric="num_threads"))
+            (0.0, evidence(text, own, role="necessary", device=PROCESS, metric="process_oncpu_time")),
+            (
+                0.0,
+                evidence(turns, switches, role="necessary", device=PROCESS, metric="process_voluntary_ctx_switches"),
+            ),
+            (0.2, evidence("threads of the process", threads, device=PROCESS, metric="num_threads"))
             if threads.rose(by=0.5)
             else None,
-            (0.05, evidence("time waiting for a core, per cycle", wait, device=OWN, metric="process_runq_time"))
+            (0.05, evidence("time waiting for a core, per cycle", wait, device=PROCESS, metric="process_runq_time"))
             if wait.rose(by=view.least_ns)
             else None,
             (0.05, evidence("time outside operators, per cycle", gaps, name="python and other"))
@@ -360,7 +370,7 @@ def gil_contention(view: View) -> Judgement:
 
 def _no_lock(view: View, own: Change, switches: Change) -> str:
     """Why threads do not contend for the interpreter; empty if they may."""
-    threads, wait = view.resource(OWN, "num_threads"), waited(view)
+    threads, wait = view.resource(PROCESS, "num_threads"), waited(view)
     busy = (own.other or 0.0) / (view.step.other or 1.0)
     if not view.is_slower:
         return "cycles are not slower"

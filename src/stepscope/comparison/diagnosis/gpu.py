@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import View, alike, not_hidden, stretch
-from stepscope.comparison.diagnosis.change import Change
-from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.case import (
+    Judgement,
+    Missing,
+    Rule,
+    Suspect,
+    View,
+    clipped,
+    exposed_on_device,
+    share_slowed_by,
+    typical_slowdown,
+)
+from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
 from stepscope.comparison.diagnosis.sizes import kept
-from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
 from stepscope.comparison.model import Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -19,7 +27,6 @@ from stepscope.core.names import shorten
 if TYPE_CHECKING:
     from stepscope.comparison.model import Evidence
 
-__all__ = ["RULES", "clock_of"]
 
 _CLOCKS = ("gpu_sm_frequency", "gpu_frequency", "gpu_sm_clock", "gpu_clock")
 _MEMORY_CLOCKS = ("gpu_mem_frequency", "gpu_memory_frequency", "gpu_mem_clock")
@@ -55,12 +62,12 @@ def gpu_frequency(view: View) -> Judgement:
     if not clock.fell(to=_LOWER):
         return RuledOut(name, f"clock of {_named(device)}: {span(clock.base, clock.other, clock.unit)}")
     kernels = view.kernels(device)
-    slower = stretch(kernels)
+    slower = typical_slowdown(kernels)
     inverse = 1 / (clock.ratio or 1.0)
     if slower is None or slower < max(_SLOWER, inverse**0.3):
         text = "" if slower is None else f", but its kernels take {fold(slower)} as long"
         return RuledOut(name, f"clock of {_named(device)} {moved(clock)}{text}")
-    share = alike(kernels, slower)
+    share = share_slowed_by(kernels, slower)
     memory = view.resource(device, *_MEMORY_CLOCKS)
     shown = [
         evidence("clock of the multiprocessors", clock, role="necessary", device=device, metric=_CLOCKS[0]),
@@ -79,12 +86,12 @@ def gpu_frequency(view: View) -> Judgement:
     elif memory.is_known:
         end = f"; memory clock {moved(memory)}"
         shown.append(evidence("memory clock", memory, device=device, metric=_MEMORY_CLOCKS[0]))
-    if view.is_alike and not view.is_slower:
+    if view.same_cycles and not view.is_slower:
         shown.append(evidence("a cycle: it does not take longer, other work hides the cost", view.step))
     more, hints = _around(view, device)
     confidence += 0.05 if hints else 0.0
     which = "every compute kernel on it" if share >= 0.6 else "a typical compute kernel on it"
-    affected = float(kernels["delta_ns"].sum()) if view.is_alike else (view.step.other or 0.0) * (1 - 1 / slower)
+    affected = float(kernels["delta_ns"].sum()) if view.same_cycles else (view.step.other or 0.0) * (1 - 1 / slower)
     cause = Cause(
         name,
         f"{_named(device)}'s SM clock {moved(clock)}; {which} slowed {fold(slower)}{end}.",
@@ -93,7 +100,7 @@ def gpu_frequency(view: View) -> Judgement:
         view.pair.label,
         None,
         clock.ratio,
-        not_hidden(view, affected),
+        exposed_on_device(view, affected),
         clipped(confidence),
         (*shown, *hints),
         (*_slowest(kernels, device), *more),
@@ -162,7 +169,7 @@ def slow_kernel(view: View) -> Judgement:
 
 def _slow_on(view: View, device: str) -> Judgement:
     name = "slow_kernel"
-    if not view.is_alike:
+    if not view.same_cycles:
         return RuledOut(name, "the runs were cut into different cycles")
     kernels = view.kernels(device)
     ratio = pl.col("ns_per_call_other") / pl.col("ns_per_call_base")
@@ -172,8 +179,8 @@ def _slow_on(view: View, device: str) -> Judgement:
     affected = float(slow["delta_ns"].sum())
     if slow.is_empty() or affected < min(view.least_ns, 0.1 * whole):
         return _replaced_on(view, device) or RuledOut(name, f"no kernel on {device} takes longer per call")
-    rest = stretch(kernels.filter(~is_slower.fill_null(value=False)))
-    theirs = stretch(slow) or 1.0
+    rest = typical_slowdown(kernels.filter(~is_slower.fill_null(value=False)))
+    theirs = typical_slowdown(slow) or 1.0
     share = float(slow["own_ns_base"].sum()) / whole if whole else 0.0
     if rest is not None and rest > math.sqrt(theirs):
         return RuledOut(name, f"all kernels on {device} are slower alike")
@@ -197,7 +204,7 @@ def _slow_on(view: View, device: str) -> Judgement:
         view.pair.label,
         None,
         theirs,
-        not_hidden(view, affected),
+        exposed_on_device(view, affected),
         clipped(0.6 + 0.2 * clock.is_known),
         tuple(_slowest(slow, device)),
         (),
@@ -238,7 +245,7 @@ def _replaced_on(view: View, device: str) -> Suspect | None:
         view.pair.label,
         None,
         None,
-        not_hidden(view, affected),
+        exposed_on_device(view, affected),
         clipped(0.7),
         tuple(shown),
         (),

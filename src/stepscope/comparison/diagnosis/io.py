@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from stepscope.comparison.diagnosis.case import LOADING, OWN, View, exposed
-from stepscope.comparison.diagnosis.change import ABSENT, Change
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, clipped, exposed
+from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cpu import ran, waited
-from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
-from stepscope.comparison.diagnosis.words import evidence, moved, span
-from stepscope.comparison.model import Cause, Evidence, RuledOut
+from stepscope.comparison.model import LOADING, PROCESS, Cause, Evidence, RuledOut
 from stepscope.core import units
-
-__all__ = ["RULES", "blocked", "waiting_for_disk", "written"]
 
 _OWN_RATES = ("process_write_bytes_rate", "process_read_bytes_rate")
 _DISK_RATES = ("disk_write_bytes_rate", "disk_read_bytes_rate")
@@ -38,21 +34,21 @@ def blocked(view: View) -> Change:
 
 def written(view: View) -> tuple[str, str, Change] | None:
     """Of the rates of reading and writing that rose, at least twofold and by a page a cycle, the one that rose most."""
-    rates = [(OWN, metric) for metric in _OWN_RATES]
+    rates = [(PROCESS, metric) for metric in _OWN_RATES]
     rates += [key for key in view.resources if key[1] in _DISK_RATES]
     found = []
     for device, metric in rates:
         change, amount = view.resource(device, metric), view.per_cycle(device, metric)
         if change.rose(times=2) and amount.delta > _PAGE:
             found.append((device, metric, change))
-    own = [row for row in found if row[0] == OWN]
+    own = [row for row in found if row[0] == PROCESS]
     return max(own or found, key=lambda row: row[2].delta, default=None)
 
 
 def waiting_for_disk(view: View) -> float:
     """By how much longer per cycle something outside operators waits while more is read or written. Units: ns."""
     disk = written(view)
-    if disk is None or not view.is_alike:
+    if disk is None or not view.same_cycles:
         return 0.0
     device, metric, _ = disk
     gaps, off, amount = view.gaps(), blocked(view), view.per_cycle(device, metric)
@@ -61,7 +57,7 @@ def waiting_for_disk(view: View) -> float:
     if off.is_known:
         away = off.delta + _queued_after_waits(view)
         return lost if max(away, amount.delta * _COPY_NS) >= lost / 3 else 0.0
-    return lost if view.per_cycle(OWN, "process_voluntary_ctx_switches").rose(by=1.0, times=2) else 0.0
+    return lost if view.per_cycle(PROCESS, "process_voluntary_ctx_switches").rose(by=1.0, times=2) else 0.0
 
 
 def _queued_after_waits(view: View) -> float:
@@ -70,7 +66,7 @@ def _queued_after_waits(view: View) -> float:
     A process that computes keeps its core; one that waits for a disk has to get it back each time, be it from the
     kernel's own threads that write.
     """
-    gave_up = view.per_cycle(OWN, "process_voluntary_ctx_switches")
+    gave_up = view.per_cycle(PROCESS, "process_voluntary_ctx_switches")
     queued = waited(view)
     if not gave_up.rose(by=1.0, times=2) or not queued.is_known:
         return 0.0
@@ -88,7 +84,7 @@ def data_loading(view: View) -> Judgement:
     if LOADING not in view.parts:
         loads = view.work["category"].is_in(["dataloader"]).any()
         return RuledOut(name, "the loader's time is hidden") if loads else Missing(name, "ranges of the data loader")
-    if not view.is_alike or not loading.rose(by=view.least_ns):
+    if not view.same_cycles or not loading.rose(by=view.least_ns):
         return RuledOut(name, f"time in the data loader: {span(loading.base, loading.other, 'ns')} per cycle")
     shown = [
         evidence(
@@ -100,12 +96,12 @@ def data_loading(view: View) -> Judgement:
     how = ""
     if off.rose(by=0.5 * loading.delta):
         shown.append(
-            evidence("time in which the process neither ran nor was ready, per cycle", off, device=OWN, unit="ns")
+            evidence("time in which the process neither ran nor was ready, per cycle", off, device=PROCESS, unit="ns")
         )
         how = ", asleep or waiting"
         confidence += 0.05
     elif ran(view).rose(by=0.5 * loading.delta):
-        shown.append(evidence("own processor time per cycle", ran(view), device=OWN, unit="ns"))
+        shown.append(evidence("own processor time per cycle", ran(view), device=PROCESS, unit="ns"))
         how = ", at work on the batch"
         confidence += 0.05
     disk = written(view)
@@ -151,9 +147,9 @@ def disk_io(view: View) -> Judgement:
     gaps, off, amount = view.gaps(), blocked(view), view.per_cycle(device, metric)
     lost = waiting_for_disk(view)
     if not lost or lost < view.least_ns:
-        what = f"{metric} of {'the process' if device == OWN else device} {moved(rate)}"
+        what = f"{metric} of {'the process' if device == PROCESS else device} {moved(rate)}"
         return RuledOut(name, f"{what}, but nothing waits for it")
-    gave_up = view.per_cycle(OWN, "process_voluntary_ctx_switches")
+    gave_up = view.per_cycle(PROCESS, "process_voluntary_ctx_switches")
     shown = [
         evidence("reading" if "read" in metric else "writing", rate, role="necessary", device=device, metric=metric),
         evidence(
@@ -164,21 +160,21 @@ def disk_io(view: View) -> Judgement:
             unit="ns",
         ),
     ]
-    confidence = 0.7 if device == OWN else 0.6
+    confidence = 0.7 if device == PROCESS else 0.6
     if off.is_known:
         shown.append(
-            evidence("time in which the process neither ran nor was ready, per cycle", off, device=OWN, unit="ns")
+            evidence("time in which the process neither ran nor was ready, per cycle", off, device=PROCESS, unit="ns")
         )
         confidence += 0.1
     if gave_up.rose(by=1.0, times=2):
         shown.append(
-            evidence("times it waited, per cycle", gave_up, device=OWN, metric="process_voluntary_ctx_switches")
+            evidence("times it waited, per cycle", gave_up, device=PROCESS, metric="process_voluntary_ctx_switches")
         )
         confidence += 0.1
     shown += _pressure(view)
     confidence += 0.05 * (len(shown) > 4)
     verb = "reads" if "read" in metric else "writes"
-    who = "The process" if device == OWN else f"Something ({device})"
+    who = "The process" if device == PROCESS else f"Something ({device})"
     cause = Cause(
         name,
         f"{who} {verb} {units.size(amount.other)} per cycle (was {units.size(amount.base)}) and waits for it:"

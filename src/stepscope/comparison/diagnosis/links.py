@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import View, not_hidden, stretch
-from stepscope.comparison.diagnosis.change import ABSENT, Change
-from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
-from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
+from stepscope.comparison.diagnosis.case import (
+    COLLECTIVES,
+    Judgement,
+    Missing,
+    Rule,
+    Suspect,
+    View,
+    clipped,
+    exposed_on_device,
+    typical_slowdown,
+)
+from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, moved, span
 from stepscope.comparison.model import Cause, Evidence, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
-
-__all__ = ["RULES"]
 
 _PCIE = ("gpu_pcie_transmit", "gpu_pcie_receive", "gpu_pcie_tx_rate", "gpu_pcie_rx_rate")
 _NVLINK = ("gpu_link_transmit", "gpu_link_receive", "gpu_nvlink_tx_rate", "gpu_nvlink_rx_rate")
@@ -93,7 +99,7 @@ def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str)
             shown.append(evidence(f"{label} stays quiet", change, device=device))
             confidence += 0.05
     kernels = view.work.filter((pl.col("device") == device) & (pl.col("delta_ns") > 0) & pl.col("is_real"))
-    affected = float(kernels["delta_ns"].sum()) if view.is_alike else 0.0
+    affected = float(kernels["delta_ns"].sum()) if view.same_cycles else 0.0
     cause = Cause(
         name,
         f"{says}: another process uses the link.",
@@ -102,7 +108,7 @@ def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str)
         view.pair.label,
         None,
         flow.ratio,
-        not_hidden(view, affected),
+        exposed_on_device(view, affected),
         clipped(confidence),
         tuple(shown),
         tuple(costs),
@@ -123,7 +129,7 @@ def _most(view: View, device: str, metrics: tuple[str, ...]) -> Change:
 
 def _own_bytes(view: View, device: str, kind: str) -> float | None:
     """The most that the job's own copies can have moved over the link, from the time they took. Units: bytes/s."""
-    if not view.is_alike or not view.step.other:
+    if not view.same_cycles or not view.step.other:
         return None
     is_copy = (pl.col("device") == device) & (pl.col("category") == "memcpy")
     peer = pl.col("name").str.contains("(?i)DtoD|PtoP|Device *-> *Device")
@@ -136,7 +142,7 @@ def _own_bytes(view: View, device: str, kind: str) -> float | None:
 def _slowed(view: View, device: str) -> list[Evidence]:
     """Copies, exchanges and kernels of the device that take longer per call."""
     on_device = pl.col("device") == device
-    moves = pl.col("category").is_in(("memcpy", "memset")) | pl.col("is_comm")
+    moves = pl.col("category").is_in(("memcpy", "memset")) | pl.col("is_collective")
     work = view.work.filter(on_device & pl.col("category").is_in(("kernel", "memcpy", "memset")))
     slower = work.filter(pl.col("ns_per_call_real") & (pl.col("ns_per_call_other") > 1.05 * pl.col("ns_per_call_base")))
     found = []
@@ -146,7 +152,7 @@ def _slowed(view: View, device: str) -> list[Evidence]:
             change = Change(row["ns_per_call_base"], row["ns_per_call_other"], True, "ns")
             text = f"{shorten(row['name'])} takes {fold(ratio)} as long per call"
             found.append(evidence(text, change, role="consequence", device=device, name=row["name"]))
-    whole = stretch(work.filter(~moves))
+    whole = typical_slowdown(work.filter(~moves))
     if whole is not None and whole >= 1.05:
         found.append(evidence(f"kernels on it take {fold(whole)} as long", role="consequence", device=device))
     return found
@@ -160,7 +166,7 @@ def network(view: View) -> Judgement:
     network. Rates that moved without slower exchanges are the drift of a shared machine.
     """
     name = "network"
-    talks = view.part("exposed communication", "communication")
+    talks = view.part(*COLLECTIVES)
     losses = [(k, c) for k, c in view.resources.items() if k[1] in _LOSSES and c.rose(by=1.0, times=2)]
     full = [
         (k, c)
@@ -191,7 +197,7 @@ def network(view: View) -> Judgement:
         view.pair.label,
         None,
         change.ratio,
-        not_hidden(view, talks.delta),
+        exposed_on_device(view, talks.delta),
         clipped(0.75 if losses else 0.65),
         shown,
         (),

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import OWN, View, exposed
-from stepscope.comparison.diagnosis.change import Change
-from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
-from stepscope.comparison.diagnosis.words import evidence, moved, span
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, clipped, exposed
+from stepscope.comparison.diagnosis.change import Change, evidence, moved, span
 from stepscope.comparison.diagnosis.workload import is_other, other_work
-from stepscope.comparison.effects import complete_cycles
-from stepscope.comparison.model import Cause, RuledOut
+from stepscope.comparison.model import PROCESS, Cause, RuledOut
 from stepscope.core import units
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["RULES", "Growth", "growth_of", "slope"]
 
 _TENSORS, _SYSTEMS = "process_mem_allocated", "process_mem_rss"
 _HOST_LEVELS = (_TENSORS, _SYSTEMS)
@@ -90,7 +86,7 @@ def memory_growth(view: View) -> Judgement:
     by twice what the base's did more. And it has the recorder's: 2 KiB for each call more per cycle are taken off.
     """
     name = "memory_growth"
-    levels = [(OWN, metric) for metric in _HOST_LEVELS]
+    levels = [(PROCESS, metric) for metric in _HOST_LEVELS]
     levels += [(device, metric) for device in ("host", *view.devices("gpu")) for metric in _DEVICE_LEVELS]
     known = [key for key in levels if view.resource(*key).is_known]
     if not known:
@@ -104,7 +100,7 @@ def memory_growth(view: View) -> Judgement:
         if not base or not other:
             continue
         # One rank's heap grows in one run as another's does in the next.
-        peers = view.peers if device == OWN else ()
+        peers = view.peers if device == PROCESS else ()
         like = [found.per_cycle for pair in peers for found in _growths(pair.base, device, metric)]
         found = _grown(view, device, metric, base, other, like)
         if found is not None:
@@ -127,10 +123,10 @@ def _grown(
     slopes = [g.per_cycle for g in base]
     usual = max(0.0, *slopes, *like) * scale
     now = min(other, key=lambda g: g.per_cycle)
-    faster = _FASTER_HEAP if metric == _SYSTEMS and view.resource(OWN, _TENSORS).is_known else _FASTER
+    faster = _FASTER_HEAP if metric == _SYSTEMS and view.resource(PROCESS, _TENSORS).is_known else _FASTER
     n = _n_cycles(view)
     calls = view.work.filter(pl.col("device") == "host").select((pl.col("calls_other") - pl.col("calls_base")).sum())
-    recorded = max(float(calls.item() or 0.0), 0.0) * _EVENT_BYTES if device == OWN else 0.0
+    recorded = max(float(calls.item() or 0.0), 0.0) * _EVENT_BYTES if device == PROCESS else 0.0
     extra = now.per_cycle - usual - recorded
     level = max(g.first for g in base)
     if not (
@@ -142,7 +138,7 @@ def _grown(
         return None
     change = Change(usual, now.per_cycle, True, "bytes")
     affected = extra * _TOUCH_NS
-    faults = view.per_cycle(OWN, "process_minor_faults")
+    faults = view.per_cycle(PROCESS, "process_minor_faults")
     shown = [
         evidence("growth per cycle", change, role="necessary", device=device, metric=metric),
         evidence(
@@ -152,10 +148,12 @@ def _grown(
     confidence = 0.75 + 0.1 * (now.steady >= 0.95) + 0.1 * (metric in (_TENSORS, "gpu_mem_allocated"))
     if faults.rose(by=0.5 * extra / 4096):
         shown.append(
-            evidence("pages touched for the first time, per cycle", faults, device=OWN, metric="process_minor_faults")
+            evidence(
+                "pages touched for the first time, per cycle", faults, device=PROCESS, metric="process_minor_faults"
+            )
         )
         confidence += 0.05
-    who = "the process" if device in (OWN, "host") else f"GPU {device[3:]}"
+    who = "the process" if device in (PROCESS, "host") else f"GPU {device[3:]}"
     cause = Cause(
         "memory_growth",
         f"Memory of {who} grows by {units.size(now.per_cycle)} every cycle"
@@ -175,14 +173,14 @@ def _grown(
 
 
 def _n_cycles(view: View) -> int:
-    return min((complete_cycles(run).height for run in view.pair.other), default=0)
+    return min((run.complete_cycles.height for run in view.pair.other), default=0)
 
 
 def _levels(runs: Sequence[Observation], device: str, metric: str) -> list[Floats]:
     """Values by cycle, an array for each run that has them."""
     found = []
     for run in runs:
-        whole = complete_cycles(run).select("cycle")
+        whole = run.complete_cycles.select("cycle")
         is_it = (pl.col("device") == device) & (pl.col("metric") == metric) & pl.col("name").is_null()
         rows = whole.join(run.resources.filter(is_it), on="cycle", how="inner", maintain_order="left")
         found.append(rows["mu"].to_numpy())
@@ -197,8 +195,8 @@ def memory_pressure(view: View) -> Judgement:
     16 MiB; or the allocator retries more often.
     """
     name = "memory_pressure"
-    faults = view.per_cycle(OWN, "process_major_faults")
-    swap, free = view.resource(OWN, "process_mem_swap"), view.resource("host", "host_mem_available")
+    faults = view.per_cycle(PROCESS, "process_major_faults")
+    swap, free = view.resource(PROCESS, "process_mem_swap"), view.resource("host", "host_mem_available")
     retries = [(k, c) for k, c in view.resources.items() if "alloc_retries" in k[1] and c.rose(by=0.5)]
     swaps = swap.rose(by=_LEAST_BYTES)
     scarce = swaps or (swap.other or 0.0) > _LEAST_BYTES or free.fell(to=0.5)
@@ -209,8 +207,8 @@ def memory_pressure(view: View) -> Judgement:
         return RuledOut(name, _plenty(faults, swap, free))
     shown, says = [], []
     for change, text, device, metric in (
-        (faults, "pages fetched from disk, per cycle", OWN, "process_major_faults"),
-        (swap, "swapped out", OWN, "process_mem_swap"),
+        (faults, "pages fetched from disk, per cycle", PROCESS, "process_major_faults"),
+        (swap, "swapped out", PROCESS, "process_mem_swap"),
         (free, "memory available", "host", "host_mem_available"),
     ):
         if change.is_known and change.is_real:

@@ -6,18 +6,24 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import OWN, View, exposed, stretch
-from stepscope.comparison.diagnosis.change import Change
+from stepscope.comparison.diagnosis.case import (
+    Clue,
+    Judgement,
+    Missing,
+    Rule,
+    Suspect,
+    View,
+    exposed,
+    typical_slowdown,
+    weigh,
+)
+from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
 from stepscope.comparison.diagnosis.python import small_calls
-from stepscope.comparison.diagnosis.rule import Clue, Judgement, Missing, Rule, Suspect, weigh
 from stepscope.comparison.diagnosis.sizes import plain, retyped
-from stepscope.comparison.diagnosis.words import evidence, fold, moved, span
 from stepscope.comparison.diagnosis.workload import is_other, other_work
-from stepscope.comparison.model import Cause, RuledOut
+from stepscope.comparison.model import PROCESS, Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
-
-__all__ = ["RULES"]
 
 _SLOWER = 1.1
 #: What tells some operators from the rest, where all are slower.
@@ -68,7 +74,7 @@ def slow_operator(view: View) -> Judgement:
     name = "slow_operator"
     if view.operators().is_empty():
         return Missing(name, "operators of the framework (ProfilerActivity.CPU)")
-    if not view.is_alike or view.delta_ns <= 0:
+    if not view.same_cycles or view.delta_ns <= 0:
         return RuledOut(name, "cycles are not slower")
     if is_other(other_work(view)):
         return RuledOut(name, "the work has other sizes")
@@ -94,7 +100,7 @@ def _grown(view: View, types: tuple[str, ...]) -> _Grown:
     whole = float(slow["delta_ns"].sum())
     costly = set(slow.filter(grew | (pl.col("delta_ns") >= 0.2 * whole))["name"])
     rest = work.filter(~pl.col("is_resized")).join(slow.select("name"), on="name", how="anti")
-    usual = stretch(rest) or 1.0
+    usual = typical_slowdown(rest) or 1.0
     saved = float(gone.join(slow.select("name"), on="name", how="anti")["delta_ns"].sum())
     longer = max(usual, 1.0)
     excess = float(slow["own_ns_other"].sum()) - float(slow["own_ns_base"].sum()) * longer
@@ -105,14 +111,14 @@ def _against(view: View, found: _Grown) -> str:
     """Why no operator is to blame; empty if some may be."""
     if found.slow.is_empty():
         return "no operator takes more time of its own"
-    stand_out = found.other_way and (stretch(found.slow) or 2 * found.usual) >= _APART * found.usual
+    stand_out = found.other_way and (typical_slowdown(found.slow) or 2 * found.usual) >= _APART * found.usual
     if found.usual >= _SLOWER and not stand_out:
         return f"all operators are slower alike ({fold(found.usual)})"
     if found.lost_ns < (view.least_ns if found.other_way else _UNEXPLAINED * view.base_ns):
         return f"operators that grew cost {units.duration(max(found.lost_ns, 0.0))} per cycle"
     if not view.is_slower and (not found.other_way or view.delta_ns < 0.5 * found.lost_ns):
         return "cycles are not slower"
-    touched = max(view.per_cycle(OWN, "process_minor_faults").delta, 0.0) * _FAULT_NS
+    touched = max(view.per_cycle(PROCESS, "process_minor_faults").delta, 0.0) * _FAULT_NS
     if not found.other_way and touched >= 0.5 * found.lost_ns:
         return "operators that grew touch new memory: the system backs it with small pages"
     return ""

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import OWN, View, exposed
-from stepscope.comparison.diagnosis.change import Change
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, clipped, exposed
+from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.io import blocked, waiting_for_disk
-from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
-from stepscope.comparison.diagnosis.words import evidence, span
-from stepscope.comparison.model import Cause, RuledOut
+from stepscope.comparison.model import PROCESS, Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import is_graph_launch, is_sync_call, shorten
-
-__all__ = ["RULES", "SMALL_NS", "Small", "small_calls"]
 
 #: An operator costs 5 to 20 µs to dispatch, record and launch. One that takes less than a few times that itself is
 #: paid for being called, not for its work.
@@ -30,19 +26,26 @@ def python_gc(view: View) -> Judgement:
     Necessary: time in collections grew by 3 % of a cycle. Collections stop the loop, so that time is lost in full.
     """
     name = "python_gc"
-    spent = view.per_cycle(OWN, *_COLLECTED)
+    spent = view.per_cycle(PROCESS, *_COLLECTED)
     if not spent.is_known:
         return Missing(name, "process_python_gc_time (gc.callbacks)")
-    if not view.is_alike or not spent.rose(by=view.least_ns):
+    if not view.same_cycles or not spent.rose(by=view.least_ns):
         return RuledOut(name, f"collections take {span(spent.base, spent.other, 'ns')} per cycle")
-    often = view.per_cycle(OWN, "process_python_gc_collections")
+    often = view.per_cycle(PROCESS, "process_python_gc_collections")
     gaps = view.gaps()
     shown = [
-        evidence("time in collections, per cycle", spent, role="necessary", device=OWN, metric=_COLLECTED[0], unit="ns")
+        evidence(
+            "time in collections, per cycle",
+            spent,
+            role="necessary",
+            device=PROCESS,
+            metric=_COLLECTED[0],
+            unit="ns",
+        )
     ]
     confidence = 0.85
     if often.is_known:
-        shown.append(evidence("collections per cycle", often, device=OWN, metric="process_python_gc_collections"))
+        shown.append(evidence("collections per cycle", often, device=PROCESS, metric="process_python_gc_collections"))
     if gaps.rose(by=0.5 * spent.delta):
         shown.append(evidence("time outside operators, per cycle", gaps, name="python and other", unit="ns"))
         confidence += 0.1
@@ -56,7 +59,7 @@ def python_gc(view: View) -> Judgement:
         f"Python collects garbage for {units.duration(spent.other)} per cycle"
         f" (was {units.duration(spent.base)}){each}.",
         "garbage collector",
-        OWN,
+        PROCESS,
         view.pair.label,
         None,
         spent.ratio,
@@ -90,7 +93,7 @@ def small_calls(view: View) -> Small:
     """Calls on the host that were added, of operators that take less than `SMALL_NS` each."""
     kinds = pl.col("category").is_in(("operator", "runtime", "driver", "user_range"))
     added = pl.col("calls_other") - pl.col("calls_base")
-    work = view.work.filter((pl.col("device") == "host") & kinds & ~pl.col("is_comm")).with_columns(added=added)
+    work = view.work.filter((pl.col("device") == "host") & kinds & ~pl.col("is_collective")).with_columns(added=added)
     more = work.filter((pl.col("added") > 0) & pl.col("calls_real")).sort("delta_ns", descending=True)
     is_small = pl.col("delta_ns") / pl.col("added") < SMALL_NS
     small, long = more.filter(is_small), more.filter(~is_small)
@@ -111,7 +114,7 @@ def small_calls(view: View) -> Small:
 
 def _accounted(view: View, gaps: Change) -> float:
     """Of the time between operators what collections and files took, which are causes of their own."""
-    spent, disk = view.per_cycle(OWN, *_COLLECTED), waiting_for_disk(view)
+    spent, disk = view.per_cycle(PROCESS, *_COLLECTED), waiting_for_disk(view)
     return min(max(spent.delta, 0.0) + disk, gaps.delta)
 
 
@@ -125,7 +128,7 @@ def host_overhead(view: View) -> Judgement:
     scatter: where they account for it, the cycle need not be slower beyond its own scatter.
     """
     name = "host_overhead"
-    if not view.is_alike or view.delta_ns <= 0:
+    if not view.same_cycles or view.delta_ns <= 0:
         return RuledOut(name, "cycles are not slower")
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
@@ -170,7 +173,9 @@ def host_overhead(view: View) -> Judgement:
         says.append(f"{went} ({how})")
         if off.is_known:
             shown.append(
-                evidence("time in which the process neither ran nor was ready, per cycle", off, device=OWN, unit="ns")
+                evidence(
+                    "time in which the process neither ran nor was ready, per cycle", off, device=PROCESS, unit="ns"
+                )
             )
         confidence += 0.05
     if launch >= 0.25 * lost:

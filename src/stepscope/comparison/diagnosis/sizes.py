@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from stepscope.comparison.model import Observation, Pair
 
-__all__ = ["PRODUCTS", "amount", "elements", "kept", "plain", "retyped", "sizes", "sizes_of_calls"]
 
 #: Operators that multiply matrices stand in for one another: a linear layer is addmm, or mm and add.
 _PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"
@@ -107,8 +106,8 @@ def kept(pair: Pair) -> float | None:
     if not whole or other.is_empty():
         return None
     both = base.join(other, on=["device", "name", "shapes"], how="inner", suffix="_other")
-    alike = (pl.col("calls_other") / pl.col("calls") - 1).abs() <= _AS_OFTEN
-    return float(both.filter(alike)["time"].sum()) / whole
+    share_slowed_by = (pl.col("calls_other") / pl.col("calls") - 1).abs() <= _AS_OFTEN
+    return float(both.filter(share_slowed_by)["time"].sum()) / whole
 
 
 def _both(pair: Pair, group: pl.Expr) -> pl.DataFrame:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.change import Change
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.change import Change, change_of, evidence, span
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
-from stepscope.comparison.diagnosis.rule import Judgement, Missing, Rule, Suspect, clipped
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, kept, retyped, sizes
-from stepscope.comparison.diagnosis.words import change_of, evidence, span
 from stepscope.comparison.model import Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from stepscope.comparison.diagnosis.case import View
     from stepscope.comparison.model import Evidence
 
-__all__ = ["RULES", "is_other", "other_work"]
 
 #: Sizes belong to the program: 10 % is more than batches of varying length average to.
 _RESIZED = math.log(1.1)
@@ -48,7 +46,8 @@ def other_work(view: View) -> tuple[float, float] | None:
     if known.height and float(known["time_base"].sum()) > 0:
         amounts = known.select(weight="time_base", ratio=pl.col("volume_other") / pl.col("volume_base"))
     else:
-        rows = view.work.filter((pl.col("category") == "kernel") & (pl.col("calls_base") > 0) & ~pl.col("is_comm"))
+        is_kernel = (pl.col("category") == "kernel") & ~pl.col("is_collective")
+        rows = view.work.filter(is_kernel & (pl.col("calls_base") > 0))
         ratio = pl.col("calls_other") / pl.col("calls_base")
         counted = pl.col("calls_real") & ((ratio - 1).abs() >= _RECOUNTED)
         amounts = rows.select(weight="own_ns_base", ratio=pl.when(counted).then(ratio).otherwise(1.0))
@@ -79,7 +78,7 @@ def workload_change(view: View) -> Judgement:
     gone, found = _strangers(view), other_work(view)
     if gone >= _HALF:
         return _another_program(view, gone)
-    if found is not None and is_other(found) and view.is_alike:
+    if found is not None and is_other(found) and view.same_cycles:
         return _resized(view, *found)
     added = _added(view)
     if view.is_slower and float(added["delta_ns"].sum()) >= max(_ADDED * view.base_ns, _PART * view.delta_ns):
@@ -188,7 +187,7 @@ def _suspect(
         process=view.pair.label,
         rank=None,
         magnitude=magnitude,
-        explained_ns=explained if view.is_alike else 0.0,
+        explained_ns=explained if view.same_cycles else 0.0,
         confidence=clipped(confidence),
         evidence=tuple(shown),
         advice="compare runs of equal batch, sequence length and model; or by time per sample or token",

@@ -13,21 +13,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from stepscope.record.counters.process import (
+from stepscope.record.counters.readings import (
     Process,
+    Sample,
     cgroup_file,
+    cores,
     garbage_collections,
+    machine,
+    memory_and_clocks,
     process_bytes,
     process_totals,
+    rates,
+    sample_now,
     thread_files,
     thread_switches,
     thread_times,
     throttled_ns,
 )
-from stepscope.record.counters.readings import Sample, cores, machine, memory_and_clocks, rates, sample_now
-from stepscope.record.system.files import Kept, Texts
-from stepscope.record.system.parse import n_threads
-from stepscope.record.system.tree import descendants
+from stepscope.record.system.proc import Kept, Texts, descendants, n_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

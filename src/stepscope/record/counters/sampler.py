@@ -17,8 +17,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from stepscope.record.counters import gpus as _gpus
-from stepscope.record.counters import ring as _ring
 from stepscope.record.counters.counter_sources import Looks
+from stepscope.record.counters.dumps import opened as opened_ring
 from stepscope.record.counters.writer import NAME, CounterFile
 from stepscope.record.system import meta, tracefs
 from stepscope.record.system.child_main import Ending, pid_from, pidfd, tell
@@ -46,7 +46,7 @@ def main(argument: str) -> int:
         file = CounterFile(folder / NAME, ring and ring["keep_s"])
     except OSError as error:
         return tell({"error": f"cannot write {folder / NAME}: {error.strerror}"})
-    dumps, issues = _ring.opened(folder, file, ring)
+    dumps, issues = opened_ring(folder, file, ring)
     gpus, missing = _gpus.opened()
     issues += missing
     tell({"ready": True})

@@ -17,8 +17,7 @@ import select
 import struct
 from typing import Any
 
-from stepscope.record.system.files import read_once
-from stepscope.record.system.threads import threads_of
+from stepscope.record.system.proc import read_once, threads_of
 
 __all__ = ["Switches", "why_not"]
 

@@ -14,14 +14,153 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+from stepscope.record.stacks import py_spy
+from stepscope.record.stacks.py_spy_run import Ledger, Watch
 from stepscope.record.stacks.stack_file import NAME, StackFile
-from stepscope.record.stacks.stack_watcher import Keeper
 from stepscope.record.system import meta
 from stepscope.record.system.child_main import pid_from, tell
-from stepscope.record.system.tree import is_alive
+from stepscope.record.system.proc import descendants, is_alive, read_once
 
-__all__ = ["main"]
+__all__ = ["Keeper", "main", "on_core"]
+
+
+_SEARCH_S, _TURN_S = 0.1, 0.5
+#: What the looking may take of all cores; at least so much of one.
+_BUDGET, _LEAST_BUDGET = 0.03, 0.05
+#: Up to so many processes have a py-spy each: one that looks for processes itself reads all of /proc again and again.
+_EACH = 8
+#: With more threads, only when a look begins or ends it is asked how long they ran.
+_ASKED_OFTEN = 64
+#: Gaps that matter.
+_GAP_NS = 100_000_000
+
+
+class Keeper:
+    """Finds the job's Pythons, and has them watched until the job ends."""
+
+    def __init__(self, root: int, folder: Path, file: StackFile, spy: str, hz: int) -> None:
+        self.root, self.file = root, file
+        allowed = max(_LEAST_BUDGET, _BUDGET * len(os.sched_getaffinity(0)))
+        self.ledger = Ledger(file, folder, spy, hz, allowed, self._on_core)
+        self.denied = ""
+        self._watches: dict[int, Watch] = {}
+        self._is_tree = False
+        #: Processes that are Python, and when each was found.
+        self._pythons: dict[int, float] = {}
+        #: When each of their threads was last seen, and how long it had run on a core then.
+        self._alive: dict[tuple[int, int], int] = {}
+        self._ran: dict[tuple[int, int], tuple[int, int]] = {}
+
+    @property
+    def handles(self) -> list[int]:
+        """What to wait for."""
+        return [handle for watch in self._watches.values() for handle in watch.handles]
+
+    def turn(self) -> float:
+        """Do what is due; how long to wait then, in s. Raises OSError (the disk is full, no process can be started)."""
+        self._find()
+        self._assign()
+        newest = max(self._pythons.values(), default=0.0)
+        share = self.ledger.allowed / max(1, len(self._watches))
+        for watch in self._watches.values():
+            watch.turn(self._cpu, newest, share)
+        settled = self._watches and all(watch.is_settled for watch in self._watches.values())
+        return _TURN_S if settled else _SEARCH_S
+
+    def finish(self) -> None:
+        """The last looks. Raises OSError (the disk is full)."""
+        for watch in self._watches.values():
+            watch.finish()
+
+    def drop(self) -> None:
+        """Let go of everything, after an error."""
+        for watch in self._watches.values():
+            watch.drop()
+
+    def _find(self) -> None:
+        """Which processes are Python, and which of their threads are gone."""
+        now, now_ns = time.monotonic(), time.time_ns()
+        pids = [pid for pid in descendants(self.root) if is_alive(pid)]
+        for pid in pids:
+            if pid in self._pythons:
+                continue
+            if py_spy.denied(pid):
+                what = f"process {pid}, whose memory may not be read: {py_spy.remedy(pid)}"
+                self.denied = self.denied or what
+            elif py_spy.is_python(pid):
+                self._pythons[pid] = now
+        for pid in set(self._pythons) - set(pids):
+            del self._pythons[pid]
+        alive = {(pid, tid): now_ns for pid in self._pythons for tid in _tids(pid)}
+        for thread, seen_ns in self._alive.items():
+            if thread not in alive:
+                self.ledger.gone[thread] = (seen_ns + now_ns) // 2
+        self._alive = alive
+        if len(alive) <= _ASKED_OFTEN:
+            self._ran |= self._cpu()
+
+    def _assign(self) -> None:
+        """A watch for each Python; one for all, from when there are many. Raises OSError (the disk is full)."""
+        wanted = set(self._pythons)
+        if len(wanted) > _EACH:
+            self._is_tree = True
+        if self._is_tree:
+            wanted = {self.root} if is_alive(self.root) else set()
+        for pid in set(self._watches) - wanted:
+            self._watches.pop(pid).finish()
+        for pid in wanted - set(self._watches):
+            self._watches[pid] = Watch(pid, self.ledger, tree=self._is_tree)
+
+    def _cpu(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Of each thread: now, and how long it has run on a core. Units: ns."""
+        return {thread: read for thread in self._alive if (read := on_core(*thread)) is not None}
+
+    def _on_core(self, pid: int, tid: int) -> tuple[int, int] | None:
+        """The same of one thread, or what was last known of it."""
+        return on_core(pid, tid) or self._ran.get((pid, tid))
+
+    def issues(self) -> list[dict[str, Any]]:
+        """What could not be recorded, in words."""
+        ledger, found = self.ledger, []
+        if self.denied:
+            found.append(meta.issue("stacks_denied", f"no Python stacks of {self.denied}"))
+        if ledger.failure and not self.denied and not self.file.n_samples:
+            found.append(meta.issue("stacks_failed", f"no Python stacks: py-spy says: {ledger.failure}"))
+        if not self.file.n_samples and not found:
+            what = "no process of the job was a Python for long enough to look at its stacks"
+            found.append(meta.issue("no_stacks", what, severity="info"))
+        if ledger.least_hz < ledger.asked_hz:
+            fell = f"down from {ledger.asked_hz} to {ledger.least_hz} a second"
+            what = f"looking at stacks took more than {ledger.allowed:.0%} of a core: {fell} at times"
+            found.append(meta.issue("stacks_looked_less", what, severity="info"))
+        if ledger.counts["lost"]:
+            what = "stacks of some seconds were lost when py-spy ended early"
+            found.append(meta.issue("stacks_lost", what, count=ledger.counts["lost"]))
+        if ledger.lost_ns > _GAP_NS:
+            what = f"{ledger.lost_ns / 1e9:.1f} s between one look at the stacks and the next were not seen"
+            found.append(meta.issue("stacks_gaps", what, severity="info"))
+        if ledger.counts["errors"]:
+            what = "looks at a stack that changed meanwhile, or was not there yet"
+            found.append(meta.issue("stacks_unread", what, severity="info", count=ledger.counts["errors"]))
+        if self.file.is_full:
+            what = f"{self.file.path.name} has reached its greatest size: stacks end there"
+            found.append(meta.issue("stacks_ended", what))
+        return found
+
+
+def on_core(pid: int, tid: int) -> tuple[int, int] | None:
+    """Now, and how long a thread has run on a core; None if it is gone. Units: ns."""
+    words = (read_once(f"/proc/{pid}/task/{tid}/schedstat") or "").split()
+    return (time.time_ns(), int(words[0])) if words else None
+
+
+def _tids(pid: int) -> list[int]:
+    try:
+        return [int(tid) for tid in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208  there is none quicker
+    except OSError:
+        return []
 
 
 def main(argument: str) -> int:

@@ -1,26 +1,36 @@
-"""Some seconds of looking at a job's stacks: one py-spy for all threads, a rarer one for those that hold the GIL."""
+"""One py-spy after the other on one process, or on a process and all that descend from it.
+
+py-spy writes at its end alone, so another follows every few seconds: the next is at work before the last one ends, and
+no time is lost.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stepscope.record.stacks import py_spy_output, pyspy
-from stepscope.record.stacks.spy import Spy
+from stepscope.record.stacks import py_spy, py_spy_output
+from stepscope.record.stacks.py_spy import Spy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
-    from stepscope.record.stacks.py_spy_output import Seen
     from stepscope.record.stacks.stack_file import StackFile
 
     Thread = tuple[int, int]
+    Ran = tuple[int, int]
+    from collections.abc import Mapping
+
+    from stepscope.record.stacks.py_spy_output import Seen
+
     OnCore = Callable[[int, int], tuple[int, int] | None]
 
-__all__ = ["Look", "Witnessed"]
+__all__ = ["Ledger", "Look", "Watch", "Witnessed"]
+
 
 #: One look in so many asks which thread holds the GIL.
 _GIL_EVERY = 10
@@ -42,11 +52,11 @@ class Look:
         self._hz = hz
         self._cpu = cpu
         self._pid = pid
-        words = [*pyspy.look_command(spy, pid, hz), *(pyspy.TREE if tree else [])]
-        self._all = Spy([*words, *pyspy.CHANGES], folder)
+        words = [*py_spy.look_command(spy, pid, hz), *(py_spy.TREE if tree else [])]
+        self._all = Spy([*words, *py_spy.CHANGES], folder)
         self._gil_hz = gil_hz = max(1, hz // _GIL_EVERY)
-        words = [*pyspy.look_command(spy, pid, gil_hz), *(pyspy.TREE if tree else [])]
-        self._gil = Spy([*words, *pyspy.HOLDERS], folder)
+        words = [*py_spy.look_command(spy, pid, gil_hz), *(py_spy.TREE if tree else [])]
+        self._gil = Spy([*words, *py_spy.HOLDERS], folder)
 
     @property
     def handle(self) -> int:
@@ -156,3 +166,139 @@ def _name(file: StackFile, seen: Seen) -> None:
         file.process(pid, parent, command)
         parent = pid
     file.thread(seen.pid, seen.tid, seen.thread)
+
+
+#: How long py-spy looks before another takes over: at first briefly, so as to learn what it costs.
+_FIRST_S, _LONGEST_S, _SHORTEST_S = 2.0, 10.0, 2.0
+#: How much it is to write in one go: with more, its times are less sure.
+_MOST_BYTES = 800_000
+_MOST_FAILURES = 5
+#: py-spy cannot be interrupted in its first moments: what it saw then is lost, and no matter.
+_MATTERS_S = 1.0
+#: How long a new Python needs until py-spy can look into it.
+_SETTLES_S = 0.5
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Where all watches of a job write, and what they count together."""
+
+    file: StackFile
+    folder: Path
+    spy: str
+    asked_hz: int
+    #: How much of a core all watches together may use.
+    allowed: float
+    on_core: Callable[[int, int], Ran | None]
+    least_hz: int = 0
+    lost_ns: int = 0
+    cpu_seconds: float = 0.0
+    failure: str = ""
+    #: Looks whose stacks were lost; stacks that could not be read.
+    counts: Counter[str] = field(default_factory=Counter)
+    #: When each process was looked at last, and when threads were found to be gone. Unix time, ns.
+    until: dict[int, int] = field(default_factory=dict)
+    gone: dict[Thread, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.least_hz = self.asked_hz
+
+
+class Watch:
+    """Looks at a process (with `tree`, at all that descend from it too) until it ends or `end` is called."""
+
+    def __init__(self, pid: int, ledger: Ledger, *, tree: bool) -> None:
+        self.pid = pid
+        self._ledger = ledger
+        self._tree = tree
+        self._hz = ledger.asked_hz
+        self._length_s = _FIRST_S
+        self._failures = 0
+        self._look: Look | None = None
+        self._next: Look | None = None
+
+    @property
+    def handles(self) -> list[int]:
+        """What to wait for."""
+        return [look.handle for look in (self._look, self._next) if look is not None]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing needs to be done soon: a look is at work, and no other is about to take over."""
+        return self._failures >= _MOST_FAILURES or (self._look is not None and self._next is None)
+
+    def turn(self, cpu: Callable[[], dict[Thread, Ran]], newest_s: float, share: float) -> None:
+        """Do what is due. Raises OSError (the disk is full, no process can be started).
+
+        `cpu` is what each thread has run by now, `newest_s` when the last process of the tree began, `share` the part
+        of a core that this watch may use.
+        """
+        if self._next is not None and not self._next.listen():
+            self._fail(self._next)
+            self._next = None
+        if self._look is not None and not self._look.listen():  # the process has ended, or py-spy has
+            self._take(self._look, share)
+            self._look = None
+        if self._next is not None and self._next.is_ready:
+            if self._look is not None:
+                self._take(self._look, share)
+            self._look, self._next = self._next, None
+        elif self._next is None and self._failures < _MOST_FAILURES and self._is_due(newest_s):
+            self._next = Look(self._ledger.spy, self.pid, self._hz, self._ledger.folder, cpu(), tree=self._tree)
+
+    def finish(self) -> None:
+        """The last looks. Raises OSError (the disk is full)."""
+        looks, self._look, self._next = (self._look, self._next), None, None
+        for look in looks:
+            if look is not None:
+                self._take(look, 1.0)
+
+    def drop(self) -> None:
+        """Let go of everything, after an error."""
+        for look in (self._look, self._next):
+            if look is not None:
+                look.end()
+        self._look = self._next = None
+
+    def _is_due(self, newest_s: float) -> bool:
+        """Whether another look is to begin: soon after a process has begun, too, that this one may have missed."""
+        if self._look is None:
+            return True
+        due_s = self._look.began_s + self._length_s
+        if self._tree and newest_s > self._look.began_s:
+            due_s = min(due_s, max(self._look.began_s + _SHORTEST_S, newest_s + _SETTLES_S))
+        return time.monotonic() >= due_s
+
+    def _fail(self, look: Look) -> None:
+        look.end()
+        self._failed(look)
+
+    def _failed(self, look: Look) -> None:
+        self._ledger.cpu_seconds += look.cpu_seconds
+        self._ledger.counts["lost"] += look.was_ready and look.seconds > _MATTERS_S
+        self._ledger.failure = look.complaint or self._ledger.failure
+        self._failures += 1
+
+    def _take(self, look: Look, share: float) -> None:
+        """End a look and write what it saw. Raises OSError."""
+        seen = look.end()
+        if seen is None:
+            self._failed(look)
+            return
+        ledger = self._ledger
+        ledger.cpu_seconds += look.cpu_seconds
+        ledger.counts["errors"] += seen.n_errors
+        self._failures = 0
+        ledger.lost_ns += seen.write(ledger.file, ledger.until, ledger.gone, ledger.on_core)
+        ledger.file.flush()
+        self._adapt(look, share)
+
+    def _adapt(self, look: Look, share: float) -> None:
+        """Look less often if it costs too much, and shorter if it gives too much."""
+        used = look.cpu_seconds / max(look.seconds, 1e-3)
+        if look.seconds > 1:
+            times = min(2.0, max(0.1, 0.9 * share / max(used, 1e-3)))
+            self._hz = max(1, min(self._ledger.asked_hz, int(self._hz * times)))
+            self._ledger.least_hz = min(self._ledger.least_hz, self._hz)
+        fits = look.seconds * _MOST_BYTES / max(1, look.size_bytes)
+        self._length_s = min(_LONGEST_S, max(_SHORTEST_S, fits))

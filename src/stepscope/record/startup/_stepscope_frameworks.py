@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import importlib
 import os
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
+
+_TICK_S = 0.02
+#: Functions below which the main thread may be inside of torch: what they call is no place to start a profiler.
+_INNER = frozenset(("__torch_dispatch__", "__torch_function__", "__del__", "_find_and_load"))
 
 
 def after_import(framework: str, module: ModuleType, notes: Any, steps: str, window: str) -> None:
@@ -37,11 +45,10 @@ def after_import(framework: str, module: ModuleType, notes: Any, steps: str, win
     _at_the_end(profile)
     os.register_at_fork(after_in_child=told.in_child)
     if settings.is_window:
-        clock = _module("window")
-        ask = profile.ask if profile.any_thread else clock.on_main_thread(profile)
+        ask = profile.ask if profile.any_thread else _on_main_thread(profile)
 
         def watch_the_time() -> None:
-            clock.run(profile, settings.start_ns, ask)
+            _run_clock(profile, settings.start_ns, ask)
 
         watch_the_time()
         os.register_at_fork(after_in_child=watch_the_time)
@@ -53,7 +60,7 @@ def _torch(torch: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) 
         return None
     profile = files.Profile(adapter.TorchProfiler(torch, notes.folder, files), notes, settings, ends)
     steps = _module("steps").Steps(profile, notes)
-    return profile, steps if _module("torch_hooks").watch(torch, steps) else None
+    return profile, steps if adapter.watch(torch, steps) else None
 
 
 def _paddle(paddle: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) -> Any:
@@ -76,7 +83,7 @@ def _ends(folder: str, trigger: str) -> Any:
     """What tells a recorder that makes dumps of the ends of steps; None if it makes none."""
     if not trigger:
         return None
-    ends = _module("told").StepEnds(folder, float(trigger))
+    ends = _module("step_messages").StepEnds(folder, float(trigger))
     os.register_at_fork(after_in_child=ends.open)
     return ends
 
@@ -93,3 +100,54 @@ def _at_the_end(profile: Any) -> None:
 def _module(name: str) -> ModuleType:
     """One of ours: its folder is on the path while a framework's import ends."""
     return importlib.import_module("_stepscope_" + name)
+
+
+def _run_clock(profile: Any, begin_ns: int, ask: Callable[[], None]) -> None:
+    """Have `profile` asked, from its first moment on, when it waits for what no step brings."""
+
+    def clock() -> None:
+        time.sleep(max(0, begin_ns - time.monotonic_ns()) * 1e-9)
+        while profile.is_timed:
+            if profile.waits():
+                ask()
+            time.sleep(_TICK_S)
+
+    # Not by the module threading: the job finds no more threads there than its own.
+    _thread.start_new_thread(clock, ())
+
+
+def _on_main_thread(profile: Any) -> Callable[[], None]:
+    """A function that has `profile` asked on the main thread, between two instructions of its code.
+
+    The main thread does so when it next runs Python code: no signal interrupts what it waits for.
+    """
+    import ctypes
+
+    waiting = []  # type: list[bool]
+
+    def called(_: object) -> int:
+        waiting.clear()
+        if threading.current_thread() is threading.main_thread() and not _is_inside():
+            profile.ask()
+        return 0
+
+    callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(called)
+
+    def ask() -> None:
+        # The queue of such calls is short, and everyone's.
+        if not waiting:
+            waiting.append(True)
+            if ctypes.pythonapi.Py_AddPendingCall(callback, None):
+                waiting.clear()
+
+    return ask
+
+
+def _is_inside() -> bool:
+    """Whether the thread is inside an import, or in code that torch called."""
+    frame = sys._getframe(1)  # type: Any
+    while frame is not None:
+        if frame.f_code.co_name in _INNER:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,14 +1,22 @@
-"""torch.profiler as what takes a profile of this process, and what keeps it from doing so."""
+"""PyTorch: torch.profiler as what takes a profile of this process, and the hooks that see its steps.
+
+Functions of torch are wrapped, to see when an optimizer steps, a module is called, or a range or a profiler begins. A
+wrapper passes for a function of the file that it comes from: torch.compile leaves such files out of what it compiles,
+and torch.jit looks names up in their module.
+"""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
+import types
+from _thread import get_ident
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from collections.abc import Callable
 
 ENDING = ".pt.trace.json.gz"
 #: One of these is in the trace of a process that did anything: Kineto's categories of operators, kernels and launches.
@@ -25,7 +33,7 @@ class TorchProfiler:
     any_thread = False
     errors = (RuntimeError, OSError, AttributeError, AssertionError, TypeError, ValueError)
 
-    def __init__(self, torch: ModuleType, folder: str, files: Any) -> None:
+    def __init__(self, torch: types.ModuleType, folder: str, files: Any) -> None:
         self._torch, self.folder, self._files = torch, folder, files
         self._kineto = self._open = None  # type: Any
         self._rank = None  # type: int | None
@@ -124,3 +132,184 @@ def is_helper() -> bool:
     """Whether this process only compiles for another one: torch starts a pool of such."""
     words = getattr(sys, "orig_argv", sys.argv)
     return any("_inductor" in word and "compile_worker" in word for word in words)
+
+
+#: Names that `_call` finds in the module of torch for whose function it stands.
+_stepscope_is_compiling = _stepscope_original = _stepscope_call = None  # type: Any
+
+
+def watch(torch: types.ModuleType, steps: Any) -> bool:
+    """Have `steps` told of this process' steps. False with a torch that is too old to be watched."""
+    kind = torch.optim.Optimizer
+    if not hasattr(kind, "profile_hook_step"):
+        return False
+    is_compiling = _is_compiling(torch)
+    modules = Modules(torch.nn.Module, steps)
+    modules.wrap(torch.nn.Module, is_compiling)
+    _watch_optimizers(torch, steps, is_compiling, modules)
+    _watch_scalers(torch, steps)
+    _watch_ranges(torch.autograd.profiler.record_function, steps)
+    _watch_profilers(torch.autograd.profiler.profile, steps.profile)
+    _leave_out_all(torch, steps, steps.profile)
+    _leave_out(torch, Modules._call.__code__, below=False)
+    _leave_out(torch, Modules.rest.__code__, below=True)
+    return True
+
+
+def _watch_optimizers(torch: types.ModuleType, steps: Any, is_compiling: Callable[[], bool], modules: Any) -> None:
+    """Tell of each step of each optimizer.
+
+    Torch wraps the `step` of each optimizer's class when the first of its kind is made. A hook of torch's would run
+    inside the range that this wrapper records, and steps would end in the middle of it; so the wrapper is wrapped.
+    """
+    kind = torch.optim.Optimizer
+    wrap = kind.profile_hook_step
+
+    def wrapped(step: Any) -> Any:
+        inner = wrap(step)
+        steps.has_optimizer = True
+
+        def outer(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return inner(*args, **kwargs)
+            steps.optimizer_begins()
+            has_stepped = False
+            try:
+                result = inner(*args, **kwargs)
+                has_stepped = True
+            finally:
+                steps.optimizer_ended(args[0], stepped=has_stepped)
+            if not modules.is_resting and steps.is_enough():
+                modules.rest()
+            return result
+
+        made = functools.wraps(inner)(outer)  # type: Any
+        # torch.compile(optimizer.step) compiles what is below, and we see each step.
+        _leave_out(torch, made.__code__, below=False)
+        return made
+
+    kind.profile_hook_step = staticmethod(wrapped)
+
+
+def _watch_scalers(torch: types.ModuleType, steps: Any) -> None:
+    """A step that a gradient scaler leaves out, for a gradient is infinite, ends there all the same."""
+    package = getattr(torch, "amp", None)
+    kind = getattr(package, "GradScaler", None) or torch.cuda.amp.GradScaler
+    original = kind.step
+
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        before = steps.n_begun
+        result = original(self, optimizer, *args, **kwargs)
+        if steps.n_begun == before:
+            steps.after_step(optimizer)
+        return result
+
+    kind.step = _like(original, step)
+
+
+class Modules:
+    """The wrapper of Module.__call__: it tells of outermost calls, as long as that is of use."""
+
+    def __init__(self, kind: Any, steps: Any) -> None:
+        self._original = kind.__call__
+        self._wrapper = None  # type: Any
+        self._steps = steps
+        self._busy = set()  # type: set[int]
+        self.is_resting = False
+
+    def wrap(self, kind: Any, is_compiling: Callable[[], bool]) -> None:
+        """Put the wrapper in its place."""
+        names = self._original.__globals__
+        names["_stepscope_is_compiling"], names["_stepscope_call"] = is_compiling, self._call
+        names["_stepscope_original"] = self._original
+        self._wrapper = kind.__call__ = _like(self._original, _call)
+
+    def rest(self) -> None:
+        """No more calls need be told of.
+
+        The wrapper stays, as torch.compile keeps it and compares, but with the code of what it wraps.
+        """
+        if not self.is_resting:
+            self.is_resting = True
+            self._wrapper.__code__ = self._original.__code__
+
+    def _call(self, module: Any, args: Any, kwargs: Any) -> Any:
+        thread = get_ident()
+        if thread in self._busy:
+            return self._original(module, *args, **kwargs)
+        self._busy.add(thread)
+        try:
+            self._steps.module_called(module)
+            if self._steps.profile.is_over:
+                self.rest()
+            return self._original(module, *args, **kwargs)
+        finally:
+            self._busy.discard(thread)
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    # torch.compile takes this for true, and sees nothing of the rest.
+    if _stepscope_is_compiling():
+        return _stepscope_original(self, *args, **kwargs)
+    return _stepscope_call(self, args, kwargs)
+
+
+def _watch_ranges(kind: Any, steps: Any) -> None:
+    original = kind.__enter__
+
+    def enter(self: Any) -> Any:
+        if not steps.profile.is_over:
+            steps.named_range(self.name)
+        return original(self)
+
+    kind.__enter__ = _like(original, enter)
+
+
+def _watch_profilers(kind: Any, profile: Any) -> None:
+    """Make way before a profiler is started, whoever starts it."""
+    original = getattr(kind, "_prepare_trace", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def prepare(self: Any, *args: Any, **kwargs: Any) -> Any:
+        profile.cut("the job uses torch.profiler itself")
+        return original(self, *args, **kwargs)
+
+    kind._prepare_trace = prepare
+
+
+def _like(original: Any, wrapper: Any) -> Any:
+    """The wrapper as if it stood where the original does: file, line, the module's names. It may use closures alone."""
+    code = wrapper.__code__.replace(
+        co_filename=original.__code__.co_filename,
+        co_firstlineno=original.__code__.co_firstlineno,
+        co_name=original.__code__.co_name,
+    )
+    made = types.FunctionType(code, original.__globals__, original.__name__, wrapper.__defaults__, wrapper.__closure__)
+    return functools.update_wrapper(made, original)
+
+
+def _leave_out(torch: types.ModuleType, code: types.CodeType, *, below: bool) -> None:
+    """Have torch.compile leave out a function where a call begins with it; with `below` what that calls, too."""
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)  # type: Any
+    if hasattr(frames, "skip_code"):  # up to torch 2.6
+        frames.skip_code(code)
+    elif hasattr(frames, "set_code_exec_strategy"):
+        action = frames._FrameAction
+        frames.set_code_exec_strategy(
+            code, frames._FrameExecStrategy(action.SKIP, action.SKIP if below else action.DEFAULT)
+        )
+
+
+def _leave_out_all(torch: types.ModuleType, *objects: Any) -> None:
+    """Have torch.compile leave out methods of ours, which wrappers call."""
+    for kind in map(type, objects):
+        for method in vars(kind).values():
+            if isinstance(method, types.FunctionType):
+                _leave_out(torch, method.__code__, below=True)
+
+
+def _is_compiling(torch: types.ModuleType) -> Any:
+    """The function that tells that torch.compile follows the code, without executing it."""
+    return getattr(getattr(torch, "compiler", None), "is_compiling", None) or bool

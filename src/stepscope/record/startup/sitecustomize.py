@@ -12,9 +12,10 @@ def _start() -> None:
     folder = os.environ.get("STEPSCOPE_RECORD_DIR", "")
     if os.path.isdir(os.path.join(folder, ".job")):
         steps, window = (os.environ.get("STEPSCOPE_RECORD_" + name, "") for name in ("STEPS", "WINDOW"))
-        importlib.import_module("_stepscope_job").start(folder, steps, window)
+        job = importlib.import_module("_stepscope_job")
+        job.start(folder, steps, window)
         if tracer := os.environ.get("STEPSCOPE_RECORD_TRACER"):
-            importlib.import_module("_stepscope_tracer").allow(int(tracer))
+            job.allow_tracer(int(tracer))
     # Child processes inherit the variable; this one needs the folder no more.
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     _users_own()

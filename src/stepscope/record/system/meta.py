@@ -9,8 +9,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any
 
-from stepscope.record.system.files import read_once
-from stepscope.record.system.parse import meminfo_bytes
+from stepscope.record.system.proc import meminfo_bytes, read_once
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,7 @@ import select
 from pathlib import Path
 from typing import Any
 
-from stepscope.record.system.files import read_once
-from stepscope.record.system.threads import threads_of
+from stepscope.record.system.proc import read_once, threads_of
 
 __all__ = ["Tracefs", "remove_leftovers", "why_not"]
 

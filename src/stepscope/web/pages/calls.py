@@ -10,7 +10,8 @@ from starlette.responses import JSONResponse, Response
 
 from stepscope.core.errors import StepscopeError
 from stepscope.web.pages.site import Site, ask
-from stepscope.web.timeline import timeline
+from stepscope.web.timeline import inspection
+from stepscope.web.timeline.drawing import draw_window
 from stepscope.web.timeline.scene import layout
 
 if TYPE_CHECKING:
@@ -50,14 +51,14 @@ async def window(site: Site, request: Request) -> Response:
     pixels = min(max(_number(request, "px", 1_000), 16), _MOST_PIXELS)
     scene = await _scene(site, request)
     tracks, flat = _numbers(request, "tracks"), _numbers(request, "flat")
-    data = await asyncio.to_thread(timeline.drawn, scene, low, high, pixels, tracks, flat)
+    data = await asyncio.to_thread(draw_window, scene, low, high, pixels, tracks, flat)
     return Response(data, media_type="application/octet-stream", headers=_NO_STORE)
 
 
 async def span(site: Site, request: Request) -> Response:
     """All that is known of one span, as JSON."""
     scene = await _scene(site, request)
-    return JSONResponse(await asyncio.to_thread(timeline.span_details, scene, request.path_params["span"]))
+    return JSONResponse(await asyncio.to_thread(inspection.span_details, scene, request.path_params["span"]))
 
 
 async def statistics(site: Site, request: Request) -> Response:
@@ -65,7 +66,7 @@ async def statistics(site: Site, request: Request) -> Response:
     low, high = _range(request)
     tracks = _numbers(request, "tracks") if request.query_params.get("tracks") else None
     scene = await _scene(site, request)
-    return JSONResponse(await asyncio.to_thread(timeline.statistics, scene, low, high, tracks))
+    return JSONResponse(await asyncio.to_thread(inspection.statistics, scene, low, high, tracks))
 
 
 async def search(site: Site, request: Request) -> Response:
@@ -75,7 +76,7 @@ async def search(site: Site, request: Request) -> Response:
         raise StepscopeError("nothing to search for", "give a part of a name")
     scene = await _scene(site, request)
     exact = bool(request.query_params.get("exact"))
-    return JSONResponse(await asyncio.to_thread(partial(timeline.found_names, exact=exact), scene, text))
+    return JSONResponse(await asyncio.to_thread(partial(inspection.matching_spans, exact=exact), scene, text))
 
 
 def _number(request: Request, name: str, default: int | None = None) -> int:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from stepscope.web.pages.links import Links
 
-__all__ = ["behind", "behind_difference", "behind_note", "behind_part", "behind_whole"]
 
 _LONGEST_WHERE, _LONGEST_NAME = 480, 200
 

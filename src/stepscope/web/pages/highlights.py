@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from stepscope.core.report import Report
     from stepscope.web.pages.links import Links
-    from stepscope.web.session.session import Session
+    from stepscope.web.session import Session
 
-__all__ = ["Card", "cards", "has_stacks", "operator_card"]
 
 #: Parts of a step in words, those of the device before those of the host.
 _PARTS = {

@@ -10,7 +10,6 @@ from urllib.parse import quote, urlencode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Links"]
 
 #: Columns that hold the start and the length of what a row is about, the first pair that is there.
 _STRETCHES = (("ts_ns", "dur_ns"), ("ts_ns", "window_ns"), ("ts_ns", "total_ns"))

@@ -2,19 +2,118 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stepscope.query import tables
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import behind
 from stepscope.web.pages.rows import sheet
 from stepscope.web.pages.table_query import Found, Question, arranged, question_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from stepscope.core.errors import StepscopeError
     from stepscope.web.pages.links import Links
-    from stepscope.web.pages.pages import Section
 
-__all__ = ["asked_by", "filled", "lacking"]
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table on a page: its title, its options, columns at first sight (none: all), whether its figure goes too."""
+
+    title: str
+    table: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    chart: bool = True
+    rows: int = 15
+    chart_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page made of tables."""
+
+    title: str
+    doc: str
+    sections: tuple[Section, ...]
+
+
+_OPERATOR_COLUMNS = ("rank", "trace", "name", "calls", "device_self_ns", "device_total_ns", "n_kernels", "host_self_ns",
+                     "host_total_ns", "host_mean_ns", "tc_self_ratio")  # fmt: skip
+_KERNEL_COLUMNS = ("rank", "trace", "name", "op", "kernel_class", "calls", "total_ns", "share_ratio", "mean_ns",
+                   "p95_ns", "max_ns", "est_occupancy_ratio", "tensor_ratio", "dram_ratio", "sm_ratio")  # fmt: skip
+_SUBJECTS: Mapping[str, Page] = {
+    "operators": Page(
+        "Operators",
+        "What each framework operator cost on the host, and on the device through the work it launched.",
+        (
+            Section("Operators", "operators", columns=_OPERATOR_COLUMNS, rows=25),
+            Section("By shapes of inputs", "operators", {"by": "shape"}, chart=False),
+            Section("Modules", "modules"),
+            Section("Named ranges", "user-ranges"),
+        ),
+    ),
+    "kernels": Page(
+        "Kernels",
+        "What each kernel on the device cost, who launched it, and why the device stood still between them.",
+        (
+            Section("Kernels", "kernels", columns=_KERNEL_COLUMNS, rows=25),
+            Section("Sorts of kernels", "kernel-classes"),
+            Section("Idle time by cause", "idle"),
+            Section("Longest idle gaps", "idle", {"by": "gap", "sort": "-dur_ns"}, rows=8),
+            Section("Devices over time", "timeline", {"by": "time"}, chart_only=True),
+            Section("How well the device is used", "device-utilisation"),
+            Section("Device utilisation over time", "device-utilisation", {"by": "time"}, chart_only=True),
+            Section("What counters of kernels say", "utilisation", {"by": "time"}, chart_only=True),
+            Section("Near the device's limits", "roofline"),
+            Section("Launches", "launches"),
+            Section("Copies and fills", "transfers"),
+        ),
+    ),
+    "memory": Page(
+        "Memory",
+        "What tensors and the allocator held, when that was most, and which operators asked for it.",
+        (
+            Section("Over time", "memory", {"by": "time"}, chart_only=True),
+            Section("By device", "memory"),
+            Section("Who holds it at the peak", "memory", {"by": "operator"}, rows=20),
+            Section("By module", "memory", {"by": "module"}, rows=10),
+        ),
+    ),
+    "communication": Page(
+        "Communication and ranks",
+        "Exchanges with other ranks: how much of them computation hides, and how the ranks differ.",
+        (
+            Section("Collectives", "communication", rows=20),
+            Section("Hidden behind computation", "overlap"),
+            Section("Ranks side by side", "timeline", {"by": "rank"}),
+            Section("Steps of each rank", "steps", rows=12),
+        ),
+    ),
+}
+
+
+def _others() -> tuple[Section, ...]:
+    """Tables with a figure that no page shows."""
+    asked = {section.table for page in _SUBJECTS.values() for section in page.sections}
+    known = {name for name, kind in tables.names() if kind in ("analysis", "ranks")}
+    drawn = [figures.find(name) for name in figures.names() if name in known - asked]
+    return tuple(Section(one.title, one.name, {k: str(v) for k, v in one.options.items()}) for one in drawn)
+
+
+_MORE = {"more": Page("More", "What else was recorded and can be drawn.", _others())}
+PAGES: Mapping[str, Page] = {**_SUBJECTS, **(_MORE if _MORE["more"].sections else {})}
+#: Pages in the order of the menu: address, words.
+NAVIGATION = (
+    ("/overview", "Overview"),
+    ("/timeline", "Timeline"),
+    *((f"/{name}", "Communication" if name == "communication" else page.title) for name, page in PAGES.items()),
+    ("/compare", "Compare"),
+    ("/tables", "Tables"),
+    ("/sql", "SQL"),
+)
 
 
 def asked_by(section: Section, inputs: tuple[int, ...]) -> Question:

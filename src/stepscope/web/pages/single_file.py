@@ -15,13 +15,12 @@ from stepscope.core.errors import StepscopeError
 from stepscope.renderers import figures
 from stepscope.web.pages.highlights import cards
 from stepscope.web.pages.links import Links
-from stepscope.web.pages.pages import PAGES, Section
 from stepscope.web.pages.rows import sheet
-from stepscope.web.pages.sections import asked_by, filled, lacking
+from stepscope.web.pages.sections import PAGES, Section, asked_by, filled, lacking
 from stepscope.web.pages.site import environment, static_path
 from stepscope.web.pages.table_query import answered
-from stepscope.web.session.session import Session
-from stepscope.web.timeline.excerpt import cut_out
+from stepscope.web.session import Session
+from stepscope.web.timeline.drawing import draw_stretch
 from stepscope.web.timeline.scene import layout, scene_of
 
 if TYPE_CHECKING:
@@ -29,10 +28,9 @@ if TYPE_CHECKING:
 
     from stepscope.core.report import Report
     from stepscope.core.trace import Run, Trace
-    from stepscope.web.timeline.excerpt import Part
+    from stepscope.web.timeline.drawing import Part
     from stepscope.web.timeline.scene import Scene
 
-__all__ = ["comparison_page", "report_page"]
 
 _MODULES = ("source.js", "layout.js", "draw.js", "panel.js", "timeline.js", "sorting.js", "charts.js", "page.js")
 _IMPORT = re.compile(r"^import [^;]*;\n", re.MULTILINE)
@@ -135,7 +133,7 @@ def _timeline(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | Non
         except StepscopeError:  # the report says what could not be read
             continue
         low, high, about = _hot(scene)
-        part = cut_out(scene, low, high, _MOST_SPANS // shared, _MOST_POINTS // shared)
+        part = draw_stretch(scene, low, high, _MOST_SPANS // shared, _MOST_POINTS // shared)
         parts.append(base64.b64encode(zlib.compress(part.data, 9)).decode())
         layouts.append(_layout_of(scene, low, high, part))
         merged = f"; {part.n_merged:,} shorter spans are drawn as bars" if part.n_merged else ""

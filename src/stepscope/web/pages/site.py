@@ -19,8 +19,8 @@ from stepscope.query import tables
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import behind_note, behind_part, behind_whole
 from stepscope.web.pages.links import Links
-from stepscope.web.pages.pages import NAVIGATION
-from stepscope.web.session.session import Busy
+from stepscope.web.pages.sections import NAVIGATION
+from stepscope.web.session import Busy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -28,14 +28,10 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from stepscope.web.session.session import Session
+    from stepscope.web.session import Session
 
     Handler = Callable[["Site", Request], Awaitable[Response]]
 
-__all__ = [
-    "Site", "answers", "ask", "endpoint", "environment", "html", "inputs_of", "links_of", "links_to", "not_found",
-    "static_path",
-]  # fmt: skip
 
 _HERE = Path(__file__).parents[1]
 #: How long a request waits for an answer: a page before it says that it is being worked out, a call before it gives up.

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from stepscope.core.schema import Table
-    from stepscope.web.session.session import Session
+    from stepscope.web.session import Session
 
-__all__ = ["Choice", "Found", "Question", "answered", "arranged", "choices", "question_of"]
 
 _OPTION = "o."
 _LONGEST_TEXT = 500

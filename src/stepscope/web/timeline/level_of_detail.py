@@ -1,8 +1,12 @@
 """What a window of the timeline can show: spans of a pixel or more in full, the rest as busy time per pixel.
 
-Spans of a track go to lanes, one per depth (see `_depths`), so that no two of a lane overlap. Within a lane starts and
-ends ascend, and the busy time before any point is one look-up in a running sum: an answer costs what the screen is
-wide, not what the trace is long.
+Spans of a track go to lanes, one per depth, so that no two of a lane overlap. Within a lane starts and ends ascend, and
+the busy time before any point is one look-up in a running sum: an answer costs what the screen is wide, not what the
+trace is long.
+
+Most ranges of a thread are nested, but a few cross: an optimizer's step begins in one step of the profiler and ends in
+the next. If depths followed from nesting alone, each crossing would begin one deeper. So of two spans that cross, the
+shorter one is drawn below everything else, where such spans are nested among themselves.
 """
 
 from __future__ import annotations
@@ -11,18 +15,24 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stepscope.web.timeline.row_layout import depths as depths_of
+from stepscope.core.intervals import enclosing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Lanes", "View", "counts_between", "lanes_of", "pixel_edges", "window"]
+    from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Sampled = tuple[Ints, Floats, Floats, Floats]
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Bools = NDArray[np.bool_]
+    Sampled = tuple[Ints, Floats, Floats, Floats]
+
+#: Layers of a track; spans that cross each other more often than so begin one deeper each.
+_MOST_LAYERS = 32
+#: Rounds in which it is weighed which of two has to go; after that all go that cross one of the longer ones.
+_MOST_ROUNDS = 32
+_SCATTER = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +79,7 @@ class View:
 def lanes_of(track: NDArray[np.uint32], start: Ints, duration: Ints) -> Lanes:
     """Spans, sorted by (track, start, longest first), laid out in lanes. Times in ns."""
     end = start + duration
-    depth = depths_of(track.astype(np.int64), start, end)
+    depth = nested_depths(track.astype(np.int64), start, end)
     width = int(depth.max(initial=0)) + 1
     key = track.astype(np.int64) * width + depth
     used = np.flatnonzero(np.bincount(key)) if key.size else np.empty(0, np.int64)
@@ -140,7 +150,7 @@ def _busy_before(end: Ints, below: Ints, started: Ints, points: Ints) -> Ints:
     return before
 
 
-def _some_short(started: Ints, count: Ints, pixel: Ints, is_full: NDArray[np.bool_]) -> Ints:
+def _some_short(started: Ints, count: Ints, pixel: Ints, is_full: Bools) -> Ints:
     """For each pixel the first short row that starts in it; if none does, the last one before."""
     at = np.where(count[pixel] > 0, started[pixel], np.maximum(started[pixel] - 1, 0))
     # Those in full that start in one pixel are few, as each is at least as long as a pixel.
@@ -162,3 +172,80 @@ def counts_between(times: Ints, values: NDArray[np.float64], edges: Ints) -> Sam
     least: Floats = np.minimum.reduceat(inside, at)
     most: Floats = np.maximum.reduceat(inside, at)
     return pixel, least, most, values[begin[pixel + 1] - 1]
+
+
+def nested_depths(track: Ints, start: Ints, end: Ints) -> Ints:
+    """The row of each span, 0 at the top, of spans sorted by (track, start, longest first). Times in ns."""
+    parents = enclosing(start, end, track)
+    found = _nesting(parents)
+    crossing = _crossing(parents, end)
+    if crossing.size:
+        mine = np.flatnonzero(np.isin(track, np.unique(track[crossing])))
+        found[mine] = _layered(track[mine], start[mine], end[mine])
+    return found
+
+
+def _crossing(parents: Ints, end: Ints) -> Ints:
+    """Rows that begin inside another and outlast it."""
+    inner = np.flatnonzero(parents >= 0)
+    crossing: Ints = inner[end[inner] > end[parents[inner]]]
+    return crossing
+
+
+def _layered(track: Ints, start: Ints, end: Ints) -> Ints:
+    """Layer by layer, each below the one before: what crosses nothing in it, nested."""
+    found = np.zeros(track.size, np.int64)
+    _, code = np.unique(track, return_inverse=True)
+    below = np.zeros(int(code.max(initial=0)) + 1, np.int64)
+    rest = np.arange(track.size)
+    for layer in range(_MOST_LAYERS):
+        kept = rest
+        if layer < _MOST_LAYERS - 1:
+            kept = rest[_apart(track[rest], start[rest], end[rest])]
+        depth = _nesting(enclosing(start[kept], end[kept], track[kept]))
+        found[kept] = below[code[kept]] + depth
+        next_below = below.copy()
+        np.maximum.at(next_below, code[kept], found[kept] + 1)
+        below = next_below
+        rest = np.setdiff1d(rest, kept, assume_unique=True)
+        if not rest.size:
+            break
+    return found
+
+
+def _apart(track: Ints, start: Ints, end: Ints) -> Bools:
+    """Which rows may stay so that none crosses another, the longer ones first."""
+    stays = np.ones(track.size, bool)
+    # Among equally long ones chance decides, the same each time: in turn each would have to wait for the one before.
+    rank = np.empty(track.size, np.int64)
+    scatter = np.arange(track.size, dtype=np.uint64) * np.uint64(_SCATTER)
+    rank[np.lexsort((scatter, end - start))] = np.arange(track.size)
+    for turn in range(track.size):
+        rows = np.flatnonzero(stays)
+        parents = enclosing(start[rows], end[rows], track[rows])
+        crossing = _crossing(parents, end[rows])
+        if not crossing.size:
+            break
+        one, two = rows[crossing], rows[parents[crossing]]
+        is_less = rank[one] < rank[two]
+        loser, winner = np.where(is_less, one, two), np.where(is_less, two, one)
+        if turn < _MOST_ROUNDS:
+            # Who loses to one that has to go itself may not have to.
+            loses = np.zeros(track.size, bool)
+            loses[loser] = True
+            loser = loser[~loses[winner]]
+        stays[loser] = False
+    return stays
+
+
+def _nesting(parents: Ints) -> Ints:
+    """How many rows are around each, given the innermost one (-1: none)."""
+    depth = (parents >= 0).astype(np.int64)
+    above = parents.copy()
+    pending = np.flatnonzero(above >= 0)
+    while pending.size:
+        over = above[pending]
+        depth[pending] += depth[over]
+        above[pending] = above[over]
+        pending = pending[above[pending] >= 0]
+    return depth

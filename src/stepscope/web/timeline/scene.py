@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK
 from stepscope.web.timeline.level_of_detail import Lanes, lanes_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from stepscope.core.trace import Trace
 
-__all__ = ["Line", "Scene", "layout", "scene_of"]
 
 _MOST_STEPS = 5_000
 _MOST_LINES = 64
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +27,7 @@ class Line:
 
     label: str
     unit: str | None
-    times: Ints
+    times: NDArray[np.int64]
     values: NDArray[np.float64]
 
 

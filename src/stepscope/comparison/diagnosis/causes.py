@@ -1,0 +1,288 @@
+"""Ranks the rules' suspects into causes, and lists what follows from a better cause under that one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.comparison.diagnosis import cpu, gpu, io, links, memory, operators, python, workload
+from stepscope.comparison.diagnosis.case import Case, Missing, Rule, Suspect, View, views
+from stepscope.comparison.diagnosis.straggler import rank_of, straggler
+from stepscope.comparison.effects import effects
+from stepscope.comparison.model import Cause, Evidence, RuledOut
+from stepscope.core import units
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from stepscope.comparison.model import Observation
+
+
+#: Every rule that judges one pair of processes.
+RULES: tuple[Rule, ...] = (
+    *cpu.RULES,
+    *gpu.RULES,
+    *links.RULES,
+    *io.RULES,
+    *python.RULES,
+    *operators.RULES,
+    *workload.RULES,
+    *memory.RULES,
+)
+
+_HOST = ("host_overhead", "data_loading", "slow_operator", "disk_io", "memory_pressure")
+#: The consequences of each cause that may appear to be causes themselves.
+FOLLOWS: dict[str, tuple[str, ...]] = {
+    "cpu_contention": ("cpu_frequency", "gil_contention", *_HOST),
+    "cpu_frequency": _HOST,
+    "gil_contention": ("cpu_contention", *_HOST),
+    "gpu_frequency": ("slow_kernel", "host_overhead", "slow_operator"),
+    "interconnect_pcie": ("slow_kernel", "straggler_rank", "network", "host_overhead", "data_loading"),
+    "interconnect_nvlink": ("slow_kernel", "straggler_rank", "network", "host_overhead"),
+    "network": ("straggler_rank",),
+    "disk_io": ("host_overhead",),
+    "data_loading": ("disk_io", "host_overhead"),
+    "python_gc": ("host_overhead",),
+    "slow_operator": ("slow_kernel", "host_overhead", "memory_growth"),
+    "slow_kernel": ("host_overhead",),
+    "memory_pressure": ("disk_io", "host_overhead"),
+    "memory_growth": ("workload_change", "slow_operator", "python_gc", "memory_pressure", "host_overhead"),
+    "workload_change": (
+        "slow_operator",
+        "slow_kernel",
+        "host_overhead",
+        "data_loading",
+        "python_gc",
+        "memory_growth",
+        "cpu_contention",
+    ),
+}
+#: Two causes that together explain more than this much of the difference explain the same time twice.
+_OVERLAP = 1.15
+#: Causes that consist of time only. They are ruled out if they explain less than this share of the difference.
+_OF_TIME = ("host_overhead", "slow_operator", "slow_kernel", "data_loading", "disk_io", "python_gc")
+_LEAST_SHARE = 0.1
+#: If a certain cause explains this much of the difference, no further data is asked for.
+_ENOUGH = 0.8
+#: A consequence that explains less than this share of the difference is never a cause of its own.
+_LEAST_SCORE = 0.05
+#: Causes that make the main thread spend time somewhere in Python.
+_WHERE = ("host_overhead", "slow_operator", "data_loading", "gil_contention", "disk_io")
+_FUNCTIONS_SHOWN = 2
+_LEAST_SAMPLES = 30
+#: A function counts if it grew by this many standard deviations of a sampled share, and by this part of the difference.
+_SIGMAS, _LEAST_PART = 3.0, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Causes, the best first, the causes that were ruled out, and remarks on what could not be judged."""
+
+    causes: tuple[Cause, ...]
+    ruled_out: tuple[RuledOut, ...]
+    remarks: tuple[str, ...]
+
+
+def diagnose(case: Case) -> Diagnosis:
+    """What made the other run differ from the base.
+
+    Causes are ranked by the share of the difference that each explains times its confidence, then by how much the
+    resource itself changed. A cause whose time a better one accounts for is listed under that one as its consequence.
+    If no cause has its necessary evidence, there are none.
+    """
+    judged = _judged(case)
+    named = {cause.category for cause in judged.causes}
+    ruled_out: dict[str, RuledOut] = {}
+    for row in judged.ruled_out:
+        if row.category not in named:
+            ruled_out.setdefault(row.category, row)
+    remarks = _remarks(judged, named)
+    if not judged.causes and any(view.is_faster for view in judged.views):
+        remarks += _reversed(case)
+    return Diagnosis(with_functions(judged.causes, judged.views), tuple(ruled_out.values()), tuple(remarks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What all rules say about a case."""
+
+    views: tuple[View, ...]
+    causes: tuple[Cause, ...]
+    ruled_out: tuple[RuledOut, ...]
+    missing: tuple[Missing, ...]
+
+
+def _judged(case: Case) -> _Judged:
+    all_views = views(case)
+    judgements = [(view, rule.judge(view)) for view in all_views for rule in RULES]
+    suspects = [
+        replace(judgement, cause=replace(judgement.cause, rank=rank_of(view)))
+        for view, judgement in judgements
+        if isinstance(judgement, Suspect)
+    ]
+    n = len(all_views)
+    late = straggler(all_views, suspects) if n > 1 else RuledOut("straggler_rank", "there is only one process")
+    chosen = _of_rank(suspects, late) if isinstance(late, Suspect) else _together(suspects, n)
+    reference = _reference(all_views)
+    chosen, minor = _material(chosen, reference)
+    causes = _folded(sorted(chosen, key=lambda s: _score(s, reference), reverse=True), reference)
+    ruled_out = [judgement for _, judgement in judgements if isinstance(judgement, RuledOut)]
+    ruled_out += [*([late] if isinstance(late, RuledOut) else []), *minor]
+    missing = tuple(judgement for _, judgement in judgements if isinstance(judgement, Missing))
+    return _Judged(all_views, tuple(causes), tuple(ruled_out), missing)
+
+
+def _reversed(case: Case) -> list[str]:
+    """The cause that made the base slower than the other run, if there is one."""
+    pairs = tuple(replace(pair, base=pair.other, other=pair.base) for pair in case.pairs)
+    causes = _judged(Case(pairs, effects(pairs))).causes
+    return [
+        f"the base is the slower run; compared with the other it has {causes[0].category}: {causes[0].statement}"
+        for _ in causes[:1]
+    ]
+
+
+def _of_rank(suspects: Sequence[Suspect], late: Suspect) -> list[Suspect]:
+    """The straggler and the suspects that other ranks have too. A suspect on the straggler only is why it is late."""
+    on_peers = [s for s in suspects if s.cause.process != late.cause.process]
+    shared = {s.cause.category for s in on_peers}
+    on_both = [s for s in suspects if s.cause.category in shared and s.cause.process == late.cause.process]
+    return [late, *_together([*on_peers, *on_both], 1)] if shared else [late]
+
+
+def _together(suspects: Sequence[Suspect], n_processes: int) -> list[Suspect]:
+    """For each category the suspect that costs most; those of the other processes become its evidence."""
+    groups: dict[str, list[Suspect]] = {}
+    for suspect in suspects:
+        groups.setdefault(suspect.cause.category, []).append(suspect)
+    chosen = []
+    for mine in groups.values():
+        best = max(mine, key=lambda s: (s.affected_ns * s.cause.confidence, s.cause.magnitude or 0.0))
+        if n_processes > 1 and len(mine) > 1:
+            same = [
+                Evidence(f"{s.cause.process or 'another process'}: {s.cause.statement}", device=s.cause.device)
+                for s in mine
+                if s is not best
+            ]
+            everywhere = len(mine) == n_processes
+            cause = replace(
+                best.cause,
+                evidence=(*best.cause.evidence, *same),
+                rank=None if everywhere else best.cause.rank,
+                process=None if everywhere else best.cause.process,
+            )
+            best = replace(best, cause=cause)
+        chosen.append(best)
+    return chosen
+
+
+def _reference(all_views: Sequence[View]) -> float:
+    """The difference to explain: how much longer a cycle takes, but at least `View.least_ns`. Units: ns."""
+    return max((max(abs(view.delta_ns), view.least_ns) for view in all_views), default=0.0) or 1.0
+
+
+def _material(suspects: Sequence[Suspect], reference: float) -> tuple[list[Suspect], list[RuledOut]]:
+    """The suspects that matter, and the causes of time only that explain too little of the difference."""
+    material, minor = [], []
+    for suspect in suspects:
+        share = max(abs(suspect.cause.explained_ns), suspect.affected_ns) / reference
+        if suspect.cause.category in _OF_TIME and share < _LEAST_SHARE:
+            text = f"explains {units.percent(share)} of the difference: {suspect.cause.statement}"
+            minor.append(RuledOut(suspect.cause.category, text))
+        else:
+            material.append(suspect)
+    return material, minor
+
+
+def _score(suspect: Suspect, reference: float) -> tuple[float, float]:
+    """Explained share times confidence, then how much the resource changed, up or down."""
+    share = min(max(abs(suspect.cause.explained_ns), suspect.affected_ns, 0.0) / reference, 1.0)
+    far = suspect.cause.magnitude or 1.0
+    return share * suspect.cause.confidence, max(far, 1 / far) if far > 0 else 1.0
+
+
+def _folded(suspects: Sequence[Suspect], reference: float) -> list[Cause]:
+    """Causes in order, each with the suspects that follow from it as its consequences."""
+    chosen: list[Suspect] = []
+    costs: dict[int, list[Evidence]] = {}
+    for suspect in suspects:
+        above = next((i for i, best in enumerate(chosen) if _follows(suspect, best, reference)), None)
+        if above is None:
+            chosen.append(suspect)
+        else:
+            text = f"{suspect.cause.category}: {suspect.cause.statement}"
+            costs.setdefault(above, []).append(Evidence(text, device=suspect.cause.device, role="consequence"))
+    return [replace(s.cause, consequences=(*s.cause.consequences, *costs.get(i, ()))) for i, s in enumerate(chosen)]
+
+
+def _follows(suspect: Suspect, best: Suspect, reference: float) -> bool:
+    """Whether the better suspect causes this one, and both explain the same time."""
+    if suspect.cause.category not in FOLLOWS.get(best.cause.category, ()):
+        return False
+    together = max(best.cause.explained_ns, best.affected_ns) + max(suspect.cause.explained_ns, suspect.affected_ns)
+    return together > _OVERLAP * reference or suspect.affected_ns < _LEAST_SCORE * reference
+
+
+def _remarks(judged: _Judged, named: set[str]) -> list[str]:
+    """The causes that cannot be judged and the data that would allow it; none if a cause explains the difference."""
+    best = judged.causes[0] if judged.causes else None
+    if best and best.certainty == "certain" and best.explained_ns >= _ENOUGH * _reference(judged.views):
+        return []
+    needs: dict[str, str] = {}
+    for row in judged.missing:
+        needs.setdefault(row.category, row.needs)
+    unknown = [
+        f"{category} cannot be judged: record {what}" for category, what in needs.items() if category not in named
+    ]
+    remarks = ["; ".join(unknown)] if unknown else []
+    if not judged.causes and any(view.is_slower for view in judged.views):
+        remarks.insert(0, "cycles take longer, but nothing that was recorded accounts for it")
+    return remarks
+
+
+def with_functions(causes: Iterable[Cause], views: Sequence[View]) -> tuple[Cause, ...]:
+    """The causes; those on the host get the Python functions in which the main thread spends more time as evidence.
+
+    The functions come from stack samples. They show where to look in the program and decide nothing.
+    """
+    return tuple(_with_functions(cause, views) if cause.category in _WHERE else cause for cause in causes)
+
+
+def _with_functions(cause: Cause, views: Sequence[View]) -> Cause:
+    view = next((view for view in views if view.pair.label == cause.process), views[0])
+    grown = [
+        Evidence(f"time of the main thread in {name}, per cycle", "host", name, None, "ns", base, other)
+        for name, base, other in _grown(view)
+    ]
+    return replace(cause, evidence=(*cause.evidence, *grown))
+
+
+def _grown(view: View) -> list[tuple[str, float, float]]:
+    """Name of each function that really grew, and its time per cycle (ns) in the base and in the other run."""
+    base, other = _shares(view.pair.base), _shares(view.pair.other)
+    if base is None or other is None or not view.same_cycles or not view.step.is_known:
+        return []
+    both = base.join(other, on="function", how="full", coalesce=True, suffix="_other")
+    both = both.with_columns(pl.col("share", "share_other").fill_null(0.0), pl.col("n", "n_other").max())
+    columns = ("share", "n", view.step.base or 0.0), ("share_other", "n_other", view.step.other or 0.0)
+    scatter = sum(
+        (pl.col(share) * (1 - pl.col(share)) / pl.col(n) * step**2 for share, n, step in columns), pl.lit(0.0)
+    )
+    low, high = (pl.col(share) * step for share, _, step in columns)
+    both = both.select("function", low=low, high=high, delta=high - low, scatter=scatter.sqrt())
+    least = max(view.least_ns, _LEAST_PART * abs(view.delta_ns))
+    grown = both.filter((pl.col("delta") > least) & (pl.col("delta") > _SIGMAS * pl.col("scatter")))
+    grown = grown.sort("delta", "function", descending=[True, False]).head(_FUNCTIONS_SHOWN)
+    return grown.select("function", "low", "high").rows()
+
+
+def _shares(observations: Sequence[Observation]) -> pl.DataFrame | None:
+    """Each function's share, averaged over repeats; None with too few samples. Columns: function, share, n."""
+    frames = [each.python_functions for each in observations if each.python_functions is not None]
+    n_samples = sum(int(frame["n_samples"][0]) for frame in frames if frame.height)
+    if n_samples < _LEAST_SAMPLES:
+        return None
+    sums = pl.concat(frames).group_by("function").agg(share=pl.col("share_ratio").sum() / len(frames))
+    return sums.with_columns(n=pl.lit(n_samples))

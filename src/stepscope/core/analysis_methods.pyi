@@ -1,0 +1,256 @@
+# Made by scripts/generate_docs.py from the analyses; `make docs` writes it anew.
+
+from typing import Literal
+
+import polars as pl
+
+from stepscope.core.trace import Run, Trace
+
+class AnalysisMethods:
+    """The analyses of a trace, or of all traces of a run, as methods that return frames."""
+
+    def __init__(self, source: Trace | Run) -> None: ...
+    def __dir__(self) -> list[str]: ...
+    def steps(self) -> pl.DataFrame:
+        """Where each step's time went, a row per step and rank."""
+    def cycles(
+        self,
+        *,
+        anchor: str = 'auto',
+    ) -> pl.DataFrame:
+        """The cycles of the program's main loop: marked steps, or what repeats in the events."""
+    def attribution(
+        self,
+        *,
+        anchor: str = 'auto',
+    ) -> pl.DataFrame:
+        """What each function took of each cycle, and how each resource was used meanwhile."""
+    def step_breakdown(
+        self,
+        *,
+        by: Literal['step', 'part'] = 'step',
+        communication: str = 'library',
+    ) -> pl.DataFrame:
+        """How each step divides: kernels, copies, communication, runtime calls, data loading, operators, the rest."""
+    def timeline(
+        self,
+        *,
+        by: Literal['rank', 'device', 'stream', 'step', 'time', 'stream-time'] = 'rank',
+        linked_only: bool = False,
+        communication: str = 'library',
+        bucket_ns: int | None = None,
+    ) -> pl.DataFrame:
+        """How the device's time divides: computation, exposed communication and copies, idle."""
+    def operators(
+        self,
+        *,
+        by: Literal['name', 'shape', 'stack'] = 'name',
+    ) -> pl.DataFrame:
+        """What each framework operator cost, on the host and on the device."""
+    def modules(
+        self,
+        *,
+        by: Literal['module', 'class', 'lightning'] = 'module',
+    ) -> pl.DataFrame:
+        """What each nn.Module cost on host and device, forward and backward, as a tree."""
+    def kernels(
+        self,
+        *,
+        by: Literal['name', 'op', 'launch', 'stream'] = 'name',
+        include: Literal['kernel', 'device'] = 'kernel',
+        linked_only: bool = False,
+        communication: str = 'library',
+    ) -> pl.DataFrame:
+        """What each device kernel cost, how it was launched and by which operator."""
+    def device_utilisation(
+        self,
+        *,
+        by: Literal['device', 'step', 'time'] = 'device',
+        bucket_ns: int | None = None,
+    ) -> pl.DataFrame:
+        """How well kernels use each device: busy, est. SM efficiency, est. occupancy, tensor cores; also over time."""
+    def kernel_classes(
+        self,
+        *,
+        by: Literal['class', 'rule', 'name', 'gemm'] = 'class',
+    ) -> pl.DataFrame:
+        """What sorts of work kernels do, by which rule that was told, and how well they use the device."""
+    def kernel_mix(
+        self,
+        *,
+        top: int = 30,
+        merge_gemm: bool = True,
+    ) -> pl.DataFrame:
+        """Each kernel's share of time, with matrix products as one: of how few names it is made."""
+    def amdahl(
+        self,
+        *,
+        by: Literal['name', 'class', 'op'] = 'name',
+        top: int = 10,
+        merge_gemm: bool = False,
+    ) -> pl.DataFrame:
+        """What it would buy to make the most expensive kernels twice or ten times as fast."""
+    def utilisation(
+        self,
+        *,
+        by: Literal['all', 'class', 'name', 'curve', 'time'] = 'all',
+        low: float = 0.1,
+        stretches: int = 200,
+    ) -> pl.DataFrame:
+        """How busy kernels kept tensor cores, memory and multiprocessors, weighted by time."""
+    def kernel_bins(
+        self,
+        *,
+        states: Literal['auto', 'casio', 'tensor-dram'] = 'auto',
+    ) -> pl.DataFrame:
+        """Share of time in each state of threads, multiprocessors and memory."""
+    def kernel_runs(
+        self,
+        *,
+        by: Literal['all', 'state', 'run'] = 'all',
+        states: Literal['auto', 'casio', 'tensor-dram'] = 'auto',
+        window: int = 19,
+    ) -> pl.DataFrame:
+        """How many launches in succession are in the same state."""
+    def kernel_similarity(
+        self,
+        *,
+        method: Literal['fixed', 'casio'] = 'fixed',
+        distance: float = 0.05,
+    ) -> pl.DataFrame:
+        """Which few launches stand for all others, by how they use the hardware."""
+    def fusion(
+        self,
+        *,
+        by: Literal['sequence', 'run', 'all'] = 'sequence',
+        min_kernels: int = 2,
+        max_gap_ns: int = 1000000,
+        hardware: str | None = None,
+        accelerator: str | None = None,
+    ) -> pl.DataFrame:
+        """Runs of memory-bound kernels that one kernel could replace, and what their memory traffic costs."""
+    def roofline(
+        self,
+        *,
+        by: Literal['auto', 'op', 'args', 'kernel'] = 'auto',
+        hardware: str | None = None,
+        accelerator: str | None = None,
+    ) -> pl.DataFrame:
+        """How close operators and kernels come to the device's peaks."""
+    def mfu(
+        self,
+        *,
+        by: Literal['step', 'all', 'precision'] = 'step',
+        hardware: str | None = None,
+        accelerator: str | None = None,
+    ) -> pl.DataFrame:
+        """How much of the device's peak FLOP/s each step's matrix products use."""
+    def idle(
+        self,
+        *,
+        by: Literal['device', 'stream', 'gap'] = 'device',
+        min_gap_ns: int = 0,
+        kernel_wait_ns: int = 30000,
+    ) -> pl.DataFrame:
+        """Why the device was idle: gaps by cause (host late, synchronising, data loading, kernel wait)."""
+    def critical_path(
+        self,
+        *,
+        by: Literal['kind', 'operator', 'kernel', 'launch', 'piece'] = 'kind',
+        step: int | None = None,
+        within: str | None = None,
+        scale: str | None = None,
+    ) -> pl.DataFrame:
+        """What determined each step's length: the longest chain of operators, launches, kernels and waits; what-if."""
+    def launches(
+        self,
+        *,
+        by: Literal['name', 'op', 'queue'] = 'name',
+        slow_call_ns: int = 50000,
+        late_ns: int = 100000,
+        full_queue: int = 1024,
+    ) -> pl.DataFrame:
+        """What it cost to queue device work: calls, delay until the work starts, queue length."""
+    def transfers(
+        self,
+        *,
+        by: Literal['kind', 'memory'] = 'kind',
+    ) -> pl.DataFrame:
+        """Copies and fills: how often, how much, how fast."""
+    def overlap(
+        self,
+        *,
+        by: Literal['rank', 'device', 'name'] = 'rank',
+        linked_only: bool = False,
+        communication: str = 'library',
+    ) -> pl.DataFrame:
+        """How much of the communication is hidden behind computation."""
+    def communication(
+        self,
+        *,
+        by: Literal['collective', 'step'] = 'collective',
+        communication: str = 'library',
+    ) -> pl.DataFrame:
+        """Exchanges with other ranks: how often, how much, how long, how fast, how much of it hidden."""
+    def memory(
+        self,
+        *,
+        by: Literal['device', 'operator', 'module', 'stack', 'time'] = 'device',
+    ) -> pl.DataFrame:
+        """Memory held by tensors: per device, per operator, or over time."""
+    def sequences(
+        self,
+        *,
+        operator: str = 'aten::',
+        min_kernels: int = 3,
+    ) -> pl.DataFrame:
+        """Frequent sequences of device work of an operator."""
+    def user_ranges(self) -> pl.DataFrame:
+        """What named ranges took."""
+    def scheduling(
+        self,
+        *,
+        by: Literal['thread', 'process', 'step'] = 'thread',
+    ) -> pl.DataFrame:
+        """How threads fared with the cores: on one, waiting for one, behind whom."""
+    def counters(self) -> pl.DataFrame:
+        """Sampled resources (utilisation, power, memory, …): mean over time and distribution."""
+    def python_stacks(
+        self,
+        *,
+        by: Literal['stack', 'function'] = 'stack',
+        step: int | None = None,
+        gil: bool = False,
+        idle: bool = False,
+    ) -> pl.DataFrame:
+        """Where Python's threads were, seen from outside (stepscope record --stacks): by stack or function."""
+    def python_functions(
+        self,
+        *,
+        step: int | None = None,
+        gil: bool = False,
+        idle: bool = False,
+    ) -> pl.DataFrame:
+        """Functions that Python's threads were in, seen from outside: own and total shares."""
+    def recommendations(self) -> pl.DataFrame:
+        """What to change, by the rules of the TensorBoard profiler plugin and by ours."""
+    def collectives(
+        self,
+        *,
+        by: Literal['exchange', 'rank', 'group', 'call'] = 'exchange',
+    ) -> pl.DataFrame:
+        """Collectives matched across ranks: size, bandwidth, transfer, waits, who arrived last, what does not match."""
+    def message_sizes(self) -> pl.DataFrame:
+        """How many collectives there are of each size, in bins that double, and how fast they are."""
+    def parallel_groups(self) -> pl.DataFrame:
+        """Process groups and what they are for: tensor, data, pipeline, expert parallelism."""
+    def clock_offsets(self) -> pl.DataFrame:
+        """How far each rank's clock is off, solved from the collectives: offset, drift, error."""
+    def stragglers(
+        self,
+        *,
+        min_share: float = 0.001,
+    ) -> pl.DataFrame:
+        """Which rank makes the others wait, or which link is slow: since when, why, at what cost, how certain."""
+    def pipeline_bubbles(self) -> pl.DataFrame:
+        """How long stages of a pipeline wait for each other, and how long those of an even pipeline would."""

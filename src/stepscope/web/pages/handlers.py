@@ -1,0 +1,170 @@
+"""The pages: what is asked of the session, and which template shows it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+
+from stepscope import analyses
+from stepscope.api import verbs
+from stepscope.core.errors import StepscopeError
+from stepscope.query import tables as query_tables
+from stepscope.renderers import figures
+from stepscope.web.pages.drilldown import behind, behind_difference
+from stepscope.web.pages.rows import FORMATS, attachment, known_format, sheet
+from stepscope.web.pages.sections import PAGES, asked_by, filled, lacking
+from stepscope.web.pages.site import Site, ask, html, inputs_of, links_to
+from stepscope.web.pages.table_query import Found, Question, answered, arranged, choices, question_of
+from stepscope.web.session import Busy
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from stepscope.web.pages.sections import Section
+
+_ROWS_PER_PAGE = 100
+
+
+async def timeline(site: Site, request: Request) -> Response:
+    """The timeline."""
+    return html(site, request, "timeline.html", title="Timeline")
+
+
+async def page(site: Site, request: Request) -> Response:
+    """A page by its name in `PAGES`."""
+    name = request.path_params["page"]
+    if name not in PAGES:
+        raise HTTPException(404)
+    page = PAGES[name]
+    inputs = inputs_of(site, request)
+    parts = [await _section(site, request, inputs, section) for section in page.sections]
+    return html(site, request, "sections.html", title=page.title, doc=page.doc, parts=parts)
+
+
+async def _section(site: Site, request: Request, inputs: tuple[int, ...], section: Section) -> dict[str, Any]:
+    try:
+        found = await _answer(site, request, asked_by(section, inputs))
+    except Busy:
+        raise
+    except StepscopeError as error:
+        return lacking(section, error)
+    return filled(section, found, links_to(site, request, inputs), section.rows)
+
+
+async def _answer(site: Site, request: Request, question: Question) -> Found:
+    """The whole table, before it is searched, grouped and sorted: it is kept, what is done with it is cheap."""
+    bare = replace(question, search="", group=(), sort=(), columns=())
+    key = (bare, site.session.stamps(question.inputs))
+    found: Found = await ask(site, request, key, lambda: answered(site.session, bare))
+    return found
+
+
+async def tables(site: Site, request: Request) -> Response:
+    """The list of all tables."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for name, kind in query_tables.names():
+        if kind != "comparison":
+            kinds.setdefault(kind, []).append((name, query_tables.find(name).doc))
+    return html(site, request, "tables.html", title="Tables", kinds=kinds)
+
+
+async def table(site: Site, request: Request) -> Response:
+    """One table, with its options."""
+    words = dict(request.query_params)
+    name = request.path_params["name"]
+    question = question_of(name, inputs_of(site, request), words)
+    found = await _answer(site, request, question)
+    shown = await asyncio.to_thread(arranged, found, question)
+    page = int(words["page"]) if words.get("page", "").isdecimal() and len(words["page"]) < 9 else 1
+    links = links_to(site, request, question.inputs)
+    offset = (page - 1) * _ROWS_PER_PAGE
+    made = sheet(shown.frame, shown.table, link=behind(links, name), offset=offset, limit=_ROWS_PER_PAGE,
+                 sort=question.sort, keep_empty="all" in words)  # fmt: skip
+    kept = {k: v for k, v in words.items() if k not in ("page", "sort")}
+
+    def again(**changed: object) -> str:
+        parameters = {**kept, "sort": words.get("sort", ""), **changed}
+        return links.table(name, **{k.replace(".", "__"): v for k, v in parameters.items()})
+
+    def sorted_by(column: str, order: str) -> str:
+        return again(sort={"": column, "·": f"+{column}", "+": f"-{column}"}.get(order, f"+{column}"))
+
+    same = {k.replace(".", "__"): v for k, v in {**kept, "sort": words.get("sort", "")}.items()}
+    downloads = [(label, links.to(f"/download/{name}.{kind}", **same)) for kind, (label, _) in FORMATS.items()]
+    return html(site, request, "table.html", title=name, doc=query_tables.find(name).doc, sheet=made, question=question,
+                 choices=choices(name, dict(question.options)), words=words, page=page, per_page=_ROWS_PER_PAGE,
+                 all_columns=found.frame.columns, again=again, sorted_by=sorted_by, downloads=downloads,
+                 notes=found.notes, links=links)  # fmt: skip
+
+
+async def download(site: Site, request: Request) -> Response:
+    """One table as a file."""
+    suffix, name = known_format(request.path_params["suffix"]), request.path_params["name"]
+    question = question_of(name, inputs_of(site, request), dict(request.query_params))
+    found = await _answer(site, request, question)
+    shown = await asyncio.to_thread(arranged, found, question)
+    return await attachment(name, suffix, shown.frame, shown.table)
+
+
+async def compare_page(site: Site, request: Request) -> Response:
+    """Two inputs compared."""
+    known = site.session.inputs()
+    pair = [request.query_params.get(side, "") for side in "ab"]
+    sections: list[dict[str, Any]] = []
+    said: dict[str, Any] = {"report": None, "reason": None}
+    if all(pair):
+        inputs = (*inputs_of(site, request, "a")[:1], *inputs_of(site, request, "b")[:1])
+        said = await _verdict(site, request, inputs)
+        for name in analyses.names("pair"):
+            for values in _ways(name):
+                words = {f"o.{k}": v for k, v in values.items()}
+                sections.append(await _comparison(site, request, question_of(name, inputs, words)))
+    return html(site, request, "compare.html", title="Compare", pair=pair, parts=sections,
+                 inputs=known, **said)  # fmt: skip
+
+
+async def _verdict(site: Site, request: Request, inputs: tuple[int, ...]) -> dict[str, Any]:
+    """Whether the two differ, by how much, where it went and why; or why that cannot be said."""
+    session = site.session
+    key = ("comparison", inputs, session.stamps(inputs))
+    try:
+        report = await ask(site, request, key, lambda: verbs.compare_report(*(session.run((i,)) for i in inputs)))
+    except Busy:
+        raise
+    except StepscopeError as error:
+        return {"report": None, "reason": error}
+    links = links_to(site, request, inputs)
+    blocks = [
+        (block, sheet(block.frame, block.table, link=behind_difference(links, block.frame))) for block in report.tables
+    ]
+    return {"report": report, "reason": None, "blocks": blocks, "colours": figures.COLOURS, "cards": None,
+            "chart": None, "links": links}  # fmt: skip
+
+
+def _ways(name: str) -> list[dict[str, str]]:
+    """The ways that a comparison can be made, one set of options each: all values of its option `by`, if it has one."""
+    by = next((choice for choice in choices(name, {}) if choice.name == "by"), None)
+    return [{"by": value} for value in by.values] if by is not None and by.values else [{}]
+
+
+async def _comparison(site: Site, request: Request, question: Question) -> dict[str, Any]:
+    title = " ".join([question.name, *(f"by {v}" for _, v in question.options)])
+    part: dict[str, Any] = {"title": title, "sheet": None, "chart": None, "error": None, "notes": (),
+                            "doc": query_tables.find(question.name).doc}  # fmt: skip
+    try:
+        found = await _answer(site, request, question)
+    except StepscopeError as error:
+        return {**part, "error": error}
+    link = behind_difference(links_to(site, request, question.inputs), found.frame)
+    made = sheet(found.frame, found.table, link=link, limit=60)
+    return {
+        **part,
+        "sheet": made,
+        "notes": found.notes,
+        "frame": found.frame,
+        "chart": figures.drawn(question.name, found.frame),
+    }

@@ -1,0 +1,307 @@
+"""What the server holds: the inputs it was given, the traces read of them, and answers already worked out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from stepscope.api.loading import FileOpener
+from stepscope.core.errors import StepscopeError
+from stepscope.core.trace import Opener, Run, Trace
+from stepscope.query import tables
+from stepscope.readers import expand, open_trace
+from stepscope.web.timeline.scene import Scene, scene_of
+from stepscope.web.workers import Task, Workers, halt_if_stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from concurrent.futures import Future
+
+_RESCAN_S = 2.0
+_MOST_PENDING = 64
+_MOST_ANSWERS, _MOST_ANSWER_BYTES = 64, 1 << 30
+#: A failure is told to those who ask again so shortly after; later it is tried again.
+_FAILURE_KEPT_S = 30.0
+
+
+class Busy(StepscopeError):
+    """More questions are waiting than the server takes at once."""
+
+    def __init__(self) -> None:
+        super().__init__("the server is busy with other questions", "try again in a moment")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A file that may be read: its number in URLs, its path, a short name unique among the inputs."""
+
+    index: int
+    path: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """Opens files for what works on a run: what a session holds is not opened again."""
+
+    session: Session
+
+    def __call__(self, path: str) -> Trace:
+        return self.session.open_path(path)
+
+    def once(self, path: str) -> Trace:
+        return self.session.open_path(path)
+
+    def depends(self, path: str) -> tuple[object, ...] | None:
+        return self.session.depends(path)
+
+
+class Session:
+    """Inputs by number, read on demand and kept while memory allows; answers kept by key.
+
+    Numbers never change: a file that appears later in a watched folder gets the next one. A file that changed since it
+    was read is read again, and what was worked out of it is forgotten. All methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        counters: str | None = None,
+        max_bytes: int | None = None,
+        keep_bytes: int = 8 << 30,
+        run: Run | None = None,
+    ) -> None:
+        """Look the words up; with `run` its files are the inputs, which it opens itself. Raises StepscopeError."""
+        self._words, self._counters, self._max_bytes, self._keep_bytes = tuple(words), counters, max_bytes, keep_bytes
+        self._run = run
+        self._lock = threading.RLock()
+        self._paths = list(run.paths) if run is not None else list(expand(words))
+        self._seen_at = time.monotonic()
+        self._traces: OrderedDict[str, tuple[object, Trace, int]] = OrderedDict()
+        self._scenes: dict[str, tuple[object, Scene]] = {}
+        self._ranks: dict[str, int | None] = {}
+        self._reading: dict[str, threading.Lock] = {}
+        self._read_bytes: dict[str, int] = {}
+        self._answers: OrderedDict[Hashable, Task] = OrderedDict()
+        self._workers = Workers()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the user named."""
+        return self._words
+
+    def inputs(self) -> list[Input]:
+        """All inputs, those that have appeared since included: folders are looked at every two seconds at most."""
+        with self._lock:
+            if self._run is None and time.monotonic() - self._seen_at > _RESCAN_S:
+                self._rescan()
+            paths = list(self._paths)
+        labels = tables.file_labels(paths)
+        return [Input(i, path, label) for i, (path, label) in enumerate(zip(paths, labels, strict=True))]
+
+    def _rescan(self) -> None:
+        self._seen_at = time.monotonic()
+        try:
+            found = expand(self._words)
+        except StepscopeError:  # a file was moved away: what has been read can still be looked at
+            return
+        known = set(self._paths)
+        self._paths += [path for path in found if path not in known]
+
+    def path(self, index: int) -> str:
+        """Path of an input. Raises StepscopeError if there is no such number."""
+        with self._lock:
+            if not 0 <= index < len(self._paths):
+                message = f"there is no input {index}"
+                raise StepscopeError(message, f"inputs are numbered 0 to {len(self._paths) - 1}")
+            return self._paths[index]
+
+    def run(self, indices: Sequence[int]) -> Run:
+        """These inputs as one job, read through what is kept here."""
+        return Run(tuple(self.path(i) for i in indices), _Opener(self))
+
+    def depends(self, path: str) -> tuple[object, ...] | None:
+        """What the trace follows from besides its file, as `Opener` says."""
+        given = FileOpener(self._counters, None, self._max_bytes, None) if self._run is None else self._run.open_trace
+        return given.depends(path) if isinstance(given, Opener) else None
+
+    def trace(self, index: int) -> Trace:
+        """The trace, read now if it is not kept. Raises StepscopeError."""
+        return self.open_path(self.path(index))
+
+    def open_path(self, path: str) -> Trace:
+        """The trace in one of the files. Raises StepscopeError."""
+        halt_if_stopped()
+        with self._lock:
+            one_at_a_time = self._reading.setdefault(path, threading.Lock())
+        with one_at_a_time:
+            stamp = stamp_of(path)
+            with self._lock:
+                kept = self._traces.get(path)
+                if kept is not None and kept[0] == stamp:
+                    self._traces.move_to_end(path)
+                    return kept[1]
+                self._read_bytes[path] = 0
+            try:
+                trace = self._read(path)
+            finally:
+                with self._lock:
+                    del self._read_bytes[path]
+            self._keep(path, stamp, trace)
+            return trace
+
+    def _read(self, path: str) -> Trace:
+        if self._run is not None:
+            return self._run.open_trace(path)
+        return open_trace(path, counters=self._counters, max_bytes=self._max_bytes, progress=self._tell(path))
+
+    def _tell(self, path: str) -> Callable[[int], None]:
+        def tell(n_bytes: int) -> None:
+            with self._lock:
+                self._read_bytes[path] = n_bytes
+
+        return tell
+
+    def _keep(self, path: str, stamp: object, trace: Trace) -> None:
+        size = sum(int(frame.estimated_size()) for frame in trace.tables.values())
+        with self._lock:
+            self._traces[path] = (stamp, trace, size)
+            self._traces.move_to_end(path)
+            self._ranks[path] = trace.rank
+            while len(self._traces) > 1 and sum(entry[2] for entry in self._traces.values()) > self._keep_bytes:
+                gone, _ = self._traces.popitem(last=False)
+                self._scenes.pop(gone, None)
+
+    def scene(self, index: int) -> Scene:
+        """The trace laid out for the timeline, kept as long as the trace is. Raises StepscopeError."""
+        path = self.path(index)
+        trace = self.open_path(path)
+        stamp = stamp_of(path)
+        with self._lock:
+            kept = self._scenes.get(path)
+            if kept is not None and kept[0] == stamp and kept[1].trace is trace:
+                return kept[1]
+        made = scene_of(trace)
+        with self._lock:
+            if path in self._traces:
+                self._scenes[path] = (stamp, made)
+        return made
+
+    def rank(self, index: int) -> int | None:
+        """Rank that an input holds: known without reading it again. None also where it cannot be read."""
+        path = self.path(index)
+        with self._lock:
+            if path in self._ranks:
+                return self._ranks[path]
+        try:
+            return self.open_path(path).rank
+        except StepscopeError:
+            with self._lock:
+                self._ranks[path] = None
+            return None
+
+    def know_ranks(self, ranks: Mapping[int, int | None]) -> None:
+        """Be told which rank an input holds, by what was worked out when it was read before."""
+        with self._lock:
+            for index, rank in ranks.items():
+                self._ranks.setdefault(self._paths[index], rank)
+
+    def of_rank(self, indices: Sequence[int]) -> dict[int, int]:
+        """Which of these inputs holds each rank, as far as they have been read; empty where ranks are not unique."""
+        with self._lock:
+            pairs = [(self._ranks.get(self._paths[i]), i) for i in indices]
+        found = {rank: i for rank, i in pairs if rank is not None}
+        return found if len(found) == len(pairs) else {}
+
+    def stamps(self, indices: Sequence[int]) -> tuple[object, ...]:
+        """What changes when one of these inputs does: part of the key of every answer about them."""
+        return tuple(stamp_of(self.path(i)) for i in indices)
+
+    def progress(self) -> list[tuple[str, float]]:
+        """Files that are being read, each with how much of it (0..1)."""
+        with self._lock:
+            reading = dict(self._read_bytes)
+        sizes = {path: max(_size(path), 1) for path in reading}
+        return [(Path(path).name, min(done / sizes[path], 1.0)) for path, done in reading.items()]
+
+    def heights(self, indices: Sequence[int]) -> dict[str, int] | None:
+        """Rows of each table in these inputs together; None unless all of them are kept."""
+        with self._lock:
+            kept = [self._traces.get(self._paths[i]) for i in indices]
+        rows: dict[str, int] = {}
+        for entry in kept:
+            if entry is None:
+                return None
+            for name, n_rows in entry[1].heights().items():
+                rows[name] = rows.get(name, 0) + n_rows
+        return rows
+
+    def ask(self, key: Hashable, work: Callable[[], Any], *, wanted_s: float = 0.0) -> Future[Any]:
+        """The answer to a question, being worked out or known; who waits for it asks again now and then.
+
+        What nobody has asked for in a while is dropped, but for `wanted_s`. Raises Busy.
+        """
+        with self._lock:
+            task = self._answers.get(key)
+            if task is None or _is_over(task):
+                if self._workers.pending() >= _MOST_PENDING:
+                    raise Busy
+                task = self._answers[key] = self._workers.submit(work, wanted_s=wanted_s)
+            self._workers.want(task)
+            self._answers.move_to_end(key)
+            self._forget()
+        self._workers.tend()
+        return task.answer
+
+    def _forget(self) -> None:
+        """Give up the answers asked for longest ago, beyond so many and so many bytes."""
+        done = [(key, task) for key, task in reversed(self._answers.items()) if task.answer.done()]
+        held, n_kept = 0, len(self._answers) - len(done)
+        for i, (key, task) in enumerate(done):
+            held, n_kept = held + _answer_bytes(task), n_kept + 1
+            if n_kept > _MOST_ANSWERS or (i and held > _MOST_ANSWER_BYTES):
+                del self._answers[key]
+
+    def close(self) -> None:
+        """Take no more questions."""
+        self._workers.close()
+
+
+def _is_over(task: Task) -> bool:
+    """Whether the question has to be asked anew."""
+    if not task.answer.done():
+        return False
+    if task.answer.cancelled():
+        return True
+    return task.answer.exception() is not None and time.monotonic() - task.ended_at > _FAILURE_KEPT_S
+
+
+def _answer_bytes(task: Task) -> int:
+    """What the rows of an answer take; the rest of it is small."""
+    if task.answer.cancelled() or task.answer.exception() is not None:
+        return 0
+    frame = getattr(task.answer.result(), "frame", None)
+    return int(frame.estimated_size()) if isinstance(frame, pl.DataFrame) else 0
+
+
+def stamp_of(path: str) -> object:
+    """What changes when the file does; None where there is no such file of its own (a member of a zip)."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0

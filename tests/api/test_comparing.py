@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from stepscope.api.comparing import compare_sides, compare_table, group, split_case
+from stepscope.api.verbs import load_run
+from stepscope.core.errors import StepscopeError
+
+
+def _fail(label, error):
+    raise AssertionError(f"{label}: {error}")
+
+
+@pytest.fixture
+def runs(examples):
+    return [load_run(examples / "demo-slow-loader" / side) for side in ("normal0", "abnormal")]
+
+
+def test_the_runs_of_a_case_are_its_folders(examples, runs):
+    base, other = split_case(load_run(examples / "demo-slow-loader"))
+    assert set(runs[0].paths) <= set(base.paths)
+    assert other.paths == runs[1].paths
+    assert split_case(runs[0]) is None
+
+
+def test_two_runs_are_compared_and_named(runs):
+    comparison = compare_sides(*runs)
+    assert comparison.causes[0].category == "data_loading"
+    assert comparison.facts == {"base": runs[0].paths[0], "other": runs[1].paths[0]}
+
+
+def test_any_table_of_two_runs_is_joined_by_its_keys(runs):
+    block = compare_table(*runs, "operators", on_missing=_fail)
+    assert block.title == "operators"
+    assert block.table.name == "operators-compared"
+    assert {"base_calls", "other_calls", "delta_calls"} <= set(block.frame.columns)
+    with pytest.raises(StepscopeError):
+        compare_table(*runs, "nonsense", on_missing=_fail)
+
+
+def test_processes_are_grouped(runs):
+    assert group(runs[0]).headline == "1 processes, all do the same"

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from faulty_jobs import Job, case_of, categories, diagnosed, gpu_job
+
+from stepscope.comparison.diagnosis import Case, diagnose
+from stepscope.comparison.diagnosis.causes import FOLLOWS, RULES
+from stepscope.comparison.model import CATEGORIES
+
+BASE = Job()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_healthy_runs_of_a_training_have_no_cause(seed):
+    assert not diagnose(case_of(BASE, BASE, seed=1000 * seed)).causes
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_healthy_runs_of_a_serving_job_have_no_cause(seed):
+    few = replace(gpu_job(), cycles=4 + seed % 12)
+    assert not diagnose(case_of(few, few, seed=1000 * seed)).causes
+
+
+def test_repeats_of_the_base_are_used():
+    other = replace(BASE, loading_ms=20.0)
+    assert categories(diagnosed(BASE, other, repeats=3)) == ["data_loading"]
+
+
+def test_two_faults_are_both_named_the_larger_first():
+    other = replace(BASE, loading_ms=60.0).levels(process_python_gc_time=1.2e8)
+    other = replace(other, gaps_ms=16.0)
+    assert categories(diagnosed(BASE, other))[:2] == ["data_loading", "python_gc"]
+
+
+def test_what_was_ruled_out_is_told_once_with_its_reason():
+    diagnosis = diagnosed(BASE, replace(BASE, loading_ms=20.0))
+    told = [row.category for row in diagnosis.ruled_out]
+    assert len(told) == len(set(told))
+    assert "data_loading" not in told
+    assert all(row.reason for row in diagnosis.ruled_out)
+
+
+def test_a_slowdown_that_nothing_accounts_for_is_said_to_be_one():
+    bare = replace(BASE, resources={})
+    diagnosis = diagnosed(bare, replace(bare, typical_slowdown=1.5))
+    assert not diagnosis.causes
+    assert "nothing that was recorded accounts for it" in diagnosis.remarks[0]
+
+
+def test_a_job_without_counters_is_asked_for_them():
+    bare = replace(BASE, resources={})
+    text = " ".join(diagnosed(bare, bare).remarks)
+    for counter in ("process_runq_time", "cpu_frequency", "process_python_gc_time", "process_mem_rss"):
+        assert counter in text
+
+
+def test_without_pairs_there_is_nothing_to_say():
+    diagnosis = diagnose(Case((), case_of(BASE, BASE).effects))
+    assert diagnosis.causes == ()
+
+
+def test_every_category_has_a_rule_and_only_they():
+    assert {rule.category for rule in RULES} | {"straggler_rank", "none"} == set(CATEGORIES)
+    assert set(FOLLOWS) | {c for diagnosed in FOLLOWS.values() for c in diagnosed} <= set(CATEGORIES)
+
+
+def test_one_cycle_on_a_side_names_nothing():
+    assert not diagnosed(replace(BASE, cycles=1), replace(BASE, cycles=1, loading_ms=90.0)).causes
+
+
+def test_a_fault_that_is_gone_is_told_as_a_note():
+    diagnosis = diagnosed(replace(BASE, loading_ms=30.0), BASE)
+    assert not diagnosis.causes
+    assert any("the base is the slower run" in remark and "data_loading" in remark for remark in diagnosis.remarks)
+
+
+def test_what_explains_next_to_nothing_is_no_answer():
+    other = replace(BASE, typical_slowdown=1.6, loading_ms=4.0).without("process_runq_time", "host_cpu_usage")
+    base = BASE.without("process_runq_time", "host_cpu_usage")
+    diagnosis = diagnosed(base, other)
+    assert "data_loading" not in categories(diagnosis)
+    assert any("of the difference" in row.reason for row in diagnosis.ruled_out if row.category == "data_loading")
+
+
+STEADY, SLOW = Job(), replace(Job(), gaps_ms=25.0)
+
+
+def shares(n_samples: int = 500, **functions: float) -> pl.DataFrame:
+    """Shares of functions, as an observation has them."""
+    rows = {"function": list(functions), "share_ratio": list(functions.values())}
+    return pl.DataFrame(rows, schema={"function": pl.String, "share_ratio": pl.Float64}).with_columns(
+        n_samples=n_samples
+    )
+
+
+def told(base: pl.DataFrame | None, other: pl.DataFrame | None) -> list[tuple[str, float, float]]:
+    """What the cause says of functions."""
+    case = case_of(STEADY, SLOW)
+    pair = case.pairs[0]
+    pair = replace(
+        pair,
+        base=tuple(replace(each, python_functions=base) for each in pair.base),
+        other=tuple(replace(each, python_functions=other) for each in pair.other),
+    )
+    (cause,) = diagnose(Case((pair,), case.effects)).causes
+    assert cause.category == "host_overhead"
+    return [(row.name, row.base, row.other) for row in cause.evidence if "main thread" in row.text]
+
+
+def test_functions_that_grew_are_evidence_with_their_time_per_cycle():
+    ((name, base, other),) = told(shares(load=0.1, step=0.9), shares(load=0.1, step=0.5, augment=0.4))
+    assert name == "augment"
+    assert base == 0.0
+    assert other == pytest.approx(0.4 * slow_ns(), rel=0.1)
+
+
+def slow_ns() -> float:
+    """What a cycle of the slow job takes."""
+    return case_of(STEADY, SLOW).pairs[0].other[0].cycles["dur_ns"].mean()
+
+
+def test_only_the_two_that_grew_most_are_told():
+    other = shares(step=0.3, a=0.3, b=0.2, c=0.2)
+    assert [name for name, *_ in told(shares(step=1.0), other)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("base", "other"),
+    [
+        (None, shares(augment=1.0)),
+        (shares(step=1.0), None),
+        (shares(n_samples=20, step=1.0), shares(augment=1.0)),
+        (shares(step=0.5, load=0.5), shares(n_samples=31, step=0.4, load=0.4, augment=0.2)),
+        (shares(), shares()),
+    ],
+    ids=["no base", "no other", "few looks", "by chance", "no function"],
+)
+def test_too_few_looks_say_nothing(base, other):
+    assert told(base, other) == []
+
+
+def test_other_causes_are_as_they_were():
+    other = replace(STEADY, gaps_ms=27.0).levels(process_python_gc_time=2.75e8, process_python_gc_collections=9.0)
+    assert not [row for cause in diagnosed(STEADY, other).causes for row in cause.evidence if "main thread" in row.text]
