@@ -19,10 +19,11 @@ from stepscope.analyses.common.device_work import (
 )
 from stepscope.core.intervals import covered, union
 from stepscope.core.names import is_collective_library, is_tensor_core, kernel_class, map_names, shorten
+from stepscope.core.report import Note
 from stepscope.core.units import percent, rate, size
 from stepscope.reports._idle import idle_costs
+from stepscope.reports._phrases import UNNAMED, collective_of, per_step, shares, sum_of
 from stepscope.reports._summary import TALK, Cost
-from stepscope.reports._words import UNNAMED, collective_of, per_step, shares, sum_of
 from stepscope.reports.at_a_glance import host_while_idle
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class DeviceTime:
     busy: Mapping[str, float]
     while_idle: Mapping[str, int]
     costs: tuple[Cost, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def device_time(trace: Trace, scope: Scope) -> DeviceTime:
@@ -101,7 +102,8 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
     notes = []
     if n_kernels:
         summed = sum_of(inside["dur_ns"].filter(inside["category"] == "kernel"))
-        notes.append(per_step(n_kernels, summed, scope.n, "kernel", stepped=bool(scope.numbers)))
+        text = per_step(n_kernels, summed, scope.n, "kernel", stepped=bool(scope.numbers))
+        notes.append(Note(text, "kernels", "show kernels"))
     busy_by_device = _busy(work, times, trace.devices, scope)
     while_idle = host_while_idle(trace.spans, times.busy, scope) if parts["idle"] else {}
     return DeviceTime(work, parts, by_window, busy_by_device, while_idle, tuple(costs), tuple(notes))

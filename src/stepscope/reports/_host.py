@@ -14,8 +14,8 @@ from stepscope.core.intervals import nearest, own_lengths
 from stepscope.core.names import map_names
 from stepscope.core.units import percent
 from stepscope.reports._idle import loader_advice
+from stepscope.reports._phrases import collective_of, counted, per_step, shares, sum_of
 from stepscope.reports._summary import TALK, Cost
-from stepscope.reports._words import collective_of, counted, per_step, shares, sum_of
 from stepscope.reports.enclosing_spans import is_own_code, most_of
 
 if TYPE_CHECKING:

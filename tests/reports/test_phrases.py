@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stepscope.reports._words import collective_of, counted, per_step, ranges, shares, sum_of
+from stepscope.reports._phrases import collective_of, counted, per_step, ranges, shares, sum_of
 
 
 @pytest.mark.parametrize(
