@@ -20,7 +20,7 @@ import numpy as np
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.memory import no_collection
 from stepscope.readers.common.source import CHUNK, packing_of
 
