@@ -1,7 +1,8 @@
-"""JSON text of views. Long lists are encoded piece by piece, so that their objects never exist all at once."""
+"""Numbers as the plugin's JSON has them."""
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,22 @@ import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+
+def rounded(values: NDArray[Any]) -> list[int]:
+    """Each to the nearest integer, halves to the even one."""
+    return [round(v) for v in values.tolist()]
+
+
+def shown(value: float) -> float:
+    """Two digits; of what is smaller than one hundredth the first digit that is not 0."""
+    size = abs(value)
+    if size >= 0.01 or value == 0:
+        return round(value, 2)
+    return round(value, abs(math.floor(math.log10(size))))
+
 
 _PIECE = 1 << 14
 _encode = msgspec.json.Encoder().encode
