@@ -34,8 +34,8 @@ def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  Markdown is 
         *(_bar(bar) for bar in report.bars),
     ]
     if report.findings:
-        found = "\n".join(_finding(i, finding) for i, finding in enumerate(report.findings, 1))
-        sections += [f"## {escape(report.findings_title)}", found]
+        items = "\n".join(_finding(i, finding) for i, finding in enumerate(report.findings, 1))
+        sections += [f"## {escape(report.findings_title)}", items]
     for block in report.tables:
         sections += [f"## {escape(block.title)}", "\n".join(_rows(block))]
         below = [escape(block.note)] if block.note else []
@@ -58,7 +58,7 @@ def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  Markdown is set
 def _bar(bar: Bar) -> str:
     parts = ", ".join(f"{escape(part.name)} {units.percent(part.ratio)}" for part in bar.parts)
     lines = [f"**{escape(bar.label)}** {escape(bar.value)}" + (f": {parts}" if parts else "")]
-    return "\n".join([*lines, *(f"- {escape(note)}" for note in bar.notes)])
+    return "\n".join([*lines, *(f"- {escape(note.text)}" for note in bar.notes)])
 
 
 def _finding(number: int, finding: Finding) -> str:
