@@ -34,7 +34,7 @@ def test_it_hands_over_options():
 def test_its_options_are_the_keyword_only_arguments_with_evaluated_types():
     options = COUNT.options()
     assert list(options) == ["times", "by"]
-    assert (options["times"].annotation, options["times"].default) == (int, 1)
+    assert (options["times"].kind, options["times"].default) == (int, 1)
 
 
 def test_an_unknown_option_is_refused_with_those_it_has():

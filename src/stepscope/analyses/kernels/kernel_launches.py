@@ -25,6 +25,10 @@ NCU_METRICS = (
 _TRIALS = "(?i)redzone"
 
 
+#: What `shares_by_name` calls all matrix products together.
+GEMM = "(all matrix products)"
+
+
 def kernel_launches(spans: pl.DataFrame, *, needed_by: str, without_trials: bool = False) -> pl.DataFrame:
     """`span_id`, `name`, `dur_ns`, `kernel_class`, `is_gemm` of kernels, in order of launch; with a clock, of start.
 
@@ -92,3 +96,17 @@ def ranked(result: pl.DataFrame, *keys: str) -> pl.DataFrame:
     result = result.with_columns(share_ratio=pl.when(whole > 0).then(pl.col("total_ns") / whole))
     order = [pl.col(key).cast(pl.String) for key in keys]
     return result.sort("total_ns", *order, descending=[True, *(False for _ in order)], nulls_last=True)
+
+
+def shares_by_name(launches: pl.DataFrame, *, merge_gemm: bool) -> pl.DataFrame:
+    """`name`, `calls`, `n_names`, `total_ns`, `share_ratio` of each name, longest first."""
+    name = pl.col("name").cast(pl.String)
+    group = pl.when(pl.col("is_gemm")).then(pl.lit(GEMM)).otherwise(name) if merge_gemm else name
+    # By their codes first, as names are many and long and their distinct ones few.
+    per_name = launches.group_by("name").agg(
+        pl.col("is_gemm").first(), calls=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum()
+    )
+    found = per_name.group_by(group.alias("name")).agg(
+        pl.col("calls").sum(), pl.col("total_ns").sum(), n_names=pl.len().cast(pl.Int64)
+    )
+    return ranked(found, "name").select("name", "calls", "n_names", "total_ns", "share_ratio")

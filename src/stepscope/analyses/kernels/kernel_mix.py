@@ -5,13 +5,13 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.kernels.kernel_launches import kernel_launches, ranked
+from stepscope.analyses.kernels.kernel_launches import GEMM, kernel_launches, shares_by_name
 from stepscope.core.errors import StepscopeError
 from stepscope.core.schema import SPANS, Column, Name, Table
 
-__all__ = ["ANALYSIS", "KERNEL_MIX", "kernel_mix", "shares_by_name"]
+__all__ = ["ANALYSIS", "KERNEL_MIX", "kernel_mix"]
 
-GEMM, OTHERS = "(all matrix products)", "(all others)"
+OTHERS = "(all others)"
 
 KERNEL_MIX = Table(
     "kernel-mix",
@@ -48,20 +48,6 @@ def kernel_mix(spans: pl.DataFrame, *, top: int = 30, merge_gemm: bool = True) -
     return KERNEL_MIX.conform(
         found.with_columns(rank=pl.int_range(1, pl.len() + 1), cumulative_ratio=pl.col("share_ratio").cum_sum())
     )
-
-
-def shares_by_name(launches: pl.DataFrame, *, merge_gemm: bool) -> pl.DataFrame:
-    """`name`, `calls`, `n_names`, `total_ns`, `share_ratio` of each name, longest first."""
-    name = pl.col("name").cast(pl.String)
-    group = pl.when(pl.col("is_gemm")).then(pl.lit(GEMM)).otherwise(name) if merge_gemm else name
-    # By their codes first, as names are many and long and their distinct ones few.
-    per_name = launches.group_by("name").agg(
-        pl.col("is_gemm").first(), calls=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum()
-    )
-    found = per_name.group_by(group.alias("name")).agg(
-        pl.col("calls").sum(), pl.col("total_ns").sum(), n_names=pl.len().cast(pl.Int64)
-    )
-    return ranked(found, "name").select("name", "calls", "n_names", "total_ns", "share_ratio")
 
 
 ANALYSIS = Analysis(
