@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.readers.chrome.event_columns import Columns
-    from stepscope.readers.chrome.spans import Spans
     from stepscope.readers.chrome.tracks import Tracks
     from stepscope.readers.common.columns import Column
     from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.span_builder import Sorted
 
     Rows = NDArray[np.int64]
 
 
-def side_columns(cols: dict[str, Column], spans: Spans) -> tuple[Rows, dict[str, NDArray[Any]]]:
+def side_columns(cols: dict[str, Column], spans: Sorted) -> tuple[Rows, dict[str, NDArray[Any]]]:
     """Span rows of a side table in order, and its other columns in that order; rows of dropped spans are left out."""
     rows = spans.position[cols["row"].join()]
     keep = rows >= 0
@@ -40,7 +40,7 @@ def _decoded(texts: Iterable[Any]) -> list[str | None]:
     return [t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in texts]
 
 
-def kernels(columns: Columns, spans: Spans, is_kernel: NDArray[np.bool_], name_list: list[str]) -> pl.DataFrame:
+def kernels(columns: Columns, spans: Sorted, is_kernel: NDArray[np.bool_], name_list: list[str]) -> pl.DataFrame:
     """The `kernels` table: every kernel span, with its launch configuration where recorded."""
     rows, side = side_columns(columns.kernels, spans)
     all_rows = np.flatnonzero(is_kernel)
@@ -83,7 +83,7 @@ def kernels(columns: Columns, spans: Spans, is_kernel: NDArray[np.bool_], name_l
     return KERNELS.conform(table)
 
 
-def _mlu_launches(columns: Columns, spans: Spans, kernel_rows: Rows) -> tuple[Rows, dict[str, Any]] | None:
+def _mlu_launches(columns: Columns, spans: Sorted, kernel_rows: Rows) -> tuple[Rows, dict[str, Any]] | None:
     """Which of the kernels carry an MLU's launch configuration, and that; None where none does."""
     rows, side = side_columns(columns.launches, spans)
     is_kernel = np.isin(rows, kernel_rows)
@@ -99,7 +99,7 @@ def _mlu_launches(columns: Columns, spans: Spans, kernel_rows: Rows) -> tuple[Ro
     }
 
 
-def frames(columns: Columns, spans: Spans) -> pl.DataFrame:
+def frames(columns: Columns, spans: Sorted) -> pl.DataFrame:
     """The `frames` table: Python calls with the recorder's ids."""
     rows, side = side_columns(columns.frames, spans)
     if not rows.size:
@@ -132,7 +132,7 @@ def _dims(raw: bytes) -> tuple[int, int, int]:
     return (x, y, z)
 
 
-def transfers(columns: Columns, spans: Spans, is_transfer: NDArray[np.bool_], name_list: list[str]) -> pl.DataFrame:
+def transfers(columns: Columns, spans: Sorted, is_transfer: NDArray[np.bool_], name_list: list[str]) -> pl.DataFrame:
     """The `transfers` table: every memcpy and memset span; bytes and bandwidth where recorded."""
     rows, side = side_columns(columns.transfers, spans)
     all_rows = np.flatnonzero(is_transfer)
@@ -169,7 +169,7 @@ def _ends(name: str) -> tuple[str | None, str | None]:
     return (source.strip() or None, target.strip() or None) if arrow else (None, None)
 
 
-def collectives(columns: Columns, spans: Spans) -> pl.DataFrame:
+def collectives(columns: Columns, spans: Sorted) -> pl.DataFrame:
     """The `collectives` table."""
     rows, side = side_columns(columns.collectives, spans)
     if not rows.size:
@@ -192,7 +192,7 @@ def collectives(columns: Columns, spans: Spans) -> pl.DataFrame:
     return COLLECTIVES.conform(frame)
 
 
-def metrics(columns: Columns, spans: Spans) -> pl.DataFrame:
+def metrics(columns: Columns, spans: Sorted) -> pl.DataFrame:
     """The `kernel_metrics` table."""
     rows, side = side_columns(columns.metrics, spans)
     if not rows.size:
@@ -206,7 +206,7 @@ def metrics(columns: Columns, spans: Spans) -> pl.DataFrame:
 
 
 def allocations(
-    columns: Columns, spans: Spans, tracks: Tracks, parent: Rows, is_op: NDArray[np.bool_], notes: Notes
+    columns: Columns, spans: Sorted, tracks: Tracks, parent: Rows, is_op: NDArray[np.bool_], notes: Notes
 ) -> pl.DataFrame:
     """The `allocations` table, in order of time, each with the innermost operator open on its thread."""
     cols = {n: c.join() for n, c in columns.memory.items()}
@@ -246,7 +246,7 @@ def allocations(
     return ALLOCATIONS.conform(frame)
 
 
-def counters(columns: Columns, spans: Spans, tracks: Tracks) -> pl.DataFrame:
+def counters(columns: Columns, spans: Sorted, tracks: Tracks) -> pl.DataFrame:
     """The `counters` table from counter events: device is the track, metric the event's name and series."""
     cols = {n: c.join() for n, c in columns.samples.items()}
     cols["ts"] = to_ns(cols["ts"])

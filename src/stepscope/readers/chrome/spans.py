@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.readers.common.columns import ABSENT
+from stepscope.readers.common.span_builder import Sorted, believable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,24 +18,8 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-#: Kineto can write zero or far-off times for single events. A recording longer than this is not believed.
-_DAY_NS = 86_400 * 10**9
-_MOST_WILD_RATIO = 0.01
 #: Sums of two times must stay within 64 bits.
 _MOST_US = 2**51
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Sorted by track, start, longest first. `position` maps a row as recorded to its place here (−1: dropped)."""
-
-    ts: Rows
-    dur: Rows
-    track: NDArray[np.uint32]
-    name: NDArray[np.uint32]
-    cat: NDArray[np.uint16]
-    position: Rows
-    origin_ns: int
 
 
 def to_ns(values: NDArray[Any]) -> Rows:
@@ -57,7 +42,7 @@ def to_ns(values: NDArray[Any]) -> Rows:
     return whole
 
 
-def build_spans(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> Spans:
+def build_spans(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> Sorted:
     """Sorted arrays of all complete and paired events. Counts in `notes` what was dropped or repaired."""
     cols = columns.spans
     ts, dur = to_ns(cols["ts"].join()), to_ns(cols["dur"].join())
@@ -68,57 +53,8 @@ def build_spans(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> S
         ts, dur, name, cat, track = (
             np.concatenate(both) for both in zip((ts, dur, name, cat, track), pairs, strict=True)
         )
-    order, position, origin = placed(ts, dur, track, notes, "complete events without a usable ts or dur were dropped")
-    return Spans(ts[order] - origin, dur[order], track[order], name[order], cat[order], position[:n_recorded], origin)
-
-
-def placed(
-    ts: Rows, dur: Rows, track: NDArray[np.uint32], notes: Notes, incomplete_means: str
-) -> tuple[NDArray[np.intp], Rows, int]:
-    """Order of the sound rows as spans have it, where each row comes to stand (−1: dropped), and the origin.
-
-    Durations below zero are set to zero, in place. Counts in `notes` what was dropped or repaired; `incomplete_means`
-    says of rows without a time what they are. Units: ns.
-    """
-    incomplete = (ts == ABSENT) | (dur == ABSENT)
-    notes.add("incomplete_events", "warning", int(incomplete.sum()), incomplete_means)
-    negative = (dur < 0) & (dur != ABSENT)
-    notes.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
-    np.maximum(dur, 0, out=dur, where=dur != ABSENT)
-    keep = _believable(ts, dur)
-    order = sorted_order(ts, dur, track)
-    if not keep.all():
-        n_wild = int((~keep & ~incomplete).sum())
-        notes.add("wild_times", "warning", n_wild, "events more than a day from the others were dropped")
-        order = order[keep[order]]
-    position = np.full(ts.size, -1, np.int64)
-    position[order] = np.arange(order.size)
-    return order, position, int(ts[keep].min()) if keep.any() else 0
-
-
-def _believable(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
-    keep: NDArray[np.bool_] = (ts != ABSENT) & (dur != ABSENT) & (dur <= 30 * _DAY_NS)
-    if keep.any():
-        middle = int(np.median(ts[keep]))
-        near = np.abs(ts - middle) <= _DAY_NS
-        if (keep & ~near).sum() <= max(_MOST_WILD_RATIO * ts.size, 2):
-            keep &= near
-    return keep
-
-
-def sorted_order(ts: Rows, dur: Rows, track: NDArray[np.uint32]) -> NDArray[np.intp]:
-    """Stable order by track, start, longest first. Files are nearly in time order, which a stable sort exploits."""
-    by_time = np.argsort(ts, kind="stable")
-    tracks = track.astype(np.uint16) if track.size and int(track.max()) < 1 << 16 else track
-    order = by_time[np.argsort(tracks[by_time], kind="stable")]
-    same = (ts[order][1:] == ts[order][:-1]) & (track[order][1:] == track[order][:-1])
-    if same.any():
-        tied = np.zeros(ts.size, bool)
-        tied[1:] |= same
-        tied[:-1] |= same
-        rows = order[tied]
-        order[tied] = rows[np.lexsort((-dur[rows], ts[rows], track[rows]))]
-    return order
+    spans = believable(ts, dur, track, name, cat, notes, "complete events without a usable ts or dur were dropped")
+    return replace(spans, position=spans.position[:n_recorded])
 
 
 def _paired(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> tuple[NDArray[Any], ...] | None:
