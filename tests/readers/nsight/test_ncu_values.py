@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.nsight.ncu_values import DEVICE_NAME, PRINTED, measured
 
 
@@ -13,7 +13,7 @@ def report(*rows: tuple[int, str | None, str, str, str]) -> pl.DataFrame:
 
 
 def values(*reports: pl.DataFrame) -> list[tuple[object, ...]]:
-    return measured(reports, "ncu.csv", Notes())[0].rows()
+    return measured(reports, "ncu.csv", IssueLog())[0].rows()
 
 
 def test_values_become_numbers_in_base_units():
@@ -39,19 +39,19 @@ def test_lists_of_units_are_no_evidence():
 
 
 def test_an_assumption_is_noted():
-    notes = Notes()
-    got, _ = measured([report((0, None, "a", "ns", "117.344"))], "x", notes)
+    log = IssueLog()
+    got, _ = measured([report((0, None, "a", "ns", "117.344"))], "x", log)
     assert got["value"].to_list() == [117344]
-    assert notes.table()["code"].to_list() == ["number_notation_assumed"]
+    assert log.table()["code"].to_list() == ["number_notation_assumed"]
 
 
 def test_words_are_kept_apart():
-    notes = Notes()
+    log = IssueLog()
     rows = report((0, None, DEVICE_NAME, "", "NVIDIA A100"), (0, None, "policy", "", "Spread"), (0, None, "n", "", "1"))
-    numbers, words = measured([rows], "x", notes)
+    numbers, words = measured([rows], "x", log)
     assert numbers["metric"].to_list() == ["n"]
     assert words.rows() == [(0, DEVICE_NAME, "NVIDIA A100"), (0, "policy", "Spread")]
-    assert notes.table().select("code", "count").rows() == [("metrics_in_words", 1)]
+    assert log.table().select("code", "count").rows() == [("metrics_in_words", 1)]
 
 
 def test_a_label_in_two_sections_is_told_apart_unless_it_says_the_same():

@@ -4,14 +4,14 @@ import paddle_profiles as made
 import pytest
 from paddle_profiles import BEGAN, json_host, json_profile
 
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.paddle._json import decode
 from stepscope.readers.paddle._recording import COLUMNS
 
 
 def decoded(data):
-    notes = Notes()
-    return decode(data, notes), {row[0]: row[2] for row in notes.table().iter_rows()}
+    log = IssueLog()
+    return decode(data, log), {row[0]: row[2] for row in log.table().iter_rows()}
 
 
 def names(recording, table):

@@ -5,15 +5,15 @@ import pytest
 from paddle_profiles import BEGAN, PID, content, host, number, profile, thread
 
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.paddle._protobuf import decode
 from stepscope.readers.paddle._recording import COLUMNS
 
 
 def decoded(data):
-    notes = Notes()
-    return decode(Wire([data]), notes), {row[0]: row[2] for row in notes.table().iter_rows()}
+    log = IssueLog()
+    return decode(Wire([data]), log), {row[0]: row[2] for row in log.table().iter_rows()}
 
 
 def names(recording, table):

@@ -5,7 +5,7 @@ import polars as pl
 from paddle_profiles import host, profile, thread
 
 from stepscope.core.schema import CATEGORIES
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.paddle._protobuf import decode
 from stepscope.readers.paddle._tables import CATEGORY, build_tables
@@ -14,9 +14,9 @@ US = 1000
 
 
 def tables(data, rank=None):
-    notes = Notes()
-    found, _ = build_tables(decode(Wire([data]), notes), notes, rank=rank, host=None)
-    return found, {row[0]: row[2] for row in notes.table().iter_rows()}
+    log = IssueLog()
+    found, _ = build_tables(decode(Wire([data]), log), log, rank=rank, host=None)
+    return found, {row[0]: row[2] for row in log.table().iter_rows()}
 
 
 def test_every_type_of_paddle_has_a_category_of_ours_and_keeps_its_own_word():

@@ -4,14 +4,14 @@ import paddle_profiles as made
 import pytest
 from paddle_profiles import host, profile, thread
 
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.paddle._protobuf import decode
 from stepscope.readers.paddle._tracks import _place, build_tracks
 
 
 def tracks_of(data, rank=None, machine=None):
-    return build_tracks(decode(Wire([data]), Notes()), rank, machine)
+    return build_tracks(decode(Wire([data]), IssueLog()), rank, machine)
 
 
 def test_threads_have_names_and_streams_devices():

@@ -19,7 +19,7 @@ from sched_files import (
 )
 
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.recorded.sched_events import (
     BLOCKED,
     ENDED,
@@ -36,10 +36,10 @@ from stepscope.readers.recorded.sched_events import (
 @pytest.fixture
 def read(tmp_path):
     def run(*frames: bytes, **told):
-        notes = Notes()
-        events = read_events(str(write(tmp_path / "sched.ring", *frames, **told)), notes)
+        log = IssueLog()
+        events = read_events(str(write(tmp_path / "sched.ring", *frames, **told)), log)
         rows = list(zip(*(getattr(events, name).tolist() for name in ("ts_ns", "tid", "what", "core")), strict=True))
-        return events, rows, dict(notes.table().select("code", "count").iter_rows())
+        return events, rows, dict(log.table().select("code", "count").iter_rows())
 
     return run
 
@@ -98,9 +98,9 @@ def test_a_file_that_was_cut_is_read_up_to_its_last_whole_frame(tmp_path):
     whole = path.read_bytes()
     for cut in (0, 3, 30):
         path.write_bytes(whole + facts(3000, threads=[])[:cut])
-        notes = Notes()
-        assert read_events(str(path), notes).ts_ns.tolist() == [2000]
-        assert notes.table()["code"].to_list() == ["sched_cut"]
+        log = IssueLog()
+        assert read_events(str(path), log).ts_ns.tolist() == [2000]
+        assert log.table()["code"].to_list() == ["sched_cut"]
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_a_file_that_was_cut_is_read_up_to_its_last_whole_frame(tmp_path):
 )
 def test_damage_ends_the_reading_and_is_told(tmp_path, damaged):
     path = write(tmp_path / "sched.ring", frame(2, 0, pages((2000, switch(0, "R", 1))), 2500), damaged, end=None)
-    notes = Notes()
-    assert read_events(str(path), notes).ts_ns.tolist() == [2000]
-    assert notes.table()["code"].to_list() == ["sched_damaged", "sched_cut"]
+    log = IssueLog()
+    assert read_events(str(path), log).ts_ns.tolist() == [2000]
+    assert log.table()["code"].to_list() == ["sched_damaged", "sched_cut"]
 
 
 @pytest.mark.parametrize("content", [b"", b"something else entirely", MAGIC, MAGIC + facts(1, threads=[])])
@@ -127,7 +127,7 @@ def test_what_has_no_beginning_is_refused(tmp_path, content):
     path = tmp_path / "sched.ring"
     path.write_bytes(content)
     with pytest.raises(CorruptInput, match=r"file of scheduling events|breaks off"):
-        read_events(str(path), Notes())
+        read_events(str(path), IssueLog())
 
 
 def test_what_the_file_had_no_room_for_is_counted(read):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.rocm.rocprof_build import build
 from stepscope.readers.rocm.rocprof_records import AGENTS, CALLS, COPIES, DISPATCHES, METRICS, Records
 
@@ -20,7 +20,7 @@ LAUNCH = {
 
 def test_grids_in_work_items_become_groups_with_a_last_one_that_is_not_full():
     tables, origin, timed = build(
-        records(dispatches=[LAUNCH], agents=[{"agent": "4", "index": 1, "cu_count": 4}]), Notes()
+        records(dispatches=[LAUNCH], agents=[{"agent": "4", "index": 1, "cu_count": 4}]), IssueLog()
     )
     assert tables["kernels"].select("grid_x", "grid_y", "block_x", "blocks_per_sm").rows() == [(4, 2, 256, 2.0)]
     assert (origin, timed) == (100, True)
@@ -28,13 +28,13 @@ def test_grids_in_work_items_become_groups_with_a_last_one_that_is_not_full():
 
 
 def test_an_unknown_group_gives_an_unknown_grid():
-    tables, _, _ = build(records(dispatches=[LAUNCH | {"group_x": 0, "group_y": None}]), Notes())
+    tables, _, _ = build(records(dispatches=[LAUNCH | {"group_x": 0, "group_y": None}]), IssueLog())
     assert tables["kernels"].select("grid_x", "grid_y", "grid_z").rows() == [(None, None, 1)]
 
 
 def test_streams_are_tracks_and_queues_where_there_are_none():
     rows = [LAUNCH, LAUNCH | {"start": 200, "end": 210, "stream": 7, "dispatch": 2}]
-    tables, _, _ = build(records(dispatches=rows), Notes())
+    tables, _, _ = build(records(dispatches=rows), IssueLog())
     assert tables["tracks"].select("stream", "label").rows() == [(7, "stream 7"), (2, "queue 2")]
 
 
@@ -52,7 +52,7 @@ def test_copies_fills_and_calls_have_their_categories():
             {"start": 9, "end": 9, "name": "e", "domain": "RCCL_API", "tid": 1},
         ],
     )
-    tables, _, _ = build(given, Notes())
+    tables, _, _ = build(given, IssueLog())
     assert sorted(tables["spans"].select("name", "category").rows()) == [
         ("CopyDeviceToHost", "memcpy"), ("FillBuffer", "memset"), ("a", "runtime"), ("aten::mm", "operator"),
         ("b", "driver"), ("c", "user_range"), ("e", "other"),
@@ -62,8 +62,8 @@ def test_copies_fills_and_calls_have_their_categories():
 
 
 def test_counters_of_launches_that_are_not_there_are_counted():
-    notes = Notes()
+    log = IssueLog()
     metrics = [{"dispatch": 1, "metric": "X", "value": 1.0}, {"dispatch": 5, "metric": "X", "value": 2.0}]
-    tables, _, _ = build(records(dispatches=[LAUNCH], metrics=metrics), notes)
+    tables, _, _ = build(records(dispatches=[LAUNCH], metrics=metrics), log)
     assert tables["kernel_metrics"].select("span_id", "metric", "value").rows() == [(0, "X", 1.0)]
-    assert ("unknown_dispatch", 1) in notes.table().select("code", "count").rows()
+    assert ("unknown_dispatch", 1) in log.table().select("code", "count").rows()

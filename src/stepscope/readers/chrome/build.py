@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.readers.chrome.event_columns import Columns
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
     Rows = NDArray[np.int64]
 
 
 def build_tables(
-    columns: Columns, meta: Mapping[str, Any], notes: Notes, *, rank: int | None, host: str | None
+    columns: Columns, meta: Mapping[str, Any], issues: IssueLog, *, rank: int | None, host: str | None
 ) -> tuple[dict[str, pl.DataFrame], int]:
     """All tables of the trace, and the origin of its time in ns of the recorder's clock."""
     tracks = build_tracks(columns, meta, rank, host)
-    spans = build_spans(columns, tracks.of_key, notes)
+    spans = build_spans(columns, tracks.of_key, issues)
     name_list = [n or "" for n in columns.names]
     category = _categories(spans, columns, tracks, name_list)
     is_work = np.isin(category, WORK)
@@ -78,9 +78,9 @@ def build_tables(
     tables["transfers"] = side_tables.transfers(columns, spans, is_transfer & is_device, name_list)
     tables["collectives"] = side_tables.collectives(columns, spans)
     tables["kernel_metrics"] = side_tables.metrics(columns, spans)
-    tables["allocations"] = side_tables.allocations(columns, spans, tracks, parent, is_op, notes)
+    tables["allocations"] = side_tables.allocations(columns, spans, tracks, parent, is_op, issues)
     tables["counters"] = side_tables.counters(columns, spans, tracks)
-    note_coverage(spans.dur, is_plain_work, launch, notes, op)
+    note_coverage(spans.dur, is_plain_work, launch, issues, op)
     tables = {name: frame for name, frame in tables.items() if not frame.is_empty()}
     return tables, spans.origin_ns
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stepscope.readers.chrome.events import AnyEvent
     from stepscope.readers.common.columns import Column
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
 
 class Columns:
@@ -30,8 +30,8 @@ class Columns:
     (pid, tid, device, stream) for device work.
     """
 
-    def __init__(self, notes: Notes, *, exact: bool) -> None:
-        self.notes = notes
+    def __init__(self, issues: IssueLog, *, exact: bool) -> None:
+        self.issues = issues
         self.exact = exact
         self.n_events = 0
         self.n_spans = 0
@@ -216,7 +216,7 @@ class Columns:
         try:
             return [bytes(e.args) for e in self._raw.decode(block)]
         except FAILS:
-            self.notes.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
+            self.issues.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
             return [b""] * len(events)
 
     def add_values(self, cols: dict[str, Column], fixed: dict[str, Any], args: bytes) -> None:
@@ -224,7 +224,7 @@ class Columns:
         try:
             values = msgspec.json.decode(args) if args else None
         except FAILS:
-            self.notes.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
+            self.issues.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
             return
         numbers = [(k, v) for k, v in values.items() if _is_number(v)] if isinstance(values, dict) else []
         for key, value in fixed.items():
@@ -295,7 +295,7 @@ def _add_incomplete(columns: Columns, events: list[AnyEvent], block: bytes) -> s
         elif phase == "C":
             _samples(columns, events, block)
         else:
-            columns.notes.add("unknown_events", "info", len(group), f"events of phase {phase!r} are not read")
+            columns.issues.add("unknown_events", "info", len(group), f"events of phase {phase!r} are not read")
     if by_phase.keys() & _EDGES:  # together, as recorded: an end and a begin may be of one instant
         _edges(columns, [e for e in events if e.ph in _EDGES and e.ts is not None])
     return {phase for phase in by_phase if phase}
@@ -317,7 +317,7 @@ def _instants(columns: Columns, events: list[AnyEvent]) -> None:
     if len(memory) < len(events):
         marks = sum(str(e.name).startswith(("Iteration Start", "Record Window End")) for e in events)
         rest = len(events) - len(memory) - marks
-        columns.notes.add("instants_dropped", "info", rest, "instant events other than memory have no duration")
+        columns.issues.add("instants_dropped", "info", rest, "instant events other than memory have no duration")
 
 
 def _metadata(columns: Columns, events: list[AnyEvent]) -> None:

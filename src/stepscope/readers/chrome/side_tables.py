@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.readers.chrome.event_columns import Columns
     from stepscope.readers.chrome.tracks import Tracks
     from stepscope.readers.common.columns import Column
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.common.span_builder import Sorted
 
     Rows = NDArray[np.int64]
@@ -206,7 +206,7 @@ def metrics(columns: Columns, spans: Sorted) -> pl.DataFrame:
 
 
 def allocations(
-    columns: Columns, spans: Sorted, tracks: Tracks, parent: Rows, is_op: NDArray[np.bool_], notes: Notes
+    columns: Columns, spans: Sorted, tracks: Tracks, parent: Rows, is_op: NDArray[np.bool_], issues: IssueLog
 ) -> pl.DataFrame:
     """The `allocations` table, in order of time, each with the innermost operator open on its thread."""
     cols = {n: c.join() for n, c in columns.memory.items()}
@@ -214,7 +214,7 @@ def allocations(
     ts = cols["ts"] - spans.origin_ns
     keep = (cols["bytes"] != ABSENT) & (cols["ts"] != ABSENT)
     what = "memory events without a size or a usable time were dropped"
-    notes.add("incomplete_allocations", "warning", int((~keep).sum()), what)
+    issues.add("incomplete_allocations", "warning", int((~keep).sum()), what)
     order = np.flatnonzero(keep)
     order = order[np.argsort(ts[order], kind="stable")]
     if not order.size:

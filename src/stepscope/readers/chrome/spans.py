@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.readers.chrome.event_columns import Columns
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
     Rows = NDArray[np.int64]
 
@@ -42,22 +42,22 @@ def to_ns(values: NDArray[Any]) -> Rows:
     return whole
 
 
-def build_spans(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> Sorted:
-    """Sorted arrays of all complete and paired events. Counts in `notes` what was dropped or repaired."""
+def build_spans(columns: Columns, of_key: NDArray[np.uint32], issues: IssueLog) -> Sorted:
+    """Sorted arrays of all complete and paired events. Counts in `issues` what was dropped or repaired."""
     cols = columns.spans
     ts, dur = to_ns(cols["ts"].join()), to_ns(cols["dur"].join())
     name, cat, track = cols["name"].join(), cols["cat"].join(), of_key[cols["track"].join()]
     n_recorded = ts.size
-    pairs = _paired(columns, of_key, notes)
+    pairs = _paired(columns, of_key, issues)
     if pairs is not None:
         ts, dur, name, cat, track = (
             np.concatenate(both) for both in zip((ts, dur, name, cat, track), pairs, strict=True)
         )
-    spans = believable(ts, dur, track, name, cat, notes, "complete events without a usable ts or dur were dropped")
+    spans = believable(ts, dur, track, name, cat, issues, "complete events without a usable ts or dur were dropped")
     return replace(spans, position=spans.position[:n_recorded])
 
 
-def _paired(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> tuple[NDArray[Any], ...] | None:
+def _paired(columns: Columns, of_key: NDArray[np.uint32], issues: IssueLog) -> tuple[NDArray[Any], ...] | None:
     """Begin and end events joined: on each track an end closes the latest open begin."""
     cols = columns.edges
     ts = to_ns(cols["ts"].join())
@@ -74,5 +74,5 @@ def _paired(columns: Columns, of_key: NDArray[np.uint32], notes: Notes) -> tuple
     s, g, at_level = sign[by_level], group[by_level], level[by_level]
     joined = np.flatnonzero((s[:-1] > 0) & (s[1:] < 0) & (g[:-1] == g[1:]) & (at_level[:-1] == at_level[1:]))
     begin, end = order[by_level[joined]], order[by_level[joined + 1]]
-    notes.add("unpaired_events", "warning", int(ts.size - 2 * begin.size), "begin or end events without their partner")
+    issues.add("unpaired_events", "warning", int(ts.size - 2 * begin.size), "begin or end events without their partner")
     return ts[begin], ts[end] - ts[begin], name[begin], cat[begin], track[begin]

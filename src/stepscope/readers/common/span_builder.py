@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
     Rows = NDArray[np.int64]
     Flags = NDArray[np.bool_]
@@ -152,7 +152,7 @@ def code_of(category: str) -> int:
 
 
 def assemble(
-    parts: Sequence[Part], texts: Sequence[str], is_device_track: Flags, notes: Notes, rank: int | None
+    parts: Sequence[Part], texts: Sequence[str], is_device_track: Flags, issues: IssueLog, rank: int | None
 ) -> Spans:
     """One `spans` table of all parts, with parents, launches, operators and steps.
 
@@ -161,7 +161,7 @@ def assemble(
     """
     counts = [part.ts.size for part in parts]
     ts, end = (_joined([getattr(p, f) for p in parts], np.int64) for f in ("ts", "end"))
-    notes.add("negative_durations", "warning", int((end < ts).sum()), "durations below zero were set to zero")
+    issues.add("negative_durations", "warning", int((end < ts).sum()), "durations below zero were set to zero")
     dur = np.maximum(end - ts, 0)
     del end
     track, name = _joined([p.track for p in parts], np.uint32), _joined([p.name for p in parts], np.uint32)
@@ -180,7 +180,7 @@ def assemble(
         {"correlation": _joined([_or_absent(p.correlation, p) for p in parts], np.int64)[order]},
         {"parent_id": parent, "launch_id": launch, "op_id": op},
     )  # fmt: skip
-    note_coverage(spans.dur, np.isin(category, WORK) & is_device, launch, notes)
+    note_coverage(spans.dur, np.isin(category, WORK) & is_device, launch, issues)
     return Spans(frame, steps, np.split(spans.position, np.cumsum(counts)[:-1]) if parts else [], spans.origin_ns)
 
 
@@ -204,24 +204,24 @@ def believable(
     track: NDArray[np.uint32],
     name: NDArray[np.uint32],
     recorded: NDArray[np.unsignedinteger],
-    notes: Notes,
+    issues: IssueLog,
     incomplete: str,
 ) -> Sorted:
     """The rows that have a believable time, sorted. Units: ns.
 
-    Durations below zero are set to zero, in place. Counts in `notes` what was dropped or repaired; `incomplete` says of
-    rows without a time what they are.
+    Durations below zero are set to zero, in place. What was dropped or repaired is counted in `issues`; `incomplete`
+    says what rows without a time are.
     """
     lacks_time = (ts == ABSENT) | (dur == ABSENT)
-    notes.add("incomplete_events", "warning", int(lacks_time.sum()), incomplete)
+    issues.add("incomplete_events", "warning", int(lacks_time.sum()), incomplete)
     negative = (dur < 0) & (dur != ABSENT)
-    notes.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
+    issues.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
     np.maximum(dur, 0, out=dur, where=dur != ABSENT)
     is_sound = _near_the_others(ts, dur)
     order = sorted_order(ts, dur, track)
     if not is_sound.all():
         n_wild = int((~is_sound & ~lacks_time).sum())
-        notes.add("wild_times", "warning", n_wild, "events more than a day from the others were dropped")
+        issues.add("wild_times", "warning", n_wild, "events more than a day from the others were dropped")
         order = order[is_sound[order]]
     return _in_order(order, ts, dur, track, name, recorded, int(ts[is_sound].min()) if is_sound.any() else 0)
 
@@ -352,7 +352,7 @@ def span_table(
     return SPANS.conform(frame)
 
 
-def note_coverage(dur: Rows, is_work: Flags, launch: Rows, notes: Notes, op: Rows | None = None) -> None:
+def note_coverage(dur: Rows, is_work: Flags, launch: Rows, issues: IssueLog, op: Rows | None = None) -> None:
     """How much device work could not be tied to its launch, and with `op` to its operator, by number and by time."""
     n_work, work_ns = int(is_work.sum()), int(dur[is_work].sum())
     gaps = [("no_launch", is_work & (launch < 0), "device events have no launch in the trace")]
@@ -362,4 +362,4 @@ def note_coverage(dur: Rows, is_work: Flags, launch: Rows, notes: Notes, op: Row
     for code, bare, what in gaps:
         n = int(bare.sum())
         share = f"{n:,} of {n_work:,} {what} ({dur[bare].sum() / max(work_ns, 1):.1%} of device time)"
-        notes.add(code, "warning" if code == "no_launch" and 2 * n > n_work else "info", n, share)
+        issues.add(code, "warning" if code == "no_launch" and 2 * n > n_work else "info", n, share)

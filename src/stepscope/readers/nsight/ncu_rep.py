@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, MissingExtra
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.nsight import ncu_trace
 from stepscope.readers.nsight.ncu_units import base_unit
 from stepscope.readers.nsight.ncu_values import DEVICE_NAME, MEASURED, WORDS
@@ -43,7 +43,7 @@ def read(source: Source) -> Trace:
         ncu_report = import_module("ncu_report")
     except ImportError:
         raise MissingExtra("reading .ncu-rep files", "ncu") from None
-    notes = Notes()
+    issues = IssueLog()
     launches: list[dict[str, str | None]] = []
     values: list[tuple[int, str, str, float | None]] = []
     words: list[tuple[int, str, str]] = []
@@ -65,14 +65,14 @@ def read(source: Source) -> Trace:
                     values.append((i, name, unit, None if value is None else float(value) * factor))
     if not launches:
         raise CorruptInput("no launches of kernels", "profile again", path=source.label)
-    notes.add("not_kernels", "warning", n_others, "profiled graphs, ranges or command lists are not read")
+    issues.add("not_kernels", "warning", n_others, "profiled graphs, ranges or command lists are not read")
     others = {name for _, name, _ in words if name != DEVICE_NAME}
-    notes.add("metrics_in_words", "info", len(others), f"metrics that are words, as {min(others, default='')}")
+    issues.add("metrics_in_words", "info", len(others), f"metrics that are words, as {min(others, default='')}")
     frame = pl.DataFrame(launches, schema=dict.fromkeys(ncu_trace.LAUNCHES, pl.String()))
     metrics = pl.DataFrame(values, schema=MEASURED, orient="row")
     metrics = metrics.with_columns(pl.when(pl.col("value").is_finite()).then("value"))
     texts = pl.DataFrame(words, schema=WORDS, orient="row")
-    return ncu_trace.build(source, "ncu-rep", frame, metrics, texts, notes)
+    return ncu_trace.build(source, "ncu-rep", frame, metrics, texts, issues)
 
 
 def _actions(package: Any, path: str, source: Source) -> Iterator[Any]:

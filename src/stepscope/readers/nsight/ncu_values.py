@@ -15,7 +15,7 @@ from stepscope.readers.nsight.ncu_units import base_unit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
 #: What a reader hands over for each report: a row per metric of a launch, as printed. `section` may be null.
 PRINTED = {"launch": pl.UInt32(), "section": Name, "metric": Name, "unit": Name, "value": pl.String()}
@@ -30,23 +30,23 @@ _LISTS = ("launch__tpc_enabled", "Enabled TPC IDs")
 DEVICE_NAME = "device__attribute_display_name"
 
 
-def measured(reports: Sequence[pl.DataFrame], path: str, notes: Notes) -> tuple[pl.DataFrame, pl.DataFrame]:
+def measured(reports: Sequence[pl.DataFrame], path: str, issues: IssueLog) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Metrics as numbers (columns MEASURED) and those that are words (WORDS) of all reports of a file.
 
     What is not available is null. Raises CorruptInput if a report writes numbers in two ways.
     """
-    parts = [_one_report(report, path, notes) for report in reports]
+    parts = [_one_report(report, path, issues) for report in reports]
     if not parts:
         return pl.DataFrame(schema=MEASURED), pl.DataFrame(schema=WORDS)
     values, words = pl.concat([v for v, _ in parts]), pl.concat([w for _, w in parts])
     others = words.filter(words["metric"] != DEVICE_NAME)["metric"]
     if len(others):
         what = f"metrics that are words, as {others[0]}, are not kept"
-        notes.add("metrics_in_words", "info", others.n_unique(), what)
+        issues.add("metrics_in_words", "info", others.n_unique(), what)
     return values, words
 
 
-def _one_report(report: pl.DataFrame, path: str, notes: Notes) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _one_report(report: pl.DataFrame, path: str, issues: IssueLog) -> tuple[pl.DataFrame, pl.DataFrame]:
     report = _told_apart(report)
     text, unit = report["value"], report["unit"]
     has_unit = (unit != "").fill_null(value=False)
@@ -60,7 +60,7 @@ def _one_report(report: pl.DataFrame, path: str, notes: Notes) -> tuple[pl.DataF
     if found.assumed:
         example = text.filter(text.str.contains(_AMBIGUOUS).fill_null(value=False))[0]
         what = f"nothing tells what {example} means for certain: fractions are taken to begin with {found.decimal!r}"
-        notes.add("number_notation_assumed", "warning", 1, what)
+        issues.add("number_notation_assumed", "warning", 1, what)
     value = numbers(text, found)
     is_word = value.is_null()
     if is_word.any():

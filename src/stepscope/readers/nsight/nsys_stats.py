@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.core.result_tables import NSYS
 from stepscope.core.trace import Meta, Result, Results, Trace
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.memory import give_back
 from stepscope.readers.common.source import Source
 from stepscope.readers.nsight.ncu_lines import as_utf8
@@ -38,12 +38,12 @@ def read(source: Source) -> Trace:
     Raises CorruptInput (no rows), UnknownFormat (reports without a place here), StepscopeError. What is left out is
     counted in `issues`.
     """
-    notes = Notes()
-    results, events = _read(source, notes)  # without the text, which is large and done with
-    found, origin_ns = event_tables(events, notes) if events else ({}, 0)
+    issues = IssueLog()
+    results, events = _read(source, issues)  # without the text, which is large and done with
+    found, origin_ns = event_tables(events, issues) if events else ({}, 0)
     if events and found["spans"].is_empty() and not results:
         raise CorruptInput("not one of its rows can be read", "run nsys stats again", path=source.label)
-    found["issues"] = notes.table()
+    found["issues"] = issues.table()
     n_rows = sum(results[name].frame.height for name in results if name in NSYS)
     n_events = found["spans"].height if events else n_rows
     meta = Meta(source.label, "nsys-stats", n_events=n_events, size_bytes=source.n_bytes, origin_recorded_ns=origin_ns)
@@ -52,27 +52,27 @@ def read(source: Source) -> Trace:
     return Results(meta, held, results) if results else Trace(meta, held)
 
 
-def _read(source: Source, notes: Notes) -> tuple[dict[str, Result], list[Events]]:
+def _read(source: Source, issues: IssueLog) -> tuple[dict[str, Result], list[Events]]:
     """The summaries and the events of a file and of those that belong to it. Raises as `read` does."""
-    printed = _printed(source, notes)
+    printed = _printed(source, issues)
     sums: list[tuple[str, Printed]] = []
     events: list[Events] = []
     others: list[str] = []
     for table in printed.tables:
         if table.is_empty:
-            notes.add("empty_reports", "info", 1, f"tables with a header and no rows, as {_called(table)}")
+            issues.add("empty_reports", "info", 1, f"tables with a header and no rows, as {_called(table)}")
         elif (report := report_of(table)) is not None:
             sums.append((report, table))
         elif is_events(table):
-            events += events_of(table, notes)
+            events += events_of(table, issues)
         else:
             others.append(_called(table))
-            notes.add("reports_left_out", "warning", 1, f"reports that are not read, as {_called(table)}")
+            issues.add("reports_left_out", "warning", 1, f"reports that are not read, as {_called(table)}")
     if not sums and not events:
         raise _nothing(source, printed, others)
     skips = printed.reasons
-    notes.add("reports_skipped", "info", len(skips), f"nsys left out reports: {next(iter(skips), '')}")
-    return summaries(sums, notes), events
+    issues.add("reports_skipped", "info", len(skips), f"nsys left out reports: {next(iter(skips), '')}")
+    return summaries(sums, issues), events
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class _Printed:
     is_for_people: bool = False
 
 
-def _printed(source: Source, notes: Notes) -> _Printed:
+def _printed(source: Source, issues: IssueLog) -> _Printed:
     found = _Printed()
     paths = family(source.path) if source.member is None else [source.path]
     for path in paths:
@@ -94,15 +94,15 @@ def _printed(source: Source, notes: Notes) -> _Printed:
         except StepscopeError as error:
             if part is source:
                 raise
-            notes.add("file_unreadable", "warning", 1, error.message)
+            issues.add("file_unreadable", "warning", 1, error.message)
             continue
         if part.damage:
-            notes.add("damaged_packing", "error", 1, f"{part.damage} ({part.n_bytes:,} bytes read)")
+            issues.add("damaged_packing", "error", 1, f"{part.damage} ({part.n_bytes:,} bytes read)")
         if NUMBERED_KERNELS.match(text):
             what = "is a query of nsys' database in which kernels are numbers: their names stand in the table StringIds"
             raise UnknownFormat(f"{part.label} {what}", _EXPORT)
         name = named_by_file(Path(path).name)
-        found.tables += printed_tables(text, name[1] if name else "", notes)
+        found.tables += printed_tables(text, name[1] if name else "", issues)
         found.reasons += skipped(text)
         found.is_for_people |= FOR_PEOPLE.search(text) is not None
     return found

@@ -16,7 +16,7 @@ from stepscope.readers.nsight.nsys_stats_text import number, scaled
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.nsight.nsys_stats_text import Printed
 
 _OTHER = "other_sum"
@@ -79,14 +79,14 @@ def _guessed(table: Printed) -> str:
     return next((report for fits, report in rules if fits), _OTHER)
 
 
-def summaries(tables: Sequence[tuple[str, Printed]], notes: Notes) -> dict[str, Result]:
+def summaries(tables: Sequence[tuple[str, Printed]], issues: IssueLog) -> dict[str, Result]:
     """The result tables by name; tables of the same report become one. Beside a summary of kernels also `kernels`."""
     found: dict[str, Result] = {}
     for report in dict.fromkeys(name for name, _ in tables):
-        mine = [_summary(report, table, notes) for name, table in tables if name == report]
+        mine = [_summary(report, table, issues) for name, table in tables if name == report]
         frame = pl.concat(mine)
         if len(mine) > 1 and report != _OTHER:
-            notes.add("reports_joined", "info", len(mine), f"several tables {report} are read as one")
+            issues.add("reports_joined", "info", len(mine), f"several tables {report} are read as one")
             if "share_ratio" in frame.columns:
                 whole = frame["total_ns"].sum()
                 frame = frame.with_columns(share_ratio=pl.col("total_ns") / whole if whole else None)
@@ -98,7 +98,7 @@ def summaries(tables: Sequence[tuple[str, Printed]], notes: Notes) -> dict[str, 
     return found
 
 
-def _summary(report: str, table: Printed, notes: Notes) -> pl.DataFrame:
+def _summary(report: str, table: Printed, issues: IssueLog) -> pl.DataFrame:
     """A table of that report, in the columns that are declared for it."""
     declared = NSYS[report]
     unit = "bytes" if "total_bytes" in declared.dtypes else "ns"
@@ -108,11 +108,11 @@ def _summary(report: str, table: Printed, notes: Notes) -> pl.DataFrame:
         columns["report"] = pl.lit(table.report or None, pl.String)
     others = [c.label for i, c in enumerate(table.columns) if str(i) not in sources.values()]
     if others:
-        notes.add("columns_left_out", "info", len(others), f"columns of {report} that are not kept, as {others[0]}")
-    table.note_units(unit, notes)
-    frame = table.select(notes, **columns)
+        issues.add("columns_left_out", "info", len(others), f"columns of {report} that are not kept, as {others[0]}")
+    table.note_units(unit, issues)
+    frame = table.select(issues, **columns)
     sound = frame.filter(pl.col("calls").is_not_null())
-    notes.add("rows_dropped", "warning", frame.height - sound.height, "rows without their numbers were dropped")
+    issues.add("rows_dropped", "warning", frame.height - sound.height, "rows without their numbers were dropped")
     return declared.conform(sound)
 
 

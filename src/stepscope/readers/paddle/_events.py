@@ -15,7 +15,7 @@ from stepscope.readers.common.columns import ABSENT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
 #: Small enough that a block's objects stay in the processor's cache.
 BLOCK = 1 << 18
@@ -76,30 +76,30 @@ _TEXT = re.compile(rb'("(?:name|callstack)"\s*:\s*")(.*?)(?="\s*,\s*"(?:pid|id)"
 _TO_ESCAPE = re.compile(rb'["\\\x00-\x1f]')
 
 
-def blocks(text: bytes, start: int, end: int, notes: Notes) -> Iterator[list[Event]]:
+def blocks(text: bytes, start: int, end: int, issues: IssueLog) -> Iterator[list[Event]]:
     """The events in text[start:end], the inside of the array. Elements that cannot be read are counted."""
     while start < end:
         border = _BORDER.search(text, min(start + BLOCK, end), end)
         cut, after = (end, end) if border is None else (border.start() + 1, border.end())
-        yield _decoded(text[start:cut], start, notes)
+        yield _decoded(text[start:cut], start, issues)
         start = after
 
 
-def _decoded(block: bytes, at: int, notes: Notes) -> list[Event]:
+def _decoded(block: bytes, at: int, issues: IssueLog) -> list[Event]:
     try:
         if b"\\" not in block:
             return _BLOCKS.decode(b"[" + block + b"]")
     except FAILS:
         pass
-    block = escaped(block, notes)
+    block = escaped(block, issues)
     try:
         return _BLOCKS.decode(b"[" + block + b"]")
     except FAILS:
         pass
-    return list(_elements(repaired(block, notes), at, notes))
+    return list(_elements(repaired(block, issues), at, issues))
 
 
-def escaped(text: bytes, notes: Notes) -> bytes:
+def escaped(text: bytes, issues: IssueLog) -> bytes:
     """The text with names and call stacks written as JSON wants it; how many needed that is noted."""
     n = 0
 
@@ -111,13 +111,13 @@ def escaped(text: bytes, notes: Notes) -> bytes:
         return match[1] + json.dumps(match[2].decode("utf-8", "replace"), ensure_ascii=False)[1:-1].encode()
 
     found = _TEXT.sub(mended, text)
-    notes.add(
+    issues.add(
         "unescaped_names", "info", n, "names with quotes, backslashes or control characters, which Paddle writes raw"
     )
     return found
 
 
-def _elements(block: bytes, at: int, notes: Notes) -> Iterator[Event]:
+def _elements(block: bytes, at: int, issues: IssueLog) -> Iterator[Event]:
     """Every element that can be read by itself."""
     start = 0
     for border in [*(m.start() + 1 for m in _BORDER.finditer(block)), len(block)]:
@@ -127,5 +127,5 @@ def _elements(block: bytes, at: int, notes: Notes) -> Iterator[Event]:
                 yield _ELEMENT.decode(piece)
         except FAILS:
             what = f"elements that are not valid JSON, first at about byte {at + start:,}"
-            notes.add("damaged_events", "error", 1, what)
+            issues.add("damaged_events", "error", 1, what)
         start = border

@@ -24,7 +24,7 @@ from stepscope.readers.paddle._recording import COLUMNS, Recording
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
     Ints = NDArray[np.int64]
     Table = dict[str, NDArray[Any]]
@@ -39,13 +39,13 @@ _EXACT_NS = 8_192_000
 _MOST_US = 2**51
 
 
-def decode(text: bytes, notes: Notes) -> Recording:
-    """The whole document. What is damaged is left out, and counted in `notes`."""
-    start, end, meta = _outline(text, notes)
+def decode(text: bytes, issues: IssueLog) -> Recording:
+    """The whole document. What is damaged is left out, and counted in `issues`."""
+    start, end, meta = _outline(text, issues)
     events = Events()
-    for block in blocks(text, start, end, notes):
+    for block in blocks(text, start, end, issues):
         events.add(block)
-    recording = _linked(events, notes)
+    recording = _linked(events, issues)
     version, index = meta.get("schemaVersion"), str(meta.get("span_index", meta.get("span_indx", "")))
     recording.version = str(version) if version else None
     recording.span_index = int(index) if index.isdecimal() and len(index) < 10 else None
@@ -55,7 +55,7 @@ def decode(text: bytes, notes: Notes) -> Recording:
     return recording
 
 
-def _outline(text: bytes, notes: Notes) -> tuple[int, int, dict[str, Any]]:
+def _outline(text: bytes, issues: IssueLog) -> tuple[int, int, dict[str, Any]]:
     """Where the inside of the events array begins and ends; the other fields of the document."""
     opening = _ARRAY.search(text)
     start = len(text) if opening is None else opening.end()
@@ -63,7 +63,7 @@ def _outline(text: bytes, notes: Notes) -> tuple[int, int, dict[str, Any]]:
     for pattern, near in itertools.product(_ENDS, (max(start, len(text) - _TAIL), start)):
         closing = closing or next(iter(deque(pattern.finditer(text, near), maxlen=1)), None)
     if closing is None:
-        notes.add("truncated", "error", 1, f"the file ends inside its events, after {len(text):,} bytes")
+        issues.add("truncated", "error", 1, f"the file ends inside its events, after {len(text):,} bytes")
     end = len(text) if closing is None else closing.start(1)
     head = text[: len(text) if opening is None else opening.start()]
     meta = _object(head.strip().rstrip(b",") + b"}") or {}
@@ -87,14 +87,14 @@ def _lines(text: bytes) -> dict[str, str]:
     return dict(pairs)
 
 
-def _linked(events: Events, notes: Notes) -> Recording:
+def _linked(events: Events, issues: IssueLog) -> Recording:
     """The columns with absolute times and with links, from the order of the file and the nesting of times."""
     host, runtime, device, memory = (events.table(kind) for kind in ("host", "runtime", "device", "memory"))
     origin = _origin(host, runtime, device)
     for table in (host, runtime, device):
         _place(table, origin)
     host["parent"] = _parents(host)
-    runtime["host"] = _inside(host, runtime, _holder(host, runtime), notes)
+    runtime["host"] = _inside(host, runtime, _holder(host, runtime), issues)
     memory["ts"] = np.where(memory["ts"] == ABSENT, ABSENT, memory["ts"] * 1000)
     memory["host"] = _holder(host, memory)
     inside = (memory["host"] >= 0) & (memory["ts"] >= 0)
@@ -163,13 +163,13 @@ def _holder(host: Table, table: Table) -> Ints:
     return np.where((last >= 0) & (host["tid"][last] == table["tid"]), last, -1)
 
 
-def _inside(host: Table, calls: Table, holder: Ints, notes: Notes) -> Ints:
+def _inside(host: Table, calls: Table, holder: Ints, issues: IssueLog) -> Ints:
     """The holders less those that a call is not inside of: the event that it was made in is missing."""
     at = np.maximum(holder, 0)
     apart = holder >= 0
     if apart.any():
         apart &= (calls["from"] < host["from"][at]) | (calls["from"] > host["to"][at])
-    notes.add(
+    issues.add(
         "odd_parents", "warning", int(apart.sum()), "calls of the runtime behind an event that does not hold them"
     )
     return np.where(apart, -1, holder)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.readers.common.columns import Column
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.common.protobuf import Damage, Wire
 
     Ints = NDArray[np.int64]
@@ -31,11 +31,11 @@ _BLOCK = 1 << 16  # messages whose fields are in memory at a time
 _CHILDREN = ("runtime", "memory", "arguments")
 
 
-def decode(wire: Wire, notes: Notes) -> Recording:
-    """The whole document. What is damaged is left out, and counted in `notes`."""
+def decode(wire: Wire, issues: IssueLog) -> Recording:
+    """The whole document. What is damaged is left out, and counted in `issues`."""
     top = wire.columns(wire.whole(), _messages.DOCUMENT, clip=True)
     trees = wire.columns(top["threads"][1:], _messages.THREAD, clip=True)
-    decoder = _Decoder(wire, notes)
+    decoder = _Decoder(wire, issues)
     tree, starts, ends = trees["nodes"]
     host, children = decoder.host(tree, starts, ends, trees["tid"])
     runtime, of_runtime = decoder.runtime(children["runtime"])
@@ -44,7 +44,7 @@ def decode(wire: Wire, notes: Notes) -> Recording:
     arguments = decoder.arguments(children["arguments"])
     version = wire.slices(top["version"])[0].decode("utf-8", "replace")
     span_index = int(top["span_index"][0])
-    _note(wire.damage, notes)
+    _note(wire.damage, issues)
     return Recording(
         host,
         runtime,
@@ -66,9 +66,9 @@ def decode(wire: Wire, notes: Notes) -> Recording:
 class _Decoder:
     """The numbers given to names, types and texts so far, and a function for each kind of message."""
 
-    def __init__(self, wire: Wire, notes: Notes) -> None:
+    def __init__(self, wire: Wire, issues: IssueLog) -> None:
         self.wire = wire
-        self.notes = notes
+        self.issues = issues
         self.names, self.texts = Interned(), Interned({b"": 0})
         self.types = Interned((name, i) for i, name in enumerate(TYPES))
 
@@ -190,7 +190,7 @@ class _Decoder:
         sound = (whole["start"] >= 0) & (whole["end"] >= 0)
         if wanted is not None:
             sound |= ~wanted
-        self.notes.add(
+        self.issues.add(
             "incomplete_events", "warning", int((~sound).sum()), "events without a start or an end were dropped"
         )
         kept = sound if wanted is None else sound & wanted
@@ -207,7 +207,7 @@ class _Decoder:
         known = (parents >= 0) & (parents < size)
         up = np.where(known, row_of[np.where(known, first + parents, 0)], -1) if ids.size else row_of
         lost = ~is_root & ((up < 0) | (up >= rows))
-        self.notes.add("odd_parents", "warning", int(lost.sum()), "events inside one that is not there or comes later")
+        self.issues.add("odd_parents", "warning", int(lost.sum()), "events inside one that is not there or comes later")
         return np.where(is_root | lost, -1, up)
 
     def _name_mlu_runtime(self, host: Table) -> None:
@@ -247,8 +247,8 @@ def _blocks(n: int) -> Iterator[tuple[int, int]]:
     return ((low, min(low + _BLOCK, n)) for low in range(0, n, _BLOCK))
 
 
-def _note(damage: Damage, notes: Notes) -> None:
+def _note(damage: Damage, issues: IssueLog) -> None:
     at = damage.first_at
     example = "" if at is None else f"messages that break off, first at byte {at:,}"
-    notes.add("damaged_messages", "error", damage.n_messages, example)
-    notes.add("wrong_wire_types", "warning", damage.n_wire_types, "fields of another type than they have were left out")
+    issues.add("damaged_messages", "error", damage.n_messages, example)
+    issues.add("wrong_wire_types", "warning", damage.n_wire_types, "fields of an unexpected type were left out")

@@ -15,7 +15,7 @@ from stepscope.readers.common.links import nearest_op
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.paddle._recording import Columns, Recording
     from stepscope.readers.paddle._tracks import Tracks
 
@@ -98,13 +98,13 @@ def memory(
     origin_ns: int,
     parent: Rows,
     is_op: NDArray[np.bool_],
-    notes: Notes,
+    issues: IssueLog,
 ) -> dict[str, pl.DataFrame]:
     """The tables `allocations` and `reservations`, in order of time."""
     cols = recording.memory
     usable = (cols["ts"] >= 0) & (cols["bytes"] != ABSENT)
     what = "memory events without a size or a usable time were dropped"
-    notes.add("incomplete_allocations", "warning", int((~usable).sum()), what)
+    issues.add("incomplete_allocations", "warning", int((~usable).sum()), what)
     reserved = np.array([word in _RESERVED for word in recording.types] or [False])[cols["type"]]
     tables = {}
     for table, mine in ((ALLOCATIONS, usable & ~reserved), (RESERVATIONS, usable & reserved)):

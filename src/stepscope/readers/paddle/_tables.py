@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.paddle._recording import Recording
 
     Rows = NDArray[np.int64]
@@ -54,7 +54,7 @@ class _Places(NamedTuple):
 
 
 def build_tables(
-    recording: Recording, notes: Notes, *, rank: int | None, host: str | None
+    recording: Recording, issues: IssueLog, *, rank: int | None, host: str | None
 ) -> tuple[dict[str, pl.DataFrame], int]:
     """All tables of the trace, and the origin of its time in ns of the recorder's clock."""
     tracks = build_tracks(recording, rank, host)
@@ -62,12 +62,12 @@ def build_tables(
     ts, end, name, type_ = (np.concatenate([part[c] for part in parts]) for c in ("start", "end", "name", "type"))
     track = np.concatenate((tracks.of_host, tracks.of_runtime, tracks.of_device))
     what = "events without a start or an end were dropped"
-    spans = believable(ts, end - ts, track, name, type_, notes, what)
+    spans = believable(ts, end - ts, track, name, type_, issues, what)
     first, second, _ = np.cumsum([part["name"].size for part in parts]).tolist()
     places = _Places(*np.split(spans.position, [first, second]))
     by_type = np.array([CODE[CATEGORY.get(word, "other")] for word in recording.types] or [0], np.uint8)
     category = by_type[spans.recorded]
-    parent, launch = _parents(recording, spans, places, notes), _launches(recording, places, spans.ts.size)
+    parent, launch = _parents(recording, spans, places, issues), _launches(recording, places, spans.ts.size)
     op = operators(category, launch >= 0, parent, launch)
     tables = {"tracks": tracks.tracks, "devices": tracks.devices}
     tables["steps"], step = steps_of(spans, category == CODE["step"], recording.names, _step_number, launch, rank)
@@ -84,12 +84,12 @@ def build_tables(
     tables["transfers"] = _side_tables.transfers(recording, places.device, spans.name)
     tables["collectives"] = _side_tables.collectives(tables["spans"])
     tables |= _side_tables.memory(
-        recording, tracks, places.host, spans.origin_ns, parent, category == CODE["operator"], notes
+        recording, tracks, places.host, spans.origin_ns, parent, category == CODE["operator"], issues
     )
     return {name: frame for name, frame in tables.items() if not frame.is_empty()}, spans.origin_ns
 
 
-def _parents(recording: Recording, spans: Sorted, places: _Places, notes: Notes) -> Rows:
+def _parents(recording: Recording, spans: Sorted, places: _Places, issues: IssueLog) -> Rows:
     """The recorded tree: of host events the event around them, of calls the event that they were made in."""
     parent = np.full(spans.ts.size, -1, np.int64)
     for place, link in ((places.host, recording.host["parent"]), (places.runtime, recording.runtime["host"])):
@@ -99,7 +99,7 @@ def _parents(recording: Recording, spans: Sorted, places: _Places, notes: Notes)
     # Parents come first on their own thread; whatever else a damaged file says could make rings of them.
     rows = np.arange(parent.size)
     odd = (parent >= rows) | ((parent >= 0) & (spans.track[parent] != spans.track))
-    notes.add("odd_parents", "warning", int(odd.sum()), "events inside one that begins later or on another thread")
+    issues.add("odd_parents", "warning", int(odd.sum()), "events inside one that begins later or on another thread")
     return np.where(odd, -1, parent)
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from stepscope.core.errors import StepscopeError
 from stepscope.core.schema import SCHED, SPANS, TRACKS
 from stepscope.core.trace import extent_ns
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.recorded.sched_events import BLOCKED, ENDED, RUNNABLE, SLEEPS, STOPPED, Events, read_events
 from stepscope.readers.recorded.sched_spans import PREEMPTED, Spans, spans_of
 from stepscope.readers.recorded.side_files import SCHEDULING, recording_of, side_file, with_issues
@@ -43,28 +43,28 @@ def with_sched(trace: Trace, path: str) -> Trace:
     side = side_file(path, (SCHEDULING,))
     if side is None:
         return trace
-    notes = Notes()
+    issues = IssueLog()
     try:
-        events = read_events(side, notes)
+        events = read_events(side, issues)
     except StepscopeError as error:
-        notes.add("sched_unreadable", "warning", 1, error.message)
-        return with_issues(trace, notes)
+        issues.add("sched_unreadable", "warning", 1, error.message)
+        return with_issues(trace, issues)
     if trace.meta.origin_unix_ns is None:
         what = "scheduling events: the trace does not say when it began, in Unix time"
-        notes.add("sched_unplaced", "warning", events.ts_ns.size, what)
-        return with_issues(trace, notes)
-    return with_issues(_joined(trace, events, _processes(trace, events, path), notes), notes)
+        issues.add("sched_unplaced", "warning", events.ts_ns.size, what)
+        return with_issues(trace, issues)
+    return with_issues(_joined(trace, events, _processes(trace, events, path), issues), issues)
 
 
-def _joined(trace: Trace, events: Events, pids: set[int], notes: Notes) -> Trace:
+def _joined(trace: Trace, events: Events, pids: set[int], issues: IssueLog) -> Trace:
     """The trace with spans of threads of these processes."""
     spans = spans_of(events)
     what = f"switches that the kernel did not tell of, of {events.ts_ns.size:,}: what threads did there is not known"
-    notes.add("sched_gaps", "warning" if spans.n_gaps > _MANY * spans.tid.size else "info", spans.n_gaps, what)
+    issues.add("sched_gaps", "warning" if spans.n_gaps > _MANY * spans.tid.size else "info", spans.n_gaps, what)
     what = (
         "switches from an idle core that the kernel did not tell of: the thread counts as having it from its wake-up on"
     )
-    notes.add("sched_from_idle", "info", spans.n_from_idle, what)
+    issues.add("sched_from_idle", "info", spans.n_from_idle, what)
     first, last = (-_FAR, _FAR) if trace.spans.is_empty() else extent_ns(trace.spans)
     origin = trace.meta.origin_unix_ns or 0
     start = np.maximum(_unix_ns(events, spans.start_ns) - origin, first)
@@ -73,7 +73,7 @@ def _joined(trace: Trace, events: Events, pids: set[int], notes: Notes) -> Trace
     wanted = np.array([process.get(tid, tid) in pids for tid in of_thread.tolist()], np.bool_)
     at = np.flatnonzero((end > start) & wanted[np.searchsorted(of_thread, spans.tid)])
     if not at.size:
-        notes.add("sched_elsewhere", "warning", spans.tid.size, "no thread of the trace was scheduled while it lasts")
+        issues.add("sched_elsewhere", "warning", spans.tid.size, "no thread of the trace was scheduled while it lasts")
         return trace
     tids, lane = np.unique(spans.tid[at], return_inverse=True)
     tracks = _tracks(trace, tids.tolist(), process, events)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
 
 Ints = NDArray[np.int64]
@@ -89,30 +89,30 @@ class _Found:
     full_ns: int | None = None
 
 
-def read_events(path: str, notes: Notes) -> Events:
+def read_events(path: str, issues: IssueLog) -> Events:
     """The events of a file. What was lost, or is missing at its end, is noted. Raises CorruptInput, StepscopeError."""
     found = _Found()
     with files.opened(path) as file, files.reaching(path):
         if file.read(len(MAGIC)) != MAGIC:
             raise CorruptInput("not a file of scheduling events", "record again with --sched", path=path)
-        for kind, core, time_ns, content in _frames(file, path, notes):
+        for kind, core, time_ns, content in _frames(file, path, issues):
             try:
-                _take(found, kind, core, time_ns, content, notes)
+                _take(found, kind, core, time_ns, content, issues)
             except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
-                notes.add("sched_damaged", "warning", 1, f"{path}: a frame says {error!r}; read up to it")
+                issues.add("sched_damaged", "warning", 1, f"{path}: a frame says {error!r}; read up to it")
                 break
             found.end_ns = max(found.end_ns, time_ns)
     if not found.clocks:
         raise CorruptInput("it breaks off before its first fact", "record again with --sched", path=path)
     lost = max(found.n_lost, found.lost_told)
     what = "the kernel's buffers were full: spans around the lost events are left out"
-    notes.add("sched_lost", "warning", lost or len(found.losses), what)
+    issues.add("sched_lost", "warning", lost or len(found.losses), what)
     if not found.is_ended:
-        notes.add("sched_cut", "warning", 1, f"{path}: the collector was killed, or goes on; its end is missing")
+        issues.add("sched_cut", "warning", 1, f"{path}: the collector was killed, or goes on; its end is missing")
     return _events(found)
 
 
-def _frames(file: IO[bytes], path: str, notes: Notes) -> Iterator[Frame]:
+def _frames(file: IO[bytes], path: str, issues: IssueLog) -> Iterator[Frame]:
     """Kind, core, time and content of each frame that is whole."""
     while head := file.read(_HEAD.size):
         packed = b""
@@ -125,23 +125,23 @@ def _frames(file: IO[bytes], path: str, notes: Notes) -> Iterator[Frame]:
         try:
             content = inflate.decompress(packed, min(n_content, _LARGEST) + 1)  # one more: to its checksum
         except zlib.error as error:
-            notes.add("sched_damaged", "warning", 1, f"{path}: {error}; read up to there")
+            issues.add("sched_damaged", "warning", 1, f"{path}: {error}; read up to there")
             return
         if not inflate.eof or len(content) != n_content:
-            notes.add("sched_damaged", "warning", 1, f"{path}: a frame has another length than it says; read up to it")
+            issues.add("sched_damaged", "warning", 1, f"{path}: a frame has another length than it says; read up to it")
             return
         yield kind, core, time_ns, content
 
 
-def _take(found: _Found, kind: int, core: int, time_ns: int, content: bytes, notes: Notes) -> None:
+def _take(found: _Found, kind: int, core: int, time_ns: int, content: bytes, issues: IssueLog) -> None:
     """What a frame holds."""
     if kind == _FACTS:
-        _hear(found, time_ns, json.loads(content), notes)
+        _hear(found, time_ns, json.loads(content), issues)
     elif kind == _EVENTS:
         {"tracefs": _take_pages, "perf": _take_records}[found.head["source"]](found, core, content)
 
 
-def _hear(found: _Found, time_ns: int, facts: dict[str, Any], notes: Notes) -> None:
+def _hear(found: _Found, time_ns: int, facts: dict[str, Any], issues: IssueLog) -> None:
     if "source" in facts:
         found.head = facts
     if "clocks" in facts:
@@ -153,8 +153,8 @@ def _hear(found: _Found, time_ns: int, facts: dict[str, Any], notes: Notes) -> N
     found.process.update(facts.get("threads", []))
     if "full_bytes" in facts:
         found.full_ns = time_ns
-        notes.add("sched_full", "warning", 1, f"the file reached {facts['full_bytes'] >> 20} MiB: no more was kept")
-    notes.add("sched_unwritten", "warning", facts.get("unwritten", 0), "events after the file was full")
+        issues.add("sched_full", "warning", 1, f"the file reached {facts['full_bytes'] >> 20} MiB: no more was kept")
+    issues.add("sched_unwritten", "warning", facts.get("unwritten", 0), "events after the file was full")
     if "end" in facts:
         found.is_ended = True
         found.lost_told = sum(facts["lost"].values())

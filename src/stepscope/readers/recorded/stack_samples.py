@@ -17,7 +17,7 @@ from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.names import map_names
 from stepscope.core.schema import STACK_SAMPLES, STACKS
 from stepscope.core.trace import extent_ns
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.source import Source
 from stepscope.readers.recorded.side_files import STACK_FILES, recording_of, side_file, with_issues
 
@@ -50,36 +50,36 @@ def with_stacks(trace: Trace, path: str) -> Trace:
     """
     side = side_file(path, STACK_FILES)
     recording = recording_of(path)
-    notes = Notes()
+    issues = IssueLog()
     if recording.get("stacks_hz") and "n_stack_samples" not in recording:
         what = "the recorder was killed, or goes on: Python stacks of the last seconds may be missing"
-        notes.add("stacks_cut", "warning", 1, what)
+        issues.add("stacks_cut", "warning", 1, what)
     if side is None:
-        return with_issues(trace, notes)
+        return with_issues(trace, issues)
     try:
-        rows = read_stacks(side, notes)
+        rows = read_stacks(side, issues)
     except StepscopeError as error:
-        notes.add("stacks_unreadable", "warning", 1, error.message)
-        return with_issues(trace, notes)
+        issues.add("stacks_unreadable", "warning", 1, error.message)
+        return with_issues(trace, issues)
     origin = trace.meta.origin_unix_ns
     if origin is None:
-        notes.add("stacks_unplaced", "warning", 1, "the trace does not say when it began, in Unix time")
-        return with_issues(trace, notes)
+        issues.add("stacks_unplaced", "warning", 1, "the trace does not say when it began, in Unix time")
+        return with_issues(trace, issues)
     stacks = _stacks(rows, str(recording.get("cwd") or ""))
     samples = _own(rows, trace, path).filter(pl.col("kind").is_in(["W", "G"]))
     sound = samples.drop_nulls(["ts_ns", "dur_ns", *_THREAD, "n"]).join(stacks, on="id", how="semi")
     what = f"samples in {side} without time, thread or stack"
-    notes.add("stacks_dropped", "warning", samples.height - sound.height, what)
+    issues.add("stacks_dropped", "warning", samples.height - sound.height, what)
     used = stacks.join(sound, on="id", how="semi").sort("id")
     used = used.with_columns(stack_id=pl.int_range(trace.stacks.height, trace.stacks.height + pl.len()))
     placed = _placed(sound.join(used.select("id", "stack_id"), on="id"), rows, origin)
     if placed.height and _is_elsewhere(placed, trace):
-        notes.add("stacks_elsewhere", "info", placed.height, "no stack was seen while the profile was recorded")
+        issues.add("stacks_elsewhere", "info", placed.height, "no stack was seen while the profile was recorded")
     every = pl.concat([trace.stacks, STACKS.conform(used)])
-    return with_issues(trace.with_tables(stacks=every, stack_samples=placed), notes)
+    return with_issues(trace.with_tables(stacks=every, stack_samples=placed), issues)
 
 
-def read_stacks(path: str, notes: Notes) -> pl.DataFrame:
+def read_stacks(path: str, issues: IssueLog) -> pl.DataFrame:
     """All rows of a file as they are; what does not parse is null. One that breaks off is read as far as it goes.
 
     Raises StepscopeError (unreadable), CorruptInput (not such a file).
@@ -88,7 +88,7 @@ def read_stacks(path: str, notes: Notes) -> pl.DataFrame:
     text = b"".join(source.chunks())
     end = text.rfind(b"\n") + 1
     if source.damage:
-        notes.add("stacks_cut", "warning", 1, f"{path}: {source.damage}; read up to the last whole row")
+        issues.add("stacks_cut", "warning", 1, f"{path}: {source.damage}; read up to the last whole row")
     try:
         frame = pl.read_csv(
             io.BytesIO(text[:end]), separator="\t", quote_char=None, infer_schema=False, truncate_ragged_lines=True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.memory import give_back
 from stepscope.readers.common.source import SQLITE_MAGIC
 from stepscope.readers.common.sqlite import opened
@@ -28,7 +28,7 @@ def read(source: Source) -> Trace:
 
     Raises CorruptInput, UnknownFormat (a summary), UnsupportedVersion, StepscopeError; lesser damage is in `issues`.
     """
-    notes = Notes()
+    issues = IssueLog()
     head = next(iter(source.chunks()), b"")
     source.n_bytes = 0
     if head.startswith(SQLITE_MAGIC):
@@ -38,17 +38,17 @@ def read(source: Source) -> Trace:
         text = b"".join(source.chunks())
         records = read_json(text, source.label)
     else:
-        records = read_csv(source, notes)
-    trace = _trace(records, source, notes)
+        records = read_csv(source, issues)
+    trace = _trace(records, source, issues)
     give_back()
     return trace
 
 
-def _trace(records: Records, source: Source, notes: Notes) -> Trace:
-    tables, origin_ns, timed = build(records, notes)
+def _trace(records: Records, source: Source, issues: IssueLog) -> Trace:
+    tables, origin_ns, timed = build(records, issues)
     if tables["spans"].is_empty():
-        notes.add("no_spans", "warning", 1, "the file holds no launch, copy or call")
-    tables["issues"] = notes.table()
+        issues.add("no_spans", "warning", 1, "the file holds no launch, copy or call")
+    tables["issues"] = issues.table()
     operators = "operator" in tables["spans"]["category"]
     meta = Meta(
         path=source.label,

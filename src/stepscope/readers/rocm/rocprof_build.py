@@ -16,7 +16,7 @@ from stepscope.readers.rocm.rocprof_records import AXES
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.rocm.rocprof_records import Records
 
     Rows = NDArray[np.int64]
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _DOMAINS = (("MARKER", "user_range"), ("ROCTX", "user_range"), ("HIP", "runtime"), ("HSA", "driver"))
 
 
-def build(records: Records, notes: Notes) -> tuple[dict[str, pl.DataFrame], int, bool]:
+def build(records: Records, issues: IssueLog) -> tuple[dict[str, pl.DataFrame], int, bool]:
     """All tables, the origin in the recorder's ns, and whether it has a clock at all.
 
     Launches without times (counter files of older versions) keep their order and get no times.
@@ -36,13 +36,13 @@ def build(records: Records, notes: Notes) -> tuple[dict[str, pl.DataFrame], int,
     timed = dispatches["start"].null_count() == 0
     if not timed:
         what = "launches are recorded without times: only their order is known"
-        notes.add("no_clock", "warning", dispatches.height, what)
+        issues.add("no_clock", "warning", dispatches.height, what)
         dispatches = dispatches.with_columns(start=pl.col("row").cast(pl.Int64), end=pl.col("row").cast(pl.Int64))
     work = [dispatches, records.copies]
     parts = [_work_part(frame, kind, names, tracks, device_of) for frame, kind in zip(work, _KINDS, strict=True)]
     parts.append(_calls_part(records.calls, names, tracks))
     table = tracks.table(None, records.host)
-    spans = assemble(parts, names.texts, table["device_id"].is_not_null().to_numpy(), notes, None)
+    spans = assemble(parts, names.texts, table["device_id"].is_not_null().to_numpy(), issues, None)
     frame = spans.spans
     if not timed:
         frame = frame.with_columns(pl.lit(None, pl.Int64).alias(c) for c in ("ts_ns", "dur_ns"))
@@ -53,7 +53,7 @@ def build(records: Records, notes: Notes) -> tuple[dict[str, pl.DataFrame], int,
     known = dispatches.with_columns(ids[0]).select("dispatch", "span_id").drop_nulls().unique("dispatch", keep="first")
     metrics = records.metrics.join(known, on="dispatch", how="inner", maintain_order="left")
     lost = records.metrics.height - metrics.height
-    notes.add("unknown_dispatch", "warning", lost, "counter values belong to launches that are not recorded")
+    issues.add("unknown_dispatch", "warning", lost, "counter values belong to launches that are not recorded")
     tables["kernel_metrics"] = KERNEL_METRICS.conform(metrics.sort("span_id", maintain_order=True))
     with_shapes = records.calls.with_columns(ids[2]).filter(pl.col("shapes").is_not_null())
     tables["ops"] = OPS.conform(with_shapes.select("span_id", input_shapes="shapes").sort("span_id"))
