@@ -5,7 +5,7 @@ from nsys_stats_files import API, KERN, NVTX, OSRT, SIZES, TIMES, announced
 
 from stepscope.core.result_tables import NSYS
 from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.nsight.nsys_stats_sums import report_of, summaries
+from stepscope.readers.nsight.nsys_stats import report_of, summaries
 from stepscope.readers.nsight.nsys_stats_text import printed_tables
 
 

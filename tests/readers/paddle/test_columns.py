@@ -4,7 +4,7 @@ import pytest
 
 from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.paddle._columns import Events, _bare, _compact, _ns, _sizes, _thread
-from stepscope.readers.paddle._events import Args, Event
+from stepscope.readers.paddle._json import Args, Event
 
 
 @pytest.mark.parametrize(

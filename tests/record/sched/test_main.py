@@ -18,6 +18,7 @@ import pytest
 
 import stepscope
 from stepscope.readers.recorded import sched_events as reader
+from stepscope.readers.recorded.side_files import SCHEDULING
 from stepscope.record.sched import main, perf
 from stepscope.record.sched.main import SchedFile
 from stepscope.record.system import tracefs
@@ -263,7 +264,7 @@ def test_a_folder_that_cannot_be_written_is_told(monkeypatch, capsys, tmp_path):
 
 def test_writer_and_reader_mean_the_same_form():
     assert (main.NAME, main.MAGIC, main.HEAD.format) == (
-        reader.NAME,
+        SCHEDULING,
         reader.MAGIC,
         reader._HEAD.format,
     )

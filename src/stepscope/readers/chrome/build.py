@@ -11,9 +11,9 @@ import polars as pl
 from stepscope.core import names
 from stepscope.core.schema import CATEGORIES, OPS
 from stepscope.readers.chrome import arrows as _arrows
-from stepscope.readers.chrome import side_tables, stacks
-from stepscope.readers.chrome.classify import category_of
-from stepscope.readers.chrome.side_tables import side_columns
+from stepscope.readers.chrome import side_tables
+from stepscope.readers.chrome.events import category_of
+from stepscope.readers.chrome.side_tables import side_columns, stacks_from_frames, stacks_from_texts
 from stepscope.readers.chrome.spans import build_spans
 from stepscope.readers.chrome.tracks import Tracks, build_tracks
 from stepscope.readers.common import links as _links
@@ -144,10 +144,10 @@ def _ops(
         return OPS.empty()
     stack_texts = list(columns.stacks)
     if any(stack_texts):
-        tables["stacks"], stack = stacks.from_texts(stack_texts, side["stack"])
+        tables["stacks"], stack = stacks_from_texts(stack_texts, side["stack"])
     else:
         is_frame = (category == CODE["python"]) | (category == CODE["module"])
-        tables["stacks"], stack = stacks.from_frames(rows, parent, is_frame, spans.name, name_list)
+        tables["stacks"], stack = stacks_from_frames(rows, parent, is_frame, spans.name, name_list)
     texts = [_compact(t) if isinstance(t, bytes) else t for t in columns.texts]
     frame = pl.DataFrame({
         "span_id": rows.astype(np.uint32),

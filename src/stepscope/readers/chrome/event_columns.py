@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from stepscope.readers.chrome.classify import CALL, DEVICE, FRAME, LANE, METRICS, OPERATOR, kind_of
-from stepscope.readers.chrome.events import NOTHING, Args, RawEvent
+from stepscope.readers.chrome.events import (
+    CALL,
+    DEVICE,
+    FRAME,
+    LANE,
+    METRICS,
+    NOTHING,
+    OPERATOR,
+    Args,
+    RawEvent,
+    kind_of,
+)
 from stepscope.readers.chrome.salvage import FAILS
 from stepscope.readers.common.columns import ABSENT, MOST_CATS, Interned, columns_of
 

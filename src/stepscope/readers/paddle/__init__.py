@@ -23,7 +23,7 @@ from stepscope.readers.paddle._tables import build_tables
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
-    from stepscope.readers.paddle._recording import Recording
+    from stepscope.readers.paddle._columns import Recording
 
 _HEAD = 64
 _WORKER = re.compile(r"host_(?P<host>.+?)pid_\d+(?:_time_|\.|$)")

@@ -6,13 +6,14 @@ here: Paddle 3.x itself writes two that its own schema does not know, and theref
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.readers.common.columns import ABSENT, Interned, columns_of
-from stepscope.readers.paddle import _messages
-from stepscope.readers.paddle._recording import MEMORY_TYPES, TYPES, Recording
+from stepscope.readers.common.protobuf import BYTES, FLOAT, INT, Wire
+from stepscope.readers.paddle._columns import MEMORY_TYPES, TYPES, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,11 +22,101 @@ if TYPE_CHECKING:
 
     from stepscope.readers.common.columns import Column
     from stepscope.readers.common.issues import IssueLog
-    from stepscope.readers.common.protobuf import Damage, Wire
+    from stepscope.readers.common.protobuf import Damage
 
     Ints = NDArray[np.int64]
     Table = dict[str, NDArray[Any]]
     Children = tuple[Ints, Ints, Ints]  # owner, start, end
+    from collections.abc import Callable
+
+    from stepscope.readers.common.protobuf import Contents
+
+
+MANY = BYTES + "*"
+DOCUMENT = {
+    1: ("version", BYTES), 2: ("span_index", INT), 3: ("threads", MANY), 4: ("extra", MANY), 5: ("devices", MANY),
+}  # fmt: skip
+THREAD = {1: ("tid", INT), 2: ("nodes", MANY)}
+HOST_NODE = {
+    1: ("id", INT), 2: ("parent", INT), 3: ("event", BYTES), 4: ("runtime", MANY), 5: ("memory", MANY),
+    6: ("arguments", MANY),
+}  # fmt: skip
+HOST_EVENT = {
+    1: ("name", BYTES), 2: ("type", INT), 3: ("start", INT), 4: ("end", INT), 5: ("pid", INT), 6: ("tid", INT),
+}  # fmt: skip
+RUNTIME_NODE = {1: ("event", BYTES), 2: ("device", MANY)}
+RUNTIME_EVENT = {
+    1: ("name", BYTES), 2: ("start", INT), 3: ("end", INT), 4: ("pid", INT), 5: ("tid", INT), 6: ("correlation", INT),
+}  # fmt: skip
+WRAPPER = {1: ("event", BYTES)}
+DEVICE_EVENT = {
+    1: ("name", BYTES), 2: ("type", INT), 3: ("start", INT), 4: ("end", INT), 5: ("device", INT), 7: ("stream", INT),
+    8: ("correlation", INT), 9: ("kernel", BYTES), 10: ("memcpy", BYTES), 11: ("memset", BYTES),
+}  # fmt: skip
+KERNEL = {
+    1: ("block_x", INT), 2: ("block_y", INT), 3: ("block_z", INT), 4: ("grid_x", INT), 5: ("grid_y", INT),
+    6: ("grid_z", INT), 7: ("dynamic", INT), 8: ("static", INT), 9: ("registers", INT), 15: ("blocks_per_sm", FLOAT),
+    16: ("warps_per_sm", FLOAT), 17: ("est_occupancy_ratio", FLOAT),
+}  # fmt: skip
+MEMCPY = {1: ("bytes", INT), 3: ("src", BYTES), 4: ("dst", BYTES)}
+MEMSET = {1: ("bytes", INT), 2: ("dst", BYTES)}
+MEMORY = {
+    1: ("ts", INT), 2: ("type", INT), 3: ("address", INT), 4: ("pid", INT), 5: ("tid", INT), 6: ("bytes", INT),
+    7: ("place", BYTES), 8: ("allocated", INT), 9: ("reserved", INT), 10: ("peak_allocated", INT),
+    11: ("peak_reserved", INT),
+}  # fmt: skip
+ARGUMENTS = {5: ("shapes", BYTES), 6: ("types", BYTES), 7: ("stack", BYTES)}
+PAIR = {1: ("key", BYTES), 2: ("value", BYTES)}
+DEVICE_PROPERTY = {
+    1: ("id", INT), 2: ("name", BYTES), 3: ("totalGlobalMem", INT), 4: ("computeMajor", INT),
+    5: ("computeMinor", INT), 13: ("smCount", INT),
+}  # fmt: skip
+KEYED = {1: ("keys", MANY), 2: ("values", MANY)}
+
+
+def pairs(wire: Wire, messages: Contents) -> dict[str, str]:
+    """Messages of a key and a value."""
+    found = wire.columns(messages, PAIR)
+    keys, values = (wire.slices(found[name]) for name in ("key", "value"))
+    return {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in zip(keys, values, strict=True)}
+
+
+def device_properties(wire: Wire, messages: Contents) -> list[dict[str, Any]]:
+    """What each device is, by the names that JSON has for it."""
+    found = wire.columns(messages, DEVICE_PROPERTY)
+    names = [name.decode("utf-8", "replace") for name in wire.slices(found.pop("name"))]
+    columns = {key: [None if v == ABSENT else v for v in values.tolist()] for key, values in found.items()}
+    return [{"name": name, **{key: values[i] for key, values in columns.items()}} for i, name in enumerate(names)]
+
+
+def keyed(message: bytes, values: Callable[[bytes], Any]) -> bytes:
+    """A message of keys and values as compact JSON, empty if there are no keys."""
+    wire = Wire([message])
+    found = wire.columns(wire.whole(), KEYED)
+    keys, raw = (wire.slices(found[name][1:]) for name in ("keys", "values"))
+    if not keys:
+        return b""
+    told = {key.decode("utf-8", "replace"): values(text) for key, text in zip(keys, raw, strict=False)}
+    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def shapes_of(message: bytes) -> list[list[int]]:
+    """The shapes of one argument: a message of messages of numbers."""
+    wire = Wire([message])
+    _, starts, ends = wire.columns(wire.whole(), {1: ("shapes", MANY)})["shapes"]
+    shapes: list[list[int]] = [[] for _ in range(starts.size)]
+    owners, sizes = wire.columns((starts, ends), {1: ("sizes", INT + "*")})["sizes"]
+    for owner, size in zip(owners.tolist(), sizes.tolist(), strict=True):
+        shapes[owner].append(size)
+    return shapes
+
+
+def words_of(message: bytes) -> list[str]:
+    """The element types of one argument."""
+    wire = Wire([message])
+    _, starts, ends = wire.columns(wire.whole(), {1: ("words", MANY)})["words"]
+    return [word.decode("utf-8", "replace") for word in wire.slices((starts, ends))]
+
 
 _BLOCK = 1 << 16  # messages whose fields are in memory at a time
 _CHILDREN = ("runtime", "memory", "arguments")
@@ -33,8 +124,8 @@ _CHILDREN = ("runtime", "memory", "arguments")
 
 def decode(wire: Wire, issues: IssueLog) -> Recording:
     """The whole document. What is damaged is left out, and counted in `issues`."""
-    top = wire.columns(wire.whole(), _messages.DOCUMENT, clip=True)
-    trees = wire.columns(top["threads"][1:], _messages.THREAD, clip=True)
+    top = wire.columns(wire.whole(), DOCUMENT, clip=True)
+    trees = wire.columns(top["threads"][1:], THREAD, clip=True)
     decoder = _Decoder(wire, issues)
     tree, starts, ends = trees["nodes"]
     host, children = decoder.host(tree, starts, ends, trees["tid"])
@@ -58,8 +149,8 @@ def decode(wire: Wire, issues: IssueLog) -> Recording:
         texts=[text.decode("utf-8", "replace") for text in decoder.texts],
         version=version or None,
         span_index=None if span_index == ABSENT else span_index,
-        extra=_messages.pairs(wire, top["extra"][1:]),
-        devices=_messages.device_properties(wire, top["devices"][1:]),
+        extra=pairs(wire, top["extra"][1:]),
+        devices=device_properties(wire, top["devices"][1:]),
     )
 
 
@@ -77,8 +168,8 @@ class _Decoder:
         cols = _growing("name", "type", "start", "end", "pid", "tid", "id", "parent")
         found: dict[str, list[Children]] = {kind: [] for kind in _CHILDREN}
         for low, high in _blocks(starts.size):
-            node = self.wire.columns((starts[low:high], ends[low:high]), _messages.HOST_NODE)
-            event = self.wire.columns(node["event"], _messages.HOST_EVENT)
+            node = self.wire.columns((starts[low:high], ends[low:high]), HOST_NODE)
+            event = self.wire.columns(node["event"], HOST_EVENT)
             self._extend(cols, {**event, "id": node["id"], "parent": node["parent"]}, TYPES)
             for kind, parts in found.items():
                 owner, first, last = node[kind]
@@ -100,8 +191,8 @@ class _Decoder:
         cols = _growing("name", "type", "start", "end", "pid", "tid", "correlation")
         found: list[Children] = []
         for low, high in _blocks(starts.size):
-            node = self.wire.columns((starts[low:high], ends[low:high]), _messages.RUNTIME_NODE)
-            event = self.wire.columns(node["event"], _messages.RUNTIME_EVENT)
+            node = self.wire.columns((starts[low:high], ends[low:high]), RUNTIME_NODE)
+            event = self.wire.columns(node["event"], RUNTIME_EVENT)
             self._extend(cols, {**event, "type": np.full(high - low, TYPES.index("CudaRuntime"))}, TYPES)
             of, first, last = node["device"]
             found.append((of + low, first, last))
@@ -117,8 +208,8 @@ class _Decoder:
         cols = _growing("name", "type", "start", "end", "device", "stream", "correlation")
         details: dict[str, list[Children]] = {"kernel": [], "memcpy": [], "memset": []}
         for low, high in _blocks(starts.size):
-            node = self.wire.columns((starts[low:high], ends[low:high]), _messages.WRAPPER)
-            event = self.wire.columns(node["event"], _messages.DEVICE_EVENT)
+            node = self.wire.columns((starts[low:high], ends[low:high]), WRAPPER)
+            event = self.wire.columns(node["event"], DEVICE_EVENT)
             self._extend(cols, event, TYPES)
             for kind, parts in details.items():
                 first, last = event[kind]
@@ -134,7 +225,7 @@ class _Decoder:
 
     def _kernels(self, messages: Children, place: Ints) -> Table:
         owner, starts, ends = messages
-        found = self.wire.columns((starts, ends), _messages.KERNEL)
+        found = self.wire.columns((starts, ends), KERNEL)
         dynamic, static = found.pop("dynamic"), found.pop("static")
         known = (dynamic != ABSENT) | (static != ABSENT)
         total = np.where(dynamic == ABSENT, 0, dynamic) + np.where(static == ABSENT, 0, static)
@@ -151,8 +242,8 @@ class _Decoder:
     def memory(self, nodes: Children) -> Table:
         """Memory taken and given back, by tensors and by the allocator."""
         owner, starts, ends = nodes
-        node = self.wire.columns((starts, ends), _messages.WRAPPER)
-        found = self.wire.columns(node["event"], _messages.MEMORY)
+        node = self.wire.columns((starts, ends), WRAPPER)
+        found = self.wire.columns(node["event"], MEMORY)
         found["type"] = self._codes(found["type"], MEMORY_TYPES)
         found["place"] = self.texts.codes(self.wire.slices(found["place"]))
         found["host"] = owner
@@ -161,11 +252,11 @@ class _Decoder:
     def arguments(self, nodes: Children) -> Table:
         """What operators were called with; shapes and types as compact JSON."""
         owner, starts, ends = nodes
-        node = self.wire.columns((starts, ends), _messages.WRAPPER)
-        found = self.wire.columns(node["event"], _messages.ARGUMENTS)
-        for name, values in (("shapes", _messages.shapes_of), ("types", _messages.words_of)):
+        node = self.wire.columns((starts, ends), WRAPPER)
+        found = self.wire.columns(node["event"], ARGUMENTS)
+        for name, values in (("shapes", shapes_of), ("types", words_of)):
             raw = self.wire.slices(found[name])
-            told = {message: _messages.keyed(message, values) for message in set(raw)}
+            told = {message: keyed(message, values) for message in set(raw)}
             found[name] = self.texts.codes([told[message] for message in raw])
         found["stack"] = self.texts.codes(self.wire.slices(found["stack"]))
         found["host"] = owner
@@ -219,7 +310,7 @@ class _Decoder:
             host["type"][rows[of_mlu[host["name"][rows]]]] = self.types["MluRuntime"]
 
 
-_MOVED = {"memcpy": _messages.MEMCPY, "memset": _messages.MEMSET}
+_MOVED = {"memcpy": MEMCPY, "memset": MEMSET}
 
 
 def _growing(*names: str) -> dict[str, Column]:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.recorded import perf_records as perf
 from stepscope.readers.recorded.ring_pages import decoded
 
 if TYPE_CHECKING:
@@ -25,6 +24,44 @@ if TYPE_CHECKING:
     from typing import IO
 
     from stepscope.readers.common.issues import IssueLog
+
+
+LOST, COMM, EXIT, FORK, SWITCH = 2, 3, 4, 7, 14
+IS_OUT, IS_PREEMPTED = 1 << 13, 1 << 14
+_UNIT = 8
+
+
+def record_starts(content: bytes) -> Ints:
+    """Where each record begins, in bytes. A last one that is cut is left out.
+
+    Records follow one another, so that each tells where the next is. Where records could be is known: every eight
+    bytes. From each such place it is known where the next record would be, thence where the second, the fourth …
+    """
+    n = len(content) // _UNIT
+    sizes = np.frombuffer(content, np.uint16, n * _UNIT // 2)[3 :: _UNIT // 2].astype(np.int64) // _UNIT
+    # A size of 0, which no record has, would stand still: it ends the walk. Place n stands for the end.
+    jump = np.append(np.where(sizes > 0, np.minimum(np.arange(n) + sizes, n + 1), n + 1), [n, n + 1])
+    whole = jump[:n] <= n
+    on_way = np.zeros(n + 2, np.bool_)
+    on_way[0] = True
+    reached = np.zeros(1, np.int64)
+    while True:
+        more = np.unique(jump[reached])
+        more = more[~on_way[more]]
+        if not more.size:
+            break
+        on_way[more] = True
+        reached = np.concatenate((reached, more))
+        jump = jump[jump]
+    starts = np.flatnonzero(on_way[:n])
+    found: Ints = starts[whole[starts]] * _UNIT
+    return found
+
+
+def words_at(content: bytes, places: Ints) -> NDArray[np.uint32]:
+    """Words of four bytes at places (bytes, multiples of four)."""
+    found: NDArray[np.uint32] = np.frombuffer(content, np.uint32, len(content) // 4)[places // 4]
+    return found
 
 
 Ints = NDArray[np.int64]
@@ -212,34 +249,34 @@ def _state(recorded: Ints) -> Ints:
 
 
 def _take_records(found: _Found, core: int, content: bytes) -> None:
-    starts = perf.record_starts(content)
-    head, sizes = perf.words_at(content, starts), perf.words_at(content, starts + 4)
+    starts = record_starts(content)
+    head, sizes = words_at(content, starts), words_at(content, starts + 4)
     flags, ends = sizes & 0xFFFF, starts + (sizes >> 16).astype(np.int64)
 
     def word(rows: Ints, at: int) -> Ints:
         """A word of some records, counted from their start, or if negative from their end."""
-        return perf.words_at(content, (starts[rows] if at >= 0 else ends[rows]) + at).astype(np.int64)
+        return words_at(content, (starts[rows] if at >= 0 else ends[rows]) + at).astype(np.int64)
 
     def time(rows: Ints) -> Ints:
         return word(rows, -16) + (word(rows, -12) << 32)
 
-    switch = np.flatnonzero(head == perf.SWITCH)
+    switch = np.flatnonzero(head == SWITCH)
     ts, tid = time(switch), word(switch, -20)
-    is_out, is_ready = ((flags[switch] & bit) != 0 for bit in (perf.IS_OUT, perf.IS_PREEMPTED))
+    is_out, is_ready = ((flags[switch] & bit) != 0 for bit in (IS_OUT, IS_PREEMPTED))
     none = np.zeros(ts.size, np.int64)
     state = np.where(is_out & ~is_ready, SLEEPS, RUNNABLE)
     found.parts.append((ts, tid, np.where(is_out, OUT, IN), none + core, state, none - 1))
     found.process.update(zip(tid.tolist(), word(switch, -24).tolist(), strict=True))
-    ended = np.flatnonzero(head == perf.EXIT)  # after which no switch of the thread is told any more
+    ended = np.flatnonzero(head == EXIT)  # after which no switch of the thread is told any more
     none = np.zeros(ended.size, np.int64)
     found.parts.append((time(ended), word(ended, 16), none + OUT, none + core, none + ENDED, none - 1))
-    forks = np.flatnonzero(head == perf.FORK)
+    forks = np.flatnonzero(head == FORK)
     found.parent.update(zip(word(forks, 16).tolist(), word(forks, 20).tolist(), strict=True))
     found.process.update(zip(word(forks, 16).tolist(), word(forks, 8).tolist(), strict=True))
-    for row in np.flatnonzero(head == perf.COMM).tolist():
+    for row in np.flatnonzero(head == COMM).tolist():
         text = content[int(starts[row]) + 16 : int(ends[row]) - 24]
         found.names[int(word(np.array([row]), 12)[0])] = text.split(b"\0", 1)[0].decode("utf-8", "replace")
-    lost = np.flatnonzero(head == perf.LOST)
+    lost = np.flatnonzero(head == LOST)
     if lost.size:
         found.n_lost += int(word(lost, 16).sum())
         times = time(lost)
