@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ROW = r"^(?<name>.*\S)\s*[|:]\s*(?<Latency>[\d.]+|-)\s+(?<Tensor>[\d.]+|-)\s+(?<DRAM>[\d.]+|-)\s*$"
 _RATIOS = ("Tensor", "DRAM")
-_CUT = r"\.\.\.$"
+_SHORTENED = r"\.\.\.$"
 
 
 def read(source: Source) -> Trace:
@@ -41,8 +41,8 @@ def read(source: Source) -> Trace:
     for example in lines.filter(~is_row).head(1):
         issues.add("lines_dropped", "warning", int((~is_row).sum()), f"lines that are no rows, as {example[:60]!r}")
     rows = rows.filter(is_row).with_columns(pl.col("Latency", *_RATIOS).cast(pl.Float64, strict=False))
-    n_cut = int(rows["name"].str.contains(_CUT).sum())
-    issues.add("names_cut", "info", n_cut, "long names are cut short, which may make several kernels one")
+    n_shortened = int(rows["name"].str.contains(_SHORTENED).sum())
+    issues.add("names_cut", "info", n_shortened, "long names are cut short, which may make several kernels one")
     spans = rows.select(
         pl.int_range(pl.len(), dtype=pl.UInt32).alias("span_id"),
         pl.lit(0, dtype=pl.UInt32).alias("track_id"),

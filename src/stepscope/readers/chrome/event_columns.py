@@ -121,14 +121,14 @@ class Columns:
         cols["track"].extend(self.tracks.codes(keys))
         for kind_code, rows in groups.items():
             some = [args[i] for i in rows.tolist()] if rows.size < len(args) else args
-            self._add_sides(kind_code, rows + first, some)
+            self._add_side_columns(kind_code, rows + first, some)
         if METRICS in groups:
             self._add_metrics(first, whole, block)
         if DEVICE in groups and any(key in block for key in _MLU_KEYS):
             self._add_launches(first, whole, block)
         self._add_collectives([(first + i, a) for i, a in enumerate(args) if a.collective is not None])
 
-    def _add_sides(self, kind: int, rows: NDArray[np.intp], args: list[Args]) -> None:
+    def _add_side_columns(self, kind: int, rows: NDArray[np.intp], args: list[Args]) -> None:
         if kind == FRAME:
             self._add_frames(rows, args)
         if kind not in (OPERATOR, CALL, DEVICE, LANE):
@@ -345,13 +345,13 @@ def _arrows(columns: Columns, events: list[AnyEvent], *, start: bool) -> None:
             columns.launch_flows.extend(launches)
     if len(launches) == len(events):
         return
-    others = [e for e in events if e.cat not in _FLOW_TO_DEVICE]
+    between_hosts = [e for e in events if e.cat not in _FLOW_TO_DEVICE]
     cols = columns.flows
-    cols["ts"].extend(columns.times([e.ts for e in others]))
-    cols["track"].extend(columns.tracks.codes([(e.pid, e.tid) for e in others]))
-    cols["id"].extend(columns.flow_ids.codes([e.id for e in others]))
-    cols["cat"].extend(columns.cats.codes([e.cat for e in others], MOST_CATS))
-    cols["start"].extend([int(start)] * len(others))
+    cols["ts"].extend(columns.times([e.ts for e in between_hosts]))
+    cols["track"].extend(columns.tracks.codes([(e.pid, e.tid) for e in between_hosts]))
+    cols["id"].extend(columns.flow_ids.codes([e.id for e in between_hosts]))
+    cols["cat"].extend(columns.cats.codes([e.cat for e in between_hosts], MOST_CATS))
+    cols["start"].extend([int(start)] * len(between_hosts))
 
 
 def _edges(columns: Columns, events: list[AnyEvent]) -> None:

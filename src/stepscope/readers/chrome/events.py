@@ -1,4 +1,4 @@
-"""The shape of one Chrome-trace event, as far as stepscope reads it; unknown fields are skipped undecoded."""
+"""One Chrome-trace event: its fields, as far as stepscope reads them, and its category. Others are not decoded."""
 
 from __future__ import annotations
 
@@ -170,21 +170,21 @@ _ARG_TYPES = {f.encode_name: f.type for f in msgspec.structs.fields(Args)}
 
 def coerce(raw: dict[str, Any], kind: type[AnyEvent]) -> AnyEvent:
     """An event from untyped JSON, field by field: what does not fit its type is left out."""
-    kept: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "id"):
         value = raw.get(key)
         if value is None or isinstance(value, bool | dict | list):
             continue
         if key in _TEXT:
-            kept[key] = str(value)
+            fields[key] = str(value)
         elif key in _TIMES:
-            kept[key] = _exact(value) if kind is ExactEvent else _number(value)
+            fields[key] = _exact(value) if kind is ExactEvent else _number(value)
         else:
-            kept[key] = value if isinstance(value, int | str) else str(value)
+            fields[key] = value if isinstance(value, int | str) else str(value)
     args = raw.get("args")
     if isinstance(args, dict):
-        kept["args"] = _coerce_args(args)
-    return kind(**kept)
+        fields["args"] = _coerce_args(args)
+    return kind(**fields)
 
 
 def _exact(value: float | str) -> Decimal | None:
@@ -205,13 +205,13 @@ def _number(value: float | str) -> float | None:
 
 
 def _coerce_args(args: dict[str, Any]) -> Args:
-    kept: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in args.items():
         name = _KEYS.get(key)
         if name is None or value is None:
             continue
         try:
-            kept[name] = msgspec.json.decode(msgspec.json.encode(value), type=_ARG_TYPES[key], strict=False)
+            fields[name] = msgspec.json.decode(msgspec.json.encode(value), type=_ARG_TYPES[key], strict=False)
         except (msgspec.MsgspecError, OverflowError, RecursionError, UnicodeError):
             continue
-    return Args(**kept)
+    return Args(**fields)

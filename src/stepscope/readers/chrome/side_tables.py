@@ -1,4 +1,4 @@
-"""Side tables of spans: what kernels, transfers, collectives, allocations and counters carry beside their times."""
+"""Side tables of spans: kernels, transfers, collectives, allocations, counters, and the call stacks of operators."""
 
 from __future__ import annotations
 

@@ -66,9 +66,9 @@ def read(source: Source) -> Trace:
     issues.add("rules_left_out", "info", found.n_rules, "rows of ncu's own advice are not kept")
     issues.add("bare_rows", "warning", found.n_bare, "rows without the name of a metric are left out")
     launches, reports = found.tables(issues)
-    metrics, words = measured(reports, source.label, issues)
+    metrics, texts = measured(reports, source.label, issues)
     del reports  # as texts, before the tables are made
-    trace = ncu_trace.build(source, "ncu-csv", launches, metrics, words, issues)
+    trace = ncu_trace.build(source, "ncu-csv", launches, metrics, texts, issues)
     del metrics, launches
     give_back()
     return trace
@@ -125,9 +125,9 @@ class _Launches:
         )
         is_metric = frame["Metric Name"].str.len_bytes().fill_null(0) > 0
         if not is_metric.all():
-            n_others = frame.height - int(is_metric.sum())
-            self.n_rules += n_others * ("Rule Name" in header.columns)
-            self.n_bare += n_others * ("Rule Name" not in header.columns)
+            n_not_metrics = frame.height - int(is_metric.sum())
+            self.n_rules += n_not_metrics * ("Rule Name" in header.columns)
+            self.n_bare += n_not_metrics * ("Rule Name" not in header.columns)
             rows = rows.filter(is_metric)
         self._add(header, frame.filter(starts), rows)
 

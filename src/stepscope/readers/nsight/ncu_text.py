@@ -49,8 +49,8 @@ def read(source: Source) -> Trace:
     issues.add("rounded", "info", len(page.launches), what)
     launches = pl.DataFrame(page.launches, schema=dict.fromkeys(ncu_trace.LAUNCHES, pl.String()))
     printed = pl.DataFrame(page.metrics, schema=PRINTED, orient="row")
-    metrics, words = measured([printed], source.label, issues)
-    return ncu_trace.build(source, "ncu-text", launches, metrics, words, issues)
+    metrics, texts = measured([printed], source.label, issues)
+    return ncu_trace.build(source, "ncu-text", launches, metrics, texts, issues)
 
 
 def _lines(source: Source) -> Iterator[str]:

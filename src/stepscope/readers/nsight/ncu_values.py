@@ -1,4 +1,12 @@
-"""Metrics of launches from texts to numbers in base units, with labels that occur twice told apart."""
+"""Metrics of launches, from the texts that ncu prints to numbers in base units: ns, hz, byte, cycle.
+
+Units: old versions write nsecond, usecond, Gbyte/second, cycle/nsecond, newer ones ns, us, Gbyte/s, Ghz. CSV has base
+units by default, text has scaled ones; `--print-units` turns both round.
+
+Numbers are in the locale of the profiled machine: `376,704.5`, `376704.5`, or `376.704,5`. A lone `117.344` may be
+either, a thousand times apart. So one notation is chosen for a whole report, from all of its values; where they
+contradict one another nothing is guessed. Metrics of a launch that share a label get different names.
+"""
 
 from __future__ import annotations
 
@@ -153,12 +161,12 @@ def measured(reports: Sequence[pl.DataFrame], path: str, issues: IssueLog) -> tu
     parts = [_one_report(report, path, issues) for report in reports]
     if not parts:
         return pl.DataFrame(schema=MEASURED), pl.DataFrame(schema=WORDS)
-    values, words = pl.concat([v for v, _ in parts]), pl.concat([w for _, w in parts])
-    others = words.filter(words["metric"] != DEVICE_NAME)["metric"]
-    if len(others):
-        what = f"metrics that are words, as {others[0]}, are not kept"
-        issues.add("metrics_in_words", "info", others.n_unique(), what)
-    return values, words
+    values, texts = pl.concat([v for v, _ in parts]), pl.concat([w for _, w in parts])
+    text_metrics = texts.filter(texts["metric"] != DEVICE_NAME)["metric"]
+    if len(text_metrics):
+        what = f"metrics that are words, as {text_metrics[0]}, are not kept"
+        issues.add("metrics_in_words", "info", text_metrics.n_unique(), what)
+    return values, texts
 
 
 def _one_report(report: pl.DataFrame, path: str, issues: IssueLog) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -186,8 +194,8 @@ def _one_report(report: pl.DataFrame, path: str, issues: IssueLog) -> tuple[pl.D
             unit=map_names(unit, lambda word: base_unit(word)[0], pl.String()).cast(Name),
             value=value * map_names(unit, lambda word: base_unit(word)[1], pl.Float64()).fill_null(1.0),
         )
-    words = report.select("launch", "metric", text="value").filter(is_word)
-    return frame.filter(~is_word) if is_word.any() else frame, words
+    texts = report.select("launch", "metric", text="value").filter(is_word)
+    return frame.filter(~is_word) if is_word.any() else frame, texts
 
 
 def _told_apart(report: pl.DataFrame) -> pl.DataFrame:

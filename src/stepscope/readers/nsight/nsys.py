@@ -54,8 +54,8 @@ def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:
     device = nsys_device.device_work(db, target, names, issues)
     ranges = nsys_host.nvtx_ranges(db, target, names, issues, stop)
     calls = nsys_host.runtime_calls(db, target, names, issues)
-    others = nsys_host.other_calls(db, target, names, stop)
-    parts = [*device.parts, *ranges.parts, *calls, *others]
+    other_calls = nsys_host.other_calls(db, target, names, stop)
+    parts = [*device.parts, *ranges.parts, *calls, *other_calls]
     rank = target.rank()
     tracks = target.tracks.table(rank, target.host)
     on_device = tracks["device_id"].is_not_null().to_numpy()
@@ -86,15 +86,15 @@ def _stacked(
 
 
 def _meta(db: Database, source: Source, target: Target, rank: int | None, spans: pl.DataFrame, origin_ns: int) -> Meta:
-    told: dict[str, str] = {}
+    exported: dict[str, str] = {}
     for table in ("EXPORT_META_DATA", "META_DATA_EXPORT"):
         if table in db:
             wanted = "('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION')"
-            told |= dict(db.rows(f"SELECT name, value FROM {table} WHERE name IN {wanted}"))  # noqa: S608
+            exported |= dict(db.rows(f"SELECT name, value FROM {table} WHERE name IN {wanted}"))  # noqa: S608
     facts = {
-        key: told[name]
+        key: exported[name]
         for key, name in (("nsys_version", "EXPORT_PRODUCT_VERSION"), ("nsys_schema", "EXPORT_SCHEMA_VERSION"))
-        if name in told
+        if name in exported
     }
     start = target.start_unix_ns
     return Meta(

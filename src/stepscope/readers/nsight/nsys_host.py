@@ -64,7 +64,7 @@ def runtime_calls(db: Database, target: Target, names: Names, issues: IssueLog) 
     if wraps.any():
         twice = ~wraps & (cols["eventClass"] != _DRIVER) & np.isin(link, link[wraps])
         issues.add("double_calls", "info", int(twice.sum()), "calls were recorded twice, inside and out: one was kept")
-        cols, link = cols.kept(~twice), link[~twice]
+        cols, link = cols.filtered(~twice), link[~twice]
     texts = db.texts("StringIds", unique(cols["nameId"])[0].tolist())
     name = names.of_keys(cols["nameId"], lambda i: _VERSION.sub("", texts.get(i) or "?"))
     category = np.where(cols["eventClass"] == _DRIVER, code_of("driver"), code_of("runtime")).astype(np.uint8)

@@ -121,9 +121,11 @@ def _summary(report: str, table: Printed, issues: IssueLog) -> pl.DataFrame:
     columns = {name: _value(name, at, table, unit) for name, at in sources.items()}
     if "report" in declared.dtypes:
         columns["report"] = pl.lit(table.report or None, pl.String)
-    others = [c.label for i, c in enumerate(table.columns) if str(i) not in sources.values()]
-    if others:
-        issues.add("columns_left_out", "info", len(others), f"columns of {report} that are not kept, as {others[0]}")
+    left_out = [c.label for i, c in enumerate(table.columns) if str(i) not in sources.values()]
+    if left_out:
+        issues.add(
+            "columns_left_out", "info", len(left_out), f"columns of {report} that are not kept, as {left_out[0]}"
+        )
     table.note_units(unit, issues)
     frame = table.select(issues, **columns)
     sound = frame.filter(pl.col("calls").is_not_null())
@@ -185,7 +187,7 @@ def _read(source: Source, issues: IssueLog) -> tuple[dict[str, Result], list[Eve
     printed = _printed(source, issues)
     sums: list[tuple[str, Printed]] = []
     events: list[Events] = []
-    others: list[str] = []
+    left_out: list[str] = []
     for table in printed.tables:
         if table.is_empty:
             issues.add("empty_reports", "info", 1, f"tables with a header and no rows, as {_called(table)}")
@@ -194,10 +196,10 @@ def _read(source: Source, issues: IssueLog) -> tuple[dict[str, Result], list[Eve
         elif is_events(table):
             events += events_of(table, issues)
         else:
-            others.append(_called(table))
+            left_out.append(_called(table))
             issues.add("reports_left_out", "warning", 1, f"reports that are not read, as {_called(table)}")
     if not sums and not events:
-        raise _nothing(source, printed, others)
+        raise _nothing(source, printed, left_out)
     skips = printed.reasons
     issues.add("reports_skipped", "info", len(skips), f"nsys left out reports: {next(iter(skips), '')}")
     return summaries(sums, issues), events
@@ -240,11 +242,11 @@ def _called(table: Printed) -> str:
     return table.report or f"the one of {table.columns[0].label}, {table.columns[1].label} …"
 
 
-def _nothing(source: Source, printed: _Printed, others: Sequence[str]) -> StepscopeError:
+def _nothing(source: Source, printed: _Printed, left_out: Sequence[str]) -> StepscopeError:
     """Why a file without rows that can be read holds none."""
     path = source.label
-    if others:
-        what = f"{path} holds reports of nsys stats that are not read: {', '.join(dict.fromkeys(others))}"
+    if left_out:
+        what = f"{path} holds reports of nsys stats that are not read: {', '.join(dict.fromkeys(left_out))}"
         return UnknownFormat(what, f"see `stepscope formats`; {_EXPORT}")
     if source.damage:
         return CorruptInput(source.damage, "copy the file again", path=path, offset=source.n_bytes)

@@ -147,11 +147,11 @@ def _end_of_rows(text: bytes, start: int, last: int) -> int:
 
 def _end_of_whole_rows(text: bytes, start: int, width: int, issues: IssueLog) -> int:
     """Where the last row ends of a table with which the file ends; one that breaks off is left out and counted."""
-    cut = max(text.rfind(b"\n") + 1, start)
-    tail = text[cut:].decode("utf-8", "replace")
+    row_start = max(text.rfind(b"\n") + 1, start)
+    tail = text[row_start:].decode("utf-8", "replace")
     if tail.strip() and (tail.count('"') % 2 or len(next(csv.reader([tail]), [])) < width):
         issues.add("truncated", "error", 1, "the file ends within a row")
-        return cut
+        return row_start
     return len(text)
 
 

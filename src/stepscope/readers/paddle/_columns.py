@@ -1,4 +1,8 @@
-"""From decoded events of Paddle's JSON to columns: the only loops over them, each over one block."""
+"""What a Paddle profile holds, in columns, the same from protobuf and JSON; and JSON's decoded events as columns.
+
+Times are ns on the recorder's clock (Unix time in all files known). Rows of `host` are in the order of the file: thread
+by thread, each breadth first. A link is a row of the table that it points into, −1 for the root of its thread.
+"""
 
 from __future__ import annotations
 
@@ -202,8 +206,8 @@ def _dtype(name: str) -> type[np.generic]:
 
 def _bare(name: str) -> str:
     """Without the duration that Paddle puts behind it, as in `matmul[1.234 us]`."""
-    cut = name.rfind("[") if name.endswith("s]") else -1
-    return name if cut < 0 else name[:cut]
+    bracket = name.rfind("[") if name.endswith("s]") else -1
+    return name if bracket < 0 else name[:bracket]
 
 
 def _ns(text: str) -> int:

@@ -96,8 +96,8 @@ def keyed(message: bytes, values: Callable[[bytes], Any]) -> bytes:
     keys, raw = (wire.slices(found[name][1:]) for name in ("keys", "values"))
     if not keys:
         return b""
-    told = {key.decode("utf-8", "replace"): values(text) for key, text in zip(keys, raw, strict=False)}
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    by_key = {key.decode("utf-8", "replace"): values(text) for key, text in zip(keys, raw, strict=False)}
+    return json.dumps(by_key, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def shapes_of(message: bytes) -> list[list[int]]:
@@ -178,10 +178,10 @@ class _Decoder:
         whole["tid"] = np.where(tid[tree] == ABSENT, whole["tid"], tid[tree])
         is_root = whole["parent"] == -1
         up = self._parents(tree, whole.pop("id"), whole["parent"], is_root)
-        kept, place = self._usable(whole, ~is_root)
+        chosen, place = self._usable(whole, ~is_root)
         whole["parent"] = np.where(up >= 0, place[up], -1)
         self._name_mlu_runtime(whole)
-        host = {name: column[kept] for name, column in whole.items()}
+        host = {name: column[chosen] for name, column in whole.items()}
         children = {kind: _concatenated(parts) for kind, parts in found.items()}
         return host, {kind: (place[owner], first, last) for kind, (owner, first, last) in children.items()}
 
@@ -198,9 +198,9 @@ class _Decoder:
             found.append((of + low, first, last))
         whole = _joined(cols)
         whole["host"] = owner
-        kept, place = self._usable(whole)
+        chosen, place = self._usable(whole)
         of, first, last = _concatenated(found)
-        return {name: column[kept] for name, column in whole.items()}, (place[of], first, last)
+        return {name: column[chosen] for name, column in whole.items()}, (place[of], first, last)
 
     def device(self, nodes: Children) -> tuple[Table, Table, Table]:
         """Kernels, copies and fills; then the details of kernels, and of copies and fills."""
@@ -217,11 +217,11 @@ class _Decoder:
                 parts.append((have + low, first[have], last[have]))
         whole = _joined(cols)
         whole["runtime"] = owner
-        kept, place = self._usable(whole)
+        chosen, place = self._usable(whole)
         kernels = self._kernels(_concatenated(details["kernel"]), place)
         moved = [self._moved(_concatenated(details[k]), place, schema) for k, schema in _MOVED.items()]
         transfers = {name: np.concatenate([part[name] for part in moved]) for name in moved[0]}
-        return {name: column[kept] for name, column in whole.items()}, kernels, transfers
+        return {name: column[chosen] for name, column in whole.items()}, kernels, transfers
 
     def _kernels(self, messages: Children, place: Ints) -> Table:
         owner, starts, ends = messages
@@ -229,7 +229,7 @@ class _Decoder:
         dynamic, static = found.pop("dynamic"), found.pop("static")
         known = (dynamic != ABSENT) | (static != ABSENT)
         total = np.where(dynamic == ABSENT, 0, dynamic) + np.where(static == ABSENT, 0, static)
-        return _of_kept({**found, "shared_bytes": np.where(known, total, ABSENT), "device": place[owner]})
+        return _linked({**found, "shared_bytes": np.where(known, total, ABSENT), "device": place[owner]})
 
     def _moved(self, messages: Children, place: Ints, schema: dict[int, tuple[str, str]]) -> Table:
         owner, starts, ends = messages
@@ -237,7 +237,7 @@ class _Decoder:
         nothing = np.full(owner.size, -1, np.int64)
         for end in ("src", "dst"):
             found[end] = self.texts.codes(self.wire.slices(found.get(end, (nothing, nothing))))
-        return _of_kept({**found, "device": place[owner], "bytes_per_s": np.full(owner.size, np.nan)})
+        return _linked({**found, "device": place[owner], "bytes_per_s": np.full(owner.size, np.nan)})
 
     def memory(self, nodes: Children) -> Table:
         """Memory taken and given back, by tensors and by the allocator."""
@@ -256,11 +256,11 @@ class _Decoder:
         found = self.wire.columns(node["event"], ARGUMENTS)
         for name, values in (("shapes", shapes_of), ("types", words_of)):
             raw = self.wire.slices(found[name])
-            told = {message: keyed(message, values) for message in set(raw)}
-            found[name] = self.texts.codes([told[message] for message in raw])
+            by_message = {message: keyed(message, values) for message in set(raw)}
+            found[name] = self.texts.codes([by_message[message] for message in raw])
         found["stack"] = self.texts.codes(self.wire.slices(found["stack"]))
         found["host"] = owner
-        return _of_kept(found, "host")
+        return _linked(found, "host")
 
     def _extend(self, cols: dict[str, Column], found: dict[str, Any], types: Sequence[str]) -> None:
         """Append a block; of names and types their numbers."""
@@ -284,8 +284,8 @@ class _Decoder:
         self.issues.add(
             "incomplete_events", "warning", int((~sound).sum()), "events without a start or an end were dropped"
         )
-        kept = sound if wanted is None else sound & wanted
-        return kept, np.where(kept, np.cumsum(kept) - 1, -1)
+        chosen = sound if wanted is None else sound & wanted
+        return chosen, np.where(chosen, np.cumsum(chosen) - 1, -1)
 
     def _parents(self, tree: Ints, ids: Ints, parents: Ints, is_root: NDArray[np.bool_]) -> Ints:
         """Row of each node's parent, −1 for the root and where there is none that was written before the node."""
@@ -329,7 +329,7 @@ def _concatenated(parts: list[Children]) -> Children:
 _NONE = np.empty(0, np.int64)
 
 
-def _of_kept(table: Table, link: str = "device") -> Table:
+def _linked(table: Table, link: str = "device") -> Table:
     """Without the rows whose event was dropped."""
     return {name: column[table[link] >= 0] for name, column in table.items()}
 

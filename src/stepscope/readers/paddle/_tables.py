@@ -140,8 +140,8 @@ _RESERVED = ("ReservedAllocate", "ReservedFree")
 def ops(recording: Recording, place: Rows) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The `ops` table, of operators whose arguments or call stack were recorded, and the `stacks` that it refers to."""
     rows, side = _placed(recording.arguments, "host", place)
-    told = (side["shapes"] > 0) | (side["types"] > 0) | (side["stack"] > 0) if rows.size else np.zeros(0, bool)
-    rows, side = rows[told], {name: column[told] for name, column in side.items()}
+    has_arguments = (side["shapes"] > 0) | (side["types"] > 0) | (side["stack"] > 0) if rows.size else np.zeros(0, bool)
+    rows, side = rows[has_arguments], {name: column[has_arguments] for name, column in side.items()}
     if not rows.size:
         return OPS.empty(), STACKS.empty()
     used, stack = np.unique(side["stack"], return_inverse=True)
@@ -248,8 +248,8 @@ def _placed(table: Columns, link: str, place: Rows) -> tuple[Rows, dict[str, Any
     """Span rows of a side table in order, and its other columns in that order; rows of dropped events are left out."""
     at = table[link]
     rows = place[at] if place.size else np.full(at.size, -1, np.int64)
-    kept = np.flatnonzero(rows >= 0)
-    order = kept[np.argsort(rows[kept], kind="stable")]
+    present = np.flatnonzero(rows >= 0)
+    order = present[np.argsort(rows[present], kind="stable")]
     return rows[order], {name: column[order] for name, column in table.items() if name != link}
 
 

@@ -68,14 +68,14 @@ def with_recording(trace: Trace, path: str) -> Trace:
 
 def _devices(rows: pl.DataFrame, recording: Mapping[str, Any]) -> pl.DataFrame:
     """The accelerators that samples name, with what meta.json says of them."""
-    seen = rows["device"].unique().str.extract(r"^gpu(\d{1,9})$").drop_nulls().cast(pl.Int32).sort()
-    told = {device.get("device"): device for device in recording.get("devices") or []}
-    of_each = [told.get(f"gpu{i}", {}) for i in seen]
+    indices = rows["device"].unique().str.extract(r"^gpu(\d{1,9})$").drop_nulls().cast(pl.Int32).sort()
+    by_name = {device.get("device"): device for device in recording.get("devices") or []}
+    of_each = [by_name.get(f"gpu{i}", {}) for i in indices]
     frame = pl.DataFrame(
         {
-            "device_id": pl.int_range(len(seen), dtype=pl.UInt32, eager=True),
+            "device_id": pl.int_range(len(indices), dtype=pl.UInt32, eager=True),
             "type": [device.get("type") or "cuda" for device in of_each],
-            "index": seen,
+            "index": indices,
             "name": pl.Series([device.get("name") for device in of_each], dtype=pl.String),
             "memory_bytes": pl.Series([device.get("memory_bytes") for device in of_each], dtype=pl.Int64),
         }

@@ -79,13 +79,13 @@ class Spans:
 def spans_of(events: Events) -> Spans:
     """The spans of all threads."""
     rows = _rows(events)
-    unseen = _from_idle(rows)
+    n_without_event = _from_idle(rows)
     n = max(rows.ts.size - 1, 0)
     a, b = _Rows(*(column[:n] for column in rows.columns())), _Rows(*(column[1:] for column in rows.columns()))
     same = a.tid == b.tid
     runs = same & (a.what == IN) & (((b.what == OUT) & (a.core == b.core)) | (b.what == _END))
     waits = same & a.is_ready() & ((b.what == IN) | (b.what == _END))
-    if unseen:  # so may have been what followed the last wake-up
+    if n_without_event:  # so may have been what followed the last wake-up
         waits &= (a.what == OUT) | (b.what == IN)
     at = np.flatnonzero(runs | waits)
     # What follows must follow: a core is lost by who has one, and given to who has none.
@@ -96,7 +96,7 @@ def spans_of(events: Events) -> Spans:
     # a moment: where one came first, the last one is more to blame.
     kernel = np.array([tid for tid, name in events.names.items() if _OF_KERNEL.match(name)], np.int64)
     brief = np.isin(a.other[at], kernel) & (b.what[at] == IN) & (b.other[at] > 0)
-    told_first = is_wait & (why == PREEMPTED) & ~brief
+    preempted_first = is_wait & (why == PREEMPTED) & ~brief
     found = Spans(
         a.tid[at],
         a.ts[at],
@@ -105,9 +105,9 @@ def spans_of(events: Events) -> Spans:
         np.where(is_wait, np.where(until_end, -1, b.core[at]), a.core[at]),
         np.where(is_wait | until_end, AT_END, b.state[at]),
         why,
-        np.where(told_first, a.other[at], np.where(until_end, -1, b.other[at])),
+        np.where(preempted_first, a.other[at], np.where(until_end, -1, b.other[at])),
         int(gaps.sum()),
-        unseen,
+        n_without_event,
     )
     return _without_losses(found, events.losses)
 
@@ -272,7 +272,7 @@ def _joined(trace: Trace, events: Events, pids: set[int], issues: IssueLog) -> T
     return trace.with_tables(
         tracks=pl.concat([TRACKS.conform(trace.tracks), tracks]),
         spans=pl.concat([SPANS.conform(trace.spans), SPANS.conform(rows)]),
-        sched=_sides(spans, at, ids, events),
+        sched=_sched_table(spans, at, ids, events),
     )
 
 
@@ -306,8 +306,8 @@ def _processes(trace: Trace, events: Events, path: str) -> set[int]:
     job = {process.get(tid, tid) for tid in (*events.began, *events.parent)}
     threads = trace.tracks.filter(pl.col("kind") == "thread")
     own = set(threads["pid"].drop_nulls().to_list()) & job
-    told = recording_of(path).get("processes") or []
-    profiled = {one["pid"] for one in told if one.get("torch") and one.get("steps")} & job
+    processes = recording_of(path).get("processes") or []
+    profiled = {one["pid"] for one in processes if one.get("torch") and one.get("steps")} & job
     if not own or profiled <= own:
         return job
     above = {
@@ -320,10 +320,10 @@ def _processes(trace: Trace, events: Events, path: str) -> set[int]:
 
 def _nearest(pid: int, above: dict[int, int], wanted: Collection[int]) -> int | None:
     """The first of some processes on the way up from one."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pid not in wanted:
-        seen.add(pid)
-        if above.get(pid, pid) in seen:
+        visited.add(pid)
+        if above.get(pid, pid) in visited:
             return None
         pid = above[pid]
     return pid
@@ -354,9 +354,9 @@ def _tracks(trace: Trace, tids: list[int], process: dict[int, int], events: Even
 
 def _name(tid: int, events: Events) -> str | None:
     """The name of a thread, or of the one that started it: it has that one's until it takes another."""
-    seen: set[int] = set()
-    while tid not in events.names and tid not in seen and tid in events.parent:
-        seen.add(tid)
+    visited: set[int] = set()
+    while tid not in events.names and tid not in visited and tid in events.parent:
+        visited.add(tid)
         tid = events.parent[tid]
     return events.names.get(tid)
 
@@ -378,7 +378,7 @@ def _names(spans: Spans, at: Ints, events: Events) -> pl.Series:
     return pl.Series([text(key) for key in keys.tolist()], dtype=pl.Categorical()).gather(place)
 
 
-def _sides(spans: Spans, at: Ints, ids: pl.Series, events: Events) -> pl.DataFrame:
+def _sched_table(spans: Spans, at: Ints, ids: pl.Series, events: Events) -> pl.DataFrame:
     """The table `sched`."""
     core, other, is_wait = spans.core[at], spans.other[at], spans.is_wait[at]
     known = pl.Series(other > 0)

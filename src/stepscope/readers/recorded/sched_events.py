@@ -1,7 +1,10 @@
 """The file of scheduling events that `stepscope record --sched` leaves, as columns: who got and lost a core, and when.
 
-Its form is told in stepscope/record/_sched_file.py: frames of packed facts, or of packed events as the kernel gives
+stepscope/record/sched/sched_file.py describes its form: frames of packed facts, or of packed events as the kernel gives
 them, each with the time at which they were read.
+
+Records of the kernel's perf buffers: type (u32), flags (u16), bytes (u16); what the type has; then process, thread (u32
+each), time (u64), core and a spare (u32 each). Source: include/uapi/linux/perf_event.h of Linux.
 """
 
 from __future__ import annotations
@@ -120,7 +123,7 @@ class _Found:
     last: dict[int, int] = field(default_factory=dict)  # time of the last event of each core
     clocks: list[tuple[int, int]] = field(default_factory=list)
     n_lost: int = 0
-    lost_told: int = 0
+    n_lost_reported: int = 0
     end_ns: int = 0
     is_ended: bool = False
     full_ns: int | None = None
@@ -141,7 +144,7 @@ def read_events(path: str, issues: IssueLog) -> Events:
             found.end_ns = max(found.end_ns, time_ns)
     if not found.clocks:
         raise CorruptInput("it breaks off before its first fact", "record again with --sched", path=path)
-    lost = max(found.n_lost, found.lost_told)
+    lost = max(found.n_lost, found.n_lost_reported)
     what = "the kernel's buffers were full: spans around the lost events are left out"
     issues.add("sched_lost", "warning", lost or len(found.losses), what)
     if not found.is_ended:
@@ -194,12 +197,12 @@ def _hear(found: _Found, time_ns: int, facts: dict[str, Any], issues: IssueLog) 
     issues.add("sched_unwritten", "warning", facts.get("unwritten", 0), "events after the file was full")
     if "end" in facts:
         found.is_ended = True
-        found.lost_told = sum(facts["lost"].values())
+        found.n_lost_reported = sum(facts["lost"].values())
 
 
 def _take_pages(found: _Found, core: int, content: bytes) -> None:
     pages = decoded(content, found.head["page_bytes"])
-    kinds, told = pages.kind(), found.head["events"]
+    kinds, formats = pages.kind(), found.head["events"]
     last = found.last.get(core, found.clocks[0][0] if found.clocks else 0)
     times = np.concatenate(([last], pages.ts_ns))
     if pages.ts_ns.size:
@@ -210,10 +213,10 @@ def _take_pages(found: _Found, core: int, content: bytes) -> None:
     found.n_lost += int(pages.n_lost.sum())
 
     def rows(name: str) -> Ints:
-        return np.flatnonzero(kinds == told[name]["id"])
+        return np.flatnonzero(kinds == formats[name]["id"])
 
     def column(name: str, at: Ints, column: str) -> Ints:
-        return pages.field(at, told[name]["fields"][column][0]).astype(np.int64)
+        return pages.field(at, formats[name]["fields"][column][0]).astype(np.int64)
 
     switch = rows("sched_switch")
     before, after, state = (column("sched_switch", switch, f) for f in ("prev_pid", "next_pid", "prev_state"))
@@ -229,7 +232,7 @@ def _take_pages(found: _Found, core: int, content: bytes) -> None:
     place = both.size - 1 - first
     for side, name in enumerate(("next_comm", "prev_comm")):
         mine = place % 2 == side
-        texts = pages.text(switch[place[mine] // 2], *told["sched_switch"]["fields"][name])
+        texts = pages.text(switch[place[mine] // 2], *formats["sched_switch"]["fields"][name])
         found.names.update(zip(distinct[mine].tolist(), texts, strict=True))
     for name in ("sched_wakeup", "sched_wakeup_new"):
         at = rows(name)

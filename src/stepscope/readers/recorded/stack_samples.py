@@ -106,11 +106,11 @@ _HINT = "record again with stepscope record --stacks"
 
 def _stacks(rows: pl.DataFrame, folder: str) -> pl.DataFrame:
     """The stacks that rows tell, each once. Columns: id, frames (outermost first, as in "train (train.py:12)")."""
-    told = rows.filter(pl.col("kind") == "F").drop_nulls(["id", "text"]).unique("id", keep="first")
-    file = map_names(told["file"].fill_null(""), lambda path: _short(path, folder), pl.String())
+    of_kind = rows.filter(pl.col("kind") == "F").drop_nulls(["id", "text"]).unique("id", keep="first")
+    file = map_names(of_kind["file"].fill_null(""), lambda path: _short(path, folder), pl.String())
     line = pl.when(pl.col("n") > 0).then(pl.format(":{}", "n")).otherwise(pl.lit(""))
     named = pl.when(file == "").then(pl.col("text")).otherwise(pl.format("{} ({}{})", "text", file, line))
-    frames = told.select(frame="id", name=named.str.replace_all(";", ",", literal=True))
+    frames = of_kind.select(frame="id", name=named.str.replace_all(";", ",", literal=True))
     stacks = rows.filter(pl.col("kind") == "S").drop_nulls(["id", "text"]).unique("id", keep="first")
     every = stacks.select("id", frame=pl.col("text").str.split(" ").cast(pl.List(pl.Int64), strict=False))
     flat = every.explode("frame", empty_as_null=True).join(frames, on="frame", how="left", maintain_order="left")
@@ -133,8 +133,8 @@ def _own(rows: pl.DataFrame, trace: Trace, path: str) -> pl.DataFrame:
     mine = set(trace.tracks["pid"].drop_nulls().unique().to_list())
     if len(profiles) < 2 or not mine:
         return rows
-    told = rows.filter(pl.col("kind") == "P").drop_nulls("pid").select("pid", "n")
-    return rows.filter(pl.col("pid").is_in(_descending(told.iter_rows(), mine)))
+    of_kind = rows.filter(pl.col("kind") == "P").drop_nulls("pid").select("pid", "n")
+    return rows.filter(pl.col("pid").is_in(_descending(of_kind.iter_rows(), mine)))
 
 
 def _descending(parents: Iterable[tuple[int, int | None]], wanted: set[int]) -> list[int]:
