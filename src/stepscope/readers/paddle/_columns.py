@@ -13,18 +13,66 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Raw, Struct
+from msgspec import field as renamed
 
 from stepscope.readers.common.columns import ABSENT, Interned, columns_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.readers.paddle._json import Event
-
     Rows = list[tuple[int, Event]]
-    from collections.abc import Mapping
+    Rows = list[tuple[int, "Event"]]
 
     Columns = Mapping[str, NDArray[Any]]
+
+
+_NOTHING = Raw(b"")
+
+
+class Args(Struct, gc=False, frozen=True):
+    """`args` of an event."""
+
+    start_time: str = ""
+    end_time: str = ""
+    correlation: int = renamed(name="correlation id", default=ABSENT)
+    input_shapes: Raw = _NOTHING
+    input_dtypes: Raw = _NOTHING
+    callstack: str = ""
+    stream: int = ABSENT
+    registers: int = renamed(name="registers per thread", default=ABSENT)
+    shared_bytes: int = renamed(name="shared memory", default=ABSENT)
+    blocks_per_sm: float | None = renamed(name="blocks per SM", default=None)
+    warps_per_sm: float | None = renamed(name="warps per SM", default=None)
+    grid: list[int] | None = None
+    block: list[int] | None = None
+    occupancy: float | None = renamed(name="theoretical achieved occupancy %", default=None)
+    occupancy_old: float | None = renamed(name="est. achieved occupancy %", default=None)
+    size_bytes: int = renamed(name="bytes", default=ABSENT)
+    bandwidth: float | None = renamed(name="memory bandwidth (GB/s)", default=None)
+    place: str = ""
+    addr: int = ABSENT
+    increase_bytes: int = ABSENT
+    current_allocated: int = ABSENT
+    current_reserved: int = ABSENT
+    peak_allocated: int = ABSENT
+    peak_reserved: int = ABSENT
+
+
+_NO_ARGS = Args()
+
+
+class Event(Struct, gc=False):
+    """One element of `traceEvents`. `ts` is whole µs of Unix time, `dur` µs; threads are text, streams numbers."""
+
+    name: str = ""
+    pid: int | None = None
+    tid: int | str | None = None
+    ts: int | None = None
+    dur: float | None = None
+    ph: str = ""
+    cat: str = ""
+    args: Args = _NO_ARGS
 
 
 #: Event types by their number in protobuf; JSON has these names. In Paddle 2.x number 15 was MluRuntime.

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from msgspec import Raw, Struct, field
 
 from stepscope.core.intervals import enclosing
 from stepscope.readers.chrome.salvage import FAILS, repaired
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.paddle._columns import COLUMNS, Events, Recording
+from stepscope.readers.paddle._columns import COLUMNS, Event, Events, Recording
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,54 +33,6 @@ if TYPE_CHECKING:
 
 #: Small enough that a block's objects stay in the processor's cache.
 BLOCK = 1 << 18
-_NOTHING = Raw(b"")
-
-
-class Args(Struct, gc=False, frozen=True):
-    """`args` of an event."""
-
-    start_time: str = ""
-    end_time: str = ""
-    correlation: int = field(name="correlation id", default=ABSENT)
-    input_shapes: Raw = _NOTHING
-    input_dtypes: Raw = _NOTHING
-    callstack: str = ""
-    stream: int = ABSENT
-    registers: int = field(name="registers per thread", default=ABSENT)
-    shared_bytes: int = field(name="shared memory", default=ABSENT)
-    blocks_per_sm: float | None = field(name="blocks per SM", default=None)
-    warps_per_sm: float | None = field(name="warps per SM", default=None)
-    grid: list[int] | None = None
-    block: list[int] | None = None
-    occupancy: float | None = field(name="theoretical achieved occupancy %", default=None)
-    occupancy_old: float | None = field(name="est. achieved occupancy %", default=None)
-    size_bytes: int = field(name="bytes", default=ABSENT)
-    bandwidth: float | None = field(name="memory bandwidth (GB/s)", default=None)
-    place: str = ""
-    addr: int = ABSENT
-    increase_bytes: int = ABSENT
-    current_allocated: int = ABSENT
-    current_reserved: int = ABSENT
-    peak_allocated: int = ABSENT
-    peak_reserved: int = ABSENT
-
-
-_NO_ARGS = Args()
-
-
-class Event(Struct, gc=False):
-    """One element of `traceEvents`. `ts` is whole µs of Unix time, `dur` µs; threads are text, streams numbers."""
-
-    name: str = ""
-    pid: int | None = None
-    tid: int | str | None = None
-    ts: int | None = None
-    dur: float | None = None
-    ph: str = ""
-    cat: str = ""
-    args: Args = _NO_ARGS
-
-
 _BLOCKS = msgspec.json.Decoder(list[Event], strict=False)
 _ELEMENT = msgspec.json.Decoder(Event, strict=False)
 #: Paddle begins each element with its name.

@@ -1,6 +1,6 @@
 """The file of scheduling events that `stepscope record --sched` leaves, as columns: who got and lost a core, and when.
 
-stepscope/record/sched/sched_file.py describes its form: frames of packed facts, or of packed events as the kernel gives
+stepscope/record/sched/main.py describes its form: frames of packed facts, or of packed events as the kernel gives
 them, each with the time at which they were read.
 
 Records of the kernel's perf buffers: type (u32), flags (u16), bytes (u16); what the type has; then process, thread (u32

@@ -1,7 +1,7 @@
 """Python stacks that `stepscope record --stacks` left beside a trace: the table `stack_samples`, on the trace's time.
 
-The file is rows of several kinds, which record/_stack_file.py explains: frames, stacks of frames, threads and processes
-once each, and samples that refer to them.
+The file is rows of several kinds, which record/stacks/stack_file.py explains: frames, stacks of frames, threads and
+processes once each, and samples that refer to them.
 """
 
 from __future__ import annotations
