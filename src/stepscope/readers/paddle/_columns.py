@@ -19,11 +19,11 @@ from msgspec import field as renamed
 from stepscope.readers.common.columns import ABSENT, Interned, columns_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
-    Rows = list[tuple[int, Event]]
     Rows = list[tuple[int, "Event"]]
-
     Columns = Mapping[str, NDArray[Any]]
 
 
