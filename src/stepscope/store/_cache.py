@@ -234,8 +234,8 @@ def _placed(where: Place, key: str, fill: Callable[[Path], int]) -> bool:
 
 def entries(where: Place) -> list[Entry]:
     """All that is kept, most recently used first."""
-    found = [entry for folder in _folders(where.folder) if (entry := _entry(folder)) is not None]
-    return sorted(found, key=lambda entry: -entry.used_unix_ns)
+    known = [entry for folder in _folders(where.folder) if (entry := _entry(folder)) is not None]
+    return sorted(known, key=lambda entry: -entry.used_unix_ns)
 
 
 def clear(where: Place) -> tuple[int, int]:
@@ -265,10 +265,10 @@ def scratch(parent: Path) -> Iterator[Path]:
 
 def _folders(parent: Path) -> Iterator[Path]:
     try:
-        found = sorted(parent.iterdir())
+        folders = sorted(parent.iterdir())
     except OSError:
         return
-    yield from (folder for folder in found if not folder.name.startswith(".") and (folder / META).exists())
+    yield from (folder for folder in folders if not folder.name.startswith(".") and (folder / META).exists())
 
 
 def _entry(folder: Path) -> Entry | None:
@@ -276,9 +276,9 @@ def _entry(folder: Path) -> Entry | None:
         text = (folder / META).read_bytes()
         where = str(folder / META)
         document = document_of(text, where, kind="trace") or document_of(text, where, kind=_NOTE)
-        told = (document or {}).get("meta", {})
+        meta = (document or {}).get("meta", {})
         used = (folder / META).stat().st_mtime_ns
-        path, kind, size = str(told.get("path", "")), str(told.get("format", "")), int(told.get("size_bytes", 0))
+        path, kind, size = str(meta.get("path", "")), str(meta.get("format", "")), int(meta.get("size_bytes", 0))
         return Entry(folder, path, kind, size, _size_of(folder), used)
     except (OSError, StepscopeError):
         return None

@@ -22,7 +22,7 @@ __all__ = ["LEAST_PACKED", "Ticket", "keep_noted", "note_ticket", "noted", "tick
 LEAST_PACKED = 200_000
 _MEMBER = "!"
 #: Formats of which a recording is one file, so that its key tells all changes.
-_ALONE = ("kineto",)
+_ONE_FILE_FORMATS = ("kineto",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def keep_noted(of: Ticket, content: bytes, meta: Meta, *, what: str) -> None:
 
     Only of formats whose recordings are one file. `what` is shown where the cache is listed.
     """
-    if meta.format not in _ALONE:
+    if meta.format not in _ONE_FILE_FORMATS:
         return
     try:
         if unchanged(of):

@@ -103,8 +103,8 @@ def read_events(trace: Trace) -> Events:
         names = [_without_mark(name) for name in names]
     thread, threads = _threads(trace)
     ts, length = _us(start, whole=whole), _us(dur, whole=whole)
-    kept = np.flatnonzero(kind != IGNORED)
-    order = kept[np.argsort(ts[kept], kind="stable")]
+    known = np.flatnonzero(kind != IGNORED)
+    order = known[np.argsort(ts[known], kind="stable")]
     properties = json.loads(trace.meta.facts.get("deviceProperties", "[]"))
     return Events(
         kind=kind, ts=ts, end=ts + length, dur=length, name=name, names=names, thread=thread, threads=threads,
