@@ -1,4 +1,7 @@
-"""Arrays from a few words, {"shape": [16, 32], "dtype": "float32", "seed": 0}: the same numbers in every library."""
+"""Arrays from a short description, and the arrays inside any value.
+
+{"shape": [16, 32], "dtype": "float32", "seed": 0} gives the same numbers in every library.
+"""
 
 from __future__ import annotations
 

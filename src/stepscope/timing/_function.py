@@ -1,4 +1,4 @@
-"""A callable by its name, the framework that it works with, and arguments as it takes them."""
+"""A callable by its name, the framework it works with, its arguments, and which of its failures are its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Repeats of a call: warmed up, in inner loops where it is short, functions in turn so that drift meets all alike."""
+"""Clocks, and repeats of a call.
+
+Calls are warmed up and run in inner loops where they are short. Functions take turns, so that drift affects all alike.
+Device work is timed by events or by waiting for the device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a benchmark gives: a table with a row for each case and function, its arguments as columns between the keys."""
+"""The result of a benchmark: a table with a row for each case and function, and the text that people read.
+
+Arguments are columns between the keys.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paddle's Operator Summary: operators by name, and what was done inside them."""
+"""Paddle's tables of items by name: operators, kernels, copies and fills, the program's own ranges, memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paddle's Device Summary and Overview Summary: how busy processors were, and the time of each type of event."""
+"""Paddle's Device, Overview, Model and Distribution Summary: how busy processors were, and where the time went."""
 
 from __future__ import annotations
 

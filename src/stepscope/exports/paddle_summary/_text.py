@@ -1,4 +1,7 @@
-"""How Paddle's summary looks: cells, rules, titles, numbers. Every line of a table ends in blanks, as Paddle's do."""
+"""The items of Paddle's summary and how they are printed: cells, rules, titles, numbers, order.
+
+Every line of a table ends in blanks, as Paddle's do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The plugin's recommendations: its rules in its order, in its words."""
+"""The plugin's overview page: where the steps' time went, the recommendations, and the devices that were used.
+
+The recommendations are the plugin's rules in its order and wording.
+"""
 
 from __future__ import annotations
 

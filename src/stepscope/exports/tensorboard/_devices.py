@@ -1,4 +1,7 @@
-"""How well each device was used, as the plugin's overview says it: busy, multiprocessors, occupancy, tensor cores."""
+"""How well each device was used: busy time, multiprocessors, occupancy, tensor cores.
+
+The overview shows the figures; the trace view shows utilization and multiprocessor efficiency as counter tracks.
+"""
 
 from __future__ import annotations
 

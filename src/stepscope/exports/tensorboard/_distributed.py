@@ -1,4 +1,7 @@
-"""The plugin's distributed view: what the workers of one span did at the same time, collective by collective."""
+"""The workers of a run: which worker each file is, its collectives, and the view that compares the workers of a span.
+
+A collective is a host operator of a communication library with the device work that has its id.
+"""
 
 from __future__ import annotations
 

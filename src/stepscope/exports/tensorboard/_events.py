@@ -1,4 +1,4 @@
-"""The spans of a trace as the TensorBoard plugin saw its events: kinds, times in µs, thread and process ids.
+"""The spans of a trace as the TensorBoard plugin saw its events, and which runtime call launched which device work.
 
 The plugin calculates in the numbers that the file holds: whole µs as integers, all else as doubles, whose rounding
 shows in its results. Both are reproduced here from exact ns, so that nothing but these arrays needs to know.

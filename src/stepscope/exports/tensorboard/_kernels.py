@@ -1,4 +1,12 @@
-"""The plugin's kernel view: kernels by name, and by name, operator and launch properties."""
+"""The plugin's kernel view: kernels by name, and by name, operator and launch properties.
+
+Kernels of equal total time appear in the order that the unstable sort of the plugin's libraries gives. The plugin
+sorts totals, listed by name, with pandas: reversed, through NumPy's "quicksort" of indices, reversed again. That sort
+is an introsort: it splits at the median of first, middle and last, postpones the larger part, sorts parts of up to 16
+values by insertion, and sorts by heap a part that was split too often. The values determine the result, so the same
+steps give the same order. Source: NumPy 1.23, npysort/quicksort.cpp (kind="quicksort" without AVX-512); pandas 1.5,
+core/sorting.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin's memory view: which operator allocated and freed how much, on which device."""
+"""The plugin's memory views: what each operator allocated and freed on each device, the curve, and each allocation."""
 
 from __future__ import annotations
 

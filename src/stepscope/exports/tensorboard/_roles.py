@@ -1,4 +1,7 @@
-"""What each moment of a step was spent on, as the plugin divides it: one role prevails over the next."""
+"""The plugin's steps, and what each moment of a step was spent on: one role prevails over the next.
+
+A step is annotated on the host and extended to the end of the device work that it queued.
+"""
 
 from __future__ import annotations
 
