@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from stepscope.core.units import count, duration, percent
@@ -12,28 +11,10 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-UNNAMED = "communication"
-_COLLECTIVES = (
-    ("all-reduce", r"all_?reduce|cross_device_reduce|one_?shot|two_?shot|quick_?reduce|lamport"),
-    ("all-gather", r"all_?gather"),
-    ("reduce-scatter", r"reduce_?scatter"),
-    ("all-to-all", r"all_?to_?all|all2all|dispatch|combine"),
-    ("broadcast", r"broadcast|bcast"),
-    ("send and receive", r"send|recv"),
-    ("reduce", r"reduce"),
-    ("barrier", r"barrier"),
-)
-
 
 def sum_of(series: pl.Series) -> int:
     """Sum of a series of whole numbers, 0 if it has none."""
     return int(series.sum())
-
-
-def collective_of(name: str) -> str:
-    """The operation that a communication kernel or operator performs, as far as its name says."""
-    lower = name.lower()
-    return next((known for known, pattern in _COLLECTIVES if re.search(pattern, lower)), UNNAMED)
 
 
 def counted(n: float, noun: str, plural: str = "") -> str:

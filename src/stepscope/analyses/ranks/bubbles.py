@@ -11,8 +11,9 @@ from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.grouped_medians import Floats
 from stepscope.analyses.ranks.lateness import transfers_of
-from stepscope.analyses.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job, job_of
+from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.analyses.ranks.parallel_groups import parallelism_of
+from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Column, Table
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import of_spans, talks_to_ranks
-from stepscope.analyses.communication.collective_calls import collective_calls, kind_of
+from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.communication.collective_calls import collective_calls
 from stepscope.analyses.ranks.groups import Comm, comms_of
+from stepscope.core import collectives
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints, covered, difference, locate, own_lengths, union
 from stepscope.core.names import map_names
@@ -93,7 +94,6 @@ WORK = Table(
         Column("total_ns", pl.Int64(), "summed time; for operators their self time", "ns"),
     ),
 )
-_WAITS = ("record_param_comms",)
 
 
 def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
@@ -101,7 +101,7 @@ def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
     spans = trace.spans
     if on_device:
         kernels = spans.filter(pl.col("category") == "kernel")
-        rows = kernels.filter(~talks_to_ranks(kernels["name"])).select("name", ns="dur_ns")
+        rows = kernels.filter(~collectives.talks_to_ranks(kernels["name"])).select("name", ns="dur_ns")
     else:
         rows = _self_times(spans)
     named = rows.group_by("name").agg(calls=pl.len().cast(pl.Int64), total_ns=pl.col("ns").sum())
@@ -116,7 +116,7 @@ def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
 def _self_times(spans: pl.DataFrame) -> pl.DataFrame:
     """Operators of the host that are no collectives, and the self time of each."""
     is_op = spans["category"] == "operator"
-    talks = map_names(spans["name"], lambda n: n in _WAITS or (":" in n and kind_of(n) is not None), pl.Boolean())
+    talks = collectives.talks_to_ranks(spans["name"], "any")
     ops = spans.filter(is_op & ~talks)
     if ops.is_empty():
         return ops.select("name", ns="dur_ns")
@@ -146,10 +146,7 @@ def resources_of(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
     )
 
 
-KINDS = (
-    "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "barrier", "send_recv", "send", "recv",
-    "gather", "scatter", "reduce", "other",
-)  # fmt: skip
+KINDS = (*collectives.KINDS, "other")
 Kind = pl.Enum(KINDS)
 #: The last part of a collective, of at most this length, shows whether work went on meanwhile.
 _TAIL_NS = 1_000_000
@@ -227,7 +224,7 @@ def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
     )
     calls = calls.sort("start_ns", "call_id")
     calls, comms = comms_of(calls, trace)
-    kind = map_names(calls["collective"], kind_of, pl.String()).fill_null("other")
+    kind = collectives.kinds_of(calls["collective"]).fill_null("other")
     calls = calls.with_columns(kind=kind, src="src_rank", dst="dst_rank")
     # A trace may contain what several ranks computed; only this rank's counts.
     own = calls["rank"].mode().to_list()[0]

@@ -16,7 +16,8 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.grouped_medians import Floats, Segments, dense, numbered, segments
-from stepscope.analyses.ranks.matching import SYNCHRONISING, Job, job_of
+from stepscope.analyses.ranks.matching import Job, job_of
+from stepscope.core.collectives import SYNCHRONISING
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.schema import Column, Table

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.ranks.calls import own_base
 from stepscope.analyses.ranks.grouped_medians import Floats, dense, numbered, occurrence, segments
-from stepscope.analyses.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job, ints
+from stepscope.analyses.ranks.matching import Job, ints
 from stepscope.analyses.ranks.parallel_groups import Roles
+from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.intervals import Ints
 
 __all__ = ["Lateness", "blocking_of", "lateness_of", "transfers_of"]

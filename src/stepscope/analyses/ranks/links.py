@@ -9,8 +9,9 @@ import numpy as np
 
 from stepscope.analyses.ranks.grouped_medians import Floats, numbered, occurrence, segments
 from stepscope.analyses.ranks.lateness import transfers_of
-from stepscope.analyses.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job, ints
+from stepscope.analyses.ranks.matching import Job, ints
 from stepscope.analyses.ranks.outliers import Outlier, stand_out
+from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.intervals import Ints
 
 if TYPE_CHECKING:

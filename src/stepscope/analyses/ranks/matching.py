@@ -12,6 +12,7 @@ import polars as pl
 from stepscope.analyses.ranks.calls import KINDS, Kind, RankCalls
 from stepscope.analyses.ranks.grouped_medians import Segments, numbered, occurrence, segments
 from stepscope.analyses.ranks.groups import Group, groups_of, listed
+from stepscope.core.collectives import POINT_TO_POINT
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.schema import Column, Name, Table
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-__all__ = ["MATCHED", "POINT_TO_POINT", "STATUSES", "SYNCHRONISING", "Job", "by_rank", "job_of", "missing_ranks"]
+__all__ = ["MATCHED", "STATUSES", "Job", "by_rank", "job_of", "missing_ranks"]
 
 
 _SLACK = 3  # calls by which a recording may begin earlier or later, beyond the difference of their numbers
@@ -123,11 +124,8 @@ def _nearest(base: NDArray[np.float64], at: NDArray[np.float64]) -> tuple[Ints, 
     return place, np.abs(base[place] - at)
 
 
-#: No rank can leave these before all have arrived.
-SYNCHRONISING = ("allreduce", "reduce_scatter", "allgather", "alltoall", "barrier")
-POINT_TO_POINT = ("send_recv", "send", "recv")
 #: Kinds whose sizes may differ between ranks.
-_UNEVEN = ("alltoall", "gather", "scatter", "other", *POINT_TO_POINT)
+_UNEVEN = ("alltoall", "gather", "scatter", "permute", "other", *POINT_TO_POINT)
 STATUSES = ("matched", "missing on a rank", "kinds differ", "sizes differ", "one rank only", "ends unknown")
 
 MATCHED = Table(

@@ -12,7 +12,8 @@ import polars as pl
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.grouped_medians import numbered
 from stepscope.analyses.ranks.groups import Group, listed, stride_of
-from stepscope.analyses.ranks.matching import POINT_TO_POINT, Job, job_of
+from stepscope.analyses.ranks.matching import Job, job_of
+from stepscope.core.collectives import POINT_TO_POINT
 from stepscope.core.intervals import Ints
 from stepscope.core.schema import Column, Table
 

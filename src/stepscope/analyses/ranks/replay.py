@@ -15,7 +15,8 @@ import numpy as np
 from stepscope.analyses.ranks.calls import own_base
 from stepscope.analyses.ranks.grouped_medians import Floats
 from stepscope.analyses.ranks.lateness import blocking_of, transfers_of
-from stepscope.analyses.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job
+from stepscope.analyses.ranks.matching import Job
+from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.intervals import Bools, Ints
 
 if TYPE_CHECKING:
