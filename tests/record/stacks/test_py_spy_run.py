@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 from py_spies import fake
@@ -11,76 +10,121 @@ from stepscope.record.stacks.py_spy_output import Seen
 from stepscope.record.stacks.py_spy_run import Ledger, Look, Watch, Witnessed
 from stepscope.record.stacks.stack_file import StackFile
 
-if TYPE_CHECKING:
-    from pathlib import Path
+FRAMES = (("f", "/a.py", 3),)
+S = 1_000_000_000
+SEEN = Seen(1000, 9000, 7, 7, "MainThread", FRAMES)
 
 
-def ledger_of(folder: Path, spy: str, allowed: float = 10.0) -> Ledger:
-    return Ledger(StackFile(folder / "stacks.tsv.gz"), folder, spy, 100, allowed, lambda *_: None)
+class Clock:
+    """Time that passes only when it is told to, in turns of 20 ms."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
-def turn(watch: Watch, until, newest: float = 0.0, share: float = 10.0) -> None:
-    deadline = time.monotonic() + 30
-    while not until():
-        watch.turn(dict, newest, share)
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+class FakeRun:
+    """A run of py-spy that is ready after 50 ms, and needs `cost` of a core."""
+
+    cost = 0.01
+    complaint = ""
+    is_lost = False
+    clock: Clock
+
+    def __init__(self, _spy, _pid, hz: int, _folder, _cpu, *, tree: bool) -> None:
+        self.began_s, self.hz, self.tree = self.clock.now, hz, tree
+        self.seconds = self.cpu_seconds = 0.0
+        self.size_bytes, self.handle = 100, id(self)
+
+    def listen(self) -> bool:
+        return not self.complaint
+
+    @property
+    def was_ready(self) -> bool:
+        return not self.complaint and self.clock.now >= self.began_s + 0.05
+
+    is_ready = was_ready
+
+    def end(self) -> Witnessed | None:
+        self.seconds = self.clock.now - self.began_s
+        self.cpu_seconds = self.cost * self.seconds
+        if self.is_lost or self.complaint:
+            return None
+        return Witnessed(int(self.began_s * S), 9000, self.hz, 10, (SEEN,), (), n_samples=8, n_errors=2, cpu={})
 
 
 @pytest.fixture
-def brief(monkeypatch):
-    for name in ("_FIRST_S", "_LONGEST_S", "_SHORTEST_S"):
-        monkeypatch.setattr(py_spy_run, name, 0.2)
+def ledger(tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeRun, "clock", Clock(), raising=False)
+    monkeypatch.setattr(py_spy_run, "time", FakeRun.clock)
+    monkeypatch.setattr(py_spy_run, "Look", FakeRun)
+    return Ledger(StackFile(tmp_path / "stacks.tsv.gz"), tmp_path, "py-spy", 100, 10.0, lambda *_: None)
 
 
-@pytest.mark.usefixtures("brief")
-def test_one_look_follows_the_other_before_it_ends(tmp_path):
-    ledger = ledger_of(tmp_path, fake(tmp_path))
+def turn(watch: Watch, until, newest: float = 0.0, share: float = 10.0, seconds: float = 30) -> None:
+    end = FakeRun.clock.now + seconds
+    while not until():
+        watch.turn(dict, newest, share)
+        assert FakeRun.clock.now < end
+        FakeRun.clock.now += 0.02
+
+
+def test_one_look_follows_the_other_before_it_ends(ledger):
     watch = Watch(7, ledger, tree=False)
+    began = FakeRun.clock.now
     turn(watch, lambda: len(watch.handles) == 2)  # the next one begins while the first is at work
-    turn(watch, lambda: ledger.file.n_samples > 12 and watch.is_settled)
+    assert FakeRun.clock.now - began == pytest.approx(2.0, abs=0.1)  # the first one is brief
+    turn(watch, lambda: ledger.file.n_samples and watch.is_settled)
+    began = FakeRun.clock.now
+    turn(watch, lambda: len(watch.handles) == 2)
+    assert FakeRun.clock.now - began == pytest.approx(10.0, abs=0.2)
     watch.finish()
     assert watch.handles == []
     assert ledger.until
-    assert ledger.counts["errors"] >= 4
+    assert ledger.counts["errors"] == 6
     assert ledger.cpu_seconds > 0
     assert ledger.least_hz == 100
 
 
-def test_a_process_that_began_calls_for_another_look_in_a_tree_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(py_spy_run, "_SHORTEST_S", 0.2)
-    monkeypatch.setattr(py_spy_run, "_SETTLES_S", 0.1)
-    for tree, n in ((False, 1), (True, 2)):
-        watch = Watch(7, ledger_of(tmp_path, fake(tmp_path)), tree=tree)
-        turn(watch, lambda watch=watch: watch.is_settled)
-        end = time.monotonic() + 1.0
-        newest = time.monotonic()
-        most = 0
-
-        def over(watch=watch, end=end) -> bool:
-            nonlocal most
-            most = max(most, len(watch.handles))
-            return time.monotonic() > end or most == 2
-
-        turn(watch, over, newest)
-        assert most == n
-        watch.drop()
-        assert watch.handles == []
+@pytest.mark.parametrize(("tree", "n"), [(False, 1), (True, 2)])
+def test_a_process_that_began_calls_for_another_look_in_a_tree_only(ledger, tree, n):
+    watch = Watch(7, ledger, tree=tree)
+    turn(watch, lambda: len(watch.handles) == 2)
+    turn(watch, lambda: watch.is_settled)
+    newest, most = FakeRun.clock.now + 2.5, 0
+    for _ in range(200):  # 4 s, of a look that is to last 10
+        watch.turn(dict, newest, 10.0)
+        FakeRun.clock.now += 0.02
+        most = max(most, len(watch.handles))
+        if len(watch.handles) == 2:
+            assert FakeRun.clock.now == pytest.approx(newest + 0.5, abs=0.1)
+    assert most == n
+    watch.drop()
+    assert watch.handles == []
 
 
-def test_what_costs_too_much_is_looked_at_less_often(tmp_path, monkeypatch):
-    monkeypatch.setattr(py_spy_run, "_FIRST_S", 1.2)
-    ledger = ledger_of(
-        tmp_path, fake(tmp_path, before="e = time.process_time() + 0.4\nwhile time.process_time() < e: 1")
-    )
+def test_what_costs_too_much_is_looked_at_less_often(ledger, monkeypatch):
+    monkeypatch.setattr(FakeRun, "cost", 0.2)
     watch = Watch(7, ledger, tree=False)
     turn(watch, lambda: ledger.file.n_samples > 0, share=0.1)
+    assert ledger.least_hz == 45
     watch.drop()
-    assert 1 <= ledger.least_hz < 60
 
 
-def test_a_spy_that_cannot_begin_is_tried_some_times_only(tmp_path):
-    ledger = ledger_of(tmp_path, fake(tmp_path, before="print('Error: not a Python'); sys.exit(1)"))
+def test_a_look_that_writes_too_much_is_followed_by_a_shorter_one(ledger):
+    watch = Watch(7, ledger, tree=False)
+    turn(watch, lambda: len(watch.handles) == 2)
+    watch._look.size_bytes = 400_000
+    turn(watch, lambda: watch.is_settled)
+    began = FakeRun.clock.now
+    turn(watch, lambda: len(watch.handles) == 2)
+    assert FakeRun.clock.now - began == pytest.approx(4.0, abs=0.2)
+    watch.drop()
+
+
+def test_a_spy_that_cannot_begin_is_tried_some_times_only(ledger, monkeypatch):
+    monkeypatch.setattr(FakeRun, "complaint", "not a Python")
     watch = Watch(7, ledger, tree=False)
     turn(watch, lambda: watch.is_settled)
     assert watch.handles == []
@@ -88,18 +132,12 @@ def test_a_spy_that_cannot_begin_is_tried_some_times_only(tmp_path):
     assert ledger.counts["lost"] == 0
 
 
-@pytest.mark.usefixtures("brief")
-def test_a_look_that_is_lost_is_counted_and_another_follows(tmp_path, monkeypatch):
-    monkeypatch.setattr(py_spy_run, "_MATTERS_S", 0.1)
-    ledger = ledger_of(tmp_path, fake(tmp_path, after="sys.exit(1)"))
+def test_a_look_that_is_lost_is_counted_and_another_follows(ledger, monkeypatch):
+    monkeypatch.setattr(FakeRun, "is_lost", True)
     watch = Watch(7, ledger, tree=False)
     turn(watch, lambda: ledger.counts["lost"] == 2)
     watch.finish()
     assert ledger.file.n_samples == 0
-
-
-FRAMES = (("f", "/a.py", 3),)
-S = 1_000_000_000
 
 
 class Paper:
