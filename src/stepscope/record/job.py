@@ -35,9 +35,9 @@ class CannotStart(StepscopeError):
 def find_program(command: Sequence[str]) -> str:
     """The file that the command's first word stands for. Raises CannotStart."""
     name = command[0]
-    found = shutil.which(name)
-    if found is not None:
-        return found
+    program = shutil.which(name)
+    if program is not None:
+        return program
     there = os.path.sep in name and os.path.exists(name)  # noqa: PTH110  a name too long is no file, not an error
     if there:
         raise CannotStart(f"cannot run {name}: it is not a program", "make it executable, or name its interpreter", 126)

@@ -54,8 +54,8 @@ NOTHING = Wanted(None, None)
 
 def why_none(document: Mapping[str, Any], wanted: Wanted) -> list[dict[str, Any]]:
     """Why no profile was left, with what to do about it, as an issue; none if that is told, or none was wanted."""
-    told = any(found["code"].startswith("profile") for found in document["issues"])
-    if told or not (wanted.steps or wanted.window):
+    is_explained = any(known["code"].startswith("profile") for known in document["issues"])
+    if is_explained or not (wanted.steps or wanted.window):
         return []
     return [issue("profile_missing", f"no profile, counters alone: {_why(document, wanted)}", severity="info")]
 
@@ -87,10 +87,10 @@ def _why(document: Mapping[str, Any], wanted: Wanted) -> str:
             _FRAMEWORKS[name] for name in _FRAMEWORKS if any(name in known for known in with_framework)
         )
         return f"{names} was imported, but {_no_steps(with_framework)}. Profile a time, as in --window 20s:30s"
-    told = "before it could tell how many" if "steps" not in most else f"after {done}"
+    when = "before it could tell how many" if "steps" not in most else f"after {done}"
     ask = f"--steps 1:{done}" if done > 1 else "--window 20s:30s"
     return (
-        f"steps {first}:{last} were asked for, and the job ended {told} ({source}). Ask for what there is, as in {ask}"
+        f"steps {first}:{last} were asked for, and the job ended {when} ({source}). Ask for what there is, as in {ask}"
     )
 
 

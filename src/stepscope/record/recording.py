@@ -138,7 +138,7 @@ def attach(
     if not is_alive(pid):
         raise StepscopeError(f"there is no process {pid}", "see `ps -e` for those that run")
     target = _prepared(Path(folder), force=force)
-    words = (read_once(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
+    command = (read_once(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
     issues = []
     if read_once(f"/proc/{pid}/io") is None:
         what = f"bytes that process {pid} reads and writes: run as its user, or as root (sudo)"
@@ -146,7 +146,7 @@ def attach(
     mask = job.forwarding()
     try:
         with _notices_of_disk():
-            about: dict[str, Any] = {"command": words, "pid": pid, "stacks_hz": stacks_hz}
+            about: dict[str, Any] = {"command": command, "pid": pid, "stacks_hz": stacks_hz}
             _begin(target, hz, mode="attach", issues=issues, ring=ring and asdict(ring), **about)
             collector = start_sched_collector(target, wanted=sched)
         stack_recorder = start_stack_recorder(target, stacks_hz)

@@ -16,7 +16,7 @@ from py_spies import fake, real
 
 import stepscope
 from stepscope.record.stacks import main
-from stepscope.record.stacks.main import Keeper, on_core
+from stepscope.record.stacks.main import StackWatcher, on_core
 from stepscope.record.stacks.stack_file import StackFile
 
 MARKED = """
@@ -194,15 +194,15 @@ def keep(tmp_path, monkeypatch, capsys):
         read, write = os.pipe()
         command = [sys.executable, "-c", "pass" if at_once else "input()"]
         with subprocess.Popen(command, stdin=subprocess.PIPE) as job:
-            turn = Keeper.turn
+            turn = StackWatcher.turn
 
-            def turn_and_end(keeper: Keeper) -> float:
+            def turn_and_end(keeper: StackWatcher) -> float:
                 wait_s = turn(keeper)
                 if any(watch.is_settled for watch in keeper._watches.values()) and not job.stdin.closed:
                     job.stdin.close()
                 return wait_s
 
-            monkeypatch.setattr(Keeper, "turn", turn_and_end)
+            monkeypatch.setattr(StackWatcher, "turn", turn_and_end)
             os.write(write, b"%d\n" % job.pid)
             with os.fdopen(read) as stdin:
                 monkeypatch.setattr(sys, "stdin", stdin)
@@ -257,8 +257,8 @@ SLEEPS = [sys.executable, "-c", "import time; time.sleep(60)"]
 def keeper_of(tmp_path):
     made = []
 
-    def make(root: int, **how: str) -> Keeper:
-        made.append(Keeper(root, tmp_path, StackFile(tmp_path / "s.gz"), fake(tmp_path, **how), 100))
+    def make(root: int, **how: str) -> StackWatcher:
+        made.append(StackWatcher(root, tmp_path, StackFile(tmp_path / "s.gz"), fake(tmp_path, **how), 100))
         return made[-1]
 
     yield make
@@ -266,11 +266,11 @@ def keeper_of(tmp_path):
         keeper.drop()
 
 
-def codes(keeper: Keeper) -> list[str]:
+def codes(keeper: StackWatcher) -> list[str]:
     return [issue["code"] for issue in keeper.issues()]
 
 
-def turn(keeper: Keeper, until) -> None:
+def turn(keeper: StackWatcher, until) -> None:
     deadline = time.monotonic() + 30
     while not until():
         wait_s = keeper.turn()

@@ -6,13 +6,13 @@ import pytest
 from py_spies import fake
 
 from stepscope.record.stacks import py_spy_run
-from stepscope.record.stacks.py_spy_output import Seen
-from stepscope.record.stacks.py_spy_run import Ledger, Look, Watch, Witnessed
+from stepscope.record.stacks.py_spy_output import StackSpan
+from stepscope.record.stacks.py_spy_run import Ledger, ProcessWatch, PySpyRun, RunResult
 from stepscope.record.stacks.stack_file import StackFile
 
 FRAMES = (("f", "/a.py", 3),)
 S = 1_000_000_000
-SEEN = Seen(1000, 9000, 7, 7, "MainThread", FRAMES)
+SEEN = StackSpan(1000, 9000, 7, 7, "MainThread", FRAMES)
 
 
 class Clock:
@@ -46,23 +46,23 @@ class FakeRun:
 
     is_ready = was_ready
 
-    def end(self) -> Witnessed | None:
+    def end(self) -> RunResult | None:
         self.seconds = self.clock.now - self.began_s
         self.cpu_seconds = self.cost * self.seconds
         if self.is_lost or self.complaint:
             return None
-        return Witnessed(int(self.began_s * S), 9000, self.hz, 10, (SEEN,), (), n_samples=8, n_errors=2, cpu={})
+        return RunResult(int(self.began_s * S), 9000, self.hz, 10, (SEEN,), (), n_samples=8, n_errors=2, cpu={})
 
 
 @pytest.fixture
 def ledger(tmp_path, monkeypatch):
     monkeypatch.setattr(FakeRun, "clock", Clock(), raising=False)
     monkeypatch.setattr(py_spy_run, "time", FakeRun.clock)
-    monkeypatch.setattr(py_spy_run, "Look", FakeRun)
+    monkeypatch.setattr(py_spy_run, "PySpyRun", FakeRun)
     return Ledger(StackFile(tmp_path / "stacks.tsv.gz"), tmp_path, "py-spy", 100, 10.0, lambda *_: None)
 
 
-def turn(watch: Watch, until, newest: float = 0.0, share: float = 10.0, seconds: float = 30) -> None:
+def turn(watch: ProcessWatch, until, newest: float = 0.0, share: float = 10.0, seconds: float = 30) -> None:
     end = FakeRun.clock.now + seconds
     while not until():
         watch.turn(dict, newest, share)
@@ -71,7 +71,7 @@ def turn(watch: Watch, until, newest: float = 0.0, share: float = 10.0, seconds:
 
 
 def test_one_look_follows_the_other_before_it_ends(ledger):
-    watch = Watch(7, ledger, tree=False)
+    watch = ProcessWatch(7, ledger, tree=False)
     began = FakeRun.clock.now
     turn(watch, lambda: len(watch.handles) == 2)  # the next one begins while the first is at work
     assert FakeRun.clock.now - began == pytest.approx(2.0, abs=0.1)  # the first one is brief
@@ -89,7 +89,7 @@ def test_one_look_follows_the_other_before_it_ends(ledger):
 
 @pytest.mark.parametrize(("tree", "n"), [(False, 1), (True, 2)])
 def test_a_process_that_began_calls_for_another_look_in_a_tree_only(ledger, tree, n):
-    watch = Watch(7, ledger, tree=tree)
+    watch = ProcessWatch(7, ledger, tree=tree)
     turn(watch, lambda: len(watch.handles) == 2)
     turn(watch, lambda: watch.is_settled)
     newest, most = FakeRun.clock.now + 2.5, 0
@@ -106,16 +106,16 @@ def test_a_process_that_began_calls_for_another_look_in_a_tree_only(ledger, tree
 
 def test_what_costs_too_much_is_looked_at_less_often(ledger, monkeypatch):
     monkeypatch.setattr(FakeRun, "cost", 0.2)
-    watch = Watch(7, ledger, tree=False)
+    watch = ProcessWatch(7, ledger, tree=False)
     turn(watch, lambda: ledger.file.n_samples > 0, share=0.1)
     assert ledger.least_hz == 45
     watch.drop()
 
 
 def test_a_look_that_writes_too_much_is_followed_by_a_shorter_one(ledger):
-    watch = Watch(7, ledger, tree=False)
+    watch = ProcessWatch(7, ledger, tree=False)
     turn(watch, lambda: len(watch.handles) == 2)
-    watch._look.size_bytes = 400_000
+    watch._run.size_bytes = 400_000
     turn(watch, lambda: watch.is_settled)
     began = FakeRun.clock.now
     turn(watch, lambda: len(watch.handles) == 2)
@@ -125,7 +125,7 @@ def test_a_look_that_writes_too_much_is_followed_by_a_shorter_one(ledger):
 
 def test_a_spy_that_cannot_begin_is_tried_some_times_only(ledger, monkeypatch):
     monkeypatch.setattr(FakeRun, "complaint", "not a Python")
-    watch = Watch(7, ledger, tree=False)
+    watch = ProcessWatch(7, ledger, tree=False)
     turn(watch, lambda: watch.is_settled)
     assert watch.handles == []
     assert ledger.failure == "not a Python"
@@ -134,7 +134,7 @@ def test_a_spy_that_cannot_begin_is_tried_some_times_only(ledger, monkeypatch):
 
 def test_a_look_that_is_lost_is_counted_and_another_follows(ledger, monkeypatch):
     monkeypatch.setattr(FakeRun, "is_lost", True)
-    watch = Watch(7, ledger, tree=False)
+    watch = ProcessWatch(7, ledger, tree=False)
     turn(watch, lambda: ledger.counts["lost"] == 2)
     watch.finish()
     assert ledger.file.n_samples == 0
@@ -149,7 +149,7 @@ class Paper:
     def add(self, kind, when, pid, tid, frames, n) -> None:
         self.rows.append((kind, *when, pid, tid, frames, n))
 
-    def look(self, *words) -> None:
+    def run(self, *words) -> None:
         self.rows.append(("L", *words))
 
     def on_core(self, *words) -> None:
@@ -165,37 +165,37 @@ class Paper:
         return [row[1:] for row in self.rows if row[0] == kind]
 
 
-def witnessed(*stacks: Seen, held: tuple[Seen, ...] = (), cpu=None, zero: int = S) -> Witnessed:
-    return Witnessed(zero, 1000, 100, 10, stacks, held, n_samples=0, n_errors=0, cpu=cpu or {})
+def witnessed(*stacks: StackSpan, held: tuple[StackSpan, ...] = (), cpu=None, zero: int = S) -> RunResult:
+    return RunResult(zero, 1000, 100, 10, stacks, held, n_samples=0, n_errors=0, cpu=cpu or {})
 
 
 def test_a_look_gives_what_both_spies_saw(tmp_path):
-    look = Look(fake(tmp_path), 7, 100, tmp_path, {})
-    while not look.is_ready:
-        assert look.listen()
+    run = PySpyRun(fake(tmp_path), 7, 100, tmp_path, {})
+    while not run.is_ready:
+        assert run.listen()
         time.sleep(0.01)
-    found = look.end()
+    found = run.end()
     assert [(seen.start_us, seen.end_us, seen.frames) for seen in found.stacks] == [(1000, 9000, FRAMES)]
     assert [(seen.n_samples, seen.pid) for seen in found.held] == [(4, 7)]
     assert (found.n_samples, found.n_errors, found.hz, found.gil_hz) == (8, 2, 100, 10)
-    assert look.cpu_seconds > 0
-    assert look.size_bytes > 100
-    assert look.was_ready
+    assert run.cpu_seconds > 0
+    assert run.size_bytes > 100
+    assert run.was_ready
 
 
 def test_a_look_that_came_to_nothing_says_why(tmp_path):
     before = "print('Error: No python processes found in process 7'); sys.exit(1)"
-    look = Look(fake(tmp_path, before=before), 7, 100, tmp_path, {}, tree=True)
-    while look.listen():
+    run = PySpyRun(fake(tmp_path, before=before), 7, 100, tmp_path, {}, tree=True)
+    while run.listen():
         time.sleep(0.01)
-    assert look.end() is None
-    assert look.complaint == "No python processes found in process 7"
-    assert not look.was_ready
+    assert run.end() is None
+    assert run.complaint == "No python processes found in process 7"
+    assert not run.was_ready
 
 
 def test_times_are_unix_and_names_are_told():
     file = Paper()
-    seen = Seen(10, 30, 8, 80, "pool", FRAMES, processes=((7, "sh"), (8, "python")))
+    seen = StackSpan(10, 30, 8, 80, "pool", FRAMES, processes=((7, "sh"), (8, "python")))
     until: dict[int, int] = {}
     assert witnessed(seen, cpu={(8, 80): (S, 5)}).write(file, until, {}, lambda *_: (2 * S, 105)) == 0
     assert file.of("W") == [(S + 10_000, 20_000, 8, 80, FRAMES, 1)]
@@ -209,7 +209,11 @@ def test_times_are_unix_and_names_are_told():
 def test_what_the_look_before_saw_stands_and_gaps_are_counted():
     file = Paper()
     until = {7: S + 20_000, 9: S - 5_000}
-    seen = (Seen(10, 15, 7, 7, "", FRAMES), Seen(15, 30, 7, 7, "", FRAMES), Seen(0, 30, 9, 9, "", FRAMES))
+    seen = (
+        StackSpan(10, 15, 7, 7, "", FRAMES),
+        StackSpan(15, 30, 7, 7, "", FRAMES),
+        StackSpan(0, 30, 9, 9, "", FRAMES),
+    )
     assert witnessed(*seen).write(file, until, {}, lambda *_: None) == 5_000
     assert [row[:4] for row in file.of("W")] == [(S + 20_000, 10_000, 7, 7), (S, 30_000, 9, 9)]
     assert file.of("C") == []
@@ -218,19 +222,19 @@ def test_what_the_look_before_saw_stands_and_gaps_are_counted():
 def test_a_thread_that_ended_is_seen_no_longer():
     file = Paper()
     gone = {(7, 70): S + 12_000, (7, 71): S - 1}  # the second number was used before
-    seen = (Seen(10, 30, 7, 70, "", FRAMES), Seen(10, 30, 7, 71, "", FRAMES))
+    seen = (StackSpan(10, 30, 7, 70, "", FRAMES), StackSpan(10, 30, 7, 71, "", FRAMES))
     witnessed(*seen).write(file, {}, gone, lambda *_: None)
     assert [row[1:4] for row in file.of("W")] == [(2_000, 7, 70), (20_000, 7, 71)]
 
 
 def test_holders_of_the_gil_stand_for_the_time_between_looks():
     file = Paper()
-    witnessed(held=(Seen(0, 1000, 7, 7, "MainThread", FRAMES, 3),)).write(file, {}, {}, lambda *_: None)
+    witnessed(held=(StackSpan(0, 1000, 7, 7, "MainThread", FRAMES, 3),)).write(file, {}, {}, lambda *_: None)
     assert file.of("G") == [(S, 300_000_000, 7, 7, FRAMES, 3)]
     assert file.of("T") == [(7, 7, "MainThread")]
 
 
 def test_a_thread_that_began_during_the_look_ran_since_then():
     file = Paper()
-    witnessed(Seen(10, 30, 7, 70, "", FRAMES)).write(file, {}, {}, lambda *_: (S + 50_000, 40_000))
+    witnessed(StackSpan(10, 30, 7, 70, "", FRAMES)).write(file, {}, {}, lambda *_: (S + 50_000, 40_000))
     assert file.of("C") == [(S + 10_000, 40_000, 7, 70, 40_000)]

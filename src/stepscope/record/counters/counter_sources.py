@@ -30,7 +30,7 @@ from stepscope.record.counters.readings import (
     thread_times,
     throttled_ns,
 )
-from stepscope.record.system.proc import Kept, Texts, descendants, n_threads
+from stepscope.record.system.proc import OpenFiles, Texts, descendants, n_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from stepscope.record.counters.readings import Row
 
-__all__ = ["Looks"]
+__all__ = ["CounterSources"]
 
 #: Threads whose times are read in one tick; a job with more of them is read in every second tick, third …
 _THREADS_A_TICK = 64
@@ -86,14 +86,14 @@ class _Watched:
 
 
 @dataclass(slots=True)
-class Looks:
+class CounterSources:
     """Reads the job's processes and the machine, and keeps what the next rates need."""
 
     root: int
     hz: float
     job_folder: Path
-    kept: Kept = field(default_factory=Kept)
-    seen: set[int] = field(default_factory=set)
+    files: OpenFiles = field(default_factory=OpenFiles)
+    pids: set[int] = field(default_factory=set)
     _watched: dict[int, _Watched] = field(default_factory=dict)
     _readings: list[tuple[str, int, int, Texts, _Add]] = field(default_factory=list)
     _before: dict[str, Sample] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class Looks:
         """Take what the files hold at a time that is known: that of the reading's middle. Empty if they are gone."""
         for _ in range(_TRIES):
             time_ns, clock_ns = time.time_ns(), time.monotonic_ns()
-            texts = self.kept.read_all(files)
+            texts = self.files.read_all(files)
             taken = time.monotonic_ns() - clock_ns
             if taken < _INTERRUPTED_NS:
                 break
@@ -182,8 +182,8 @@ class Looks:
         return texts
 
     def _slow(self, sample: Sample) -> None:
-        memory_and_clocks(self.kept, sample)
-        if self._cgroup and (text := self.kept.read(self._cgroup)):
+        memory_and_clocks(self.files, sample)
+        if self._cgroup and (text := self.files.read(self._cgroup)):
             sample.totals["cgroup_cpu_throttled_time", "ns/s", f"pid:{self.root}"] = throttled_ns(text)
 
     def _find(self) -> None:
@@ -192,7 +192,7 @@ class Looks:
         for pid in alive:
             if pid not in self._watched:
                 self._watched[pid] = _Watched.of(pid, self.job_folder)
-                self.seen.add(pid)
+                self.pids.add(pid)
         for watched in [watched for pid, watched in self._watched.items() if pid not in alive]:
             self._forget(watched)
         for watched in self._watched.values():
@@ -203,8 +203,8 @@ class Looks:
         pid = watched.process.pid
         self._watched.pop(pid, None)
         self._ended.append(watched.process)
-        self.kept.drop_below(f"/proc/{pid}/")
-        self.kept.drop(watched.gc[0])
+        self.files.drop_below(f"/proc/{pid}/")
+        self.files.drop(watched.gc[0])
 
 
 def _copied(_texts: Texts, sample: Sample, read: Sample) -> None:

@@ -80,24 +80,24 @@ class Channel:
         except BlockingIOError:
             pass
         *lines, self._rest = self._rest.split(b"\n")
-        found = []
+        messages = []
         for line in lines:
             try:
                 message = json.loads(line)
             except ValueError:
                 continue
             if isinstance(message, dict):
-                found.append(message)
-        return found
+                messages.append(message)
+        return messages
 
     def steps(self) -> dict[int, int]:
         """Steps made so far by each process that has made one, by its pid."""
-        found = {}
+        steps = {}
         for path in self._folder.glob("steps-*"):
             pid, text = path.name.partition("-")[2], path.read_bytes()
             if pid.isdecimal() and len(text) == _STEP.size and (made := _STEP.unpack(text)[0]):
-                found[int(pid)] = made
-        return found
+                steps[int(pid)] = made
+        return steps
 
     def wish(self, number: int, first: int, n_steps: int, name: str) -> None:
         """Have the job's processes profile steps into a folder of the recording. Raises OSError."""
@@ -142,11 +142,11 @@ def request(folder: str | os.PathLike[str], timeout_s: float = 10.0) -> Path:
         if time.monotonic() > deadline:
             raise StepscopeError(f"no dump of {folder}: its recorder does not answer", "see whether it still runs")
         time.sleep(0.02)
-    told = json.loads(answer.read_text(encoding="utf-8"))
+    reply = json.loads(answer.read_text(encoding="utf-8"))
     answer.unlink(missing_ok=True)
-    if "refused" in told:
-        raise StepscopeError(f"no dump of {folder}: {told['refused']}", told["hint"])
-    return folder / str(told["dump"])
+    if "refused" in reply:
+        raise StepscopeError(f"no dump of {folder}: {reply['refused']}", reply["hint"])
+    return folder / str(reply["dump"])
 
 
 #: Without a profile to wait for, a dump goes on for so long after what happened.
@@ -165,7 +165,7 @@ class _Open:
     facts: dict[str, Any]
     began: float
     waits_for: set[int]
-    n_others: int = 0
+    n_skipped: int = 0
 
 
 @dataclass(slots=True)
@@ -204,7 +204,7 @@ class Dumps:
         token = message.get("token")
         refused, hint = None, "try again in some seconds"
         if self._open is not None:
-            self._open.n_others += 1
+            self._open.n_skipped += 1
             refused = f"{self._open.path.name} is being written"
         elif len(self.made) >= self.most:
             self._n_left_out += 1
@@ -218,9 +218,9 @@ class Dumps:
                 self._failures.append(refused)
                 hint = "see whether the disk is full"
         if self.channel is not None:
-            told = {"refused": refused, "hint": hint} if refused else {"dump": self.made[-1]["folder"]}
+            reply = {"refused": refused, "hint": hint} if refused else {"dump": self.made[-1]["folder"]}
             try:
-                self.channel.answer(token, **told)
+                self.channel.answer(token, **reply)
             except OSError as error:
                 self._failures.append(f"no answer to --dump: {error.strerror or error}")
 
@@ -250,12 +250,12 @@ class Dumps:
             patience = max(self.keep_s, _PATIENCE_S)
             what = f"no process made {self.n_steps} steps within {patience:.0f} s after it, or before the job ended"
             issues.append(meta.issue("profile_missing", what, severity="info"))
-        if dump.n_others:
+        if dump.n_skipped:
             what = f"{dump.path.name} was being written: no dump of their own for what happened meanwhile"
-            issues.append(meta.issue("dumps_left_out", what, severity="info", count=dump.n_others))
+            issues.append(meta.issue("dumps_left_out", what, severity="info", count=dump.n_skipped))
         try:
             dump.file.close()
-            processes, _ = meta.notes_of_job(self.folder)
+            processes, _ = meta.hook_messages(self.folder)
             ends = {"end_unix_ns": time.time_ns(), "clocks_at_end": meta.clocks()}
             meta.merge(dump.path, issues, processes=processes, **ends)
         except OSError as error:
@@ -263,14 +263,14 @@ class Dumps:
 
     def issues(self) -> list[dict[str, Any]]:
         """What could not be dumped."""
-        found = [meta.issue("dump_failed", failure) for failure in self._failures]
+        rows = [meta.issue("dump_failed", failure) for failure in self._failures]
         if self.made:
             what = f"folders in this one to report on and compare: {', '.join(dump['folder'] for dump in self.made)}"
-            found.append(meta.issue("dumps", what, severity="info", count=len(self.made)))
+            rows.append(meta.issue("dumps", what, severity="info", count=len(self.made)))
         if self._n_left_out:
             what = f"{self.most} dumps were made, which is all that may be (--max-dumps)"
-            found.append(meta.issue("dumps_left_out", what, severity="info", count=self._n_left_out))
-        return found
+            rows.append(meta.issue("dumps_left_out", what, severity="info", count=self._n_left_out))
+        return rows
 
     def _begin(self, message: dict[str, Any], issues: list[dict[str, Any]]) -> None:
         reason = str(message["ask"])

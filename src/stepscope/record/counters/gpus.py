@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stepscope.record.counters.readings import Row
 
-__all__ = ["Gpus", "Watch", "opened"]
+__all__ = ["GpuWatch", "Gpus", "opened"]
 
 #: What the makers' drivers show of themselves.
 _NVIDIA, _AMD = "/proc/driver/nvidia", "/sys/class/kfd"
@@ -37,18 +37,18 @@ class Gpus:
 
 def opened() -> tuple[list[Gpus], list[dict[str, Any]]]:
     """The makers whose devices are here; as an issue why there are none, or none of one whose driver is here."""
-    found, reasons = [], []
+    makers, reasons = [], []
     nvidia = nvml.opened()
     if not isinstance(nvidia, str):
-        found.append(_of_nvidia(nvidia))
+        makers.append(_of_nvidia(nvidia))
     amd = amdsmi.opened(0 if isinstance(nvidia, str) else len(nvidia.handles))
     if not isinstance(amd, str):
-        found.append(_of_amd(amd))
-    if isinstance(nvidia, str) and (not found or Path(_NVIDIA).exists()):
+        makers.append(_of_amd(amd))
+    if isinstance(nvidia, str) and (not makers or Path(_NVIDIA).exists()):
         reasons.append(nvidia)
     if isinstance(amd, str) and Path(_AMD).exists():
         reasons.append(amd)
-    return found, [meta.issue("no_gpu_counters", "; ".join(reasons), severity="info")] if reasons else []
+    return makers, [meta.issue("no_gpu_counters", "; ".join(reasons), severity="info")] if reasons else []
 
 
 def _of_nvidia(gpus: nvml.Gpus) -> Gpus:
@@ -73,7 +73,7 @@ def _of_amd(gpus: amdsmi.Gpus) -> Gpus:
     )
 
 
-class Watch:
+class GpuWatch:
     """Samples the devices on a thread of its own. `tell(time_ns, rows)` is called on that thread."""
 
     def __init__(self, gpus: Gpus, hz: float, tell: Callable[[int, list[Row]], None]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stepscope.record.system.proc import (
-    Kept,
+    OpenFiles,
     Texts,
     cgroup_cpu_stats,
     core_times,
@@ -50,6 +50,10 @@ __all__ = [
     "throttled_ns",
 ]
 
+
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_GC = struct.Struct("<qqq")
 
 Key = tuple[str, str, str]  # metric, unit, device
 Row = tuple[str, str, str, float]
@@ -120,37 +124,32 @@ def machine(files: Texts, sample: Sample) -> None:
             sample.totals["net_sent_bytes_rate", "bytes/s", name] = sent
 
 
-def memory_and_clocks(kept: Kept, sample: Sample) -> None:
+def memory_and_clocks(files: OpenFiles, sample: Sample) -> None:
     """Adds what changes slowly: memory of the host, clocks of the cores."""
-    if text := kept.read("/proc/meminfo"):
+    if text := files.read("/proc/meminfo"):
         known = meminfo_bytes(text)
         for name, metric in (("MemAvailable", "host_mem_available"), ("Dirty", "host_mem_dirty")):
             if name in known:
                 sample.levels[metric, "bytes", "host"] = known[name]
         if known.get("SwapTotal"):
             sample.levels["host_swap_used", "bytes", "host"] = known["SwapTotal"] - known.get("SwapFree", 0)
-    for core, mhz in frequencies(kept).items():
+    for core, mhz in frequencies(files).items():
         sample.levels["cpu_frequency", "MHz", core] = mhz
 
 
-def frequencies(kept: Kept) -> dict[str, float]:
+def frequencies(files: OpenFiles) -> dict[str, float]:
     """The clock of each core in MHz, from cpufreq where there is one, else from /proc/cpuinfo."""
-    found = {}
+    clocks = {}
     for i in range(os.cpu_count() or 1):
-        text = kept.read(f"/sys/devices/system/cpu/cpu{i}/cpufreq/scaling_cur_freq")
+        text = files.read(f"/sys/devices/system/cpu/cpu{i}/cpufreq/scaling_cur_freq")
         if text is None:
             break
-        found[f"cpu{i}"] = int(text) / 1000
-    if found:
-        return found
+        clocks[f"cpu{i}"] = int(text) / 1000
+    if clocks:
+        return clocks
     lines = (read_once("/proc/cpuinfo") or "").splitlines()
-    clocks = [line.partition(":")[2] for line in lines if line.startswith("cpu MHz")]
-    return {f"cpu{i}": float(clock) for i, clock in enumerate(clocks)}
-
-
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_GC = struct.Struct("<qqq")
+    values = [line.partition(":")[2] for line in lines if line.startswith("cpu MHz")]
+    return {f"cpu{i}": float(value) for i, value in enumerate(values)}
 
 
 class Grown:
@@ -236,9 +235,9 @@ def thread_times(texts: Texts, sample: Sample, process: Process) -> None:
 
     `texts` are the threads' files `schedstat`.
     """
-    found = {path: schedstat_ns(text) for path, text in texts.items() if text}
-    if found:
-        on_core, waiting = process.times.add(found)
+    times = {path: schedstat_ns(text) for path, text in texts.items() if text}
+    if times:
+        on_core, waiting = process.times.add(times)
         sample.totals["process_oncpu_time", "ns/s", process.device] = on_core
         sample.totals["process_runq_time", "ns/s", process.device] = waiting
 
@@ -248,9 +247,9 @@ def thread_switches(texts: Texts, sample: Sample, process: Process) -> None:
 
     `texts` are the threads' files `status`.
     """
-    found = {path: switches(text) for path, text in texts.items() if text}
-    if found:
-        voluntary, involuntary = process.switches.add(found)
+    counts = {path: switches(text) for path, text in texts.items() if text}
+    if counts:
+        voluntary, involuntary = process.switches.add(counts)
         sample.totals["process_voluntary_ctx_switches", "1/s", process.device] = voluntary
         sample.totals["process_involuntary_ctx_switches", "1/s", process.device] = involuntary
 

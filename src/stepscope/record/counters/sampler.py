@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from stepscope.record.counters import gpus as _gpus
-from stepscope.record.counters.counter_sources import Looks
+from stepscope.record.counters.counter_sources import CounterSources
 from stepscope.record.counters.dumps import opened as opened_ring
 from stepscope.record.counters.writer import NAME, CounterFile
 from stepscope.record.system import meta, tracefs
@@ -56,13 +56,13 @@ def main(argument: str) -> int:
         meta.remove_leftovers(folder)
         return 1
     fields: dict[str, Any] = {"devices": [device for maker in gpus for device in maker.described()]}
-    looks = Looks(root, float(wanted["hz"]), folder / meta.FOLDER)
+    sources = CounterSources(root, float(wanted["hz"]), folder / meta.FOLDER)
     before = time.process_time()
     # Nothing here makes cycles: no looking for them while we sample.
     gc.disable()
     failure = None
     try:
-        issues += _sample(looks, file, ending, gpus, wanted.get("seconds"), dumps, issues)
+        issues += _sample(sources, file, ending, gpus, wanted.get("seconds"), dumps, issues)
     except OSError as error:
         failure = f"cannot write {folder / NAME}: {error.strerror or error}; counters end here, the job goes on"
         issues.append(meta.issue("counters_ended", failure, severity="error"))
@@ -72,12 +72,12 @@ def main(argument: str) -> int:
         issues += dumps.issues()
         fields["dumps"] = dumps.made
     fields["sampler_cpu_seconds"] = {name: round(seconds, 3) for name, seconds in cost.items()}
-    return _finish(folder, looks, file, ending, issues, failure, fields)
+    return _finish(folder, sources, file, ending, issues, failure, fields)
 
 
 def _finish(
     folder: Path,
-    looks: Looks,
+    sources: CounterSources,
     file: CounterFile,
     ending: Ending,
     issues: list[dict[str, Any]],
@@ -89,19 +89,19 @@ def _finish(
     except OSError as error:
         failure = failure or f"cannot write {file.path}: {error.strerror or error}"
     try:
-        processes, told = meta.notes_of_job(folder)
+        processes, hook_issues = meta.hook_messages(folder)
         # If the recorder and its collector of scheduling events were killed, nobody else does.
         tracefs.remove_leftovers()
         if failure is None:  # else the job is still running
             n_parts = meta.remove_leftovers(folder)
             if n_parts:
-                told.append(meta.issue("profile_cut", "the job ended while it wrote its profile", count=n_parts))
+                hook_issues.append(meta.issue("profile_cut", "the job ended while it wrote its profile", count=n_parts))
         meta.merge(
             folder,
-            [*issues, *told],
+            [*issues, *hook_issues],
             end_unix_ns=time.time_ns(),
             clocks_at_end=meta.clocks(),
-            pids=sorted(looks.seen),
+            pids=sorted(sources.pids),
             processes=processes,
             n_samples=file.n_samples,
             ended_by=ending.reason,
@@ -113,7 +113,7 @@ def _finish(
 
 
 def _sample(
-    looks: Looks,
+    sources: CounterSources,
     file: CounterFile,
     ending: Ending,
     gpus: list[_gpus.Gpus],
@@ -123,8 +123,8 @@ def _sample(
 ) -> list[dict[str, Any]]:
     """Tick until the end. Issues that came up on the way. Raises OSError if the file cannot be written."""
     queue: SimpleQueue[tuple[int, list[Row]]] = SimpleQueue()
-    watches = [_gpus.Watch(maker, _GPU_HZ, lambda t, rows: queue.put((t, rows))) for maker in gpus]
-    handle = pidfd(looks.root)
+    watches = [_gpus.GpuWatch(maker, _GPU_HZ, lambda t, rows: queue.put((t, rows))) for maker in gpus]
+    handle = pidfd(sources.root)
     pipe = dumps.channel.handle if dumps is not None and dumps.channel is not None else None
     poll = select.poll()
     for each in (sys.stdin.fileno(), handle, pipe):
@@ -132,23 +132,23 @@ def _sample(
             poll.register(each, select.POLLIN | select.POLLHUP)
     start = time.monotonic()
     next_tick, next_flush, number = start, start + 1, 0
-    pace = _Pace(looks.hz)
+    pace = _Pace(sources.hz)
     try:
         while ending.reason is None:
-            looks.tick(number)
+            sources.tick(number)
             now = time.monotonic()
             if now >= next_flush:
-                _write(file, looks, queue, dumps)
+                _write(file, sources, queue, dumps)
                 pace.adapt(now - next_flush + 1, warm=now - start > _BUDGET_AFTER_S)
                 next_flush = now + 1
             number += 1
             next_tick = max(next_tick + pace.period, now)
-            while _wait(poll, next_tick, handle, ending, looks.root, pipe):
-                _serve(file, looks, queue, dumps, ending, known)
+            while _wait(poll, next_tick, handle, ending, sources.root, pipe):
+                _serve(file, sources, queue, dumps, ending, known)
             if seconds is not None and time.monotonic() - start >= seconds:
                 ending.reason = "duration"
-        looks.tick(1)
-        _write(file, looks, queue, dumps)
+        sources.tick(1)
+        _write(file, sources, queue, dumps)
     finally:
         for watch in watches:
             watch.stop()
@@ -159,7 +159,7 @@ def _sample(
 
 def _serve(
     file: CounterFile,
-    looks: Looks,
+    sources: CounterSources,
     queue: SimpleQueue[tuple[int, list[Row]]],
     dumps: Dumps | None,
     ending: Ending,
@@ -171,14 +171,16 @@ def _serve(
         return
     asking = [*dumps.heard(), *({"ask": "signal"} for _ in range(n_signals))]
     if asking:
-        _write(file, looks, queue, dumps)
+        _write(file, sources, queue, dumps)
     for message in asking:
         dumps.take(message, known)
 
 
-def _write(file: CounterFile, looks: Looks, queue: SimpleQueue[tuple[int, list[Row]]], dumps: Dumps | None) -> None:
+def _write(
+    file: CounterFile, sources: CounterSources, queue: SimpleQueue[tuple[int, list[Row]]], dumps: Dumps | None
+) -> None:
     """What the ticks have read, and what the accelerators' thread has left."""
-    for time_ns, rows in looks.rows():
+    for time_ns, rows in sources.rows():
         file.add(time_ns, rows)
     while not queue.empty():
         file.add(*queue.get_nowait())  # nobody else takes from it

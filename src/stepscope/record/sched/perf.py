@@ -69,8 +69,8 @@ def _open(pid: int, core: int) -> int:
     )
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    words = [ctypes.c_long(value) for value in (number, pid, core, -1, _CLOEXEC)]
-    handle = int(call(words[0], ctypes.c_char_p(attributes), *words[1:]))
+    arguments = [ctypes.c_long(value) for value in (number, pid, core, -1, _CLOEXEC)]
+    handle = int(call(arguments[0], ctypes.c_char_p(attributes), *arguments[1:]))
     if handle < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -96,12 +96,12 @@ class Switches:
 
         (thread, process) of each. Raises OSError.
         """
-        found: dict[int, int] = {}
-        while new := {tid: pid for tid, pid in threads_of(root).items() if tid not in found}:
+        threads: dict[int, int] = {}
+        while new := {tid: pid for tid, pid in threads_of(root).items() if tid not in threads}:
             for tid in new:
                 self._follow(tid)
-            found.update(new)
-        return sorted(found.items())
+            threads.update(new)
+        return sorted(threads.items())
 
     def _follow(self, tid: int) -> None:
         for core in range(os.cpu_count() or 1):
@@ -165,8 +165,8 @@ def _records(buffer: mmap.mmap) -> bytes:
     if head == tail:
         return b""
     if low < high:
-        found = buffer[start + low : start + high]
+        records = buffer[start + low : start + high]
     else:
-        found = buffer[start + low : start + size] + buffer[start : start + high]
+        records = buffer[start + low : start + size] + buffer[start : start + high]
     _U64.pack_into(buffer, _TAIL, head)
-    return found
+    return records

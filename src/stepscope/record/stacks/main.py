@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.record.stacks import py_spy
-from stepscope.record.stacks.py_spy_run import Ledger, Watch
+from stepscope.record.stacks.py_spy_run import Ledger, ProcessWatch
 from stepscope.record.stacks.stack_file import NAME, StackFile
 from stepscope.record.system import meta
 from stepscope.record.system.child_main import pid_from, tell
 from stepscope.record.system.proc import descendants, is_alive, read_once
 
-__all__ = ["Keeper", "main", "on_core"]
+__all__ = ["StackWatcher", "main", "on_core"]
 
 
 _SEARCH_S, _TURN_S = 0.1, 0.5
@@ -37,7 +37,7 @@ _ASKED_OFTEN = 64
 _GAP_NS = 100_000_000
 
 
-class Keeper:
+class StackWatcher:
     """Finds the job's Pythons, and has them watched until the job ends."""
 
     def __init__(self, root: int, folder: Path, file: StackFile, spy: str, hz: int) -> None:
@@ -45,7 +45,7 @@ class Keeper:
         allowed = max(_LEAST_BUDGET, _BUDGET * len(os.sched_getaffinity(0)))
         self.ledger = Ledger(file, folder, spy, hz, allowed, self._on_core)
         self.denied = ""
-        self._watches: dict[int, Watch] = {}
+        self._watches: dict[int, ProcessWatch] = {}
         self._is_tree = False
         #: Processes that are Python, and when each was found.
         self._pythons: dict[int, float] = {}
@@ -94,9 +94,9 @@ class Keeper:
         for pid in set(self._pythons) - set(pids):
             del self._pythons[pid]
         alive = {(pid, tid): now_ns for pid in self._pythons for tid in _tids(pid)}
-        for thread, seen_ns in self._alive.items():
+        for thread, last_ns in self._alive.items():
             if thread not in alive:
-                self.ledger.gone[thread] = (seen_ns + now_ns) // 2
+                self.ledger.gone[thread] = (last_ns + now_ns) // 2
         self._alive = alive
         if len(alive) <= _ASKED_OFTEN:
             self._ran |= self._cpu()
@@ -111,7 +111,7 @@ class Keeper:
         for pid in set(self._watches) - wanted:
             self._watches.pop(pid).finish()
         for pid in wanted - set(self._watches):
-            self._watches[pid] = Watch(pid, self.ledger, tree=self._is_tree)
+            self._watches[pid] = ProcessWatch(pid, self.ledger, tree=self._is_tree)
 
     def _cpu(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Of each thread: now, and how long it has run on a core. Units: ns."""
@@ -123,37 +123,37 @@ class Keeper:
 
     def issues(self) -> list[dict[str, Any]]:
         """What could not be recorded, in words."""
-        ledger, found = self.ledger, []
+        ledger, rows = self.ledger, []
         if self.denied:
-            found.append(meta.issue("stacks_denied", f"no Python stacks of {self.denied}"))
+            rows.append(meta.issue("stacks_denied", f"no Python stacks of {self.denied}"))
         if ledger.failure and not self.denied and not self.file.n_samples:
-            found.append(meta.issue("stacks_failed", f"no Python stacks: py-spy says: {ledger.failure}"))
-        if not self.file.n_samples and not found:
+            rows.append(meta.issue("stacks_failed", f"no Python stacks: py-spy says: {ledger.failure}"))
+        if not self.file.n_samples and not rows:
             what = "no process of the job was a Python for long enough to look at its stacks"
-            found.append(meta.issue("no_stacks", what, severity="info"))
+            rows.append(meta.issue("no_stacks", what, severity="info"))
         if ledger.least_hz < ledger.asked_hz:
             fell = f"down from {ledger.asked_hz} to {ledger.least_hz} a second"
             what = f"looking at stacks took more than {ledger.allowed:.0%} of a core: {fell} at times"
-            found.append(meta.issue("stacks_looked_less", what, severity="info"))
+            rows.append(meta.issue("stacks_looked_less", what, severity="info"))
         if ledger.counts["lost"]:
             what = "stacks of some seconds were lost when py-spy ended early"
-            found.append(meta.issue("stacks_lost", what, count=ledger.counts["lost"]))
+            rows.append(meta.issue("stacks_lost", what, count=ledger.counts["lost"]))
         if ledger.lost_ns > _GAP_NS:
             what = f"{ledger.lost_ns / 1e9:.1f} s between one look at the stacks and the next were not seen"
-            found.append(meta.issue("stacks_gaps", what, severity="info"))
+            rows.append(meta.issue("stacks_gaps", what, severity="info"))
         if ledger.counts["errors"]:
             what = "looks at a stack that changed meanwhile, or was not there yet"
-            found.append(meta.issue("stacks_unread", what, severity="info", count=ledger.counts["errors"]))
+            rows.append(meta.issue("stacks_unread", what, severity="info", count=ledger.counts["errors"]))
         if self.file.is_full:
             what = f"{self.file.path.name} has reached its greatest size: stacks end there"
-            found.append(meta.issue("stacks_ended", what))
-        return found
+            rows.append(meta.issue("stacks_ended", what))
+        return rows
 
 
 def on_core(pid: int, tid: int) -> tuple[int, int] | None:
     """Now, and how long a thread has run on a core; None if it is gone. Units: ns."""
-    words = (read_once(f"/proc/{pid}/task/{tid}/schedstat") or "").split()
-    return (time.time_ns(), int(words[0])) if words else None
+    times = (read_once(f"/proc/{pid}/task/{tid}/schedstat") or "").split()
+    return (time.time_ns(), int(times[0])) if times else None
 
 
 def _tids(pid: int) -> list[int]:
@@ -185,7 +185,7 @@ def main(argument: str) -> int:
     keeper = None
     try:
         file = StackFile(folder / NAME)
-        keeper = Keeper(root, folder, file, wanted["spy"], int(wanted["hz"]))
+        keeper = StackWatcher(root, folder, file, wanted["spy"], int(wanted["hz"]))
         _keep(keeper, bell)
         keeper.finish()
     except OSError as error:
@@ -207,15 +207,15 @@ def main(argument: str) -> int:
     return 0
 
 
-def _keep(keeper: Keeper, bell: int) -> None:
+def _keep(keeper: StackWatcher, bell: int) -> None:
     """Until the job ends, the bell rings, or nobody listens. Raises OSError."""
     while is_alive(keeper.root) and not keeper.file.is_full:
         wait_s = keeper.turn()
         poll = select.poll()
         for handle in (sys.stdin.fileno(), bell, *keeper.handles):
             poll.register(handle, select.POLLIN | select.POLLHUP)
-        told = {handle for handle, _ in poll.poll(max(0.0, wait_s * 1000))}
-        if bell in told or (sys.stdin.fileno() in told and not os.read(sys.stdin.fileno(), 64)):
+        ready = {handle for handle, _ in poll.poll(max(0.0, wait_s * 1000))}
+        if bell in ready or (sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 64)):
             return
 
 

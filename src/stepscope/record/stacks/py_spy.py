@@ -21,7 +21,18 @@ from stepscope.record.system.proc import read_once
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CHANGES", "HOLDERS", "INSTALL", "TREE", "Spy", "denied", "is_python", "look_command", "program", "remedy"]
+__all__ = [
+    "CHANGES",
+    "HOLDERS",
+    "INSTALL",
+    "TREE",
+    "PySpyProcess",
+    "denied",
+    "is_python",
+    "program",
+    "record_command",
+    "remedy",
+]
 
 
 INSTALL = "py-spy is not installed: pip install 'stepscope[record]'"
@@ -36,11 +47,11 @@ _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 def program() -> str | None:
     """The program that comes with our Python, or else the first on PATH."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    own = Path(sys.executable).with_name("py-spy")
+    return str(own) if os.access(own, os.X_OK) else shutil.which("py-spy")
 
 
-def look_command(spy: str, pid: int, hz: int) -> list[str]:
+def record_command(spy: str, pid: int, hz: int) -> list[str]:
     """Looks at a process without stopping it, until interrupted; what is to be written is for more words to say."""
     ways = ["--threads", "--nonblocking", "--full-filenames"]
     return [spy, "record", "--pid", str(pid), "--rate", str(hz), *ways]
@@ -106,7 +117,7 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class Spy:
+class PySpyProcess:
     """A py-spy that has been started, to write what it sees to us. Raises OSError."""
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
@@ -214,8 +225,8 @@ class Spy:
 
 def _waited_ns(tid: int | None) -> int:
     """For how long a thread of ours has been ready to run and did not."""
-    words = (read_once(f"/proc/self/task/{tid}/schedstat") or "").split()
-    return int(words[1]) if len(words) > 1 else 0
+    times = (read_once(f"/proc/self/task/{tid}/schedstat") or "").split()
+    return int(times[1]) if len(times) > 1 else 0
 
 
 def _pipe(folder: Path) -> int:

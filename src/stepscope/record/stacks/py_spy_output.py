@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Frame", "Seen", "from_events", "from_folded", "n_samples", "with_counts"]
+__all__ = ["Frame", "StackSpan", "from_events", "from_folded", "n_samples", "with_counts"]
 
 #: Function, file, line; 0 if that is not known.
 Frame = tuple[str, str, int]
@@ -25,7 +25,7 @@ _SAMPLES = re.compile(rb"Samples: (\d+) Errors: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StackSpan:
     """A stack of one thread, outermost frame first. Times: us from when py-spy began."""
 
     start_us: int
@@ -52,7 +52,7 @@ class _Threads:
     stacks: dict[int, list[Frame]] = field(default_factory=dict)
     shown: dict[tuple[int, int], _Open] = field(default_factory=dict)
 
-    def after(self, events: list[dict[str, Any]]) -> Iterator[Seen]:
+    def after(self, events: list[dict[str, Any]]) -> Iterator[StackSpan]:
         """The stack that ended with a look at one thread of one process, if one did."""
         key, pid, at = events[0]["tid"], events[0]["pid"], events[0]["ts"]
         stack = self.stacks.setdefault(key, [])
@@ -64,32 +64,32 @@ class _Threads:
                 stack.pop()
         before = self.shown.pop((key, pid), None)
         if before is not None:
-            yield from _seen(before, at, pid)
+            yield from _span(before, at, pid)
         if stack:
             self.shown[key, pid] = _Open(at, tuple(stack))
 
-    def at_end(self, at: int) -> Iterator[Seen]:
+    def at_end(self, at: int) -> Iterator[StackSpan]:
         """What was still shown."""
         for (_, pid), last in self.shown.items():
-            yield from _seen(last, at, pid)
+            yield from _span(last, at, pid)
 
 
-def from_events(events: Sequence[dict[str, Any]]) -> list[Seen]:
+def from_events(events: Sequence[dict[str, Any]]) -> list[StackSpan]:
     """Stacks from events of py-spy's chrometrace, in the order in which they ended."""
     threads = _Threads()
-    found: list[Seen] = []
+    spans: list[StackSpan] = []
     look: list[dict[str, Any]] = []
     for event in events:
         if event.get("ph") not in {"B", "E"}:
             continue
         if look and not _same_look(look[-1], event):
-            found += threads.after(look)
+            spans += threads.after(look)
             look = []
         look.append(event)
     if look:
-        found += threads.after(look)
-        found += threads.at_end(max(event["ts"] for event in events))
-    return found
+        spans += threads.after(look)
+        spans += threads.at_end(max(event["ts"] for event in events))
+    return spans
 
 
 def _same_look(before: dict[str, Any], event: dict[str, Any]) -> bool:
@@ -98,7 +98,7 @@ def _same_look(before: dict[str, Any], event: dict[str, Any]) -> bool:
     return same and not (before["ph"] == "B" and event["ph"] == "E")
 
 
-def _seen(last: _Open, end_us: int, pid: int) -> Iterator[Seen]:
+def _span(last: _Open, end_us: int, pid: int) -> Iterator[StackSpan]:
     """One, or none if the thread was not in Python."""
     processes = []
     rest = list(last.stack)
@@ -110,15 +110,15 @@ def _seen(last: _Open, end_us: int, pid: int) -> Iterator[Seen]:
         return
     name = thread[2] or ""
     tid = int(thread[1], 0)
-    yield Seen(last.start_us, end_us, pid, tid, name, tuple(rest[1:]), processes=tuple(processes))
+    yield StackSpan(last.start_us, end_us, pid, tid, name, tuple(rest[1:]), processes=tuple(processes))
 
 
-def from_folded(text: str, end_us: int, pid: int) -> list[Seen]:
+def from_folded(text: str, end_us: int, pid: int) -> list[StackSpan]:
     """Stacks from py-spy's raw format with full file names: a stack and how often it was seen, a line each.
 
     They are of the process `pid` where a line names none.
     """
-    found = []
+    spans = []
     for line in text.splitlines():
         match = _FOLDED.fullmatch(line)
         thread = _THREAD.fullmatch(match["thread"]) if match else None
@@ -127,8 +127,8 @@ def from_folded(text: str, end_us: int, pid: int) -> list[Seen]:
         pids = re.findall(r'process (\d+):"', match["processes"] or "")
         frames = tuple(_frame(frame) for frame in match["frames"].split(";"))
         tid, n = int(thread[1], 0), int(match["n"])
-        found.append(Seen(0, end_us, int(pids[-1]) if pids else pid, tid, thread[2] or "", frames, n))
-    return found
+        spans.append(StackSpan(0, end_us, int(pids[-1]) if pids else pid, tid, thread[2] or "", frames, n))
+    return spans
 
 
 def _frame(text: str) -> Frame:
@@ -142,9 +142,9 @@ def n_samples(output: bytes | bytearray) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def with_counts(seen: Sequence[Seen], n: int | None) -> list[int]:
+def with_counts(spans: Sequence[StackSpan], n: int | None) -> list[int]:
     """How many looks showed each stack: at least one, and else its share of all that were taken, by time."""
-    whole = sum(each.end_us - each.start_us for each in seen)
+    whole = sum(each.end_us - each.start_us for each in spans)
     if not n or not whole:
-        return [1] * len(seen)
-    return [max(1, round(n * (each.end_us - each.start_us) / whole)) for each in seen]
+        return [1] * len(spans)
+    return [max(1, round(n * (each.end_us - each.start_us) / whole)) for each in spans]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stepscope.record.stacks import py_spy, py_spy_output
-from stepscope.record.stacks.py_spy import Spy
+from stepscope.record.stacks.py_spy import PySpyProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     Ran = tuple[int, int]
     from collections.abc import Mapping
 
-    from stepscope.record.stacks.py_spy_output import Seen
+    from stepscope.record.stacks.py_spy_output import StackSpan
 
     OnCore = Callable[[int, int], tuple[int, int] | None]
 
-__all__ = ["Ledger", "Look", "Watch", "Witnessed"]
+__all__ = ["Ledger", "ProcessWatch", "PySpyRun", "RunResult"]
 
 
 #: One look in so many asks which thread holds the GIL.
 _GIL_EVERY = 10
 
 
-class Look:
+class PySpyRun:
     """Two py-spy at work on a process, with `tree` on all that descend from it too.
 
     `cpu` is what each thread had run when they began. Raises OSError (they cannot be started).
@@ -52,11 +52,11 @@ class Look:
         self._hz = hz
         self._cpu = cpu
         self._pid = pid
-        words = [*py_spy.look_command(spy, pid, hz), *(py_spy.TREE if tree else [])]
-        self._all = Spy([*words, *py_spy.CHANGES], folder)
+        command = [*py_spy.record_command(spy, pid, hz), *(py_spy.TREE if tree else [])]
+        self._all = PySpyProcess([*command, *py_spy.CHANGES], folder)
         self._gil_hz = gil_hz = max(1, hz // _GIL_EVERY)
-        words = [*py_spy.look_command(spy, pid, gil_hz), *(py_spy.TREE if tree else [])]
-        self._gil = Spy([*words, *py_spy.HOLDERS], folder)
+        command = [*py_spy.record_command(spy, pid, gil_hz), *(py_spy.TREE if tree else [])]
+        self._gil = PySpyProcess([*command, *py_spy.HOLDERS], folder)
 
     @property
     def handle(self) -> int:
@@ -84,7 +84,7 @@ class Look:
         self._gil.listen()
         return self._all.listen()
 
-    def end(self) -> Witnessed | None:
+    def end(self) -> RunResult | None:
         """End it; what it saw, or None if that is lost."""
         self.seconds = time.monotonic() - self.began_s
         for each in (self._all, self._gil):
@@ -98,7 +98,7 @@ class Look:
             return None
         last_us = max((event["ts"] for event in events), default=0)
         counts = py_spy_output.n_samples(self._all.output) or (0, 0)
-        return Witnessed(
+        return RunResult(
             self._all.zero_ns(last_us),
             last_us,
             self._hz,
@@ -112,15 +112,15 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Witnessed:
+class RunResult:
     """What a look saw. Times in us count from `zero_ns`, in Unix time."""
 
     zero_ns: int
     end_us: int
     hz: int
     gil_hz: int
-    stacks: tuple[Seen, ...]
-    held: tuple[Seen, ...]
+    stacks: tuple[StackSpan, ...]
+    held: tuple[StackSpan, ...]
     n_samples: int
     n_errors: int
     cpu: Mapping[Thread, tuple[int, int]]
@@ -131,27 +131,27 @@ class Witnessed:
         `until` is when each process was looked at last, which is kept up to date: looks overlap, and what the one
         before has seen stands. `gone` is when threads had ended, of which py-spy says nothing.
         """
-        file.look(self.zero_ns, self.end_us * 1000, self.hz)
+        file.run(self.zero_ns, self.end_us * 1000, self.hz)
         before = dict(until)
         first: dict[int, int] = {}
         threads: dict[Thread, int] = {}
-        for seen, n in zip(self.stacks, py_spy_output.with_counts(self.stacks, self.n_samples), strict=True):
-            start, end = self.zero_ns + seen.start_us * 1000, self.zero_ns + seen.end_us * 1000
-            first[seen.pid] = min(start, first.get(seen.pid, start))
-            until[seen.pid] = max(end, until.get(seen.pid, end))
-            ended = gone.get((seen.pid, seen.tid), 0)
-            kept_start = max(start, before.get(seen.pid, 0))
-            kept_end = min(end, ended) if ended > start else end
-            if kept_end <= kept_start:
+        for span, n in zip(self.stacks, py_spy_output.with_counts(self.stacks, self.n_samples), strict=True):
+            start, end = self.zero_ns + span.start_us * 1000, self.zero_ns + span.end_us * 1000
+            first[span.pid] = min(start, first.get(span.pid, start))
+            until[span.pid] = max(end, until.get(span.pid, end))
+            ended = gone.get((span.pid, span.tid), 0)
+            new_start = max(start, before.get(span.pid, 0))
+            new_end = min(end, ended) if ended > start else end
+            if new_end <= new_start:
                 continue
-            _name(file, seen)
-            threads.setdefault((seen.pid, seen.tid), kept_start)
-            kept = max(1, round(n * (kept_end - kept_start) / (end - start)))
-            file.add("W", (kept_start, kept_end - kept_start), seen.pid, seen.tid, seen.frames, kept)
-        for seen in self.held:
-            _name(file, seen)
-            held = seen.n_samples * 1_000_000_000 // self.gil_hz
-            file.add("G", (self.zero_ns, held), seen.pid, seen.tid, seen.frames, seen.n_samples)
+            _name(file, span)
+            threads.setdefault((span.pid, span.tid), new_start)
+            n_new = max(1, round(n * (new_end - new_start) / (end - start)))
+            file.add("W", (new_start, new_end - new_start), span.pid, span.tid, span.frames, n_new)
+        for span in self.held:
+            _name(file, span)
+            held = span.n_samples * 1_000_000_000 // self.gil_hz
+            file.add("G", (self.zero_ns, held), span.pid, span.tid, span.frames, span.n_samples)
         for (pid, tid), began in threads.items():
             now = on_core(pid, tid)
             if now is not None:
@@ -160,12 +160,12 @@ class Witnessed:
         return max((start - before[pid] for pid, start in first.items() if pid in before), default=0)
 
 
-def _name(file: StackFile, seen: Seen) -> None:
+def _name(file: StackFile, span: StackSpan) -> None:
     parent = 0
-    for pid, command in seen.processes:
+    for pid, command in span.processes:
         file.process(pid, parent, command)
         parent = pid
-    file.thread(seen.pid, seen.tid, seen.thread)
+    file.thread(span.pid, span.tid, span.thread)
 
 
 #: How long py-spy looks before another takes over: at first briefly, so as to learn what it costs.
@@ -204,7 +204,7 @@ class Ledger:
         self.least_hz = self.asked_hz
 
 
-class Watch:
+class ProcessWatch:
     """Looks at a process (with `tree`, at all that descend from it too) until it ends or `end` is called."""
 
     def __init__(self, pid: int, ledger: Ledger, *, tree: bool) -> None:
@@ -214,18 +214,18 @@ class Watch:
         self._hz = ledger.asked_hz
         self._length_s = _FIRST_S
         self._failures = 0
-        self._look: Look | None = None
-        self._next: Look | None = None
+        self._run: PySpyRun | None = None
+        self._next: PySpyRun | None = None
 
     @property
     def handles(self) -> list[int]:
         """What to wait for."""
-        return [look.handle for look in (self._look, self._next) if look is not None]
+        return [run.handle for run in (self._run, self._next) if run is not None]
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing needs to be done soon: a look is at work, and no other is about to take over."""
-        return self._failures >= _MOST_FAILURES or (self._look is not None and self._next is None)
+        return self._failures >= _MOST_FAILURES or (self._run is not None and self._next is None)
 
     def turn(self, cpu: Callable[[], dict[Thread, Ran]], newest_s: float, share: float) -> None:
         """Do what is due. Raises OSError (the disk is full, no process can be started).
@@ -236,69 +236,69 @@ class Watch:
         if self._next is not None and not self._next.listen():
             self._fail(self._next)
             self._next = None
-        if self._look is not None and not self._look.listen():  # the process has ended, or py-spy has
-            self._take(self._look, share)
-            self._look = None
+        if self._run is not None and not self._run.listen():  # the process has ended, or py-spy has
+            self._take(self._run, share)
+            self._run = None
         if self._next is not None and self._next.is_ready:
-            if self._look is not None:
-                self._take(self._look, share)
-            self._look, self._next = self._next, None
+            if self._run is not None:
+                self._take(self._run, share)
+            self._run, self._next = self._next, None
         elif self._next is None and self._failures < _MOST_FAILURES and self._is_due(newest_s):
-            self._next = Look(self._ledger.spy, self.pid, self._hz, self._ledger.folder, cpu(), tree=self._tree)
+            self._next = PySpyRun(self._ledger.spy, self.pid, self._hz, self._ledger.folder, cpu(), tree=self._tree)
 
     def finish(self) -> None:
         """The last looks. Raises OSError (the disk is full)."""
-        looks, self._look, self._next = (self._look, self._next), None, None
-        for look in looks:
-            if look is not None:
-                self._take(look, 1.0)
+        runs, self._run, self._next = (self._run, self._next), None, None
+        for run in runs:
+            if run is not None:
+                self._take(run, 1.0)
 
     def drop(self) -> None:
         """Let go of everything, after an error."""
-        for look in (self._look, self._next):
-            if look is not None:
-                look.end()
-        self._look = self._next = None
+        for run in (self._run, self._next):
+            if run is not None:
+                run.end()
+        self._run = self._next = None
 
     def _is_due(self, newest_s: float) -> bool:
         """Whether another look is to begin: soon after a process has begun, too, that this one may have missed."""
-        if self._look is None:
+        if self._run is None:
             return True
-        due_s = self._look.began_s + self._length_s
-        if self._tree and newest_s > self._look.began_s:
-            due_s = min(due_s, max(self._look.began_s + _SHORTEST_S, newest_s + _SETTLES_S))
+        due_s = self._run.began_s + self._length_s
+        if self._tree and newest_s > self._run.began_s:
+            due_s = min(due_s, max(self._run.began_s + _SHORTEST_S, newest_s + _SETTLES_S))
         return time.monotonic() >= due_s
 
-    def _fail(self, look: Look) -> None:
-        look.end()
-        self._failed(look)
+    def _fail(self, run: PySpyRun) -> None:
+        run.end()
+        self._failed(run)
 
-    def _failed(self, look: Look) -> None:
-        self._ledger.cpu_seconds += look.cpu_seconds
-        self._ledger.counts["lost"] += look.was_ready and look.seconds > _MATTERS_S
-        self._ledger.failure = look.complaint or self._ledger.failure
+    def _failed(self, run: PySpyRun) -> None:
+        self._ledger.cpu_seconds += run.cpu_seconds
+        self._ledger.counts["lost"] += run.was_ready and run.seconds > _MATTERS_S
+        self._ledger.failure = run.complaint or self._ledger.failure
         self._failures += 1
 
-    def _take(self, look: Look, share: float) -> None:
+    def _take(self, run: PySpyRun, share: float) -> None:
         """End a look and write what it saw. Raises OSError."""
-        seen = look.end()
-        if seen is None:
-            self._failed(look)
+        result = run.end()
+        if result is None:
+            self._failed(run)
             return
         ledger = self._ledger
-        ledger.cpu_seconds += look.cpu_seconds
-        ledger.counts["errors"] += seen.n_errors
+        ledger.cpu_seconds += run.cpu_seconds
+        ledger.counts["errors"] += result.n_errors
         self._failures = 0
-        ledger.lost_ns += seen.write(ledger.file, ledger.until, ledger.gone, ledger.on_core)
+        ledger.lost_ns += result.write(ledger.file, ledger.until, ledger.gone, ledger.on_core)
         ledger.file.flush()
-        self._adapt(look, share)
+        self._adapt(run, share)
 
-    def _adapt(self, look: Look, share: float) -> None:
+    def _adapt(self, run: PySpyRun, share: float) -> None:
         """Look less often if it costs too much, and shorter if it gives too much."""
-        used = look.cpu_seconds / max(look.seconds, 1e-3)
-        if look.seconds > 1:
+        used = run.cpu_seconds / max(run.seconds, 1e-3)
+        if run.seconds > 1:
             times = min(2.0, max(0.1, 0.9 * share / max(used, 1e-3)))
             self._hz = max(1, min(self._ledger.asked_hz, int(self._hz * times)))
             self._ledger.least_hz = min(self._ledger.least_hz, self._hz)
-        fits = look.seconds * _MOST_BYTES / max(1, look.size_bytes)
+        fits = run.seconds * _MOST_BYTES / max(1, run.size_bytes)
         self._length_s = min(_LONGEST_S, max(_SHORTEST_S, fits))

@@ -34,7 +34,7 @@ class StackFile:
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._n_stacks = 0
-        self._told: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self._written: dict[tuple[str, int, int], tuple[int, str]] = {}
         self._lines = [HEADER]
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.flush()
@@ -50,7 +50,7 @@ class StackFile:
         self._lines.append(f"{kind}\t{stack}\t{time[0]}\t{time[1]}\t{pid}\t{tid}\t{n}\t\t\n")
         self.n_samples += n
 
-    def look(self, start_ns: int, dur_ns: int, hz: int) -> None:
+    def run(self, start_ns: int, dur_ns: int, hz: int) -> None:
         """That stacks were looked for, so often a second."""
         self._lines.append(f"L\t\t{start_ns}\t{dur_ns}\t\t\t{hz}\t\t\n")
 
@@ -67,8 +67,8 @@ class StackFile:
         self._tell("T", pid, tid, 0, name)
 
     def _tell(self, kind: str, pid: int, tid: int, n: int, text: str) -> None:
-        if self._told.get((kind, pid, tid)) != (n, text):
-            self._told[kind, pid, tid] = (n, text)
+        if self._written.get((kind, pid, tid)) != (n, text):
+            self._written[kind, pid, tid] = (n, text)
             self._lines.append(f"{kind}\t\t\t\t{pid}\t{tid}\t{n}\t{text.translate(_BLANKS)}\t\n")
 
     def _stack(self, frames: tuple[Frame, ...]) -> int:

@@ -20,7 +20,7 @@ _TICK_S = 0.02
 _INNER = frozenset(("__torch_dispatch__", "__torch_function__", "__del__", "_find_and_load"))
 
 
-def after_import(framework: str, module: ModuleType, notes: Any, steps: str, window: str) -> None:
+def after_import(framework: str, module: ModuleType, log: Any, steps: str, window: str) -> None:
     """Note the framework; watch the process if a profile is wanted (see `_stepscope_job.start`)."""
     files = _module("profile")
     version = str(getattr(module, "__version__", "?"))
@@ -33,17 +33,17 @@ def after_import(framework: str, module: ModuleType, notes: Any, steps: str, win
     if settings is None and trigger:  # none but for dumps of the recorder's
         settings = files.Settings()
     make = {"torch": _torch, "paddle": _paddle, "jax": _jax}[framework]
-    made = make(module, notes, settings, files, _ends(notes.folder, trigger)) if settings is not None else None
+    made = make(module, log, settings, files, _ends(log.folder, trigger)) if settings is not None else None
     # After that: the recorder says why there is no profile by the last that it was told.
-    notes.add(**facts)
+    log.add(**facts)
     if made is None:
         return
-    profile, told = made
-    if told is None:
-        notes.issue("profile_left_out", "%s %s does not let us see when a step ends" % (framework, version))
+    profile, listener = made
+    if listener is None:
+        log.issue("profile_left_out", "%s %s does not let us see when a step ends" % (framework, version))
         return
     _at_the_end(profile)
-    os.register_at_fork(after_in_child=told.in_child)
+    os.register_at_fork(after_in_child=listener.in_child)
     if settings.is_window:
         ask = profile.ask if profile.any_thread else _on_main_thread(profile)
 
@@ -54,28 +54,28 @@ def after_import(framework: str, module: ModuleType, notes: Any, steps: str, win
         os.register_at_fork(after_in_child=watch_the_time)
 
 
-def _torch(torch: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) -> Any:
+def _torch(torch: ModuleType, log: Any, settings: Any, files: Any, ends: Any) -> Any:
     adapter = _module("torch")
     if adapter.is_helper():
         return None
-    profile = files.Profile(adapter.TorchProfiler(torch, notes.folder, files), notes, settings, ends)
-    steps = _module("steps").Steps(profile, notes)
+    profile = files.Profile(adapter.TorchProfiler(torch, log.folder, files), log, settings, ends)
+    steps = _module("steps").Steps(profile, log)
     return profile, steps if adapter.watch(torch, steps) else None
 
 
-def _paddle(paddle: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) -> Any:
+def _paddle(paddle: ModuleType, log: Any, settings: Any, files: Any, ends: Any) -> Any:
     adapter = _module("paddle")
-    profiler = adapter.PaddleProfiler(paddle, notes.folder, files)
-    profile = files.Profile(profiler, notes, settings, ends)
-    steps = _module("steps").Steps(profile, notes)
+    profiler = adapter.PaddleProfiler(paddle, log.folder, files)
+    profile = files.Profile(profiler, log, settings, ends)
+    steps = _module("steps").Steps(profile, log)
     return profile, steps if adapter.watch(paddle, steps, profiler) else None
 
 
-def _jax(jax: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) -> Any:
+def _jax(jax: ModuleType, log: Any, settings: Any, files: Any, ends: Any) -> Any:
     adapter = _module("jax")
-    profiler = adapter.JaxProfiler(jax, notes.folder, files)
-    profile = files.Profile(profiler, notes, settings, ends)
-    steps = _module("steps").Steps(profile, notes)
+    profiler = adapter.JaxProfiler(jax, log.folder, files)
+    profile = files.Profile(profiler, log, settings, ends)
+    steps = _module("steps").Steps(profile, log)
     return profile, steps if adapter.watch(jax, steps, profiler) else None
 
 

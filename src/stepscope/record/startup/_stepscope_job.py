@@ -30,7 +30,7 @@ FRAMEWORKS = ("torch", "paddle", "jax")
 _ERRORS = (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
-class Notes:
+class HookLog:
     """What this process tells the recorder: a line of JSON each, which the system appends whole."""
 
     def __init__(self, folder: str) -> None:
@@ -151,11 +151,11 @@ class AfterImport:
 
 def start(folder: str, steps: str, window: str = "") -> None:
     """Begin to watch this process. `steps` is A:B, `window` two times of the monotonic clock; neither: no profile."""
-    notes = Notes(folder)
+    log = HookLog(folder)
     collections = Collections(folder)
     gc.callbacks.append(collections.called)
     os.register_at_fork(after_in_child=collections.open)
-    notes.add(python="%d.%d.%d" % sys.version_info[:3], executable=sys.executable)
+    log.add(python="%d.%d.%d" % sys.version_info[:3], executable=sys.executable)
     here = os.path.dirname(os.path.abspath(__file__))
 
     def after(framework: str) -> Any:
@@ -163,9 +163,9 @@ def start(folder: str, steps: str, window: str = "") -> None:
             sys.path.insert(0, here)
             try:
                 frameworks = importlib.import_module("_stepscope_frameworks")
-                frameworks.after_import(framework, module, notes, steps, window)
+                frameworks.after_import(framework, module, log, steps, window)
             except _ERRORS as error:  # a version that is unlike those we know
-                notes.issue("profile_failed", "%s cannot be watched: %r" % (framework, error))
+                log.issue("profile_failed", "%s cannot be watched: %r" % (framework, error))
             finally:
                 sys.path.remove(here)
 

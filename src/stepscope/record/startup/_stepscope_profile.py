@@ -65,8 +65,8 @@ class Profile:
     `ends` tells the recorder of each step, and us of its wishes: profiles of some later steps, for its dumps.
     """
 
-    def __init__(self, profiler: Any, notes: Any, settings: Settings, ends: Any = None) -> None:
-        self._profiler, self._notes, self._settings = profiler, notes, settings
+    def __init__(self, profiler: Any, log: Any, settings: Settings, ends: Any = None) -> None:
+        self._profiler, self._log, self._settings = profiler, log, settings
         self._ends = ends
         #: The recorder's wish that is being fulfilled, and the next one.
         self._wish = self._next = None  # type: Any
@@ -138,7 +138,7 @@ class Profile:
         wish, self._wish, self._next = self._next, self._next, None
         first = max(wish.first, n + 1)
         self._settings = Settings(first=first, last=first + wish.n_steps)
-        self._profiler.folder = os.path.join(self._notes.folder, wish.name)
+        self._profiler.folder = os.path.join(self._log.folder, wish.name)
         self._is_marked, self._owed, self._state = False, None, _WAITING
 
     def _answer(self) -> None:
@@ -162,15 +162,15 @@ class Profile:
         if self._state != _OVER and self.waits():
             self._at(None, is_last_chance=True)
 
-    def cut(self, why: str) -> None:
+    def make_way(self, why: str) -> None:
         """The job wants the profiler for itself: ours makes way."""
         if self._state == _OVER or self._is_busy:
             return
         if self._state == _WAITING:
             self._state = _OVER
-            self._notes.issue("profile_left_out", why + ": none of ours was taken", "info")
+            self._log.issue("profile_left_out", why + ": none of ours was taken", "info")
         else:
-            self._notes.issue("profile_cut", "%s: ours ended at step %d" % (why, self.n_steps))
+            self._log.issue("profile_cut", "%s: ours ended at step %d" % (why, self.n_steps))
             self._finish()
         self._answer()
 
@@ -183,26 +183,24 @@ class Profile:
             # Left running it would crash the process now.
             self._state = _OVER
             self._try(self._profiler.stop, "the profiler did not stop")
-            self._notes.issue(
-                "profile_failed", "the thread that was profiled came to no place where it could be stopped"
-            )
+            self._log.issue("profile_failed", "the thread that was profiled came to no place where it could be stopped")
         if self._state == _RUNNING and self._has_whole():
             if self._settings.is_window:
                 if time.monotonic_ns() < self._settings.end_ns:
-                    self._notes.issue("profile_short", "the job ended before the window did", "info")
+                    self._log.issue("profile_short", "the job ended before the window did", "info")
             else:
                 text = "the job ended at step %d, before step %d" % (self.n_steps, self._settings.last)
-                self._notes.issue("profile_short", text, "info")
+                self._log.issue("profile_short", text, "info")
         if self._state in (_PREPARED, _RUNNING):
             self._finish()
         self._state = _OVER
         self._answer()
-        self._notes.add(steps=self.n_steps)
+        self._log.add(steps=self.n_steps)
 
     def _thread_ends(self) -> None:
         """The thread that is profiled ends, after which the profiler could not be stopped."""
         if self._state == _RUNNING and self._is_here() and os.getpid() == self._pid:
-            self._notes.issue("profile_short", "the thread that was profiled ended before its profile did", "info")
+            self._log.issue("profile_short", "the thread that was profiled ended before its profile did", "info")
             self._finish()
             self._answer()
 
@@ -271,7 +269,7 @@ class Profile:
         if why is not None:
             self._state = _OVER
             if why:
-                self._notes.issue("profile_left_out", why + ": none of ours was taken", "info")
+                self._log.issue("profile_left_out", why + ": none of ours was taken", "info")
             return
         if self._ends is not None:
             self._ends.skip()
@@ -318,7 +316,7 @@ class Profile:
         except self._profiler.errors as error:
             self._state = _OVER
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            self._notes.issue("profile_failed", "%s: %s" % (failed, reason), severity)
+            self._log.issue("profile_failed", "%s: %s" % (failed, reason), severity)
             return False
         return True
 

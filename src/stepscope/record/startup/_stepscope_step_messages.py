@@ -22,7 +22,7 @@ _WISH = struct.Struct("<qqq72s")
 #: The median is that of so many steps; with fewer no step is called slow.
 _WINDOW, _FEWEST = 64, 8
 #: A rank that is behind the others by no more than this profiles the same steps as they do.
-_BEHIND = 3
+_LAG = 3
 
 
 class Wish(NamedTuple):
@@ -105,7 +105,7 @@ class StepEnds:
     def _wish(self, n_steps: int) -> Wish:
         self._heard, first, n, name = _WISH.unpack_from(self._wishes)
         # Of ranks in lockstep all can still profile the same steps; others begin with their next.
-        if not n_steps < first <= n_steps + 1 + _BEHIND:
+        if not n_steps < first <= n_steps + 1 + _LAG:
             first = n_steps + 1
         return Wish(self._heard, first, n, name.rstrip(b"\0").decode())
 

@@ -30,13 +30,13 @@ _NAMES = (None, "module calls", "optimizer steps", "named ranges")
 class Steps:
     """Counts steps of this process, and tells `profile` where each begins."""
 
-    def __init__(self, profile: Any, notes: Any) -> None:
-        self.profile, self._notes = profile, notes
+    def __init__(self, profile: Any, log: Any) -> None:
+        self.profile, self._log = profile, log
         self._source = _NOTHING
         self._range = None  # type: Any
         self._n_ranges = self._n_optimizer = 0
         self._optimizer = None  # type: Any
-        self._others = {}  # type: dict[int, int]
+        self._n_other_steps = {}  # type: dict[int, int]
         self._inside = {}  # type: dict[int, int]
         #: Of each thread: how often it called a module, and its modules: weak, whether it is a model, calls - 1.
         self._here = _thread._local()  # type: Any
@@ -83,12 +83,12 @@ class Steps:
         self.has_optimizer = True
         now = self._optimizer() if self._optimizer is not None else None
         if now is not optimizer:
-            n_since = self._others.get(id(optimizer), 0) + 1
+            n_since = self._n_other_steps.get(id(optimizer), 0) + 1
             if now is not None and n_since < _TAKES_OVER:
-                self._others[id(optimizer)] = n_since
+                self._n_other_steps[id(optimizer)] = n_since
                 return
             self._optimizer = weakref.ref(optimizer)
-        self._others.clear()
+        self._n_other_steps.clear()
         self._n_optimizer += 1
         self._tell(_OPTIMIZER, self._n_optimizer)
 
@@ -128,7 +128,7 @@ class Steps:
             if source < self._source or self.profile.is_near:
                 return
             self._source = source
-            self._notes.add(step_source=_NAMES[source])
+            self._log.add(step_source=_NAMES[source])
         self.profile.step_begins(n)
 
 

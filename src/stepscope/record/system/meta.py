@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "DUMPS", "FOLDER", "NAME", "PART", "clocks", "issue", "merge", "notes_of_job", "remove_leftovers", "this_host",
+    "DUMPS",
+    "FOLDER",
+    "NAME",
+    "PART",
+    "clocks",
+    "hook_messages",
+    "issue",
+    "merge",
+    "remove_leftovers",
+    "this_host",
     "write",
 ]  # fmt: skip
 
@@ -84,7 +93,7 @@ def merge(folder: Path, issues: list[dict[str, Any]] | None = None, **fields: An
     write(folder, document)
 
 
-def notes_of_job(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def hook_messages(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """What the start-up hook in the job's processes noted: who they are, and issues. A cut line is left out."""
     processes: dict[int, dict[str, Any]] = {}
     issues = []

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "Kept",
+    "OpenFiles",
     "ProcessStat",
     "Texts",
     "cgroup_cpu_stats",
@@ -42,7 +42,7 @@ class Texts(dict[str, bytes]):
     read = dict.get
 
 
-class Kept:
+class OpenFiles:
     """Open files by path. A file that is not there, or goes away, reads as None, and is tried again when asked for."""
 
     def __init__(self, most: int | None = None) -> None:
@@ -66,7 +66,7 @@ class Kept:
 
     def read_all(self, paths: Iterable[str]) -> Texts:
         """What each of the files holds now; those that cannot be read are left out."""
-        found, opened = Texts(), self._open
+        texts, opened = Texts(), self._open
         for path in paths:
             handle = opened.get(path)
             try:
@@ -75,8 +75,8 @@ class Kept:
                 self.drop(path)
                 text = self.read(path)
             if text is not None:
-                found[path] = text
-        return found
+                texts[path] = text
+        return texts
 
     def drop(self, path: str) -> None:
         """Close a file that is not needed any more."""
@@ -143,40 +143,40 @@ def core_times(text: bytes) -> dict[str, tuple[int, int]]:
     >>> core_times(b"cpu  10 0 5 80 5 0 0 0 0 0\ncpu0 10 0 5 80 5 0 0 0 0 0\nintr 1")
     {'host': (15, 100), 'cpu0': (15, 100)}
     """
-    found = {}
+    times = {}
     for line in text.split(b"\n"):
         if not line.startswith(b"cpu"):
             break
-        name, *words = line.split()
-        ticks = [int(word) for word in words[:8]]
+        name, *fields = line.split()
+        ticks = [int(field) for field in fields[:8]]
         idle = ticks[3] + ticks[4]
-        found["host" if name == b"cpu" else name.decode()] = (sum(ticks) - idle, sum(ticks))
-    return found
+        times["host" if name == b"cpu" else name.decode()] = (sum(ticks) - idle, sum(ticks))
+    return times
 
 
 def meminfo_bytes(text: bytes) -> dict[str, int]:
     """MemAvailable, Dirty, SwapFree … of /proc/meminfo, in bytes."""
-    found = {}
+    sizes = {}
     for line in text.split(b"\n"):
         name, colon, rest = line.partition(b":")
-        words = rest.split()
-        if colon and len(words) == 2:
-            found[name.decode()] = int(words[0]) * _KIB
-    return found
+        fields = rest.split()
+        if colon and len(fields) == 2:
+            sizes[name.decode()] = int(fields[0]) * _KIB
+    return sizes
 
 
 def disk_bytes(text: bytes) -> dict[str, tuple[int, int, int]]:
     """Bytes read and written and ms in which requests were open, of each whole disk, from /proc/diskstats."""
-    found: dict[str, tuple[int, int, int]] = {}
+    disks: dict[str, tuple[int, int, int]] = {}
     for line in text.split(b"\n"):
-        words = line.split()
-        if len(words) < 14:
+        fields = line.split()
+        if len(fields) < 14:
             continue
-        name = words[2].decode()
-        if name.startswith(("loop", "ram", "dm-", "zram", "md")) or _is_partition(name, found):
+        name = fields[2].decode()
+        if name.startswith(("loop", "ram", "dm-", "zram", "md")) or _is_partition(name, disks):
             continue
-        found[name] = (int(words[5]) * _SECTOR, int(words[9]) * _SECTOR, int(words[12]))
-    return found
+        disks[name] = (int(fields[5]) * _SECTOR, int(fields[9]) * _SECTOR, int(fields[12]))
+    return disks
 
 
 def _is_partition(name: str, disks: dict[str, tuple[int, int, int]]) -> bool:
@@ -185,13 +185,13 @@ def _is_partition(name: str, disks: dict[str, tuple[int, int, int]]) -> bool:
 
 def net_bytes(text: bytes) -> dict[str, tuple[int, int]]:
     """Bytes received and sent by each interface, from /proc/net/dev."""
-    found = {}
+    interfaces = {}
     for line in text.split(b"\n")[2:]:
         name, colon, rest = line.partition(b":")
-        words = rest.split()
-        if colon and len(words) >= 9:
-            found[name.strip().decode()] = (int(words[0]), int(words[8]))
-    return found
+        fields = rest.split()
+        if colon and len(fields) >= 9:
+            interfaces[name.strip().decode()] = (int(fields[0]), int(fields[8]))
+    return interfaces
 
 
 def pressure_us(text: bytes) -> dict[str, int]:
@@ -200,13 +200,13 @@ def pressure_us(text: bytes) -> dict[str, int]:
     >>> pressure_us(b"some avg10=0.00 avg60=0.00 avg300=0.00 total=1500\nfull avg10=0.00 total=20\n")
     {'some': 1500, 'full': 20}
     """
-    found = {}
+    totals = {}
     for line in text.split(b"\n"):
         kind, _, rest = line.partition(b" ")
         _, is_there, total = rest.partition(b"total=")
         if is_there:
-            found[kind.decode()] = int(total)
-    return found
+            totals[kind.decode()] = int(total)
+    return totals
 
 
 def process_stat(text: bytes) -> ProcessStat | None:
@@ -230,8 +230,8 @@ def n_threads(text: bytes) -> int:
     >>> n_threads(b"7 (a b) S" + b" 0" * 16 + b" 3 0 5 0")
     3
     """
-    words = text[text.rfind(b")") + 1 :].split(None, 18)
-    return int(words[17]) if len(words) > 18 else 0
+    fields = text[text.rfind(b")") + 1 :].split(None, 18)
+    return int(fields[17]) if len(fields) > 18 else 0
 
 
 def schedstat_ns(text: bytes) -> tuple[int, int]:
@@ -248,15 +248,15 @@ def cgroup_cpu_stats(text: str) -> list[str]:
     >>> cgroup_cpu_stats("0::/user.slice/job.scope\n")
     ['/sys/fs/cgroup/user.slice/job.scope/cpu.stat', '/sys/fs/cgroup/cpu.stat']
     """
-    found = []
+    paths = []
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
-            found += [f"/sys/fs/cgroup{folder}/cpu.stat" for folder in (path.rstrip("/"), "")]
+            paths += [f"/sys/fs/cgroup{folder}/cpu.stat" for folder in (path.rstrip("/"), "")]
         elif "cpu" in controllers.split(","):
-            found += [f"/sys/fs/cgroup/{controllers}{folder}/cpu.stat" for folder in (path.rstrip("/"), "")]
-    return list(dict.fromkeys(found))
+            paths += [f"/sys/fs/cgroup/{controllers}{folder}/cpu.stat" for folder in (path.rstrip("/"), "")]
+    return list(dict.fromkeys(paths))
 
 
 def switches(text: bytes) -> tuple[int, int]:
@@ -287,10 +287,10 @@ def descendants(root: int) -> list[int]:
     """The process and its children, theirs and so on, as they are now; the root first. Empty if it is gone."""
     if not is_alive(root):
         return []
-    found, queue = [], [root]
+    pids, queue = [], [root]
     while queue:
         pid = queue.pop(0)
-        found.append(pid)
+        pids.append(pid)
         try:
             tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  the same
         except OSError:
@@ -298,7 +298,7 @@ def descendants(root: int) -> list[int]:
         for tid in tids:
             children = read_once(f"/proc/{pid}/task/{tid}/children") or ""
             queue += [int(child) for child in children.split()]
-    return found
+    return pids
 
 
 def is_alive(pid: int) -> bool:
@@ -309,10 +309,10 @@ def is_alive(pid: int) -> bool:
 
 def threads_of(root: int) -> dict[int, int]:
     """The process of each thread of a process and its descendants."""
-    found = {}
+    processes = {}
     for pid in descendants(root):
         try:
-            found.update({int(tid): pid for tid in os.listdir(f"/proc/{pid}/task")})  # noqa: PTH208  names alone
+            processes.update({int(tid): pid for tid in os.listdir(f"/proc/{pid}/task")})  # noqa: PTH208  names alone
         except OSError:  # it is gone
             continue
-    return found
+    return processes

@@ -60,10 +60,10 @@ def remove_leftovers(places: tuple[Path, ...] = PLACES) -> int:
     place = _place(places)
     removed = 0
     try:
-        found = sorted((place / "instances").iterdir()) if place else []
+        instances = sorted((place / "instances").iterdir()) if place else []
     except OSError:
         return 0
-    for instance in found:
+    for instance in instances:
         match = _NAME.fullmatch(instance.name)
         if match and _began(int(match[1])) != match[2]:
             try:
@@ -77,8 +77,8 @@ def remove_leftovers(places: tuple[Path, ...] = PLACES) -> int:
 def _began(pid: int) -> str | None:
     """When a process began, in ticks since boot, as text; None if it is gone, or only waits to be reaped."""
     text = read_once(f"/proc/{pid}/stat")
-    words = [] if text is None else text[text.rfind(")") + 2 :].split()
-    return None if not words or words[0] in {"Z", "X"} else words[19]
+    fields = [] if text is None else text[text.rfind(")") + 2 :].split()
+    return None if not fields or fields[0] in {"Z", "X"} else fields[19]
 
 
 class Tracefs:
@@ -136,14 +136,14 @@ class Tracefs:
     def follow(self, root: int) -> list[tuple[int, int]]:
         """Trace all threads of a process and its descendants, and those that they start. (thread, process) of each."""
         self._write("tracing_on", "1")
-        found: dict[int, int] = {}
+        threads: dict[int, int] = {}
         # Those that began before their parents were listed are in the next round.
-        while new := {tid: pid for tid, pid in threads_of(root).items() if tid not in found}:
+        while new := {tid: pid for tid, pid in threads_of(root).items() if tid not in threads}:
             # One write for all: each waits until every core has seen it.
             # Truncating the list would empty it: others would be traced meanwhile, and their children from then on.
             self._write("set_event_pid", " ".join(map(str, new)) + "\n", os.O_APPEND)
-            found.update(new)
-        return sorted(found.items())
+            threads.update(new)
+        return sorted(threads.items())
 
     def register(self, poll: select.poll) -> None:
         """Let a poll tell when a core's buffer fills up."""
