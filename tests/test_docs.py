@@ -13,6 +13,7 @@ from stepscope.cli import _VERBS
 from stepscope.core import schema
 from stepscope.core.errors import CorruptInput
 from stepscope.core.report import Block
+from stepscope.readers import formats
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -103,20 +104,27 @@ def examples_in_contributing():
     return spaces
 
 
+def format_in_contributing():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return eval(
+        re.search(r"# src/stepscope/readers/formats.py, in FORMATS\n(.*?)```", text, re.DOTALL)[1], vars(formats)
+    )
+
+
 def test_the_examples_in_contributing_work(tmp_path):
     spaces = examples_in_contributing()
-    reader, analysis, renderer = (
+    read, analysis, renderer = (
         spaces[path][record]
         for path, record in (
-            ("readers/timings.py", "READER"),
+            ("readers/timings.py", "read"),
             ("analyses/categories.py", "ANALYSIS"),
             ("renderers/tsv.py", "RENDERER"),
         )
     )
     sample = tmp_path / "sample.csv"
     sample.write_text("name,ts_ns,dur_ns\nb,20,5\na,10,30\nc,11,2\n")
-    assert reader.sniff(str(sample), sample.read_bytes()) == 1
-    trace = reader.read(readers.Source(str(sample)))
+    assert format_in_contributing().sniff(str(sample), sample.read_bytes()) == 1
+    trace = read(readers.Source(str(sample)))
     assert trace.spans["name"].to_list() == ["a", "c", "b"]
     found = analysis(trace, min_dur_ns=5)
     assert found.to_dict(as_series=False) == {"category": ["other"], "count": [2], "total_ns": [35]}
@@ -125,4 +133,4 @@ def test_the_examples_in_contributing_work(tmp_path):
     assert text == "category\tcount\ttotal_ns\nother\t2\t35\n"
     sample.write_text("name,ts_ns,dur_ns\na,soon,30\n")
     with pytest.raises(CorruptInput, match=r"sample\.csv"):
-        reader.read(readers.Source(str(sample)))
+        read(readers.Source(str(sample)))

@@ -19,8 +19,8 @@ from stepscope.core.report import Bar, Block, Finding, Part, Report
 from stepscope.core.schema import TABLES, Category, Column, Name, Table
 from stepscope.core.trace import Meta, Result, Results, Run, Trace
 from stepscope.exports.export import Context, Export, Folder, Stream
-from stepscope.readers.common.reader import Reader
 from stepscope.readers.common.source import Source
+from stepscope.readers.formats import Reader
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 from stepscope.renderers.renderer import Renderer, Screen
 

@@ -78,5 +78,5 @@ def observation(
 
 def pair(base, other, label="p"):
     """A pair of one run each, or of the runs in lists."""
-    sides = [tuple(side) if isinstance(side, (list, tuple)) else (side,) for side in (base, other)]
-    return Pair(label, sides[0], sides[1], "only process")
+    runs = [tuple(side) if isinstance(side, (list, tuple)) else (side,) for side in (base, other)]
+    return Pair(label, runs[0], runs[1], "only process")

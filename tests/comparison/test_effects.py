@@ -16,16 +16,16 @@ def op(cycle, name, calls, total, own=None, device="host", category="operator"):
 
 
 def one(frame, **where):
-    found = frame.filter(pl.all_horizontal(pl.col(k).cast(pl.String) == v for k, v in where.items()))
-    assert found.height == 1, found
-    return found.row(0, named=True)
+    rows = frame.filter(pl.all_horizontal(pl.col(k).cast(pl.String) == v for k, v in where.items()))
+    assert rows.height == 1, rows
+    return rows.row(0, named=True)
 
 
 def test_a_function_is_compared_by_calls_time_and_time_per_call():
     base = observation([100] * 3, functions=[op(c, "mm", 2, 20, 10) for c in (1, 2, 3)])
     other = observation([100] * 3, functions=[op(c, "mm", 4, 80, 40) for c in (1, 2, 3)])
-    found = effects([pair(base, other)])
-    got = {row["measure"]: (row["base"], row["other"], row["ratio"]) for row in found.to_dicts()}
+    rows = effects([pair(base, other)])
+    got = {row["measure"]: (row["base"], row["other"], row["ratio"]) for row in rows.to_dicts()}
     assert got == {
         "calls": (2, 4, 2), "total_ns": (20, 80, 4), "self_ns": (10, 40, 4), "ns_per_call": (10, 20, 2),
     }  # fmt: skip
@@ -74,8 +74,8 @@ def test_rates_near_zero_must_double():
     def run(rate):
         return observation([100] * 6, resources=[(c, "eth0", "net", None, "bytes/s", rate) for c in range(1, 7)])
 
-    found = [effects([pair(run(100.0), run(rate))])["is_different"][0] for rate in (190.0, 210.0, 40.0, 60.0)]
-    assert found == [False, True, True, False]
+    rows = [effects([pair(run(100.0), run(rate))])["is_different"][0] for rate in (190.0, 210.0, 40.0, 60.0)]
+    assert rows == [False, True, True, False]
 
 
 def test_changed_rows_come_first_and_times_before_others():
@@ -89,10 +89,10 @@ def test_changed_rows_come_first_and_times_before_others():
         functions=[op(c, name, 1, ns, ns) for c in range(1, 7) for name, ns in (("a", 310), ("b", 600))],
         resources=[(c, "cpu0", "clock", None, "MHz", 1e5) for c in range(1, 7)],
     )
-    found = effects([pair(base, other)])
-    assert found["name"].cast(pl.String).to_list()[:3] == ["b", "b", "b"]
-    assert found["measure"].to_list()[3] == "mu"
-    assert found["is_different"].to_list() == sorted(found["is_different"], reverse=True)
+    rows = effects([pair(base, other)])
+    assert rows["name"].cast(pl.String).to_list()[:3] == ["b", "b", "b"]
+    assert rows["measure"].to_list()[3] == "mu"
+    assert rows["is_different"].to_list() == sorted(rows["is_different"], reverse=True)
 
 
 def test_no_pairs_have_no_effects():
@@ -115,21 +115,21 @@ def test_the_drift_of_healthy_runs_goes_by_the_kind_of_quantity(measure, unit, e
     assert floor_of(measure, unit) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(2, 7), st.integers(2, 7), st.data())
 def test_effects_are_those_of_the_values_by_cycle(n_base, n_other, data):
-    sides = []
+    runs = []
     for n in (n_base, n_other):
         times = data.draw(st.lists(st.integers(1, 10**6) | st.none(), min_size=n, max_size=n))
-        sides.append(times)
-    if all(t is None for side in sides for t in side):
+        runs.append(times)
+    if all(t is None for side in runs for t in side):
         return
-    runs = [
+    observed = [
         observation([10**7] * len(s), functions=[op(i + 1, "f", 1, t) for i, t in enumerate(s) if t is not None])
-        for s in sides
+        for s in runs
     ]
-    row = one(effects([pair(*runs)]), measure="total_ns")
-    dense = [np.array([0 if t is None else t for t in side], float) for side in sides]
+    row = one(effects([pair(*observed)]), measure="total_ns")
+    dense = [np.array([0 if t is None else t for t in side], float) for side in runs]
     left, right = (moments_of([values]) for values in dense)
     level = max(left.mean[0], right.mean[0])
     expected = differences(left, right, np.array([(0.05 * level + 0.002 * 10**7) / (2.7764451 * 2**0.5)]))
@@ -145,16 +145,16 @@ def parted(*cycles):
 
 
 def test_changes_of_parts_add_up_to_that_of_the_cycle():
-    found = part_deltas([pair(parted({"work": 60, "idle": 40}), parted({"work": 90, "loading": 50}))])
-    assert found.select(pl.col("part").cast(pl.String), "base_ns", "other_ns", "delta_ns", "share_ratio").rows() == [
+    rows = part_deltas([pair(parted({"work": 60, "idle": 40}), parted({"work": 90, "loading": 50}))])
+    assert rows.select(pl.col("part").cast(pl.String), "base_ns", "other_ns", "delta_ns", "share_ratio").rows() == [
         ("work", 60, 90, 30, 0.75), ("idle", 40, 0, -40, -1.0), ("loading", 0, 50, 50, 1.25),
     ]  # fmt: skip
 
 
 def test_what_no_part_covers_is_said():
     short = observation([100], parts=[(1, "work", 70)])
-    found = part_deltas([pair(short, short)])
-    assert found.select(pl.col("part").cast(pl.String), "base_ns").rows() == [("work", 70), ("not accounted for", 30)]
+    rows = part_deltas([pair(short, short)])
+    assert rows.select(pl.col("part").cast(pl.String), "base_ns").rows() == [("work", 70), ("not accounted for", 30)]
 
 
 def test_an_unchanged_cycle_has_no_shares():
@@ -174,9 +174,9 @@ _CYCLE = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=50)
 @given(st.lists(_CYCLE, min_size=1, max_size=6), st.lists(_CYCLE, min_size=1, max_size=6))
 def test_the_sum_of_parts_is_the_change_of_the_mean_cycle(base, other):
-    found = part_deltas([pair(parted(*base), parted(*other))])
+    rows = part_deltas([pair(parted(*base), parted(*other))])
     means = [sum(sum(cycle.values()) for cycle in side) / len(side) for side in (base, other)]
-    assert found["delta_ns"].sum() == pytest.approx(means[1] - means[0], abs=1e-3)
+    assert rows["delta_ns"].sum() == pytest.approx(means[1] - means[0], abs=1e-3)
 
 
 def deltas(base, other):

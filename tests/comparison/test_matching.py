@@ -101,9 +101,9 @@ def test_phases_on_one_side_only_are_not_cut():
 
 
 def test_a_phase_keeps_what_belongs_to_its_cycles():
-    cut = of_phase(serving(["a", "b"], [1, 2]), "b")
-    assert cut.functions["cycle"].to_list() == [2]
-    assert cut.cycles["phase"].cast(pl.String).to_list() == ["b"]
+    only = of_phase(serving(["a", "b"], [1, 2]), "b")
+    assert only.functions["cycle"].to_list() == [2]
+    assert only.cycles["phase"].cast(pl.String).to_list() == ["b"]
 
 
 def on(device, **facts):
@@ -116,7 +116,7 @@ def test_runs_on_other_devices_are_called_as_in_the_run_to_act_on():
     base, other = pairs[0].base[0], pairs[0].other[0]
     for frame in (base.functions, base.resources, other.functions):
         assert frame["device"].cast(pl.String).to_list() == ["gpu1"]
-    assert remarks == ("ran on other devices: gpu3 stands under gpu1",)
+    assert remarks == ("runs used different devices: gpu3 is shown as gpu1",)
 
 
 def test_runs_on_more_devices_keep_their_names():
@@ -170,14 +170,14 @@ N = 9
 def steps(n=N, **options):
     rows = [(MAIN, 1000 * i, 990, f"ProfilerStep#{i}", "step") for i in range(n)]
     marked = steps_of(*((1000 * i, 1000) for i in range(n)))
-    (seen,) = observe(trace_of(spans_of(*rows, *training(n, **options)), steps=marked))
-    return seen
+    (runs,) = observe(trace_of(spans_of(*rows, *training(n, **options)), steps=marked))
+    return runs
 
 
 def layers(n=N, **options):
     """The same loop, cut into its layers: a step holds four of them."""
-    (seen,) = observe(trace_of(spans_of(*training(n, **options))), anchor="aten::linear")
-    return seen
+    (runs,) = observe(trace_of(spans_of(*training(n, **options))), anchor="aten::linear")
+    return runs
 
 
 def test_cycles_of_one_kind_stay_as_they_are():
@@ -198,10 +198,10 @@ def test_the_work_in_a_cycle_tells_how_many_make_one():
     assert work_ratio(steps(), layers())[0] == 0.25
 
 
-def with_more_kernels(seen, *names):
-    gemm = seen.functions.filter(pl.col("name") == "gemm")
+def with_more_kernels(runs, *names):
+    gemm = runs.functions.filter(pl.col("name") == "gemm")
     more = [gemm.with_columns(name=pl.lit(name, gemm.schema["name"])) for name in names]
-    return replace(seen, functions=pl.concat([seen.functions, *more]))
+    return replace(runs, functions=pl.concat([runs.functions, *more]))
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -214,7 +214,7 @@ def test_finer_cycles_are_put_together(swapped):
     assert got.anchor == "ProfilerStep"
     assert got.cycles.height == N
     assert got.remarks[-1] == (
-        "4 cycles in succession (aten::linear) are taken as one of ProfilerStep, by the calls of the same functions"
+        "4 consecutive cycles (aten::linear) count as one of ProfilerStep, by the calls of the same functions"
     )
     calls = got.functions.filter(pl.col("name") == "gemm")["calls"]
     assert calls.to_list() == [4] * N

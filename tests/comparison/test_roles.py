@@ -20,16 +20,16 @@ def process(noise=0.0, seed=0, **times):
 
 
 def test_processes_that_spend_their_time_alike_are_one_group():
-    found = roles([process(a=500_000, b=300_000), process(a=510_000, b=295_000)])
-    assert [len(role.members) for role in found] == [2]
-    assert found[0].apart.is_empty()
-    assert found[0].step_ns == 1e6
+    groups = roles([process(a=500_000, b=300_000), process(a=510_000, b=295_000)])
+    assert [len(role.members) for role in groups] == [2]
+    assert groups[0].apart.is_empty()
+    assert groups[0].step_ns == 1e6
 
 
 def test_what_sets_a_group_apart_is_found_against_the_largest():
-    found = roles([process(a=500_000), process(a=900_000), process(a=505_000)])
-    assert [len(role.members) for role in found] == [2, 1]
-    row = found[1].apart.filter(pl.col("measure") == "total_ns").row(0, named=True)
+    groups = roles([process(a=500_000), process(a=900_000), process(a=505_000)])
+    assert [len(role.members) for role in groups] == [2, 1]
+    row = groups[1].apart.filter(pl.col("measure") == "total_ns").row(0, named=True)
     assert (row["base"], row["other"], row["is_different"]) == (502_500, 900_000, True)
 
 

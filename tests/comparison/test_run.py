@@ -23,27 +23,27 @@ BASE = [100_000_000 + 100_000 * (i % 5) for i in range(20)]
 
 
 def test_equal_runs_are_no_difference():
-    found = compare_runs([[run(BASE)]], [[run(BASE)]])
-    assert (found.verdict, found.causes) == ("no_difference", ())
-    assert found.step_time.delta == 0
+    comparison = compare_runs([[run(BASE)]], [[run(BASE)]])
+    assert (comparison.verdict, comparison.causes) == ("no_difference", ())
+    assert comparison.step_time.delta == 0
 
 
 def test_parts_sum_to_the_difference_of_the_step():
-    found = compare_runs([[run(BASE)]], [[run([2 * ns for ns in BASE])]])
-    assert (found.verdict, found.reason) == ("different", "slower")
-    assert found.parts["delta_ns"].sum() == pytest.approx(found.step_time.delta)
+    comparison = compare_runs([[run(BASE)]], [[run([2 * ns for ns in BASE])]])
+    assert (comparison.verdict, comparison.reason) == ("different", "slower")
+    assert comparison.parts["delta_ns"].sum() == pytest.approx(comparison.step_time.delta)
 
 
 def test_one_cycle_is_inconclusive_and_says_so():
-    found = compare_runs([[run(BASE[:1])]], [[run(BASE[:1])]])
-    assert (found.verdict, found.causes) == ("inconclusive", ())
-    assert "one cycle on a side: nothing is known of how much cycles scatter" in found.notes
+    comparison = compare_runs([[run(BASE[:1])]], [[run(BASE[:1])]])
+    assert (comparison.verdict, comparison.causes) == ("inconclusive", ())
+    assert "one cycle on a side: nothing is known of how much cycles scatter" in comparison.notes
 
 
 def test_notes_of_the_recordings_are_said_once():
     noted = run(BASE, remarks=("no counters",))
-    found = compare_runs([[noted]], [[noted]])
-    assert found.notes.count("no counters") == 1
+    comparison = compare_runs([[noted]], [[noted]])
+    assert comparison.notes.count("no counters") == 1
 
 
 def test_runs_without_a_common_rank_have_nothing_to_compare():
@@ -79,14 +79,16 @@ def verdict(base, other):
 def test_equal_runs_are_called_different_in_one_of_twenty_at_most(n, noise, correlation):
     rng = np.random.default_rng(7)
     pairs = 500
-    found = [verdict(*(cycles(rng, n, noise=noise, correlation=correlation) for _ in range(2))) for _ in range(pairs)]
-    assert found.count("different") <= 0.05 * pairs
+    comparison = [
+        verdict(*(cycles(rng, n, noise=noise, correlation=correlation) for _ in range(2))) for _ in range(pairs)
+    ]
+    assert comparison.count("different") <= 0.05 * pairs
 
 
 def test_three_percent_in_one_percent_of_noise_is_found():
     rng = np.random.default_rng(8)
-    found = [verdict(cycles(rng, 30, noise=0.01), cycles(rng, 30, noise=0.01, level=1.03e8)) for _ in range(300)]
-    assert found.count("different") >= 0.95 * 300
+    verdicts = [verdict(cycles(rng, 30, noise=0.01), cycles(rng, 30, noise=0.01, level=1.03e8)) for _ in range(300)]
+    assert verdicts.count("different") >= 0.95 * 300
 
 
 def test_a_change_within_what_healthy_runs_differ_is_none():

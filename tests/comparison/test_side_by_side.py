@@ -29,8 +29,8 @@ OTHER = things(("b", 2, 100, "y"), ("a", 3, 12, "w"), ("new", 1, 5, "v"))
 
 
 def test_rows_with_the_same_key_stand_side_by_side_largest_change_first():
-    found, table = side_by_side(BASE, OTHER, TABLE)
-    assert found.select("name", "base_total_ns", "other_total_ns", "delta_total_ns", "ratio_total_ns").rows() == [
+    rows, table = side_by_side(BASE, OTHER, TABLE)
+    assert rows.select("name", "base_total_ns", "other_total_ns", "delta_total_ns", "ratio_total_ns").rows() == [
         ("b", 50, 100, 50.0, 2.0), ("gone", 30, None, None, None), ("new", None, 5, None, None),
         ("a", 10, 12, 2.0, 1.2),
     ]  # fmt: skip
@@ -38,10 +38,10 @@ def test_rows_with_the_same_key_stand_side_by_side_largest_change_first():
 
 
 def test_what_matters_comes_first_and_texts_stand_without_a_difference():
-    found, table = side_by_side(BASE, OTHER, TABLE)
-    assert found.columns[:5] == ["name", "base_total_ns", "other_total_ns", "delta_total_ns", "ratio_total_ns"]
-    assert "delta_label" not in found.columns
-    assert {c.name for c in table.columns} == set(found.columns)
+    rows, table = side_by_side(BASE, OTHER, TABLE)
+    assert rows.columns[:5] == ["name", "base_total_ns", "other_total_ns", "delta_total_ns", "ratio_total_ns"]
+    assert "delta_label" not in rows.columns
+    assert {c.name for c in table.columns} == set(rows.columns)
 
 
 def test_units_go_with_values_and_differences_but_not_with_ratios():
@@ -52,9 +52,9 @@ def test_units_go_with_values_and_differences_but_not_with_ratios():
 
 def test_keys_that_come_twice_are_matched_in_order():
     twice = things(("a", 1, 10, "x"), ("a", 1, 20, "x"))
-    found, _ = side_by_side(twice, twice, TABLE)
-    assert sorted(found["delta_total_ns"].to_list()) == [0.0, 0.0]
-    assert found.height == 2
+    rows, _ = side_by_side(twice, twice, TABLE)
+    assert sorted(rows["delta_total_ns"].to_list()) == [0.0, 0.0]
+    assert rows.height == 2
 
 
 def test_a_table_without_measures_keeps_its_keys():

@@ -43,10 +43,10 @@ def test_constant_cycles_have_no_correlation_but_an_unsure_one():
 
 
 def test_moments_of_two_runs_weigh_runs_alike():
-    found = moments_of([values(1, 3), values(5, 5, 5, 5)])
-    assert (found.mean[0], found.runs[0], found.cycles[0]) == (3.5, 2, 6)
-    assert found.squares[0] == 2.0
-    assert found.between[0] == pytest.approx(2 * 1.5**2)
+    result = moments_of([values(1, 3), values(5, 5, 5, 5)])
+    assert (result.mean[0], result.runs[0], result.cycles[0]) == (3.5, 2, 6)
+    assert result.squares[0] == 2.0
+    assert result.between[0] == pytest.approx(2 * 1.5**2)
 
 
 def test_moments_skip_runs_without_cycles():
@@ -55,43 +55,43 @@ def test_moments_skip_runs_without_cycles():
 
 def test_combined_moments_are_those_of_each_quantity():
     runs = [values(1, 2, 4, 3), values(10, 30, 20, 20)]
-    alone = [moments_of([run]) for run in runs]
+    single = [moments_of([run]) for run in runs]
     both = combined(
         np.array([0, 1]), 2, values(4, 4), values(2.5, 20), *(
-            np.array([getattr(one, name)[0] for one in alone]) for name in ("squares", "products")
+            np.array([getattr(one, name)[0] for one in single]) for name in ("squares", "products")
         )
     )  # fmt: skip
-    assert both.variance.tolist() == [one.variance[0] for one in alone]
+    assert both.variance.tolist() == [one.variance[0] for one in single]
 
 
 def test_the_difference_of_two_single_runs_is_judged_by_the_prior_drift():
     base, other = moments_of([values(9, 11, 9, 11)]), moments_of([values(19, 21, 19, 21)])
-    found = differences(base, other, values(0.5))
+    result = differences(base, other, values(0.5))
     spread = math.sqrt(4 / 3)
     reach = 2.7764451 * math.sqrt(2)
-    assert found.delta[0] == 10
-    assert found.drift[0] >= reach * max(0.5, SPREAD_SHARE * spread) * 0.999
-    assert found.low[0] < 10 < found.high[0]
-    assert found.p_value[0] < 0.01
+    assert result.delta[0] == 10
+    assert result.drift[0] >= reach * max(0.5, SPREAD_SHARE * spread) * 0.999
+    assert result.low[0] < 10 < result.high[0]
+    assert result.p_value[0] < 0.01
 
 
 def test_repeats_that_agree_narrow_the_drift():
     runs = [values(10, 10.1, 9.9, 10)] * 4
-    alone = differences(moments_of(runs[:1]), moments_of(runs[:1]), values(1.0))
+    single = differences(moments_of(runs[:1]), moments_of(runs[:1]), values(1.0))
     repeated = differences(moments_of(runs), moments_of(runs), values(1.0))
-    assert repeated.drift[0] < alone.drift[0] / 2
+    assert repeated.drift[0] < single.drift[0] / 2
 
 
 def test_repeats_that_disagree_widen_the_drift():
     base = moments_of([values(9, 9, 9, 9), values(11, 11, 11, 11)])
-    found = differences(base, moments_of([values(10, 10, 10, 10)]), values(0.01))
+    result = differences(base, moments_of([values(10, 10, 10, 10)]), values(0.01))
     of_runs = math.sqrt((PRIOR_RUNS * 0.01**2 + 2) / (PRIOR_RUNS + 1))
-    assert found.drift[0] == pytest.approx(2.5705818 * of_runs * math.sqrt(1.5), rel=1e-6)
+    assert result.drift[0] == pytest.approx(2.5705818 * of_runs * math.sqrt(1.5), rel=1e-6)
 
 
 def test_one_cycle_on_a_side_has_no_p_value():
-    found = differences(moments_of([values(1)]), moments_of([values(2, 3)]), values(0.1))
-    assert math.isnan(found.p_value[0])
+    result = differences(moments_of([values(1)]), moments_of([values(2, 3)]), values(0.1))
+    assert math.isnan(result.p_value[0])
 
 
 def test_equal_constants_are_no_difference_and_unequal_ones_are_sure():
@@ -109,14 +109,14 @@ def test_false_discovery_is_that_of_the_definition(p_values):
         p: min(1.0, *(ordered[j] * factor / (j + 1) for j in range(m) if ordered[j] >= p)) if m > 1 else min(p, 1.0)
         for p in p_values
     }
-    found = by_false_discovery(np.array(p_values))
-    assert found.tolist() == pytest.approx([expected[p] for p in p_values])
+    result = by_false_discovery(np.array(p_values))
+    assert result.tolist() == pytest.approx([expected[p] for p in p_values])
 
 
 def test_false_discovery_leaves_out_what_is_unknown():
-    found = by_false_discovery(np.array([0.01, math.nan]))
-    assert found[0] == 0.01
-    assert math.isnan(found[1])
+    result = by_false_discovery(np.array([0.01, math.nan]))
+    assert result[0] == 0.01
+    assert math.isnan(result[1])
     assert np.isnan(by_false_discovery(np.array([math.nan]))).all()
 
 
@@ -131,14 +131,14 @@ def test_the_permutation_test_is_exact_for_few_cycles(base, other):
         left = [both[i] for i in chosen]
         right = [both[i] for i in range(len(both)) if i not in chosen]
         as_far += abs(np.mean(left) - np.mean(right)) >= observed - 1e-9
-    found = permutation_p(np.array(base, float), np.array(other, float))
-    assert found == pytest.approx(as_far / len(ways))
+    result = permutation_p(np.array(base, float), np.array(other, float))
+    assert result == pytest.approx(as_far / len(ways))
 
 
 def test_many_cycles_are_dealt_at_random_and_never_give_zero():
     rng = np.random.default_rng(3)
-    found = permutation_p(rng.normal(0, 1, 60), rng.normal(5, 1, 60), most=500)
-    assert 0 < found <= 2 / 501
+    result = permutation_p(rng.normal(0, 1, 60), rng.normal(5, 1, 60), most=500)
+    assert 0 < result <= 2 / 501
 
 
 def test_cycles_that_hang_together_are_dealt_together():

@@ -11,9 +11,8 @@ import numpy as np
 from stepscope.exports.tensorboard import _diff, _distributed, _forest, _kernels, _operators, _views
 from stepscope.exports.tensorboard import _roles as roles_of
 from stepscope.exports.tensorboard._advice import recommendations
-from stepscope.exports.tensorboard._communication import find_collectives
-from stepscope.exports.tensorboard._counters import _shares, buckets_of
-from stepscope.exports.tensorboard._devices import eligible_ratio, find_devices
+from stepscope.exports.tensorboard._devices import _shares, buckets_of, eligible_ratio, find_devices
+from stepscope.exports.tensorboard._distributed import find_collectives
 from stepscope.readers import open_trace
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ def job(parts):
 
 
 def test_every_collective_of_the_eight_is_matched_on_all_of_them(megatron, job):
-    assert job.exchanges.select("status", "n_ranks").unique().rows() == [("matched", 8)]
-    assert job.exchanges["seq"].to_list() == list(range(337, 421))
+    assert job.collectives.select("status", "n_ranks").unique().rows() == [("matched", 8)]
+    assert job.collectives["seq"].to_list() == list(range(337, 421))
     table = show(megatron, "collectives", by="group")
     assert table.select("parallelism", "exchanges", "unmatched", "size_bytes").rows() == [
         ("TP", 81, 0, 81 * (64 << 20)), ("TP", 3, 0, 3 * (32 << 10)),

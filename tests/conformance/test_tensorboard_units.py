@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from plugin_units import difference, figures, opened, together
 
-from stepscope.exports.tensorboard._counters import utilization
-from stepscope.exports.tensorboard._dialect import Dialect
-from stepscope.exports.tensorboard._numbers import shown
+from stepscope.exports.tensorboard._devices import utilization
+from stepscope.exports.tensorboard._events import Dialect
+from stepscope.exports.tensorboard._json import shown
 from stepscope.exports.tensorboard._ranges import merged
 
 if TYPE_CHECKING:

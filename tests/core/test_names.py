@@ -143,50 +143,6 @@ def test_any_text_is_classed_and_shortened_without_error(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)",
-        "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)",
-        "mscclKernel_Sum_half_Simple(ncclDevComm*)",
-        "hcom_allReduce__586_3_1",
-        "c10d::allreduce_",
-        "_c10d_functional::all_gather_into_tensor",
-        "record_param_comms",
-        "nccl:all_reduce",
-        "gloo:broadcast",
-        "void vllm::cross_device_reduce_1stage<half, 8>(vllm::RankData*)",
-        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(int)",
-        "void deep_ep::internode::combine<false, 8>(int4*)",
-        "void deep_ep::intranode::notify_dispatch<8>(int const*)",
-        "nvshmemi_transfer_rma",
-        "void trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<8>(int)",
-        "collective-permute-start.3",
-        "Default/AllReduce-op534_0",
-    ],
-)
-def test_what_exchanges_data_is_communication(name):
-    assert names.is_communication(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "volta_sgemm_64x64_nt",
-        "triton_poi_fused_add_all_reduce_wait_tensor_0",  # Inductor names what it fused around the collective
-        "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)",  # counts on its own device
-        "void at::native::_scatter_gather_elementwise_kernel<128, 4>(int)",
-        "void oneflow::cuda::softmax::SoftmaxWarpImpl<float, WarpAllReduce<MaxOp>>(int)",
-        "torch/distributed/distributed_c10d.py(2810): all_reduce",
-        "<built-in method all_reduce of pybind11_builtins.ProcessGroup object>",
-        "aten::reduce_sum",
-        "",
-    ],
-)
-def test_what_computes_is_not_communication(name):
-    assert not names.is_communication(name)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
         "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn",
         "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn",
         f"void cutlass::Kernel2<{CUTLASS}>({CUTLASS}::Params)",
@@ -390,7 +346,7 @@ def test_map_names_calls_once_for_each_distinct_name_and_keeps_nulls(dtype):
 @pytest.mark.parametrize("dtype", KINDS, ids=str)
 @pytest.mark.parametrize("values", [[], [None, None]], ids=["no rows", "only nulls"])
 def test_map_names_of_no_names(dtype, values):
-    found = names.map_names(pl.Series("name", values, dtype=dtype), names.is_communication, pl.Boolean())
+    found = names.map_names(pl.Series("name", values, dtype=dtype), names.is_dataloader, pl.Boolean())
     assert found.to_list() == values
     assert found.dtype == pl.Boolean
 
@@ -408,23 +364,6 @@ def test_map_names_ignores_categories_of_other_series():
     seen: list[str] = []
     names.map_names(series, lambda name: seen.append(name) or True, pl.Boolean())
     assert seen == ["x"]
-
-
-@pytest.mark.parametrize(
-    ("name", "library", "anywhere"),
-    [
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", True, True),
-        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)", True, True),
-        ("all-reduce.17", True, True),
-        ("void multimem_all_reduce_kernel<c10::BFloat16, 16>(unsigned int*)", False, True),
-        ("void dpsk::ep::internode::dispatch<false, 4>(int*)", False, True),
-        ("triton_poi_fused_nccl_all_reduce_add_0", False, False),
-        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn", False, False),
-    ],
-)
-def test_kernels_of_collective_libraries_are_told_from_kernels_that_communicate_by_themselves(name, library, anywhere):
-    assert names.is_collective_library(name) is library
-    assert names.is_communication(name) is anywhere
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_one_trace_is_asked_in_this_process(examples):
 
 def test_a_trace_without_exchanges_is_an_error(examples):
     trace = stepscope.load(examples / "demo-cpu-decode" / "rank0.pt.trace.json.gz")
-    with pytest.raises(MissingTable, match="exchanges"):
+    with pytest.raises(MissingTable, match="collectives"):
         of_ranks(trace, ["x"], on_missing=lambda *_: None)
 
 

@@ -33,6 +33,10 @@ AGENTS = """"Node_Id","Logical_Node_Id","Agent_Type","Cu_Count","Name","Product_
 "0","0","CPU","0","EPYC","EPYC"
 "4","4","GPU","304","gfx942","AMD Instinct MI300X"
 """
+STATS = '"Name","Calls","TotalDurationNs"\n'
+PMC = """Dispatch_ID,Kernel_Name,GPU_ID,Grid_Size,Workgroup_Size,wave_size,SQ_WAVES,TCC_HIT[0],Start_Timestamp,\
+End_Timestamp
+"""
 
 
 def folder(path, prefix="77", **files):

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from stepscope.core.report import Bar, Block, Finding, Part, Report
+from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
 from stepscope.core.schema import ISSUES, Column, Name, Table
 
 NAMES = (
@@ -72,7 +72,10 @@ def report(block):
                 "Step",
                 "431 ms ±2.1 %",
                 (Part("computation", 0.61), Part("exposed communication", 0.17), Part("idle", 0.22)),
-                ("device busy 78 % (rank 3: 71 %)", "peak memory 61 of 80 GiB (rank 0)"),
+                (
+                    Note("device busy 78 % (rank 3: 71 %)", "device use", "show device-utilisation"),
+                    Note("peak memory 61 of 80 GiB (rank 0)", "memory", "show memory"),
+                ),
             ),
             Bar("Nothing", "0 ns", (Part("computation", 0.0), Part("idle", float("nan")))),
             Bar("Odd", "?", (Part("computation", 0.7), Part("copies", 0.6), Part("idle", -1.0))),

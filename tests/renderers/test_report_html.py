@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import polars as pl
 
 from stepscope import renderers
-from stepscope.core.report import Bar, Block, Finding, Part, Report
+from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
 from stepscope.core.schema import Column, Table
 from stepscope.renderers.html import RENDERER
 from stepscope.renderers.report_html import fragment
@@ -15,7 +15,8 @@ TABLE = Table(
     "t", "a table", (Column("name", pl.String(), "name", key=True), Column("total_ns", pl.Int64(), "time", "ns"))
 )
 BLOCK = Block(EVIL, TABLE, pl.DataFrame({"name": [EVIL, None], "total_ns": [1500, None]}), note=EVIL)
-REPORT = Report(EVIL, (Bar(EVIL, EVIL, (Part(EVIL, 0.75), Part("idle", 0.5)), (EVIL,)), Bar("x", "1")),
+REPORT = Report(EVIL, (Bar(EVIL, EVIL, (Part(EVIL, 0.75), Part("idle", 0.5)),
+                             (Note(EVIL, EVIL, EVIL),)), Bar("x", "1")),
                 (Finding(EVIL, (EVIL,), 2e6, EVIL, 0.5, EVIL), Finding("bare")), (BLOCK,), (EVIL,))  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import polars as pl
+from bar_notes import texts
 
 from stepscope.core.schema import DEVICES, ISSUES, KERNEL_METRICS, SPANS, TRACKS
 from stepscope.core.trace import Meta, Run, Trace
@@ -34,7 +35,7 @@ def test_the_time_of_kernels_by_class_and_what_they_used():
     (bar,) = report.bars
     assert (bar.label, bar.value) == ("Kernels", "100 µs")
     assert {part.name: part.ratio for part in bar.parts} == {"gemm": 0.7, "elementwise": 0.3}
-    assert bar.notes == (
+    assert texts(bar) == (
         "tensor cores busy 60 %", "memory bandwidth used 20 %",
         "tensor cores and memory both under 10 %: 0 % of the time",
     )  # fmt: skip
@@ -47,9 +48,9 @@ def test_the_time_of_kernels_by_class_and_what_they_used():
 
 def test_runs_that_could_be_one_kernel_are_priced():
     (bar,) = overview(trace_of(("sgemm", 60_000), ("relu_elementwise", 20_000), ("add_elementwise", 20_000))).bars
-    assert bar.notes[-1] == "fusing runs of memory-bound kernels would save 10 % to 20 %"
+    assert texts(bar)[-1] == "fusing runs of memory-bound kernels would save 10 % to 20 %"
     (bar,) = overview(trace_of(("sgemm", 6_000_000), ("relu_elementwise", 20_000), ("add_elementwise", 20_000))).bars
-    assert "fusing" not in bar.notes[-1]  # next to nothing
+    assert "fusing" not in texts(bar)[-1]  # next to nothing
 
 
 def test_small_classes_are_one_part():
@@ -62,7 +63,7 @@ def test_small_classes_are_one_part():
 
 def test_without_counters_or_durations_the_rest_stands():
     bare = overview(trace_of(("sgemm", 10), counters=False))
-    assert bare.bars[0].notes == ()
+    assert texts(bare.bars[0]) == ()
     issues = pl.DataFrame({"code": ["no_duration"], "severity": ["warning"], "count": [2], "example": ["no durations"]})
     untimed = overview(trace_of(("sgemm", None), ("relu", None), issues=ISSUES.conform(issues)))
     assert untimed.headline == "Nsight Compute · NVIDIA A100 · 2 launches read"

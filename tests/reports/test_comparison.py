@@ -56,14 +56,14 @@ def test_the_headline_is_the_verdict_with_its_figures():
 
 
 def test_no_difference_says_what_would_have_shown():
-    found = comparison(outcome(verdict="no_difference", reason="within drift", causes=()))
-    assert found.headline.endswith("a change of 6 % would have shown")
+    rows = comparison(outcome(verdict="no_difference", reason="within drift", causes=()))
+    assert rows.headline.endswith("a change of 6 % would have shown")
 
 
 def test_without_a_step_time_the_reason_stands_alone():
-    found = comparison(outcome(step_time=None, parts=part_deltas(())))
-    assert found.headline == "Different: slower"
-    assert found.bars == ()
+    rows = comparison(outcome(step_time=None, parts=part_deltas(())))
+    assert rows.headline == "Different: slower"
+    assert rows.bars == ()
     assert document(outcome(step_time=None))["step_time"] is None
 
 
@@ -102,16 +102,16 @@ def test_what_was_ruled_out_is_named_with_the_way_to_its_reasons():
 
 
 def test_the_document_is_json_with_its_facts_at_the_top():
-    found = json.loads(json.dumps(document(outcome()), default=str))
-    assert list(found)[:4] == ["schema", "verdict", "reason", "step_time"]
-    assert found["causes"][0]["certainty"] == "certain"
-    assert found["step_time"]["delta_ratio"] == 0.5
+    rows = json.loads(json.dumps(document(outcome()), default=str))
+    assert list(rows)[:4] == ["schema", "verdict", "reason", "step_time"]
+    assert rows["causes"][0]["certainty"] == "certain"
+    assert rows["step_time"]["delta_ratio"] == 0.5
 
 
 def test_resources_that_moved_farthest_come_first():
-    sides = []
+    runs = []
     for clocks in ({"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 9.0}):
         rows = [(c, "d", metric, None, "MHz", mhz) for c in range(1, 7) for metric, mhz in clocks.items()]
-        sides.append(observation([100] * 6, resources=rows))
-    found = resources(effects([pair(*sides)]))
-    assert found["metric"].cast(pl.String).to_list() == ["b", "a"]
+        runs.append(observation([100] * 6, resources=rows))
+    rows = resources(effects([pair(*runs)]))
+    assert rows["metric"].cast(pl.String).to_list() == ["b", "a"]

@@ -1,12 +1,35 @@
 from __future__ import annotations
 
+import os
+import pickle
+import shutil
+import time
+import zlib
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from bar_notes import texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import stepscope
+from stepscope import store
+from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.trace import Meta, Run, Trace
-from stepscope.reports.overview import overview, summarise
+from stepscope.reports import overview as overview_home
+from stepscope.reports._summary import Scope
+from stepscope.reports.overview import (
+    WHAT,
+    keep_summary,
+    kept_summary,
+    outlier_costs,
+    overview,
+    summarise,
+    summarise_file,
+)
+from stepscope.store._key import settled as is_settled
 
 US = 1_000
 
@@ -33,7 +56,7 @@ def test_a_training_run_on_a_device(rows) -> None:
     assert {part.name: round(part.ratio, 3) for part in bar.parts} == {
         "computation": 0.6, "exposed communication": 0.2, "idle": 0.2,
     }  # fmt: skip
-    assert bar.notes[0] == "device busy 80 %"
+    assert texts(bar)[0] == "device busy 80 %"
     assert [finding.title.partition(":")[0] for finding in report.findings] == [
         "Matrix products", "Exposed communication, while nothing computes",
         "The device waits for the host to launch work",
@@ -48,7 +71,7 @@ def test_advice_that_no_cost_gives_stands_behind_the_costs(rows) -> None:
     full = [{"ts_ns": 0, "device_id": 1, "bytes": 79 << 30, "address": 1}]
     report = overview(rows.trace(allocations=full))
     assert report.findings[-1].title == "Tensors hold up to 99 % of the memory of cuda:0"
-    assert report.bars[0].notes[:2] == ("device busy 80 %", "tensor cores 75 %")
+    assert texts(report.bars[0])[:2] == ("device busy 80 %", "tensor cores 75 %")
 
 
 def test_a_slow_step_stands_out(rows) -> None:
@@ -74,7 +97,7 @@ def test_memory_that_grows_with_every_step_is_a_finding(rows) -> None:
     report = overview(rows.trace(allocations=levels))
     assert report.findings[-1].title == "Memory held by tensors grows by 64 MiB with every step (20 % of the peak)"
     assert report.findings[-1].value_ns is None
-    assert "peak memory 320 MiB of 80 GiB" in report.bars[0].notes
+    assert "peak memory 320 MiB of 80 GiB" in texts(report.bars[0])
 
 
 def test_memory_of_the_host_is_told_as_such_and_steady_memory_is_no_finding(rows) -> None:
@@ -82,7 +105,7 @@ def test_memory_of_the_host_is_told_as_such_and_steady_memory_is_no_finding(rows
     rows.op(0, 5)
     level = [{"ts_ns": 1, "device_id": 0, "bytes": 1 << 20, "address": 1}]
     report = overview(rows.trace(allocations=level, devices=[{"device_id": 0, "type": "cpu"}]))
-    assert report.bars[0].notes == ("peak memory 1 MiB on the host",)
+    assert texts(report.bars[0]) == ("peak memory 1 MiB on the host",)
     nothing = [{"ts_ns": 1, "device_id": 0, "bytes": -8, "address": 1}]
     assert summarise(rows.trace(allocations=nothing, devices=[{"device_id": 0, "type": "cpu"}])).memory is None
 
@@ -110,7 +133,7 @@ def test_copies_alone_have_no_table_of_kernels(rows) -> None:
 def test_a_lone_step_says_how_much_later_the_device_was_done(rows) -> None:
     rows.step(3, 0, 100)
     rows.kernel(50, 100, launch=rows.launch(10))
-    assert "device done 50 ns after the step's end on the host" in overview(rows.trace()).bars[0].notes
+    assert "device done 50 ns after the step's end on the host" in texts(overview(rows.trace()).bars[0])
 
 
 def test_any_other_trace_shows_its_tracks_and_names(rows) -> None:
@@ -197,3 +220,137 @@ def test_whatever_a_trace_holds_there_is_a_report_whose_parts_make_a_whole(new_r
     for bar in report.bars:
         assert sum(part.ratio for part in bar.parts) == pytest.approx(1) or not bar.parts
     assert all(finding.share_ratio is None or finding.share_ratio >= 0.01 for finding in report.findings)
+
+
+def scope_of(*lengths: int) -> Scope:
+    ends = np.cumsum(lengths)
+    return Scope(ends - lengths, ends, tuple(range(10, 10 + len(lengths))))
+
+
+def test_a_step_far_slower_than_the_median_costs_what_it_took_more() -> None:
+    scope = scope_of(100, 100, 300, 100, 140)
+    parts = {"computation": np.array([80, 80, 90, 80, 80]), "idle": np.array([20, 20, 210, 20, 60])}
+    (cost,) = outlier_costs(parts, scope)
+    assert (cost.kind, cost.ns) == ("outlier", 240)
+    assert cost.title == "Step 12 took 300 ns, 3.0 × the median"
+    assert cost.details == ("190 ns of the difference is idle; 1 other step took more than 1.3 × the median",)
+
+
+def test_the_first_step_may_be_warm_up() -> None:
+    (cost,) = outlier_costs({"idle": np.array([200, 0, 0, 0])}, scope_of(300, 100, 100, 100))
+    assert "warm-up" in cost.details[0]
+
+
+def test_even_or_few_steps_cost_nothing() -> None:
+    assert outlier_costs({"idle": np.zeros(4)}, scope_of(100, 110, 90, 100)) == []
+    assert outlier_costs({"idle": np.zeros(3)}, scope_of(100, 900, 100)) == []
+    assert outlier_costs({"idle": np.zeros(4)}, scope_of(0, 0, 0, 0)) == []
+
+
+@pytest.fixture
+def run(tmp_path, examples, monkeypatch):
+    monkeypatch.setenv("STEPSCOPE_CACHE", "1")
+    monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "cache"))
+    shutil.copytree(examples / "demo-cpu-2ranks", tmp_path / "run")
+    for path in (tmp_path / "run").iterdir():
+        os.utime(path, ns=(10**18 + 1, 10**18 + 1))
+    return stepscope.load_run(tmp_path / "run")
+
+
+def settled(run):
+    """Wait until a change of the files would show in their times."""
+    for path in run.paths:
+        while not is_settled(path, time.time_ns()):
+            pass
+    return run
+
+
+def text(run):
+    return str(stepscope.report(run, workers=0))
+
+
+def formats():
+    store.wait()
+    return sorted(entry.format for entry in store.entries(store.place()))
+
+
+def test_a_report_of_the_same_ranks_is_made_of_kept_summaries(run, monkeypatch):
+    first = text(settled(run))
+    assert formats() == ["kineto", "kineto", "kineto, summary", "kineto, summary"]
+    monkeypatch.setattr(overview_home, "summarise", lambda _: pytest.fail("read again"))
+    assert text(run) == first
+
+
+def test_so_is_the_report_of_one_file(run, monkeypatch):
+    one = stepscope.load_run(settled(run).paths[0])
+    first = text(one)
+    assert formats() == ["kineto", "kineto, summary"]
+    monkeypatch.setattr(overview_home, "summarise", lambda _: pytest.fail("read again"))
+    assert text(one) == first
+
+
+def test_a_file_that_changed_is_read_again(run):
+    text(settled(run))
+    path = run.paths[0]
+    shutil.copy(run.paths[1], path)
+    assert "2 files" in text(run) or "another file has rank 1" in " ".join(text(run).split())
+
+
+def test_a_side_file_that_appears_counts_as_a_change(run, tmp_path):
+    before = [store.note_ticket(WHAT, path, run.open_trace.depends(path)).key for path in run.paths]
+    (tmp_path / "run" / "counters.csv").write_text("ts_ns,metric,unit,device,value\n1,host_cpu_usage,%,host,5\n")
+    after = [store.note_ticket(WHAT, path, run.open_trace.depends(path)).key for path in run.paths]
+    assert not set(before) & set(after)
+
+
+def test_of_many_files_only_summaries_are_kept(run, monkeypatch):
+    monkeypatch.setattr(overview_home, "_MOST_KEPT", 1)
+    text(settled(run))
+    assert formats() == ["kineto, summary", "kineto, summary"]
+
+
+def test_what_is_opened_otherwise_is_not_kept(run):
+    settled(run)
+    path = run.paths[0]
+    summary = summarise_file(stepscope.load, path, most_calls=100)
+    assert summary.calls is not None
+    assert "kineto, summary" not in formats()
+
+
+def test_summaries_of_formats_that_are_several_files_are_not_kept(run):
+    ticket = store.note_ticket(WHAT, settled(run).paths[0], ())
+    summary = summarise(run.open_trace(run.paths[0]))
+    keep_summary(ticket, replace(summary, meta=replace(summary.meta, format="rocprof")))
+    assert kept_summary(ticket) is None
+    keep_summary(ticket, summary)
+    assert kept_summary(ticket).meta == summary.meta
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not packed",
+        zlib.compress(b"not a pickle"),
+        zlib.compress(pickle.dumps(Evil())),
+        zlib.compress(pickle.dumps(5)),
+    ],
+    ids=["not packed", "no pickle", "another program", "another value"],
+)
+def test_what_is_no_summary_is_not_made_into_one(run, content):
+    ticket = store.note_ticket(WHAT, settled(run).paths[0], ())
+    trace = run.open_trace(run.paths[0])
+    store.keep_noted(ticket, content, trace.meta, what=WHAT)
+    assert store.noted(ticket) == content
+    assert kept_summary(ticket) is None
+
+
+def test_kept_summaries_are_shown_in_the_cache_by_their_file(run):
+    text(settled(run))
+    store.wait()
+    shown = {entry.source for entry in store.entries(store.place()) if "summary" in entry.format}
+    assert shown == {files.absolute(path) for path in run.paths}

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from bar_notes import texts
 
 from stepscope.core.schema import ISSUES
 from stepscope.core.trace import Meta
@@ -53,33 +54,33 @@ def test_the_bar_shows_the_mean_step_its_spread_and_its_parts() -> None:
     (bar,) = overview_of_ranks([summary(windows_ns=(90 * MS, 100 * MS, 110 * MS))]).bars
     assert (bar.label, bar.value) == ("Step", "100 ms ±10 %")
     assert [(part.name, part.ratio) for part in bar.parts] == [("computation", 0.8), ("idle", 0.2)]
-    assert bar.notes == ("device busy 80 %",)
+    assert texts(bar) == ("device busy 80 %",)
 
 
 def test_how_well_kernels_use_devices_is_told_as_a_mean_over_ranks() -> None:
     first = summary(0, use={"est_sm_efficiency_ratio": 0.5, "est_occupancy_ratio": 0.25, "tensor_core_ratio": 0.0})
     second = summary(1, use={"est_sm_efficiency_ratio": 0.7, "tensor_core_ratio": 0.4})
-    assert overview_of_ranks([first, second]).bars[0].notes == (
+    assert texts(overview_of_ranks([first, second]).bars[0]) == (
         "device busy 80 %", "est. SM efficiency 60 %, occupancy 25 %", "tensor cores 20 %",
     )  # fmt: skip
     amd = summary(use={"tensor_core_ratio": 0.4})
-    assert overview_of_ranks([amd]).bars[0].notes == ("device busy 80 %", "tensor cores 40 %")
+    assert texts(overview_of_ranks([amd]).bars[0]) == ("device busy 80 %", "tensor cores 40 %")
 
 
 def test_mfu_is_told_as_a_mean_over_ranks_and_as_a_lower_bound_where_not_all_is_known() -> None:
     first = summary(0, use={"mfu_ratio": 0.3, "mfu_known_ratio": 1.0})
     second = summary(1, use={"mfu_ratio": 0.4, "mfu_known_ratio": 0.7})
-    assert overview_of_ranks([first]).bars[0].notes == ("device busy 80 %", "MFU 30 %")
-    assert overview_of_ranks([first, second]).bars[0].notes[1] == "MFU ≥ 35 %"
+    assert texts(overview_of_ranks([first]).bars[0]) == ("device busy 80 %", "MFU 30 %")
+    assert texts(overview_of_ranks([first, second]).bars[0])[1] == "MFU ≥ 35 %"
 
 
 def test_what_hosts_do_while_devices_idle_is_told_as_shares_of_the_bar() -> None:
     first = summary(0, while_idle={"operators": 30 * MS, "other": 1 * MS, "runtime calls": 9 * MS})
     second = summary(1, while_idle={"data loading": 60 * MS, "operators": 30 * MS})
-    assert overview_of_ranks([first, second]).bars[0].notes == (
+    assert texts(overview_of_ranks([first, second]).bars[0]) == (
         "device busy 80 %", "host while idle: operators 10 %, data loading 10 %, runtime calls 1.5 %",
     )  # fmt: skip
-    assert overview_of_ranks([summary(while_idle={"other": MS})]).bars[0].notes == ("device busy 80 %",)
+    assert texts(overview_of_ranks([summary(while_idle={"other": MS})]).bars[0]) == ("device busy 80 %",)
 
 
 def test_advice_without_a_price_is_left_out_where_a_cost_that_is_shown_says_it() -> None:
@@ -103,7 +104,7 @@ def test_ranks_that_are_apart_are_named_in_the_notes() -> None:
     slow = summary(
         1, windows_ns=(150 * MS,) * 3, busy={"cuda:0": 0.5}, memory=Memory("cuda:0", 2 << 30, None, 80 << 30)
     )
-    notes = overview_of_ranks([summary(0), slow]).bars[0].notes
+    notes = texts(overview_of_ranks([summary(0), slow]).bars[0])
     assert notes == (
         "slowest rank 1: 150 ms, fastest rank 0: 100 ms",
         "device busy 65 % (least: rank 1, 50 %)",
@@ -112,7 +113,7 @@ def test_ranks_that_are_apart_are_named_in_the_notes() -> None:
 
 
 def test_of_several_devices_the_least_busy_is_named() -> None:
-    notes = overview_of_ranks([summary(busy={"cuda:0": 0.9, "cuda:1": 0.5})]).bars[0].notes
+    notes = texts(overview_of_ranks([summary(busy={"cuda:0": 0.9, "cuda:1": 0.5})]).bars[0])
     assert notes == ("device busy 70 % (least: cuda:1, 50 %)",)
 
 

@@ -23,25 +23,25 @@ OTHER = process("job/t.json", 900_000)
 
 
 def test_alike_processes_are_one_group():
-    found = roles_report(roles(ALIKE))
-    assert found.headline == "2 processes, all do the same"
-    assert [block.title for block in found.tables] == ["Groups"]
+    document = roles_report(roles(ALIKE))
+    assert document.headline == "2 processes, all do the same"
+    assert [block.title for block in document.tables] == ["Groups"]
 
 
 def test_groups_are_listed_with_what_sets_them_apart():
-    found = roles_report(roles([*ALIKE, OTHER]))
-    assert found.headline == "3 processes, in 2 groups that do not do the same"
-    assert [block.title for block in found.tables] == [
+    document = roles_report(roles([*ALIKE, OTHER]))
+    assert document.headline == "3 processes, in 2 groups that do not do the same"
+    assert [block.title for block in document.tables] == [
         "Groups",
         "Functions, group 2 against group 1, own time per cycle",
         "Resources, group 2 against group 1",
     ]
-    assert found.tables[0].frame["processes"].to_list() == ["rank 0 of a, pid 7 of b", "t.json"]
+    assert document.tables[0].frame["processes"].to_list() == ["rank 0 of a, pid 7 of b", "t.json"]
 
 
 def test_the_document_has_each_group_with_its_processes():
-    found = json.loads(json.dumps(dict(roles_report(roles([*ALIKE, OTHER])).document)))
-    assert found["schema"] == "stepscope.roles/1"
-    assert [len(group["processes"]) for group in found["groups"]] == [2, 1]
-    assert found["groups"][1]["attribution"][0]["name"] == "aten::mm"
-    assert found["groups"][0]["resources"] == []
+    document = json.loads(json.dumps(dict(roles_report(roles([*ALIKE, OTHER])).document)))
+    assert document["schema"] == "stepscope.roles/1"
+    assert [len(group["processes"]) for group in document["groups"]] == [2, 1]
+    assert document["groups"][1]["attribution"][0]["name"] == "aten::mm"
+    assert document["groups"][0]["resources"] == []

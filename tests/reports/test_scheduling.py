@@ -4,7 +4,7 @@ import polars as pl
 
 from stepscope.core.schema import COUNTERS, SCHED, SPANS, TRACKS
 from stepscope.core.trace import Meta, Trace
-from stepscope.reports._scheduling import only_scheduled, scheduling_blocks
+from stepscope.reports._without_profile import only_scheduled, scheduling_blocks
 from stepscope.reports.overview import overview
 
 

@@ -9,13 +9,26 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from stepscope.core.errors import StepscopeError
 from stepscope.core.schema import TABLES
 from stepscope.store import _cache
-from stepscope.store._cache import clear, entries, find, find_note, keep, keep_note, scratch
-from stepscope.store._place import Place
+from stepscope.store._cache import (
+    Place,
+    alone,
+    clear,
+    entries,
+    find,
+    find_note,
+    keep,
+    keep_note,
+    place,
+    scratch,
+    shared,
+)
 
 
 def small(where, trace):
@@ -299,3 +312,130 @@ def test_a_note_that_others_may_have_written_is_not_served(where):
     assert find_note(where, "note") == b"some bytes"
     where.folder.chmod(0o777)
     assert find_note(where, "note") is None
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ("STEPSCOPE_CACHE", "STEPSCOPE_CACHE_DIR", "STEPSCOPE_CACHE_SIZE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("word", ["0", "off", "No", "FALSE"])
+def test_a_word_turns_it_off(monkeypatch, word):
+    monkeypatch.setenv("STEPSCOPE_CACHE", word)
+    assert place() is None
+
+
+def test_folder_and_size_are_those_of_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("STEPSCOPE_CACHE_SIZE", "3MB")
+    assert place() == Place(tmp_path / "kept", 3_000_000)
+    monkeypatch.setenv("STEPSCOPE_CACHE_SIZE", "much")
+    with pytest.raises(StepscopeError, match="STEPSCOPE_CACHE_SIZE: 'much' is not a size"):
+        place()
+
+
+@pytest.mark.parametrize(("free", "limit"), [(10**12, 5 * 10**9), (10**10, 10**9)])
+def test_by_default_it_takes_5_gb_or_a_tenth_of_what_is_free(monkeypatch, free, limit):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, free))
+    found = place()
+    assert found is not None
+    assert found.limit_bytes == limit
+
+
+def test_a_disk_that_cannot_be_asked_has_no_room(monkeypatch):
+    def refuse(path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", refuse)
+    found = place()
+    assert found is not None
+    assert found.limit_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("platform", "told", "expected"),
+    [
+        ("linux", {}, ".cache/stepscope"),
+        ("linux", {"XDG_CACHE_HOME": "/var/tmp/mine"}, "/var/tmp/mine/stepscope"),
+        ("linux", {"XDG_CACHE_HOME": "relative"}, ".cache/stepscope"),
+        ("darwin", {}, "Library/Caches/stepscope"),
+        ("win32", {}, "AppData/Local/stepscope/Cache"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/stepscope/Cache"),
+    ],
+)
+def test_it_lies_where_the_system_wants_it(monkeypatch, platform, told, expected):
+    monkeypatch.delenv("LOCALAPPDATA", raising=False)
+    monkeypatch.setattr("sys.platform", platform)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    found = place()
+    assert found is not None
+    assert found.folder == Path.home() / expected
+
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there open files lock themselves")
+
+
+def test_many_may_read_and_one_alone_may_remove(tmp_path):
+    path = tmp_path / "meta.json"
+    path.touch()
+    first, second = shared(path), shared(path)
+    assert first is not None
+    assert second is not None
+    assert alone(path) is None
+    first.close()
+    second.close()
+    remover = alone(path)
+    assert remover is not None
+    assert shared(path) is None
+    remover.close()
+
+
+def test_what_is_not_there_cannot_be_locked(tmp_path):
+    assert shared(tmp_path / "nothing") is None
+    assert alone(tmp_path / "nothing") is None
+
+
+def test_a_file_that_was_replaced_meanwhile_is_not_held(tmp_path, monkeypatch):
+    path = tmp_path / "meta.json"
+    path.touch()
+
+    def replaced(_, *, exclusive):
+        path.unlink()
+        if exclusive:
+            path.touch()
+        return True
+
+    monkeypatch.setattr(_cache, "_locked", replaced)
+    assert shared(path) is None
+    path.touch()
+    assert alone(path) is None
+
+
+def test_a_lock_ends_with_its_process(tmp_path):
+    path = tmp_path / "meta.json"
+    path.touch()
+    code = (
+        "import pathlib, sys, time; from stepscope.store._cache import alone\n"
+        "lock = alone(pathlib.Path(sys.argv[1])); print(lock is not None, flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "True\n"
+    assert alone(path) is None
+    holder.kill()
+    holder.communicate()
+    free = alone(path)
+    assert free is not None
+    free.close()
+
+
+def test_a_file_system_without_locks_lets_nobody_in(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(_cache.fcntl, "flock", refuse)
+    (tmp_path / "meta.json").touch()
+    assert shared(tmp_path / "meta.json") is None
+    assert alone(tmp_path / "meta.json") is None

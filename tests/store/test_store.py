@@ -14,6 +14,7 @@ from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.readers.chrome import kineto
+from stepscope.readers.formats import FORMATS
 
 
 @pytest.fixture
@@ -87,14 +88,14 @@ def test_a_file_that_was_written_to_a_moment_ago_is_not_kept(where, file):
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_kept(where, file, monkeypatch):
-    real = kineto.READER.read
+    real = kineto.read
 
     def slowly(source):
-        found = real(source)
+        trace = real(source)
         os.utime(file)
-        return found
+        return trace
 
-    monkeypatch.setattr("stepscope.readers.reader_for", lambda *_: replace(kineto.READER, read=slowly))
+    monkeypatch.setattr(kineto, "read", slowly)
     load(file)
     assert kept(where) == []
 
@@ -129,7 +130,7 @@ def test_counters_beside_the_file_are_read_each_time(file):
 
 
 def test_a_reader_that_looks_elsewhere_is_not_kept(where, file, monkeypatch):
-    monkeypatch.setattr("stepscope.readers.reader_for", lambda *_: replace(kineto.READER, alone=False))
+    monkeypatch.setattr("stepscope.readers.reader_for", lambda *_: replace(FORMATS[2], cacheable=False))
     load(file)
     assert kept(where) == []
 

@@ -26,8 +26,8 @@ from stepscope.comparison.model import (
     WORKLOAD,
     Observation,
 )
+from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.errors import MissingTable
-from stepscope.core.names import is_communication, map_names
 from stepscope.core.schema import COUNTERS, DEVICE_WORK
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _parts(functions: pl.DataFrame, cycles: pl.DataFrame) -> tuple[pl.DataFrame,
     was busy, but some may have run after the end of the cycle that queued them.
     """
     work = functions.filter(pl.col("category").is_in(DEVICE_WORK))
-    is_collective = map_names(work["name"], is_communication, pl.Boolean())
+    is_collective = talks_to_ranks(work["name"], "any")
     part = (
         pl.when(pl.col("category") == "memcpy")
         .then(pl.lit("memcpy"))

@@ -1,4 +1,4 @@
-"""Which runs belong together: a normal one and an abnormal one of the same case, found by their folders' names.
+"""Pairs the normal and the abnormal runs of a case by the names of their folders.
 
 A case is a folder that holds a folder whose name begins with `normal` and one whose name begins with `abnormal`, as in
 case/normal_perf_data/result_perf_data.csv and case/abnormal_perf_data/result_perf_data.csv.
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _SIDE = re.compile(r"(normal|abnormal)(?![a-z])", re.IGNORECASE)
 _PACKING = re.compile(r"\.(gz|zst|xz|bz2|zip)$", re.IGNORECASE)
 _RESULTS = re.compile(r"(?P<job>.*?)(?P<parts>(?:_(?:prefill|decode|layer))*)_perf_data\.csv$")
-#: Decode cycles stand in a file of their own only if the recorder found prefills, so these two answer to each other.
-_ALIKE = ("", "_decode")
+#: The recorder names a file of decode cycles `_decode` only if there were prefills, so these two may be paired.
+_PAIRED = ("", "_decode")
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Two runs to compare: `label` is the case's folder, or what the two files have in common."""
+    """Two runs to compare: `label` is the case's folder, or the names of the two files."""
 
     label: str
     base: str
@@ -36,7 +36,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A file, the case's folder, the side that it is on, and its name below that side's folder, unpacked."""
+    """A file, its case's folder, its side (normal, abnormal or none), and its unpacked name below the side's folder."""
 
     path: str
     case: str
@@ -57,24 +57,24 @@ def cases(paths: Sequence[str]) -> list[Case]:
         base, other = reversed(places) if places[0].side == "abnormal" and places[1].side == "normal" else places
         return [Case(_label(base, other), base.path, other.path)]
     abnormal = {(place.case, place.name): place for place in places if place.side == "abnormal"}
-    found = []
+    pairs = []
     for base in places:
         names = _partners(base.name) if base.side == "normal" else ()
         partner = next((abnormal[base.case, name] for name in names if (base.case, name) in abnormal), None)
         if partner is not None:
-            found.append(Case(_label(base, partner), base.path, partner.path))
+            pairs.append(Case(_label(base, partner), base.path, partner.path))
             del abnormal[partner.case, partner.name]
-    if not found:
+    if not pairs:
         hint = "name two files, the base first, or a folder that holds a folder normal… and a folder abnormal…"
         raise StepscopeError(f"no pair of a normal and an abnormal run among {len(paths)} files", hint)
-    return found
+    return pairs
 
 
 def split(paths: Sequence[str]) -> tuple[list[str], list[str]] | None:
     """The files of the normal and of the abnormal runs of one case; None if a side is missing.
 
-    Several normal runs are repeats. Of files with the cycles of one job by kind, those that stand for it are taken:
-    decode cycles, not prefills or layers. Raises StepscopeError if there are several cases.
+    Several normal runs are repeats. If files hold the cycles of one job by kind, its decode cycles are chosen, not
+    prefills or layers. Raises StepscopeError if there are several cases.
     """
     places = [place for path in paths if (place := _place(path)).side]
     if not places:
@@ -83,14 +83,14 @@ def split(paths: Sequence[str]) -> tuple[list[str], list[str]] | None:
     if len(folders) > 1:
         names = ", ".join(PurePath(folder).name for folder in folders)
         raise StepscopeError(f"{len(folders)} cases: {names}", f"name one of them, as {folders[0]}")
-    found = [[place.path for place in places if place.side == side] for side in ("normal", "abnormal")]
-    if not all(found):
+    runs = [[place.path for place in places if place.side == side] for side in ("normal", "abnormal")]
+    if not all(runs):
         return None
     if all(_RESULTS.fullmatch(place.name) for place in places):
-        pairs = cases(paths)
-        chosen = next((case for case in pairs if "_prefill" not in PurePath(case.base).name), pairs[0])
+        of_results = cases(paths)
+        chosen = next((case for case in of_results if "_prefill" not in PurePath(case.base).name), of_results[0])
         return [chosen.base], [chosen.other]
-    return found[0], found[1]
+    return runs[0], runs[1]
 
 
 def _place(path: str) -> _Place:
@@ -107,9 +107,9 @@ def _partners(name: str) -> tuple[str, ...]:
     match = _RESULTS.fullmatch(name)
     if match is None or match["parts"] == "_prefill":
         return (name,)
-    if match["parts"] not in _ALIKE:
+    if match["parts"] not in _PAIRED:
         return ()
-    return (name, *(f"{match['job']}{part}_perf_data.csv" for part in _ALIKE if part != match["parts"]))
+    return (name, *(f"{match['job']}{part}_perf_data.csv" for part in _PAIRED if part != match["parts"]))
 
 
 def _label(base: _Place, other: _Place) -> str:

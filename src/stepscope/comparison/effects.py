@@ -1,6 +1,7 @@
-"""How every quantity differs between the two sides of a pair of processes: functions, parts of the cycle, resources.
+"""How every quantity of a pair of processes differs: functions, parts of the cycle, resources.
 
-Means over complete cycles, so that they add up; `compare._statistics` says how sure each difference is.
+Values are means over complete cycles, so that they add up; `statistics` tests each difference. `part_deltas` and
+`function_deltas` break the change of a mean cycle down into parts and functions.
 """
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ if TYPE_CHECKING:
     from stepscope.comparison.statistics import Differences, Floats, Moments
 
 
-#: What is called different would be so by luck in one of twenty comparisons at most.
+#: False discovery rate: at most one in twenty of the differences is a chance result.
 CONFIDENCE = 0.05
-#: By how much healthy runs differ at most, nearly always, by kind of quantity: (of the larger one, in its own unit).
-#: Times and clocks: 5 %, as run-to-run drift of kernels and operators at equal work goes. Counts of calls belong to the
-#: program and hardly drift. Rates that idle near zero (bytes/s, events/s) vary by factors with what else the machine
-#: does: twofold. Shares of time move by some points with the load of the machine.
+#: How much healthy runs differ at most, nearly always, by kind of quantity: (share of the larger one, absolute).
+#: Times and clocks drift by 5 % from run to run at equal work. Numbers of calls belong to the program and hardly drift.
+#: Rates near zero (bytes/s, events/s) vary twofold with the other work of the machine, shares of time by some points.
 DRIFTS = {
     "time": (0.05, 0.0),
     "calls": (0.005, 0.0),
@@ -36,7 +36,7 @@ DRIFTS = {
     "rate": (0.5, 0.0),
     "other": (0.1, 0.0),
 }
-#: Changes of a function or part below this share of the cycle are of no interest, whatever their size.
+#: Share of the cycle below which changes of a function or part do not matter.
 _LEAST_SHARE = 0.002
 _KEYS = ["device", "name", "measure", "metric"]
 #: Units whose quantities are shares of a whole, and the whole in that unit.
@@ -45,25 +45,25 @@ _ADDING = ("calls", "total_ns", "self_ns", "exposed_ns")
 
 
 def effects(pairs: Sequence[Pair]) -> pl.DataFrame:
-    """EFFECTS of all pairs: a row per function and measure, part (`part_ns`), and resource (`mu`), largest first.
+    """EFFECTS of all pairs: one row per function and measure, part (`part_ns`), and resource (`mu`), largest first.
 
     Absent functions count as taking no time; absent resources are unknown (null). q-values are over all rows.
     """
     frames = [_of_pair(pair) for pair in pairs]
-    found = pl.concat(frames, how="vertical") if frames else EFFECTS.empty()
-    q_value = by_false_discovery(found["p_value"].fill_null(np.nan).to_numpy())
-    found = found.with_columns(q_value=pl.Series(q_value).fill_nan(None))
+    rows = pl.concat(frames, how="vertical") if frames else EFFECTS.empty()
+    q_value = by_false_discovery(rows["p_value"].fill_null(np.nan).to_numpy())
+    rows = rows.with_columns(q_value=pl.Series(q_value).fill_nan(None))
     beyond = (pl.col("delta").abs() > pl.col("drift")) & (pl.col("q_value") <= CONFIDENCE)
-    found = found.with_columns(is_different=beyond.fill_null(value=False))
+    rows = rows.with_columns(is_different=beyond.fill_null(value=False))
     order = [pl.col("is_different"), pl.col("unit") == "ns", pl.col("delta").abs()]
-    return EFFECTS.conform(found.sort(order, descending=True, nulls_last=True, maintain_order=True))
+    return EFFECTS.conform(rows.sort(order, descending=True, nulls_last=True, maintain_order=True))
 
 
 def _of_pair(pair: Pair) -> pl.DataFrame:
-    sides = []
+    tables = []
     for side, runs in enumerate((pair.base, pair.other)):
-        sides += [_quantities(run).with_columns(side=pl.lit(side), run=pl.lit(i)) for i, run in enumerate(runs)]
-    rows = pl.concat(sides, how="vertical")
+        tables += [_quantities(run).with_columns(side=pl.lit(side), run=pl.lit(i)) for i, run in enumerate(runs)]
+    rows = pl.concat(tables, how="vertical")
     keys = rows.group_by(_KEYS, maintain_order=True).agg(
         pl.col("category").drop_nulls().first(), pl.col("unit").drop_nulls().first(), pl.col("adds_up").first()
     )
@@ -73,23 +73,23 @@ def _of_pair(pair: Pair) -> pl.DataFrame:
     base = _moments(rows, keys, pair.base, 0)
     other = _moments(rows, keys, pair.other, 1)
     adds_up = keys["adds_up"].to_numpy()
-    found = differences(base, other, _floors(keys, base, other, cycle_ns))
-    return _frame(pair.label, keys, (base, other), found, adds_up)
+    changes = differences(base, other, _floors(keys, base, other, cycle_ns))
+    return _frame(pair.label, keys, (base, other), changes, adds_up)
 
 
 def _frame(
-    label: str, keys: pl.DataFrame, sides: tuple[Moments, Moments], found: Differences, adds_up: Any
+    label: str, keys: pl.DataFrame, moments: tuple[Moments, Moments], changes: Differences, adds_up: Any
 ) -> pl.DataFrame:
-    base, other = sides
-    seen = [(side.mean != 0) | ~adds_up for side in sides]
+    base, other = moments
+    present = [(side.mean != 0) | ~adds_up for side in moments]
     columns = {
-        "base": np.where(seen[0], base.mean, np.nan),
-        "other": np.where(seen[1], other.mean, np.nan),
-        "delta": found.delta,
-        "low": found.low,
-        "high": found.high,
-        "p_value": found.p_value,
-        "drift": found.drift,
+        "base": np.where(present[0], base.mean, np.nan),
+        "other": np.where(present[1], other.mean, np.nan),
+        "delta": changes.delta,
+        "low": changes.low,
+        "high": changes.high,
+        "p_value": changes.p_value,
+        "drift": changes.drift,
     }
     frame = keys.select(*_KEYS, "category", "unit").with_columns(
         process=pl.lit(label),
@@ -149,7 +149,7 @@ def _floors(keys: pl.DataFrame, base: Moments, other: Moments, cycle_ns: float) 
 
 
 def _moments(rows: pl.DataFrame, keys: pl.DataFrame, runs: Iterable[Observation], side: int) -> Moments:
-    """Moments of every key on one side. What adds up and did not run has a mean of zero in each of the side's runs."""
+    """Moments of every key on one side. Times and calls of functions that did not run count as zero in each run."""
     of_side = rows.filter(pl.col("side") == side)
     n_cycles = pl.DataFrame({"run": list(range(len(list(runs))))}, schema={"run": pl.Int32}).with_columns(
         n_all=pl.Series([run.complete_cycles.height for run in runs], dtype=pl.Float64)
@@ -166,7 +166,7 @@ def _moments(rows: pl.DataFrame, keys: pl.DataFrame, runs: Iterable[Observation]
 
 
 def _quantities(observed: Observation) -> pl.DataFrame:
-    """A row per quantity of one run: how many cycles have it, mean, squares around it, products of neighbours."""
+    """A row per quantity of one run: number of cycles, mean, squares around it, products of neighbours."""
     cycles = observed.complete_cycles.select("cycle", pl.col("at").cast(pl.Int64))
     n = float(cycles.height)
     frames = [
@@ -194,21 +194,21 @@ def _of_parts(rows: pl.DataFrame, n: float) -> pl.DataFrame:
     rows = rows.select("at", "total_ns", name=pl.col("part").cast(pl.String)).sort("name", "at")
     rows = rows.with_columns(part_ns=pl.col("total_ns"))
     table = rows.lazy().with_columns(_is_next(["name"])).group_by("name", maintain_order=True)
-    found = table.agg(_sums("part_ns", int(n))).collect()
-    found = found.with_columns(device=pl.lit(None, pl.String), category=pl.lit(None, pl.String))
-    return _melted(found, "part_ns", n, unit="ns")
+    sums = table.agg(_sums("part_ns", int(n))).collect()
+    sums = sums.with_columns(device=pl.lit(None, pl.String), category=pl.lit(None, pl.String))
+    return _melted(sums, "part_ns", n, unit="ns")
 
 
 def _of_resources(rows: pl.DataFrame) -> pl.DataFrame:
     keys = ["device", "name", "metric"]
     rows = rows.with_columns(pl.col(*keys, "unit").cast(pl.String)).sort(*keys, "at")
     table = rows.lazy().with_columns(_is_next(keys)).group_by(keys, maintain_order=True)
-    found = table.agg(pl.col("unit").drop_nulls().first(), *_sums("mu", 0)).collect()
-    return _melted(found, "mu", None, unit=pl.col("unit"))
+    sums = table.agg(pl.col("unit").drop_nulls().first(), *_sums("mu", 0)).collect()
+    return _melted(sums, "mu", None, unit=pl.col("unit"))
 
 
 def _is_next(keys: Sequence[str]) -> pl.Expr:
-    """Whether a row is of the cycle after that of the row before, in one group. Rows are sorted by keys and `at`."""
+    """Whether a row follows the previous one in the next cycle of the same group. Rows are sorted by keys and `at`."""
     same = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift()) for key in keys)
     return (same & (pl.col("at") == pl.col("at").shift() + 1)).fill_null(value=False).alias("is_next")
 
@@ -228,13 +228,13 @@ def _sums(name: str, n: int) -> list[pl.Expr]:
 
 
 def _melted(table: pl.DataFrame, name: str, n: float | None, *, unit: str | pl.Expr | None) -> pl.DataFrame:
-    """The rows of one measure. With `n`, cycles without a value have zero; without, they do not count."""
+    """The rows of one measure. Cycles without a value count as zero if `n` is given, else not at all."""
     count, total, around, near = (pl.col(f"{name}_{what}") for what in ("n", "sum", "around", "near"))
     if n is None:
         moments = {"n": count, "mean": total / count, "squares": around, "products": near}
     else:
         mean = total / n
-        # Squares around the mean over all cycles: those around the mean of the present ones, and the shift.
+        # Squares around the mean of all cycles: squares around the mean of the present ones, plus the shift.
         squares = around + total**2 * (1 / count - 1 / n)
         products = pl.col(f"{name}_lagged") - mean * (2 * total - pl.col(f"{name}_ends")) + (n - 1) * mean**2
         moments = {"n": pl.lit(n), "mean": mean, "squares": squares, "products": products}
@@ -284,17 +284,17 @@ _UNNAMED = "not accounted for"
 
 
 def part_deltas(pairs: Sequence[Pair]) -> pl.DataFrame:
-    """DELTAS, in order of time: the mean over processes and runs of each part of a complete cycle.
+    """DELTAS: each part of a complete cycle as mean over processes and runs, in the order of the base's parts.
 
-    What the named parts leave over of the cycle is the part `not accounted for`; it is 0, and left out, for recordings.
+    The rest of the cycle is the part `not accounted for`, which recordings never have.
     """
-    sides = [_mean_parts([run for pair in pairs for run in getattr(pair, side)]) for side in ("base", "other")]
-    found = sides[0].join(sides[1], on="part", how="full", coalesce=True, suffix="_other", maintain_order="left_right")
-    found = found.select(
+    means = [_mean_parts([run for pair in pairs for run in getattr(pair, side)]) for side in ("base", "other")]
+    parts = means[0].join(means[1], on="part", how="full", coalesce=True, suffix="_other", maintain_order="left_right")
+    parts = parts.select(
         "part", base_ns=pl.col("total_ns").fill_null(0.0), other_ns=pl.col("total_ns_other").fill_null(0.0)
     ).with_columns(delta_ns=pl.col("other_ns") - pl.col("base_ns"))
-    whole = float(found["delta_ns"].sum())
-    return DELTAS.conform(found.with_columns(share_ratio=pl.col("delta_ns") / whole if whole else pl.lit(None)))
+    whole = float(parts["delta_ns"].sum())
+    return DELTAS.conform(parts.with_columns(share_ratio=pl.col("delta_ns") / whole if whole else pl.lit(None)))
 
 
 def _mean_parts(runs: Sequence[Observation]) -> pl.DataFrame:
@@ -318,8 +318,8 @@ def _mean_parts(runs: Sequence[Observation]) -> pl.DataFrame:
 def function_deltas(effects: pl.DataFrame) -> pl.DataFrame:
     """FUNCTION_DELTAS from EFFECTS, largest change first.
 
-    A change of calls × time per call is split at the mean of the two sides, which leaves no mixed term: calls change at
-    the mean time per call, times per call change at the mean number of calls. What one side lacks is all calls.
+    The change of calls × time per call is split without a mixed term: calls change at the mean time per call of both
+    runs, times per call at the mean number of calls. If a run lacks the function, the whole change counts as calls.
     """
     keys = ["process", "device", "name"]
     names = effects.with_columns(pl.col("device", "name").cast(pl.String))
@@ -327,7 +327,7 @@ def function_deltas(effects: pl.DataFrame) -> pl.DataFrame:
     rest = names.filter(pl.col("measure") == "total_ns").join(own, on=keys, how="anti", nulls_equal=True)
     time = pl.concat([own, rest], how="vertical")
     calls = names.filter(pl.col("measure") == "calls").select(*keys, base_calls="base", other_calls="other")
-    found = time.join(calls, on=keys, how="left", nulls_equal=True, maintain_order="left").with_columns(
+    deltas = time.join(calls, on=keys, how="left", nulls_equal=True, maintain_order="left").with_columns(
         pl.col("base_calls", "other_calls").fill_null(0.0),
         base_ns=pl.col("base").fill_null(0.0),
         other_ns=pl.col("other").fill_null(0.0),
@@ -335,9 +335,9 @@ def function_deltas(effects: pl.DataFrame) -> pl.DataFrame:
     per_base, per_other = pl.col("base_ns") / pl.col("base_calls"), pl.col("other_ns") / pl.col("other_calls")
     more = pl.col("other_calls") - pl.col("base_calls")
     on_both = (pl.col("base_calls") > 0) & (pl.col("other_calls") > 0)
-    found = found.with_columns(
+    deltas = deltas.with_columns(
         delta_ns=pl.col("other_ns") - pl.col("base_ns"), low_ns="low", high_ns="high",
         calls_delta_ns=pl.when(on_both).then(more * (per_base + per_other) / 2)
         .otherwise(pl.col("other_ns") - pl.col("base_ns")),
     ).with_columns(per_call_delta_ns=pl.col("delta_ns") - pl.col("calls_delta_ns"))  # fmt: skip
-    return FUNCTION_DELTAS.conform(found.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True))
+    return FUNCTION_DELTAS.conform(deltas.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True))

@@ -1,4 +1,9 @@
-"""Which process of one run answers to which of the other: by rank, else by what they do. Never by process id alone."""
+"""Finds the processes of two runs that belong together, and brings their cycles to the same kind.
+
+Processes are matched by rank, else by what they do, never by process id alone. If one run's cycles are finer (a decoder
+layer instead of a scheduler's step), they are grouped: the calls of functions that run in every cycle of both show how
+many make up one of the other kind.
+"""
 
 from __future__ import annotations
 
@@ -35,39 +40,39 @@ _ACCELERATOR = re.compile(r"(gpu|npu|mlu|xpu|mtia|tpu)\d+")
 
 
 def matched(base: Sequence[Processes], other: Sequence[Processes]) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
-    """Pairs of processes, and in words what found no partner. `base` and `other` hold the processes of each repeat.
+    """Pairs of processes, and remarks on those without a partner. `base` and `other` hold the processes of each repeat.
 
-    The processes of the first base run are looked for in every other run: by rank where all have one of their own and
-    the runs have ranks in common, else the most alike ones (time by function, devices) go together. Cycles of several
-    phases (prefill, decode) are cut down to the phase that has most time in both.
+    Each process of the first base run gets a partner in every other run: by rank if ranks are unique and the runs have
+    some in common, else the most similar process (time by function and device). Of cycles with several phases (prefill,
+    decode), only the phase with most time in all runs remains.
     """
     runs = [*base, *other]
     first = list(base[0])
     by_rank = all(_has_ranks(run) for run in runs) and _share_ranks(runs)
-    notes: list[str] = []
+    remarks: list[str] = []
     columns: list[dict[int, Observation]] = []
     for run in runs[1:]:
-        found = _by_rank(first, run) if by_rank else _by_likeness(first, run)
-        columns.append(found)
-        if len(found) < len(run):
-            notes.append(_left_out(list(run), list(found.values())))
+        partners = _by_rank(first, run) if by_rank else _by_likeness(first, run)
+        columns.append(partners)
+        if len(partners) < len(run):
+            remarks.append(_left_out(list(run), list(partners.values())))
     pairs = []
     for i, process in enumerate(first):
         mine = [process, *(column[i] for column in columns if i in column)]
         if len(mine) < len(runs):
-            notes.append(f"{_label(process, i)} has no partner in every run and is left out")
+            remarks.append(f"{_label(process, i)} has no partner in every run and is left out")
             continue
         mine, phase_note = _one_phase(mine)
-        notes += [phase_note] if phase_note else []
+        remarks += [phase_note] if phase_note else []
         mine, device_note = _same_devices(mine)
-        notes += [device_note] if device_note else []
+        remarks += [device_note] if device_note else []
         how = "rank" if by_rank else "only process" if len(first) == 1 else "similarity"
         pairs.append(Pair(_label(process, i), tuple(mine[: len(base)]), tuple(mine[len(base) :]), how))
-    return tuple(pairs), tuple(dict.fromkeys(notes))
+    return tuple(pairs), tuple(dict.fromkeys(remarks))
 
 
 def similarity(a: Observation, b: Observation) -> float:
-    """How alike two processes are, 0..1: the cosine of their times by device and function."""
+    """Similarity of two processes, 0..1: the cosine of their times by device and function."""
     joined = _profile(a).join(_profile(b), on=["device", "name"], how="full", suffix="_b").fill_null(0.0)
     left, right = joined["total_ns"].to_numpy(), joined["total_ns_b"].to_numpy()
     norm = float(np.linalg.norm(left) * np.linalg.norm(right))
@@ -75,18 +80,18 @@ def similarity(a: Observation, b: Observation) -> float:
 
 
 def of_phase(observed: Observation, phase: str) -> Observation:
-    """The same with cycles of one phase only."""
+    """The observation with the cycles of one phase only."""
     cycles = observed.cycles.filter(pl.col("phase").cast(pl.String) == phase)
 
-    def cut(frame: pl.DataFrame) -> pl.DataFrame:
+    def only(frame: pl.DataFrame) -> pl.DataFrame:
         return frame.join(cycles.select("cycle"), on="cycle", how="semi", maintain_order="left")
 
     return replace(
         observed,
         cycles=cycles,
-        functions=cut(observed.functions),
-        parts=cut(observed.parts),
-        resources=cut(observed.resources),
+        functions=only(observed.functions),
+        parts=only(observed.parts),
+        resources=only(observed.resources),
     )
 
 
@@ -96,7 +101,7 @@ def _has_ranks(run: Processes) -> bool:
 
 
 def _share_ranks(runs: Sequence[Processes]) -> bool:
-    """Whether any rank is in every run: of two jobs with one process each, ranks need not agree."""
+    """Whether the runs have a rank in common; two jobs with one process each may have different ranks."""
     return bool(set.intersection(*({process.rank for process in run} for run in runs)))
 
 
@@ -116,7 +121,7 @@ def _by_likeness(first: Processes, run: Processes) -> dict[int, Observation]:
 
 
 def _likeness(a: Observation, b: Observation) -> float:
-    """Similarity; where it cannot tell, the same id or rank speaks for the same place in the job."""
+    """Similarity; the same id or rank decides between equally similar processes."""
     same = (a.rank is not None and a.rank == b.rank) + (a.pid is not None and a.pid == b.pid)
     return similarity(a, b) + 0.01 * same
 
@@ -132,16 +137,16 @@ def _one_phase(processes: list[Observation]) -> tuple[list[Observation], str]:
         times = process.cycles.group_by(pl.col("phase").cast(pl.String)).agg(pl.col("dur_ns").sum())
         of_each.append({phase: ns for phase, ns in times.iter_rows() if phase is not None})
     shared = set(of_each[0]).intersection(*of_each[1:])
-    if not shared or all(len(found) == 1 and None not in found for found in of_each):
+    if not shared or all(len(times) == 1 and None not in times for times in of_each):
         return processes, ""
-    phase = max(sorted(shared), key=lambda name: sum(found[name] for found in of_each))
-    cut = [of_phase(process, phase) for process in processes]
-    n = sum(process.cycles.height for process in processes) - sum(process.cycles.height for process in cut)
-    return cut, f"only {phase} cycles are compared; {n} others are not" if n else ""
+    phase = max(sorted(shared), key=lambda name: sum(times[name] for times in of_each))
+    chosen = [of_phase(process, phase) for process in processes]
+    n = sum(process.cycles.height for process in processes) - sum(process.cycles.height for process in chosen)
+    return chosen, f"only {phase} cycles are compared; {n} others are not" if n else ""
 
 
 def _same_devices(processes: list[Observation]) -> tuple[list[Observation], str]:
-    """Accelerators called as in the last run (the one to act on) where the others ran on as many of other numbers."""
+    """Renames accelerators as in the last run if the runs used the same number of them under different names."""
     used = [_accelerators(process) for process in processes]
     if len({len(names) for names in used}) > 1 or len({tuple(names) for names in used}) == 1:
         return processes, ""
@@ -149,8 +154,8 @@ def _same_devices(processes: list[Observation]) -> tuple[list[Observation], str]
     renamed = [
         _with_devices(run, dict(zip(mine, names, strict=True))) for run, mine in zip(processes, used, strict=True)
     ]
-    others = sorted({name for mine in used for name in mine} - set(names))
-    return renamed, f"ran on other devices: {', '.join(others)} stands under {', '.join(names)}"
+    former = sorted({name for mine in used for name in mine} - set(names))
+    return renamed, f"runs used different devices: {', '.join(former)} is shown as {', '.join(names)}"
 
 
 def _accelerators(process: Observation) -> list[str]:
@@ -178,36 +183,34 @@ def _label(process: Observation, i: int) -> str:
     return process.label or (f"pid {process.pid}" if process.pid is not None else f"process {i}")
 
 
-def _left_out(run: list[Observation], found: list[Observation]) -> str:
-    kept = {id(process) for process in found}
-    words = [_label(process, i) for i, process in enumerate(run) if id(process) not in kept]
-    return f"{', '.join(words)} of {run[0].meta.path} without partner: left out"
+def _left_out(run: list[Observation], partners: list[Observation]) -> str:
+    matched_ids = {id(process) for process in partners}
+    labels = [_label(process, i) for i, process in enumerate(run) if id(process) not in matched_ids]
+    return f"{', '.join(labels)} of {run[0].meta.path} without partner: left out"
 
 
 def as_repeats(files: Sequence[Processes]) -> list[list[Observation]]:
-    """Runs of the job, each with its processes, in order. `files` holds the processes found in each file.
+    """Repeats of the job, each with its processes, in order. `files` holds the processes of each file.
 
-    Processes of one job differ in rank, or were recorded at the same time; what has the rank of another, or was
-    recorded at another time, is a repeat. Files that say neither are processes of one job.
-
-    Every run has as many processes as the first, else the last ones are a run of their own with fewer.
+    Files with the same rank, or recorded at different times, are repeats. Files with different ranks, or recorded at
+    the same time, belong to one repeat, and so do files without both.
     """
     runs: list[list[Observation]] = []
-    for found in files:
-        home = next((run for run in runs if _belongs(found, run)), None)
+    for processes in files:
+        home = next((run for run in runs if _belongs(processes, run)), None)
         if home is None:
-            runs.append(list(found))
+            runs.append(list(processes))
         else:
-            home.extend(found)
+            home.extend(processes)
     return runs
 
 
-def _belongs(found: Processes, run: Sequence[Observation]) -> bool:
+def _belongs(processes: Processes, run: Sequence[Observation]) -> bool:
     ranks = {process.rank for process in run}
-    mine = {process.rank for process in found}
+    mine = {process.rank for process in processes}
     if None not in ranks | mine:
         return ranks.isdisjoint(mine)
-    times = [_recorded(process) for process in (*found, *run)]
+    times = [_recorded(process) for process in (*processes, *run)]
     known = [time for time in times if time is not None]
     if len(known) < len(times):
         return True
@@ -215,7 +218,7 @@ def _belongs(found: Processes, run: Sequence[Observation]) -> bool:
 
 
 def _recorded(observed: Observation) -> tuple[int, int] | None:
-    """When the cycles were recorded, in Unix time. Units: ns. None where the recording does not say."""
+    """First start and last end of the cycles in Unix time (ns); None if the recording does not have it."""
     origin = observed.meta.origin_unix_ns
     if origin is None or observed.cycles.is_empty():
         return None
@@ -224,24 +227,23 @@ def _recorded(observed: Observation) -> tuple[int, int] | None:
     return origin + int(starts.min()), origin + int(ends.max())
 
 
-#: A function counts as part of every cycle if it comes in so many of them.
+#: Share of the cycles in which a function must run to count as part of every cycle.
 _IN_NEARLY_ALL = 0.9
-#: Functions whose calls agree on one ratio: how many there must be, what share of all, and how closely.
+#: Functions whose calls agree on one ratio: least number, least share of all, and largest relative difference.
 _FEWEST, _MOST_PART, _CLOSE = 3, 0.7, 0.1
-#: Time after the cycles of a group, as a share of it, that cannot be left out of the last one.
+#: Time after the cycles of a group, as a share of it, from which on the last group counts as incomplete.
 _MUCH = 0.1
 _HINT = "record both with steps marked, or name a function that both call once per step, with --anchor"
 
 
 def align(base: Sequence[Observation], other: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
-    """Both sides of one process in cycles of the same kind; those that were of a finer kind regrouped, with a note.
+    """All repeats of one process with cycles of the same kind. Finer cycles are grouped, and a remark says so.
 
-    All repeats of a side come in one call. Raises StepscopeError if the cycles are of different kinds that cannot be
-    brought together, with what they are.
+    Raises StepscopeError if the cycles are of different kinds that do not fit together.
     """
     coarsest = [*base, *other][0]
     for one in (*base, *other):
-        ratio, _ = _times_finer(one, coarsest)
+        ratio, _ = _timesfiner(one, coarsest)
         if ratio is not None and ratio < 1:
             coarsest = one
     return [_as(one, coarsest) for one in base], [_as(one, coarsest) for one in other]
@@ -250,7 +252,7 @@ def align(base: Sequence[Observation], other: Sequence[Observation]) -> tuple[li
 def _as(one: Observation, coarsest: Observation) -> Observation:
     if _same_anchor(one.anchor, coarsest.anchor):
         return one if one.anchor == coarsest.anchor else replace(one, anchor=coarsest.anchor)
-    ratio, reason = _times_finer(one, coarsest)
+    ratio, reason = _timesfiner(one, coarsest)
     if ratio is None:
         kinds = f"cycles are calls of {one.anchor} in one and of {coarsest.anchor} in the other"
         raise StepscopeError(f"the two recordings cannot be compared: {kinds}, and {reason}", _HINT)
@@ -261,12 +263,12 @@ def _as(one: Observation, coarsest: Observation) -> Observation:
 
 
 def _same_anchor(one: str, other: str) -> bool:
-    # A Python function may have moved by some lines between the two.
+    # The line number of a Python function may differ between the runs.
     return re.sub(r"\(\d+\)", "", one) == re.sub(r"\(\d+\)", "", other)
 
 
-def _times_finer(one: Observation, coarsest: Observation) -> tuple[float | None, str]:
-    """How many cycles of `one` make one of `coarsest` (a fraction if it is the other way round), or why none do."""
+def _timesfiner(one: Observation, coarsest: Observation) -> tuple[float | None, str]:
+    """How many cycles of `one` make up one of `coarsest` (a fraction for the reverse), or None and the reason."""
     if _same_anchor(one.anchor, coarsest.anchor):
         return 1.0, ""
     ratio, share, n = work_ratio(one, coarsest)
@@ -279,9 +281,9 @@ def _times_finer(one: Observation, coarsest: Observation) -> tuple[float | None,
 
 
 def work_ratio(one: Observation, other: Observation) -> tuple[float, float, int]:
-    """How much more often functions are called in a cycle of `other`: median, share of them near it, how many.
+    """How many times more often functions are called in a cycle of `other`: median, share near it, number of functions.
 
-    Those that come in at least 9 of 10 complete cycles of both count, device work if there is any, each once.
+    Functions that run in at least 9 of 10 complete cycles of both count; only device work if there is any.
     """
     both = _typical(one).join(_typical(other), on=["kind", "name"], suffix="_other")
     if both["kind"].any():
@@ -294,22 +296,22 @@ def work_ratio(one: Observation, other: Observation) -> tuple[float, float, int]
 
 
 def _typical(one: Observation) -> pl.DataFrame:
-    """Typical calls per cycle of the functions of nearly every complete cycle; `kind`: device work."""
+    """Median calls per cycle of functions that run in nearly every complete cycle; `kind` is true for device work."""
     whole = one.cycles.filter("is_complete").select("cycle")
     rows = one.functions.join(whole, on="cycle", how="semi").with_columns(
         kind=pl.col("category").is_in(DEVICE_WORK), name=pl.col("name").cast(pl.String)
     )
     per_cycle = rows.group_by("cycle", "kind", "name").agg(pl.col("calls").sum())
-    found = per_cycle.group_by("kind", "name").agg(pl.col("calls").median(), n=pl.len())
-    return found.filter(pl.col("n") >= _IN_NEARLY_ALL * whole.height).drop("n")
+    calls = per_cycle.group_by("kind", "name").agg(pl.col("calls").median(), n=pl.len())
+    return calls.filter(pl.col("n") >= _IN_NEARLY_ALL * whole.height).drop("n")
 
 
 def regrouped(one: Observation, size: int, anchor: str) -> Observation:
-    """Each `size` cycles in succession as one: times and calls add up, resources are averaged by time.
+    """Each `size` consecutive cycles as one: times and calls add up, resources are averaged by time.
 
-    Groups are laid so that as many as can be hold complete cycles only. Where in a turn they begin is not known, but
-    each holds all of one. A group lasts until the next one begins; what lies between its cycles and after them belongs
-    to it, as the part that takes the rest. The last one is incomplete if much comes after the others.
+    The first group starts where most groups hold complete cycles only. It may start anywhere in a coarser cycle, but
+    each group covers one of them. A group lasts until the next one starts; the time between its cycles belongs to the
+    part that takes the rest. The last group is incomplete if much time usually follows a group's cycles.
     Raises StepscopeError if there are fewer than `size` cycles.
     """
     cycles = one.cycles.sort("ts_ns")
@@ -331,9 +333,7 @@ def regrouped(one: Observation, size: int, anchor: str) -> Observation:
     )
     merged = _to_the_next(merged).with_columns(cycle="group")
     place = chosen.select("cycle", "group", "dur_ns")
-    note = (
-        f"{size} cycles in succession ({one.anchor}) are taken as one of {anchor}, by the calls of the same functions"
-    )
+    note = f"{size} consecutive cycles ({one.anchor}) count as one of {anchor}, by the calls of the same functions"
     return replace(
         one,
         anchor=anchor,
@@ -347,14 +347,14 @@ def regrouped(one: Observation, size: int, anchor: str) -> Observation:
 
 
 def _to_the_next(merged: pl.DataFrame) -> pl.DataFrame:
-    """With `dur_ns`: to the start of the next group, of the last one to its own end."""
+    """The groups with `dur_ns`, which lasts to the start of the next group, or to the end of the last one."""
     after = pl.col("ts_ns").shift(-1) - pl.col("end_ns")
     merged = merged.with_columns(
         dur_ns=pl.col("ts_ns").shift(-1).fill_null(pl.col("end_ns")) - pl.col("ts_ns"), after_ratio=after
     ).with_columns(pl.col("after_ratio") / pl.col("dur_ns"))
     is_last = pl.int_range(pl.len()) == pl.len() - 1
-    cut = is_last & (pl.col("after_ratio").median() > _MUCH)
-    return merged.with_columns(is_complete=pl.col("is_complete") & ~cut.fill_null(value=False))
+    is_open = is_last & (pl.col("after_ratio").median() > _MUCH)
+    return merged.with_columns(is_complete=pl.col("is_complete") & ~is_open.fill_null(value=False))
 
 
 _PER_CYCLE = ("calls_per_cycle", "total_ns_per_cycle", "self_ns_per_cycle")
@@ -363,10 +363,10 @@ _PER_CYCLE = ("calls_per_cycle", "total_ns_per_cycle", "self_ns_per_cycle")
 def _summed_functions(functions: pl.DataFrame, place: pl.DataFrame) -> pl.DataFrame:
     rows = functions.join(place.select("cycle", "group"), on="cycle")
     known = {c: pl.when(pl.col(c).count() > 0).then(pl.col(c).sum()) for c in ("self_ns", "exposed_ns")}
-    found = rows.group_by("group", "device", "name", maintain_order=True).agg(
+    sums = rows.group_by("group", "device", "name", maintain_order=True).agg(
         pl.col("category").first(), pl.col("calls").sum(), pl.col("total_ns").sum(), **known
     )
-    return FUNCTIONS.conform(found.rename({"group": "cycle"}))
+    return FUNCTIONS.conform(sums.rename({"group": "cycle"}))
 
 
 def _summed_parts(parts: pl.DataFrame, place: pl.DataFrame, merged: pl.DataFrame) -> pl.DataFrame:
@@ -374,15 +374,15 @@ def _summed_parts(parts: pl.DataFrame, place: pl.DataFrame, merged: pl.DataFrame
     rest = PYTHON if (rows["part"] == PYTHON).any() else OTHER
     between = merged.select("group", total_ns=pl.col("dur_ns") - pl.col("within_ns"), part=pl.lit(rest))
     rows = pl.concat([rows.select("group", "part", "total_ns"), between.select("group", "part", "total_ns")])
-    found = rows.group_by("group", "part").agg(pl.col("total_ns").sum()).sort("group", "part")
-    return PARTS.conform(found.rename({"group": "cycle"}))
+    sums = rows.group_by("group", "part").agg(pl.col("total_ns").sum()).sort("group", "part")
+    return PARTS.conform(sums.rename({"group": "cycle"}))
 
 
 def _averaged(resources: pl.DataFrame, place: pl.DataFrame) -> pl.DataFrame:
     rows = resources.join(place, on="cycle")
-    found = rows.group_by("group", "device", "metric", "name", maintain_order=True).agg(
+    averages = rows.group_by("group", "device", "metric", "name", maintain_order=True).agg(
         pl.col("unit").first(),
         mu=(pl.col("mu") * pl.col("dur_ns")).sum() / pl.col("dur_ns").sum(),
         n_samples=pl.col("n_samples").sum(),
     )
-    return RESOURCES.conform(found.rename({"group": "cycle"}))
+    return RESOURCES.conform(averages.rename({"group": "cycle"}))

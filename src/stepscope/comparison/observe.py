@@ -47,8 +47,9 @@ from stepscope.comparison.model import (
     WORKLOAD,
     Observation,
 )  # fmt: skip
+from stepscope.core.collectives import is_communication
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.names import is_communication, is_sync_call, map_names
+from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import Results, Trace
 

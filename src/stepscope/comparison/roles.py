@@ -1,4 +1,4 @@
-"""Many processes at once: which do the same, and what sets the others apart."""
+"""Groups many processes by what they do, and compares each group with the largest."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ if TYPE_CHECKING:
 #: Processes are alike if their time by function differs by less than this share of a cycle: healthy ranks of one job
 #: differ by some percent in waiting alone.
 ALIKE = 0.1
-#: … or by less than this many times what the two halves of a process itself differ, where that is more.
+#: Or by less than this many times the difference between the halves of one process, if that is more.
 _TIMES_OWN_NOISE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Processes that do the same. `apart` is EFFECTS of this group against the largest one, empty for that one."""
+    """Processes that do the same. `apart` is EFFECTS of this group against the largest one, and empty for that one."""
 
     members: tuple[Observation, ...]
     apart: pl.DataFrame
 
     @property
     def step_ns(self) -> float:
-        """Mean duration of their cycles."""
+        """Mean duration of their cycles, in ns."""
         return float(np.mean([run.complete_cycles["dur_ns"].to_numpy().mean() for run in self.members]))
 
 
 def roles(processes: Sequence[Observation]) -> tuple[Role, ...]:
-    """Groups of processes that spend a cycle alike, the largest first, and what sets each apart from the largest.
+    """Groups of processes that spend a cycle alike, the largest first, each with its differences from the largest.
 
-    Groups are complete-linkage clusters: no two of a group are farther apart than `ALIKE`, or than twice the noise of
-    the noisier one.
+    Groups are complete-linkage clusters: no two members differ by more than `ALIKE`, or twice the noise of the noisier.
     """
     groups = _clusters(processes)
     groups.sort(key=lambda group: (-len(group), group[0]))
     largest = tuple(processes[i] for i in groups[0])
-    found = []
-    for k, group in enumerate(groups):
+
+    def role(k: int, group: list[int]) -> Role:
         members = tuple(processes[i] for i in group)
-        apart = effects([Pair(f"group {k + 1}", largest, members, "likeness")]) if k else effects([])
-        found.append(Role(members, apart))
-    return tuple(found)
+        pairs = [Pair(f"group {k}", largest, members, "likeness")] if k > 1 else []
+        return Role(members, effects(pairs))
+
+    return tuple(role(k, group) for k, group in enumerate(groups, 1))
 
 
 def distances(processes: Sequence[Observation]) -> tuple[Floats, Floats]:
-    """Share of a cycle by which each two processes spend their time otherwise, 0..2, and the noise of each process.
+    """Share of a cycle that each two processes spend differently, 0..2, and the noise of each process.
 
-    The noise is the same between odd and even cycles of one process.
+    The noise is the same measure between the odd and even cycles of one process.
     """
     columns = [_profile(run) for run in processes]
     halves = [_profile(run, parity) for run in processes for parity in (0, 1)]

@@ -1,15 +1,14 @@
 """The statistics of a comparison: how sure a difference between two runs is, and how much healthy runs may differ.
 
-Two questions are kept apart, and a difference must pass both:
+A difference must pass two separate tests:
 
 - *Is it more than the noise of these cycles?* Welch's test of the means, its variance inflated by the correlation of
   neighbouring cycles (an AR(1) process of lag-1 correlation r has (1 + r) / (1 - r) times the variance of the mean that
   independent values have), its degrees of freedom lowered as much.
-- *Is it more than two healthy runs of the same program differ?* Cycles within a run vary less than runs do, so one run
-  a side says nothing of this by itself. The standard deviation of runs is estimated from repeats, shrunk towards a
-  prior that counts as `PRIOR_RUNS` of them: the larger of a floor that the caller states (physics of the quantity) and
-  a share of the spread of the cycles, the larger
-  the more they hang together. A program whose cycles scatter widely also drifts widely.
+- *Is it more than two healthy runs of the same program differ?* Cycles within a run vary less than runs do, so a single
+  run does not show this. The standard deviation of runs is estimated from repeats and shrunk towards a prior that
+  counts as `PRIOR_RUNS` of them. The prior is the larger of the caller's floor (physics of the quantity) and a share of
+  the spread of the cycles, which grows with their correlation: programs whose cycles scatter widely also drift widely.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ PRIOR_RUNS = 4
 PRIOR_REACH = 2.7764451 * 2**0.5
 #: Drift between runs (standard deviation) as a share of the spread of cycles within one.
 SPREAD_SHARE = 0.3
-#: The same where neighbouring cycles are alike (correlation 1): what changes slowly within a run differs between runs.
+#: The same if neighbouring cycles have correlation 1: what changes slowly within a run differs between runs.
 SLOW_SHARE = 0.6
-#: More correlation than this cannot be told from a trend in the few cycles of a recording.
+#: Correlation above this cannot be distinguished from a trend in the few cycles of a recording.
 _MOST_CORRELATED = 0.9
-#: However much cycles hang together, a run of some is worth three independent ones.
+#: Least degrees of freedom, however strongly cycles are correlated.
 _LEAST_FREEDOM = 2
-#: Fewer cycles say nothing of their correlation.
+#: With fewer cycles their correlation cannot be estimated.
 _FEW = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of each quantity (index) on one side: runs that have it, their mean, and what is known of the scatter.
+    """Mean and scatter of each quantity (index) on one side, and the numbers of runs and cycles that have it.
 
-    `squares` and `products` are the sums over all runs of squares around a run's mean and of products of neighbours,
-    `inverse` is the sum of one over the cycles of each run, `between` the sum of squares of the runs' means.
+    `squares` and `products` are sums over all runs: of squares around the run's mean, and of products of neighbours.
+    `inverse` is the sum of 1 / cycles over the runs, `between` the sum of squares of the runs' means around their mean.
     """
 
     mean: Floats
@@ -61,22 +60,22 @@ class Moments:
 
     @property
     def variance(self) -> Floats:
-        """Of cycles within a run; nan if no run has two."""
+        """Variance of cycles within a run; nan if no run has two cycles."""
         with np.errstate(invalid="ignore", divide="ignore"):
             freedom = self.cycles - self.runs
-            found: Floats = np.where(freedom > 0, self.squares / freedom, np.nan)
-        return found
+            variance: Floats = np.where(freedom > 0, self.squares / freedom, np.nan)
+        return variance
 
     def within(self, factor: Floats) -> Floats:
-        """Variance of the mean due to cycles whose correlation inflates it by `factor`."""
+        """Variance of the mean due to the scatter of cycles, whose correlation inflates it by `factor`."""
         with np.errstate(invalid="ignore", divide="ignore"):
-            found: Floats = np.nan_to_num(self.variance) * factor * self.inverse / self.runs**2
-        return found
+            variance: Floats = np.nan_to_num(self.variance) * factor * self.inverse / self.runs**2
+        return variance
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Of each quantity: difference of means, interval, p, drift, smallest change that would have shown."""
+    """For each quantity: difference of means, its interval, p-value, drift, and smallest detectable change."""
 
     delta: Floats
     low: Floats
@@ -89,8 +88,8 @@ class Differences:
 def inflation(squares: Floats, products: Floats, n: Floats, runs: Floats) -> Floats:
     """How many times the correlation of neighbours inflates the variance of a mean, from `n` cycles of `runs` runs.
 
-    A correlation that few cycles show is uncertain and too small: to the estimate are added its bias, (1 + 3 r) / m
-    for m cycles a run (Kendall 1954), and one standard error. Fewer than 4 cycles a run are taken as independent.
+    With few cycles the estimate of the correlation is uncertain and too small, so its bias, (1 + 3 r) / m for m cycles
+    a run (Kendall 1954), and one standard error are added. Fewer than 4 cycles a run are taken as independent.
     """
     with np.errstate(invalid="ignore", divide="ignore"):
         r = np.where(squares > 0, products / squares, 0.0)
@@ -98,12 +97,12 @@ def inflation(squares: Floats, products: Floats, n: Floats, runs: Floats) -> Flo
         unsure = np.sqrt(np.maximum(1 - r**2, 0) / n)
         r = np.clip(r + (1 + 3 * r) / each + unsure, 0.0, _MOST_CORRELATED)
     r = np.where((each < _FEW) | ~np.isfinite(r), 0.0, r)
-    found: Floats = (1 + r) / (1 - r)
-    return found
+    factor: Floats = (1 + r) / (1 - r)
+    return factor
 
 
 def moments_of(runs: Sequence[Floats]) -> Moments:
-    """Moments of one quantity from its values by cycle, an array for each run. Runs without values do not count."""
+    """Moments of one quantity from its values by cycle, one array per run. Runs without values do not count."""
     known = [run for run in runs if run.size]
     n = np.array([run.size for run in known], float)
     means = np.array([run.mean() for run in known])
@@ -133,7 +132,7 @@ def combined(index: NDArray[Any], size: int, n: Floats, means: Floats, squares: 
 def differences(base: Moments, other: Moments, floor: Floats) -> Differences:
     """The difference of each quantity. `floor` is the least standard deviation of healthy runs, in the quantity's unit.
 
-    With one cycle on either side the p-value is nan: nothing is known of the noise.
+    With one cycle on either side the p-value is nan, because the noise is unknown.
 
     Source: Welch 1947; shrinkage of a variance towards a scaled inverse chi-squared prior.
     """
@@ -157,23 +156,23 @@ def differences(base: Moments, other: Moments, floor: Floats) -> Differences:
         p_value = np.where(within > 0, p_value, np.where(delta == 0, 1.0, 0.0))
         p_value = np.where((base.cycles < 2) | (other.cycles < 2), np.nan, p_value)
         half = limit * np.sqrt(of_runs**2 * share**2 + within)
-        # 80 % of the differences of that size come out beyond the limits.
+        # 80 % of differences of this size exceed the limits.
         shown = np.maximum(drift, stdtrit(welch, 0.975) * np.sqrt(within)) + 0.84 * np.sqrt(within)
     return Differences(delta, delta - half, delta + half, p_value, drift, shown)
 
 
 def _pooled(base: Moments, other: Moments) -> Floats:
-    """Spread of cycles, of both sides alike: neither is known to be the healthy one. 0 if nothing is known."""
+    """Spread of cycles of both sides together, since neither is known to be the healthy one; 0 if unknown."""
     both = np.stack([base.variance, other.variance])
     known = np.isfinite(both)
-    found: Floats = np.sqrt(np.where(known, both, 0).sum(0) / np.maximum(known.sum(0), 1))
-    return found
+    pooled: Floats = np.sqrt(np.where(known, both, 0).sum(0) / np.maximum(known.sum(0), 1))
+    return pooled
 
 
-def _welch_freedom(parts: tuple[Floats, Floats], sides: tuple[Moments, Moments], factor: Floats) -> Floats:
+def _welch_freedom(parts: tuple[Floats, Floats], moments: tuple[Moments, Moments], factor: Floats) -> Floats:
     weighed = [
         part**2 / np.maximum((side.cycles - side.runs) / factor, _LEAST_FREEDOM)
-        for part, side in zip(parts, sides, strict=True)
+        for part, side in zip(parts, moments, strict=True)
     ]
     total = weighed[0] + weighed[1]
     freedom: Floats = np.where(total > 0, (parts[0] + parts[1]) ** 2 / np.where(total > 0, total, 1), 1.0)
@@ -200,8 +199,8 @@ def by_false_discovery(p_values: Floats) -> Floats:
 def permutation_p(base: Floats, other: Floats, *, most: int = 2_000) -> float:
     """Chance of so large a difference of means if the cycles had been dealt to the two sides at random, two-sided.
 
-    Exact where there are at most `most` ways to deal, else from that many random ones (seed 0). Cycles that hang
-    together are dealt together: in blocks as long as the inflation of their variance says.
+    Exact if there are at most `most` permutations, else from that many random ones (seed 0). Correlated cycles are
+    permuted in blocks, whose length is the inflation of their variance.
     """
     from math import comb
 
@@ -220,14 +219,14 @@ def permutation_p(base: Floats, other: Floats, *, most: int = 2_000) -> float:
         ranks = np.random.default_rng(0).random((most, n)).argsort(axis=1)
         is_base = ranks < k
     left, n_left = is_base @ sums, is_base @ sizes
-    found = np.abs((sums.sum() - left) / (sizes.sum() - n_left) - left / n_left)
+    deltas = np.abs((sums.sum() - left) / (sizes.sum() - n_left) - left / n_left)
     least = 0 if comb(n, k) <= most else 1
     tolerance = 1e-9 * max(observed, float(np.abs(sums).max()))
-    return float((np.count_nonzero(found >= observed - tolerance) + least) / (found.size + least))
+    return float((np.count_nonzero(deltas >= observed - tolerance) + least) / (deltas.size + least))
 
 
 def _blocks(values: Floats) -> tuple[Floats, Floats]:
-    """Sums and sizes of blocks of neighbouring values; never fewer than 4 blocks of what has 4 values."""
+    """Sums and sizes of blocks of neighbouring values: at least 4 blocks if there are 4 values."""
     n = values.size
     centred = values - values.mean()
     products = np.array([(centred[1:] * centred[:-1]).sum()])
@@ -241,10 +240,10 @@ def _blocks(values: Floats) -> tuple[Floats, Floats]:
 
 
 def exceeding(base: Floats, other: Floats, margin: float) -> tuple[float, float]:
-    """How many more cycles of the other stand out than of the base: (share of them, chance of that by luck).
+    """The other run's share of outlying cycles less that of the base, and its p-value.
 
-    A cycle stands out if it is longer than all but the longest of the base by `margin` (in their unit). The chance is
-    Fisher's exact test, one-sided. It finds what comes every few cycles, which a mean of both kinds hides.
+    A cycle is an outlier if it is longer than all but the longest of the base by `margin` (in their unit). The p-value
+    is that of Fisher's exact test, one-sided. It detects what happens every few cycles, which a mean hides.
     """
     from scipy.special import gammaln
 
@@ -256,8 +255,8 @@ def exceeding(base: Floats, other: Floats, margin: float) -> tuple[float, float]
     hits = np.arange(a, min(a + b, n_other) + 1)
 
     def choose(n: int, k: NDArray[Any]) -> Floats:
-        found: Floats = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-        return found
+        log: Floats = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        return log
 
     rest = a + b - hits
     rest_fits = (rest >= 0) & (rest <= n_base)

@@ -239,18 +239,18 @@ class AnalysisMethods:
         *,
         by: Literal['exchange', 'rank', 'group', 'call'] = 'exchange',
     ) -> pl.DataFrame:
-        """Exchanges matched across ranks: size, bandwidth, transfer, waits, who came last, what does not match."""
+        """Collectives matched across ranks: size, bandwidth, transfer, waits, who arrived last, what does not match."""
     def message_sizes(self) -> pl.DataFrame:
-        """How large messages are, in bins that double, and how fast exchanges of each size."""
+        """How many collectives there are of each size, in bins that double, and how fast they are."""
     def parallel_groups(self) -> pl.DataFrame:
         """Process groups and what they are for: tensor, data, pipeline, expert parallelism."""
     def clock_offsets(self) -> pl.DataFrame:
-        """How far each rank's clock is off, solved from the exchanges: offset, drift, error."""
+        """How far each rank's clock is off, solved from the collectives: offset, drift, error."""
     def stragglers(
         self,
         *,
         min_share: float = 0.001,
     ) -> pl.DataFrame:
-        """Which rank makes the others wait, or which link is slow: since when, why, what it costs, how sure."""
+        """Which rank makes the others wait, or which link is slow: since when, why, at what cost, how certain."""
     def pipeline_bubbles(self) -> pl.DataFrame:
-        """How long stages of a pipeline wait for messages, beside what an even pipeline would."""
+        """How long stages of a pipeline wait for each other, and how long those of an even pipeline would."""

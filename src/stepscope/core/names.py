@@ -13,12 +13,13 @@ from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 
+from stepscope.core.collectives import INDUCTOR_KERNEL, communication_mark, is_communication
 from stepscope.core.distinct import map_names
 
 __all__ = [
-    "KERNEL_CLASSES", "demangled", "is_collective_library", "is_communication", "is_dataloader", "is_graph_launch",
-    "is_launch_call", "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule",
-    "map_names", "shorten", "step_number", "transfer_kind",
+    "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_sync_call",
+    "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names", "shorten", "step_number",
+    "transfer_kind",
 ]  # fmt: skip
 
 #: Everything that `kernel_class` can say. `memory` is what a copy engine does (copies and fills), `copy` is a kernel
@@ -29,24 +30,6 @@ KERNEL_CLASSES = (
 )  # fmt: skip
 
 _CACHED = 1 << 16
-
-_COMMUNICATION = re.compile(
-    r"(?:n|r|h|m|x|b|one)ccl|cncl|bkcl|\bccl|^hcom|c10d::|c10d_functional|record_param_comms|^(?:gloo|mpi|ucc|ucx):"
-    r"|nvshmem|rocshmem|symm_mem|deep_ep::(?!\w*layout)|(?:inter|intra)node(?:_ll)?(?:::|\d)|userbuffers"
-    r"|(?<![a-z])multimem_|cross_device_reduce|quick_?reduce|lamport|epdispatch|epcombine"
-    r"|(?<!warp)(?<!block)(?<!warp_)(?<!block_)all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all"
-    r"|all2all|collective[_-]permute"
-    r"|^%?(?:send|recv)(?:-start|-done)?(?:\.\d+)?$"
-)
-#: The narrower set that other tools count (TraceLens: nccl, rccl, cross_device_reduce), with the vendors that they do
-#: not know and XLA's own collectives.
-_LIBRARY = re.compile(
-    r"nccl|rccl|hccl|cncl|mccl|xccl|bkcl|oneccl|^hcom|cross_device_reduce"
-    r"|^%?(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start|-done)?(?:\.\d+)?$"
-)
-#: Kernels that Inductor wrote: their names list the operators fused into them, so a collective's name there is a guest.
-_INDUCTOR = re.compile(r"^triton_(?:poi|red|per|tem|for|mix|unk|split_scan)_fused")
-_GUEST = re.compile(rf"{_INDUCTOR.pattern}|\.py\(\d+\): |^<built-in ")  # nor is a Python frame an exchange of data
 
 # One rule a line: the class, the pattern that tells it. The order matters: the first rule that matches decides.
 _KERNEL_CLASS_RULES = r"""
@@ -118,28 +101,6 @@ def _compiled(table: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 _KERNEL_CLASS = _compiled(_KERNEL_CLASS_RULES)
 
 
-@lru_cache(_CACHED)
-def is_communication(name: str) -> bool:
-    """Whether a kernel or operator of that name exchanges data with other ranks.
-
-    Collective libraries (NCCL and its kin), point-to-point and one-sided transports, the custom all-reduces of
-    inference engines, expert dispatch and combine over the network, and `c10d::`, `nccl:`, `gloo:` operators on the
-    host. What only prepares an exchange on its own device does not count.
-    """
-    lower = name.lower()
-    return _COMMUNICATION.search(lower) is not None and _GUEST.search(lower) is None
-
-
-@lru_cache(_CACHED)
-def is_collective_library(name: str) -> bool:
-    """Whether a kernel is one of a collective library: NCCL and its kin, vLLM's cross_device_reduce, XLA's collectives.
-
-    Narrower than `is_communication`, which also knows kernels that talk to other ranks by themselves.
-    """
-    lower = name.lower()
-    return _LIBRARY.search(lower) is not None and _GUEST.search(lower) is None
-
-
 #: CANN names a kernel by where it comes from: a path of scopes, or the operator, its implementation and the kernel.
 _ASCEND = re.compile(r"^(?:.*/(\w+)-op\d+|aclnn\w+_(\w+?))$")
 _BRACKET = re.compile(r"[()]")
@@ -177,7 +138,7 @@ def kernel_rule(name: str) -> tuple[str, str]:
     (('gemm', 'nvjet'), ('elementwise', 'axpy'))
     """
     if is_communication(name):
-        return "collective", _COMMUNICATION.findall(name.lower())[0]
+        return "collective", communication_mark(name)
     lower = _kernel_itself(name).lower()
     matches = ((found, pattern.search(lower)) for found, pattern in _KERNEL_CLASS)
     return next(((found, match.group()) for found, match in matches if match), ("other", ""))
@@ -211,7 +172,7 @@ def is_tensor_core(name: str) -> bool:
     the others continue them to Hopper, Blackwell and CDNA.
     """
     lower = _kernel_itself(name).lower()
-    if _BESIDE_TENSOR_CORE.search(lower) or (_INDUCTOR.match(lower) and not lower.startswith("triton_tem")):
+    if _BESIDE_TENSOR_CORE.search(lower) or (INDUCTOR_KERNEL.match(lower) and not lower.startswith("triton_tem")):
         return False
     return _TENSOR_CORE.search(lower) is not None
 

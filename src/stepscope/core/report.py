@@ -28,6 +28,18 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """A short fact below a bar: `about` is its subject in a word, `command` shows more, as words after `stepscope`."""
+
+    text: str
+    about: str
+    command: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
 class Bar:
     """A whole and its pieces: `label` ('Step'), `value` in words ('431 ms ±2.1 %'), parts in drawing order.
 
@@ -37,7 +49,7 @@ class Bar:
     label: str
     value: str
     parts: tuple[Part, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,19 @@ One rank at a time is in memory: the first reading of each trace solves the cloc
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from stepscope.analyses.ranks.calls import rank_calls
 from stepscope.analyses.ranks.clocks import Clocks, clocks_of
 from stepscope.analyses.ranks.matching import job_of
 from stepscope.core.errors import StepscopeError
-from stepscope.exports._chrome_events import events
+from stepscope.core.intervals import enclosing
 from stepscope.exports.export import Export, Stream
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from stepscope.exports.export import Context
 
     Ints = NDArray[np.int64]
+    from collections.abc import Callable, Mapping, Sequence
+
+    Truth = Callable[[Ints], Ints]
 
 
 def chrome(run: Run, context: Context, *, as_recorded: bool = False) -> Stream:
@@ -124,3 +129,266 @@ EXPORT = Export(
     doc="All ranks on one timeline in true time, as Chrome trace JSON, for Perfetto (-o merged.json.gz).",
     run=chrome,
 )
+
+
+_CHUNK = 100_000  # spans written at a time
+_LANES = 16  # rows of a track that overlap without one being inside the other are drawn on so many lines
+_PROCESSES = 1000  # process ids of a rank
+#: Our categories as PyTorch calls them, which viewers colour by and readers know.
+_CATEGORIES = {
+    "step": "user_annotation", "user_range": "user_annotation", "operator": "cpu_op", "python": "python_function",
+    "module": "python_function", "runtime": "cuda_runtime", "driver": "cuda_driver", "kernel": "kernel",
+    "memcpy": "gpu_memcpy", "memset": "gpu_memset", "sync": "cuda_sync", "device_range": "gpu_user_annotation",
+    "overhead": "overhead",
+}  # fmt: skip
+
+
+def events(trace: Trace, number: int, truth: Truth) -> Iterator[str]:
+    """All events of one trace as JSON objects with commas between, some at a time.
+
+    Process ids begin at `number` × 1000. `truth` tells the times to write: ns of ns from the trace's origin.
+    """
+    trace.require_clock(needed_by="chrome")
+    tracks = _tracks(trace, number)
+    yield _lines(_headers(tracks, trace, number))
+    spans = trace.spans
+    if not spans.is_empty():
+        begin = truth(spans["ts_ns"].to_numpy())
+        end = truth(spans["ts_ns"].to_numpy() + spans["dur_ns"].to_numpy())
+        lane = _lanes(spans["track_id"].to_numpy().astype(np.int64), begin, end)
+        placed = spans.select(
+            *("span_id", "track_id", "name", "category", "recorded_category", "step", "correlation", "external_id"),
+            "launch_id",
+            begin=pl.Series(begin),
+            length=pl.Series(end - begin),
+            lane=pl.Series(lane),
+        )
+        places = tracks.select("track_id", "new_pid", "new_tid")
+        placed = placed.join(places, on="track_id", how="left", maintain_order="left")
+        if more := _lane_headers(placed, tracks):
+            yield _lines(more)
+        details = _details(trace)
+        recorded = trace.meta.format == "kineto"
+        for low in range(0, spans.height, _CHUNK):
+            yield _spans(placed[low : low + _CHUNK], details, low, recorded=recorded)
+        yield from _launches(placed, number)
+    yield from _arrows(trace, tracks, truth, number)
+    yield from _counters(trace, truth, number)
+
+
+def _tracks(trace: Trace, number: int) -> pl.DataFrame:
+    """Tracks with the process and thread ids that they get: unique among all ranks."""
+    tracks = trace.tracks
+    device = pl.format("device {}", "device_id")
+    where = pl.when(pl.col("device_id").is_not_null()).then(device).otherwise(pl.format("process {}", "pid"))
+    tracks = tracks.with_columns(where=pl.coalesce(where, pl.lit("other")))
+    order = tracks.sort(pl.col("device_id").is_not_null(), "device_id", "track_id")["where"].unique(maintain_order=True)
+    place = pl.DataFrame({"where": order, "new_pid": number * _PROCESSES + np.arange(len(order))})
+    return tracks.join(place, on="where", how="left", maintain_order="left").with_columns(
+        new_tid=pl.col("track_id").cast(pl.Int64) * _LANES
+    )
+
+
+def _headers(tracks: pl.DataFrame, trace: Trace, number: int) -> list[dict[str, Any]]:
+    """Names of processes and threads, and the order in which they are shown."""
+    rank = f"rank {trace.rank}" if trace.rank is not None else f"trace {number}"
+    devices = {row["device_id"]: row for row in trace.devices.iter_rows(named=True)}
+    found: list[dict[str, Any]] = []
+    for pid, own in tracks.group_by("new_pid", maintain_order=True):
+        head = own.row(0, named=True)
+        device = devices.get(head["device_id"]) if head["device_id"] is not None else None
+        of = (
+            f"{device['type']}:{device['index']} {device['name'] or ''}".strip()
+            if device
+            else head["process"] or "host"
+        )
+        found.append(_header("process_name", pid[0], 0, name=f"{rank} · {of}"))
+        found.append(_header("process_sort_index", pid[0], 0, sort_index=pid[0]))
+        for row in own.iter_rows(named=True):
+            stream = f"stream {row['stream']}" if row["stream"] is not None else None
+            found.append(
+                _header("thread_name", pid[0], row["new_tid"], name=row["label"] or stream or row["kind"] or "")
+            )
+            found.append(_header("thread_sort_index", pid[0], row["new_tid"], sort_index=row["new_tid"]))
+    return found
+
+
+def _header(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}
+
+
+def _lane_headers(placed: pl.DataFrame, tracks: pl.DataFrame) -> list[dict[str, Any]]:
+    """Names of the further lines of tracks whose rows overlap."""
+    more = placed.filter(pl.col("lane") > 0).select("new_pid", "new_tid", "lane").unique().sort("new_tid", "lane")
+    labels = dict(zip(tracks["new_tid"].to_list(), tracks["label"].to_list(), strict=True))
+    return [
+        _header("thread_name", pid, tid + lane, name=f"{labels[tid] or 'thread'} ({lane + 1})")
+        for pid, tid, lane in more.iter_rows()
+    ]
+
+
+def _lanes(track: Ints, begin: Ints, end: Ints) -> Ints:
+    """On which line of its track each span is drawn, so that on each line one is inside the other or they are apart.
+
+    Of two that cross the shorter one moves on: what is long, as a step, stays with most of what it holds.
+    """
+    lane = np.zeros(track.size, np.int64)
+    rows = np.arange(track.size)
+    for line in range(1, _LANES):
+        moved = [_crossing(rows, track, begin, end)]
+        while moved[-1].size:
+            rows = np.setdiff1d(rows, moved[-1], assume_unique=True)
+            moved.append(_crossing(rows, track, begin, end))
+        rows = np.sort(np.concatenate(moved))
+        if not rows.size:
+            break
+        lane[rows] = line
+    return lane
+
+
+def _crossing(rows: Ints, track: Ints, begin: Ints, end: Ints) -> Ints:
+    """Of each pair of rows that overlap without one being inside the other, the shorter one."""
+    ranked = rows[np.lexsort((-end[rows], begin[rows], track[rows]))]
+    parent = enclosing(begin[ranked], end[ranked], track[ranked])
+    outer = ranked[np.maximum(parent, 0)]
+    crosses = (parent >= 0) & (end[ranked] > end[outer])
+    inner, outer = ranked[crosses], outer[crosses]
+    return np.unique(np.where(end[inner] - begin[inner] <= end[outer] - begin[outer], inner, outer))
+
+
+def _spans(part: pl.DataFrame, details: Mapping[int, str], low: int, *, recorded: bool) -> str:
+    """Complete events of some spans; `details` are more arguments of some of them, by row."""
+    own = part["category"].cast(pl.String).replace_strict(_CATEGORIES, default=None, return_dtype=pl.String())
+    kind = pl.coalesce(own, part["category"].cast(pl.String))
+    kinds = part.select(
+        pl.coalesce(pl.col("recorded_category").cast(pl.String), kind) if recorded else kind
+    ).to_series()
+    told = [
+        pl.when(pl.col(column).is_not_null())
+        .then(pl.concat_str(pl.lit(f', "{label}": '), pl.col(column)))
+        .otherwise(pl.lit(""))
+        for column, label in (("step", "step"), ("correlation", "correlation"), ("external_id", "External id"))
+    ]
+    if details:
+        told.append(pl.lit(pl.Series([details.get(row, "") for row in range(low, low + part.height)])))
+    part = part.with_columns(quoted=_quoted(part["name"]), cat=_quoted(kinds))
+    lines = part.select(
+        pl.concat_str(
+            pl.lit('{"ph": "X", "cat": '), "cat", pl.lit(', "name": '), "quoted", *_place("new_pid", "lane"),
+            pl.lit(', "ts": '), _us("begin"), pl.lit(', "dur": '), _us("length"),
+            pl.lit(', "args": {'), pl.concat_str(told).str.strip_prefix(", "), pl.lit("}}"),
+        )
+    )  # fmt: skip
+    return _joined(lines)
+
+
+def _place(pid: str, lane: str) -> list[pl.Expr]:
+    return [pl.lit(', "pid": '), pl.col(pid), pl.lit(', "tid": '), pl.col("new_tid") + pl.col(lane)]
+
+
+def _us(column: str) -> pl.Expr:
+    """Nanoseconds as microseconds with three decimals."""
+    whole, rest = pl.col(column) // 1000, (pl.col(column) % 1000).cast(pl.String).str.zfill(3)
+    return pl.concat_str(whole, pl.lit("."), rest)
+
+
+def _quoted(names: pl.Series) -> pl.Series:
+    """Texts as JSON; each distinct one is escaped once."""
+    distinct = names.unique().cast(pl.String)
+    escaped = pl.Series([json.dumps(name or "") for name in distinct.to_list()], dtype=pl.String)
+    return names.cast(pl.String).replace_strict(distinct, escaped, default='""', return_dtype=pl.String())
+
+
+def _joined(lines: pl.DataFrame) -> str:
+    return str(lines.to_series().str.join(",\n").item())
+
+
+def _lines(events: Sequence[Mapping[str, Any]]) -> str:
+    return ",\n".join(json.dumps(event) for event in events)
+
+
+def _details(trace: Trace) -> dict[int, str]:
+    """What is known of exchanges, as further arguments of their spans, by row."""
+    labels = {
+        "collective": "Collective name", "dtype": "dtype", "in_elements": "In msg nelems",
+        "out_elements": "Out msg nelems",
+        "group": "Process Group Name", "group_size": "Group size", "group_ranks": "Process Group Ranks",
+        "group_description": "Process Group Description", "src_rank": "Src Rank", "dst_rank": "Dst Rank", "seq": "Seq",
+    }  # fmt: skip
+    found = {}
+    for row in trace.collectives.iter_rows(named=True):
+        args = {label: row[column] for column, label in labels.items() if row[column] is not None}
+        found[row["span_id"]] = ", " + json.dumps(args)[1:-1] if args else ""
+    return found
+
+
+def _launches(placed: pl.DataFrame, number: int) -> Iterator[str]:
+    """Arrows from launches to the work that they queued."""
+    work = placed.filter(pl.col("launch_id").is_not_null())
+    for low in range(0, work.height, _CHUNK):
+        part = work[low : low + _CHUNK]
+        start = placed.select("begin", "new_pid", "new_tid", "lane")[part["launch_id"].cast(pl.Int64)]
+        part = part.with_columns(start.select(pl.all().name.prefix("from_")))
+        ids = pl.col("span_id").cast(pl.Int64) + (number << 32)
+        yield _joined(
+            part.select(
+                pl.concat_str(
+                    pl.lit('{"ph": "s", "id": '), ids, pl.lit(', "cat": "ac2g", "name": "ac2g", "pid": '),
+                    "from_new_pid", pl.lit(', "tid": '), pl.col("from_new_tid") + pl.col("from_lane"),
+                    pl.lit(', "ts": '), _us("from_begin"), pl.lit('},\n{"ph": "f", "bp": "e", "id": '), ids,
+                    pl.lit(', "cat": "ac2g", "name": "ac2g"'), *_place("new_pid", "lane"), pl.lit(', "ts": '),
+                    _us("begin"), pl.lit("}"),
+                )
+            )
+        )  # fmt: skip
+
+
+def _arrows(trace: Trace, tracks: pl.DataFrame, truth: Truth, number: int) -> Iterator[str]:
+    """Arrows between host threads, as from forward to backward."""
+    arrows = trace.arrows
+    if arrows.is_empty():
+        return
+    for end in ("from", "to"):
+        place = tracks.select(
+            pl.col("track_id").alias(f"{end}_track_id"), pl.col("new_pid", "new_tid").name.prefix(f"{end}_")
+        )
+        arrows = arrows.join(place, on=f"{end}_track_id", how="inner", maintain_order="left")
+        when = pl.Series(truth(arrows[f"{end}_ts_ns"].to_numpy()))
+        arrows = arrows.with_columns(when.alias(f"{end}_true"))
+    arrows = arrows.with_columns(quoted=_quoted(arrows["recorded_category"])).with_row_index("row")
+    ids = pl.col("row").cast(pl.Int64) + (number << 32) + (1 << 31)
+    for low in range(0, arrows.height, _CHUNK):
+        yield _joined(
+            arrows[low : low + _CHUNK].select(
+                pl.concat_str(
+                    pl.lit('{"ph": "s", "id": '), ids, pl.lit(', "cat": '), "quoted", pl.lit(', "name": '), "quoted",
+                    pl.lit(', "pid": '), "from_new_pid", pl.lit(', "tid": '), "from_new_tid", pl.lit(', "ts": '),
+                    _us("from_true"), pl.lit('},\n{"ph": "f", "bp": "e", "id": '), ids, pl.lit(', "cat": '), "quoted",
+                    pl.lit(', "name": '), "quoted", pl.lit(', "pid": '), "to_new_pid",
+                    pl.lit(', "tid": '), "to_new_tid",
+                    pl.lit(', "ts": '), _us("to_true"), pl.lit("}"),
+                )
+            )
+        )  # fmt: skip
+
+
+def _counters(trace: Trace, truth: Truth, number: int) -> Iterator[str]:
+    """Samples of resources, in the rank's first process."""
+    counters = trace.counters.filter(pl.col("value").is_finite())
+    for low in range(0, counters.height, _CHUNK):
+        part = counters[low : low + _CHUNK]
+        part = part.with_columns(true=pl.Series(truth(part["ts_ns"].to_numpy()))).filter(pl.col("true") >= 0)
+        if part.is_empty():  # recorded before the first span
+            continue
+        part = part.with_columns(
+            quoted=_quoted(part.select(pl.concat_str("metric", pl.lit(" "), "device", ignore_nulls=True)).to_series()),
+        )
+        yield _joined(
+            part.select(
+                pl.concat_str(
+                    pl.lit('{"ph": "C", "name": '), "quoted",
+                    pl.lit(f', "pid": {number * _PROCESSES}, "tid": 0, "ts": '),
+                    _us("true"), pl.lit(', "args": {"value": '), "value", pl.lit("}}"),
+                )
+            )
+        )  # fmt: skip

@@ -1,24 +1,19 @@
-"""Readers: one file per format, found by the first bytes of a file. Adding one is a file and a line here."""
+"""Opening files: which format each has, by its first bytes, and what lies in the folders that the user names."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError, UnknownFormat
-from stepscope.readers.common.reader import Reader
+from stepscope.core.registry import Registry
 from stepscope.readers.common.source import Source, head_of, members
-from stepscope.readers.recorded.counters import NAMES, attach, beside
-from stepscope.readers.recorded.recording import FORMAT, NOTES, with_recording
-from stepscope.readers.recorded.sched import SCHEDULING, with_sched
-from stepscope.readers.recorded.stack_samples import NAMES as STACKS
-from stepscope.readers.recorded.stack_samples import with_stacks
+from stepscope.readers.formats import FORMATS, Format, Reader
+from stepscope.readers.recorded.side_files import COUNTER_FILES, RECORDING, SCHEDULING, STACK_FILES, side_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,18 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Reader", "Source", "expand", "is_at_hand", "open_once", "open_trace", "reader_for", "readers", "side_files"]
 
-#: Modules that hold a READER, in order of preference among equally sure ones.
-_MODULES = (
-    "stored", "paddle", "chrome.kineto", "nsight.nsys", "nsight.nsys_stats", "rocm.rocprof", "proton", "unsupported",
-    "nsight.ncu_csv", "nsight.ncu_text", "nsight.ncu_rep", "kernel_table", "latencyprism.perf_data",
-    "latencyprism.counters_data", "recorded.step_costs", "recorded.recording",
-)  # fmt: skip
+#: Readers of other packages.
+PLUGINS = Registry("reader", Reader, "READER", "stepscope.readers", {})
+#: Side files that `record` leaves in the folder of a trace, apart from counters.
+_OF_RECORDER = (RECORDING, SCHEDULING, *STACK_FILES)
 _ENDINGS = (
     ".json", ".pb", ".gz", ".zst", ".zip", ".xz", ".bz2", ".sqlite", ".db", ".rpd", ".csv", ".hatchet", ".nsys-rep",
     ".ncu-rep", ".qdrep", ".pftrace",
 )  # fmt: skip
-#: What a recording leaves beside its profiles, but for counters.
-_BESIDE = (NOTES, SCHEDULING, *STACKS)
 _MEMBER = "!"
 _DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
 _DIGITS = re.compile(r"\d+")
@@ -46,21 +37,21 @@ _TWIN = re.compile(r"(?P<name>.*)\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?", r
 
 
 @cache
-def readers() -> tuple[Reader, ...]:
+def readers() -> tuple[Format | Reader, ...]:
     """All readers: our own, then those that other packages offer under the entry-point group stepscope.readers."""
-    own = [import_module(f"stepscope.readers.{module}").READER for module in _MODULES]
-    return (*own, *(point.load() for point in entry_points(group="stepscope.readers")))
+    return (*FORMATS, *PLUGINS.from_other_packages())
 
 
-def reader_for(path: str, head: bytes) -> Reader:
-    """The reader surest of the file. Raises UnknownFormat if none is."""
-    best = max(readers(), key=lambda reader: reader.sniff(path, head))
-    if best.sniff(path, head) <= 0:
+def reader_for(path: str, head: bytes) -> Format | Reader:
+    """The reader surest of the file, the first of equally sure ones. Raises UnknownFormat if none is."""
+    scores = [(reader.sniff(path, head), -i) for i, reader in enumerate(readers())]
+    score, i = max(scores)
+    if score <= 0:
         if not head:
             raise UnknownFormat(f"{path} is empty", "record the trace again, or copy it again")
         what = f"begins with {head[:12]!r}, which no reader knows"
         raise UnknownFormat(f"{path} {what}", "see `stepscope formats` for what can be read")
-    return best
+    return readers()[-i]
 
 
 def open_trace(
@@ -96,10 +87,17 @@ def _opened(
 ) -> Trace:
     file, member = _one_file(path)
     trace = _trace(Source(file, member, max_bytes, progress), keep=keep)
-    if trace.meta.format == FORMAT and counters is None:  # it is the side file itself
-        return with_stacks(with_sched(trace, file), file)
-    side = counters or beside(file)
+    if counters is None and side_file(file, (*COUNTER_FILES, *_OF_RECORDER)) is None:
+        return trace
+    from stepscope.readers.recorded.counters import attach
+    from stepscope.readers.recorded.recording import FORMAT, with_recording
+    from stepscope.readers.recorded.sched import with_sched
+    from stepscope.readers.recorded.stack_samples import with_stacks
+
     trace = with_stacks(with_sched(trace, file), file)
+    if trace.meta.format == FORMAT and counters is None:  # it is the side file itself
+        return trace
+    side = counters or side_file(file, COUNTER_FILES)
     return with_recording(trace if side is None else attach(trace, side, required=counters is not None), file)
 
 
@@ -131,25 +129,23 @@ def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
 
 
 def side_files(path: str) -> list[str]:
-    """Files beside a trace that say something of it: counters, and what the recorder noted and sampled."""
-    counters = beside(path)
-    found = [] if counters is None else [counters]
-    if files.is_url(path):
-        return found
+    """Files in the folder of a trace that are read with it: counters, and what the recorder noted and sampled."""
+    counters = side_file(path, COUNTER_FILES)
     folder = files.split(path)[0]
-    return [*found, *filter(files.exists, (files.joined(folder, name) for name in _BESIDE))]
+    of_recorder = [] if files.is_url(path) else [files.joined(folder, name) for name in _OF_RECORDER]
+    return [*([] if counters is None else [counters]), *filter(files.exists, of_recorder)]
 
 
 def _trace(source: Source, *, keep: bool) -> Trace:
     ticket = store.ticket(source.path, (source.member, source.max_bytes))
-    kept = None if ticket is None else store.taken(ticket, label=source.label)
-    if kept is not None:
+    cached = None if ticket is None else store.taken(ticket, label=source.label)
+    if cached is not None:
         if source.progress is not None:
             source.progress(files.size_of(source.path))
-        return kept
+        return cached
     reader = reader_for(source.path, head_of(source.path, source.member))
     trace = reader.read(source)
-    if keep and ticket is not None and reader.alone:
+    if keep and ticket is not None and reader.cacheable:
         store.keep_later(ticket, trace, source.n_bytes)
     return trace
 
@@ -173,21 +169,21 @@ def expand(paths: Iterable[str]) -> list[str]:
             found += expand(matches)
         else:
             found += _members(path)
-    return _without_mates(list(dict.fromkeys(found)))
+    return _without_companions(list(dict.fromkeys(found)))
 
 
-def _without_mates(files: list[str]) -> list[str]:
+def _without_companions(files: list[str]) -> list[str]:
     """Files without those that are read together with another one of them, as by a pattern."""
     if len(files) < 2:
         return files
     given = {Path(file) for file in files}
-    of_formats = [reader.mates for reader in readers() if reader.mates is not None]
+    of_formats = [reader.companion_files for reader in readers() if reader.companion_files is not None]
 
-    def stands_for_itself(file: str) -> bool:
-        firsts = {Path(mates(file)[0]) for mates in of_formats} - {Path(file)}
+    def is_read_by_itself(file: str) -> bool:
+        firsts = {Path(companions(file)[0]) for companions in of_formats} - {Path(file)}
         return not firsts & given
 
-    return [file for file in files if stands_for_itself(file)]
+    return [file for file in files if is_read_by_itself(file)]
 
 
 def _file_and_member(path: str) -> tuple[str, str | None]:
@@ -218,7 +214,7 @@ def _folder(path: str) -> list[str]:
 
 def _traces_of(group: list[str]) -> list[str]:
     """Those of the files that are traces, and the members of archives of them."""
-    candidates = [file for file in group if file.lower().endswith(_ENDINGS) and files.split(file)[1] not in STACKS]
+    candidates = [file for file in group if file.lower().endswith(_ENDINGS) and files.split(file)[1] not in STACK_FILES]
     known = {file for file in candidates if _is_trace(file)}
     # One that is called like the others but for its number is one of them, whatever became of it.
     names = {_shape(file) for file in known}
@@ -228,8 +224,8 @@ def _traces_of(group: list[str]) -> list[str]:
 
 def _counters_of(group: list[str]) -> list[str]:
     """Counters that were recorded without a profile: one file of each folder."""
-    sides = [file for file in group if files.split(file)[1] in NAMES]
-    return list(dict.fromkeys(side for file in sides if (side := beside(file)) is not None))
+    named = [file for file in group if files.split(file)[1] in COUNTER_FILES]
+    return list(dict.fromkeys(side for file in named if (side := side_file(file, COUNTER_FILES)) is not None))
 
 
 def _stored_at(file: str) -> list[str]:

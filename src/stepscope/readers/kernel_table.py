@@ -6,7 +6,6 @@ has `:` where older ones have `|`. Names are cut, so that some say little (`Kern
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -15,20 +14,13 @@ from stepscope.core.errors import CorruptInput
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS, Name
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.issues import Notes
-from stepscope.readers.common.reader import Reader
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
 
-_HEADER = re.compile(rb"^\s*Kernel\s+Latency\s+Tensor\s+DRAM[ \t\r]*$")
 _ROW = r"^(?<name>.*\S)\s*[|:]\s*(?<Latency>[\d.]+|-)\s+(?<Tensor>[\d.]+|-)\s+(?<DRAM>[\d.]+|-)\s*$"
 _RATIOS = ("Tensor", "DRAM")
 _CUT = r"\.\.\.$"
-
-
-def sniff(_path: str, head: bytes) -> float:
-    """Sure by its header."""
-    return 1.0 if _HEADER.match(head.split(b"\n", 1)[0]) else 0.0
 
 
 def read(source: Source) -> Trace:
@@ -72,13 +64,3 @@ def read(source: Source) -> Trace:
     }
     meta = Meta(source.label, "kernel-table", n_events=spans.height, size_bytes=source.n_bytes)
     return Trace(meta, {name: frame for name, frame in tables.items() if not frame.is_empty()})
-
-
-READER = Reader(
-    name="kernel-table",
-    doc="tables of kernels as text: `Kernel | Latency Tensor DRAM`, a line for each launch",
-    sniff=sniff,
-    read=read,
-    provides=("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues"),
-    alone=True,
-)

@@ -16,7 +16,6 @@ from stepscope.core.names import is_tensor_core
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.issues import Notes
-from stepscope.readers.common.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +30,6 @@ _HOST_TRACK = 0
 _MOST_LAUNCHES = 10**8
 
 Node = dict[str, Any]
-
-
-def sniff(_path: str, head: bytes) -> float:
-    """Sure if the list begins with a tree of frames and metrics."""
-    words = (b'"children"', b'"frame"', b'"metrics"')
-    return 0.95 if head.lstrip()[:1] == b"[" and all(word in head for word in words) and b'"ph"' not in head else 0.0
 
 
 def read(source: Source) -> Trace:
@@ -139,13 +132,3 @@ def _unit(metric: str) -> str | None:
     if metric.startswith("flops"):
         return "FLOP"
     return "bytes" if metric == "bytes" else None
-
-
-READER = Reader(
-    name="proton",
-    doc="Triton Proton: trees of scopes and kernels with times and user metrics (.hatchet)",
-    sniff=sniff,
-    read=read,
-    provides=("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues"),
-    alone=True,
-)

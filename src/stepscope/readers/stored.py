@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING
 from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput
-from stepscope.core.result_tables import RESULTS
-from stepscope.core.schema import TABLES
-from stepscope.readers.common.reader import Reader
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
     from stepscope.readers.common.source import Source
-
-
-def sniff(path: str, head: bytes) -> float:
-    """Sure if the file is a meta.json that says so."""
-    return 1.0 if files.split(path)[1] == store.META and b'"stepscope": "trace"' in head[:200] else 0.0
 
 
 def read(source: Source) -> Trace:
@@ -29,12 +21,3 @@ def read(source: Source) -> Trace:
         raise CorruptInput("it does not say what is stored", path=source.label)
     folder, _ = files.split(source.path)
     return store.read_folder(folder or ".", document, label=folder or ".")
-
-
-READER = Reader(
-    name="stepscope",
-    doc="what `stepscope export --to parquet` wrote: a folder of Parquet files for each trace",
-    sniff=sniff,
-    read=read,
-    provides=(*TABLES, *RESULTS),
-)

@@ -41,7 +41,7 @@ def _document(report: Report) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "headline": report.headline,
-        "bars": [asdict(bar) for bar in report.bars],
+        "bars": [{**asdict(bar), "notes": [note.text for note in bar.notes]} for bar in report.bars],
         "findings": [asdict(finding) for finding in report.findings],
         "tables": [_block(block) for block in report.tables],
         "quality": report.quality,

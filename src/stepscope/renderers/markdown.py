@@ -58,7 +58,7 @@ def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  Markdown is set
 def _bar(bar: Bar) -> str:
     parts = ", ".join(f"{escape(part.name)} {units.percent(part.ratio)}" for part in bar.parts)
     lines = [f"**{escape(bar.label)}** {escape(bar.value)}" + (f": {parts}" if parts else "")]
-    return "\n".join([*lines, *(f"- {escape(note)}" for note in bar.notes)])
+    return "\n".join([*lines, *(f"- {escape(note.text)}" for note in bar.notes)])
 
 
 def _finding(number: int, finding: Finding) -> str:

@@ -62,7 +62,7 @@ def _bar(bar: Bar) -> str:
         at += width
     words = ", ".join(f"{_text(part.name)} {units.percent(part.ratio)}" for part in bar.parts)
     picture = f'<svg role="img" aria-label="{words}">{drawn}</svg><p>{words}</p>' if bar.parts else ""
-    notes = f'<p class="q">{" · ".join(map(_text, bar.notes))}</p>' if bar.notes else ""
+    notes = f'<p class="q">{" · ".join(_text(note.text) for note in bar.notes)}</p>' if bar.notes else ""
     return head + picture + notes
 
 

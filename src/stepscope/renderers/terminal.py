@@ -90,7 +90,7 @@ def _bars(bars: Sequence[Bar], screen: Screen) -> list[str]:
             head += "   " + _drawn(bar, fills, length, screen) + ("   " + legend[0] if beside else "")
         lines.append(head.rstrip())
         below = [] if beside else _flow([_legend(part, fills[part.name], screen) for part in bar.parts], room)
-        notes = _flow([(width(note), note) for note in map(printable, bar.notes)], room)
+        notes = _flow([(width(note), note) for note in map(printable, map(str, bar.notes))], room)
         lines += [" " * indent + line for line in (*below, *(_ink(note, _DIM, screen) for note in notes))]
     return lines
 

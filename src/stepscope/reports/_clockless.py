@@ -9,11 +9,11 @@ from stepscope.analyses.kernels.kernel_classes import KERNEL_CLASS_SUMMARY, kern
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.kernels.utilisation import utilisation
 from stepscope.core.errors import MissingTable
-from stepscope.core.report import Block
+from stepscope.core.report import Block, Note
 from stepscope.core.units import percent
+from stepscope.reports._phrases import counted
 from stepscope.reports._summary import Lack, Summary
 from stepscope.reports._tables import kernel_block
-from stepscope.reports._words import counted
 
 if TYPE_CHECKING:
     import polars as pl
@@ -67,7 +67,7 @@ def parts_by_class(classes: pl.DataFrame) -> dict[str, int]:
     return parts | {_OTHERS: sum(times.values())}
 
 
-def hardware_use(trace: Trace) -> tuple[str, ...]:
+def hardware_use(trace: Trace) -> tuple[Note, ...]:
     """How much of the hardware was used, in words, where it was measured."""
     if trace.kernel_metrics.is_empty():
         return ()
@@ -75,16 +75,17 @@ def hardware_use(trace: Trace) -> tuple[str, ...]:
         used = utilisation(trace.spans, trace.kernel_metrics, low=_LOW).row(0, named=True)
     except MissingTable:
         return ()
-    told = [f"{what} {percent(used[ratio])}" for ratio, what in _RATIOS.items() if used[ratio] is not None]
+    facts = [f"{what} {percent(used[ratio])}" for ratio, what in _RATIOS.items() if used[ratio] is not None]
     if used["low_ratio"] is not None:
-        told.append(f"tensor cores and memory both under {percent(_LOW)}: {percent(used['low_ratio'])} of the time")
-    return tuple(told)
+        facts.append(f"tensor cores and memory both under {percent(_LOW)}: {percent(used['low_ratio'])} of the time")
+    return tuple(Note(fact, "hardware use", "show utilisation") for fact in facts)
 
 
-def _fusible(trace: Trace, whole_ns: int) -> tuple[str, ...]:
+def _fusible(trace: Trace, whole_ns: int) -> tuple[Note, ...]:
     """What putting runs of memory-bound kernels together would save, where their traffic is known."""
     found = fusion(trace.spans, trace.tracks, None, trace.kernel_metrics, trace.devices, by="all").row(0, named=True)
     low, high = found["saved_low_ns"], found["saved_high_ns"]
     if not whole_ns or high is None or high < _WORTH_TELLING * whole_ns:
         return ()
-    return (f"fusing runs of memory-bound kernels would save {percent(low / whole_ns)} to {percent(high / whole_ns)}",)
+    text = f"fusing runs of memory-bound kernels would save {percent(low / whole_ns)} to {percent(high / whole_ns)}"
+    return (Note(text, "fusion", "show fusion"),)

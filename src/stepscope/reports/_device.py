@@ -17,12 +17,14 @@ from stepscope.analyses.common.device_work import (
     occupied,
     of_spans,
 )
+from stepscope.core.collectives import UNNAMED, label_of, talks_to_ranks
 from stepscope.core.intervals import covered, union
-from stepscope.core.names import is_collective_library, is_tensor_core, kernel_class, map_names, shorten
+from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
+from stepscope.core.report import Note
 from stepscope.core.units import percent, rate, size
 from stepscope.reports._idle import idle_costs
+from stepscope.reports._phrases import per_step, shares, sum_of
 from stepscope.reports._summary import TALK, Cost
-from stepscope.reports._words import UNNAMED, collective_of, per_step, shares, sum_of
 from stepscope.reports.at_a_glance import host_while_idle
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class DeviceTime:
     busy: Mapping[str, float]
     while_idle: Mapping[str, int]
     costs: tuple[Cost, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def device_time(trace: Trace, scope: Scope) -> DeviceTime:
@@ -101,7 +103,8 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
     notes = []
     if n_kernels:
         summed = sum_of(inside["dur_ns"].filter(inside["category"] == "kernel"))
-        notes.append(per_step(n_kernels, summed, scope.n, "kernel", stepped=bool(scope.numbers)))
+        text = per_step(n_kernels, summed, scope.n, "kernel", stepped=bool(scope.numbers))
+        notes.append(Note(text, "kernels", "show kernels"))
     busy_by_device = _busy(work, times, trace.devices, scope)
     while_idle = host_while_idle(trace.spans, times.busy, scope) if parts["idle"] else {}
     return DeviceTime(work, parts, by_window, busy_by_device, while_idle, tuple(costs), tuple(notes))
@@ -202,7 +205,7 @@ def _communication(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Sco
     )
     title = "Exposed communication, while nothing computes" + (f": {lead}" if lead else "")
     # Tables count as other tools do, collective libraries alone, unless they are asked for any that talks to ranks.
-    in_libraries = bool(map_names(calls["name"], is_collective_library, pl.Boolean()).all())
+    in_libraries = bool(talks_to_ranks(calls["name"]).all())
     command = "show overlap --by name" if in_libraries else "show overlap --by name --communication any"
     return [Cost(TALK, title, exposed_ns, (detail, advice), command)]
 
@@ -216,7 +219,7 @@ def _collective(calls: pl.DataFrame, trace: Trace) -> pl.Series:
     ]
     known = pl.select(pl.coalesce(*(side["collective"].cast(pl.String) for side in sides))).to_series()
     named = calls["name"].cast(pl.String).to_frame("name").select(pl.coalesce(known, "name")).to_series()
-    return map_names(named, collective_of, pl.String())
+    return map_names(named, label_of, pl.String())
 
 
 def _copies(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Scope, exposed_ns: int) -> list[Cost]:

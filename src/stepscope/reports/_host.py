@@ -10,12 +10,13 @@ import polars as pl
 
 from stepscope.analyses.steps.steps import host_time as divided
 from stepscope.analyses.steps.steps import talk_of_host
+from stepscope.core.collectives import label_of
 from stepscope.core.intervals import nearest, own_lengths
 from stepscope.core.names import map_names
 from stepscope.core.units import percent
 from stepscope.reports._idle import loader_advice
+from stepscope.reports._phrases import counted, per_step, shares, sum_of
 from stepscope.reports._summary import TALK, Cost
-from stepscope.reports._words import collective_of, counted, per_step, shares, sum_of
 from stepscope.reports.enclosing_spans import is_own_code, most_of
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _communication(spans: pl.DataFrame, scope: Scope, part_ns: int) -> list[Cost
     if part_ns <= 0:
         return []
     calls = spans.select("name", "dur_ns").filter(talk_of_host(spans))
-    kinds = calls.with_columns(what=map_names(calls["name"], collective_of, pl.String()))
+    kinds = calls.with_columns(what=map_names(calls["name"], label_of, pl.String()))
     sums = kinds.group_by("what").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
     whole = sums["dur_ns"].sum()
     told = shares([(what, ns / whole) for what, ns in sums.iter_rows()], at_least=0.1) if whole else ""

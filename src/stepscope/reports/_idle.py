@@ -13,8 +13,8 @@ from stepscope.analyses.steps.steps import open_time
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_sync_call, map_names, shorten
 from stepscope.core.units import duration, percent
+from stepscope.reports._phrases import counted, sum_of
 from stepscope.reports._summary import Cost
-from stepscope.reports._words import counted, sum_of
 from stepscope.reports.enclosing_spans import during, most_of
 
 if TYPE_CHECKING:

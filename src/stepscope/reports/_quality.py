@@ -10,8 +10,8 @@ from stepscope.analyses.common.device_work import of_spans
 from stepscope.core.names import is_graph_launch, is_launch_call, map_names
 from stepscope.core.trace import extent_ns
 from stepscope.core.units import count, duration, percent
+from stepscope.reports._phrases import counted, sum_of
 from stepscope.reports._summary import Lack
-from stepscope.reports._words import counted, sum_of
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace

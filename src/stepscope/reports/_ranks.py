@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.core.report import Bar, Finding, Part, Report
+from stepscope.core.report import Bar, Finding, Note, Part, Report
 from stepscope.core.schema import ISSUES
 from stepscope.core.units import count, duration, percent, size
+from stepscope.reports._phrases import counted, ranges
 from stepscope.reports._stragglers import Stragglers, stragglers_among
-from stepscope.reports._summary import TALK
+from stepscope.reports._summary import SLOWEST_STEPS, TALK
 from stepscope.reports._tables import merged
-from stepscope.reports._words import counted, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,7 @@ _TOOLS = {
     "kineto": "Chrome trace", "ncu-csv": "Nsight Compute", "ncu-text": "Nsight Compute", "ncu-rep": "Nsight Compute",
     "kernel-table": "Kernel table", "nsys": "Nsight Systems", "nsys-stats": "Nsight Systems",
 }  # fmt: skip
+_DEVICE_USE = "show device-utilisation"
 _SHOWN = 3
 _LEAST_SHARE = 0.01
 _WORTH_TELLING = 0.005  # of the bar
@@ -131,7 +132,7 @@ def _bars(summaries: Sequence[Summary], *, wait_for_each_other: bool) -> tuple[B
     return (Bar(label, value, tuple(part for part in parts if part.ratio > 0), tuple(notes)),)
 
 
-def _apart(summaries: Sequence[Summary], *, named: bool) -> list[str]:
+def _apart(summaries: Sequence[Summary], *, named: bool) -> list[Note]:
     """How far the ranks' mean steps are apart; which is slow only where that is not the doing of others."""
     means = {s.label: statistics.fmean(s.windows_ns) for s in summaries if s.numbers}
     if len(means) < 2:
@@ -140,11 +141,13 @@ def _apart(summaries: Sequence[Summary], *, named: bool) -> list[str]:
     if means[slow] < means[fast] * (1 + _APART):
         return []
     if not named:
-        return [f"mean steps of ranks from {duration(means[fast])} to {duration(means[slow])}"]
-    return [f"slowest {slow}: {duration(means[slow])}, fastest {fast}: {duration(means[fast])}"]
+        text = f"mean steps of ranks from {duration(means[fast])} to {duration(means[slow])}"
+    else:
+        text = f"slowest {slow}: {duration(means[slow])}, fastest {fast}: {duration(means[fast])}"
+    return [Note(text, "steps", SLOWEST_STEPS)]
 
 
-def _busy(summaries: Sequence[Summary]) -> list[str]:
+def _busy(summaries: Sequence[Summary]) -> list[Note]:
     one = len(summaries) == 1
     busy = {
         " ".join(filter(None, ("" if one else s.label, name if len(s.busy) > 1 else ""))): ratio
@@ -156,20 +159,20 @@ def _busy(summaries: Sequence[Summary]) -> list[str]:
     mean = statistics.fmean(busy.values())
     least = min(busy, key=lambda k: busy[k])
     apart = f" (least: {least}, {percent(busy[least])})" if mean - busy[least] > _APART else ""
-    return [f"device busy {percent(mean)}{apart}"]
+    return [Note(f"device busy {percent(mean)}{apart}", "device use", _DEVICE_USE)]
 
 
-def _mfu(summaries: Sequence[Summary]) -> list[str]:
+def _mfu(summaries: Sequence[Summary]) -> list[Note]:
     """Mean over ranks; a lower bound where not all products of matrices are known."""
     ratios = [s.use["mfu_ratio"] for s in summaries if "mfu_ratio" in s.use]
     if not ratios:
         return []
     known = min(s.use["mfu_known_ratio"] for s in summaries if "mfu_known_ratio" in s.use)
     least = "" if known > _NEARLY_ALL else "≥ "
-    return [f"MFU {least}{percent(statistics.fmean(ratios))}"]
+    return [Note(f"MFU {least}{percent(statistics.fmean(ratios))}", "MFU", "show mfu")]
 
 
-def _use(summaries: Sequence[Summary]) -> list[str]:
+def _use(summaries: Sequence[Summary]) -> list[Note]:
     """How well kernels use the devices, means over ranks."""
     measures = ("est_sm_efficiency_ratio", "est_occupancy_ratio", "tensor_core_ratio")
     known = {name: [s.use[name] for s in summaries if name in s.use] for name in measures}
@@ -177,20 +180,20 @@ def _use(summaries: Sequence[Summary]) -> list[str]:
     estimates = [
         f"{name} {value}" for name, value in (("SM efficiency", efficiency), ("occupancy", occupancy)) if value
     ]
-    notes = [f"est. {', '.join(estimates)}"] if estimates else []
-    return [*notes, f"tensor cores {on_units}"] if on_units else notes
+    notes = [Note(f"est. {', '.join(estimates)}", "device use", _DEVICE_USE)] if estimates else []
+    return [*notes, Note(f"tensor cores {on_units}", "tensor cores", "show kernel-classes")] if on_units else notes
 
 
-def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[str]:
+def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[Note]:
     """What the hosts do while the devices are idle, as shares of the bar."""
     sums = Counter[str]()
     for summary in summaries:
         sums.update(summary.while_idle)
     told = [f"{what} {percent(ns / whole_ns)}" for what, ns in sums.most_common(3) if ns > _WORTH_TELLING * whole_ns]
-    return [f"host while idle: {', '.join(told)}"] if told else []
+    return [Note(f"host while idle: {', '.join(told)}", "idle time", "show idle")] if told else []
 
 
-def _memory(summaries: Sequence[Summary]) -> list[str]:
+def _memory(summaries: Sequence[Summary]) -> list[Note]:
     known = [summary for summary in summaries if summary.memory is not None]
     if not known:
         return []
@@ -199,7 +202,7 @@ def _memory(summaries: Sequence[Summary]) -> list[str]:
         return []
     of = f" of {size(top.memory.capacity_bytes)}" if top.memory.capacity_bytes else ""
     whose = f" ({top.label})" if len(summaries) > 1 else " on the host" if top.memory.device == "cpu" else ""
-    return [f"peak memory {size(top.memory.peak_bytes)}{of}{whose}"]
+    return [Note(f"peak memory {size(top.memory.peak_bytes)}{of}{whose}", "memory", "show memory")]
 
 
 def _findings(summaries: Sequence[Summary], late: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -12,7 +12,7 @@ from stepscope.analyses.ranks.stragglers import straggler_evidence
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Finding
 from stepscope.core.units import duration, percent
-from stepscope.reports._words import counted
+from stepscope.reports._phrases import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

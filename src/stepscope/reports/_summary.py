@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.core.intervals import Intervals
-    from stepscope.core.report import Block
+    from stepscope.core.report import Block, Note
     from stepscope.core.trace import Meta, Trace
 
     Ints = NDArray[np.int64]
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 #: The kind of what exchanges with other ranks cost.
 TALK = "communication"
+SLOWEST_STEPS = "show steps --sort -window_ns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Summary:
     use: Mapping[str, float] = field(default_factory=dict)  # of `device-utilisation`, means over devices; of `mfu`
     while_idle: Mapping[str, int] = field(default_factory=dict)  # what the host did while no device worked
     memory: Memory | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     costs: tuple[Cost, ...] = ()
     tables: tuple[Block, ...] = ()
     quality: tuple[Lack, ...] = ()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import io
+import pickle
+import statistics
+import zlib
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -15,26 +20,23 @@ from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.report import Note
 from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import Opener, Results, Trace, extent_ns
 from stepscope.core.units import duration, percent, size
 from stepscope.reports._clockless import hardware_use, summary_without_clock
-from stepscope.reports._counters import summary_of_counters
 from stepscope.reports._device import device_time
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
-from stepscope.reports._mfu import mfu_at_a_glance
-from stepscope.reports._outliers import outlier_costs
-from stepscope.reports._python import python_block
+from stepscope.reports._phrases import counted
 from stepscope.reports._quality import quality, told_issues
 from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._results import summarise_results
-from stepscope.reports._scheduling import only_scheduled, scheduling_blocks
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
-from stepscope.reports._summary import Cost, Memory, Scope, Summary, scope_of
+from stepscope.reports._summary import SLOWEST_STEPS, Cost, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
-from stepscope.reports.at_a_glance import advice_costs, use_of
-from stepscope.reports.summary_cache import WHAT, keep_summary, kept_summary
+from stepscope.reports._without_profile import only_scheduled, python_block, scheduling_blocks, summary_of_counters
+from stepscope.reports.at_a_glance import advice_costs, mfu_at_a_glance, use_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,8 +48,91 @@ if TYPE_CHECKING:
 
     Outcome = Summary | StepscopeError
     Each = Callable[[Callable[[str], Outcome], Sequence[str]], list[Outcome]]
+    from collections.abc import Mapping
 
-__all__ = ["overview", "overview_of_ranks", "summarise", "summarise_file"]
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from stepscope.reports._summary import Scope
+
+__all__ = ["WHAT", "keep_summary", "kept_summary", "overview", "overview_of_ranks", "summarise", "summarise_file"]
+
+
+WHAT = "summary"
+
+#: All that a summary is made of, by module.
+_KNOWN = {
+    "polars.dataframe.frame": {"DataFrame"},
+    "stepscope.core.schema": {"Table", "Column"},
+    "stepscope.core.trace": {"Meta"},
+    "stepscope.core.report": {"Block", "Note"},
+    "stepscope.reports._summary": {"Summary", "Cost", "Lack", "Memory"},
+}
+#: Element types, all of whose names begin with a capital.
+_TYPES = "polars.datatypes.classes"
+
+
+def kept_summary(ticket: store.Ticket) -> Summary | None:
+    """The summary that was kept with that ticket; None if there is none, or none that can be read."""
+    content = store.noted(ticket)
+    if content is None:
+        return None
+    try:
+        found = _Careful(io.BytesIO(zlib.decompress(content))).load()
+    except (zlib.error, pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError):
+        return None
+    return found if isinstance(found, Summary) else None
+
+
+def keep_summary(ticket: store.Ticket, summary: Summary) -> None:
+    """Keep a summary of a file that was read after the ticket was made; only of formats that are one file each."""
+    content = zlib.compress(pickle.dumps(summary, protocol=pickle.HIGHEST_PROTOCOL), level=1)
+    store.keep_noted(ticket, content, summary.meta, what=WHAT)
+
+
+class _Careful(pickle.Unpickler):
+    """Makes values of summaries and nothing else, whatever the bytes ask for."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        """A class that is known. Raises UnpicklingError for all others."""
+        is_type = module_name == _TYPES and global_name[:1].isupper()
+        if not is_type and global_name not in _KNOWN.get(module_name, ()):
+            raise pickle.UnpicklingError(f"{module_name}.{global_name} is no part of a summary")
+        return getattr(importlib.import_module(module_name), global_name)
+
+
+_SLOW = 1.3  # times the median
+_LEAST_SHARE = 0.02  # of all steps' time: what lies below is noise
+
+
+def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> list[Cost]:
+    """One cost for all slow steps, what they took beyond the median; it says what grew in the worst of them.
+
+    `by_window` divides each step's time. With fewer than 4 steps there is no telling which is unusual.
+    """
+    lengths = scope.highs - scope.lows
+    if len(scope.numbers) < 4:
+        return []
+    median = statistics.median(lengths.tolist())
+    if median <= 0:
+        return []
+    slow = lengths > _SLOW * median
+    excess = float((lengths[slow] - median).sum())
+    if excess < _LEAST_SHARE * scope.whole_ns or excess <= 0:
+        return []
+    worst = int(lengths.argmax())
+    more = {name: int(values[worst]) - statistics.median(values.tolist()) for name, values in by_window.items()}
+    grown = max(more, key=lambda name: more[name])
+    detail = f"{duration(more[grown])} of the difference is {grown}"
+    others = int(slow.sum()) - 1
+    if others:
+        detail += f"; {counted(others, 'other step')} took more than {_SLOW} × the median"
+    if worst == 0:
+        detail += "; it is the first one recorded: if that is warm-up, let the profiler's schedule skip it"
+    times = f"{lengths[worst] / median:.1f} × the median"
+    title = f"Step {scope.numbers[worst]} took {duration(float(lengths[worst]))}, {times}"
+    return [Cost("outlier", title, excess, (detail,), "show steps")]
+
 
 _MEBIBYTE = 1 << 20
 #: Of jobs with more files only summaries are kept on disk: to write all traces takes a tenth of the time of reading
@@ -201,5 +286,8 @@ def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:
     return [Cost("growth", title, None, (advice,), "show memory --by operator")]
 
 
-def _late(scope: Scope) -> tuple[str, ...]:
-    return (f"device done {duration(scope.late_ns)} after the step's end on the host",) if scope.late_ns else ()
+def _late(scope: Scope) -> tuple[Note, ...]:
+    if not scope.late_ns:
+        return ()
+    text = f"device done {duration(scope.late_ns)} after the step's end on the host"
+    return (Note(text, "steps", SLOWEST_STEPS),)

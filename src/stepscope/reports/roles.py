@@ -1,4 +1,4 @@
-"""Which processes do the same and what sets the others apart, as one screen and as one document for machines."""
+"""The report of groups of processes: which do the same, and how each group differs from the largest."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ ROLES = Table(
     (
         Column("group", pl.Int64(), "number of the group, the largest first", key=True),
         Column("n_processes", pl.Int64(), "processes in it"),
-        Column("step_ns", pl.Float64(), "mean cycle of theirs", "ns"),
-        Column("processes", pl.String(), "which they are"),
+        Column("step_ns", pl.Float64(), "their mean cycle", "ns"),
+        Column("processes", pl.String(), "their names"),
     ),
 )
 _ROWS = 5
 
 
 def roles_report(roles: Sequence[Role]) -> Report:
-    """The groups, and for each but the largest the functions and resources that set it apart from that one."""
+    """The groups, and for each but the largest the functions and resources that differ from it."""
     rows = [
-        (k, len(role.members), role.step_ns, ", ".join(words))
-        for k, (role, words) in enumerate(zip(roles, _labels(roles), strict=True), 1)
+        (k, len(role.members), role.step_ns, ", ".join(names))
+        for k, (role, names) in enumerate(zip(roles, _labels(roles), strict=True), 1)
     ]
     groups = pl.DataFrame(rows, schema=ROLES.dtypes, orient="row")
     n = sum(len(role.members) for role in roles)
@@ -62,18 +62,18 @@ def _apart(number: int, role: Role) -> list[Block]:
     against = f"group {number} against group 1"
     functions = function_deltas(role.apart).filter("is_different").head(_ROWS)
     moved = resources(role.apart).filter("is_different").head(_ROWS)
-    found = []
+    blocks = []
     if functions.height:
         keep = ["device", "name", "base_calls", "other_calls", "base_ns", "other_ns", "delta_ns"]
-        found.append(Block(f"Functions, {against}, own time per cycle", FUNCTION_DELTAS, functions.select(keep)))
+        blocks.append(Block(f"Functions, {against}, own time per cycle", FUNCTION_DELTAS, functions.select(keep)))
     if moved.height:
         keep = ["device", "metric", "unit", "base", "other", "ratio"]
-        found.append(Block(f"Resources, {against}", RESOURCES_SHOWN, moved.select(keep)))
-    return found
+        blocks.append(Block(f"Resources, {against}", RESOURCES_SHOWN, moved.select(keep)))
+    return blocks
 
 
 def _labels(roles: Sequence[Role]) -> list[list[str]]:
-    """A word for each process of each group: its rank or id, and its file as far as that tells them apart."""
+    """A name for each process of each group: its rank or id, and the part of its path that differs."""
     paths = [run.meta.path for role in roles for run in role.members]
     root = os.path.commonpath([PurePath(path).parent for path in paths])
     return [[_label(run, root) for run in role.members] for role in roles]

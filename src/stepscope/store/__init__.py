@@ -14,10 +14,9 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.store._cache import Entry, clear, entries, find, keep, scratch
+from stepscope.store._cache import Entry, Place, clear, entries, find, keep, place, scratch
 from stepscope.store._folder import META, document_of, mark_of, read_folder, storable, write_folder
 from stepscope.store._key import program_fingerprint
-from stepscope.store._place import Place, place
 from stepscope.store._run import traces_in, write_run
 from stepscope.store.blobs import LEAST_PACKED, Ticket, keep_noted, note_ticket, noted, ticket, unchanged
 

@@ -15,23 +15,89 @@ import shutil
 import stat
 import sys
 import time
+import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.core import units
 from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion
 from stepscope.store._folder import META, document_of, read_folder, write_folder
-from stepscope.store._locks import alone, shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from stepscope.core.trace import Trace
-    from stepscope.store._locks import Lock
-    from stepscope.store._place import Place
 
-__all__ = ["Entry", "clear", "entries", "find", "find_note", "keep", "keep_note", "scratch"]
+__all__ = [
+    "Entry",
+    "Lock",
+    "Place",
+    "alone",
+    "clear",
+    "entries",
+    "find",
+    "find_note",
+    "keep",
+    "keep_note",
+    "place",
+    "scratch",
+    "shared",
+]
+
+
+_DEFAULT_BYTES, _DEFAULT_SHARE = 5 * 10**9, 0.1
+_NO = ("0", "off", "no", "false")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folder, and the bytes that it may hold."""
+
+    folder: Path
+    limit_bytes: int
+
+
+def place() -> Place | None:
+    """The cache that is in force; None if STEPSCOPE_CACHE turns it off.
+
+    STEPSCOPE_CACHE_DIR names the folder, STEPSCOPE_CACHE_SIZE what it may hold: by default 5 GB, or a tenth of what is
+    free on that disk if that is less. Raises StepscopeError (a size that is none).
+    """
+    if os.environ.get("STEPSCOPE_CACHE", "").lower() in _NO:
+        return None
+    named = os.environ.get("STEPSCOPE_CACHE_DIR")
+    folder = Path(named) if named else _usual_folder()
+    size = os.environ.get("STEPSCOPE_CACHE_SIZE")
+    if size:
+        try:
+            return Place(folder, units.parse_size(size))
+        except StepscopeError as error:
+            raise StepscopeError(f"STEPSCOPE_CACHE_SIZE: {error.message}", error.hint) from None
+    return Place(folder, min(_DEFAULT_BYTES, int(_DEFAULT_SHARE * _free_bytes(folder))))
+
+
+def _usual_folder() -> Path:
+    """The user's folder for such things. Source: XDG Base Directory Specification; on macOS and Windows their own."""
+    home = Path.home()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "stepscope" / "Cache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "stepscope"
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if Path(named).is_absolute() else home / ".cache") / "stepscope"
+
+
+def _free_bytes(folder: Path) -> int:
+    """Free on the disk that the folder lies on, or will."""
+    for there in (folder, *folder.parents):
+        try:
+            return shutil.disk_usage(there).free
+        except OSError:
+            continue
+    return 0
+
 
 _UNFINISHED, _LOCK, _NOTE = ".new-", ".lock", "note"
 _NEW_S = 60
@@ -276,3 +342,57 @@ def _is_new(folder: Path) -> bool:
         return time.time() - folder.stat().st_mtime < _NEW_S
     except OSError:
         return True
+
+
+# Where there is no flock (Windows) an open file cannot be removed, which protects its folder as well.
+if sys.platform != "win32":
+    import fcntl
+
+    def _locked(descriptor: int, *, exclusive: bool) -> bool:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except OSError:  # another has it, or the file system has no locks: then nobody may remove the folder
+            return False
+        return True
+
+else:
+
+    def _locked(descriptor: int, *, exclusive: bool) -> bool:  # noqa: ARG001
+        return True
+
+
+class Lock:
+    """A file held open, until it is closed or nobody has the lock any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.close = weakref.finalize(self, os.close, descriptor)
+
+
+def shared(path: Path) -> Lock | None:
+    """A lock on the file that others may hold too; None if it is not there or is being removed."""
+    return _taken(path, exclusive=False)
+
+
+def alone(path: Path) -> Lock | None:
+    """A lock on the file that nobody else holds; None if it is not there or in use."""
+    return _taken(path, exclusive=True)
+
+
+def _taken(path: Path, *, exclusive: bool) -> Lock | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    lock = Lock(descriptor)
+    # It may have been removed between the two steps, and even be there anew.
+    if _locked(descriptor, exclusive=exclusive) and _is_still(descriptor, path):
+        return lock
+    lock.close()
+    return None
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.store._cache import find_note, keep_note
+from stepscope.store._cache import Place, find_note, keep_note, place
 from stepscope.store._key import key_of, program_fingerprint, settled
-from stepscope.store._place import Place, place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,12 +6,10 @@ Not called `bench`: a package of that name would take the place of the function 
 from __future__ import annotations
 
 from stepscope.timing._bench import bench
-from stepscope.timing._blame import own_traceback
-from stepscope.timing._function import is_a_name, resolve
+from stepscope.timing._function import is_a_name, own_traceback, resolve
 from stepscope.timing._measure import Budget
-from stepscope.timing._result import BENCH, Bench
+from stepscope.timing._result import BENCH, Bench, text
 from stepscope.timing._sweep import cases_of, read_sweep
-from stepscope.timing._words import text
 
 __all__ = [
     "BENCH",

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
 from stepscope.timing._arrays import ArraySpec, made, specs_in
-from stepscope.timing._blame import blamed
-from stepscope.timing._clock import clock_for
 from stepscope.timing._equal import difference
-from stepscope.timing._function import bound, framework_of
-from stepscope.timing._measure import Job, call_overhead_ns, measure
+from stepscope.timing._function import blamed, bound, framework_of
+from stepscope.timing._measure import Job, call_overhead_ns, clock_for, measure
 from stepscope.timing._result import Bench, Outcome, described, result
 from stepscope.timing._sweep import Case
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.core.errors import StepscopeError
-from stepscope.timing._leaves import as_numpy, leaves
+from stepscope.timing._arrays import as_numpy, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

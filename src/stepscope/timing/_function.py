@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
 import re
 import sys
+import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.errors import StepscopeError
-from stepscope.timing._blame import blamed
+from stepscope.core.errors import FunctionFailed, StepscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 #: Libraries whose arrays can be made, NumPy aside; each is also the name of its package.
@@ -146,3 +151,38 @@ def _signature(call: Callable[..., object]) -> inspect.Signature | None:
         return inspect.signature(call)
     except (TypeError, ValueError):  # of many builtins there is none
         return None
+
+
+#: Frames of these files stand between our call and the user's code.
+_OURS = (str(Path(__file__).parent), contextlib.__file__, str(importlib.__file__), "<frozen importlib")
+
+
+@contextmanager
+def blamed(what: str) -> Iterator[None]:
+    """Whatever is raised within becomes a FunctionFailed, `what` before it and the exception as its cause.
+
+    So does SystemExit: a function that leaves the process would leave no result and, perhaps, exit code 0.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        said = str(error).strip().split("\n", 1)[0]
+        raise FunctionFailed(
+            f"{what} raised {type(error).__name__}" + (f": {said}" if said else ""),
+            "the fault is in that code; what it raised is the cause of this error, with its own traceback",
+        ) from error
+
+
+def own_traceback(error: FunctionFailed) -> str:
+    """The traceback of what was raised, without our own frames above it; empty if there is no cause."""
+    cause = error.__cause__
+    if cause is None:
+        return ""
+    found = cause.__traceback__
+    while found is not None and _ours(found):
+        found = found.tb_next
+    return "".join(traceback.format_exception(type(cause), cause, found))
+
+
+def _ours(frame: TracebackType) -> bool:
+    return frame.tb_frame.f_code.co_filename.startswith(_OURS)

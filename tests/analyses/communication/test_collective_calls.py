@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from device_traces import BACKWARD, HOST, OTHER_DEVICE, STREAM_7, STREAM_8, TRACKS_5, kernel, spans_of
 
-from stepscope.analyses.communication.collective_calls import collective_calls, element_bytes, kind_of
+from stepscope.analyses.communication.collective_calls import collective_calls, element_bytes
 from stepscope.core.schema import COLLECTIVES, OPS
 
 REDUCE, PLAIN = "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclDevKernel_Generic"
@@ -29,32 +29,6 @@ def calls(
 
 def columns(rows: list[dict[str, object]], *names: str) -> list[tuple[object, ...]]:
     return [tuple(row[name] for name in names) for row in rows]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        (REDUCE, "allreduce"),
-        ("nccl:all_reduce", "allreduce"),
-        ("c10d::allreduce_", "allreduce"),
-        ("void vllm::cross_device_reduce_1stage<half, 8>", "allreduce"),
-        ("all-gather-start.3", "allgather"),
-        ("_allgather_base", "allgather"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce_scatter"),
-        ("c10d::alltoall_base_", "alltoall"),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "send_recv"),
-        ("c10d::send", "send"),
-        ("c10d::recv_", "recv"),
-        ("nccl:reduce", "reduce"),
-        ("gloo:gather", "gather"),
-        ("gloo:scatter", "scatter"),
-        ("c10d::barrier", "barrier"),
-        ("hcom_broadcast__586_0_1", "broadcast"),
-        (PLAIN, None),
-    ],
-)
-def test_the_sort_of_a_collective_is_in_its_name(name: str, kind: str | None) -> None:
-    assert kind_of(name) == kind
 
 
 def test_element_sizes_are_those_of_the_recorded_names() -> None:

@@ -177,21 +177,21 @@ def exchange(ts, dur, track=OTHER):
     return Row(track, ts, dur, "gloo:all_reduce", "user_range")
 
 
-def test_a_thread_long_quiet_waits_for_the_exchange_that_it_called_for():
+def test_a_thread_long_quiet_waits_for_the_collective_that_it_called_for():
     spans = spans_of(op(0, 10, "c10d::allreduce_"), op(12, 8), exchange(5, 60), op(70, 5))
     assert handoffs_in(spans) == [(0, 65, 1), (1, 5, 0)]
 
 
-def test_of_exchanges_on_several_threads_the_last_is_waited_for():
+def test_of_collectives_on_several_threads_the_last_is_waited_for():
     spans = spans_of(op(0, 10, "c10d::allreduce_"), exchange(5, 40), exchange(5, 60, AUTOGRAD), op(70, 5))
     assert handoffs_in(spans) == [(0, 65, 1), (1, 5, 0), (2, 5, 0)]
 
 
-def test_an_exchange_that_ends_in_a_short_pause_is_not_waited_for():
+def test_a_collective_that_ends_in_a_short_pause_is_not_waited_for():
     spans = spans_of(op(0, 10, "c10d::allreduce_"), exchange(5, 34), op(40, 5))
     assert handoffs_in(spans) == [(1, 5, 0)]
 
 
-def test_an_exchange_called_for_while_the_one_before_ran_follows_that():
+def test_a_collective_called_for_while_the_one_before_ran_follows_that():
     spans = spans_of(op(0, 4, "c10d::allreduce_"), op(6, 4, "c10d::allreduce_"), exchange(5, 10), exchange(16, 10))
     assert handoffs_in(spans) == [(1, 5, 0)]

@@ -18,7 +18,7 @@ def test_the_bus_carries_what_each_of_n_ranks_sends(kind, factor):
 
 
 @pytest.mark.parametrize(("size", "time", "n"), [(None, 5, 4), (8, None, 4), (8, 0, 4), (0, 5, 4), (8, 5, 1)])
-def test_what_is_not_known_or_no_exchange_has_no_bandwidth(size, time, n):
+def test_what_is_not_known_or_no_collective_has_no_bandwidth(size, time, n):
     frame = pl.DataFrame(
         {"kind": ["allreduce"], "size_bytes": [size], "transfer_ns": [time], "group_size": [n]},
         schema_overrides={"size_bytes": pl.Int64, "transfer_ns": pl.Int64},

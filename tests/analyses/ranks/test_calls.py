@@ -47,7 +47,7 @@ def test_a_call_tells_what_was_done_before_it():
     assert found["work_ns"].to_list()[0] is None
 
 
-def test_an_exchange_beside_which_work_goes_on_is_not_waited_for():
+def test_a_collective_beside_which_work_goes_on_is_not_waited_for():
     found = calls(kernel(STREAM_8, 0, 100, REDUCE), kernel(STREAM_7, 0, 200), kernel(STREAM_8, 300, 10, REDUCE))
     assert found["blocks"].to_list() == [False, True]
     assert found["work_ns"].to_list()[1] == 300  # since the start of the first
@@ -72,8 +72,8 @@ def test_several_kernels_of_one_call_are_one():
     assert found.select("start_ns", "end_ns").rows() == [(100, 130)]
 
 
-def test_a_trace_without_exchanges_or_with_queued_ones_only_is_refused():
-    with pytest.raises(MissingTable, match="exchanges with other ranks"):
+def test_a_trace_without_collectives_or_with_queued_ones_only_is_refused():
+    with pytest.raises(MissingTable, match="collectives"):
         calls(kernel(STREAM_7, 0, 5))
     with pytest.raises(MissingTable, match="only when they were queued"):
         calls((HOST, 0, 5, "c10d::allreduce_", "operator"))
@@ -112,14 +112,14 @@ def test_what_a_call_follows_is_the_last_end_waited_for_or_start_before_it(rows)
         assert when == max([*ends, start[i - 1]])
 
 
-def test_the_last_part_of_an_exchange_tells_whether_it_was_waited_for():
+def test_the_last_part_of_a_collective_tells_whether_it_was_waited_for():
     busy = np.array([0, 500]), np.array([95, 900])
     got = awaited(np.array([0, 10, 480]), np.array([100, 90, 800]), busy)
     assert got.tolist() == [False, False, False]
     assert awaited(np.array([100]), np.array([400]), busy).tolist() == [True]
 
 
-def test_the_first_exchanges_are_those_of_whole_steps():
+def test_the_first_collectives_are_those_of_whole_steps():
     rows = [(10 * i, 10 * i + 5) for i in range(6)]
     whole = part(0, *rows, step=[1, 1, 2, 2, 3, 3])
     assert first_calls(whole, 6) is whole
@@ -141,7 +141,7 @@ def test_kernels_that_compute_are_summed_by_name():
     assert found.rows() == [("gemm", 2, 40)]
 
 
-def test_operators_count_without_those_inside_and_without_exchanges():
+def test_operators_count_without_those_inside_and_without_collectives():
     rows = [
         (HOST, 0, 100, "aten::linear", "operator"),
         (HOST, 10, 50, "aten::mm", "operator"),

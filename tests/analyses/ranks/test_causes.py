@@ -85,7 +85,7 @@ def test_without_what_was_computed_the_class_is_still_told():
     assert cause([replace(p, work=None) for p in parts]).evidence.endswith("more computing")
     blind = [replace(p, calls=p.calls.with_columns(compute_ns=pl.lit(None, pl.Int64))) for p in parts]
     found = cause(blind)
-    assert (found.name, found.evidence) == ("host", "its trace does not tell what it computed")
+    assert (found.name, found.evidence) == ("host", "its trace does not record what it computed")
 
 
 def test_without_phases_none_is_named():

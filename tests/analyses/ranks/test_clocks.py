@@ -47,7 +47,7 @@ def test_a_thousand_ranks_are_solved():
     assert np.abs(off).max() < 50_000
 
 
-def test_no_exchange_ends_before_it_has_begun_everywhere():
+def test_no_collective_ends_before_it_has_begun_everywhere():
     # Rank 1's clock is 1,000 ns ahead; the last to come leaves at once, and ends differ by more than transfers last.
     rng = np.random.default_rng(0)
     begin = np.arange(40) * 10_000
@@ -57,8 +57,8 @@ def test_no_exchange_ends_before_it_has_begun_everywhere():
     job = job_of([part(r, *zip((arrive + shown)[:, r], (end + shown)[:, r], strict=True)) for r in (0, 1)])
     clocks = clocks_of(job)
     start, stop = clocks.true(job.rank, job.start), clocks.true(job.rank, job.end)
-    for exchange in range(job.exchanges.height):
-        rows = job.exchange == exchange
+    for collective in range(job.collectives.height):
+        rows = job.collective == collective
         assert stop[rows].min() >= start[rows].max() - 1
     assert (clocks.low <= clocks.offset + 1).all()
     assert (clocks.offset <= clocks.high + 1).all()
@@ -81,17 +81,17 @@ def test_ranks_that_share_nothing_keep_their_clock():
     assert table["component"].n_unique() == 2
 
 
-def test_one_rank_or_no_common_exchange_is_refused():
+def test_one_rank_or_no_common_collective_is_refused():
     with pytest.raises(MissingTable, match="second rank"):
         clock_offsets([part(0, (0, 1))])
-    alone = [part(r, (0, 1), comms=(Comm(str(r), None, 1, (r,)),)) for r in (0, 1)]
+    unshared = [part(r, (0, 1), comms=(Comm(str(r), None, 1, (r,)),)) for r in (0, 1)]
     with pytest.raises(MissingTable, match="share"):
-        clock_offsets(alone)
+        clock_offsets(unshared)
 
 
 def test_clocks_of_ranks_that_share_nothing_are_left_alone():
-    alone = job_of([part(r, (0, 1), comms=(Comm(str(r), None, 1, (r,)),)) for r in (0, 1)])
-    clocks = clocks_of(alone)
+    unshared = job_of([part(r, (0, 1), comms=(Comm(str(r), None, 1, (r,)),)) for r in (0, 1)])
+    clocks = clocks_of(unshared)
     assert clocks.offset.tolist() == [0.0, 0.0]
     assert clocks.method == ("none", "none")
 

@@ -7,14 +7,14 @@ from stepscope.analyses.ranks.collectives import collectives
 from stepscope.analyses.ranks.groups import Comm
 from stepscope.core.errors import UnknownName
 
-#: Rank 1's clock is 1,000 ahead. It comes 30 late to the first exchange, rank 0 comes 10 late to the second.
+#: Rank 1's clock is 1,000 ahead. It comes 30 late to the first collective, rank 0 comes 10 late to the second.
 PARTS = [
     part(0, (0, 50), (90, 100), step=[1, 2], in_bytes=[64, 32]),
     part(1, (1030, 1050), (1080, 1100), step=[1, 2], in_bytes=[64, 32]),
 ]
 
 
-def test_each_exchange_has_its_size_transfer_waits_and_who_came_last():
+def test_each_collective_has_its_size_transfer_waits_and_who_came_last():
     rows = collectives(PARTS).to_dicts()
     assert [r["transfer_ns"] for r in rows] == [20, 10]
     assert [(r["wait_ns"], r["max_wait_ns"], r["last_rank"]) for r in rows] == [(30, 30, 1), (10, 10, 0)]
@@ -48,7 +48,7 @@ def test_by_call_each_rank_has_a_row():
     assert rows == [(0, 0, 30, "matched"), (0, 1, 0, "matched"), (1, 0, 0, "matched"), (1, 1, 10, "matched")]
 
 
-def test_who_lacks_an_exchange_is_named():
+def test_who_lacks_a_collective_is_named():
     three = Comm("0", None, 3, (0, 1, 2))
     parts = [part(r, *[(0, 5), (10, 15)][: 2 - (r == 2)], comms=(three,), seq=[1, 2][: 2 - (r == 2)]) for r in range(3)]
     rows = collectives(parts).to_dicts()
@@ -62,8 +62,8 @@ def test_of_one_rank_nothing_is_known_of_waits():
     (row,) = collectives([part(0, (0, 50))]).to_dicts()
     assert (row["transfer_ns"], row["wait_ns"], row["last_rank"], row["status"]) == (None, None, None, "one rank only")
     assert row["bus_bytes_per_s"] is None
-    (alone,) = collectives([part(0, (0, 50))], by="rank").to_dicts()
-    assert (alone["wait_ns"], alone["came_last"]) == (None, 0)
+    (unshared,) = collectives([part(0, (0, 50))], by="rank").to_dicts()
+    assert (unshared["wait_ns"], unshared["came_last"]) == (None, 0)
 
 
 def test_another_grouping_is_refused():

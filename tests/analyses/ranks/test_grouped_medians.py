@@ -35,7 +35,7 @@ def test_order_statistics_are_those_of_each_group(pairs):
 def test_the_others_of_a_row_are_all_but_itself(pairs):
     ids, values = columns(pairs)
     parts = segments(ids)
-    middle, largest = parts.median_of_others(values), parts.largest_of_others(values)
+    middle, largest = parts.leave_one_out_median(values), parts.leave_one_out_max(values)
     for i, name in enumerate(ids):
         others = [v for j, v in enumerate(values) if j != i and ids[j] == name]
         if name < 0 or not others:

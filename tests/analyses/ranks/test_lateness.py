@@ -49,7 +49,7 @@ def test_what_a_profilers_start_delays_is_nobodys_lateness():
 
 
 def test_a_rank_that_others_made_late_is_not_late():
-    # 0 and 1 exchange, then 0 with 2 and 1 with 3: 1 comes late to the first, so both pairs are late by 60.
+    # 0 and 1 communicate, then 0 with 2 and 1 with 3: 1 comes late to the first, so both pairs are late by 60.
     pair, zero, one = Comm("a", "tp", 2, (0, 1)), Comm("b", "dp", 2, (0, 2)), Comm("c", "dp", 2, (1, 3))
     far = Comm("d", "tp", 2, (2, 3))
     rows = {"comm": [0, 1, 0, 1]}
@@ -94,22 +94,22 @@ def test_a_rank_whose_trace_lacks_a_call_is_not_late_for_that():
     assert np.abs(by_rank(job_of(parts))).max() < 1e6
 
 
-def test_most_ranks_say_whether_an_exchange_is_waited_for():
+def test_most_ranks_say_whether_a_collective_is_waited_for():
     flags = {0: [True, False], 1: [False, False], 2: [True, True]}
     job = job_of([part(r, (0, 5), (10, 15), comms=(THREE,), blocks=flags[r]) for r in range(3)])
     assert blocking_of(job).tolist() == [True, False] * 3
 
 
 def test_where_ranks_differ_in_what_was_before_the_same_end_is_taken():
-    # The second exchange begins while the first still runs, but on rank 2 just after.
+    # The second collective begins while the first still runs, but on rank 2 just after.
     rows = {0: [(0, 100), (90, 150)], 1: [(0, 100), (91, 150)], 2: [(0, 80), (92, 150)]}
     job = job_of([part(r, *rows[r], comms=(THREE,)) for r in range(3)])
     lateness = lateness_of(job, roles_of(job))
-    second = np.flatnonzero(job.exchange == 1)
+    second = np.flatnonzero(job.collective == 1)
     assert lateness.work[second].tolist() == [90, 91, 92]
 
 
-def test_a_rank_of_its_own_role_is_compared_with_those_of_the_exchange():
+def test_a_rank_of_its_own_role_is_compared_with_those_of_the_collective():
     lone = Comm("x", "ep", 2, (0, 9))
     rows = {"comm": [0, 1, 0, 1]}
     job = job_of([
@@ -128,24 +128,24 @@ def job(n: int, steps: list[int | None]):
 
 def test_steps_are_blocks_where_there_are_enough():
     blocks = blocks_of(job(20, [i // 2 for i in range(20)]))
-    assert (blocks.n, blocks.of_exchange.tolist()) == (10, [i // 2 for i in range(20)])
+    assert (blocks.n, blocks.of_collective.tolist()) == (10, [i // 2 for i in range(20)])
     assert blocks.steps.tolist() == list(range(10))
 
 
 def test_many_steps_are_put_together():
     blocks = blocks_of(job(512, list(range(512))))
     assert blocks.n == 128
-    assert np.bincount(blocks.of_exchange).tolist() == [4] * 128
+    assert np.bincount(blocks.of_collective).tolist() == [4] * 128
     assert blocks.steps is None
 
 
 def test_without_steps_each_group_is_cut_into_equal_parts():
     blocks = blocks_of(job(80, [None] * 80))
-    assert np.bincount(blocks.of_exchange).tolist() == [2] * 40
+    assert np.bincount(blocks.of_collective).tolist() == [2] * 40
     few = Comm("x", None, 2, (0, 1))
     rows = [(10 * i, 10 * i + 5) for i in range(12)]
     both = job_of([part(r, *rows, comms=(few, Comm("y", None, 2, (0, 1))), comm=[0] * 10 + [1] * 2) for r in (0, 1)])
-    assert blocks_of(both).of_exchange.tolist() == [*range(10), 0, 5]
+    assert blocks_of(both).of_collective.tolist() == [*range(10), 0, 5]
 
 
 def test_sums_are_unknown_where_nothing_is():

@@ -14,8 +14,8 @@ PAIR = Comm("1", None, 2, (0, 1))
 FOUR = Comm("0", None, 4, (0, 1, 2, 3))
 
 
-def exchanges(job) -> list[list[tuple[int, int]]]:
-    """Of each exchange the rank and the start of each call."""
+def collectives(job) -> list[list[tuple[int, int]]]:
+    """Of each collective the rank and the start of each call."""
     rows = job.calls.sort("exchange", "rank")
     found = {}
     for rank, number, start in rows.select("rank", "exchange", "start_ns").iter_rows():
@@ -25,26 +25,26 @@ def exchanges(job) -> list[list[tuple[int, int]]]:
 
 def test_calls_match_by_the_recorders_number_whatever_their_order():
     job = job_of([part(0, (0, 5), (10, 15), seq=[7, 8]), part(1, (1, 5), (30, 35), seq=[8, 9])])
-    assert exchanges(job) == [[(0, 0)], [(0, 10), (1, 1)], [(1, 30)]]
-    assert job.exchanges["status"].to_list() == ["missing on a rank", "matched", "missing on a rank"]
+    assert collectives(job) == [[(0, 0)], [(0, 10), (1, 1)], [(1, 30)]]
+    assert job.collectives["status"].to_list() == ["missing on a rank", "matched", "missing on a rank"]
     assert missing_ranks(job, [0, 2]) == ["1", "0"]
 
 
 def test_numbers_that_no_two_ranks_share_are_not_believed():
     job = job_of([part(0, (0, 5), (10, 15), seq=[1, 2]), part(1, (0, 5), (10, 15), seq=[101, 102])])
-    assert [len(e) for e in exchanges(job)] == [2, 2]
+    assert [len(e) for e in collectives(job)] == [2, 2]
 
 
 def test_without_numbers_order_within_the_step_counts():
     job = job_of([part(0, (0, 5), (10, 15), step=[1, 2]), part(1, (9, 14), (20, 25), step=[2, 3])])
-    assert exchanges(job) == [[(0, 0)], [(0, 10), (1, 9)], [(1, 20)]]
+    assert collectives(job) == [[(0, 0)], [(0, 10), (1, 9)], [(1, 20)]]
 
 
 def test_without_steps_order_counts_and_kinds_are_apart():
     rows = ((0, 5), (10, 15, "allgather"), (20, 25))
     job = job_of([part(0, *rows), part(1, *rows)])
-    assert job.exchanges["kind"].to_list() == ["allreduce", "allgather", "allreduce"]
-    assert job.exchanges["status"].unique().to_list() == ["matched"]
+    assert job.collectives["kind"].to_list() == ["allreduce", "allgather", "allreduce"]
+    assert job.collectives["status"].unique().to_list() == ["matched"]
 
 
 def test_a_call_that_one_rank_lacks_in_a_step_does_not_shift_the_rest():
@@ -52,14 +52,14 @@ def test_a_call_that_one_rank_lacks_in_a_step_does_not_shift_the_rest():
     whole = part(0, *((t, t + 5) for t in times), step=[1] * 5)
     lacking = part(1, *((t, t + 5) for t in times if t != 230), step=[1] * 4)
     job = job_of([whole, lacking])
-    assert [len(e) for e in exchanges(job)] == [2, 2, 1, 2, 2]
+    assert [len(e) for e in collectives(job)] == [2, 2, 1, 2, 2]
 
 
 def test_groups_are_apart_and_ranks_keep_their_numbers():
     other = Comm("2", None, 2, (5, 9))
     job = job_of([part(r, (0, 5), comms=(c,)) for r, c in ((9, other), (0, PAIR), (5, other), (1, PAIR))])
     assert job.ranks == (0, 1, 5, 9)
-    assert sorted(sorted(r for r, _ in e) for e in exchanges(job)) == [[0, 1], [5, 9]]
+    assert sorted(sorted(r for r, _ in e) for e in collectives(job)) == [[0, 1], [5, 9]]
 
 
 def test_sizes_types_and_kinds_that_differ_are_told():
@@ -69,7 +69,7 @@ def test_sizes_types_and_kinds_that_differ_are_told():
         out_bytes=[16, 8, 8, 5], dtype=["Float", "Half", "Float", "Float"],
     )  # fmt: skip
     job = job_of([one, two])
-    assert job.exchanges["status"].to_list() == ["sizes differ", "sizes differ", "kinds differ", "matched"]
+    assert job.collectives["status"].to_list() == ["sizes differ", "sizes differ", "kinds differ", "matched"]
 
 
 def test_the_size_is_that_of_the_whole():
@@ -78,13 +78,13 @@ def test_the_size_is_that_of_the_whole():
     told = {"in_bytes": [8, 32, 8, 8], "out_bytes": [None, 8, 8, 8]}
     second = {"in_bytes": [8, None, 8, 4], "out_bytes": [None, 8, 8, 4]}
     job = job_of([part(0, *rows, **told, comms=(FOUR,)), part(1, *rows, **second, comms=(FOUR,))])
-    assert job.exchanges["size_bytes"].to_list() == [32, 32, 8, 6]
+    assert job.collectives["size_bytes"].to_list() == [32, 32, 8, 6]
 
 
 def test_unknown_sizes_stay_unknown():
     unknown = {"in_bytes": [None], "out_bytes": [None]}
     job = job_of([part(0, (0, 5), **unknown), part(1, (0, 5), **unknown)])
-    assert job.exchanges["size_bytes"].to_list() == [None]
+    assert job.collectives["size_bytes"].to_list() == [None]
 
 
 def test_sends_match_receives_by_both_ends():
@@ -95,27 +95,27 @@ def test_sends_match_receives_by_both_ends():
         part(3, (0, 1, "send"), src=[None], dst=[7], comms=(FOUR,)),
     ]
     job = job_of(four)
-    assert sorted(exchanges(job)) == [[(0, 0), (1, 1)], [(0, 10), (2, 11)], [(3, 0)]]
-    assert sorted(job.exchanges["status"].to_list()) == ["matched", "matched", "one rank only"]
+    assert sorted(collectives(job)) == [[(0, 0), (1, 1)], [(0, 10), (2, 11)], [(3, 0)]]
+    assert sorted(job.collectives["status"].to_list()) == ["matched", "matched", "one rank only"]
 
 
 def test_messages_of_two_match_without_their_ends_told_and_of_more_do_not():
     job = job_of([part(0, (0, 9, "send"), comms=(PAIR,)), part(1, (0, 9, "recv"), comms=(PAIR,))])
-    assert job.exchanges["status"].to_list() == ["matched"]
+    assert job.collectives["status"].to_list() == ["matched"]
     job = job_of([part(0, (0, 9, "send_recv"), comms=(FOUR,)), part(1, (0, 9, "send_recv"), comms=(FOUR,))])
-    assert job.exchanges["status"].to_list() == ["ends unknown"] * 2
+    assert job.collectives["status"].to_list() == ["ends unknown"] * 2
 
 
 def test_a_receive_that_is_missing_is_told():
     job = job_of([part(0, (0, 9, "send"), dst=[1], comms=(FOUR,)), part(1, (0, 9), comms=(FOUR,))])
-    number = job.exchanges["kind"].to_list().index("send")
-    assert job.exchanges["status"][number] == "missing on a rank"
+    number = job.collectives["kind"].to_list().index("send")
+    assert job.collectives["status"][number] == "missing on a rank"
     assert missing_ranks(job, [number]) == ["1"]
 
 
 def test_ranks_whose_files_are_absent_are_not_missing():
     job = job_of([part(r, (0, 9), comms=(FOUR,)) for r in (0, 2)])
-    assert job.exchanges.select("status", "n_ranks", "n_expected").rows() == [("matched", 2, 2)]
+    assert job.collectives.select("status", "n_ranks", "n_expected").rows() == [("matched", 2, 2)]
 
 
 def test_times_lie_on_one_axis_by_the_time_of_day():
@@ -136,8 +136,8 @@ def test_recordings_of_one_rank_follow_each_other_or_the_first_counts():
     lost = part(0, (0, 9), label="d", origin_unix_ns=None)
     job = job_of([first, same, later, lost])
     assert job.start.tolist() == [0, 100]
-    assert sorted(label for label, _ in job.notes) == ["c", "d"]
-    assert job.notes[0][1] == "it holds rank 0 at the same time as a"
+    assert sorted(label for label, _ in job.left_out) == ["c", "d"]
+    assert job.left_out[0][1] == "it holds rank 0 at the same time as a"
 
 
 def test_ranks_without_numbers_get_the_next_free_ones():
@@ -149,11 +149,11 @@ def test_no_ranks_are_refused():
         job_of([])
 
 
-def test_exchanges_are_numbered_in_order_of_time():
+def test_collectives_are_numbered_in_order_of_time():
     job = job_of([part(0, (0, 5), (10, 15), (20, 25)), part(1, (0, 5), (10, 15), (20, 25))])
-    first = [job.start[job.exchange == i].min() for i in range(job.exchanges.height)]
+    first = [job.start[job.collective == i].min() for i in range(job.collectives.height)]
     assert first == sorted(first)
-    assert np.array_equal(job.by_exchange.sizes, [2, 2, 2])
+    assert np.array_equal(job.by_collective.sizes, [2, 2, 2])
 
 
 def aligned(*ranks: list[float], sizes: list[list[int]] | None = None, anchored: bool = True, fixed: bool = False):

@@ -71,7 +71,7 @@ def test_a_usual_word_in_its_description_names_it(text, label):
     ("kinds", "label"),
     [(["send", "recv"], "PP"), (["alltoall"] * 2 + ["allreduce"], "EP"), (["allgather", "reduce_scatter"], "FSDP")],
 )
-def test_what_it_exchanges_names_it(kinds, label):
+def test_its_collectives_name_it(kinds, label):
     assert named(PAIR, *kinds, other=True) == (label, "exchanges")
 
 

@@ -147,8 +147,8 @@ class Job:
     def with_ops(self, *operators):
         """The same with these operators put in place of those of their name, or added."""
         new = {op.name: op for op in operators}
-        kept = tuple(op for op in self.operators if op.name not in new)
-        return replace(self, operators=(*kept, *operators))
+        rows = tuple(op for op in self.operators if op.name not in new)
+        return replace(self, operators=(*rows, *operators))
 
     def op(self, name):
         return next(op for op in self.operators if op.name == name)
@@ -225,7 +225,7 @@ def case_of(base, other, *, repeats=1, seed=0):
     return Case(pairs, effects(pairs))
 
 
-def ranks_case(base, others, *, seed=0):
+def ranks_case(base, peers, *, seed=0):
     """A case of several ranks: the base on each against the others, a job for each rank."""
     pairs = tuple(
         Pair(
@@ -234,7 +234,7 @@ def ranks_case(base, others, *, seed=0):
             (recorded(replace(job, rank=i), seed + 50 + i),),
             "rank",
         )
-        for i, job in enumerate(others)
+        for i, job in enumerate(peers)
     )
     return Case(pairs, effects(pairs))
 

@@ -37,9 +37,9 @@ def test_two_faults_are_both_named_the_larger_first():
 
 def test_what_was_ruled_out_is_told_once_with_its_reason():
     diagnosis = diagnosed(BASE, replace(BASE, loading_ms=20.0))
-    told = [row.category for row in diagnosis.ruled_out]
-    assert len(told) == len(set(told))
-    assert "data_loading" not in told
+    names = [row.category for row in diagnosis.ruled_out]
+    assert len(names) == len(set(names))
+    assert "data_loading" not in names
     assert all(row.reason for row in diagnosis.ruled_out)
 
 
@@ -96,7 +96,7 @@ def shares(n_samples: int = 500, **functions: float) -> pl.DataFrame:
     )
 
 
-def told(base: pl.DataFrame | None, other: pl.DataFrame | None) -> list[tuple[str, float, float]]:
+def python_evidence(base: pl.DataFrame | None, other: pl.DataFrame | None) -> list[tuple[str, float, float]]:
     """What the cause says of functions."""
     case = case_of(STEADY, SLOW)
     pair = case.pairs[0]
@@ -110,8 +110,8 @@ def told(base: pl.DataFrame | None, other: pl.DataFrame | None) -> list[tuple[st
     return [(row.name, row.base, row.other) for row in cause.evidence if "main thread" in row.text]
 
 
-def test_functions_that_grew_are_evidence_with_their_time_per_cycle():
-    ((name, base, other),) = told(shares(load=0.1, step=0.9), shares(load=0.1, step=0.5, augment=0.4))
+def test_functions_that_grew_are_python_evidencewith_their_time_per_cycle():
+    ((name, base, other),) = python_evidence(shares(load=0.1, step=0.9), shares(load=0.1, step=0.5, augment=0.4))
     assert name == "augment"
     assert base == 0.0
     assert other == pytest.approx(0.4 * slow_ns(), rel=0.1)
@@ -124,7 +124,7 @@ def slow_ns() -> float:
 
 def test_only_the_two_that_grew_most_are_told():
     other = shares(step=0.3, a=0.3, b=0.2, c=0.2)
-    assert [name for name, *_ in told(shares(step=1.0), other)] == ["a", "b"]
+    assert [name for name, *_ in python_evidence(shares(step=1.0), other)] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_only_the_two_that_grew_most_are_told():
     ids=["no base", "no other", "few looks", "by chance", "no function"],
 )
 def test_too_few_looks_say_nothing(base, other):
-    assert told(base, other) == []
+    assert python_evidence(base, other) == []
 
 
 def test_other_causes_are_as_they_were():

@@ -58,8 +58,8 @@ def test_a_neighbour_that_shares_cores_is_seen_in_stretched_calls():
     base = gpu_job()
     noisy = replace(base, typical_slowdown=2.2).levels(cpu_frequency=2400.0)
     noisy = noisy.at("host", "host_cpu_usage", 98.0).at("cpu0", "host_cpu_usage", 98.0)
-    seen = ("process_runq_time", "process_oncpu_time", "process_voluntary_ctx_switches")
-    cause = first(base.without(*seen), noisy.without(*seen))
+    view = ("process_runq_time", "process_oncpu_time", "process_voluntary_ctx_switches")
+    cause = first(base.without(*view), noisy.without(*view))
     assert cause.category == "cpu_contention"
     assert "as long at equal clock" in cause.statement
     assert any("core clock" in row.text for row in cause.consequences)
@@ -139,43 +139,43 @@ def test_switches_of_a_program_that_waits_for_files_are_no_lock():
     assert "gil_contention" not in categories(diagnosed(HEALTHY, writes))
 
 
-def view(base, other):
+def view_between(base, other):
     from faulty_jobs import case_of
 
     return views(case_of(base, other))[0]
 
 
 def test_the_clock_is_that_of_the_busiest_core():
-    seen = view(HEALTHY, HEALTHY.at("cpu0", "cpu_frequency", 900.0))
-    assert core_clock(seen).ratio is not None
-    assert abs(core_clock(seen).ratio - 1) < 0.05
+    view = view_between(HEALTHY, HEALTHY.at("cpu0", "cpu_frequency", 900.0))
+    assert core_clock(view).ratio is not None
+    assert abs(core_clock(view).ratio - 1) < 0.05
 
 
 def test_cores_of_others_are_those_of_the_machine_less_the_own():
-    seen = view(HEALTHY, HEALTHY.at("host", "host_cpu_usage", 95.0))
-    assert 0.7 < outside_cores(seen) < 1.1
-    assert outside_cores(view(HEALTHY.without("host_cpu_usage"), HEALTHY.without("host_cpu_usage"))) is None
+    view = view_between(HEALTHY, HEALTHY.at("host", "host_cpu_usage", 95.0))
+    assert 0.7 < outside_cores(view) < 1.1
+    assert outside_cores(view_between(HEALTHY.without("host_cpu_usage"), HEALTHY.without("host_cpu_usage"))) is None
 
 
 def test_the_scheduler_s_events_stand_in_for_its_counters():
     base = gpu_job().without("process_runq_time")
     queued = tuple(Op("runq", 1000, each, None, None, "sched_runq") for each in (4e4, 3e5))
     runs = [replace(base, operators=(*base.operators, op)) for op in queued]
-    wait = waited(view(*runs))
+    wait = waited(view_between(*runs))
     assert wait.rose(times=5)
     assert wait.delta == pytest.approx(260 * MS, rel=0.1)
 
 
 def test_the_process_use_of_cores_stands_in_for_its_time_on_them():
     bare = HEALTHY.without("process_oncpu_time")
-    own = ran(view(bare, bare))
+    own = ran(view_between(bare, bare))
     assert own.base == pytest.approx(bare_cycle_ns(bare), rel=0.05)
     nothing = bare.without("process_cpu_usage")
-    assert not ran(view(nothing, nothing)).is_known
+    assert not ran(view_between(nothing, nothing)).is_known
 
 
 def bare_cycle_ns(job):
-    return view(job, job).step.base
+    return view_between(job, job).step.base
 
 
 def test_what_a_busy_machine_did_not_slow_has_no_contention():
@@ -204,27 +204,29 @@ def test_a_low_clock_of_a_host_whose_work_nobody_recorded_needs_slower_cycles():
     assert cause.certainty == "likely"
 
 
-def behind(job, **shares):
+def waits_for(job, **shares):
     """With scheduling recorded: the share of time for which threads waited behind each other program."""
     known = {(f"behind {name}", "process_runq_time"): ("ns/s", 1e9 * share) for name, share in shares.items()}
     return replace(job, resources={**job.resources, **known})
 
 
 def test_recorded_scheduling_names_who_had_the_core():
-    cause = first(behind(HEALTHY, kworker=0.001), behind(contended(HEALTHY), kworker=0.001, greedy=0.4, other=0.1))
+    cause = first(
+        waits_for(HEALTHY, kworker=0.001), waits_for(contended(HEALTHY), kworker=0.001, greedy=0.4, other=0.1)
+    )
     assert cause.category == "cpu_contention"
     assert cause.statement.endswith("other processes take its cores, greedy first of all.")
     (named,) = [one for one in cause.evidence if one.device == "behind greedy"]
     assert named.metric == "process_runq_time"
-    assert "of which behind greedy" in named.text
+    assert "of which while greedy had the core" in named.text
 
 
 def test_one_of_many_that_had_the_core_is_shown_and_not_named():
-    cause = first(HEALTHY, behind(contended(HEALTHY), a=0.12, b=0.1, c=0.1))
+    cause = first(HEALTHY, waits_for(contended(HEALTHY), a=0.12, b=0.1, c=0.1))
     assert cause.statement.endswith("other processes take its cores.")
     assert [one.device for one in cause.evidence if (one.device or "").startswith("behind")] == ["behind a"]
 
 
 def test_a_program_behind_which_it_does_not_wait_longer_is_no_evidence():
-    cause = first(behind(HEALTHY, a=0.5), behind(contended(HEALTHY), a=0.1))
+    cause = first(waits_for(HEALTHY, a=0.5), waits_for(contended(HEALTHY), a=0.1))
     assert not [one for one in cause.evidence if (one.device or "").startswith("behind")]

@@ -19,7 +19,7 @@ def test_a_neighbour_s_copies_on_the_pcie_link_surface_though_their_carrier_is_s
     cause = diagnosis.causes[0]
     assert "PCIe traffic of GPU 0 rose" in cause.statement
     assert "takes 3× as long per call" in cause.statement
-    assert any("NVLink stays quiet" in row.text for row in cause.evidence)
+    assert any("NVLink traffic stays low" in row.text for row in cause.evidence)
 
 
 def test_the_same_on_nvlink_is_nvlink():

@@ -91,8 +91,8 @@ def test_a_heap_that_grows_as_another_rank_s_did_is_no_growth():
     )  # fmt: skip
     case = replace(swapped, effects=effects(swapped.pairs))
     assert not diagnose(case).causes
-    alone = replace(case, pairs=case.pairs[:1])
-    assert categories(diagnose(alone)) == ["memory_growth"]
+    unscaled = replace(case, pairs=case.pairs[:1])
+    assert categories(diagnose(unscaled)) == ["memory_growth"]
 
 
 def test_levels_in_other_units_are_not_looked_at():

@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 from faulty_jobs import Job, Op, case_of
 
-from stepscope.comparison.diagnosis.sizes import amount, elements, kept, plain, retyped, sizes, sizes_of_calls
+from stepscope.comparison.diagnosis.sizes import (
+    amount,
+    elements,
+    plain,
+    retyped,
+    share_of_same_work,
+    sizes,
+    sizes_of_calls,
+)
 
 BASE = Job()
 
@@ -66,10 +74,10 @@ def test_the_size_of_a_call_does_not_change_with_their_number():
 
 
 def test_work_on_the_same_shapes_as_often_is_kept():
-    assert kept(pair(BASE, BASE)) == pytest.approx(1)
-    assert kept(pair(BASE, BASE.with_ops(Op("aten::new", 5, 1e6)))) == pytest.approx(1)
-    assert kept(pair(BASE, BASE.with_ops(Op("aten::mm", 11, 4e6, "[[9,9],[9,9]]")))) < 0.7
-    assert kept(pair(Job(operators=()), Job(operators=()))) is None
+    assert share_of_same_work(pair(BASE, BASE)) == pytest.approx(1)
+    assert share_of_same_work(pair(BASE, BASE.with_ops(Op("aten::new", 5, 1e6)))) == pytest.approx(1)
+    assert share_of_same_work(pair(BASE, BASE.with_ops(Op("aten::mm", 11, 4e6, "[[9,9],[9,9]]")))) < 0.7
+    assert share_of_same_work(pair(Job(operators=()), Job(operators=()))) is None
 
 
 def test_new_element_types_at_equal_sizes_are_seen():

@@ -20,8 +20,8 @@ def late(job):
     return replace(job, talk_ms=10.0)
 
 
-def of(*others):
-    return diagnose(ranks_case(BASE, others))
+def of(*peers):
+    return diagnose(ranks_case(BASE, peers))
 
 
 def test_a_rank_that_computes_more_is_late():
@@ -88,12 +88,12 @@ def test_healthy_ranks_have_no_cause():
 
 
 def test_one_rank_alone_has_no_straggler():
-    seen = views(ranks_case(BASE, [BASE]))
-    assert not isinstance(straggler(seen, []), Suspect)
-    assert len(lags(seen)) == 1
+    all_views = views(ranks_case(BASE, [BASE]))
+    assert not isinstance(straggler(all_views, []), Suspect)
+    assert len(lags(all_views)) == 1
 
 
 def test_processes_that_exchange_nothing_have_no_straggler():
     silent = replace(Job(), talk_ms=0.0)
-    seen = views(ranks_case(silent, [silent, silent]))
-    assert not isinstance(straggler(seen, []), Suspect)
+    all_views = views(ranks_case(silent, [silent, silent]))
+    assert not isinstance(straggler(all_views, []), Suspect)

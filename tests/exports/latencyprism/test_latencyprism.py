@@ -7,9 +7,9 @@ from perf_files import perf_row, write_case
 import stepscope
 from stepscope import exports
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.schema import CYCLES
+from stepscope.core.schema import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Meta, Results, Run
-from stepscope.exports.latencyprism import durations_us
+from stepscope.exports.latencyprism import Pair, chosen_pair, durations_us, pairs_of, results_of
 
 SLOW = {"beta_pct": "30.0000", "anchor_dur_us": "1500.0000"}
 
@@ -120,3 +120,93 @@ def test_recordings_without_counters_are_told_that_nothing_can_be_compared(rows,
 def test_a_cycle_that_several_hosts_report_counts_once():
     frame = CYCLES.conform(pl.DataFrame({"cycle": [1, 1, 2], "host": ["a", "b", "a"], "dur_ns": [1500, 1500, 1500]}))
     assert durations_us(frame) == [1.5, 1.5]
+
+
+def test_processes_of_both_runs_go_before_those_of_one():
+    assert pairs_of([3, 1, 5], [7, 3, 8, 1]) == [Pair(1, 1), Pair(3, 3), Pair(5, 7), Pair(5, 8)]
+
+
+def test_the_first_pair_is_taken_unless_another_is_asked_for():
+    runs = ([3, 1, 5], [7, 3, 8, 1])
+    assert chosen_pair(*runs, None, None) == Pair(1, 1)
+    assert chosen_pair(*runs, 3, None) == Pair(3, 3)
+    assert chosen_pair(*runs, None, 8) == Pair(5, 8)
+    assert chosen_pair(*runs, 1, 7) == Pair(1, 7)
+
+
+@pytest.mark.parametrize(("pid", "other", "message"), [(9, None, "no process 9, as --pid"), (None, 5, "--other-pid")])
+def test_a_process_that_is_not_there_is_named(pid, other, message):
+    with pytest.raises(StepscopeError, match=message) as caught:
+        chosen_pair([3], [3, 4], pid, other)
+    assert "3" in caught.value.hint
+
+
+def test_a_process_that_the_published_tool_pairs_with_none_needs_both_named():
+    with pytest.raises(StepscopeError, match="leave no pair") as caught:
+        chosen_pair([3], [3, 4], None, 4)
+    assert "--other-pid" in caught.value.hint
+
+
+def test_titles_and_labels_tell_the_processes():
+    strict, cross = Pair(3, 3), Pair(3, 4)
+    assert strict.labels == ("normal", "abnormal")
+    assert strict.title("x") == "# Strict Performance Comparison: x (PID: 3)"
+    assert cross.labels == ("normal_pid_3", "abnormal_pid_4")
+    assert cross.title("x") == "# Cross Performance Comparison: x (Normal PID:3 vs Abnormal PID:4)"
+
+
+MS = 1_000_000
+
+
+def test_a_recording_gives_what_a_file_of_results_has(rows, recorded):
+    rows.step(1, 0, 1000)
+    rows.step(2, 1000, 1000)
+    rows.kernel(100, 300, launch=rows.launch(50))
+    rows.kernel(1500, 600, launch=rows.launch(1200))
+    rows.add(1, 0, 2000, "write", "io")
+    samples = [(600, "gpu0", "gpu_usage", 50), (2050, "gpu0", "gpu_usage", 70), (3000, "gpu0", "gpu_usage", 90)]
+    results = results_of(recorded(rows, samples))
+    assert results.results["cycles"].table is CYCLES
+    assert results.results["attribution"].table is ATTRIBUTION
+    assert results.result("cycles").select("cycle", "pid", "ts_ns", "dur_ns", "anchor").rows() == [
+        (1, 42, 0, 1000, "ProfilerStep"), (2, 42, 1000, 1000, "ProfilerStep"),
+    ]  # fmt: skip
+    columns = ("cycle", "device", "name", "metric", "category", "recorded_category", "recorded_beta", "recorded_mu")
+    # The second cycle's window reaches to the end of its kernel, and takes in the sample during that.
+    assert results.result("attribution").sort("cycle", "device").select(columns).rows() == [
+        (1, "gpu0", "gemm", "gpu_usage", "kernel", "gpu_compute", 30.0, 50.0),
+        (1, "host", "write", None, "io", "disk_read_and_write", 100.0, None),
+        (2, "gpu0", "gemm", "gpu_usage", "kernel", "gpu_compute", 60.0, 70.0),
+        (2, "host", "write", None, "io", "disk_read_and_write", 100.0, None),
+    ]
+
+
+def test_prefills_are_left_out_beside_others(rows, recorded):
+    for i in range(20):
+        rows.add(0, 10 * i * MS, 5 * MS, "run_batch", "python")
+        rows.kernel((10 * i + 1) * MS, MS, launch=rows.launch((10 * i + 1) * MS, track=1))
+    rows.add(0, 300 * MS, 90 * MS, "prefill", "python")
+    rows.kernel(310 * MS, MS)
+    results = results_of(recorded(rows))
+    assert results.result("cycles").height == 20
+    assert results.result("attribution")["cycle"].max() == 20
+
+
+def test_a_recording_without_a_process_number_is_one_process(rows):
+    rows.step(1, 0, 1000)
+    rows.kernel(100, 300)
+    assert results_of(rows.trace()).result("attribution")["pid"].to_list() == [-1]
+
+
+def test_shares_have_as_many_decimals_as_the_published_files(rows, recorded):
+    rows.step(1, 0, 3_000_000)
+    rows.kernel(0, 1_000_000)
+    found = results_of(recorded(rows)).result("attribution")
+    assert found.select("recorded_beta", pl.col("beta_ratio").round(9)).row(0) == (33.3333, 0.333333333)
+
+
+def test_a_recording_in_which_nothing_has_a_share_is_refused(rows, recorded):
+    rows.step(1, 0, 1000)
+    rows.op(10, 20)
+    with pytest.raises(MissingTable, match="latencyprism needs device work"):
+        results_of(recorded(rows))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stepscope.exports.latencyprism import _words as words
+from stepscope.exports.latencyprism import _report
 from stepscope.exports.latencyprism._comparison import COMPARED
 from stepscope.exports.latencyprism._report import (
     conclusion,
@@ -11,6 +11,7 @@ from stepscope.exports.latencyprism._report import (
     details_table,
     durations_table,
     headings,
+    pipe_table,
     report_text,
     summary_table,
 )
@@ -82,7 +83,8 @@ def test_the_csv_has_six_decimals_and_leaves_empty_what_is_no_number():
 
 def test_nothing_suspicious_is_said_so():
     assert conclusion(compared((10.0, "f", "m", GREW)), LABELS) == [
-        words.OVERVIEW, "No significant performance difference between `normal` and `abnormal` (Suspicion Score > 10).",
+        _report.OVERVIEW,
+        "No significant performance difference between `normal` and `abnormal` (Suspicion Score > 10).",
     ]  # fmt: skip
 
 
@@ -99,7 +101,7 @@ def test_the_first_function_is_the_headline():
         "- **`g` on device `GPU 3`:**",
         f"{BETA} **decreased** from **0.00%** to **0.00%** (-1.00 ppt), which is {SURE}.",
     ]
-    assert found[3:] == [words.RECOMMENDATION]
+    assert found[3:] == [_report.RECOMMENDATION]
 
 
 def test_three_functions_with_three_metrics_each_are_told():
@@ -119,19 +121,61 @@ def test_a_change_that_may_be_chance_is_told_as_such(p):
 def test_metrics_that_stay_or_are_not_suspicious_are_left_out():
     same = {**GREW, "mu_delta": 1e-7}
     text = conclusion(compared((12, "f", "m", same), (9, "f", "n", GREW)), LABELS)[2]
-    assert words.CORRELATES not in text
+    assert _report.CORRELATES not in text
 
 
 def test_a_share_above_all_is_explained():
-    assert words.OVER_ALL in conclusion(compared((12, "f", "m", GREW | {"beta_2": 100.5})), LABELS)
-    assert words.OVER_ALL not in conclusion(compared((12, "f", "m", GREW), (9, "g", "m", {"beta_1": 200.0})), LABELS)
+    assert _report.OVER_ALL in conclusion(compared((12, "f", "m", GREW | {"beta_2": 100.5})), LABELS)
+    assert _report.OVER_ALL not in conclusion(compared((12, "f", "m", GREW), (9, "g", "m", {"beta_1": 200.0})), LABELS)
 
 
 def test_the_report_has_its_parts_in_order():
     text = report_text("# Title", LABELS, ([1000.0], [2000.0]), compared((12, "f", "m", GREW)))
     assert [line for line in text.split("\n") if line.startswith("#")] == [
-        "# Title", words.SUMMARY, words.DURATIONS, words.CORE, words.OVERVIEW, words.FINDINGS, words.DETAILS,
+        "# Title", _report.SUMMARY, _report.DURATIONS, _report.CORE, _report.OVERVIEW, _report.FINDINGS,
+        _report.DETAILS,
         "## 5. Legend",
     ]  # fmt: skip
-    assert f"{words.RECOMMENDATION}\n{words.DETAILS}\n{words.TABLE_IS}\n\n|" in text
+    assert f"{_report.RECOMMENDATION}\n{_report.DETAILS}\n{_report.TABLE_IS}\n\n|" in text
     assert text.endswith("**Focus on items with the highest score first.**\n\n")
+
+
+def column(cells, number="g"):
+    """The rows of a table of one column, without their pipes."""
+    return [line[2:-2] for line in pipe_table(["x"], [[cell] for cell in cells], number).split("\n")[2:]]
+
+
+def test_numbers_are_set_right_and_texts_left_under_headings_with_room():
+    assert pipe_table(["Rank", "Name"], [[1, "a"], [12, "b or more"]]) == (
+        "|   Rank | Name      |\n"
+        "|-------:|:----------|\n"
+        "|      1 | a         |\n"
+        "|     12 | b or more |"
+    )  # fmt: skip
+
+
+def test_texts_that_spell_numbers_are_written_anew_with_points_below_each_other():
+    assert column(["1561.7183", "0.5000", "+5.91", "-0.00"]) == ["1561.72", "   0.5 ", "   5.91", "  -0   "]
+    assert column(["127110906.5", "nan"]) == ["  1.27111e+08", "nan          "]
+
+
+def test_a_number_with_a_comma_makes_its_column_text():
+    assert column(["1,000.00", "2.50"]) == ["1,000.00", "2.50    "]
+
+
+@pytest.mark.parametrize("odd", ["-", "", "+nan", "+inf", "1 0"])
+def test_a_cell_that_spells_no_number_makes_its_column_text(odd):
+    assert column(["2.50", odd]) == [cell.ljust(4) for cell in ("2.50", odd)]
+
+
+def test_whole_numbers_stay_as_they_are():
+    assert column(["+12", "3"]) == ["+12", "  3"]
+
+
+def test_floats_are_written_in_the_format_asked_for_unless_one_is_missing():
+    assert column([1234.5, 7.0], ",.2f") == ["1,234.50", "    7.00"]
+    assert column([1234.5, "-"], ",.2f") == ["1234.5", "-     "]
+
+
+def test_a_table_without_rows_has_its_headings():
+    assert pipe_table(["a", "bc"], []) == "| a   | bc   |\n|:----|:-----|"

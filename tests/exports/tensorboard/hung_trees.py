@@ -7,9 +7,8 @@ from typing import Any
 from chrome_traces import Event, arrow, op, read, x
 
 from stepscope.exports.tensorboard._backward import rehung
-from stepscope.exports.tensorboard._events import Events, read_events
+from stepscope.exports.tensorboard._events import Events, find_launches, read_events
 from stepscope.exports.tensorboard._forest import Costs, Forest, costs_of, grow
-from stepscope.exports.tensorboard._launches import find_launches
 from stepscope.exports.tensorboard._names import BACKWARD_PREFIX, uses_tensor_cores
 
 

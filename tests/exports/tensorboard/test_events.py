@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from chrome_traces import kernel, op, read, x
+from chrome_traces import call, kernel, op, read, x
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stepscope.exports.tensorboard import _events
-from stepscope.exports.tensorboard._events import read_events
+from stepscope.exports.tensorboard._events import Dialect, dialect_of, find_launches, read_events
 
 
 def kinds(events, *items, **meta):
@@ -111,3 +114,77 @@ def test_work_of_recorders_that_the_plugin_never_knew_counts_by_our_category():
     assert kinds(labels, op("aten::mm", 0, 9), x("MatMulV2", 3, 2, None, pid=9, tid=3)) == {
         "aten::mm": _events.OPERATOR, "MatMulV2": _events.KERNEL,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "noun"),
+    [("cuda", "GPU"), ("rocm", "GPU"), ("mlu", "MLU"), ("npu", "NPU"), ("xpu", "XPU"), ("mtia", "MTIA")],
+)
+def test_devices_are_called_by_their_vendors_word(kind, noun):
+    assert Dialect(kind).noun == noun
+
+
+def test_the_dialect_is_that_of_the_traces_accelerator():
+    assert dialect_of(read([op("a", 0, 1)])) == Dialect("cuda")
+    trace = read([x("cnInvokeKernel", 0, 1, "mlu_runtime", correlation=1), kernel("k", 2, 1, 1)])
+    assert dialect_of(trace).is_mlu
+    assert not dialect_of(trace).uses_own_categories
+
+
+def owners(events):
+    """Name of the call that each kernel belongs to, by the kernel's name."""
+    found = find_launches(events)
+    names = [events.names[i] for i in events.name[found.work]]
+    calls = [events.names[events.name[found.calls[i]]] if i >= 0 else None for i in found.call_of]
+    return dict(zip(names, calls, strict=True))
+
+
+def test_work_belongs_to_the_call_of_its_correlation():
+    events = read_events(read([op("a", 0, 9), call("one", 1, 1, 1), call("two", 3, 1, 2), kernel("k", 5, 1, 2)]))
+    assert owners(events) == {"k": "two"}
+
+
+def test_of_several_calls_the_latest_before_the_work_counts_else_the_first_after():
+    events = read_events(read([
+        kernel("early", 0, 1, 1), call("one", 2, 1, 1), kernel("mid", 4, 1, 1), call("two", 6, 1, 1),
+        kernel("late", 8, 1, 1), kernel("alone", 9, 1, 5),
+    ]))  # fmt: skip
+    assert owners(events) == {"early": "one", "mid": "one", "late": "two", "alone": None}
+
+
+def test_work_and_calls_without_an_id_belong_together():
+    events = read_events(read([call("c", 0, 1, None), kernel("k", 2, 1, None)]))
+    assert owners(events) == {"k": "c"}
+
+
+def test_driver_calls_launch_nothing():
+    driver = call("cuLaunchKernel", 0, 1, 1) | {"cat": "cuda_driver"}
+    assert owners(read_events(read([driver, kernel("k", 2, 1, 1)]))) == {"k": None}
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 3)), max_size=20))
+def test_ties_equal_those_made_one_after_the_other(kinds):
+    items = [
+        call(f"c{i}", 2 * i, 1, corr) if is_call else kernel(f"k{i}", 2 * i, 1, corr)
+        for i, (is_call, corr) in enumerate(kinds)
+    ]
+    expected: dict[str, str | None] = {}
+    latest: dict[int, str] = {}
+    waiting: dict[int, list[str]] = {}
+    for i, (is_call, corr) in enumerate(kinds):
+        if is_call:
+            latest[corr] = f"c{i}"
+            expected.update(dict.fromkeys(waiting.pop(corr, []), f"c{i}"))
+        else:
+            expected[f"k{i}"] = latest.get(corr)
+            if corr not in latest:
+                waiting.setdefault(corr, []).append(f"k{i}")
+    assert owners(read_events(read([op("a", 100, 1), *items]))) == expected
+
+
+def test_sums_and_pairs_are_by_call():
+    events = read_events(read([call("a", 0, 1, 1), call("b", 2, 1, 2), kernel("k", 5, 3, 1), kernel("l", 9, 4, 1)]))
+    found = find_launches(events)
+    assert found.summed(events.dur[found.work]).tolist() == [7, 0]
+    place, work = found.work_of(np.array([1, 0, 0]))
+    assert (place.tolist(), work.tolist()) == ([1, 1, 2, 2], [0, 1, 0, 1])

@@ -4,9 +4,8 @@ import numpy as np
 from chrome_traces import call, kernel, op, read, x
 
 from stepscope.exports.tensorboard import _forest
-from stepscope.exports.tensorboard._events import read_events
+from stepscope.exports.tensorboard._events import find_launches, read_events
 from stepscope.exports.tensorboard._forest import costs_of, grow
-from stepscope.exports.tensorboard._launches import find_launches
 from stepscope.exports.tensorboard._names import uses_tensor_cores
 
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 from chrome_traces import call, kernel, op, read
 
 from stepscope.exports.tensorboard import _operators
-from stepscope.exports.tensorboard._events import read_events
+from stepscope.exports.tensorboard._events import find_launches, read_events
 from stepscope.exports.tensorboard._forest import costs_of, grow
-from stepscope.exports.tensorboard._launches import find_launches
 from stepscope.exports.tensorboard._names import uses_tensor_cores
 
 

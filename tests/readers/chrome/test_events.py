@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.chrome.events import ABSENT, Args, Event, ExactEvent, RawEvent, coerce
+from stepscope.readers.chrome.events import Args, Event, ExactEvent, RawEvent, coerce
+from stepscope.readers.common.columns import ABSENT
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -10,12 +10,9 @@ import zipfile
 import pytest
 import zstandard
 from chrome_traces import arrow, by_name, call, column, issues, kernel, label, linked, op, packed, read, rows, x
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.core.schema import TABLES
-from stepscope.readers.chrome.kineto import READER, sniff
 
 EVENTS = [
     label("process_name", "python", pid=1),
@@ -446,29 +443,6 @@ def test_a_file_whose_every_event_is_damaged_is_corrupt():
     assert "trace.json" in caught.value.message
     assert caught.value.offset is not None
     assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("head", "least", "most"),
-    [
-        (b'{"schemaVersion":1,"traceEvents":[', 1, 1),
-        (b'\xef\xbb\xbf  {\n"traceEvents" : [', 1, 1),
-        (b'{"deviceProperties":[', 0.4, 0.4),
-        (b'[{"ph":"M"', 0.9, 0.9),
-        (b"[ \n {", 0.1, 0.1),
-        (b'{"a":1}', 0.1, 0.1),
-        (b"\x89PNG\r\n\x1a\n", 0, 0),
-        (b"a,b,c\n1,2,3", 0, 0),
-        (b"", 0, 0),
-    ],
-)
-def test_sniffing_says_how_sure_it_is(head, least, most):
-    assert least <= sniff("x", head) <= most
-
-
-@given(st.binary(max_size=200))
-def test_sniffing_never_fails(head):
-    assert 0 <= READER.sniff("x", head) <= 1
 
 
 def test_a_negative_duration_counts_as_none_at_all():

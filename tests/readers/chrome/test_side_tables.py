@@ -5,8 +5,7 @@ import polars as pl
 import pytest
 from chrome_traces import call, column, kernel, op, read, rows, x
 
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.chrome.side_tables import nullable, text_column
+from stepscope.readers.common.columns import ABSENT, nullable, text_column
 
 
 def copy(name, ts, *, cat="gpu_memcpy", **args):

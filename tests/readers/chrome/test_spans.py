@@ -6,8 +6,8 @@ from chrome_traces import by_name, column, issues, op, read, rows, x
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.chrome.events import ABSENT
 from stepscope.readers.chrome.spans import to_ns
+from stepscope.readers.common.columns import ABSENT
 
 DAY_US = 86_400 * 10**6
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.common.columns import Column, Interned, columns_of, fitting, number_in
+from stepscope.readers.common.columns import ABSENT, Column, Interned, columns_of, fitting, number_in
 
 integers = st.one_of(
     st.integers(-(2**70), 2**70), st.none(), st.text(max_size=4), st.integers(-(2**70), 2**70).map(str), st.booleans()

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.links import by_external_id, launches, nearest_op, parents, step_of
 
 ids = st.integers(-1, 4)

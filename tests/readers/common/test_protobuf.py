@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paddle_profiles import content, number, single, varint
 
-from stepscope.readers.chrome.events import ABSENT
 from stepscope.readers.common import protobuf
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.protobuf import BYTES, DOUBLE, FLOAT, INT, Wire
 
 NUMBERS = st.integers(1, 20)

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.schema import SPANS, TRACKS
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, unique
 

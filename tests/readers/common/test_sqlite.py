@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.source import Source
 from stepscope.readers.common.sqlite import WIDE, opened
 

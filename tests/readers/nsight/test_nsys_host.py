@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from nsys_files import OTHER_THREAD, THREAD, call, kernel, nvtx, read
 
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.nsight.nsys_host import kind_of_range
 
 

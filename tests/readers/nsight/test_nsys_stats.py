@@ -23,7 +23,6 @@ from nsys_stats_files import (
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.core.trace import Results, Trace
 from stepscope.readers import expand, open_trace, reader_for
-from stepscope.readers.nsight import nsys_stats
 
 PREAMBLE = "Generating SQLite file /tmp/a.sqlite from /tmp/a.nsys-rep\n"
 
@@ -169,12 +168,6 @@ def test_tables_without_rows_beside_others_are_an_issue(read):
 @pytest.mark.parametrize("text", [KERN, API, SIZES, TIMES, NVTX, GPU_TRACE, API_TRACE, PUSHPOP_TRACE, PREAMBLE + KERN])
 def test_the_format_is_known_by_its_headers(text):
     assert reader_for("x.csv", text.encode()).name == "nsys-stats"
-    assert nsys_stats.sniff("x.csv", b"\xff\xfe" + text.encode("utf-16-le")) == 1.0
-
-
-@pytest.mark.parametrize("text", ["a,b\n1,2\n", "Name,Calls\nx,1\n", '"ID","Process ID"\n', "Total,Count\n1,2\n"])
-def test_other_tables_are_none_of_it(text):
-    assert nsys_stats.sniff("x.csv", text.encode()) == 0.0
 
 
 def test_a_member_of_an_archive_stands_for_itself(tmp_path):
@@ -191,7 +184,7 @@ def test_a_folder_that_may_not_be_listed_leaves_the_file(monkeypatch, read):
     def refused(_):
         raise PermissionError
 
-    monkeypatch.setattr(nsys_stats.os, "listdir", refused)
+    monkeypatch.setattr("stepscope.readers.nsight.nsys_stats_files.os.listdir", refused)
     assert isinstance(read(KERN, "run_cuda_gpu_kern_sum.csv"), Results)
 
 

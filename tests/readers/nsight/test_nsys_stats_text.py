@@ -6,7 +6,7 @@ from nsys_stats_files import API, KERN, KERN_HEADER, NVTX, OSRT, announced, left
 
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.nsight import nsys_stats_text
-from stepscope.readers.nsight.nsys_stats_text import has_table, named_by_file, number, printed_tables, scaled, skipped
+from stepscope.readers.nsight.nsys_stats_text import number, printed_tables, scaled, skipped
 
 
 def tables(text: str, report: str = ""):
@@ -102,26 +102,6 @@ def test_long_tables_are_read_in_parts(monkeypatch):
 def test_no_rows():
     (table,), _ = tables(KERN_HEADER)
     assert table.is_empty
-    assert has_table(KERN_HEADER.encode())
-    assert not has_table(b"Time (%),Total Time\n")
-    assert not has_table(b"Time (%),Total Time (ns),12,4\n")
-
-
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("run_cuda_gpu_kern_sum.csv", ("run_", "cuda_gpu_kern_sum")),
-        ("run.gpukernsum.csv.gz", ("run.", "cuda_gpu_kern_sum")),
-        ("cuda_api_gpu_sum.csv", ("", "cuda_api_gpu_sum")),
-        ("a_b_cuda_gpu_trace_base.csv", ("a_b_", "cuda_gpu_trace")),
-        ("a_nvtx_gpu_proj_sum_nvtx-name_base.csv", ("a_", "nvtx_gpu_proj_sum")),
-        ("mycuda_gpu_sum.csv", None),
-        ("notes.csv", None),
-        ("run_cuda_gpu_kern_sum.txt", None),
-    ],
-)
-def test_files_are_named_after_their_report(name, found):
-    assert named_by_file(name) == found
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.paddle._columns import Events, _bare, _compact, _ns, _sizes, _thread
 from stepscope.readers.paddle._events import Args, Event
 

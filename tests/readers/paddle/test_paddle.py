@@ -14,8 +14,7 @@ from polars.testing import assert_frame_equal
 from stepscope import analyses, show
 from stepscope.core.errors import CorruptInput, MissingTable, StepscopeError
 from stepscope.exports.paddle_summary import summary
-from stepscope.readers import expand, open_trace, reader_for
-from stepscope.readers.paddle import READER, sniff
+from stepscope.readers import expand, open_trace
 from stepscope.reports.overview import overview
 
 PROFILE = made.training()
@@ -119,33 +118,6 @@ def test_cycles_and_ranks_in_a_folder_are_traces_of_their_own(tmp_path):
     assert [t.meta.facts["span_index"] for t in traces] == ["1", "0", "0"]
     assert [t.steps["step"].to_list() for t in traces] == [[9], [2], [2]]
     assert traces[0].meta.origin_unix_ns - traces[1].meta.origin_unix_ns == 10**9
-
-
-@pytest.mark.parametrize(
-    ("head", "sure"),
-    [
-        (PROFILE[:64], 1),
-        (b"\n\x051.0.2", 1),
-        (b"\n\x06" + b"10.0.2\x10\x01", 1),
-        (BOTH["json"][:300], 1),
-        (b'{"schemaVersion": "1.0.2", "span_indx": "0", "traceEvents": [', 1),
-        (b'{"schemaVersion": 1, "traceEvents": [', 0),
-        (b'{"span_index": 0, "numbers": {}}', 0),
-        (b"\n\x05hello\x10\x00", 0),
-        (b"", 0),
-    ],
-)
-def test_sniffing_knows_its_own(head, sure):
-    assert sniff("x", head) == sure
-
-
-@given(st.binary(max_size=100))
-def test_sniffing_never_fails(head):
-    assert 0 <= READER.sniff("x", head) <= 1
-
-
-def test_no_other_reader_takes_it():
-    assert reader_for("x", PROFILE[:200]).name == reader_for("x", BOTH["json"][:200]).name == "paddle"
 
 
 @pytest.mark.parametrize("data", [made.profile(), made.profile(made.thread()), made.json_profile()])

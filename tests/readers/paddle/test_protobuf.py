@@ -4,7 +4,7 @@ import paddle_profiles as made
 import pytest
 from paddle_profiles import BEGAN, PID, content, host, number, profile, thread
 
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.paddle._protobuf import decode

@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.readers import open_trace
-from stepscope.readers.recorded.counters import beside, read_counters
+from stepscope.readers.recorded.counters import read_counters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,13 +53,12 @@ def test_counters_beside_a_trace_are_placed_on_its_time_axis(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["counters.csv.gz", "counters.parquet"])
-def test_packed_and_parquet_side_files_are_found(tmp_path, name):
+def test_packed_and_parquet_side_files_are_read(tmp_path, name):
     path = tmp_path / name
     if name.endswith("gz"):
         path.write_bytes(gzip.compress(CSV.encode()))
     else:
         pl.read_csv(CSV.encode()).write_parquet(path)
-    assert beside(str(tmp_path / "trace.json")) == str(path)
     assert read_counters(str(path))["value"].to_list() == [1980.0, 12.5, 4096.0]
 
 

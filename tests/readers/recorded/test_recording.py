@@ -153,12 +153,6 @@ def test_a_meta_json_of_somebody_else_says_nothing(tmp_path, text):
     assert (issues(trace), trace.meta.host) == ({}, None)
 
 
-def test_other_files_are_not_taken_for_counters():
-    assert recording.sniff("x.csv", b"ts_ns,metric\n1,2\n") == 0
-    assert recording.sniff("x.parquet", b"PAR1") == 0
-    assert recording.sniff("x.csv", CSV.encode()) == 0.3
-
-
 def test_an_issue_of_unknown_severity_is_a_warning(tmp_path):
     path = put(tmp_path, **META | {"issues": [{"code": "odd", "severity": "grave"}]})
     assert open_trace(path).issues.select("code", "severity").rows() == [("odd", "warning")]

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from stepscope.core.report import Bar, Part
-from stepscope.web.pages.drilldown import behind, behind_difference, behind_note, behind_part, behind_whole
+from stepscope.web.pages.drilldown import behind, behind_difference, behind_part, behind_whole
 from stepscope.web.pages.links import Links
 
 ONE = Links("/root", (0,), 1)
@@ -91,24 +91,6 @@ def test_parts_of_bars_lead_to_tables():
     assert behind_part(ONE, host, "exposed communication") == "/root/tables/communication"
     assert behind_whole(ONE, device) == "/root/tables/steps?sort=-window_ns"
     assert behind_whole(ONE, Bar("x", "5 ms")) is None
-
-
-@pytest.mark.parametrize(
-    ("note", "path"),
-    [
-        ("device busy 83 %", "device-utilisation"),
-        ("est. SM efficiency 59 %, occupancy 32 %", "device-utilisation"),
-        ("MFU 2.4 %", "mfu"),
-        ("tensor cores 15 %", "kernel-classes"),
-        ("1,428 kernels a step, 52.1 µs each", "kernels"),
-        ("host while idle: operators 11 %", "idle"),
-        ("peak memory 25.1 MiB (rank 0)", "memory"),
-        ("slowest rank 6: 634 ms, fastest rank 0: 130 ms", "steps?sort=-window_ns"),
-    ],
-)
-def test_notes_lead_to_tables(note, path):
-    assert behind_note(ONE, note) == "/root/tables/" + path
-    assert behind_note(ONE, "something else") is None
 
 
 def compared(frame):

@@ -15,13 +15,14 @@ from stepscope.analyses.resources.memory import device_memory
 from stepscope.analyses.steps.device_utilisation import utilisation_of
 from stepscope.analyses.steps.idle import caused_gaps
 from stepscope.analyses.steps.step_breakdown import broken_down, divided, work_of
+from stepscope.core.collectives import HOST_LIBRARIES, is_communication, library_of
 from stepscope.core.intervals import Intervals, covered, union
-from stepscope.core.names import is_communication, is_tensor_core_eligible, map_names
+from stepscope.core.names import is_tensor_core_eligible, map_names
 from stepscope.core.schema import ALLOCATIONS, DEVICES, KERNELS, SPANS, STEPS, TRACKS, TRANSFERS, Column, Table
 
 __all__ = ["ANALYSIS", "RECOMMENDATIONS", "memory_held", "recommendations", "with_kernels", "with_program"]
 
-_NCCL, _BACKEND = re.compile("nccl|rccl", re.IGNORECASE), re.compile(r"(gloo|mpi|ucc):")
+_NCCL = re.compile("nccl|rccl", re.IGNORECASE)
 _PARALLEL, _DISTRIBUTED = "DataParallel.forward", "DistributedDataParallel.forward"
 
 RECOMMENDATIONS = Table(
@@ -115,7 +116,8 @@ def with_program(facts: Facts, spans: pl.DataFrame, work: pl.DataFrame, devices:
         talking = [*host, *work["name"].unique().cast(pl.String)] if "name" in work.columns else host.to_list()
         talking = [name for name in talking if is_communication(name)]
         if not any(_NCCL.search(name) for name in talking):
-            backend = next((found.group(1) for name in talking if (found := _BACKEND.match(name))), "")
+            libraries = map(library_of, talking)
+            backend = next((library for library in libraries if library in HOST_LIBRARIES), "")
     return replace(facts, n_data_parallel=n_parallel, backend=backend)
 
 

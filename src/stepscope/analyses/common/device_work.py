@@ -6,15 +6,14 @@ Work means kernels, copies and fills. It is divided once, here: *communication* 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.collectives import talks_to_ranks
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, union
-from stepscope.core.names import is_collective_library, is_communication, map_names
 from stepscope.core.schema import DEVICE_WORK
 
 if TYPE_CHECKING:
@@ -71,19 +70,6 @@ def device_work(
     work = work.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"), sort=sort)
     where = tracks.select("track_id", "rank", "device_id", "stream")
     return work.join(where, on="track_id", how="left", maintain_order="left")
-
-
-def talks_to_ranks(names: pl.Series, communication: str = "library") -> pl.Series:
-    """Whether each kernel name is one of communication: `library`, `any`, or a regular expression."""
-    if communication == "library":
-        return map_names(names, is_collective_library, pl.Boolean())
-    if communication == "any":
-        return map_names(names, is_communication, pl.Boolean())
-    try:
-        search = re.compile(communication).search
-    except re.error as error:
-        raise StepscopeError(f"not a regular expression: {communication!r} ({error})") from error
-    return map_names(names, lambda name: search(name) is not None, pl.Boolean())
 
 
 def groups_of(work: pl.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[int | None, ...], pl.DataFrame]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,35 +15,16 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import COMMUNICATION, MEMCPY, device_work, of_spans
+from stepscope.core.collectives import kinds_of, library_of, talks_to_ranks
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, difference, union
-from stepscope.core.names import is_collective_library, map_names
+from stepscope.core.names import map_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Libraries that exchange data on the host: their operators take as long as the exchange.
-_HOST_LIBRARY = re.compile(r"^(?:gloo|mpi):")
-_LIBRARY = re.compile(r"^(?:gloo|mpi|ucc|[a-z]*ccl|bkcl):")
-_DISPATCH = re.compile(r"^_?c10d(?:_functional)?::")
-#: What collectives are called, in kernels, in operators and in records. The order matters: the first that is found.
-_KINDS = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("allreduce", r"all[-_]?reduce|cross_device_reduce|quick_?reduce"),
-        ("reduce_scatter", r"reduce[-_]?scatter"),
-        ("allgather", r"all[-_]?gather"),
-        ("alltoall", r"all[-_]?to[-_]?all|all2all"),
-        ("broadcast", r"broadcast"),
-        ("barrier", r"barrier"),
-        ("send_recv", r"send_?recv"),
-        ("send", r"send"),
-        ("recv", r"recv"),
-        ("gather", r"gather"),
-        ("scatter", r"scatter"),
-        ("reduce", r"reduce"),
-    )
-)
+#: Libraries whose operators take as long as the exchange, which the host does. UCC may leave it to the device.
+_TIMED = ("gloo", "mpi")
 #: Records of the library that exchange nothing by themselves.
 _NO_EXCHANGE = ("wait", "init", "end", "start_coalescing", "end_coalescing")
 
@@ -63,17 +43,6 @@ _RECORDED = (
     "collective", "dtype", "in_elements", "out_elements", "group", "group_size", "group_ranks", "group_description",
     "seq", "src_rank", "dst_rank",
 )  # fmt: skip
-
-
-@lru_cache(1 << 16)
-def kind_of(name: str) -> str | None:
-    """The sort of collective that a kernel, an operator or a record is about; None where its name does not tell.
-
-    >>> kind_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kind_of("_allgather_base"), kind_of("ncclDevKernel_Generic")
-    ('allreduce', 'allgather', None)
-    """
-    lower = name.lower()
-    return next((kind for kind, pattern in _KINDS if pattern.search(lower)), None)
 
 
 @lru_cache(1 << 16)
@@ -118,7 +87,7 @@ def _on_device(
     found, computation = work.filter(talks), work.filter(~talks & (pl.col("sort") != MEMCPY))
     if found.is_empty():
         ranges = spans.filter(pl.col("category") == "device_range")
-        ranges = ranges.filter(map_names(ranges["name"], is_collective_library, pl.Boolean()))
+        ranges = ranges.filter(talks_to_ranks(ranges["name"]))
         found = ranges.join(tracks.select("track_id", "rank"), on="track_id", how="left")
     return found, computation
 
@@ -139,20 +108,17 @@ def _on_host(
     Else the operators of any library; without any of them what is recorded as a collective; else PyTorch's own calls.
     """
     host = spans.filter(pl.col("category").is_in(("operator", "user_range")))
-    found = host.filter(_named(host["name"], _HOST_LIBRARY if only_host_libraries else _LIBRARY))
+    host = host.with_columns(library=map_names(host["name"], library_of, pl.String()))
+    timed = pl.col("library").is_in(_TIMED)
+    found = host.filter(timed if only_host_libraries else pl.col("library") != "c10d")
     if found.is_empty() and not only_host_libraries:
         found = host.filter(pl.col("span_id").is_in(collectives["span_id"].implode()))
         if found.is_empty():
-            found = host.filter(_named(host["name"], _DISPATCH))
+            found = host.filter(pl.col("library") == "c10d")
     chosen = found["span_id"].implode()
     inside = nearest_span(spans, found["parent_id"], lambda ids: ids.is_in(chosen))
-    waits = _named(found["name"], _HOST_LIBRARY)
-    found = found.with_columns(measured=pl.when(waits).then(pl.lit("host")).otherwise(pl.lit("call")))
+    found = found.with_columns(measured=pl.when(timed).then(pl.lit("host")).otherwise(pl.lit("call")))
     return found.filter(inside.is_null()).join(tracks.select("track_id", "rank"), on="track_id", how="left")
-
-
-def _named(names: pl.Series, pattern: re.Pattern[str]) -> pl.Series:
-    return map_names(names, lambda n: pattern.match(n) is not None and kind_of(n) is not None, pl.Boolean())
 
 
 def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Series], pl.Series]) -> pl.Series:
@@ -173,7 +139,7 @@ def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFram
     """The rows with what is known of each: from its own record, else from one of the operator behind it."""
     recorded_ids = collectives["span_id"].implode()
     recorded = nearest_span(spans, rows["caller"], lambda ids: ids.is_in(recorded_ids))
-    named = nearest_span(spans, rows["caller"], lambda ids: _is_operator(of_spans(spans, ids, "name")))
+    named = nearest_span(spans, rows["caller"], lambda ids: _names_library(of_spans(spans, ids, "name")))
     rows = rows.with_columns(
         call_id=pl.coalesce(recorded, named, "span_id"),
         record=pl.when(pl.col("span_id").is_in(recorded_ids)).then("span_id").otherwise(recorded),
@@ -184,10 +150,12 @@ def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFram
     records = collectives.select(pl.col("span_id").alias("record"), *_RECORDED).unique("record", keep="first")
     rows = rows.join(records, on="record", how="left", maintain_order="left")
     rows = rows.join(_inputs(ops, rows["operator"]), on="operator", how="left", maintain_order="left")
-    told, tells = (map_names(rows[column], kind_of, pl.String()) for column in ("operator_name", "name"))
+    by_operator, by_name = kinds_of(rows["operator_name"]), kinds_of(rows["name"])
     dtype = pl.coalesce(pl.col("dtype").cast(pl.String), "input_dtype")
     rows = rows.with_columns(
-        collective=pl.coalesce(pl.col("collective").cast(pl.String), told, tells, pl.col("name").cast(pl.String)),
+        collective=pl.coalesce(
+            pl.col("collective").cast(pl.String), by_operator, by_name, pl.col("name").cast(pl.String)
+        ),
         dtype=dtype,
         width=map_names(rows.select(dtype).to_series(), element_bytes, pl.Int64()),
     )
@@ -203,8 +171,8 @@ def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFram
     )
 
 
-def _is_operator(names: pl.Series) -> pl.Series:
-    return _named(names, re.compile(f"{_LIBRARY.pattern}|{_DISPATCH.pattern}"))
+def _names_library(names: pl.Series) -> pl.Series:
+    return map_names(names, lambda name: library_of(name) is not None, pl.Boolean())
 
 
 def _inputs(ops: pl.DataFrame, operators: pl.Series) -> pl.DataFrame:
@@ -255,7 +223,7 @@ def _host_computing(spans: pl.DataFrame, tracks: pl.DataFrame, rank: int | None)
     """When some thread of a rank was in an operator and in no exchange within it."""
     own = tracks.filter(pl.col("rank").eq_missing(pl.lit(rank)))["track_id"].implode()
     host = spans.filter(pl.col("track_id").is_in(own) & pl.col("category").is_in(("operator", "user_range")))
-    waits = _is_operator(host["name"]) | (host["name"].cast(pl.String) == "record_param_comms")
+    waits = talks_to_ranks(host["name"], "any")
     busy = host.filter(~waits & (host["category"] == "operator"))
     waiting = host.filter(waits).partition_by("track_id", as_dict=True)
     parts = [

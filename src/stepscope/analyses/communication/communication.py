@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.communication.collective_calls import collective_calls, kind_of
+from stepscope.analyses.communication.collective_calls import collective_calls
+from stepscope.core.collectives import bus_factor, kinds_of
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import Intervals, covered, union_by
-from stepscope.core.names import map_names
 from stepscope.core.schema import COLLECTIVES, OPS, SPANS, TRACKS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "COMMUNICATION_SUMMARY", "communication"]
@@ -27,17 +27,6 @@ _SIZE = (
     .then("in_bytes")
     .otherwise(pl.max_horizontal("in_bytes", "out_bytes"))
 )
-#: How much of the size each of the n ranks has to send, whatever the algorithm: so many times (n − 1) / n, or all.
-_TIMES = {"allreduce": 2, "reduce_scatter": 1, "allgather": 1, "alltoall": 1}
-_ON_BUS = (
-    pl.when(pl.col("kind").is_in(list(_TIMES)))
-    .then(
-        pl.col("kind").replace_strict(_TIMES, default=None, return_dtype=pl.Float64()) * (1 - 1 / pl.col("group_size"))
-    )
-    .when(pl.col("kind").is_not_null())
-    .then(1.0)
-)
-
 COMMUNICATION_SUMMARY = Table(
     "communication",
     "what the exchanges with other ranks cost",
@@ -96,8 +85,9 @@ def communication(
     are known, and null for `call`.
 
     Units: ns, bytes, bytes/s, ratio.
-    Source: size and bus bandwidth as NCCL's tests define them: size / time × 2(n−1)/n for all-reduce, (n−1)/n for
-    all-gather, reduce-scatter and all-to-all, 1 for others, n ranks in the group.
+    Source: size and bus bandwidth as nccl-tests define them: size / time × 2(n−1)/n for all-reduce, (n−1)/n for
+    all-gather, reduce-scatter, all-to-all, gather and scatter, 1 for broadcast, reduce and messages, n ranks in the
+    group.
     Raises MissingTable (nothing was exchanged; by step: no steps), UnknownName (by).
     """
     if by not in KEYS:
@@ -114,7 +104,7 @@ def communication(
     calls = parts.group_by("call_id", maintain_order=True).agg(
         *(pl.col(c).first() for c in (*keys, "group_size", "in_bytes", "out_bytes")), ns=pl.col("dur_ns").sum()
     )
-    calls = calls.with_columns(kind=map_names(calls["collective"], kind_of, pl.String())).with_columns(size=_SIZE)
+    calls = calls.with_columns(kind=kinds_of(calls["collective"])).with_columns(size=_SIZE)
     result = calls.group_by(keys).agg(
         group_size=pl.when(pl.col("group_size").n_unique() == 1).then(pl.col("group_size").first()),
         calls=pl.len().cast(pl.Int64),
@@ -125,7 +115,7 @@ def communication(
         total_ns=pl.col("ns").sum(),
         mean_ns=pl.col("ns").mean(),
         algorithm_bytes_per_s=_rate(pl.col("size")),
-        bus_bytes_per_s=_rate(pl.col("size") * _ON_BUS),
+        bus_bytes_per_s=_rate(pl.col("size") * bus_factor(pl.col("kind"), pl.col("group_size"))),
     )
     result = result.join(_merged(parts, keys, computing), on=keys, how="left", nulls_equal=True)
     result = result.with_columns(

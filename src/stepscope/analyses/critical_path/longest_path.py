@@ -18,8 +18,9 @@ from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_col
 from stepscope.analyses.critical_path.waits import Handoffs, Waits
 from stepscope.analyses.critical_path.windows import Windows
 from stepscope.analyses.critical_path.work import ACROSS, BEFORE, LAUNCH, WAITS, Held, Work
+from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Intervals, Ints, innermost_at, locate, own_lengths
-from stepscope.core.names import is_communication, is_sync_call, map_names
+from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import CATEGORIES
 
 
@@ -223,7 +224,7 @@ def _kinds(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
     kinds[host_collectives(spans, np.maximum(rows, 0))] = KIND_CODE["communication"]
     if not has_device:
         named = np.flatnonzero(category.is_in(("operator", "user_range")).to_numpy())
-        talks = map_names(spans["name"].gather(np.maximum(rows[named], 0)), is_communication, pl.Boolean())
+        talks = talks_to_ranks(spans["name"].gather(np.maximum(rows[named], 0)), "any")
         kinds[named[talks.to_numpy()]] = KIND_CODE["communication"]
     return kinds
 

@@ -6,13 +6,13 @@ open, or only marks of steps, named ranges or Python. A quiet thread waits, or r
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import polars as pl
 
+from stepscope.core.collectives import HOST_LIBRARIES, library_of
 from stepscope.core.intervals import Intervals, Ints, enclosing, union
 from stepscope.core.names import map_names
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK
@@ -27,10 +27,6 @@ _QUIET = ("step", "user_range", "module", "python")
 _NOT_HOST = (*DEVICE_WORK, "device_range", "sched_oncpu", "sched_runq")
 _HOST = tuple(category for category in CATEGORIES if category not in _NOT_HOST)
 _ACTIVE = tuple(category for category in _HOST if category not in _QUIET)
-
-
-#: Ranges of libraries that run collectives on the host.
-_COLLECTIVE = re.compile(r"^(?:gloo|mpi|ucc)[:_]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,7 @@ def host_collectives(spans: pl.DataFrame, rows: Ints) -> Ints:
     """Indices of those of these rows of spans that are collectives which run on the host."""
     ranges = np.flatnonzero(spans["category"].gather(rows).is_in(("user_range", "operator")).to_numpy())
     names = spans["name"].gather(rows[ranges])
-    mine: Ints = ranges[map_names(names, lambda name: _COLLECTIVE.search(name) is not None, pl.Boolean()).to_numpy()]
+    mine: Ints = ranges[map_names(names, lambda name: library_of(name) in HOST_LIBRARIES, pl.Boolean()).to_numpy()]
     return mine
 
 

@@ -19,8 +19,9 @@ from stepscope.analyses.critical_path.threads import (
     latest,
 )
 from stepscope.analyses.critical_path.work import Work, calls_like, rows_of
+from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Intervals, Ints, union
-from stepscope.core.names import is_communication, is_sync_call, map_names
+from stepscope.core.names import is_sync_call
 
 _STREAM_SYNC = "stream sync"
 
@@ -180,7 +181,7 @@ def _of_collectives(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFr
     there = host_collectives(spans, rows)
     operators = np.flatnonzero((spans["category"].gather(rows) == "operator").to_numpy())
     names = spans["name"].gather(rows[operators])
-    calls = np.setdiff1d(operators[map_names(names, is_communication, pl.Boolean()).to_numpy()], there)
+    calls = np.setdiff1d(operators[talks_to_ranks(names, "any").to_numpy()], there)
     of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
     for caller in np.unique(of_thread[calls]):
         asked = threads.start[calls[of_thread[calls] == caller]]

@@ -13,8 +13,9 @@ from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.common.sampled import Resource, pieces_of, resources_of, spread_of
 from stepscope.analyses.cycles.cycles import find_cycles
 from stepscope.analyses.cycles.functions import Functions, functions_of, own_of
+from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Ints
-from stepscope.core.names import is_communication, map_names, shorten
+from stepscope.core.names import map_names, shorten
 from stepscope.core.schema import ATTRIBUTION, COUNTERS, DEVICES, SAMPLED, SPANS, STEPS, TRACKS
 
 __all__ = ["ANALYSIS", "attribution", "attribution_of"]
@@ -80,7 +81,7 @@ def attribution_of(
     frame = functions.frame
     starts = spans["ts_ns"].to_numpy()[functions.events]
     ends = np.maximum(starts + spans["dur_ns"].to_numpy()[functions.events], starts + 1)
-    talks = map_names(frame["name"], is_communication, pl.Boolean()).fill_null(value=False).to_numpy()
+    talks = talks_to_ranks(frame["name"], "any").fill_null(value=False).to_numpy()
     parts = []
     has_metric = np.zeros(frame.height, np.bool_)
     for together in resources_of(_near(counters, cycles)):

@@ -1,13 +1,12 @@
-"""How fast exchanges are: bytes of the whole by time, and the same for what each rank has to send."""
+"""How fast collectives are: their size over time, and the same for what each rank has to send."""
 
 from __future__ import annotations
 
 import polars as pl
 
-__all__ = ["algorithm_bandwidth", "bus_bandwidth"]
+from stepscope.core.collectives import bus_factor
 
-#: How much of the size each of n ranks sends, whatever the algorithm: so many times (n − 1) / n; all of it otherwise.
-_TIMES = {"allreduce": 2, "reduce_scatter": 1, "allgather": 1, "alltoall": 1, "gather": 1, "scatter": 1}
+__all__ = ["algorithm_bandwidth", "bus_bandwidth"]
 
 
 def algorithm_bandwidth(size: str = "size_bytes", time: str = "transfer_ns") -> pl.Expr:
@@ -18,10 +17,6 @@ def algorithm_bandwidth(size: str = "size_bytes", time: str = "transfer_ns") -> 
 def bus_bandwidth(size: str = "size_bytes", time: str = "transfer_ns", *, n: str = "group_size") -> pl.Expr:
     """Algorithm bandwidth times what each of n ranks has to send of the whole, by `kind`. Units: bytes/s.
 
-    Source: NCCL's tests: 2 (n − 1) / n for all-reduce, (n − 1) / n for all-gather, reduce-scatter, all-to-all, gather
-    and scatter, 1 for broadcast, reduce and messages. Null for a barrier, and for a group of one.
+    Source: nccl-tests (see `bus_factor`). Null for a barrier, and for a group of one.
     """
-    kind = pl.col("kind").cast(pl.String)
-    times = kind.replace_strict(_TIMES, default=None, return_dtype=pl.Float64())
-    share = pl.when(times.is_not_null()).then(times * (1 - 1 / pl.col(n))).when(kind != "other").then(1.0)
-    return pl.when(pl.col(n) > 1).then(algorithm_bandwidth(size, time) * share)
+    return algorithm_bandwidth(size, time) * bus_factor(pl.col("kind").cast(pl.String), pl.col(n))

@@ -1,4 +1,4 @@
-"""Bubbles of a pipeline: time in which a stage computes nothing because it waits for its neighbours."""
+"""Pipeline bubbles: time in which a stage computes nothing because it waits for its neighbours."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.grouped_medians import Floats
 from stepscope.analyses.ranks.lateness import transfers_of
-from stepscope.analyses.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job, job_of
+from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.analyses.ranks.parallel_groups import parallelism_of
+from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Column, Table
 
@@ -24,14 +25,14 @@ PIPELINE_BUBBLES = Table(
     (
         Column("rank", pl.Int32(), "rank of the process in its job", key=True),
         Column("group", pl.String(), "its pipeline", key=True),
-        Column("stage", pl.Int32(), "its place in it, from 0"),
+        Column("stage", pl.Int32(), "its index in the pipeline, from 0"),
         Column("stages", pl.Int32(), "stages of the pipeline"),
-        Column("microbatches", pl.Float64(), "of a step, as the messages that it gets tell"),
-        Column("steps", pl.Int64(), "steps (1: no steps are recorded)"),
-        Column("step_ns", pl.Float64(), "mean time of a step, from one's first exchange to the next one's", "ns"),
+        Column("microbatches", pl.Float64(), "microbatches of a step, by the messages that it receives"),
+        Column("steps", pl.Int64(), "number of steps (1: no steps are recorded)"),
+        Column("step_ns", pl.Float64(), "mean time of a step, from its first collective to that of the next", "ns"),
         Column("bubble_ns", pl.Float64(), "of that, waiting for other stages while nothing computes", "ns"),
-        Column("bubble_ratio", pl.Float64(), "that part of a step", "ratio"),
-        Column("ideal_ratio", pl.Float64(), "that of an even pipeline, one forward one backward", "ratio"),
+        Column("bubble_ratio", pl.Float64(), "bubble over step", "ratio"),
+        Column("ideal_ratio", pl.Float64(), "bubble ratio of an even pipeline with a 1F1B schedule", "ratio"),
         Column("compute_ns", pl.Float64(), "of a step, computing", "ns"),
         Column(
             "excess_compute_ratio", pl.Float64(), "how much longer it computes than the mean of the stages", "ratio"
@@ -41,13 +42,13 @@ PIPELINE_BUBBLES = Table(
 
 
 def pipeline_bubbles(parts: Sequence[RankCalls]) -> pl.DataFrame:
-    """For each rank of a pipeline how long it waits for messages, per step, beside what an even pipeline would.
+    """One row per rank and pipeline: how long the rank waits for other stages per step, and what is ideal.
 
-    A bubble is a message under way for which the rank waits: nothing computes when it ends; what the message itself
-    takes counts. So is waiting for other stages in an exchange with them, as that of the norm of all gradients after
-    the last microbatch. A pipeline of p even stages and m microbatches has bubbles of (p − 1) / (m + p − 1) of its time
-    with 1F1B and GPipe schedules alike; interleaved ones have fewer. A stage that computes longer than the mean
-    (`excess_compute_ratio`) makes all others wait.
+    `bubble_ns` is the time of messages that the rank waits for (nothing computes when they end), including their
+    transfer, and the time that it waits for other stages in collectives with them, such as that of the gradients' norm
+    after the last microbatch. A pipeline of p even stages and m microbatches has bubbles of (p − 1) / (m + p − 1) of
+    its time with 1F1B and GPipe schedules alike (`ideal_ratio`); interleaved schedules have less. A stage that computes
+    longer than the mean (`excess_compute_ratio`) makes all others wait.
 
     Units: ns, ratio.
     Source: bubble of pipeline schedules after Narayanan et al., Efficient Large-Scale Language Model Training on GPU
@@ -57,7 +58,7 @@ def pipeline_bubbles(parts: Sequence[RankCalls]) -> pl.DataFrame:
     job = job_of(parts)
     pipelines = [g for g, (label, _) in enumerate(parallelism_of(job)) if label == "PP"]
     if not pipelines:
-        hint = "a pipeline's ranks send each other messages; show parallel-groups says what groups are for"
+        hint = "a pipeline's ranks send each other messages; show parallel-groups lists what groups are for"
         raise MissingTable("a pipeline-parallel group", needed_by="pipeline-bubbles", hint=hint)
     at = {number: i for i, number in enumerate(job.ranks)}
     transfer = np.nan_to_num(transfers_of(job))
@@ -82,7 +83,7 @@ def _row(job: Job, transfer: Floats, group: int, stage: int, rank: int) -> dict[
     stages = set(job.groups[group].ranks)
     wide = [g for g, other in enumerate(job.groups) if g != group and len(stages.intersection(other.ranks)) > 1]
     joint = calls["group"].is_in(wide).to_numpy() & calls["kind"].is_in(SYNCHRONISING).to_numpy()
-    waits = waits + np.where(joint, np.maximum(end - start - transfer[job.exchange[own]], 0), 0)
+    waits = waits + np.where(joint, np.maximum(end - start - transfer[job.collective[own]], 0), 0)
     steps = calls["step"].drop_nulls()
     n_steps = max(steps.n_unique(), 1)
     span = float(end.max() - start.min())
@@ -90,7 +91,7 @@ def _row(job: Job, transfer: Floats, group: int, stage: int, rank: int) -> dict[
     step_ns = float(np.diff(first).mean()) if first.size > 1 else span
     n_stages = len(job.groups[group].ranks)
     got = calls.filter(pl.Series(mine) & (calls["kind"] != "send")).height / n_steps
-    # Inner stages get a message each way for each microbatch.
+    # Inner stages receive a message in each direction per microbatch.
     batches = got / (2 if 0 < stage < n_stages - 1 else 1)
     wait = float(waits.sum()) / n_steps
     known = calls["compute_ns"].null_count() < calls.height
@@ -111,7 +112,7 @@ def _row(job: Job, transfer: Floats, group: int, stage: int, rank: int) -> dict[
 
 ANALYSIS = Analysis(
     name="pipeline-bubbles",
-    doc="How long stages of a pipeline wait for messages, beside what an even pipeline would.",
+    doc="How long stages of a pipeline wait for each other, and how long those of an even pipeline would.",
     inputs=(),
     output=PIPELINE_BUBBLES,
     run=pipeline_bubbles,

@@ -1,7 +1,7 @@
-"""What one rank's trace says of its exchanges with others: a small table, all that analyses of ranks need of it.
+"""The collectives of one rank, with what the rank did before each: all that analyses of ranks need of a trace.
 
-It is made of one trace at a time and holds a row per exchange, whatever the size of the trace, so it can be made in
-another process and sent over.
+The table is small, one row per collective whatever the size of the trace, so that other processes can make it and send
+it over. Messages between two ranks (send, recv) count as collectives.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import of_spans, talks_to_ranks
-from stepscope.analyses.communication.collective_calls import collective_calls, kind_of
+from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.communication.collective_calls import collective_calls
 from stepscope.analyses.ranks.groups import Comm, comms_of
+from stepscope.core import collectives
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints, covered, difference, locate, own_lengths, union
 from stepscope.core.names import map_names
@@ -33,7 +34,7 @@ __all__ = ["CALLS", "KINDS", "Comm", "RankCalls", "awaited", "calls_table", "fir
 
 FORWARD, BACKWARD, OPTIMIZER, DATA = "forward", "backward", "optimizer", "data loading"
 
-#: Pauses between two functions of the same phase belong to it, if they are no longer.
+#: Shorter pauses between two functions of a phase belong to the phase.
 _PAUSE_NS = 1_000_000
 _RULES = {
     BACKWARD: re.compile(r"^autograd::engine::evaluate_function|^Torch-Compiled Autograd"),
@@ -42,23 +43,23 @@ _RULES = {
 
 
 def phase_intervals(trace: Trace, *, on_device: bool) -> dict[str, Intervals]:
-    """When the rank read data (always on the host), and was in its backward pass and optimizer, where that is known.
+    """When the rank read data (on the host), and when it was in the backward pass and the optimizer, if known.
 
-    With `on_device` the phases are those of the device: work belongs to the phase in which it was queued. Units: ns.
+    With `on_device`, phases are those of the device: work belongs to the phase in which it was queued. Units: ns.
     Source: the names that PyTorch gives to functions of its autograd engine and to Optimizer.step.
     """
     spans = trace.spans
-    found = {DATA: _when(spans.filter(pl.col("category") == "dataloader"))}
+    loading = {DATA: _when(spans.filter(pl.col("category") == "dataloader"))}
     host = spans.filter(pl.col("category").is_in(("operator", "user_range")))
     parts = {name: host.filter(map_names(host["name"], _starts(rule), pl.Boolean())) for name, rule in _RULES.items()}
     if all(part.is_empty() for part in parts.values()):
-        return found
+        return loading
     host_phases = {name: _joined(part) for name, part in parts.items()}
     if not on_device:
-        return found | host_phases
+        return loading | host_phases
     work = spans.filter((pl.col("category") == "kernel") & pl.col("launch_id").is_not_null())
     queued = of_spans(spans, work["launch_id"], "ts_ns").to_numpy()
-    return found | {
+    return loading | {
         name: _joined(work.filter(pl.Series(locate(intervals, queued) >= 0))) for name, intervals in host_phases.items()
     }
 
@@ -73,7 +74,7 @@ def _when(spans: pl.DataFrame) -> Intervals:
 
 
 def _joined(spans: pl.DataFrame) -> Intervals:
-    """When at least one of the spans was open, short pauses included."""
+    """The times when a span was open, short pauses included."""
     starts, ends = _when(spans)
     apart = np.flatnonzero(starts[1:] - ends[:-1] > _PAUSE_NS)
     if not starts.size:
@@ -81,19 +82,18 @@ def _joined(spans: pl.DataFrame) -> Intervals:
     return starts[np.concatenate(([0], apart + 1))], ends[np.concatenate((apart, [-1]))]
 
 
-#: Names kept, those that took longest; the rest is one row without a name.
+#: Number of names, those that took longest; all others are one row without a name.
 MOST_NAMES = 64
 
 WORK = Table(
     "rank-work",
-    "what one rank computed, by name: kernels, or where no device computes, operators",
+    "what one rank computed, by name: kernels, or operators if no device computes",
     (
         Column("name", Name, "kernel or operator; null: all others", key=True),
         Column("calls", pl.Int64(), "how often"),
-        Column("total_ns", pl.Int64(), "summed time; of operators their own, without that of operators inside", "ns"),
+        Column("total_ns", pl.Int64(), "summed time; for operators their self time", "ns"),
     ),
 )
-_WAITS = ("record_param_comms",)
 
 
 def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
@@ -101,9 +101,9 @@ def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
     spans = trace.spans
     if on_device:
         kernels = spans.filter(pl.col("category") == "kernel")
-        rows = kernels.filter(~talks_to_ranks(kernels["name"])).select("name", ns="dur_ns")
+        rows = kernels.filter(~collectives.talks_to_ranks(kernels["name"])).select("name", ns="dur_ns")
     else:
-        rows = _own_times(spans)
+        rows = _self_times(spans)
     named = rows.group_by("name").agg(calls=pl.len().cast(pl.Int64), total_ns=pl.col("ns").sum())
     named = named.sort("total_ns", "calls", descending=True)
     rest = named.slice(MOST_NAMES)
@@ -113,10 +113,10 @@ def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
     return WORK.conform(named)
 
 
-def _own_times(spans: pl.DataFrame) -> pl.DataFrame:
-    """Operators of the host that exchange nothing, and the time of each outside other operators."""
+def _self_times(spans: pl.DataFrame) -> pl.DataFrame:
+    """Operators of the host that are no collectives, and the self time of each."""
     is_op = spans["category"] == "operator"
-    talks = map_names(spans["name"], lambda n: n in _WAITS or (":" in n and kind_of(n) is not None), pl.Boolean())
+    talks = collectives.talks_to_ranks(spans["name"], "any")
     ops = spans.filter(is_op & ~talks)
     if ops.is_empty():
         return ops.select("name", ns="dur_ns")
@@ -130,9 +130,9 @@ def _own_times(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def resources_of(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
-    """The mean of each counter within the window (ns from the origin): device, metric, unit, value.
+    """The mean of each counter in the window (ns from the origin): device, metric, unit, value.
 
-    Counters of other processes are left out; those of the trace's own are called `process`.
+    Counters of other processes are left out; the device of the trace's own is `process`.
     """
     own = trace.tracks["pid"].drop_nulls().unique().implode()
     counters = trace.counters.filter(
@@ -146,35 +146,34 @@ def resources_of(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
     )
 
 
-KINDS = (
-    "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "barrier", "send_recv", "send", "recv",
-    "gather", "scatter", "reduce", "other",
-)  # fmt: skip
+KINDS = (*collectives.KINDS, "other")
 Kind = pl.Enum(KINDS)
-#: The last part of an exchange, at most so long, tells whether work went on beside it.
+#: The last part of a collective, of at most this length, shows whether work went on meanwhile.
 _TAIL_NS = 1_000_000
 
 CALLS = Table(
     "rank-calls",
-    "an exchange with other ranks, as one rank recorded it",
+    "a collective, as one rank recorded it",
     (
-        Column("comm", pl.Int32(), "which of the rank's process groups", key=True),
-        Column("kind", Kind, "what sort of exchange", key=True),
-        Column("collective", Name, "as recorded, or else as its operator or its kernel is called", key=True),
+        Column("comm", pl.Int32(), "index of the rank's process group", key=True),
+        Column("kind", Kind, "kind of collective", key=True),
+        Column("collective", Name, "name as recorded, else that of its operator or kernel", key=True),
         Column("dtype", Name, "element type", key=True),
-        Column("in_bytes", pl.Int64(), "sent in by this rank", "bytes"),
-        Column("out_bytes", pl.Int64(), "got by this rank", "bytes"),
-        Column("seq", pl.Int64(), "its number within the group, where recorded"),
-        Column("src", pl.Int32(), "of a receive: the rank that sends"),
-        Column("dst", pl.Int32(), "of a send: the rank that receives"),
+        Column("in_bytes", pl.Int64(), "sent by this rank", "bytes"),
+        Column("out_bytes", pl.Int64(), "received by this rank", "bytes"),
+        Column("seq", pl.Int64(), "its number within the group, if recorded"),
+        Column("src", pl.Int32(), "for a receive: the rank that sends"),
+        Column("dst", pl.Int32(), "for a send: the rank that receives"),
         Column("step", pl.Int32(), "number of the step that queued it"),
         Column("start_ns", pl.Int64(), "when this rank arrived, on its own clock", "ns"),
         Column("end_ns", pl.Int64(), "when it ended here", "ns"),
-        Column("measured", pl.Enum(("device", "host")), "its time is that of its kernels, or of its operator"),
-        Column("blocks", pl.Boolean(), "nothing computed when it ended: the rank waited for it"),
-        Column("work_ns", pl.Int64(), "since the last thing before it: an end waited for, or a start", "ns"),
-        Column("compute_ns", pl.Int64(), "of that, while something computed", "ns"),
-        Column("data_ns", pl.Int64(), "of that, while nothing computed and the next batch was read", "ns"),
+        Column("measured", pl.Enum(("device", "host")), "whether its times are those of kernels or of an operator"),
+        Column("blocks", pl.Boolean(), "nothing computed when it ended, so the rank waited for it"),
+        Column(
+            "work_ns", pl.Int64(), "since the previous event of the rank's work: the end or start of a collective", "ns"
+        ),
+        Column("compute_ns", pl.Int64(), "of that, computing", "ns"),
+        Column("data_ns", pl.Int64(), "of that, reading the next batch while nothing computed", "ns"),
         Column("backward_ns", pl.Int64(), "of that, in the backward pass", "ns"),
         Column("optimizer_ns", pl.Int64(), "of that, in the optimizer", "ns"),
     ),
@@ -183,10 +182,10 @@ CALLS = Table(
 
 @dataclass(frozen=True, slots=True)
 class RankCalls:
-    """What one rank says of its exchanges. Times are ns from the trace's origin, which is `origin_unix_ns`, if known.
+    """The collectives of one rank. Times are ns from the trace's origin, which is `origin_unix_ns`, if known.
 
-    `calls` is a CALLS table sorted by start; `steps` holds step, ts_ns, dur_ns; `work` is what it computed by name (see
-    `_work.WORK`), at most so many names; `resources` the mean of each counter sampled meanwhile.
+    `calls` is a CALLS table sorted by start; `steps` has step, ts_ns, dur_ns; `work` is a WORK table; `resources` has
+    the mean of each counter that was sampled meanwhile.
     """
 
     rank: int | None
@@ -202,10 +201,10 @@ class RankCalls:
 
 
 def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
-    """The exchanges of one trace, with what the rank did before each. Units: ns, bytes.
+    """The collectives of one trace, with what the rank did before each. Units: ns, bytes.
 
-    `communication` says which kernels exchange data, as in `timeline`. An exchange that several kernels do is a row.
-    Raises MissingTable if there are none whose time is known.
+    `communication` says which kernels communicate, as in `timeline`. A collective of several kernels is one row. Raises
+    MissingTable if no collective has known times.
     """
     trace.require("spans", needed_by="analyses of ranks")
     trace.require_clock(needed_by="analyses of ranks")
@@ -214,9 +213,7 @@ def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
     )
     timed = rows.filter(pl.col("measured") != "call")
     if timed.is_empty():
-        what = (
-            "exchanges with other ranks" if rows.is_empty() else "the times of exchanges (only when they were queued)"
-        )
+        what = "collectives" if rows.is_empty() else "the times of collectives (only when they were queued is recorded)"
         hint = "traces of distributed jobs have them, as kernels of NCCL, RCCL, … or operators of Gloo"
         raise MissingTable(what, needed_by="analyses of ranks", hint=hint)
     facts = [name for name in timed.columns if name not in ("span_id", "call_id", "ts_ns", "dur_ns")]
@@ -227,9 +224,9 @@ def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
     )
     calls = calls.sort("start_ns", "call_id")
     calls, comms = comms_of(calls, trace)
-    kind = map_names(calls["collective"], kind_of, pl.String()).fill_null("other")
+    kind = collectives.kinds_of(calls["collective"]).fill_null("other")
     calls = calls.with_columns(kind=kind, src="src_rank", dst="dst_rank")
-    # A trace may hold what several ranks computed; then the others' do not concern this one.
+    # A trace may contain what several ranks computed; only this rank's counts.
     own = calls["rank"].mode().to_list()[0]
     on_device = bool((calls["measured"] == "device").any())
     window = (int(calls["start_ns"].to_numpy().min()), int(calls["end_ns"].to_numpy().max()))
@@ -248,16 +245,16 @@ def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
 
 
 def first_calls(part: RankCalls, most: int) -> RankCalls:
-    """The same with the rank's first `most` exchanges; a step that is cut goes as a whole, if there is another."""
+    """The same with the rank's first `most` collectives, without an incomplete last step unless it is the only one."""
     if part.calls.height <= most:
         return part
-    calls, cut = part.calls.head(most), part.calls["step"][most]
-    whole = calls.filter(pl.col("step").ne_missing(cut)) if cut is not None else calls
+    calls, partial = part.calls.head(most), part.calls["step"][most]
+    whole = calls.filter(pl.col("step").ne_missing(partial)) if partial is not None else calls
     return replace(part, calls=whole if whole.height else calls)
 
 
 def calls_table(calls: pl.DataFrame, computing: Intervals | None, phases: dict[str, Intervals]) -> pl.DataFrame:
-    """A CALLS table of exchanges sorted by start, with what was done before each; null where `computing` is unknown."""
+    """A CALLS table of collectives sorted by start, with what was done before each; null without `computing`."""
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
     blocks = np.ones(starts.size, np.bool_) if computing is None else awaited(starts, ends, computing)
     base = own_base(starts, ends, blocks)
@@ -277,16 +274,16 @@ def calls_table(calls: pl.DataFrame, computing: Intervals | None, phases: dict[s
 
 
 def own_base(starts: Ints, ends: Ints, blocks: Bools, rank: Ints | None = None) -> Ints:
-    """What each of a rank's exchanges follows: 2i for the end of row i, 2i + 1 for its start, −1 for nothing.
+    """The event that each of a rank's collectives follows: 2i for the end of row i, 2i + 1 for its start, −1 for none.
 
-    That is the last thing before its start that the rank's work hung on: an exchange that it waited for ended, or the
-    exchange before it began. Rows are sorted by start, those of several ranks by rank and start; `blocks` as in CALLS.
+    That is the last event before its start that the rank's work depended on: the end of a collective that it waited
+    for, or the start of the previous one. Rows are sorted by rank and start; `blocks` is that of CALLS.
     """
     n = starts.size
     if not n:
         return np.empty(0, np.int64)
     of = np.zeros(n, np.int64) if rank is None else rank
-    # One axis on which the ranks lie end to end.
+    # One axis, with the ranks end to end.
     shift = of * (int(ends.max()) - int(starts.min()) + 2) - int(starts.min())
     starts, ends = starts + shift, ends + shift
     row = np.arange(n)
@@ -297,7 +294,7 @@ def own_base(starts: Ints, ends: Ints, blocks: Bools, rank: Ints | None = None) 
         return np.where(has_before, 2 * before + 1, -1)
     by_end = awaited[np.argsort(ends[awaited], kind="stable")]
     last = np.searchsorted(ends[by_end], starts, side="right") - 1
-    # Not its own end, which an exchange without length has reached at its start.
+    # Not its own end, which for a collective of no length is at its start.
     last -= (last >= 0) & (by_end[np.maximum(last, 0)] == row)
     ended = by_end[np.maximum(last, 0)]
     when_ended = np.where((last >= 0) & (of[ended] == of), ends[ended], np.iinfo(np.int64).min)
@@ -306,7 +303,7 @@ def own_base(starts: Ints, ends: Ints, blocks: Bools, rank: Ints | None = None) 
 
 
 def awaited(starts: Ints, ends: Ints, computing: Intervals) -> Bools:
-    """For each exchange whether nothing (or little) computed when it ended: then the rank's work waited for it."""
+    """For each collective whether little or nothing computed when it ended, so that the rank's work waited for it."""
     tail = np.minimum((ends - starts) // 4, _TAIL_NS)
     waited: Bools = covered(computing, ends - tail, ends) * 2 <= tail
     return waited

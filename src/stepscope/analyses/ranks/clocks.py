@@ -1,9 +1,9 @@
-"""How far each rank's clock is off, solved from the exchanges themselves.
+"""How far each rank's clock is off, solved from the collectives themselves.
 
-An all-reduce ends on all ranks at about the same moment, whenever each of them came. So the differences of recorded
-ends are differences of clocks, and starts, which tell who was late, are not used at all: a clock that is off cannot be
-taken for a late rank, nor a late rank for a clock. Nor can an exchange end anywhere before it has begun everywhere,
-which bounds each clock from both sides.
+An all-reduce ends on all ranks at about the same moment, whenever each of them arrived. So differences of recorded ends
+are differences of clocks. Starts show who was late and are not used, so that a clock that is off is not mistaken for a
+late rank, nor the reverse. And a collective cannot end anywhere before it has begun everywhere, which bounds each clock
+from both sides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.ranks.grouped_medians import Floats, Segments, dense, numbered, segments
-from stepscope.analyses.ranks.matching import SYNCHRONISING, Job, job_of
+from stepscope.analyses.ranks.matching import Job, job_of
+from stepscope.core.collectives import SYNCHRONISING
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.schema import Column, Table
@@ -32,14 +33,14 @@ __all__ = ["ANALYSIS", "CLOCK_OFFSETS", "Clocks", "clock_offsets", "clocks_of"]
 
 _MOST_TURNS = 2_000
 _ROUNDS = 5
-_FAR = 3.0  # standard errors: an edge farther off than that counts less
+_FAR = 3.0  # standard errors: edges farther off count less
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A value for each member, its standard error, and the connected part of the graph that it belongs to.
+    """A value per member, its standard error, and the connected component that it belongs to.
 
-    Within a part the median is 0; between parts nothing is known.
+    In each component the median is 0; values of different components cannot be compared.
     """
 
     values: Floats
@@ -48,10 +49,10 @@ class Solved:
 
 
 def solved(member: Ints, group: Ints, value: Floats, error: Floats, n_members: int, n_groups: int) -> Solved:
-    """Least squares over edges: an edge says that a member is `value` ± `error` above its group's own level.
+    """Least squares over edges: an edge says that a member is `value` ± `error` above its group's level.
 
-    Edges far from the fit count less (Huber's weights). Members without an edge are parts of their own, with value 0
-    and an infinite error. The system is a graph's Laplacian, solved by conjugate gradients.
+    Edges far from the fit count less (Huber's weights). Members without an edge are components of their own, with value
+    0 and an infinite error. The system is a graph Laplacian, solved by conjugate gradients.
     """
     parts = _parts(member, group, n_members, n_groups)
     weight: Floats = 1.0 / np.square(error)
@@ -99,7 +100,7 @@ def _least_squares(nodes: tuple[Ints, Ints], value: Floats, weight: Floats, star
         step = rest / diagonal
         before, gain = gain, float(rest @ step)
         way = step + gain / before * way
-    # The level of a whole part is free: the mean of its members is taken for zero, which keeps numbers small.
+    # The level of a whole component is free: a mean of zero keeps numbers small.
     mean: Floats = np.bincount(parts, x) / np.bincount(parts)
     centred: Floats = x - mean[parts]
     return centred
@@ -110,7 +111,7 @@ def _sums(at: Ints, values: Floats, size: int) -> Floats:
 
 
 def _parts(member: Ints, group: Ints, n_members: int, n_groups: int) -> Ints:
-    """Number of the connected part of each member and group, from 0."""
+    """The number of the connected component of each member and group, from 0."""
     label = np.arange(n_members + n_groups)
     nodes = n_members + group
     while True:
@@ -130,38 +131,36 @@ CLOCK_OFFSETS = Table(
     (
         Column("rank", pl.Int32(), "rank of the process in its job", key=True),
         Column("host", pl.String(), "where it ran, if recorded", key=True),
-        Column("component", pl.Int32(), "ranks of one component exchange with each other; offsets compare within"),
+        Column("component", pl.Int32(), "ranks of one component share collectives; offsets are comparable within it"),
         Column("offset_ns", pl.Float64(), "by how much its clock is ahead of the median rank's, mid-recording", "ns"),
         Column("error_ns", pl.Float64(), "half width of the 95 % interval", "ns"),
-        Column(
-            "drift_ppm", pl.Float64(), "by how much its clock gains on the median rank's; 0: no drift is seen", "ppm"
-        ),
+        Column("drift_ppm", pl.Float64(), "by how much its clock gains on the median rank's; 0: none detected", "ppm"),
         Column("drift_error_ppm", pl.Float64(), "half width of the 95 % interval", "ppm"),
-        Column("low_ns", pl.Float64(), "least offset with which no exchange ends before it has begun everywhere", "ns"),
+        Column("low_ns", pl.Float64(), "least offset with which no collective ends before it began everywhere", "ns"),
         Column("high_ns", pl.Float64(), "greatest such offset", "ns"),
-        Column("exchanges", pl.Int64(), "exchanges that it follows from"),
+        Column("exchanges", pl.Int64(), "number of collectives that it is solved from"),
         Column(
             "method",
             pl.Enum(("ends", "host", "none")),
-            "ends of exchanges; one clock for all of a host, as ends agree; none: nothing to compare with",
+            "ends of collectives; host: one clock for all ranks of a host, as ends agree; none: nothing to compare",
         ),
     ),
 )
 
-#: Exchanges of a group that are looked at: enough for a microsecond, and the time does not grow with the recording.
+#: Collectives per group that are used: enough for a microsecond, at a cost that does not grow with the recording.
 _MOST = 64
-#: Exchanges that ranks may leave early say less about clocks.
+#: Factor on the error of collectives that ranks may leave early.
 _WEAK = 5.0
 _TWO_SIDED = 1.96
 _MEDIAN_COST = 1.2533  # standard error of a median over that of a mean
-_SEEN = 2.0  # a drift of so many standard errors and less counts as none, of more the more as it is
+_SIGNIFICANT = 2.0  # standard errors: a smaller drift counts as 0, a larger one is shrunk
 _FITS = 5
 _SWEEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Rank i's clock shows, at a true time, true + offset[i] + drift[i] × (shown − mid). Units: ns; drift a ratio."""
+    """At a true time, rank i's clock shows true + offset[i] + drift[i] × (shown − mid). Units: ns; drift is a ratio."""
 
     mid_ns: float
     offset: Floats
@@ -171,24 +170,24 @@ class Clocks:
     low: Floats
     high: Floats
     component: Ints
-    exchanges: Ints
+    collectives: Ints
     method: tuple[str, ...]
 
     def true(self, rank: Ints, shown_ns: Ints) -> Floats:
-        """True times of what clocks of ranks (indices) show, on the median rank's clock."""
+        """True times, on the median rank's clock, of what the clocks of ranks (indices) show."""
         at = shown_ns.astype(np.float64)
-        found: Floats = at - self.offset[rank] - self.drift[rank] * (at - self.mid_ns)
-        return found
+        times: Floats = at - self.offset[rank] - self.drift[rank] * (at - self.mid_ns)
+        return times
 
 
 def clocks_of(job: Job) -> Clocks:
-    """The clocks of all ranks. A rank that shares no exchange with another keeps its own, with an infinite error.
+    """The clocks of all ranks. A rank that shares no collective with another keeps its own, with an infinite error.
 
-    Ends of exchanges in which all wait for all count fully, of others little. For each group and member the median
-    difference to the group is taken, and a robust line through time for the drift, if one can be seen; the differences
-    of overlapping groups are put together by least squares. The error holds the statistical one and how far apart the
-    ends of one exchange are, since a rank may always leave a bit later. Ranks of one host whose ends agree with a
-    common clock get one. Last, offsets are moved into their bounds where they lie outside.
+    Ends of collectives in which all ranks wait for all count fully, those of others little. For each group and member
+    it takes the median difference to the group, and for a significant drift a robust line through time. Least squares
+    combines the differences of overlapping groups. The error is the statistical one plus the spread of the ends of one
+    collective, as a rank may always leave a bit later. Ranks of one host get a common clock if their ends agree with
+    that. Last, offsets are moved into their bounds.
     """
     sample = _sample(job)
     n = len(job.ranks)
@@ -198,29 +197,29 @@ def clocks_of(job: Job) -> Clocks:
     drift, drift_error = _drifts(sample, n)
     fit = _levels(sample, drift)
     end_spread, edge_error = _spreads(sample, fit)
-    found = solved(sample.edge_rank, sample.edge_group, fit, edge_error, n, sample.n_groups)
+    solution = solved(sample.edge_rank, sample.edge_group, fit, edge_error, n, sample.n_groups)
     skew = np.zeros(n)
     np.maximum.at(skew, sample.edge_rank, end_spread[sample.edge_group])
-    seen = np.isfinite(found.errors)
-    error = np.where(seen, np.hypot(_TWO_SIDED * _MEDIAN_COST * found.errors, skew), np.inf)
-    component = np.unique(found.parts, return_inverse=True)[1]
-    n_exchanges = np.bincount(job.rank[sample.whole], minlength=n)
+    known = np.isfinite(solution.errors)
+    error = np.where(known, np.hypot(_TWO_SIDED * _MEDIAN_COST * solution.errors, skew), np.inf)
+    component = np.unique(solution.parts, return_inverse=True)[1]
+    n_collectives = np.bincount(job.rank[sample.whole], minlength=n)
     clocks = Clocks(
-        sample.mid, found.values, error, drift, drift_error, np.full(n, -np.inf), np.full(n, np.inf), component,
-        n_exchanges, tuple(np.where(seen, "ends", "none").tolist()),
+        sample.mid, solution.values, error, drift, drift_error, np.full(n, -np.inf), np.full(n, np.inf), component,
+        n_collectives, tuple(np.where(known, "ends", "none").tolist()),
     )  # fmt: skip
     bounds = _Bounds(job)
-    clocks = _one_clock_per_host(job, clocks, bounds, _TWO_SIDED * _MEDIAN_COST * found.errors)
+    clocks = _one_clock_per_host(job, clocks, bounds, _TWO_SIDED * _MEDIAN_COST * solution.errors)
     return _bounded(clocks, bounds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """Rows of exchanges that tell about clocks. An edge is a member of a group; `edge` and `exchange` are dense."""
+    """Calls of the collectives that are used. An edge is a member of a group; `edge` and `collective` are dense."""
 
     whole: Bools
     rank: Ints
-    exchange: Ints
+    collective: Ints
     edge: Ints
     end: Floats
     since_mid: Floats
@@ -233,31 +232,31 @@ class _Sample:
 
 
 def _sample(job: Job) -> _Sample | None:
-    """At most so many exchanges of each group, spread over the recording; None if ranks share none."""
-    several = (job.exchanges["n_ranks"] > 1).to_numpy()
-    told = several & (job.exchanges["status"] != "kinds differ").to_numpy()
+    """At most `_MOST` collectives of each group or so, spread over the recording; None if ranks share none."""
+    several = (job.collectives["n_ranks"] > 1).to_numpy()
+    usable = several & (job.collectives["status"] != "kinds differ").to_numpy()
     strong = job.of_kind(*SYNCHRONISING)
-    exchange, rank = job.exchange, job.rank
-    whole = told[exchange]
+    collective, rank = job.collective, job.rank
+    whole = usable[collective]
     if not whole.any():
         return None
-    first = np.zeros(told.size, np.int64)
-    first[exchange[::-1]] = np.arange(exchange.size)[::-1]
-    rows = np.flatnonzero(told)
+    first = np.zeros(usable.size, np.int64)
+    first[collective[::-1]] = np.arange(collective.size)[::-1]
+    rows = np.flatnonzero(usable)
     src, dst = (job.ints(c)[first] for c in ("src", "dst"))
     far = np.maximum(src, dst)
     own = np.array(job.ranks)[rank[first]]
     pair = np.where(far >= 0, np.minimum(own, far) * (max(job.ranks) + 2) + np.maximum(own, far), -1)
-    group = numbered(job.exchanges["group"].to_numpy()[rows], pair[rows], (~strong[rows]).astype(np.int64))
+    group = numbered(job.collectives["group"].to_numpy()[rows], pair[rows], (~strong[rows]).astype(np.int64))
     by_group = segments(group)
     place = np.empty(rows.size, np.int64)
     place[by_group.order] = np.arange(rows.size) - np.repeat(by_group.starts, by_group.sizes)
     stride = np.maximum(by_group.sizes // _MOST, 1)[group]
-    chosen = np.full(told.size, -1, np.int64)
+    chosen = np.full(usable.size, -1, np.int64)
     keep = place % stride == 0
     chosen[rows[keep]] = group[keep]
-    taken = np.flatnonzero(chosen[exchange] >= 0)
-    edge_code = chosen[exchange[taken]] * len(job.ranks) + rank[taken]
+    taken = np.flatnonzero(chosen[collective] >= 0)
+    edge_code = chosen[collective[taken]] * len(job.ranks) + rank[taken]
     codes, edge = np.unique(edge_code, return_inverse=True)
     ends = job.calls["end_ns"].to_numpy()[taken].astype(np.float64)
     low, high = float(ends.min()), float(ends.max())
@@ -265,27 +264,27 @@ def _sample(job: Job) -> _Sample | None:
     is_weak[group] = ~strong[rows]
     mid, half = (low + high) / 2, max((high - low) / 2, 1.0)
     return _Sample(
-        whole, rank[taken], dense(exchange[taken]), edge, ends, (ends - mid) / half, mid, half,
+        whole, rank[taken], dense(collective[taken]), edge, ends, (ends - mid) / half, mid, half,
         codes % len(job.ranks), codes // len(job.ranks), is_weak, is_weak.size,
     )  # fmt: skip
 
 
 def _levels(sample: _Sample, drift: Floats, *, rounds: int = 2) -> Floats:
-    """For each edge how far the member's clock is ahead of its group's middle, drift apart: a median over exchanges."""
+    """Per edge how far the member's clock is ahead of its group's median, without drift: a median over collectives."""
     ends = sample.end - drift[sample.rank] * sample.since_mid * sample.half
-    by_exchange, by_edge = segments(sample.exchange), segments(sample.edge)
+    by_collective, by_edge = segments(sample.collective), segments(sample.edge)
     level = np.zeros(sample.edge_rank.size)
     for _ in range(rounds + 1):
-        middle = by_exchange.spread_out(by_exchange.median(ends - level[sample.edge]))
+        middle = by_collective.spread_out(by_collective.median(ends - level[sample.edge]))
         level = by_edge.median(ends - middle)
     return level
 
 
 def _spreads(sample: _Sample, level: Floats) -> tuple[Floats, Floats]:
-    """For each group the standard deviation of the ends of one exchange, and each edge's standard error."""
-    by_exchange = segments(sample.exchange)
+    """Per group the standard deviation of the ends of one collective, and each edge's standard error."""
+    by_collective = segments(sample.collective)
     rest = sample.end - level[sample.edge]
-    rest -= by_exchange.spread_out(by_exchange.median(rest))
+    rest -= by_collective.spread_out(by_collective.median(rest))
     group = sample.edge_group[sample.edge]
     spread = segments(group).spread(rest)
     spread = np.maximum(spread, 1.0)  # a clock's tick
@@ -295,21 +294,21 @@ def _spreads(sample: _Sample, level: Floats) -> tuple[Floats, Floats]:
 
 
 def _drifts(sample: _Sample, n_ranks: int) -> tuple[Floats, Floats]:
-    """The drift of each rank's clock, 0 where it is within its error, and that error (95 %)."""
+    """The drift of each rank's clock, 0 if it is within its error, and that error (95 %)."""
     level = _levels(sample, np.zeros(n_ranks), rounds=1)
-    by_exchange = segments(sample.exchange)
+    by_collective = segments(sample.collective)
     slope = np.zeros(level.size)
     for _ in range(2):
         rest = sample.end - level[sample.edge] - slope[sample.edge] * sample.since_mid
-        middle = by_exchange.spread_out(by_exchange.median(rest))
+        middle = by_collective.spread_out(by_collective.median(rest))
         level, slope, error = _lines(sample, sample.end - middle)
-    found = solved(sample.edge_rank, sample.edge_group, slope, error, n_ranks, sample.n_groups)
-    ratio, ratio_error = found.values / sample.half, found.errors / sample.half
-    # What is no more than its error is taken for none, or it would lead far astray beyond the last exchange.
-    seen = np.abs(ratio) > _SEEN * ratio_error
-    sure = 1.0 - np.square(_SEEN * ratio_error[seen] / ratio[seen])
+    solution = solved(sample.edge_rank, sample.edge_group, slope, error, n_ranks, sample.n_groups)
+    ratio, ratio_error = solution.values / sample.half, solution.errors / sample.half
+    # A drift within its error counts as 0: extrapolated beyond the last collective it would be far off.
+    significant = np.abs(ratio) > _SIGNIFICANT * ratio_error
+    sure = 1.0 - np.square(_SIGNIFICANT * ratio_error[significant] / ratio[significant])
     drift = np.zeros(n_ranks)
-    drift[seen] = ratio[seen] * sure
+    drift[significant] = ratio[significant] * sure
     return drift, _TWO_SIDED * ratio_error
 
 
@@ -336,21 +335,21 @@ def _lines(sample: _Sample, values: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 class _Bounds:
-    """What offsets are possible: an exchange in which all wait for all ends nowhere before it has begun everywhere."""
+    """Bounds of offsets: a collective in which all wait for all cannot end before it has begun everywhere."""
 
     def __init__(self, job: Job) -> None:
-        whole = job.of_kind(*SYNCHRONISING) & job.exchanges["status"].is_in(("matched", "sizes differ")).to_numpy()
-        rows = np.flatnonzero((whole & (job.exchanges["n_ranks"] > 1).to_numpy())[job.exchange])
+        whole = job.of_kind(*SYNCHRONISING) & job.collectives["status"].is_in(("matched", "sizes differ")).to_numpy()
+        rows = np.flatnonzero((whole & (job.collectives["n_ranks"] > 1).to_numpy())[job.collective])
         self.rank = job.rank[rows]
         self.start, self.end = (job.calls[c].to_numpy()[rows] for c in ("start_ns", "end_ns"))
-        self.by_exchange: Segments = segments(job.exchange[rows])
+        self.by_collective: Segments = segments(job.collective[rows])
         self.n = len(job.ranks)
 
     def of(self, clocks: Clocks) -> tuple[Floats, Floats]:
-        """Least and greatest offset of each rank, the others being right."""
+        """The least and greatest offset of each rank, assuming that the others are right."""
         start, end = clocks.true(self.rank, self.start), clocks.true(self.rank, self.end)
-        late = end - self.by_exchange.largest_of_others(start)
-        early = start + self.by_exchange.largest_of_others(-end)
+        late = end - self.by_collective.leave_one_out_max(start)
+        early = start + self.by_collective.leave_one_out_max(-end)
         low, high = np.full(self.n, -np.inf), np.full(self.n, np.inf)
         np.minimum.at(high, self.rank, late)
         np.maximum.at(low, self.rank, early)
@@ -358,14 +357,14 @@ class _Bounds:
 
 
 def _bounded(clocks: Clocks, bounds: _Bounds) -> Clocks:
-    """Offsets moved into their bounds. Where bounds contradict each other, as of wrong matches, they stay outside."""
+    """Offsets moved into their bounds; they stay outside if bounds contradict each other, as for wrong matches."""
     low, high = bounds.of(clocks)
     for _ in range(_SWEEPS):
         fits = low <= high
         off = np.where(fits, clocks.offset - np.clip(clocks.offset, low, np.maximum(low, high)), 0.0)
         if not off.any():
             break
-        # Two ranks that contradict each other both move: half the way each.
+        # Two ranks that contradict each other move half the way each.
         step = np.where(np.abs(off) > 1.0, off / 2, off)
         clocks = replace(clocks, offset=clocks.offset - step)
         low, high = bounds.of(clocks)
@@ -373,7 +372,7 @@ def _bounded(clocks: Clocks, bounds: _Bounds) -> Clocks:
 
 
 def _one_clock_per_host(job: Job, clocks: Clocks, bounds: _Bounds, error: Floats) -> Clocks:
-    """Ranks of a host read one clock: where what the ends say agrees with that, it is taken for granted."""
+    """One clock for all ranks of a host, if the offsets solved for them agree with that."""
     hosts: dict[str, list[int]] = {}
     for i, part in enumerate(job.parts):
         if part.host is not None and part.origin_unix_ns is not None and clocks.method[i] == "ends":
@@ -396,27 +395,27 @@ def _one_clock_per_host(job: Job, clocks: Clocks, bounds: _Bounds, error: Floats
 
 
 def clock_offsets(parts: Sequence[RankCalls]) -> pl.DataFrame:
-    """By how much each rank's clock is ahead of the median rank's, with its error; by rank.
+    """One row per rank: by how much its clock is ahead of the median rank's, its drift, and their errors.
 
-    Solved from the exchanges: they end together on all ranks, so differences of their ends are differences of clocks.
-    The starts, which tell who is late, are not used. Per group and rank the median difference, and a line through time
-    if a drift is seen; groups that share ranks are put together by least squares. The error covers chance and how far
-    apart the ends of one exchange are: clocks and ranks that always leave a bit later cannot be told apart.
+    They are solved from the collectives, which end together on all ranks, so that differences of ends are differences
+    of clocks. Starts, which show who is late, are not used. It takes the median difference per group and rank, and a
+    line through time if a drift is significant; least squares combines groups that share ranks. `error_ns` covers
+    chance and the spread of the ends of one collective: a rank that always leaves a bit later looks like a clock.
 
     True time = shown time − offset − drift × (shown time − middle of the recording).
 
     Units: ns; drift in parts per million.
-    Source: ends align: every rank of an all-reduce, all-gather, reduce-scatter, all-to-all or barrier needs what the
-    last one brings. Bounds: none of them ends before all have begun.
-    Raises MissingTable (fewer than two ranks, or no exchange that two of them share).
+    Source: ends align, as every rank of an all-reduce, all-gather, reduce-scatter, all-to-all or barrier needs the data
+    of the last one. Bounds: none of them ends before all have begun.
+    Raises MissingTable (fewer than two ranks, or no collective that two of them share).
     """
     job = job_of(parts)
     if len(job.ranks) < 2:
         raise MissingTable("a second rank", needed_by="clock-offsets", hint="name the traces of all ranks")
     clocks = clocks_of(job)
-    if not clocks.exchanges.any():
-        hint = "show collectives says which exchanges match"
-        raise MissingTable("exchanges that two ranks share", needed_by="clock-offsets", hint=hint)
+    if not clocks.collectives.any():
+        hint = "show collectives lists which collectives match"
+        raise MissingTable("collectives that two ranks share", needed_by="clock-offsets", hint=hint)
     frame = pl.DataFrame({
         "rank": job.ranks,
         "host": [part.host for part in job.parts],
@@ -429,7 +428,7 @@ def clock_offsets(parts: Sequence[RankCalls]) -> pl.DataFrame:
                 clocks.low), ("high_ns", clocks.high),
             )
         },
-        "exchanges": clocks.exchanges,
+        "exchanges": clocks.collectives,
         "method": clocks.method,
     }, strict=False)  # fmt: skip
     return CLOCK_OFFSETS.conform(frame)
@@ -437,7 +436,7 @@ def clock_offsets(parts: Sequence[RankCalls]) -> pl.DataFrame:
 
 ANALYSIS = Analysis(
     name="clock-offsets",
-    doc="How far each rank's clock is off, solved from the exchanges: offset, drift, error.",
+    doc="How far each rank's clock is off, solved from the collectives: offset, drift, error.",
     inputs=(),
     output=CLOCK_OFFSETS,
     run=clock_offsets,

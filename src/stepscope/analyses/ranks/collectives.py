@@ -1,4 +1,4 @@
-"""Exchanges matched across ranks: how much, how fast, and who waited how long for whom."""
+"""Collectives matched across ranks: how large, how fast, and who waited how long."""
 
 from __future__ import annotations
 
@@ -23,53 +23,59 @@ __all__ = ["ANALYSIS", "COLLECTIVES_OF_RANKS", "collectives"]
 By = Literal["exchange", "rank", "group", "call"]
 COLLECTIVES_OF_RANKS = Table(
     "collectives",
-    "exchanges matched across ranks",
+    "collectives matched across ranks",
     (
         Column("rank", pl.Int32(), "rank of the process in its job (by rank, call)", key=True),
         Column("exchange", pl.Int64(), "its number, in order of time (by exchange, call)", key=True),
         Column("group", pl.String(), "process group, or its ranks if it has no name", key=True),
-        Column("parallelism", pl.Enum(PARALLELISMS), "what the group is for; show parallel-groups says why", key=True),
-        Column("kind", pl.String(), "what sort of exchange", key=True),
-        Column("exchanges", pl.Int64(), "how many (by rank, group)"),
-        Column("unmatched", pl.Int64(), "of them, those that are not matched (by rank, group)"),
+        Column(
+            "parallelism", pl.Enum(PARALLELISMS), "what the group is for; show parallel-groups gives the rule", key=True
+        ),
+        Column("kind", pl.String(), "kind of collective", key=True),
+        Column("exchanges", pl.Int64(), "number of collectives (by rank, group)"),
+        Column("unmatched", pl.Int64(), "of them, those that do not match (by rank, group)"),
         Column(
             "size_bytes", pl.Int64(), "size of the whole; summed by rank and group, null if one is unknown", "bytes"
         ),
-        Column("transfer_ns", pl.Int64(), "time once all had come: the shortest on any rank; null for one rank", "ns"),
-        Column("bus_bytes_per_s", pl.Float64(), "the same times what each rank sends of it", "bytes/s"),
-        Column("wait_ns", pl.Int64(), "waited for others: by this rank, or all together", "ns"),
-        Column("last_rank", pl.Int32(), "the rank that waited least, so came last"),
-        Column("came_last", pl.Int64(), "how often this rank came last (by rank)"),
+        Column(
+            "transfer_ns", pl.Int64(), "time once all had arrived: the shortest on any rank; null for one rank", "ns"
+        ),
+        Column("bus_bytes_per_s", pl.Float64(), "the same times the part that each rank sends", "bytes/s"),
+        Column("wait_ns", pl.Int64(), "time waited for other ranks, by this rank or all together", "ns"),
+        Column("last_rank", pl.Int32(), "the rank that arrived last, as it waited least"),
+        Column("came_last", pl.Int64(), "how often this rank arrived last (by rank)"),
         Column("status", pl.Enum(STATUSES), "whether it is the same on all ranks"),
-        Column("missing", pl.String(), "ranks at hand whose traces lack it"),
+        Column("missing", pl.String(), "ranks with a trace that lack it"),
         Column("step", pl.Int32(), "number of the step that queued it", key=True),
         Column("max_wait_ns", pl.Int64(), "longest wait of a rank", "ns"),
-        Column("algorithm_bytes_per_s", pl.Float64(), "size by transfer time", "bytes/s"),
+        Column("algorithm_bytes_per_s", pl.Float64(), "size over transfer time", "bytes/s"),
         Column("total_ns", pl.Int64(), "summed time of the rank's calls, or of all ranks'", "ns"),
-        Column("start_ns", pl.Int64(), "when the first rank came, from the job's first exchange, in true time", "ns"),
+        Column(
+            "start_ns", pl.Int64(), "when the first rank arrived, from the job's first collective, in true time", "ns"
+        ),
         Column("end_ns", pl.Int64(), "when it ended on the last", "ns"),
-        Column("seq", pl.Int64(), "its number within the group, where recorded", key=True),
-        Column("collective", Name, "as recorded", key=True),
+        Column("seq", pl.Int64(), "its number within the group, if recorded", key=True),
+        Column("collective", Name, "name as recorded", key=True),
         Column("dtype", Name, "element type", key=True),
         Column("group_size", pl.Int32(), "ranks in the group"),
-        Column("n_ranks", pl.Int32(), "ranks whose traces hold it"),
+        Column("n_ranks", pl.Int32(), "ranks whose traces contain it"),
     ),
 )
 
 
 def collectives(parts: Sequence[RankCalls], *, by: By = "exchange") -> pl.DataFrame:
-    """Exchanges matched across ranks, in order of time; or summed by rank or by group and kind; or each rank's call.
+    """One row per collective in order of time, per rank, per group and kind, or per rank's call; matched across ranks.
 
-    Calls on different ranks are one exchange if group and number agree, where every call carries a number (NCCL's
-    metadata); otherwise by their order in the step, or in the recording. `status` says where ranks disagree, `missing`
-    who lacks it.
+    Calls on different ranks are the same collective if group and number agree, if every call has a number (NCCL's
+    metadata); otherwise they are matched by their order in the step, or in the recording. `status` says where ranks
+    disagree, `missing` which ranks lack it.
 
-    The last to come waits for nobody: the shortest duration on any rank is the transfer, what a rank's call takes
-    longer is its wait. Both hold whatever the clocks. `start_ns` and `end_ns` are on the median rank's clock, all
-    others being put right as `clock-offsets` says. Where ranks' traces are missing, waits are lower bounds.
+    The last rank to arrive waits for nobody. So the shortest duration on any rank is the transfer, and what a rank's
+    call takes longer is its wait, whatever the clocks. `start_ns` and `end_ns` are on the median rank's clock; other
+    clocks are corrected as in `clock-offsets`. If traces of ranks are missing, waits are lower bounds.
 
-    `size_bytes` is that of the whole: what all gather, what is to be scattered, else what goes in or comes out; of an
-    all-to-all the ranks' mean. Bandwidths are of the transfer alone.
+    `size_bytes` is all that is gathered or scattered, else what goes in or out; for an all-to-all the ranks' mean.
+    Bandwidths are those of the transfer alone.
 
     Units: ns, bytes, bytes/s.
     Source: bus bandwidth as NCCL's tests define it: size / time × 2(n−1)/n for all-reduce, (n−1)/n for all-gather,
@@ -83,23 +89,23 @@ def collectives(parts: Sequence[RankCalls], *, by: By = "exchange") -> pl.DataFr
     calls = _calls(job)
     if by == "rank":
         return _by_rank(job, calls)
-    exchanges = _exchanges(job, calls)
+    matched = _matched(job, calls)
     if by == "group":
-        return _by_group(exchanges)
-    return _by_call(job, calls, exchanges) if by == "call" else _declared(exchanges)
+        return _by_group(matched)
+    return _by_call(calls, matched) if by == "call" else _declared(matched)
 
 
 def _calls(job: Job) -> pl.DataFrame:
-    """For each call its exchange, duration, transfer and wait, and true times; null where one rank alone has it."""
+    """Per call its collective, duration, true times, transfer and wait; both null if one rank alone has it."""
     transfer = transfers_of(job)
     length = job.end - job.start
     clocks = clocks_of(job)
     start, end = clocks.true(job.rank, job.start), clocks.true(job.rank, job.end)
     first = start.min()
-    own = transfer[job.exchange]
+    own = transfer[job.collective]
     return pl.DataFrame({
         "rank": np.array(job.ranks, np.int32)[job.rank],
-        "exchange": job.exchange,
+        "exchange": job.collective,
         "start_ns": np.rint(start - first).astype(np.int64),
         "end_ns": np.rint(end - first).astype(np.int64),
         "total_ns": length,
@@ -108,7 +114,7 @@ def _calls(job: Job) -> pl.DataFrame:
     })  # fmt: skip
 
 
-def _exchanges(job: Job, calls: pl.DataFrame) -> pl.DataFrame:
+def _matched(job: Job, calls: pl.DataFrame) -> pl.DataFrame:
     times = calls.group_by("exchange").agg(
         pl.col("start_ns").min(),
         pl.col("end_ns").max(),
@@ -118,7 +124,7 @@ def _exchanges(job: Job, calls: pl.DataFrame) -> pl.DataFrame:
         max_wait_ns=pl.col("wait_ns").max(),
         last_rank=pl.when(pl.len() > 1).then(pl.col("rank").sort_by("wait_ns").first()),
     )
-    frame = job.exchanges.with_row_index("exchange").with_columns(pl.col("exchange").cast(pl.Int64))
+    frame = job.collectives.with_row_index("exchange").with_columns(pl.col("exchange").cast(pl.Int64))
     frame = frame.join(times, on="exchange", how="left", maintain_order="left")
     frame = frame.rename({"group": "index"}).join(_groups(job), on="index", how="left", maintain_order="left")
     frame = frame.with_columns(
@@ -162,11 +168,11 @@ def _sums(*more: pl.Expr) -> list[pl.Expr]:
     ]
 
 
-def _by_group(exchanges: pl.DataFrame) -> pl.DataFrame:
-    """By group, kind and element type; bandwidths of those exchanges whose size and transfer are known."""
+def _by_group(matched: pl.DataFrame) -> pl.DataFrame:
+    """By group, kind and element type; bandwidths of the collectives whose size and transfer are known."""
     keys = ["group", "parallelism", "kind", "dtype", "group_size"]
     timed = pl.col("size_bytes").is_not_null() & pl.col("transfer_ns").is_not_null()
-    frame = exchanges.group_by("index", *keys, maintain_order=True).agg(
+    frame = matched.group_by("index", *keys, maintain_order=True).agg(
         *_sums(
             pl.col("max_wait_ns").max(),
             pl.col("size_bytes").filter(timed).sum().alias("timed_bytes"),
@@ -181,8 +187,8 @@ def _by_group(exchanges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_rank(job: Job, calls: pl.DataFrame) -> pl.DataFrame:
-    exchanges = job.exchanges.select("size_bytes", "status").with_row_index("exchange")
-    rows = calls.with_columns(pl.col("exchange").cast(pl.UInt32)).join(exchanges, on="exchange", how="left")
+    matched = job.collectives.select("size_bytes", "status").with_row_index("exchange")
+    rows = calls.with_columns(pl.col("exchange").cast(pl.UInt32)).join(matched, on="exchange", how="left")
     least = pl.col("wait_ns") == pl.col("wait_ns").min().over("exchange")
     rows = rows.with_columns(last=least & pl.col("transfer_ns").is_not_null())
     frame = rows.group_by("rank").agg(
@@ -191,22 +197,21 @@ def _by_rank(job: Job, calls: pl.DataFrame) -> pl.DataFrame:
     return _declared(frame.sort("rank"))
 
 
-def _by_call(job: Job, calls: pl.DataFrame, exchanges: pl.DataFrame) -> pl.DataFrame:
-    del job
-    told = ("group", "parallelism", "kind", "collective", "dtype", "seq", "step", "status", "group_size", "n_ranks")
-    facts = exchanges.select("exchange", *told, "size_bytes")
+def _by_call(calls: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:
+    copied = ("group", "parallelism", "kind", "collective", "dtype", "seq", "step", "status", "group_size", "n_ranks")
+    facts = matched.select("exchange", *copied, "size_bytes")
     return _declared(calls.join(facts, on="exchange", how="left", maintain_order="left").sort("exchange", "rank"))
 
 
 def _declared(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with the columns that it has of the declared ones, in their order."""
+    """The declared columns that the frame has, in their order."""
     full = COLLECTIVES_OF_RANKS.conform(frame)
     return full.select(name for name in full.columns if name in frame.columns)
 
 
 ANALYSIS = Analysis(
     name="collectives",
-    doc="Exchanges matched across ranks: size, bandwidth, transfer, waits, who came last, what does not match.",
+    doc="Collectives matched across ranks: size, bandwidth, transfer, waits, who arrived last, what does not match.",
     inputs=(),
     output=COLLECTIVES_OF_RANKS,
     run=collectives,

@@ -1,7 +1,7 @@
-"""Order statistics of many small groups of rows at once: medians, medians of the others, largest and second largest.
+"""Order statistics of many small groups of rows at once: medians, leave-one-out medians, largest and second largest.
 
-Groups of one size are laid out as a matrix, a row each, so that the work is done by NumPy however many groups there
-are. Nothing loops over rows or groups, only over the distinct sizes.
+Groups of one size form a matrix with a row each, so that NumPy does the work. Loops run over the distinct sizes only,
+never over rows or groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAD_TO_SD = 1.4826
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Rows by group: `order` lists the rows, group g's are `order[starts[g] : starts[g] + sizes[g]]`.
+    """Rows by group: those of group g are `order[starts[g] : starts[g] + sizes[g]]`.
 
     Groups are numbered from 0 in ascending order of their id; rows with a negative id belong to none.
     """
@@ -36,70 +36,70 @@ class Segments:
     sizes: Ints
 
     def by_size(self) -> Iterator[tuple[Ints, Ints]]:
-        """For each distinct size the groups of it, and their rows as a matrix, a group a line."""
+        """For each distinct size the groups of that size, and their rows as a matrix with one group per line."""
         for size in np.unique(self.sizes).tolist():
             groups = np.flatnonzero(self.sizes == size)
             yield groups, self.order[self.starts[groups][:, None] + np.arange(size)]
 
     def median(self, values: Floats) -> Floats:
         """The median of each group."""
-        found = np.empty(self.sizes.size)
+        medians = np.empty(self.sizes.size)
         for groups, rows in self.by_size():
-            found[groups] = np.median(values[rows], axis=1)
-        return found
+            medians[groups] = np.median(values[rows], axis=1)
+        return medians
 
-    def median_of_others(self, values: Floats) -> Floats:
-        """For each row the median of the other rows of its group; NaN where there are none, or for rows of no group."""
-        found = np.full(self.n_rows, np.nan)
+    def leave_one_out_median(self, values: Floats) -> Floats:
+        """For each row the median of the other rows of its group; NaN if there are none, or for rows of no group."""
+        result = np.full(self.n_rows, np.nan)
         for _, rows in self.by_size():
             size = rows.shape[1]
             if size < 2:
                 continue
             own = values[rows]
             ranked = np.sort(own, axis=1)
-            # Of size - 1 others the middle one or two: those that stand there once the row itself is taken out.
+            # The middle one or two of the size - 1 others, once the row itself is taken out.
             low, high = (size - 2) // 2, (size - 1) // 2
             middle = np.where(own <= ranked[:, [low]], ranked[:, [low + 1]], ranked[:, [low]])
             if high != low:
                 middle = (middle + np.where(own <= ranked[:, [high]], ranked[:, [high + 1]], ranked[:, [high]])) / 2
-            found[rows] = middle
-        return found
+            result[rows] = middle
+        return result
 
     def spread(self, values: Floats) -> Floats:
-        """The standard deviation of each group, as its median absolute deviation tells it."""
-        found = np.empty(self.sizes.size)
+        """The standard deviation of each group, estimated by its median absolute deviation."""
+        spreads = np.empty(self.sizes.size)
         for groups, rows in self.by_size():
             own = values[rows]
-            found[groups] = MAD_TO_SD * np.median(np.abs(own - np.median(own, axis=1, keepdims=True)), axis=1)
-        return found
+            spreads[groups] = MAD_TO_SD * np.median(np.abs(own - np.median(own, axis=1, keepdims=True)), axis=1)
+        return spreads
 
-    def largest_of_others(self, values: Floats) -> Floats:
-        """For each row the largest value among the others of its group; −inf where there are none."""
-        found = np.full(self.n_rows, -np.inf)
+    def leave_one_out_max(self, values: Floats) -> Floats:
+        """For each row the largest value among the other rows of its group; −inf if there are none."""
+        result = np.full(self.n_rows, -np.inf)
         for _, rows in self.by_size():
             if rows.shape[1] < 2:
                 continue
             own = values[rows]
             ranked = np.partition(own, -2, axis=1)
-            # Of two equal largest each is the largest of the others of the other one.
-            found[rows] = np.where(own == ranked[:, [-1]], ranked[:, [-2]], ranked[:, [-1]])
-        return found
+            # If two are equally large, each is the largest of the rest for the other.
+            result[rows] = np.where(own == ranked[:, [-1]], ranked[:, [-2]], ranked[:, [-1]])
+        return result
 
     def largest(self, values: Floats) -> Floats:
         """The largest value of each group."""
-        found: Floats = np.maximum.reduceat(values[self.order], self.starts) if self.sizes.size else np.empty(0)
-        return found
+        maxima: Floats = np.maximum.reduceat(values[self.order], self.starts) if self.sizes.size else np.empty(0)
+        return maxima
 
     def sums(self, values: Floats) -> Floats:
         """The sum of each group."""
-        found: Floats = np.add.reduceat(values[self.order], self.starts) if self.sizes.size else np.empty(0)
-        return found
+        totals: Floats = np.add.reduceat(values[self.order], self.starts) if self.sizes.size else np.empty(0)
+        return totals
 
     def spread_out(self, per_group: Floats) -> Floats:
         """A value per group as a value per row; NaN for rows of no group."""
-        found = np.full(self.n_rows, np.nan)
-        found[self.order] = np.repeat(per_group, self.sizes)
-        return found
+        values = np.full(self.n_rows, np.nan)
+        values[self.order] = np.repeat(per_group, self.sizes)
+        return values
 
 
 def segments(ids: Ints) -> Segments:
@@ -119,7 +119,7 @@ def numbered(*keys: Ints) -> Ints:
             return key
         low, width = int(key.min()), int(key.max()) - int(key.min()) + 1
         if width * (int(code.max()) + 1) >= 2**62:
-            code, key = dense(code), dense(key)  # noqa: PLW2901  too far apart for one number: their ranks are not
+            code, key = dense(code), dense(key)  # noqa: PLW2901  too large a range for one number; their ranks fit
             low, width = 0, int(key.max()) + 1
         code = code * width + (key - low)
     return dense(code)
@@ -142,11 +142,11 @@ def dense(codes: Ints) -> Ints:
 
 
 def occurrence(codes: Ints) -> Ints:
-    """For each row how many rows with the same code stand before it."""
+    """For each row how many earlier rows have the same code."""
     order = np.argsort(codes, kind="stable")
     ranked = codes[order]
     new = np.concatenate((np.ones(min(ranked.size, 1), bool), ranked[1:] != ranked[:-1]))
     first = np.flatnonzero(new)
-    found = np.empty(codes.size, np.int64)
-    found[order] = np.arange(codes.size) - np.repeat(first, np.diff(np.append(first, codes.size)))
-    return found
+    counts = np.empty(codes.size, np.int64)
+    counts[order] = np.arange(codes.size) - np.repeat(first, np.diff(np.append(first, codes.size)))
+    return counts

@@ -1,4 +1,4 @@
-"""The process groups of a job, put together from what each rank knows of its own."""
+"""The process groups of a job: as recorded by each rank, and combined over all ranks."""
 
 from __future__ import annotations
 
@@ -24,21 +24,18 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-__all__ = ["Group", "groups_of", "listed", "missing_of", "stride_of"]
-
-
 _RECORD = "record_param_comms"
-#: What records of PyTorch before 2.2 have as scalar inputs: number of the exchange, group, rank in it, …, ranks in it.
+#: Scalar inputs of records of PyTorch before 2.2: number of the collective, group, rank in it, …, ranks in it.
 _SCALARS = r'^\["[^"]*","(?<seq>\d+)","(?<comm>\d+)","(?<place>\d+)".*"(?<size>\d+)"\]$'
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class Comm:
-    """A process group as one rank knows it; null where the trace does not tell.
+    """A process group as one rank recorded it; None for what is unknown.
 
-    `members` are the ranks in it, if all are known; `size` how many; `place` this rank's own among them. `ordinal`
-    counts groups of which not even a name is known.
+    `members` are its ranks, if all are known; `size` is their number; `place` is this rank's index among them.
+    `ordinal` counts groups without a name.
     """
 
     name: str | None = None
@@ -50,10 +47,10 @@ class Comm:
 
 
 def comms_of(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, tuple[Comm, ...]]:
-    """The exchanges with `comm`, the index of the group of each, and the groups.
+    """The collectives with `comm`, the index of the group of each, and the groups.
 
-    `calls` has call_id and the columns of `collectives` that describe its group. Where the trace has no records of
-    exchanges, old PyTorch's operators give their number and group.
+    `calls` has call_id and the columns of `collectives` that describe its group. If the trace has no such records, old
+    PyTorch's operators give number and group.
     """
     old = _old_records(calls, trace)
     rows = pl.concat((calls, old), how="horizontal")
@@ -65,13 +62,13 @@ def comms_of(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, tuple[Com
         group_description=pl.col("group_description").cast(pl.String),
     )
     keys = ["group", "group_ranks", "group_size", "group_description", "old_comm"]
-    found = rows.group_by(keys, maintain_order=True).agg(pl.col("old_place").first())
-    found = found.with_row_index("comm").with_columns(pl.col("comm").cast(pl.Int32))
-    rows = rows.join(found.select("comm", *keys), on=keys, how="left", nulls_equal=True, maintain_order="left")
+    distinct = rows.group_by(keys, maintain_order=True).agg(pl.col("old_place").first())
+    distinct = distinct.with_row_index("comm").with_columns(pl.col("comm").cast(pl.Int32))
+    rows = rows.join(distinct.select("comm", *keys), on=keys, how="left", nulls_equal=True, maintain_order="left")
     declared = _declared(trace)
     ordinals: dict[int | None, int] = {}
     comms = []
-    for row in found.iter_rows(named=True):
+    for row in distinct.iter_rows(named=True):
         comm = _comm(row, declared)
         if comm.name is None:
             ordinal = ordinals.setdefault(comm.size, -1) + 1
@@ -82,19 +79,19 @@ def comms_of(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, tuple[Com
 
 
 def _comm(row: Mapping[str, Any], declared: Mapping[str, Comm]) -> Comm:
-    told = declared.get(row["group"] or "")
+    header = declared.get(row["group"] or "")
     if row["group"] is None and row["old_comm"] is None and len(declared) == 1:
-        told = next(iter(declared.values()))
-    members = _members(row["group_ranks"]) or (told.members if told else None)
-    size = row["group_size"] or (len(members) if members else told.size if told else None)
+        header = next(iter(declared.values()))
+    members = _members(row["group_ranks"]) or (header.members if header else None)
+    size = row["group_size"] or (len(members) if members else header.size if header else None)
     if members is not None and size is not None and len(members) != size:
         members = None
-    name = row["group"] or (told.name if told else None)
-    description = _telling(row["group_description"]) or (told.description if told else None)
+    name = row["group"] or (header.name if header else None)
+    description = _meaningful(row["group_description"]) or (header.description if header else None)
     return Comm(name, description, size, members, row["old_place"])
 
 
-def _telling(text: object) -> str | None:
+def _meaningful(text: object) -> str | None:
     return text if isinstance(text, str) and text not in ("", "undefined") else None
 
 
@@ -105,26 +102,26 @@ def _declared(trace: Trace) -> dict[str, Comm]:
     except (ValueError, RecursionError):
         return {}
     listed = info.get("pg_config") if isinstance(info, dict) else None
-    found = {}
+    comms = {}
     for group in listed if isinstance(listed, list) else []:
         if isinstance(group, dict) and isinstance(group.get("pg_name"), str):
             ranks, size, text = group.get("ranks"), group.get("pg_size"), group.get("pg_desc")
             members = tuple(sorted(r for r in ranks if isinstance(r, int))) if isinstance(ranks, list) else None
             size = size if isinstance(size, int) else None
             complete = members if members and len(members) == (size or len(members)) else None
-            found[group["pg_name"]] = Comm(group["pg_name"], _telling(text), size, complete)
-    return found
+            comms[group["pg_name"]] = Comm(group["pg_name"], _meaningful(text), size, complete)
+    return comms
 
 
 def _members(text: str | None) -> tuple[int, ...] | None:
-    """Ranks as recorded, [0, 1, 2]; not those of a list that is cut short, as PyTorch does after 30."""
+    """Ranks as recorded, [0, 1, 2]; None for an abbreviated list, as PyTorch writes for more than 30."""
     if text is None or "..." in text:
         return None
     return tuple(sorted(int(n) for n in _NUMBER.findall(text))) or None
 
 
 def _old_records(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Number, group (an address), place and size from the inputs of the operators that record exchanges."""
+    """Number, group (an address), place and size from the inputs of the operators that record collectives."""
     empty = {"old_seq": pl.Int64(), "old_comm": pl.String(), "old_place": pl.Int64(), "old_size": pl.Int64()}
     spans, ops = trace.spans, trace.ops
     if ops.is_empty() or trace.collectives.height:
@@ -147,9 +144,9 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group: `present` are those of its ranks whose traces are at hand, `members` all, where known.
+    """A process group: `present` are its ranks with traces, `members` all of its ranks, if known.
 
-    `size` counts all members, also those without a trace; it is the number of those present where no trace tells.
+    `size` counts all members, also those without a trace; if it is unknown, those present.
     """
 
     name: str
@@ -160,18 +157,18 @@ class Group:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Its ranks as far as they are known."""
+        """Its ranks, as far as known."""
         return self.members if self.members is not None else self.present
 
 
 def groups_of(
     comms: Sequence[Sequence[Comm]], ranks: Sequence[int]
 ) -> tuple[tuple[Group, ...], list[NDArray[np.int64]]]:
-    """The groups of all ranks, and for each rank the group's index for each of its `comms`. `ranks` are their numbers.
+    """The groups of all ranks, and per rank the group's index for each of its `comms`. `ranks` are their numbers.
 
-    Two ranks mean the same group if its name and its members agree, as far as they are recorded. A group without a name
-    is that of all ranks if it has as many; if smaller, it follows from each rank's place in it: a regular layout, as
-    contiguous blocks or with a stride, in which all places are right. Without that, ranks are not matched.
+    Two ranks mean the same group if name and members agree, as far as recorded. A nameless group of all ranks is known
+    by its size. A smaller one follows from each rank's place in it, if a regular layout (contiguous blocks or a stride)
+    explains all places; otherwise its ranks are not matched.
     """
     strides = _strides(comms, ranks)
     keys: dict[Key, list[tuple[int, Comm]]] = {}
@@ -179,7 +176,7 @@ def groups_of(
         for comm in own:
             keys.setdefault(_key(comm, rank, len(comms), strides), []).append((rank, comm))
     number = {key: i for i, key in enumerate(keys)}
-    groups = tuple(_group(found) for found in keys.values())
+    groups = tuple(_group(of_key) for of_key in keys.values())
     at = [
         np.array([number[_key(comm, rank, len(comms), strides)] for comm in own], np.int64)
         for rank, own in zip(ranks, comms, strict=True)
@@ -188,7 +185,7 @@ def groups_of(
 
 
 def stride_of(ranks: Sequence[int]) -> int | None:
-    """The step between neighbours if it is always the same: 1 for contiguous ranks; None otherwise, or for one rank.
+    """The difference between neighbours if it is constant: 1 for contiguous ranks; None if not, or for one rank.
 
     >>> stride_of((0, 8, 16, 24)), stride_of((4, 5, 6)), stride_of((0, 1, 4))
     (8, 1, None)
@@ -198,17 +195,17 @@ def stride_of(ranks: Sequence[int]) -> int | None:
 
 
 def listed(ranks: Iterable[int]) -> str:
-    """Ranks in few words.
+    """Ranks as a short text.
 
     >>> listed(range(8)), listed((0, 8, 16, 24)), listed((1, 5, 6)), listed((3,))
     ('0–7', '0–24 by 8', '1, 5, 6', '3')
     """
-    found = sorted(ranks)
-    stride = stride_of(found)
-    if stride is not None and len(found) > 2:
-        return f"{found[0]}–{found[-1]}" + (f" by {stride}" if stride != 1 else "")
-    shown = ", ".join(map(str, found[:_SHOWN]))
-    return shown if len(found) <= _SHOWN else f"{shown} … ({len(found)} ranks)"
+    ordered = sorted(ranks)
+    stride = stride_of(ordered)
+    if stride is not None and len(ordered) > 2:
+        return f"{ordered[0]}–{ordered[-1]}" + (f" by {stride}" if stride != 1 else "")
+    shown = ", ".join(map(str, ordered[:_SHOWN]))
+    return shown if len(ordered) <= _SHOWN else f"{shown} … ({len(ordered)} ranks)"
 
 
 def _key(comm: Comm, rank: int, n_ranks: int, strides: dict[tuple[int, int], int | None]) -> Key:
@@ -225,7 +222,7 @@ def _key(comm: Comm, rank: int, n_ranks: int, strides: dict[tuple[int, int], int
 
 
 def _strides(comms: Sequence[Sequence[Comm]], ranks: Sequence[int]) -> dict[tuple[int, int], int | None]:
-    """For nameless groups of one size the stride that explains every rank's place in them; None if there is none."""
+    """For nameless groups of each size the stride that explains every rank's place; None if there is none."""
     places: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for rank, own in zip(ranks, comms, strict=True):
         for comm in own:
@@ -234,15 +231,15 @@ def _strides(comms: Sequence[Sequence[Comm]], ranks: Sequence[int]) -> dict[tupl
     top = max(ranks, default=0) + 1
     return {
         (size, ordinal): next(
-            (s for s in range(1, top // size + 1) if all((rank // s) % size == place for rank, place in found)), None
+            (s for s in range(1, top // size + 1) if all((rank // s) % size == place for rank, place in taken)), None
         )
-        for (size, ordinal), found in places.items()
+        for (size, ordinal), taken in places.items()
     }
 
 
-def _group(found: Sequence[tuple[int, Comm]]) -> Group:
-    comms = [comm for _, comm in found]
-    present = tuple(sorted({rank for rank, _ in found}))
+def _group(of_ranks: Sequence[tuple[int, Comm]]) -> Group:
+    comms = [comm for _, comm in of_ranks]
+    present = tuple(sorted({rank for rank, _ in of_ranks}))
     members = next((comm.members for comm in comms if comm.members is not None), None)
     size = next((comm.size for comm in comms if comm.size is not None), None)
     name = next((comm.name for comm in comms if comm.name is not None), None)
@@ -256,14 +253,14 @@ def _group(found: Sequence[tuple[int, Comm]]) -> Group:
 
 
 def missing_of(ranks: Iterable[int], world_sizes: Iterable[int | None]) -> tuple[int | None, tuple[int, ...]]:
-    """How many ranks the job has, where known, and those that are not among `ranks`.
+    """How many ranks the job has, if known, and those that are not among `ranks`.
 
-    `world_sizes` is what traces say of the job's size; most count. Where none says it, gaps in the numbers are missing
-    ranks, if they are fewer than the numbers.
+    `world_sizes` are the sizes of the job that traces record; the most frequent counts. Without any, gaps in the
+    numbers are missing ranks, if they are fewer than the ranks present.
     """
     there = set(ranks)
-    told = Counter(size for size in world_sizes if size)
-    world = told.most_common(1)[0][0] if told else None
+    sizes = Counter(size for size in world_sizes if size)
+    world = sizes.most_common(1)[0][0] if sizes else None
     if not there or (world is not None and max(there) >= world):
         return None, ()
     every = range(world) if world is not None else range(min(there), max(there) + 1)

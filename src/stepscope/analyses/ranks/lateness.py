@@ -1,7 +1,7 @@
-"""Who is late, by how much of its own making: for each rank and exchange, against ranks that do the same work.
+"""How late each rank is by its own doing, per collective and against ranks that do the same work.
 
-What counts is the time from a rank's previous exchange to its arrival at the next, on its own clock. A rank that others
-made late is not late in it, nor is one whose clock is off.
+What counts is the time from a rank's previous collective to its arrival at the next, on its own clock. So a rank that
+others delayed is not late, nor is one whose clock is off. Lateness is summed up in blocks of time.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.ranks.calls import own_base
 from stepscope.analyses.ranks.grouped_medians import Floats, dense, numbered, occurrence, segments
-from stepscope.analyses.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job, ints
+from stepscope.analyses.ranks.matching import Job, ints
 from stepscope.analyses.ranks.parallel_groups import Roles
+from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.intervals import Ints
 
 __all__ = ["Lateness", "blocking_of", "lateness_of", "transfers_of"]
@@ -22,11 +23,11 @@ __all__ = ["Lateness", "blocking_of", "lateness_of", "transfers_of"]
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """For each call of a job, in the order of its rows; times in ns, NaN where unknown.
+    """Per call of a job, in the order of its rows; times in ns, NaN for unknown.
 
-    `base` is the row of the call that its work follows (−1: none) and `after_end` whether that one's end or its start;
-    `work` the time since; `peers` the number of the set of calls that it is compared with (−1: none), each of another
-    rank; `excess` how much longer the work took than the median of the others, of a rank's first exchange how much less
+    `base` is the row of the call that its work follows (−1: none), and `after_end` whether it follows its end or its
+    start; `work` is the time since; `peers` the number of the set of calls of other ranks that it is compared with (−1:
+    none); `excess` by how much its work took longer than their median, or for a rank's first collective how much less
     it waited there.
     """
 
@@ -38,100 +39,100 @@ class Lateness:
 
 
 def transfers_of(job: Job) -> Floats:
-    """For each exchange how long it took once all ranks had come: its shortest duration on any rank; NaN for one rank.
+    """Per collective how long it took once all ranks had arrived: its shortest duration on any rank; NaN for one rank.
 
-    The last to come waits for nobody, so its duration is that of the transfer, whatever its clock.
+    The last rank to arrive waits for nobody, so its duration is that of the transfer, whatever its clock.
     """
     length = (job.end - job.start).astype(np.float64)
-    found = -job.by_exchange.largest(-length)
-    found[job.exchanges["n_ranks"].to_numpy() < 2] = np.nan
-    return found
+    shortest = -job.by_collective.largest(-length)
+    shortest[job.collectives["n_ranks"].to_numpy() < 2] = np.nan
+    return shortest
 
 
 def lateness_of(job: Job, roles: Roles) -> Lateness:
-    """How late each rank came to each exchange by its own doing.
+    """How late each rank arrived at each collective by its own doing.
 
-    A call is compared with those of the ranks of the same role that stand at the same place of the same step: same
-    class of group, same kind, same number. Where no other rank has its role, with the other ranks of the exchange. All
-    are measured from the same thing before it, that of most of them.
+    A call is compared with those of ranks of the same role at the same place of the same step: same class of group,
+    kind and number. If no other rank has its role, it is compared with the other ranks of the collective. All are
+    measured from the same previous event, that of most of them.
     """
-    rank, exchange = job.rank, job.exchange
+    rank, collective = job.rank, job.collective
     start, end = job.start, job.end
-    peers = _peers(job, roles, rank, exchange)
+    peers = _peers(job, roles, rank, collective)
     row_base = own_base(start, end, blocking_of(job), rank)
     base, after_end = _common_base(rank, peers, row_base)
     known = base >= 0
     at = np.maximum(base, 0)
     work = np.where(known, start - np.where(after_end, end[at], start[at]), np.nan)
     compared = segments(np.where(np.isnan(work), -1, peers))
-    excess = work - compared.median_of_others(work)
-    _first(job, rank, exchange, (end - start).astype(np.float64), known, excess)
+    excess = work - compared.leave_one_out_median(work)
+    _first(job, rank, collective, (end - start).astype(np.float64), known, excess)
     return Lateness(base, after_end, work, peers, excess)
 
 
-def _first(job: Job, rank: Ints, exchange: Ints, length: Floats, known: NDArray[np.bool_], excess: Floats) -> None:
-    """Fill in the excess of each rank's first exchange, before which nothing is recorded: how much less it waited.
+def _first(job: Job, rank: Ints, collective: Ints, length: Floats, known: NDArray[np.bool_], excess: Floats) -> None:
+    """Fill in the excess of each rank's first collective, before which nothing is recorded: how much less it waited.
 
-    Only where it is like the rank's others: profilers do not start on all ranks at once, which is nobody's lateness.
+    Only if it is in the range of the rank's other values: profilers start at different times, which is no lateness.
     """
     first = np.flatnonzero(np.concatenate(([True], np.diff(rank) != 0)))
-    first = first[~known[first] & job.of_kind(*SYNCHRONISING)[exchange[first]]]
-    waited_less = -(length - job.by_exchange.median_of_others(length))[first]
+    first = first[~known[first] & job.of_kind(*SYNCHRONISING)[collective[first]]]
+    waited_less = -(length - job.by_collective.leave_one_out_median(length))[first]
     far = np.zeros(len(job.ranks))
-    told = np.isfinite(excess)
-    np.maximum.at(far, rank[told], np.abs(excess[told]))
+    known_excess = np.isfinite(excess)
+    np.maximum.at(far, rank[known_excess], np.abs(excess[known_excess]))
     like = np.abs(waited_less) <= far[rank[first]]
     excess[first[like]] = waited_less[like]
 
 
 def blocking_of(job: Job) -> NDArray[np.bool_]:
-    """For each call whether ranks wait for its exchange before they go on, as most of its ranks say."""
-    exchange = job.exchange
+    """Per call whether most ranks wait for its collective before they go on."""
+    collective = job.collective
     blocks = job.calls["blocks"].fill_null(value=True).to_numpy()
-    waiting = np.bincount(exchange, blocks, minlength=job.exchanges.height)
-    found: NDArray[np.bool_] = (2 * waiting >= np.bincount(exchange, minlength=job.exchanges.height))[exchange]
-    return found
+    waiting = np.bincount(collective, blocks, minlength=job.collectives.height)
+    blocking: NDArray[np.bool_] = (2 * waiting >= np.bincount(collective, minlength=job.collectives.height))[collective]
+    return blocking
 
 
-def _peers(job: Job, roles: Roles, rank: Ints, exchange: Ints) -> Ints:
+def _peers(job: Job, roles: Roles, rank: Ints, collective: Ints) -> Ints:
     kind, role = job.kind, roles.of_rank
-    step, group = (ints(job.exchanges[c]) for c in ("step", "group"))
+    step, group = (ints(job.collectives[c]) for c in ("step", "group"))
     between = job.of_kind(*POINT_TO_POINT)
-    number = occurrence(numbered(group, kind, step))[exchange]
-    # Messages are counted by each rank for itself, those up and those down the line apart.
+    number = occurrence(numbered(group, kind, step))[collective]
+    # Each rank counts its own messages, in each direction of the pipeline.
     own = np.array(job.ranks)[rank]
     src, dst = job.ints("src"), job.ints("dst")
     sends = dst >= 0
     far = np.where(sends, dst, src)
-    way = np.where(between[exchange] & (far >= 0), 1 + 2 * (far > own) + sends, 0)
-    row_kind = kind[exchange]
+    way = np.where(between[collective] & (far >= 0), 1 + 2 * (far > own) + sends, 0)
+    row_kind = kind[collective]
     if between.any():
-        row_kind = np.where(between[exchange], ints(job.calls["kind"].to_physical()), row_kind)
-        counted = occurrence(numbered(rank, group[exchange], row_kind, way, step[exchange]))
-        number = np.where(between[exchange], counted, number)
-    classes = roles.of_group[group[exchange]]
-    # A group may meet several times in a role: then its own number counts, as places do not compare.
-    of_role = numbered(role[rank], classes, row_kind, way, step[exchange], number)
+        row_kind = np.where(between[collective], ints(job.calls["kind"].to_physical()), row_kind)
+        counted = occurrence(numbered(rank, group[collective], row_kind, way, step[collective]))
+        number = np.where(between[collective], counted, number)
+    classes = roles.of_group[group[collective]]
+    # Several groups of a rank may have one role; then calls at the same place cannot be compared.
+    of_role = numbered(role[rank], classes, row_kind, way, step[collective], number)
     lonely = np.bincount(role)[role] < 2
-    whole = job.of_kind(*SYNCHRONISING)[exchange]
-    found = np.where(lonely[rank], np.where(whole, of_role.max(initial=0) + 1 + exchange, -1), of_role)
-    doubtful = occurrence(numbered(found, rank)) > 0
-    found[doubtful] = -1
-    return found
+    whole = job.of_kind(*SYNCHRONISING)[collective]
+    peers = np.where(lonely[rank], np.where(whole, of_role.max(initial=0) + 1 + collective, -1), of_role)
+    doubtful = occurrence(numbered(peers, rank)) > 0
+    peers[doubtful] = -1
+    return peers
 
 
 def _common_base(rank: Ints, peers: Ints, row_base: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """For each row the row that it is measured from (−1: none), and whether from that one's end.
+    """For each row the row that it is measured from (−1: none), and whether from that row's end.
 
-    That is its own base, with two exceptions. Where most peers are measured from one end of a call and a rank from the
-    other end of the same, it follows the most. Where its trace lacks the call that most are measured from, nothing is
-    known of its work.
+    That is its own base, with two exceptions. If most peers are measured from the end of a call and this one from its
+    start, or the reverse, it follows the majority. If its trace lacks the call that most are measured from, its work is
+    unknown.
     """
     base = np.where(row_base >= 0, row_base >> 1, -1)
     after_end = row_base & 1 == 0
     of_base = peers[np.maximum(base, 0)]
-    told = (base >= 0) & (peers >= 0) & (of_base >= 0)
-    rows = np.flatnonzero(told)
+    known = (base >= 0) & (peers >= 0) & (of_base >= 0)
+    rows = np.flatnonzero(known)
     if not rows.size:
         return base, after_end
     width = 2 * (int(peers.max()) + 1)
@@ -143,7 +144,7 @@ def _common_base(rank: Ints, peers: Ints, row_base: Ints) -> tuple[Ints, NDArray
     usual = np.full(width // 2, -1, np.int64)
     usual[owner[best]] = codes[best] % width
     wanted = usual[np.maximum(peers, 0)]
-    differs = np.flatnonzero((base >= 0) & (peers >= 0) & (wanted >= 0) & (~told | (wanted != same)))
+    differs = np.flatnonzero((base >= 0) & (peers >= 0) & (wanted >= 0) & (~known | (wanted != same)))
     twin = differs[(wanted[differs] >> 1) == of_base[differs]]
     after_end[twin] = ~after_end[twin]
     other = np.setdiff1d(differs, twin, assume_unique=True)
@@ -162,14 +163,14 @@ _LEAST_STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Block of each exchange, and how many there are. `steps` are the steps' numbers, if blocks are steps."""
+    """The block of each collective, and their number. `steps` are the steps' numbers, if blocks are steps."""
 
-    of_exchange: Ints
+    of_collective: Ints
     n: int
     steps: Ints | None
 
     def sums(self, series: Ints, values: Floats, blocks: Ints, n_series: int) -> Floats:
-        """Values summed by series and block; NaN where there are none."""
+        """Values summed by series and block; NaN if there are none."""
         known = np.isfinite(values)
         cell = series[known] * self.n + blocks[known]
         total = np.bincount(cell, values[known], minlength=n_series * self.n)
@@ -178,17 +179,17 @@ class Blocks:
 
 
 def blocks_of(job: Job) -> Blocks:
-    """Steps, several together where they are many; where they are few or unknown, parts with equally many exchanges.
+    """Blocks of time: steps, or several steps each if there are many; else parts with equal numbers of collectives.
 
-    For each group the exchanges are counted by themselves, so that a block holds the same ones of all groups.
+    The collectives of each group are counted separately, so that a block has the same ones of all groups.
     """
-    step = job.exchanges["step"]
+    step = job.collectives["step"]
     numbers = np.unique(step.drop_nulls().to_numpy()).astype(np.int64)
     if step.null_count() == 0 and numbers.size >= _LEAST_STEPS:
         n = min(numbers.size, _MOST)
         place = np.searchsorted(numbers, step.to_numpy())
         return Blocks(place * n // numbers.size, n, numbers if n == numbers.size else None)
-    group = dense(job.exchanges["group"].to_numpy().astype(np.int64))
+    group = dense(job.collectives["group"].to_numpy().astype(np.int64))
     order = np.argsort(group, kind="stable")
     counts = np.bincount(group)
     place = np.empty(group.size, np.int64)

@@ -1,4 +1,4 @@
-"""Exchanges of all ranks put together: which call on one rank is the same exchange as which on the others."""
+"""The collectives of all ranks, matched: which calls on different ranks are the same collective."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import polars as pl
 from stepscope.analyses.ranks.calls import KINDS, Kind, RankCalls
 from stepscope.analyses.ranks.grouped_medians import Segments, numbered, occurrence, segments
 from stepscope.analyses.ranks.groups import Group, groups_of, listed
+from stepscope.core.collectives import POINT_TO_POINT
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.schema import Column, Name, Table
@@ -20,28 +21,28 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-__all__ = ["EXCHANGES", "POINT_TO_POINT", "STATUSES", "SYNCHRONISING", "Job", "by_rank", "job_of", "missing_ranks"]
+__all__ = ["MATCHED", "STATUSES", "Job", "by_rank", "job_of", "missing_ranks"]
 
 
-_SLACK = 3  # calls by which recordings may begin earlier or later besides the difference of their numbers
+_SLACK = 3  # calls by which a recording may begin earlier or later, beyond the difference of their numbers
 _ROUNDS = 4
 _TRIED = (0.5, 0.25, 0.75, 0.0, 1.0)
 
 
 def realigned(family: Ints, rank: Ints, order: Ints, ends: Ints, sizes: Ints, *, anchored: Bools, fixed: Bools) -> Ints:
-    """The order of each call among those of its family, put right where ranks have different numbers of calls.
+    """The order of each call within its family, corrected where ranks have different numbers of calls.
 
-    Rows are calls, sorted by rank and time; a family are the calls that may match each other. Of families that nothing
-    anchors in time (no step) also those with equal numbers are looked at: recordings may begin at different calls.
-    `fixed` families stay as they are. Times are those of each rank's own clock: what is compared are their differences.
+    Rows are calls, sorted by rank and time; a family is a set of calls that may match each other. Families that are not
+    `anchored` in time (no step) are also checked if numbers are equal, as recordings may begin at different calls.
+    `fixed` families are not changed. Times are those of each rank's own clock; only differences are compared.
     """
-    found = order.copy()
+    result = order.copy()
     doubtful = _doubtful(family, rank, anchored, fixed)
     rows = np.flatnonzero(doubtful[family])
     rows = rows[np.argsort(family[rows], kind="stable")]
     for own in np.split(rows, np.flatnonzero(np.diff(family[rows])) + 1) if rows.size else ():
-        found[own] = _aligned(rank[own], ends[own].astype(np.float64), sizes[own])
-    return found
+        result[own] = _aligned(rank[own], ends[own].astype(np.float64), sizes[own])
+    return result
 
 
 def _doubtful(family: Ints, rank: Ints, anchored: Bools, fixed: Bools) -> Bools:
@@ -64,30 +65,30 @@ def _doubtful(family: Ints, rank: Ints, anchored: Bools, fixed: Bools) -> Bools:
 
 
 def _aligned(rank: Ints, ends: NDArray[np.float64], sizes: Ints) -> Ints:
-    """The order of calls of one family, as places on the timeline of the rank that made most."""
+    """The order of calls of one family: their places on the timeline of the rank with most calls."""
     names, counts = np.unique(rank, return_counts=True)
     reference = int(names[np.argmax(counts)])
     base = np.flatnonzero(rank == reference)
-    found = np.empty(rank.size, np.int64)
+    places = np.empty(rank.size, np.int64)
     extra = base.size
     for name in names.tolist():
         own = np.flatnonzero(rank == name)
         if name == reference:
-            found[own] = np.arange(own.size)
+            places[own] = np.arange(own.size)
             continue
         place = _matched(ends[base], sizes[base], ends[own], sizes[own])
         lone = np.flatnonzero(place < 0)
         place[lone] = extra + np.arange(lone.size)
         extra += lone.size
-        found[own] = place
-    return found
+        places[own] = place
+    return places
 
 
 def _matched(base: NDArray[np.float64], base_sizes: Ints, own: NDArray[np.float64], own_sizes: Ints) -> Ints:
-    """For each of a rank's calls the one of the reference that is the same; −1 for none.
+    """For each of a rank's calls the matching one of the reference; −1 for none.
 
-    Tried are offsets at which the reference began some calls earlier or later; the one with which most calls find a
-    counterpart of their size near by is refined. Of several calls for one counterpart the nearest stays.
+    It tries offsets at which the reference began some calls earlier or later, takes the one with which most calls have
+    a nearby counterpart of their size, and refines it. Of several calls with one counterpart the nearest matches.
     """
     reach = abs(base.size - own.size) + _SLACK
     least = float(np.median(np.diff(base))) / 2 if base.size > 1 else 1.0
@@ -96,7 +97,7 @@ def _matched(base: NDArray[np.float64], base_sizes: Ints, own: NDArray[np.float6
         i = np.arange(max(0, -shift), min(own.size, base.size - shift))
         if i.size < max(1, min(own.size, base.size) // 2):
             continue
-        # Differences as they are: where a call is missing, some of them are right and a middle of them is not.
+        # Quantiles, not means, of the differences: if a call is missing, some of them are right and their mean is not.
         for tried in np.quantile(own[i] - base[i + shift], _TRIED, method="nearest").tolist():
             place, far = _nearest(base, own - tried)
             far = np.where(own_sizes == base_sizes[place], np.minimum(far, least), least)
@@ -107,8 +108,8 @@ def _matched(base: NDArray[np.float64], base_sizes: Ints, own: NDArray[np.float6
         order = np.lexsort((far, place))
         keeps = np.concatenate(([True], np.diff(place[order]) != 0))
         place[order[~keeps]] = -1
-        kept = place >= 0
-        again = float(np.median(own[kept] - base[place[kept]]))
+        matched = place >= 0
+        again = float(np.median(own[matched] - base[place[matched]]))
         if again == offset:
             break
         offset = again
@@ -116,32 +117,29 @@ def _matched(base: NDArray[np.float64], base_sizes: Ints, own: NDArray[np.float6
 
 
 def _nearest(base: NDArray[np.float64], at: NDArray[np.float64]) -> tuple[Ints, NDArray[np.float64]]:
-    """The place of the nearest of `base`, which is sorted, and how far it is."""
+    """The index of the nearest of `base`, which is sorted, and its distance."""
     right = np.minimum(np.searchsorted(base, at), base.size - 1)
     left = np.maximum(right - 1, 0)
     place = np.where(np.abs(base[left] - at) <= np.abs(base[right] - at), left, right)
     return place, np.abs(base[place] - at)
 
 
-#: Of these no rank can leave before all have come.
-SYNCHRONISING = ("allreduce", "reduce_scatter", "allgather", "alltoall", "barrier")
-POINT_TO_POINT = ("send_recv", "send", "recv")
-#: Sizes that may differ between the ranks of one exchange.
-_UNEVEN = ("alltoall", "gather", "scatter", "other", *POINT_TO_POINT)
+#: Kinds whose sizes may differ between ranks.
+_UNEVEN = ("alltoall", "gather", "scatter", "permute", "other", *POINT_TO_POINT)
 STATUSES = ("matched", "missing on a rank", "kinds differ", "sizes differ", "one rank only", "ends unknown")
 
-EXCHANGES = Table(
-    "exchanges",
-    "an exchange that several ranks took part in",
+MATCHED = Table(
+    "matched-collectives",
+    "a collective, matched across ranks",
     (
         Column("group", pl.Int32(), "index of the group", key=True),
-        Column("kind", Kind, "what sort of exchange", key=True),
-        Column("collective", Name, "as recorded", key=True),
+        Column("kind", Kind, "kind of collective", key=True),
+        Column("collective", Name, "name as recorded", key=True),
         Column("dtype", Name, "element type", key=True),
-        Column("seq", pl.Int64(), "its number within the group, where recorded"),
+        Column("seq", pl.Int64(), "its number within the group, if recorded"),
         Column("step", pl.Int32(), "number of the step that queued it"),
-        Column("n_ranks", pl.Int32(), "ranks whose traces hold it"),
-        Column("n_expected", pl.Int32(), "ranks that take part and whose traces are at hand"),
+        Column("n_ranks", pl.Int32(), "ranks whose traces contain it"),
+        Column("n_expected", pl.Int32(), "ranks with a trace that take part"),
         Column("size_bytes", pl.Int64(), "size of the whole", "bytes"),
         Column("status", pl.Enum(STATUSES), "whether it is the same on all ranks"),
     ),
@@ -153,22 +151,23 @@ _CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The exchanges of all ranks of a job.
+    """The collectives of all ranks of a job.
 
-    `calls` has a row per rank and exchange, sorted by rank and start: `rank` and `group` (indices into `ranks` and
-    `groups`), `exchange` (its number) and the columns of CALLS, in which `start_ns` and `end_ns` are those of the
-    rank's own clock, from one origin for all. `exchanges` has a row for each, in order of time, as `EXCHANGES` says.
+    `calls` has one row per rank and collective, sorted by rank and start: `rank` and `group` (indices into `ranks` and
+    `groups`), `exchange` (the number of the collective) and the columns of CALLS; `start_ns` and `end_ns` are on the
+    rank's own clock, from one origin for all. `collectives` is a MATCHED table in order of time. `left_out` lists parts
+    that were not used: label and reason.
     """
 
     parts: tuple[RankCalls, ...]
     ranks: tuple[int, ...]
     groups: tuple[Group, ...]
     calls: pl.DataFrame
-    exchanges: pl.DataFrame
-    by_exchange: Segments
+    collectives: pl.DataFrame
+    by_collective: Segments
     origin_unix_ns: int | None = None
     shifts: tuple[int, ...] = ()
-    notes: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[tuple[str, str], ...] = ()
 
     def ints(self, column: str) -> Ints:
         """A column of `calls` as int64, −1 for null."""
@@ -176,12 +175,12 @@ class Job:
 
     @property
     def rank(self) -> Ints:
-        """For each call the index of its rank."""
+        """Per call the index of its rank."""
         return self.ints("rank")
 
     @property
-    def exchange(self) -> Ints:
-        """For each call the number of its exchange."""
+    def collective(self) -> Ints:
+        """Per call the number of its collective."""
         return self.calls["exchange"].to_numpy()
 
     @property
@@ -195,16 +194,16 @@ class Job:
         return self.calls["end_ns"].to_numpy()
 
     def of_kind(self, *kinds: str) -> Bools:
-        """For each exchange whether it is of one of these kinds."""
+        """Per collective whether it is of one of these kinds."""
         wanted = np.zeros(len(KINDS), np.bool_)
         wanted[[_CODES[kind] for kind in kinds]] = True
-        found: Bools = wanted[self.kind]
-        return found
+        matching: Bools = wanted[self.kind]
+        return matching
 
     @property
     def kind(self) -> Ints:
-        """For each exchange the place of its kind in KINDS."""
-        return ints(self.exchanges["kind"].to_physical())
+        """Per collective the index of its kind in KINDS."""
+        return ints(self.collectives["kind"].to_physical())
 
 
 def ints(column: pl.Series) -> Ints:
@@ -214,22 +213,22 @@ def ints(column: pl.Series) -> Ints:
 
 
 def job_of(parts: Sequence[RankCalls]) -> Job:
-    """The exchanges of all ranks, matched.
+    """The collectives of all ranks, matched.
 
-    Calls match if group and number agree, where every call of the group carries one (NCCL's metadata). Without numbers
-    calls of one sort match by their order within the step, or within the recording where there are no steps. Where
-    ranks made different numbers of calls in a step, times tell which is missing. Sends match receives by both ends.
+    Calls match if group and number agree, if every call of the group has a number (NCCL's metadata). Without numbers,
+    calls of one kind match by their order within the step, or within the recording if there are no steps. If ranks made
+    different numbers of calls in a step, times show which call is missing. Sends match receives by both ends.
 
-    Of several parts of one rank those that do not overlap in time are put together; of others the first counts, as
-    `notes` says. Ranks without a number get the next free one. Raises MissingTable (no ranks).
+    Parts of one rank are joined if they do not overlap in time; otherwise the first counts and the rest is listed in
+    `left_out`. Ranks without a number get the next free one. Raises MissingTable (no ranks).
     """
     if not parts:
         raise MissingTable("ranks", needed_by="analyses of ranks", hint="name the traces of all ranks, or their folder")
-    parts, ranks, notes = by_rank(parts)
+    parts, ranks, left_out = by_rank(parts)
     groups, comm_groups = groups_of([part.comms for part in parts], ranks)
     origins = [part.origin_unix_ns for part in parts if part.origin_unix_ns is not None]
     origin = min(origins, default=0)
-    # A rank that does not know the time of day begins with the others: its clock is solved for like all.
+    # A rank without a time of day is assumed to begin with the others; its clock is solved for like all.
     shift = [
         part.origin_unix_ns - origin if part.origin_unix_ns is not None else -int(part.calls["start_ns"][0])
         for part in parts
@@ -248,36 +247,44 @@ def job_of(parts: Sequence[RankCalls]) -> Job:
     )
     number, known = _numbers(calls, groups, ranks)
     calls = calls.with_columns(exchange=pl.Series(number))
-    by_exchange = segments(number)
-    exchanges = _exchanges(calls, groups, ranks, known, by_exchange)
+    by_collective = segments(number)
+    collectives = _collectives(calls, groups, ranks, known, by_collective)
     return Job(
-        parts, ranks, groups, calls, exchanges, by_exchange, min(origins, default=None), tuple(shift), tuple(notes)
+        parts,
+        ranks,
+        groups,
+        calls,
+        collectives,
+        by_collective,
+        min(origins, default=None),
+        tuple(shift),
+        tuple(left_out),
     )
 
 
 def by_rank(parts: Sequence[RankCalls]) -> tuple[tuple[RankCalls, ...], tuple[int, ...], list[tuple[str, str]]]:
-    """One part for each rank in order of their numbers, those numbers, and what was left out: label and reason."""
-    found: dict[int, list[RankCalls]] = {}
+    """One part per rank in order of their numbers, the numbers, and the parts left out: label and reason."""
+    of_rank: dict[int, list[RankCalls]] = {}
     free = max((part.rank for part in parts if part.rank is not None), default=-1) + 1
     for part in parts:
         rank = part.rank
         if rank is None:
             rank, free = free, free + 1
-        found.setdefault(rank, []).append(part)
-    notes: list[tuple[str, str]] = []
-    joined = {rank: _joined(rank, found[rank], notes) for rank in sorted(found)}
-    return tuple(joined.values()), tuple(joined), notes
+        of_rank.setdefault(rank, []).append(part)
+    left_out: list[tuple[str, str]] = []
+    joined = {rank: _joined(rank, of_rank[rank], left_out) for rank in sorted(of_rank)}
+    return tuple(joined.values()), tuple(joined), left_out
 
 
-def _joined(rank: int, parts: Sequence[RankCalls], notes: list[tuple[str, str]]) -> RankCalls:
-    """Recordings of one rank one after the other as one; of those at the same time the first."""
+def _joined(rank: int, parts: Sequence[RankCalls], left_out: list[tuple[str, str]]) -> RankCalls:
+    """Recordings of one rank in succession, joined into one; of simultaneous ones the first."""
     whole = parts[0]
     for part in sorted(parts[1:], key=lambda p: p.origin_unix_ns or 0):
         first, second = (p.origin_unix_ns for p in (whole, part))
         shift = None if first is None or second is None else second - first
         last = int(whole.calls["end_ns"].to_numpy().max())
         if shift is None or int(part.calls["start_ns"][0]) + shift < last:
-            notes.append((part.label, f"it holds rank {rank} at the same time as {whole.label}"))
+            left_out.append((part.label, f"it holds rank {rank} at the same time as {whole.label}"))
             continue
         moved = part.calls.with_columns(
             comm=pl.col("comm") + len(whole.comms),
@@ -289,7 +296,7 @@ def _joined(rank: int, parts: Sequence[RankCalls], notes: list[tuple[str, str]])
 
 
 def _numbers(calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int]) -> tuple[Ints, Bools]:
-    """For each call the number of its exchange, in order of time; and whether its partners can be told."""
+    """Per call the number of its collective, in order of time; and whether its partners are known."""
     rank, group, seq, step, src, dst = (ints(calls[c]) for c in ("rank", "group", "seq", "step", "src", "dst"))
     kind = ints(calls["kind"].to_physical())
     own = np.array(ranks, np.int64)[rank]
@@ -311,7 +318,7 @@ def _numbers(calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int])
     order = occurrence(numbered(family, rank))
     ends = calls["end_ns"].to_numpy()
     sizes = ints(calls["in_bytes"])
-    # With a step or a number to hold on to only unequal counts are doubtful; without any, all are.
+    # With steps or numbers only unequal counts are in doubt; without any, all are.
     order = realigned(family, rank, order, ends, sizes, anchored=bucket >= 0, fixed=by_seq | (pair < _ABSENT))
     number = numbered(family, order)
     # In order of time, so that neighbours in the table are neighbours in the job.
@@ -323,13 +330,13 @@ def _numbers(calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int])
 
 
 def _numbered_by_recorder(group: Ints, seq: Ints, rank: Ints, n_groups: int) -> Bools:
-    """For each group whether its calls carry numbers that ranks agree on."""
+    """Per group whether its calls have numbers that ranks agree on."""
     has = np.ones(n_groups, bool)
     rows = seq >= 0
     has[group[~rows]] = False
-    found = np.zeros(n_groups, bool)
-    found[group[rows]] = True
-    has &= found
+    some = np.zeros(n_groups, bool)
+    some[group[rows]] = True
+    has &= some
     rows &= has[group]
     if not rows.any():
         return has
@@ -343,10 +350,10 @@ def _numbered_by_recorder(group: Ints, seq: Ints, rank: Ints, n_groups: int) -> 
     return has & (shared | (n_present < 2))
 
 
-def _exchanges(
+def _collectives(
     calls: pl.DataFrame, groups: Sequence[Group], ranks: Sequence[int], known: Bools, parts: Segments
 ) -> pl.DataFrame:
-    """An EXCHANGES table, a row for each number in `calls`, by which `parts` groups its rows."""
+    """A MATCHED table, one row per number in `calls`; `parts` groups the rows of `calls` by number."""
     first, n_ranks = parts.order[parts.starts], parts.sizes
     head = calls[first].select("group", "kind", "collective", "dtype", "seq", "step")
     group = head["group"].to_numpy()
@@ -376,23 +383,23 @@ def _exchanges(
         n_ranks=pl.Series(n_ranks),
         n_expected=pl.Series(np.maximum(n_expected, n_ranks)),
         size_bytes=pl.Series(size.whole),
-        status=pl.Series(STATUSES, dtype=EXCHANGES.dtypes["status"]).gather(pl.Series(status)),
+        status=pl.Series(STATUSES, dtype=MATCHED.dtypes["status"]).gather(pl.Series(status)),
     )
-    return EXCHANGES.conform(frame.with_columns(pl.col("size_bytes").replace(_ABSENT, None)))
+    return MATCHED.conform(frame.with_columns(pl.col("size_bytes").replace(_ABSENT, None)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Bytes of each call, as its rank tells, and of each exchange; −1 for unknown."""
+    """Bytes of each call, as recorded by its rank, and of each collective; −1 for unknown."""
 
     rows: Ints
     whole: Ints
 
 
 def _sizes(calls: pl.DataFrame, members: Ints, parts: Segments) -> _Sizes:
-    """The size of an exchange is that of the whole: what all gather, what is scattered, else what goes in or out.
+    """The size of a collective: all that is gathered or scattered, else what goes in or out.
 
-    Ranks of an all-to-all may send unequally: its size is what they send on average.
+    The ranks of an all-to-all may send different amounts: its size is their mean.
     """
     into, out = (ints(calls[c]) for c in ("in_bytes", "out_bytes"))
     kind = calls["kind"].to_physical().to_numpy()
@@ -416,25 +423,25 @@ def _differs(parts: Segments, values: Ints) -> Bools:
 
 
 def _ends_present(calls: pl.DataFrame, ranks: Sequence[int]) -> Ints:
-    """For each message how many of its two ends are ranks at hand; 2 if the other end is not told."""
+    """Per message how many of its two ends are ranks with a trace; 2 if the other end is unknown."""
     far = calls.select(pl.coalesce("src", "dst")).to_series()
     return 1 + (far.is_in(ranks) | far.is_null()).cast(pl.Int64).to_numpy()
 
 
-def missing_ranks(job: Job, exchanges: Sequence[int]) -> list[str]:
-    """For each of the exchanges the ranks at hand that take part in it and whose traces lack it, in words."""
+def missing_ranks(job: Job, collectives: Sequence[int]) -> list[str]:
+    """Per collective the ranks with a trace that take part in it and whose traces lack it, as text."""
     rank, group, src, dst = (job.ints(c) for c in ("rank", "group", "src", "dst"))
     between = job.of_kind(*POINT_TO_POINT)
     at_hand = set(job.ranks)
-    words: dict[tuple[int, ...], str] = {}
-    found = []
-    for number in exchanges:
-        start = job.by_exchange.starts[number]
-        rows = job.by_exchange.order[start : start + job.by_exchange.sizes[number]]
+    texts: dict[tuple[int, ...], str] = {}
+    missing = []
+    for number in collectives:
+        start = job.by_collective.starts[number]
+        rows = job.by_collective.order[start : start + job.by_collective.sizes[number]]
         have = {job.ranks[i] for i in rank[rows].tolist()}
         ends = {*src[rows].tolist(), *dst[rows].tolist()} & at_hand
         lacking = tuple(sorted((ends if between[number] else {*job.groups[group[rows[0]]].present}) - have))
-        if lacking not in words:
-            words[lacking] = listed(lacking)
-        found.append(words[lacking])
-    return found
+        if lacking not in texts:
+            texts[lacking] = listed(lacking)
+        missing.append(texts[lacking])
+    return missing

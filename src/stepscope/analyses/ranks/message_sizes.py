@@ -1,4 +1,4 @@
-"""How large messages are, and how fast exchanges of each size."""
+"""How many collectives there are of each size, and how fast they are."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ __all__ = ["ANALYSIS", "MESSAGE_SIZES", "message_sizes"]
 
 MESSAGE_SIZES = Table(
     "message-sizes",
-    "how many exchanges there are of each size",
+    "how many collectives there are of each size",
     (
         Column("parallelism", pl.Enum(PARALLELISMS), "what the groups are for", key=True),
-        Column("kind", pl.String(), "what sort of exchange", key=True),
+        Column("kind", pl.String(), "kind of collective", key=True),
         Column("group_size", pl.Int32(), "ranks in each group", key=True),
-        Column("from_bytes", pl.Int64(), "sizes from here; null: size not known", "bytes", key=True),
-        Column("below_bytes", pl.Int64(), "to below here", "bytes", key=True),
-        Column("exchanges", pl.Int64(), "how many"),
-        Column("exchanges_ratio", pl.Float64(), "of all of that sort", "ratio"),
-        Column("mean_transfer_ns", pl.Float64(), "of one", "ns"),
-        Column("bus_bytes_per_s", pl.Float64(), "the same times what each rank sends of it", "bytes/s"),
-        Column("algorithm_bytes_per_s", pl.Float64(), "size by transfer time", "bytes/s"),
-        Column("size_bytes", pl.Int64(), "all together", "bytes"),
-        Column("transfer_ns", pl.Int64(), "time once all had come, all together", "ns"),
+        Column("from_bytes", pl.Int64(), "sizes from here; null: size unknown", "bytes", key=True),
+        Column("below_bytes", pl.Int64(), "to below this", "bytes", key=True),
+        Column("exchanges", pl.Int64(), "number of collectives"),
+        Column("exchanges_ratio", pl.Float64(), "share of all of that kind", "ratio"),
+        Column("mean_transfer_ns", pl.Float64(), "mean transfer time of one", "ns"),
+        Column("bus_bytes_per_s", pl.Float64(), "the same times the part that each rank sends", "bytes/s"),
+        Column("algorithm_bytes_per_s", pl.Float64(), "size over transfer time", "bytes/s"),
+        Column("size_bytes", pl.Int64(), "of all together", "bytes"),
+        Column("transfer_ns", pl.Int64(), "time once all ranks had arrived, of all together", "ns"),
     ),
 )
 
 
 def message_sizes(parts: Sequence[RankCalls]) -> pl.DataFrame:
-    """How many exchanges there are of each size, in bins that double, by what the groups are for and sort of exchange.
+    """One row per parallelism, kind of collective, group size and bin of sizes: how many, and how fast.
 
-    Small messages cost their latency, not their bytes: where bandwidth falls, sending more at a time helps.
+    Bins double in size. Small messages cost latency, not bytes: where bandwidth drops, sending more at a time helps.
 
     Units: bytes, ns, bytes/s.
     Source: bins of powers of two; size, transfer and bandwidths as in `collectives`.
-    Raises MissingTable (no exchange has a size).
+    Raises MissingTable (no collective has a size).
     """
     job = job_of(parts)
     labels = pl.Series([label for label, _ in parallelism_of(job)], dtype=pl.Enum(PARALLELISMS))
     sizes = pl.Series([group.size for group in job.groups], dtype=pl.Int32)
-    rows = job.exchanges.select(
+    rows = job.collectives.select(
         pl.col("kind").cast(pl.String),
         "size_bytes",
-        parallelism=labels.gather(job.exchanges["group"]),
-        group_size=sizes.gather(job.exchanges["group"]),
+        parallelism=labels.gather(job.collectives["group"]),
+        group_size=sizes.gather(job.collectives["group"]),
         transfer_ns=pl.Series(transfers_of(job)).fill_nan(None).cast(pl.Int64),
     )
     if rows["size_bytes"].null_count() == rows.height:
         hint = "record with record_shapes=True, or with a PyTorch that writes metadata of collectives (2.2 and later)"
-        raise MissingTable("sizes of exchanges", needed_by="message-sizes", hint=hint)
+        raise MissingTable("sizes of collectives", needed_by="message-sizes", hint=hint)
     power = pl.col("size_bytes").cast(pl.Float64).log(2).floor().cast(pl.Int64)
     low = pl.when(pl.col("size_bytes") > 0).then(pl.lit(2).pow(power)).when(pl.col("size_bytes") == 0).then(0)
     rows = rows.with_columns(from_bytes=low.cast(pl.Int64))
@@ -85,7 +85,7 @@ def message_sizes(parts: Sequence[RankCalls]) -> pl.DataFrame:
 
 ANALYSIS = Analysis(
     name="message-sizes",
-    doc="How large messages are, in bins that double, and how fast exchanges of each size.",
+    doc="How many collectives there are of each size, in bins that double, and how fast they are.",
     inputs=(),
     output=MESSAGE_SIZES,
     run=message_sizes,

@@ -1,10 +1,9 @@
-"""Which series stand out: one of many ranks that is late always, for a while, every so many steps, or now and then.
+"""Outliers among many series: a rank that is late always, for a while, every n steps, or now and then.
 
-All series are alike if nobody is to blame, so a series' normal scores among all of them have mean 0 and variance 1
-whatever their distribution; sums of them are tested. So are sums of exponential (Savage) scores, which weigh the
-largest values most: a rank that is seldom late, but then by much. That neighbours in time are alike makes sums vary
-more; how much is estimated from all series together. Many series and windows are tried: each p-value is multiplied by
-how many.
+If no rank is to blame all series are alike, so the normal scores of a series among all of them have mean 0 and variance
+1 whatever the distribution; their sums are tested. So are sums of exponential (Savage) scores, which weigh the largest
+values most and so detect a rank that is late seldom, but by much. Autocorrelation makes sums vary more; by how much is
+estimated from all series together. Each p-value is multiplied by the number of series and windows that are tried.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ LEVEL = 0.05
 #: The chance that a job whose ranks differ in speed for good, but not more than by chance, has an outlier.
 _OUTLIER_LEVEL = 0.02
 
-#: What a p-value is multiplied by for the sort of its test: 0.6 of the level is for whole series, the rest in thirds.
+#: Factors on p-values by kind of test: 0.6 of the level is for whole series, the rest is divided into thirds.
 _WHOLE, _SORTS = 1 / 0.6, 3 / 0.4
-_SHORTEST = 3  # blocks: fewer are a hiccup, not a straggler
+_SHORTEST = 3  # blocks: fewer are no straggler
 _LEAST_SCANNED = 12
 _MOST_PERIOD = 24
-_CLEARLY = 1.0  # standard deviations by which a window or a period must be better than the whole
-#: Series from which it is known how far apart healthy ones are.
+_CLEARLY = 1.0  # standard deviations by which a window or a period must exceed the whole series
+#: Number of series from which it is known how much healthy ones differ.
 _ENOUGH_SERIES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A series that stands out: which, in which blocks, how sure (p-value over all series and windows).
+class Outlier:
+    """A series that stands out: which one, in which blocks, and its p-value over all series and windows.
 
-    `apart` says how far its mean is from that of the other series, in units of the least that is an outlier among so
-    many series; NaN where there are too few to tell.
+    `apart` is the distance of its mean from that of the other series, in units of the least distance that makes an
+    outlier among that many series; NaN if there are too few.
     """
 
     series: int
@@ -52,11 +51,11 @@ class Found:
     apart: float
 
 
-def stand_out(values: Floats, role: Ints, *, level: float = LEVEL) -> list[Found]:
+def stand_out(values: Floats, role: Ints, *, level: float = LEVEL) -> list[Outlier]:
     """The series (lines) that are higher than the others of their role, by p-value; columns are blocks of time.
 
-    NaN are unknown. Family-wise: the chance to name any, if none differs, is at most `level`, of which most is
-    for whole series, the rest for bursts, windows and periods.
+    NaN are unknown. The level is family-wise: if no series differs, the chance to name any is at most `level`, most of
+    it for whole series, the rest for bursts, windows and periods.
     """
     from scipy.special import ndtri
 
@@ -74,7 +73,7 @@ def stand_out(values: Floats, role: Ints, *, level: float = LEVEL) -> list[Found
         _whole(scaled, known), _windows(scaled, known), _beats(scaled, known),
         _bursts(np.where(known, bursts, 0.0), known, inflation[:, 0]),
     ]  # fmt: skip
-    found = []
+    outliers = []
     for series in np.flatnonzero(known.any(axis=1)).tolist():
         one = _best([(t.pattern, float(t.score[series]), n_series * t.n_tried) for t in tries], level)
         if one is None:
@@ -87,15 +86,15 @@ def stand_out(values: Floats, role: Ints, *, level: float = LEVEL) -> list[Found
             pattern = SINCE
         alike = role == role[series]
         apart = _apart(values[alike][:, blocks], int(alike[:series].sum()))
-        found.append(Found(series, pattern, blocks, period, p_value, apart))
-    return sorted(found, key=lambda f: f.p_value)
+        outliers.append(Outlier(series, pattern, blocks, period, p_value, apart))
+    return sorted(outliers, key=lambda f: f.p_value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """One way to look at every series: its score, in how many ways it was tried, which blocks its score is of.
+    """One test of every series: its score, the number of variants that were tried, and the blocks of the score.
 
-    Blocks are `first` to `last` (past it), every so many (`stride`).
+    Blocks are `first` to `last` (exclusive), in steps of `stride`.
     """
 
     pattern: str
@@ -106,13 +105,13 @@ class _Try:
     stride: Ints
 
     def blocks(self, series: int) -> tuple[Ints, int | None]:
-        """The blocks of a series' score, and the period where there is one."""
+        """The blocks of a series' score, and the period if there is one."""
         stride = int(self.stride[series])
         return np.arange(self.first[series], self.last[series], stride), stride if stride > 1 else None
 
 
 def _best(tries: list[tuple[str, float, float]], level: float) -> tuple[int, float] | None:
-    """Which try stands out most, and its p-value; a part of a series must do so clearly more than the whole."""
+    """The test with the highest score, and its p-value; a part of a series must clearly exceed the whole."""
     from scipy.special import ndtr
 
     best, best_score, best_p = None, -np.inf, 1.0
@@ -125,14 +124,14 @@ def _best(tries: list[tuple[str, float, float]], level: float) -> tuple[int, flo
 
 
 def _places(values: Floats) -> Floats:
-    """The place of each value among all, between 0 and 1; NaN stay."""
+    """The rank of each value among all, scaled to 0..1 (exclusive); NaN stay."""
     known = np.isfinite(values)
     flat = values[known]
-    found = np.full(values.shape, np.nan)
+    places = np.full(values.shape, np.nan)
     place = np.empty(flat.size)
     place[np.argsort(flat, kind="stable")] = (np.arange(flat.size) + 0.5) / max(flat.size, 1)
-    found[known] = place
-    return found
+    places[known] = place
+    return places
 
 
 def _inflation(scores: Floats) -> float:
@@ -150,7 +149,7 @@ def _inflation(scores: Floats) -> float:
     total = 1.0
     for lag in range(1, reach + 1):
         pairs = max(int((known[:, lag:] & known[:, :-lag]).sum()), 1)
-        # Taking out each series' own mean makes neighbours look unlike by 1/n; half a standard error is taken for
+        # Subtracting each series' mean lowers the correlation of neighbours by 1/n; half a standard error counts as
         # chance.
         alike = float((rest[:, lag:] * rest[:, :-lag]).sum()) / pairs / power + 1.0 / n - 0.5 / np.sqrt(pairs)
         total += 2.0 * (1.0 - lag / (reach + 1)) * max(alike, 0.0)
@@ -165,7 +164,7 @@ def _whole(scaled: Floats, known: Bools) -> _Try:
 
 
 def _bursts(scores: Floats, known: Bools, inflation: Floats) -> _Try:
-    """The sum of exponential scores: of n independent ones it is Gamma distributed with shape n.
+    """The sum of exponential scores, which for n independent ones is Gamma distributed with shape n.
 
     Source of the normal score of a Gamma variable: Wilson and Hilferty, 1931.
     """
@@ -194,7 +193,7 @@ def _windows(scaled: Floats, known: Bools) -> _Try:
         highest = np.take_along_axis(sums, at[:, None], axis=1)[:, 0]
         better = highest > best
         best[better], first[better], last[better] = highest[better], at[better], at[better] + length
-    # Windows that overlap by more than half are hardly different tries: some 2 n / length of each doubling of length.
+    # Windows that overlap by more than half are hardly different tests: some 2 n / length per doubling of length.
     n_tried = float(sum(2.0 * n / 2.0**power for power in np.arange(np.log2(_SHORTEST), np.log2(n), 0.5)))
     return _Try(TRANSIENT, best, _SORTS * n_tried, first, last, np.ones(n_series, np.int64))
 
@@ -215,34 +214,34 @@ def _beats(scaled: Floats, known: Bools) -> _Try:
 
 
 def _apart(values: Floats, which: int) -> float:
-    """How far one series is from the others, who also differ for good, in units of the least that is an outlier.
+    """How far one series is from the others, in units of the least distance that makes an outlier.
 
-    The others' spread is known from as many as they are, hence Student's distribution.
+    Healthy series also differ permanently. Their spread is estimated from their number, hence Student's distribution.
     """
     n_series = values.shape[0]
     if n_series < _ENOUGH_SERIES:
         return float("nan")
     known = np.isfinite(values)
     means = np.nansum(values, axis=1) / np.maximum(known.sum(axis=1), 1)
-    others = np.delete(means, which)
-    middle = float(np.median(others))
-    spread = max(MAD_TO_SD * float(np.median(np.abs(others - middle))), 1e-9)
-    # A median absolute deviation is worth some 0.37 of as many values.
+    rest = np.delete(means, which)
+    middle = float(np.median(rest))
+    spread = max(MAD_TO_SD * float(np.median(np.abs(rest - middle))), 1e-9)
+    # The efficiency of a median absolute deviation is some 0.37.
     least = _student_quantile(1.0 - _OUTLIER_LEVEL / n_series, max(0.37 * (n_series - 1), 1.0))
     return (float(means[which]) - middle) / spread / least
 
 
-def is_outlier(value: float, others: Floats) -> bool:
-    """Whether a value is higher than those of a few others can be expected to reach, all being normally distributed.
+def is_outlier(value: float, rest: Floats) -> bool:
+    """Whether a value is higher than a few others make likely, if all are normally distributed.
 
-    Source: Student's test of one more value, with the chance shared among all (Bonferroni). Of a single other one
-    nothing is known.
+    Source: Student's test of one more value, with the level divided among all (Bonferroni). False with fewer than two
+    others.
     """
-    n = others.size
+    n = rest.size
     if n < 2:
         return False
-    spread = max(float(others.std(ddof=1)) * np.sqrt(1.0 + 1.0 / n), 1e-9)
-    return bool((value - float(others.mean())) / spread >= _student_quantile(1.0 - _OUTLIER_LEVEL / (n + 1), n - 1.0))
+    spread = max(float(rest.std(ddof=1)) * np.sqrt(1.0 + 1.0 / n), 1e-9)
+    return bool((value - float(rest.mean())) / spread >= _student_quantile(1.0 - _OUTLIER_LEVEL / (n + 1), n - 1.0))
 
 
 def _student_quantile(probability: float, freedom: float) -> float:

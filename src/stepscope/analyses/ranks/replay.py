@@ -1,8 +1,8 @@
-"""The job run again with other times: what would it have taken had a rank not been late, or a link not been slow?
+"""A replay of the job: how long it would take if a rank were not late, or a link not slow.
 
-Each rank's work between exchanges and each exchange's transfer stay as recorded; when ranks arrive and exchanges end
-follows from them. So what a change saves is what is left of it once the next-slowest ranks set the pace. The method is
-that of the what-if analysis of stragglers by Lin et al. (OSDI 2025), on the exchanges that traces hold.
+Each rank's work between collectives and each collective's transfer stay as recorded; arrivals and ends follow from
+them. So a change saves only what remains once the next-slowest ranks set the pace. The method is that of the what-if
+analysis of stragglers by Lin et al. (OSDI 2025), on the recorded collectives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from stepscope.analyses.ranks.calls import own_base
 from stepscope.analyses.ranks.grouped_medians import Floats
 from stepscope.analyses.ranks.lateness import blocking_of, transfers_of
-from stepscope.analyses.ranks.matching import POINT_TO_POINT, SYNCHRONISING, Job
+from stepscope.analyses.ranks.matching import Job
+from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.intervals import Bools, Ints
 
 if TYPE_CHECKING:
@@ -24,73 +25,72 @@ if TYPE_CHECKING:
     from stepscope.analyses.ranks.clocks import Clocks
 
 
-_TOGETHER = 4  # changes
+_TOGETHER = 4  # changes that are replayed at once
 _AT_ONCE_NS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to change: rows of calls whose work, and exchanges whose transfer, is so many ns shorter."""
+    """What is shortened: the work of these rows of calls, and the transfer of these collectives; in ns."""
 
     rows: Ints
     work_ns: Floats
-    exchanges: Ints
+    collectives: Ints
     transfer_ns: Floats
 
     def also(self, other: Change) -> Change:
         """This change and another one."""
-        fields = ("rows", "work_ns", "exchanges", "transfer_ns")
+        fields = ("rows", "work_ns", "collectives", "transfer_ns")
         return Change(*(np.concatenate((getattr(self, f), getattr(other, f))) for f in fields))
 
 
 def job_times(job: Job, clocks: Clocks, changes: Sequence[Change]) -> tuple[float, list[float]]:
-    """How long the job takes from its first arrival to its last end, run again as it is and with each of the changes.
+    """How long the job takes from its first arrival to its last end, replayed as it is and with each change.
 
-    Units: ns. Ranks whose clocks cannot be compared start when their clocks say.
+    Units: ns. Ranks whose clocks cannot be compared start at the times that their clocks show.
     """
     model = _model(job, clocks)
-    found: list[float] = []
+    times: list[float] = []
     for first in range(0, max(len(changes), 1), _TOGETHER):
-        whole, *others = model.run(changes[first : first + _TOGETHER])
-        found = [whole, *found[1:], *others]
-    return found[0], found[1:]
+        whole, *changed = model.run(changes[first : first + _TOGETHER])
+        times = [whole, *times[1:], *changed]
+    return times[0], times[1:]
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A job as events that depend on each other: an arrival on one event before it, an end on all arrivals.
+    """A job as events: an arrival depends on one earlier event, the end of a collective on all its arrivals.
 
-    `heirs` and `heads` list the rows that follow an event: those after the arrival of row i, then those after the end
-    of exchange k at n_rows + k.
+    `heirs` and `heads` list the rows that follow each event: event i is the arrival of row i, event n_rows + k the end
+    of collective k. Rows that are `unshared` wait for no other rank.
     """
 
     base: Ints
     after_end: Bools
     work: Floats
     begin: Floats
-    exchange: Ints
+    collective: Ints
     transfer: Floats
-    alone: Bools
-    any_alone: bool
+    unshared: Bools
+    any_unshared: bool
     length: Floats
     heirs: Ints
     heads: Ints
 
     def run(self, changes: Sequence[Change]) -> list[float]:
-        """The whole time as it is, then under each of the changes.
+        """The time of the job as it is, then with each of the changes.
 
-        All that can happen happens at once, round by round: arrivals whose base is known, then ends of exchanges at
-        which all have arrived. Where traces contradict each other and nothing is left that can happen, the earliest of
-        what is left happens as recorded.
+        It goes round by round: all arrivals whose base is known, then the ends of collectives at which all have
+        arrived. If traces contradict each other and no event is ready, the earliest of the rest happens as recorded.
         """
-        n_rows, n_exchanges, n = self.work.size, self.transfer.size, len(changes) + 1
+        n_rows, n_collectives, n = self.work.size, self.transfer.size, len(changes) + 1
         work, transfer = (np.repeat(v[None, :], n, axis=0) for v in (self.work, self.transfer))
         for i, change in enumerate(changes, 1):
             np.subtract.at(work[i], change.rows, change.work_ns)
-            np.subtract.at(transfer[i], change.exchanges, change.transfer_ns)
+            np.subtract.at(transfer[i], change.collectives, change.transfer_ns)
         transfer = np.maximum(transfer, 0.0)
-        arrived, ended = np.empty_like(work), np.full((n, n_exchanges), -np.inf)
-        left = np.bincount(self.exchange, minlength=n_exchanges)
+        arrived, ended = np.empty_like(work), np.full((n, n_collectives), -np.inf)
+        left = np.bincount(self.collective, minlength=n_collectives)
         done = np.zeros(n_rows, bool)
         in_time, next_in_time = np.argsort(self.begin, kind="stable"), 0
         rows, forced = np.flatnonzero(self.base < 0), True
@@ -102,16 +102,16 @@ class _Model:
                     break
                 rows, forced = in_time[next_in_time : next_in_time + 1], True
             done[rows] = True
-            own = self.exchange[rows]
+            own = self.collective[rows]
             if forced:
                 now = self.begin[rows] + work[:, rows] - self.work[rows]
                 forced = False
             else:
                 at = self.base[rows]
                 since = arrived[:, at]
-                end = ended[:, self.exchange[at]]
-                if self.any_alone:
-                    end = np.where(self.alone[at], since + self.length[at], end)
+                end = ended[:, self.collective[at]]
+                if self.any_unshared:
+                    end = np.where(self.unshared[at], since + self.length[at], end)
                 now = np.where(self.after_end[rows], end, since) + work[:, rows]
             arrived[:, rows] = now
             for line, times in zip(ended, now, strict=True):
@@ -131,14 +131,14 @@ class _Model:
 
 
 def _model(job: Job, clocks: Clocks) -> _Model:
-    rank, exchange = job.rank, job.exchange
+    rank, collective = job.rank, job.collective
     start, end = job.start, job.end
     transfer = transfers_of(job)
-    alone = ~(job.of_kind(*SYNCHRONISING, *POINT_TO_POINT) & np.isfinite(transfer))[exchange]
+    unshared = ~(job.of_kind(*SYNCHRONISING, *POINT_TO_POINT) & np.isfinite(transfer))[collective]
     base, after_end = _bases(job, rank, start, end)
     at = np.maximum(base, 0)
     work = np.maximum(start - np.where(after_end, end[at], start[at]), 0)
-    event = np.where(after_end & ~alone[at], rank.size + exchange[at], at)
+    event = np.where(after_end & ~unshared[at], rank.size + collective[at], at)
     has = np.flatnonzero(base >= 0)
     heads = np.zeros(rank.size + transfer.size + 1, np.int64)
     np.cumsum(np.bincount(event[has], minlength=heads.size - 1), out=heads[1:])
@@ -147,10 +147,10 @@ def _model(job: Job, clocks: Clocks) -> _Model:
         after_end=after_end,
         work=work.astype(np.float64),
         begin=clocks.true(rank, start),
-        exchange=exchange,
+        collective=collective,
         transfer=np.nan_to_num(transfer),
-        alone=alone,
-        any_alone=bool(alone.any()),
+        unshared=unshared,
+        any_unshared=bool(unshared.any()),
         length=(end - start).astype(np.float64),
         heirs=has[np.argsort(event[has], kind="stable")],
         heads=heads,
@@ -158,9 +158,9 @@ def _model(job: Job, clocks: Clocks) -> _Model:
 
 
 def _bases(job: Job, rank: Ints, start: Ints, end: Ints) -> tuple[Ints, Bools]:
-    """The row that each follows (−1: none), and whether its end.
+    """The row that each row follows (−1: none), and whether it follows its end.
 
-    What starts at once when another exchange has ended waited for that, though the rank's work did not.
+    A collective that starts right when another one ends waited for it, even if the rank's work did not.
     """
     every = np.ones(rank.size, bool)
     hung, latest = (own_base(start, end, blocks, rank) for blocks in (blocking_of(job), every))

@@ -1,4 +1,4 @@
-"""Who makes the others wait: ranks that come late by their own doing, links that are slow; why, at what cost."""
+"""Stragglers: ranks that arrive late by their own doing and links that are slow, why, and at what cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepscope.analyses.ranks.groups import listed
 from stepscope.analyses.ranks.lateness import Blocks, Lateness, blocks_of, lateness_of
 from stepscope.analyses.ranks.links import SlowLink, slow_links
 from stepscope.analyses.ranks.matching import Job, job_of
-from stepscope.analyses.ranks.outliers import PATTERNS, Found, is_outlier, stand_out
+from stepscope.analyses.ranks.outliers import PATTERNS, Outlier, is_outlier, stand_out
 from stepscope.analyses.ranks.parallel_groups import Roles, roles_of
 from stepscope.analyses.ranks.replay import Change, job_times
 from stepscope.core.errors import MissingTable
@@ -32,47 +32,51 @@ __all__ = ["ANALYSIS", "STRAGGLERS", "Evidence", "straggler_evidence", "straggle
 
 STRAGGLERS = Table(
     "stragglers",
-    "who makes the other ranks wait",
+    "ranks and links that make other ranks wait",
     (
-        Column("rank", pl.Int32(), "the rank to blame; null: one of the group's, which cannot be told", key=True),
-        Column("kind", pl.Enum(("slow rank", "slow link")), "it comes late, or exchanges with it take long", key=True),
+        Column("rank", pl.Int32(), "the rank to blame; null: one of the group, unknown which", key=True),
+        Column("kind", pl.Enum(("slow rank", "slow link")), "it arrives late, or its transfers are slow", key=True),
         Column("cause", pl.Enum(CAUSES), "what makes it late"),
-        Column("lateness_ns", pl.Float64(), "how much later than the median rank it comes, all together", "ns"),
-        Column("blame_ns", pl.Float64(), "by how much sooner the job were done without it", "ns"),
-        Column("confidence", pl.Float64(), "1 − chance that any of so many ranks looks as bad by accident", "ratio"),
+        Column("lateness_ns", pl.Float64(), "by how much later than the median rank it arrives, in total", "ns"),
+        Column("blame_ns", pl.Float64(), "by how much sooner the job would end without it", "ns"),
+        Column(
+            "confidence",
+            pl.Float64(),
+            "1 − the probability that any of that many ranks looks as bad by chance",
+            "ratio",
+        ),
         Column("pattern", pl.Enum(PATTERNS), "always, since some time, for a while, every n steps, now and then"),
-        Column("evidence", pl.String(), "why that cause"),
-        Column("phase", pl.Enum(PHASES), "in which part of the step most of it arises"),
+        Column("evidence", pl.String(), "what points to that cause"),
+        Column("phase", pl.Enum(PHASES), "part of the step in which most of it arises"),
         Column("since_step", pl.Int32(), "number of the step in which it begins"),
         Column("until_step", pl.Int32(), "number of the step in which it ends"),
-        Column("since_ns", pl.Int64(), "when it begins, from the first exchange of the job", "ns"),
+        Column("since_ns", pl.Int64(), "when it begins, from the job's first collective", "ns"),
         Column("until_ns", pl.Int64(), "when it ends", "ns"),
-        Column("period", pl.Int32(), "of a periodic one: steps from one time to the next"),
-        Column("mean_late_ns", pl.Float64(), "of that, on average of an exchange while the pattern holds", "ns"),
-        Column("share_ratio", pl.Float64(), "that part of the recording", "ratio"),
+        Column("period", pl.Int32(), "of a periodic one: steps per period"),
+        Column("mean_late_ns", pl.Float64(), "mean lateness at a collective while the pattern holds", "ns"),
+        Column("share_ratio", pl.Float64(), "blame over the recorded time", "ratio"),
         Column("step_ns", pl.Float64(), "mean time of a step", "ns"),
-        Column("step_without_ns", pl.Float64(), "what it would be without it", "ns"),
-        Column("exchanges", pl.Int64(), "exchanges compared"),
-        Column("peer", pl.Int32(), "of a slow link between two: the other end", key=True),
-        Column("group", pl.String(), "of a slow link: ranks that exchange over it", key=True),
-        Column("slower_ns", pl.Float64(), "of a slow link: how much longer transfers took, all together", "ns"),
+        Column("step_without_ns", pl.Float64(), "mean time of a step without it", "ns"),
+        Column("exchanges", pl.Int64(), "number of collectives compared"),
+        Column("peer", pl.Int32(), "for a slow link between two ranks: the other end", key=True),
+        Column("group", pl.String(), "for a slow link: ranks that communicate over it", key=True),
+        Column("slower_ns", pl.Float64(), "for a slow link: by how much longer transfers took, in total", "ns"),
     ),
 )
 
-#: Where fewer than 8 ranks do the same work, it is not known how far apart healthy ones are: then what counts is how
-#: much it costs, or that it is far beyond all others.
+#: With fewer than 8 ranks of one role it is unknown how much healthy ones differ. Then a straggler must cost at least
+#: this share, or be far beyond all others.
 _FEW_SHARE = 0.03
 _MOST_TRIED = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that is known of who is late in a job.
+    """The stragglers of a job and the evidence.
 
-    `job`, `clocks` and `lateness` are what it follows from; `by_rank` has a row per rank: `rank`, `role`, `exchanges`,
-    `lateness_ns` (signed; of healthy ranks it is near 0), `wait_ns` (time in exchanges in which others were waited
-    for); `stragglers` a STRAGGLERS table of those to blame, worst first. `recorded_ns` is the job's time, from its
-    first arrival to its last end.
+    `by_rank` has one row per rank: `rank`, `role`, `exchanges`, `lateness_ns` (signed; near 0 for healthy ranks) and
+    `wait_ns` (time in collectives that it waited for other ranks). `stragglers` is a STRAGGLERS table, worst first.
+    `recorded_ns` is the job's time, from its first arrival to its last end.
     """
 
     job: Job
@@ -84,20 +88,20 @@ class Evidence:
 
 
 def straggler_evidence(parts: Sequence[RankCalls], *, min_share: float = 0.001) -> Evidence:
-    """Who is late in a job, how sure, what it costs and why. Units: ns.
+    """The stragglers of a job: how certain, what they cost, and why. Units: ns.
 
-    `parts` is what `rank_calls` makes of each rank's trace, in any order. `min_share` is the least part of the
-    recording that a straggler costs. Raises MissingTable (fewer than two ranks, or they share no exchange).
+    `parts` is what `rank_calls` makes of each rank's trace, in any order. A straggler costs at least the part
+    `min_share` of the recording. Raises MissingTable (fewer than two ranks, or they share no collective).
     """
     job = job_of(parts)
-    if len(job.ranks) < 2 or not (job.exchanges["n_ranks"] > 1).any():
-        hint = "name the traces of all ranks; show collectives says which exchanges match"
-        raise MissingTable("exchanges that two ranks share", needed_by="stragglers", hint=hint)
+    if len(job.ranks) < 2 or not (job.collectives["n_ranks"] > 1).any():
+        hint = "name the traces of all ranks; show collectives lists which collectives match"
+        raise MissingTable("collectives that two ranks share", needed_by="stragglers", hint=hint)
     clocks = clocks_of(job)
     roles = roles_of(job)
     lateness = lateness_of(job, roles)
     blocks = blocks_of(job)
-    values = blocks.sums(job.rank, lateness.excess, blocks.of_exchange[job.exchange], len(job.ranks))
+    values = blocks.sums(job.rank, lateness.excess, blocks.of_collective[job.collective], len(job.ranks))
     late = [f for f in stand_out(values, roles.of_rank) if f.apart >= 1.0 or np.isnan(f.apart)]
     late = [f for f in late if np.nansum(values[f.series][f.blocks]) > 0][:_MOST_TRIED]
     links = slow_links(job, roles, blocks)[:_MOST_TRIED]
@@ -132,15 +136,15 @@ class _Context:
 
 
 def _blame(job: Job, clocks: Clocks, changes: Sequence[Change], min_share: float) -> tuple[float, list[float]]:
-    """The job's time, and what each change saves; of one that worse ones hide, what it saves once those are gone."""
-    recorded, others = job_times(job, clocks, changes)
-    saved = [recorded - other for other in others]
+    """The job's time, and what each change saves; if worse ones hide it, what it saves once those are gone."""
+    recorded, changed = job_times(job, clocks, changes)
+    saved = [recorded - other for other in changed]
     hidden = [i for i, much in enumerate(saved) if much < min_share * recorded]
-    seen = [change for i, change in enumerate(changes) if i not in hidden]
-    if not hidden or not seen:
+    visible = [change for i, change in enumerate(changes) if i not in hidden]
+    if not hidden or not visible:
         return recorded, saved
-    gone = seen[0]
-    for change in seen[1:]:
+    gone = visible[0]
+    for change in visible[1:]:
         gone = gone.also(change)
     _, (without, *rest) = job_times(job, clocks, [gone, *(gone.also(changes[i]) for i in hidden)])
     for i, other in zip(hidden, rest, strict=True):
@@ -162,39 +166,39 @@ def _not_late(job: Job, lateness: Lateness, rank: int) -> Change:
 
 def _not_slow(link: SlowLink) -> Change:
     none = np.empty(0)
-    return Change(none.astype(np.int64), none, link.exchanges, link.excess)
+    return Change(none.astype(np.int64), none, link.collectives, link.excess)
 
 
 def _beyond(
-    found: Found, values: np.ndarray[Any, np.dtype[np.float64]], role: np.ndarray[Any, Any], share: float
+    outlier: Outlier, values: np.ndarray[Any, np.dtype[np.float64]], role: np.ndarray[Any, Any], share: float
 ) -> bool:
-    """Whether a rank of few is clearly apart from the others, or costs much; of many that is tested already."""
-    if not np.isnan(found.apart):
+    """Whether a rank is clearly apart from the others, or costs much; `apart` tests that only for many ranks."""
+    if not np.isnan(outlier.apart):
         return True
     if share >= _FEW_SHARE:
         return True
-    alike = np.flatnonzero(role == role[found.series])
-    means = np.nanmean(values[np.ix_(alike, found.blocks)], axis=1)
-    return is_outlier(float(means[alike == found.series][0]), means[alike != found.series])
+    alike = np.flatnonzero(role == role[outlier.series])
+    means = np.nanmean(values[np.ix_(alike, outlier.blocks)], axis=1)
+    return is_outlier(float(means[alike == outlier.series][0]), means[alike != outlier.series])
 
 
-def _rank_row(context: _Context, found: Found, saved: float) -> dict[str, Any]:
+def _rank_row(context: _Context, outlier: Outlier, saved: float) -> dict[str, Any]:
     job, lateness = context.job, context.lateness
     rank = job.rank
-    every = np.flatnonzero((rank == found.series) & np.isfinite(lateness.excess))
-    rows = every[np.isin(context.blocks.of_exchange[job.exchange[every]], found.blocks)]
-    cause = cause_of(job, context.roles, lateness, found.series, rows)
+    every = np.flatnonzero((rank == outlier.series) & np.isfinite(lateness.excess))
+    rows = every[np.isin(context.blocks.of_collective[job.collective[every]], outlier.blocks)]
+    cause = cause_of(job, context.roles, lateness, outlier.series, rows)
     return {
-        "rank": job.ranks[found.series],
+        "rank": job.ranks[outlier.series],
         "kind": "slow rank",
         "cause": cause.name,
         "phase": cause.phase,
         "exchanges": every.size,
-        "lateness_ns": context.late_ns[found.series],
+        "lateness_ns": context.late_ns[outlier.series],
         "mean_late_ns": float(lateness.excess[rows].mean()),
         "evidence": cause.evidence,
-        **_when(context, found, job.exchange[rows]),
-        **_costs(context, found, saved),
+        **_when(context, outlier, job.collective[rows]),
+        **_costs(context, outlier, saved),
     }
 
 
@@ -202,42 +206,42 @@ def _link_row(context: _Context, link: SlowLink, saved: float) -> dict[str, Any]
     job = context.job
     ranks = sorted({r for g in link.groups.tolist() for r in job.groups[g].ranks})
     groups = "; ".join(listed(job.groups[g].ranks) for g in link.groups.tolist()[:4])
-    usual = float(context_usual(job, link))
+    usual = float(_usual_ns(job, link))
     return {
         "rank": None if link.rank is None else job.ranks[link.rank],
         "kind": "slow link",
         "peer": None if link.peer is None else job.ranks[link.peer],
         "group": groups if link.groups.size <= 4 else listed(ranks),
         "cause": NETWORK,
-        "exchanges": link.exchanges.size,
+        "exchanges": link.collectives.size,
         "lateness_ns": None if link.rank is None else context.late_ns[link.rank],
         "slower_ns": float(link.excess.sum()),
         "evidence": f"transfers take {percent(float(link.excess.sum()) / usual)} longer than those of other groups",
-        **_when(context, link.found, link.exchanges),
-        **_costs(context, link.found, saved),
+        **_when(context, link.outlier, link.collectives),
+        **_costs(context, link.outlier, saved),
     }
 
 
-def context_usual(job: Job, link: SlowLink) -> float:
-    """What the transfers of a slow link would take together, were they like the others'."""
+def _usual_ns(job: Job, link: SlowLink) -> float:
+    """What the transfers of a slow link would take in total if they were like those of other links."""
     length = (job.end - job.start).astype(np.float64)
-    shortest = -job.by_exchange.largest(-length)
-    return max(float(shortest[link.exchanges].sum() - link.excess.sum()), 1.0)
+    shortest = -job.by_collective.largest(-length)
+    return max(float(shortest[link.collectives].sum() - link.excess.sum()), 1.0)
 
 
-def _when(context: _Context, found: Found, exchanges: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, Any]:
+def _when(context: _Context, outlier: Outlier, collectives: np.ndarray[Any, np.dtype[np.int64]]) -> dict[str, Any]:
     job, clocks = context.job, context.clocks
     rank = job.rank
     start, end = (clocks.true(rank, job.calls[c].to_numpy()) for c in ("start_ns", "end_ns"))
-    within = np.zeros(job.exchanges.height, bool)
-    within[exchanges] = np.isin(context.blocks.of_exchange[exchanges], found.blocks)
-    rows = within[job.exchange]
-    steps = job.exchanges["step"].filter(pl.Series(within)).drop_nulls()
-    stepped = bool(steps.len()) and job.exchanges["step"].null_count() == 0
+    within = np.zeros(job.collectives.height, bool)
+    within[collectives] = np.isin(context.blocks.of_collective[collectives], outlier.blocks)
+    rows = within[job.collective]
+    steps = job.collectives["step"].filter(pl.Series(within)).drop_nulls()
+    stepped = bool(steps.len()) and job.collectives["step"].null_count() == 0
     per_block = context.blocks.steps is not None
     return {
-        "pattern": found.pattern,
-        "period": found.period if per_block else None,
+        "pattern": outlier.pattern,
+        "period": outlier.period if per_block else None,
         "since_ns": round(float(start[rows].min() - start.min())),
         "until_ns": round(float(end[rows].max() - start.min())),
         "since_step": int(steps.to_numpy().min()) if stepped else None,
@@ -245,7 +249,7 @@ def _when(context: _Context, found: Found, exchanges: np.ndarray[Any, np.dtype[n
     }
 
 
-def _costs(context: _Context, found: Found, saved: float) -> dict[str, Any]:
+def _costs(context: _Context, outlier: Outlier, saved: float) -> dict[str, Any]:
     step = _step_ns(context.job)
     ratio = saved / context.recorded
     return {
@@ -253,7 +257,7 @@ def _costs(context: _Context, found: Found, saved: float) -> dict[str, Any]:
         "share_ratio": ratio,
         "step_ns": step,
         "step_without_ns": None if step is None else step * (1.0 - ratio),
-        "confidence": 1.0 - found.p_value,
+        "confidence": 1.0 - outlier.p_value,
     }
 
 
@@ -263,13 +267,13 @@ def _step_ns(job: Job) -> float | None:
 
 
 def _by_rank(job: Job, roles: Roles, lateness: Lateness) -> pl.DataFrame:
-    rank, exchange = job.rank, job.exchange
+    rank, collective = job.rank, job.collective
     length = (job.end - job.start).astype(np.float64)
-    transfer = -job.by_exchange.largest(-length)
+    transfer = -job.by_collective.largest(-length)
     n = len(job.ranks)
     known = np.isfinite(lateness.excess)
     late = np.bincount(rank[known], lateness.excess[known], minlength=n).astype(np.float64)
-    # The mean of arrivals lies behind their middle where some are very late; what counts is the median rank.
+    # Very late arrivals shift sums; the median rank is the reference.
     alike = segments(roles.of_rank)
     late -= alike.spread_out(alike.median(late))
     return pl.DataFrame({
@@ -277,46 +281,46 @@ def _by_rank(job: Job, roles: Roles, lateness: Lateness) -> pl.DataFrame:
         "role": roles.of_rank,
         "exchanges": np.bincount(rank, minlength=n),
         "lateness_ns": late,
-        "wait_ns": np.bincount(rank, length - transfer[exchange], minlength=n),
+        "wait_ns": np.bincount(rank, length - transfer[collective], minlength=n),
     })  # fmt: skip
 
 
 def stragglers(parts: Sequence[RankCalls], *, min_share: float = 0.001) -> pl.DataFrame:
-    """Ranks that make the others wait and links that are slow, worst first; no rows if none is to blame.
+    """One row per rank that makes others wait and per slow link, worst first; no rows if none is to blame.
 
-    What counts is how long a rank works from one exchange to its arrival at the next, on its own clock, against the
-    median of the others that do the same work. So a clock that is off is not taken for lateness, nor a rank that waited
-    for another for a late one. `lateness_ns` is the sum of that over the recording, also of exchanges to which it came
-    in time, less that of the median rank; arrivals at exchanges that run beside the work count from one to the next.
+    A rank's lateness at a collective is how much longer it worked since the previous one, on its own clock, than the
+    median of the other ranks that do the same work. So neither a clock that is off nor a rank that waited for another
+    counts as late. `lateness_ns` is the sum over the recording, including collectives at which it arrived early, minus
+    that of the median rank. For collectives that overlap the work, the time between arrivals counts.
 
-    A rank is named if its lateness, summed by step, cannot be chance: normal and exponential scores over the whole
-    recording, over windows and over periods, with neighbouring steps being alike taken into account; `confidence` is 1
-    minus the probability that any rank of a healthy job looks like that. It must be an outlier among the ranks as well,
-    as healthy ones differ too; of fewer than 8, which hardly tell how much, it may cost 3 % of the time instead. And it
+    A rank is named if its lateness, summed by step, cannot be chance: it tests normal and exponential scores over the
+    whole recording, over windows and over periods, corrected for autocorrelation. `confidence` is 1 minus the
+    probability that any rank of a healthy job looks like that. It must also be an outlier among the ranks, as healthy
+    ones differ too; with fewer than 8 ranks, which hardly show how much, it may cost 3 % of the time instead. And it
     must cost at least `min_share` of the recording.
 
-    `blame_ns` is how much sooner the job ends in a replay in which the rank's work takes as long as the others', all
-    else being as recorded: what is left once the next-slowest ranks set the pace. Of a rank that a worse one hides it
-    is what it costs once that is gone.
+    `blame_ns` is how much sooner the job ends in a replay in which the rank's work takes as long as the others', and
+    all else is as recorded: what remains once the next-slowest ranks set the pace. If a worse rank hides it, it is what
+    it costs once that one is gone.
 
-    A link is slow if exchanges over it take longer than those of other groups like it, once all have come. It needs
-    three such groups. A rank is named if all its groups are slow, and several are.
+    A link is slow if its transfers take longer than those of similar groups, once all ranks have arrived. At least
+    three such groups are needed. A rank is named if it has several groups and all of them are slow.
 
-    `cause` is what the rank did in the time that the others did not need: reading data; computing (`compute`: more or
-    longer kernels; `clock`: everything slower alike); neither, the host being late (`host`; on CPUs also if everything
-    is slower alike, as cores are shared); `network` is that of a slow link.
+    `cause` is what the rank did in the extra time: reading data (`data loading`); computing (`compute`: more or longer
+    kernels; `clock`: everything slower alike); neither, as the host was late (`host`; on CPUs also if everything is
+    slower alike, as cores are shared). Slow links have the cause `network`.
 
     Units: ns, ratio.
     Source: what-if by replay after Lin et al., Understanding Stragglers in Large Model Training Using What-if Analysis,
     OSDI 2025; normal scores after van der Waerden, exponential scores after Savage; family-wise by Bonferroni.
-    Raises MissingTable (fewer than two ranks, or they share no exchange).
+    Raises MissingTable (fewer than two ranks, or they share no collective).
     """
     return straggler_evidence(parts, min_share=min_share).stragglers
 
 
 ANALYSIS = Analysis(
     name="stragglers",
-    doc="Which rank makes the others wait, or which link is slow: since when, why, what it costs, how sure.",
+    doc="Which rank makes the others wait, or which link is slow: since when, why, at what cost, how certain.",
     inputs=(),
     output=STRAGGLERS,
     run=stragglers,

@@ -13,9 +13,9 @@ from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_steps import windows_of
 from stepscope.analyses.common.device_work import COMMUNICATION, device_work
 from stepscope.analyses.steps.steps import joined, open_time
+from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import Intervals, covered, union
-from stepscope.core.names import is_communication, map_names
 from stepscope.core.schema import DEVICE_WORK, SPANS, STEPS, TRACKS, Column, Table
 
 __all__ = [
@@ -161,7 +161,7 @@ def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
     ranges = category.is_in(("operator", "user_range"))
     names = spans["name"]
     talking = names.filter(ranges).unique()
-    talking = talking.filter(map_names(talking, is_communication, pl.Boolean()))
+    talking = talking.filter(talks_to_ranks(talking, "any"))
     talks = ranges & names.is_in(talking.implode()) if talking.len() else ranges & False
     return {
         "communication": open_time(spans, talks),

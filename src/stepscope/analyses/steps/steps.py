@@ -9,9 +9,10 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.steps.timeline import timeline
+from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, covered, union
-from stepscope.core.names import is_communication, is_launch_call, map_names
+from stepscope.core.names import is_launch_call, map_names
 from stepscope.core.schema import SPANS, TRACKS, Column, Table
 from stepscope.core.schema import STEPS as TRACE_STEPS
 
@@ -128,9 +129,7 @@ def host_time(
 
 def talk_of_host(spans: pl.DataFrame) -> pl.Series:
     """Which spans are exchanges with other ranks as the host sees them: operators and ranges called so."""
-    return spans["category"].is_in(["operator", "user_range"]) & map_names(
-        spans["name"], is_communication, pl.Boolean()
-    )
+    return spans["category"].is_in(["operator", "user_range"]) & talks_to_ranks(spans["name"], "any")
 
 
 def open_time(spans: pl.DataFrame, wanted: pl.Series) -> Intervals:

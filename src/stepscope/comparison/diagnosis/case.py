@@ -12,7 +12,7 @@ from stepscope.comparison.diagnosis.change import ABSENT, Change, changed
 from stepscope.comparison.diagnosis.sizes import sizes_of_calls
 from stepscope.comparison.effects import floor_of
 from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, Evidence, RuledOut
-from stepscope.core.names import is_communication, map_names
+from stepscope.core.collectives import talks_to_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -371,7 +371,7 @@ def _work(effects: pl.DataFrame, pair: Pair) -> pl.DataFrame:
     wide = wide.join(resized, on=_WORK, how="left", maintain_order="left").with_columns(
         pl.col("is_resized").fill_null(value=False)
     )
-    is_collective = map_names(wide["name"].cast(pl.Categorical), is_communication, pl.Boolean())
+    is_collective = talks_to_ranks(wide["name"].cast(pl.Categorical), "any")
     return wide.with_columns(
         is_collective=is_collective, is_real=real, delta_ns=pl.col("own_ns_other") - pl.col("own_ns_base")
     )

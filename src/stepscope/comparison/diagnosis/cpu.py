@@ -1,4 +1,4 @@
-"""Causes on the host's processors: others take the cores, the clock is low, the interpreter's lock is contended."""
+"""Causes on the host's processors: contention for cores, a low clock, contention for the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from stepscope.core import units
 
 #: Vector licences and turbo limits lower a busy core's clock by up to about 15 % (AVX-512 on server processors).
 _LICENCE = 0.85
-#: Host work is slowed by a neighbour on the same core or cache; below 15 % healthy runs on shared machines differ too.
+#: Slowdown of host work that shows a neighbour on the same core or cache; healthy runs differ by less.
 _STRETCHED = 1.15
 #: A neighbour that matters keeps at least half a core busy.
 _HALF_CORE = 0.5
-#: Points of the whole machine's processor use by which healthy runs differ.
+#: Percentage points of the whole machine's processor use by which healthy runs differ.
 _LOAD_POINTS = 10.0
 #: Time waiting for cores that matters, as a share of a cycle.
 _WAITING = 0.05
-#: Share of the longer waits from which on the process behind which they were is shown, and named first.
+#: Share of the longer waits from which on the process that had the core is shown, and named in the statement.
 _SOME_OF_WAIT, _MOST_OF_WAIT = 0.1, 0.3
-#: Share of the work, by time, that must agree to speak of all of it.
+#: Share of the work, by time, that must agree for a statement about all of it.
 _MOST = 0.6
-#: Share of a core from which on it counts as kept busy, and above which more than one thread is at work.
+#: Share of a core from which on it counts as busy, and above which more than one thread must be running.
 _BUSY = 0.85
 _ONE_CORE = 1.1
-#: CPython lets the next thread have the lock after 5 ms at the latest (sys.getswitchinterval).
+#: CPython passes the lock to the next thread after 5 ms at the latest (sys.getswitchinterval).
 _SWITCH_NS = 5e6
 
 
 def waited(view: View) -> Change:
-    """Time per cycle for which the process' threads were ready but had no core."""
+    """Time per cycle in which the process' threads were ready but had no core."""
     counted = view.per_cycle(PROCESS, "process_runq_time")
     return counted if counted.is_known else _scheduled(view, "sched_runq")
 
@@ -76,24 +76,24 @@ def _scheduled(view: View, category: str) -> Change:
     )
 
 
-def in_the_way(view: View) -> tuple[str, Change] | None:
-    """The other process behind which threads wait longer than before, and for how long per cycle; the most so.
+def blocker_of(view: View) -> tuple[str, Change] | None:
+    """The process that keeps the threads waiting longer than in the base by most, and these waits per cycle.
 
-    None if scheduling was not recorded in the other run, or in no such way.
+    None if no process does, or if scheduling was not recorded in the other run.
     """
-    found = {
+    waits = {
         device: Change(change.base or 0.0, change.other, is_real=True, unit="ns")
         for (device, metric), change in view.amounts.items()
         if device.startswith(BLOCKER) and metric == "process_runq_time" and change.other is not None
     }
-    if not found:
+    if not waits:
         return None
-    name = max(found, key=lambda device: found[device].delta)
-    return (name.removeprefix(BLOCKER), found[name]) if found[name].delta > 0 else None
+    name = max(waits, key=lambda device: waits[device].delta)
+    return (name.removeprefix(BLOCKER), waits[name]) if waits[name].delta > 0 else None
 
 
 def core_clock(view: View) -> Change:
-    """Clock of the host's cores: the mean of all, or of the core that is busiest in both runs if each has its own."""
+    """Clock of the host's cores: the mean of all, or if each has its own, that of the core busiest in both runs."""
     whole = view.resource("host", "cpu_frequency")
     cores = [core for core in view.devices("cpu") if view.resource(core, "cpu_frequency").is_known]
     if whole.is_known or not cores:
@@ -107,12 +107,12 @@ def core_clock(view: View) -> Change:
 
 
 def outside_cores(view: View) -> float | None:
-    """By how many cores more other processes keep the machine busy; at least, if the number of cores is unknown."""
+    """How many more cores other processes use; a lower bound if the number of cores is unknown. None if unknown."""
     load, own = view.resource("host", "host_cpu_usage"), view.resource(PROCESS, "process_cpu_usage")
     if not load.is_known:
         return None
     named = sum(1 for core in view.devices("cpu") if core[3:].isdigit())
-    # The process' own use is part of the whole: that bounds the number of cores from below where nobody names them.
+    # The process' own use is a part of the machine's, which bounds the number of cores from below.
     least = max((o or 0.0) / w for o, w in ((own.base, load.base), (own.other, load.other)) if w) if load.other else 0.0
     cores = named or max(2.0, least)
     return (load.delta if load.is_real else 0.0) / 100 * cores - own.delta / 100
@@ -121,28 +121,30 @@ def outside_cores(view: View) -> float | None:
 def _slowdown(view: View) -> float | None:
     """How many times longer a typical call takes on the host, at equal clock."""
     work = view.host_work()
-    found = typical_slowdown(work)
+    slowdown = typical_slowdown(work)
     clock = core_clock(view)
-    return None if found is None else found * min(clock.ratio or 1.0, 1.0)
+    return None if slowdown is None else slowdown * min(clock.ratio or 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
-    """How the process and the machine use the cores."""
+class _CoreUse:
+    """How the process and the machine use the cores.
+
+    `slower` is how many times longer a typical call takes on the host at equal clock. `waits` says that threads wait
+    for cores longer than in the base, `is_own` that the process itself causes it, `shared` that other processes keep
+    the machine busy and calls take longer.
+    """
 
     wait: Change
     own: Change
     load: Change
-    #: How many times longer a typical call takes on the host at equal clock.
     slower: float | None
-    #: Threads wait for cores more than before, and whose work that is.
     waits: bool
     is_own: bool
-    #: Others keep the machine busy, and calls take longer.
     shared: bool
 
 
-def _load_of(view: View) -> _Load:
+def _core_use(view: View) -> _CoreUse:
     wait, own, load = waited(view), ran(view), view.resource("host", "host_cpu_usage")
     slower, outside = _slowdown(view), outside_cores(view)
     share = view.resource(PROCESS, "process_runq_time")
@@ -150,41 +152,41 @@ def _load_of(view: View) -> _Load:
     is_own = own.is_known and own.delta > 0.5 * wait.delta and wait.delta > 0.5 * view.delta_ns
     is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= _HALF_CORE
     shared = is_busy and slower is not None and slower >= _STRETCHED
-    return _Load(wait, own, load, slower, waits, is_own, shared)
+    return _CoreUse(wait, own, load, slower, waits, is_own, shared)
 
 
 def cpu_contention(view: View) -> Judgement:
     """Other processes take this one's cores, or share them (hyper-threads, caches, power).
 
-    Necessary, either: its threads wait for a core by 5 % of a cycle more than in the base while they do not run more
-    themselves (a thread of its own that hogs the core runs more: that is no contention from outside); or host work
-    takes 15 % longer at equal clock while others keep half a core more, and the machine 10 points more, busy.
-    What waits cost is what the cycle grew by at most: several threads may wait at once.
+    Necessary is one of two: its threads wait for a core for 5 % of a cycle longer than in the base without running
+    longer themselves (if they run longer, the process contends with itself); or host work takes 15 % longer at equal
+    clock while other processes use half a core more and the machine is 10 points busier. Waits explain at most the
+    growth of the cycle, because several threads may wait at once.
     """
     name = "cpu_contention"
-    seen = _load_of(view)
-    if not seen.wait.is_known and not seen.load.is_known:
+    use = _core_use(view)
+    if not use.wait.is_known and not use.load.is_known:
         return Missing(name, "process_runq_time (time waiting for a core) or host_cpu_usage")
-    if seen.waits and seen.is_own:
-        return RuledOut(name, "threads wait for cores, but it is this process that keeps them busy")
-    if not seen.waits and not seen.shared:
-        return RuledOut(name, _no_contention(seen))
+    if use.waits and use.is_own:
+        return RuledOut(name, "threads wait for cores, but this process itself keeps them busy")
+    if not use.waits and not use.shared:
+        return RuledOut(name, _no_contention(use))
     if view.same_cycles and not view.is_slower:
         return RuledOut(name, "the machine is busier, but cycles do not take longer")
-    confidence, shown = weigh(0.65, _contention_clues(view, seen))
+    confidence, shown = weigh(0.65, _contention_clues(view, use))
     clock = core_clock(view)
     text = f"core clock {moved(clock)}: busy neighbours lower it"
     costs = (evidence(text, clock, role="consequence", device="host", metric="cpu_frequency"),)
-    stretched = view.base_ns * ((seen.slower or 1.0) - 1) if seen.shared else 0.0
-    affected = max(seen.wait.delta if seen.waits else 0.0, stretched)
+    stretched = view.base_ns * ((use.slower or 1.0) - 1) if use.shared else 0.0
+    affected = max(use.wait.delta if use.waits else 0.0, stretched)
     cause = Cause(
         category=name,
-        statement=_contention_says(view, seen),
+        statement=_contention_says(view, use),
         resource="processor cores",
         device="host",
         process=view.pair.label,
         rank=None,
-        magnitude=seen.wait.ratio if seen.waits else seen.load.ratio,
+        magnitude=use.wait.ratio if use.waits else use.load.ratio,
         explained_ns=exposed(view, affected),
         confidence=confidence,
         evidence=shown,
@@ -194,28 +196,28 @@ def cpu_contention(view: View) -> Judgement:
     return Suspect(cause, affected)
 
 
-def _contention_clues(view: View, seen: _Load) -> list[Clue]:
+def _contention_clues(view: View, use: _CoreUse) -> list[Clue]:
     necessary = "necessary"
     kicked = view.per_cycle(PROCESS, "process_involuntary_ctx_switches")
     alike_by = typical_slowdown(view.host_work()) or 1.0
     clues: list[Clue] = []
-    if seen.waits:
+    if use.waits:
         text = "time waiting for a core, per cycle"
-        clues.append((0.0, evidence(text, seen.wait, role=necessary, device=PROCESS, metric="process_runq_time")))
-        blocker = in_the_way(view)
-        if blocker is not None and blocker[1].delta > _SOME_OF_WAIT * seen.wait.delta:
-            text = f"of which behind {blocker[0]}, per cycle"
-            weight = 0.1 if blocker[1].delta > _MOST_OF_WAIT * seen.wait.delta else 0.0
+        clues.append((0.0, evidence(text, use.wait, role=necessary, device=PROCESS, metric="process_runq_time")))
+        blocker = blocker_of(view)
+        if blocker is not None and blocker[1].delta > _SOME_OF_WAIT * use.wait.delta:
+            text = f"of which while {blocker[0]} had the core, per cycle"
+            weight = 0.1 if blocker[1].delta > _MOST_OF_WAIT * use.wait.delta else 0.0
             shown = evidence(text, blocker[1], device=BLOCKER + blocker[0], metric="process_runq_time")
             clues.append((weight, shown))
-        if seen.own.is_known:
+        if use.own.is_known:
             text = "own processor time per cycle"
-            clues.append((0.15, evidence(text, seen.own, device=PROCESS, metric="process_oncpu_time")))
-    if seen.shared:
-        text = f"calls on the host take {fold(seen.slower or 1.0)} as long at equal clock"
+            clues.append((0.15, evidence(text, use.own, device=PROCESS, metric="process_oncpu_time")))
+    if use.shared:
+        text = f"calls on the host take {fold(use.slower or 1.0)} as long at equal clock"
         clues.append((0.15, evidence(text, role=necessary)))
         text = "use of all processors"
-        clues.append((0.0, evidence(text, seen.load, role=necessary, device="host", metric="host_cpu_usage")))
+        clues.append((0.0, evidence(text, use.load, role=necessary, device="host", metric="host_cpu_usage")))
     if kicked.rose(times=2):
         text = "times it was pushed off a core, per cycle"
         clues.append((0.05, evidence(text, kicked, device=PROCESS, metric="process_involuntary_ctx_switches")))
@@ -224,40 +226,40 @@ def _contention_clues(view: View, seen: _Load) -> list[Clue]:
     return clues
 
 
-def _contention_says(view: View, seen: _Load) -> str:
+def _contention_says(view: View, use: _CoreUse) -> str:
     parts = []
-    if seen.waits:
-        ends = ((seen.wait.base, view.step.base), (seen.wait.other, view.step.other))
+    if use.waits:
+        ends = ((use.wait.base, view.step.base), (use.wait.other, view.step.other))
         shares = [units.percent(min((wait or 0.0) / (step or 1.0), 1.0)) for wait, step in ends]
         parts.append(
-            f"The process waited for a core {span(seen.wait.base, seen.wait.other, 'ns')} per cycle"
+            f"The process waited for a core {span(use.wait.base, use.wait.other, 'ns')} per cycle"
             f" ({shares[0]} → {shares[1]} of it)"
         )
-        if seen.own.is_known and abs(seen.own.delta) < 0.25 * (seen.own.base or 1.0):
-            parts.append(f"its own work needs as much processor time as before ({units.duration(seen.own.other)})")
-    if seen.load.is_known and seen.load.is_real:
-        parts.append(f"use of the machine's processors {moved(seen.load)}")
-    if seen.slower is not None and seen.slower >= _STRETCHED:
-        parts.append(f"each call on the host takes {fold(seen.slower)} as long at equal clock")
+        if use.own.is_known and abs(use.own.delta) < 0.25 * (use.own.base or 1.0):
+            parts.append(f"its own work needs as much processor time as before ({units.duration(use.own.other)})")
+    if use.load.is_known and use.load.is_real:
+        parts.append(f"use of the machine's processors {moved(use.load)}")
+    if use.slower is not None and use.slower >= _STRETCHED:
+        parts.append(f"each call on the host takes {fold(use.slower)} as long at equal clock")
     text = "; ".join(parts)
-    blocker = in_the_way(view) if seen.waits else None
-    if blocker is not None and blocker[1].delta > _MOST_OF_WAIT * seen.wait.delta:
+    blocker = blocker_of(view) if use.waits else None
+    if blocker is not None and blocker[1].delta > _MOST_OF_WAIT * use.wait.delta:
         return f"{text[0].upper()}{text[1:]}: other processes take its cores, {blocker[0]} first of all."
     return f"{text[0].upper()}{text[1:]}: other processes take its cores."
 
 
-def _no_contention(seen: _Load) -> str:
-    if seen.wait.is_known:
-        return f"time waiting for a core: {span(seen.wait.base, seen.wait.other, 'ns')} per cycle"
-    text = f"use of all processors {span(seen.load.base, seen.load.other, seen.load.unit)}"
-    return text + (f", calls on the host take {fold(seen.slower)} as long" if seen.slower is not None else "")
+def _no_contention(use: _CoreUse) -> str:
+    if use.wait.is_known:
+        return f"time waiting for a core: {span(use.wait.base, use.wait.other, 'ns')} per cycle"
+    text = f"use of all processors {span(use.load.base, use.load.other, use.load.unit)}"
+    return text + (f", calls on the host take {fold(use.slower)} as long" if use.slower is not None else "")
 
 
 def cpu_frequency(view: View) -> Judgement:
     """The clock of the host's cores is low.
 
-    Necessary: it fell by 15 % or more (vector licences and turbo limits take up to that much from a busy core) without
-    a rise of the machine's load by 10 points, and calls on the host became slower by at least the root of the clock's
+    Necessary: it fell by 15 % or more (vector licences and turbo limits lower a busy core's clock by less), the
+    machine's use did not rise by 10 points, and calls on the host became slower by at least the root of the clock's
     ratio (work that waits for memory slows less than the clock).
     """
     name = "cpu_frequency"
@@ -312,11 +314,10 @@ def _low_clock(view: View, clock: Change, load: Change, slower: float | None) ->
 def gil_contention(view: View) -> Judgement:
     """Another Python thread of the process holds the interpreter's lock, or its core.
 
-    Necessary: the process' own processor time per cycle rose by half of what the cycle grew by (another thread of it
-    worked meanwhile), it kept a core busy, more than one of its threads was ready at a time (there are more of them,
-    they wait for cores, or use more than one), and it changed hands: CPython passes the lock on after 5 ms, so time
-    lost to it shows as a switch per 5 ms or more (a quarter of that is asked for). A loop in the main thread burns
-    processor time too, but does not switch.
+    Necessary: the process' own processor time per cycle rose by half of the cycle's growth (another thread worked), it
+    kept a core busy, more than one of its threads was ready at a time (there are more threads, they wait for cores, or
+    they use more than one), and threads switched. CPython passes the lock on after 5 ms, so lost time shows as one
+    switch per 5 ms; a quarter of that suffices. A loop in the main thread uses processor time too, but does not switch.
     """
     name = "gil_contention"
     own, switches = ran(view), view.per_cycle(PROCESS, "process_voluntary_ctx_switches")
@@ -351,7 +352,7 @@ def gil_contention(view: View) -> Judgement:
         more = f"; it has {units.number(threads.other)} threads (was {units.number(threads.base)})"
     cause = Cause(
         category=name,
-        statement=f"Another thread of the process works against the training thread: own processor time went"
+        statement=f"Another thread of the process competes with the training thread: its own processor time went"
         f" {span(own.base, own.other, 'ns')} per cycle though the work is the same, and threads took turns"
         f" {units.number(switches.other)} times per cycle (was {units.number(switches.base)})"
         f"{more}: contention for the interpreter's lock.",
@@ -369,7 +370,7 @@ def gil_contention(view: View) -> Judgement:
 
 
 def _no_lock(view: View, own: Change, switches: Change) -> str:
-    """Why threads do not contend for the interpreter; empty if they may."""
+    """Why threads do not contend for the interpreter's lock; empty if they may."""
     threads, wait = view.resource(PROCESS, "num_threads"), waited(view)
     busy = (own.other or 0.0) / (view.step.other or 1.0)
     if not view.is_slower:
@@ -379,7 +380,7 @@ def _no_lock(view: View, own: Change, switches: Change) -> str:
     if not switches.rose() or switches.delta < 0.25 * view.delta_ns / _SWITCH_NS:
         return f"threads gave up the core {span(switches.base, switches.other, None)} times per cycle"
     if view.part(LOADING).delta > 0.5 * view.delta_ns:
-        return "the time went into the data loader"
+        return "the added time is in the data loader"
     if not (threads.rose(by=0.5) or wait.rose(by=0.25 * view.delta_ns) or busy > _ONE_CORE):
         return "no more than one of its threads was ready to run at a time"
     return ""

@@ -19,7 +19,7 @@ from stepscope.comparison.diagnosis.case import (
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
-from stepscope.comparison.diagnosis.sizes import kept
+from stepscope.comparison.diagnosis.sizes import share_of_same_work
 from stepscope.comparison.model import Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -32,7 +32,7 @@ _CLOCKS = ("gpu_sm_frequency", "gpu_frequency", "gpu_sm_clock", "gpu_clock")
 _MEMORY_CLOCKS = ("gpu_mem_frequency", "gpu_memory_frequency", "gpu_mem_clock")
 #: Clocks of healthy runs differ by 5 % and times per call by as much.
 _LOWER, _SLOWER = 0.95, 1.05
-#: A kernel that is slower by less than this could be so by luck of neighbours on the machine.
+#: Slowdown that counts for a single kernel; other users of the machine may cause smaller ones.
 _KERNEL_SLOWER = 1.1
 
 
@@ -45,9 +45,8 @@ def gpu_frequency(view: View) -> Judgement:
     """The clock of the job's own accelerator is low while it works.
 
     Necessary: the clock fell by 5 % or more, and a typical kernel call became slower by 5 % and by at least the clock's
-    ratio to the power of 0.3: kernels bound by memory depend on the clock less than those bound by arithmetic, but if
-    nothing follows the clock it was low while nothing ran. Boost clocks of healthy runs differ by tens of per cent
-    between idle and load; kernels' times tell which it was.
+    ratio to the power of 0.3. Kernels bound by memory follow the clock less than those bound by arithmetic; but if no
+    kernel follows it, it was low only while nothing ran (boost clocks vary by tens of per cent between idle and load).
     """
     name = "gpu_frequency"
     devices = [device for device in view.devices("gpu") if view.kernels(device).height]
@@ -87,7 +86,7 @@ def gpu_frequency(view: View) -> Judgement:
         end = f"; memory clock {moved(memory)}"
         shown.append(evidence("memory clock", memory, device=device, metric=_MEMORY_CLOCKS[0]))
     if view.same_cycles and not view.is_slower:
-        shown.append(evidence("a cycle: it does not take longer, other work hides the cost", view.step))
+        shown.append(evidence("the cycle does not take longer: other work hides the cost", view.step))
     more, hints = _around(view, device)
     confidence += 0.05 if hints else 0.0
     which = "every compute kernel on it" if share >= 0.6 else "a typical compute kernel on it"
@@ -128,7 +127,7 @@ def _slowest(kernels: pl.DataFrame, device: str) -> tuple[Evidence, ...]:
 
 
 def _around(view: View, device: str) -> tuple[list[Evidence], list[Evidence]]:
-    """What follows from a low clock, and what speaks of its reason."""
+    """The consequences of a low clock, and hints at its reason."""
     follows: list[Evidence] = []
     hints: list[Evidence] = []
     use = view.resource(device, "gpu_usage", "gpu_sm_util")
@@ -155,22 +154,22 @@ def _around(view: View, device: str) -> tuple[list[Evidence], list[Evidence]]:
 def slow_kernel(view: View) -> Judgement:
     """One kernel, or few, became slower at equal clock while the others did not.
 
-    Necessary: kernels whose calls take 10 % longer and together cost 3 % of a cycle, or 10 % of the device's time,
-    while a typical other kernel does not (its ratio at most the root of theirs).
+    Necessary: kernels whose calls take 10 % longer and that together cost 3 % of a cycle, or 10 % of the device's time,
+    while a typical other kernel is slower by at most the root of their ratio.
     """
     name = "slow_kernel"
     devices = [device for device in view.devices("gpu") if view.kernels(device).height]
     if not devices:
         return RuledOut(name, "no accelerator worked")
-    found = [_slow_on(view, device) for device in devices]
-    suspects = [s for s in found if isinstance(s, Suspect)]
-    return max(suspects, key=lambda s: s.affected_ns) if suspects else found[0]
+    judgements = [_slow_on(view, device) for device in devices]
+    suspects = [s for s in judgements if isinstance(s, Suspect)]
+    return max(suspects, key=lambda s: s.affected_ns) if suspects else judgements[0]
 
 
 def _slow_on(view: View, device: str) -> Judgement:
     name = "slow_kernel"
     if not view.same_cycles:
-        return RuledOut(name, "the runs were cut into different cycles")
+        return RuledOut(name, "the runs have different kinds of cycle")
     kernels = view.kernels(device)
     ratio = pl.col("ns_per_call_other") / pl.col("ns_per_call_base")
     is_slower = pl.col("is_real") & pl.col("ns_per_call_real") & (ratio >= _KERNEL_SLOWER) & (pl.col("delta_ns") > 0)
@@ -214,8 +213,8 @@ def _slow_on(view: View, device: str) -> Judgement:
 
 
 def _replaced_on(view: View, device: str) -> Suspect | None:
-    """Other kernels in place of some, for the same operators, that take 3 % of a cycle longer."""
-    same = kept(view.pair)
+    """New kernels that replace others for the same operators and take 3 % of a cycle longer."""
+    same = share_of_same_work(view.pair)
     if same is None or same <= 0.5 or not view.is_slower:
         return None
     kernels = view.kernels(device)

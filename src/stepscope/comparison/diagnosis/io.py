@@ -1,4 +1,4 @@
-"""Causes in what is read and written: the data loader, files and disks."""
+"""Causes in reading and writing: the data loader, files and disks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from stepscope.core import units
 
 _OWN_RATES = ("process_write_bytes_rate", "process_read_bytes_rate")
 _DISK_RATES = ("disk_write_bytes_rate", "disk_read_bytes_rate")
-#: Through the page cache and to a disk bytes go at 1 GB/s or slower, some of it processor time in the kernel.
+#: Time per byte through the page cache or to a disk, in ns: 1 GB/s at most, partly processor time in the kernel.
 _COPY_NS = 1.0
-#: After a wait a process may have to let another finish its slice: 3 ms at most, by default, with Linux' scheduler.
+#: After a wait another process may finish its time slice first: 3 ms at most with Linux' default scheduler.
 _SLICE_NS = 3e6
-#: Less than a page per cycle is no traffic.
+#: Bytes per cycle below which reading and writing do not count: one page.
 _PAGE = 4096.0
 
 
 def blocked(view: View) -> Change:
     """Time per cycle in which no thread of the process ran or was ready: it slept, or waited for a file or a peer.
 
-    Known where the process' own time on cores and in their queues is; several threads at once may hide some of it.
+    Unknown without the process' time on cores. Several threads that run at once may hide some of it.
     """
     own, wait = ran(view), waited(view)
     if not own.is_known or not view.step.is_known:
@@ -33,20 +33,20 @@ def blocked(view: View) -> Change:
 
 
 def written(view: View) -> tuple[str, str, Change] | None:
-    """Of the rates of reading and writing that rose, at least twofold and by a page a cycle, the one that rose most."""
+    """The rate of reading or writing that rose most, at least twofold and by a page a cycle: device, metric, change."""
     rates = [(PROCESS, metric) for metric in _OWN_RATES]
     rates += [key for key in view.resources if key[1] in _DISK_RATES]
-    found = []
+    rising = []
     for device, metric in rates:
         change, amount = view.resource(device, metric), view.per_cycle(device, metric)
         if change.rose(times=2) and amount.delta > _PAGE:
-            found.append((device, metric, change))
-    own = [row for row in found if row[0] == PROCESS]
-    return max(own or found, key=lambda row: row[2].delta, default=None)
+            rising.append((device, metric, change))
+    own = [row for row in rising if row[0] == PROCESS]
+    return max(own or rising, key=lambda row: row[2].delta, default=None)
 
 
 def waiting_for_disk(view: View) -> float:
-    """By how much longer per cycle something outside operators waits while more is read or written. Units: ns."""
+    """How much longer per cycle the process waits outside operators while it reads or writes more. Units: ns."""
     disk = written(view)
     if disk is None or not view.same_cycles:
         return 0.0
@@ -61,10 +61,10 @@ def waiting_for_disk(view: View) -> float:
 
 
 def _queued_after_waits(view: View) -> float:
-    """Time per cycle for which the process queued for a core after it had waited for something. Units: ns.
+    """Added time per cycle in which the process queued for a core after a wait. Units: ns.
 
-    A process that computes keeps its core; one that waits for a disk has to get it back each time, be it from the
-    kernel's own threads that write.
+    A process that computes keeps its core. One that waits for a disk must get it back each time, for example from the
+    kernel's own writing threads.
     """
     gave_up = view.per_cycle(PROCESS, "process_voluntary_ctx_switches")
     queued = waited(view)
@@ -76,8 +76,8 @@ def _queued_after_waits(view: View) -> float:
 def data_loading(view: View) -> Judgement:
     """The loop waits for its next batch.
 
-    Necessary: the part of the cycle in which the loader's next() is open and the device has nothing to do grew by 3 %
-    of a cycle. What the device hides does not count: the parts count each moment once, the device first.
+    Necessary: the part of the cycle in which the loader's next() is open and the device is idle grew by 3 % of a cycle.
+    Time that device work hides belongs to other parts and does not count.
     """
     name = "data_loading"
     loading = view.part(LOADING)
@@ -132,10 +132,10 @@ def data_loading(view: View) -> Judgement:
 def disk_io(view: View) -> Judgement:
     """The loop waits for files to be written or read, outside the data loader.
 
-    Necessary: the process (or, unknown, a disk) reads or writes at least twice as much and a page per cycle more; and
-    time outside operators and loader grew by 3 % of a cycle, of which a third is time that the process was blocked, or
-    queued for its core after that (3 ms each time at most), or that so many bytes take at 1 GB/s; where the former is
-    unknown, it gave up the core more often. Rates without waiting are no cause.
+    Necessary: the process (or a disk, if its own rates are unknown) reads or writes at least twice as much and a page
+    per cycle more; and time outside operators and loader grew by 3 % of a cycle. A third of that growth must be time in
+    which the process was blocked or queued for its core afterwards (3 ms per wait at most), or time that the bytes take
+    at 1 GB/s. If blocked time is unknown, the process must have given up the core more often.
     """
     name = "disk_io"
     if not any(key[1] in (*_OWN_RATES, *_DISK_RATES) for key in view.resources):

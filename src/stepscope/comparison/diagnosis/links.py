@@ -22,11 +22,10 @@ from stepscope.core.names import shorten
 
 _PCIE = ("gpu_pcie_transmit", "gpu_pcie_receive", "gpu_pcie_tx_rate", "gpu_pcie_rx_rate")
 _NVLINK = ("gpu_link_transmit", "gpu_link_receive", "gpu_nvlink_tx_rate", "gpu_nvlink_rx_rate")
-#: Traffic that idles near zero varies by factors; tenfold is more than that.
+#: Traffic near zero varies by factors, but not tenfold.
 _TIMES = 10.0
-#: Traffic that can be in the way: 1/16 of a PCIe 3.0 x16 link (15.75 GB/s, the slowest that such devices have), and as
-#: much of a link between devices of 100 GB/s (four NVLink 2 lanes one way). Below that others' transfers take less
-#: than 7 % of the link's time.
+#: Traffic (bytes/s) that can slow other transfers: 1/16 of a PCIe 3.0 x16 link (15.75 GB/s, the slowest in use) and of
+#: a 100 GB/s link between devices (four NVLink 2 lanes one way). Less takes up below 7 % of the link's time.
 _LEAST = {"pcie": 15.75e9 / 16, "nvlink": 100e9 / 16}
 _NICS = ("net_recv_bytes_rate", "net_sent_bytes_rate", "net_rx_rate", "net_tx_rate")
 _LOSSES = (
@@ -43,23 +42,21 @@ _NIC_LIMIT = 1.25e9
 
 
 def interconnect_pcie(view: View) -> Judgement:
-    """Somebody else fills the PCIe link of the job's devices. See `_link`."""
+    """Another process fills the PCIe link of the job's devices. See `_link`."""
     return _link(view, "interconnect_pcie", "pcie", _PCIE, "PCIe")
 
 
 def interconnect_nvlink(view: View) -> Judgement:
-    """Somebody else fills the links between the job's devices. See `_link`."""
+    """Another process fills the links between the job's devices. See `_link`."""
     return _link(view, "interconnect_nvlink", "nvlink", _NVLINK, "NVLink")
 
 
 def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str) -> Judgement:
-    """Traffic on a link of the job's devices, not the job's own, that its transfers and kernels suffer from.
+    """Traffic on a link of the job's devices that is not the job's own and slows its transfers and kernels.
 
-    Necessary: traffic is ten times the base's (it idles near zero and varies by factors) and more than 1/16 of the
-    link's speed, and it is not this job's: its copies over that link take no more of the time than before, or would at
-    the link's full speed make up less than half of it.
-    Supporting: copies, exchanges between devices and kernels on these devices are slower per call, or the waits in
-    exchanges moved between ranks. If nothing is, the traffic still is worth a word, but little confidence.
+    Necessary: traffic is ten times the base's and more than 1/16 of the link's speed, and the job's own copies over
+    that link, at full speed, would make up at most half of it.
+    Supporting: copies, collectives and kernels on these devices are slower per call.
     """
     if not any(view.kernels(device).height for device in view.devices("gpu")):
         return RuledOut(name, "no accelerator worked")
@@ -96,7 +93,7 @@ def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str)
         change = _most(view, device, _PCIE if other == "pcie" else _NVLINK)
         if change.is_known and (change.other or 0.0) < _LEAST[other]:
             label = "PCIe" if other == "pcie" else "NVLink"
-            shown.append(evidence(f"{label} stays quiet", change, device=device))
+            shown.append(evidence(f"{label} traffic stays low", change, device=device))
             confidence += 0.05
     kernels = view.work.filter((pl.col("device") == device) & (pl.col("delta_ns") > 0) & pl.col("is_real"))
     affected = float(kernels["delta_ns"].sum()) if view.same_cycles else 0.0
@@ -122,13 +119,13 @@ def _gpu(device: str) -> str:
 
 
 def _most(view: View, device: str, metrics: tuple[str, ...]) -> Change:
-    found = [view.resource(device, metric) for metric in metrics]
-    known = [change for change in found if change.is_known]
+    changes = [view.resource(device, metric) for metric in metrics]
+    known = [change for change in changes if change.is_known]
     return max(known, key=lambda change: change.other or 0.0) if known else ABSENT
 
 
 def _own_bytes(view: View, device: str, kind: str) -> float | None:
-    """The most that the job's own copies can have moved over the link, from the time they took. Units: bytes/s."""
+    """Upper bound of the job's own traffic on the link, from the time of its copies. Units: bytes/s."""
     if not view.same_cycles or not view.step.other:
         return None
     is_copy = (pl.col("device") == device) & (pl.col("category") == "memcpy")
@@ -140,30 +137,30 @@ def _own_bytes(view: View, device: str, kind: str) -> float | None:
 
 
 def _slowed(view: View, device: str) -> list[Evidence]:
-    """Copies, exchanges and kernels of the device that take longer per call."""
+    """Copies, collectives and kernels of the device that take longer per call."""
     on_device = pl.col("device") == device
     moves = pl.col("category").is_in(("memcpy", "memset")) | pl.col("is_collective")
     work = view.work.filter(on_device & pl.col("category").is_in(("kernel", "memcpy", "memset")))
     slower = work.filter(pl.col("ns_per_call_real") & (pl.col("ns_per_call_other") > 1.05 * pl.col("ns_per_call_base")))
-    found = []
+    slowed = []
     for rows in (slower.filter(moves), slower.filter(~moves)):
         for row in rows.sort("delta_ns", descending=True).head(3).iter_rows(named=True):
             ratio = row["ns_per_call_other"] / row["ns_per_call_base"]
             change = Change(row["ns_per_call_base"], row["ns_per_call_other"], True, "ns")
             text = f"{shorten(row['name'])} takes {fold(ratio)} as long per call"
-            found.append(evidence(text, change, role="consequence", device=device, name=row["name"]))
+            slowed.append(evidence(text, change, role="consequence", device=device, name=row["name"]))
     whole = typical_slowdown(work.filter(~moves))
     if whole is not None and whole >= 1.05:
-        found.append(evidence(f"kernels on it take {fold(whole)} as long", role="consequence", device=device))
-    return found
+        slowed.append(evidence(f"kernels on it take {fold(whole)} as long", role="consequence", device=device))
+    return slowed
 
 
 def network(view: View) -> Judgement:
     """The network between hosts is slow or full.
 
-    Necessary: exchanges between ranks cost 5 % of a cycle more, and either interfaces lose or repeat packets more
-    often, or one runs near its limit (10 Gbit/s and more) and carries twice the base's traffic. Loopback is no
-    network. Rates that moved without slower exchanges are the drift of a shared machine.
+    Necessary: collectives take 5 % of a cycle longer, and either interfaces lose or repeat packets more often, or one
+    (other than loopback) runs near its limit (10 Gbit/s and more) with twice the base's traffic. Without slower
+    collectives, changed rates are the drift of a shared machine.
     """
     name = "network"
     talks = view.part(*COLLECTIVES)
@@ -174,24 +171,24 @@ def network(view: View) -> Judgement:
         if k[1] in _NICS and k[0] != "lo" and c.rose(times=2) and (c.other or 0.0) > 0.8 * _NIC_LIMIT
     ]
     if not talks.is_known or (talks.base == 0 and talks.other == 0):
-        return RuledOut(name, "ranks exchange nothing")
+        return RuledOut(name, "there are no collectives")
     if not talks.rose(by=0.05 * view.base_ns):
-        return RuledOut(name, f"time in exchanges: {span(talks.base, talks.other, 'ns')} per cycle")
+        return RuledOut(name, f"time in collectives: {span(talks.base, talks.other, 'ns')} per cycle")
     if not losses and not full:
         if not any(k[1] in _NICS and k[0] != "lo" for k in view.resources):
             return Missing(name, "traffic, drops and retransmits of the network interfaces")
         return RuledOut(name, "interfaces are neither full nor losing packets")
     (where, metric), change = (losses or full)[0]
     shown = (
-        evidence("time in exchanges between ranks, per cycle", talks, role="necessary", unit="ns"),
+        evidence("time in collectives, per cycle", talks, role="necessary", unit="ns"),
         evidence(
             "packets lost or sent again" if losses else "traffic", change, role="necessary", device=where, metric=metric
         ),
     )
     cause = Cause(
         name,
-        f"{metric} of {where} {moved(change)}; exchanges between ranks take {span(talks.base, talks.other, 'ns')}"
-        " per cycle: the network is in the way.",
+        f"{metric} of {where} {moved(change)}; collectives take {span(talks.base, talks.other, 'ns')}"
+        " per cycle: the network is slow or full.",
         "network interface",
         where,
         view.pair.label,

@@ -1,4 +1,4 @@
-"""Causes in memory: it grows cycle after cycle, or there is not enough of it."""
+"""Causes in memory: it grows from cycle to cycle, or there is too little of it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ if TYPE_CHECKING:
 _TENSORS, _SYSTEMS = "process_mem_allocated", "process_mem_rss"
 _HOST_LEVELS = (_TENSORS, _SYSTEMS)
 _DEVICE_LEVELS = ("gpu_mem_allocated", "gpu_mem_used")
-#: Growth within the recording, beyond the base's: 5 % of the level, as levels of healthy runs differ by that, and
-#: 16 MiB, a few of the blocks in which allocators take memory.
+#: Growth within the recording beyond the base's: 5 % of the level, by which levels of healthy runs differ, and 16 MiB,
+#: a few of the blocks in which allocators take memory.
 _LEAST_SHARE, _LEAST_BYTES = 0.05, 16 * 2**20
-#: Runs of one job whose heap a profiler fragmented by 30 MiB a cycle differed by 5 %, mostly.
+#: Growth must be faster by this share of the usual growth, and by this many times the spread of the base's runs: the
+#: growth of runs whose heap a profiler fragmented by 30 MiB a cycle mostly differed by 5 %.
 _FASTER, _BEYOND = 0.25, 3.0
-#: Of 40 such runs some grew by 10 MiB a cycle: where it is known what tensors hold, less than thrice as much as before
-#: may be the heap's.
+#: The same share for resident memory if tensors are known as well: the heaps of some of 40 runs grew by 10 MiB a cycle.
 _FASTER_HEAP = 2.0
-#: Steady: of all pairs of cycles the later one has more in 80 %; a sawtooth that returns has about half.
+#: Share of pairs of cycles in which the later one must have more; in a sawtooth it is about half.
 _STEADY = 0.8
-#: The first touch of new memory takes a page fault per 4 KiB and filling it: 1 µs, 4 µs in a virtual machine.
+#: Time per byte of new memory, in ns: a page fault per 4 KiB and filling it take 1 µs, 4 µs in a virtual machine.
 _TOUCH_NS = 1.0
-#: What a recorder keeps at most of each call until it writes it: shapes, types, and the memory that it allocated.
-#: 0.4 to 1.8 KB were measured with PyTorch's profiler.
+#: Memory in which a recorder holds one call until it is written, at most. PyTorch's profiler uses 0.4 to 1.8 KB.
 _EVENT_BYTES = 2048.0
 #: A major fault waits for a disk: at least 0.1 ms on flash.
 _MAJOR_NS = 1e5
@@ -49,7 +48,10 @@ _MOST_POINTS = 400
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How a level moves along a run: per cycle, from first to last, and how steadily (share of pairs that rise)."""
+    """How a level changes along a run: its slope per cycle, its first and last value.
+
+    `steady` is the share of pairs of cycles in which it rises, `late` the slope of the second half.
+    """
 
     per_cycle: float
     first: float
@@ -66,7 +68,7 @@ def slope(values: Floats) -> float:
 
 
 def growth_of(values: Floats) -> Growth | None:
-    """Growth of a level by cycle; null with fewer than 8 cycles. `late` is the slope of the second half."""
+    """Growth of a level from its values by cycle; None with fewer than 8 cycles."""
     if values.size < 8:
         return None
     at = np.linspace(0, values.size - 1, min(values.size, _MOST_POINTS)).round().astype(int)
@@ -76,14 +78,14 @@ def growth_of(values: Floats) -> Growth | None:
 
 
 def memory_growth(view: View) -> Judgement:
-    """Memory of the process, or of its device, rises cycle after cycle more than in the base.
+    """Memory of the process, or of its device, grows from cycle to cycle, more than in the base.
 
-    Necessary: it rises steadily, also in the second half (start-up is over), a quarter faster than any of the base's
-    runs, of any rank, and beyond what these differ by, and in this recording by 5 % of its level and 16 MiB more than
-    the base's would have. What tensors hold is looked at before what the system counts, which also has the allocator's
-    own habits in it: a heap that a profiler's records fragment grows in proportion to the work, so that the base's
-    growth is scaled by the work's; and by other amounts from run to run, so that where tensors are known it must grow
-    by twice what the base's did more. And it has the recorder's: 2 KiB for each call more per cycle are taken off.
+    Necessary: it grows steadily, also in the second half (start-up is over); a quarter faster than in any of the base's
+    runs, on any rank, and by more than these differ; and in this recording by 5 % of its level and 16 MiB more than at
+    the base's rate. Memory of tensors is tested first, because resident memory includes the allocator's own behaviour:
+    a heap that a profiler's records fragment grows in proportion to the work, so the base's growth is scaled by it, and
+    differently from run to run, so resident memory must grow three times as fast if tensors are known. Resident memory
+    also includes the recorder's: 2 KiB for each additional call per cycle are subtracted.
     """
     name = "memory_growth"
     levels = [(PROCESS, metric) for metric in _HOST_LEVELS]
@@ -91,7 +93,7 @@ def memory_growth(view: View) -> Judgement:
     known = [key for key in levels if view.resource(*key).is_known]
     if not known:
         return Missing(name, "process_mem_rss, or the allocator's events (profile_memory=True)")
-    told = []
+    growths = []
     for device, metric in known:
         unit = view.resource(device, metric).unit
         if unit not in ("bytes", None):
@@ -99,20 +101,20 @@ def memory_growth(view: View) -> Judgement:
         base, other = (_growths(side, device, metric) for side in (view.pair.base, view.pair.other))
         if not base or not other:
             continue
-        # One rank's heap grows in one run as another's does in the next.
+        # The heap of one rank may grow in this run as another's did in the base.
         peers = view.peers if device == PROCESS else ()
-        like = [found.per_cycle for pair in peers for found in _growths(pair.base, device, metric)]
-        found = _grown(view, device, metric, base, other, like)
-        if found is not None:
-            return found
-        told.append(
+        like = [suspect.per_cycle for pair in peers for suspect in _growths(pair.base, device, metric)]
+        suspect = _grown(view, device, metric, base, other, like)
+        if suspect is not None:
+            return suspect
+        growths.append(
             f"{metric} of {device}: {units.size(other[0].per_cycle)} a cycle (base {units.size(base[0].per_cycle)})"
         )
-    return RuledOut(name, "; ".join(told[:2]) or "too few cycles to see a trend")
+    return RuledOut(name, "; ".join(growths[:2]) or "too few cycles to see a trend")
 
 
 def _growths(runs: Sequence[Observation], device: str, metric: str) -> list[Growth]:
-    return [found for found in map(growth_of, _levels(runs, device, metric)) if found]
+    return [growth for growth in map(growth_of, _levels(runs, device, metric)) if growth]
 
 
 def _grown(
@@ -167,7 +169,7 @@ def _grown(
         clipped(confidence),
         tuple(shown),
         (),
-        "look for what is kept: lists of losses with their graphs, caches, logs; show memory; tracemalloc",
+        "look for objects that stay alive: lists of losses with their graphs, caches, logs; show memory; tracemalloc",
     )
     return Suspect(cause, affected)
 
@@ -177,22 +179,22 @@ def _n_cycles(view: View) -> int:
 
 
 def _levels(runs: Sequence[Observation], device: str, metric: str) -> list[Floats]:
-    """Values by cycle, an array for each run that has them."""
-    found = []
+    """Values by cycle, one array for each run that has them."""
+    levels = []
     for run in runs:
         whole = run.complete_cycles.select("cycle")
         is_it = (pl.col("device") == device) & (pl.col("metric") == metric) & pl.col("name").is_null()
         rows = whole.join(run.resources.filter(is_it), on="cycle", how="inner", maintain_order="left")
-        found.append(rows["mu"].to_numpy())
-    return [values for values in found if values.size]
+        levels.append(rows["mu"].to_numpy())
+    return [values for values in levels if values.size]
 
 
 def memory_pressure(view: View) -> Judgement:
-    """There is too little memory: pages are fetched from disk again, swapped, or the allocator frees and tries again.
+    """There is too little memory: pages are read from disk again or swapped, or the allocator has to retry.
 
-    Necessary: major faults cost 3 % of a cycle more at 0.1 ms each (flash; other disks cost more), while swap is in use
-    or less than half of the base's memory is free, for a first read of files faults as well; or swap use rises by
-    16 MiB; or the allocator retries more often.
+    Necessary is one of three: major faults cost 3 % of a cycle more at 0.1 ms each (flash; other disks take longer)
+    while swap is in use or less than half of the base's free memory is left, since a first read of files faults as
+    well; or swap use rises by 16 MiB; or the allocator retries more often.
     """
     name = "memory_pressure"
     faults = view.per_cycle(PROCESS, "process_major_faults")

@@ -1,4 +1,4 @@
-"""Causes in single operators: one became slower, or another runs in its place."""
+"""The cause in single operators: one became slower, or was replaced by another."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from stepscope.core import units
 from stepscope.core.names import shorten
 
 _SLOWER = 1.1
-#: What tells some operators from the rest, where all are slower.
+#: How much slower than the rest some operators must be if all are slower.
 _APART = 1.2
-#: Operators that are slower for no visible reason: how the system backs fresh memory moves single ones by 5 to 8 %
-#: of a cycle from run to run.
+#: Share of a cycle that slower operators must cost if no reason is visible. How the system backs new memory changes
+#: single operators by 5 to 8 % of a cycle from run to run.
 _UNEXPLAINED = 0.1
 #: A page fault takes up to 4 µs, in a virtual machine.
 _FAULT_NS = 4000.0
-#: Below this a typical operator is as it was.
+#: Slowdown below which a typical operator counts as unchanged.
 _UNCHANGED = 1.05
 
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """Operators that take more time of their own, largest first, and what speaks of the reason.
+    """Operators whose own time grew, largest first, and possible reasons.
 
-    `types` are those among them with new element types, `gone` the operators that are called less often now. `usual`
-    is how many times longer a call of the rest takes, `lost_ns` what it all costs per cycle, were the rest as before.
+    `types` are those of them with new element types, `gone` the operators that are called less often now. `usual` is
+    how many times longer a call of the remaining operators takes, `lost_ns` the cost per cycle beyond that slowdown.
     """
 
     slow: pl.DataFrame
@@ -53,7 +53,7 @@ class _Grown:
 
     @property
     def other_way(self) -> bool:
-        """Whether the work is done in another way: other types, or other operators."""
+        """Whether the work is done differently: with other types, or by other operators."""
         return bool(self.types) or self.gone.height > 0
 
     @property
@@ -63,13 +63,13 @@ class _Grown:
 
 
 def slow_operator(view: View) -> Judgement:
-    """One operator, or few, became slower or were replaced, while the rest is as it was.
+    """One operator, or few, became slower or were replaced, while the rest is unchanged.
 
     Necessary: operators whose own time grew by 1 % of a cycle each and by 3 % together, more than the host's work did
-    in general; and a reason in them: other element types at equal sizes, or another operator in place of one that is
-    called less often now. Without such a reason: calls that take 10 % longer at equal sizes while a typical other one
-    does not, and cost 10 % of a cycle. Types and numbers of calls do not scatter: where they account for it, the cycle
-    need not be slower beyond its own scatter.
+    in general; and a reason: other element types at equal sizes, or calls that replace an operator called less often
+    now. Without such a reason their calls must take 10 % longer at equal sizes, while those of a typical other operator
+    do not, and cost 10 % of a cycle. Types and numbers of calls do not scatter: if they are the reason, the cycle need
+    not be significantly slower.
     """
     name = "slow_operator"
     if view.operators().is_empty():
@@ -81,9 +81,9 @@ def slow_operator(view: View) -> Judgement:
     types, on_device = retyped(view.pair), view.part("computation")
     if types and on_device.rose(by=view.least_ns) and on_device.delta >= 0.5 * view.delta_ns:
         return _on_device(view, types, on_device)
-    found = _grown(view, types)
-    reason = _against(view, found)
-    return RuledOut(name, reason) if reason else _suspect(view, found)
+    grown = _grown(view, types)
+    reason = _against(view, grown)
+    return RuledOut(name, reason) if reason else _suspect(view, grown)
 
 
 def _grown(view: View, types: tuple[str, ...]) -> _Grown:
@@ -107,55 +107,55 @@ def _grown(view: View, types: tuple[str, ...]) -> _Grown:
     return _Grown(slow, gone, tuple(n for n in types if n in costly), usual, (excess + min(saved, 0.0)) / longer)
 
 
-def _against(view: View, found: _Grown) -> str:
-    """Why no operator is to blame; empty if some may be."""
-    if found.slow.is_empty():
+def _against(view: View, grown: _Grown) -> str:
+    """Why no operator is the cause; empty if some may be."""
+    if grown.slow.is_empty():
         return "no operator takes more time of its own"
-    stand_out = found.other_way and (typical_slowdown(found.slow) or 2 * found.usual) >= _APART * found.usual
-    if found.usual >= _SLOWER and not stand_out:
-        return f"all operators are slower alike ({fold(found.usual)})"
-    if found.lost_ns < (view.least_ns if found.other_way else _UNEXPLAINED * view.base_ns):
-        return f"operators that grew cost {units.duration(max(found.lost_ns, 0.0))} per cycle"
-    if not view.is_slower and (not found.other_way or view.delta_ns < 0.5 * found.lost_ns):
+    stand_out = grown.other_way and (typical_slowdown(grown.slow) or 2 * grown.usual) >= _APART * grown.usual
+    if grown.usual >= _SLOWER and not stand_out:
+        return f"all operators are slower alike ({fold(grown.usual)})"
+    if grown.lost_ns < (view.least_ns if grown.other_way else _UNEXPLAINED * view.base_ns):
+        return f"operators that grew cost {units.duration(max(grown.lost_ns, 0.0))} per cycle"
+    if not view.is_slower and (not grown.other_way or view.delta_ns < 0.5 * grown.lost_ns):
         return "cycles are not slower"
     touched = max(view.per_cycle(PROCESS, "process_minor_faults").delta, 0.0) * _FAULT_NS
-    if not found.other_way and touched >= 0.5 * found.lost_ns:
-        return "operators that grew touch new memory: the system backs it with small pages"
+    if not grown.other_way and touched >= 0.5 * grown.lost_ns:
+        return "operators that grew touch new memory, which the system backs with small pages"
     return ""
 
 
-def _suspect(view: View, found: _Grown) -> Suspect:
-    first = found.types[0] if found.types else found.names[0]
-    row = found.slow.row(found.names.index(first), named=True)
+def _suspect(view: View, grown: _Grown) -> Suspect:
+    first = grown.types[0] if grown.types else grown.names[0]
+    row = grown.slow.row(grown.names.index(first), named=True)
     change = Change(row["own_ns_base"] or None, row["own_ns_other"], is_real=True, unit="ns")
-    why, reason = _why(view, found, first)
+    why, reason = _why(view, grown, first)
     confidence, shown = weigh(
         0.65,
         [
-            *(_own_time(each, first) for each in found.slow.head(5).iter_rows(named=True)),
+            *(_own_time(each, first) for each in grown.slow.head(5).iter_rows(named=True)),
             reason,
-            (0.07, evidence(f"a typical other operator takes {fold(found.usual)} as long as before"))
-            if found.usual < _UNCHANGED
+            (0.07, evidence(f"a typical other operator takes {fold(grown.usual)} as long as before"))
+            if grown.usual < _UNCHANGED
             else None,
         ],
     )
-    beside = [shorten(n) for n in found.names if n != first]
-    listed = ", ".join(beside[:3]) + (f" and {len(beside) - 3} others" if len(beside) > 3 else "")
-    others = f"; with {listed} it costs {units.duration(found.lost_ns)} more per cycle" if beside else ""
+    more = [shorten(n) for n in grown.names if n != first]
+    listed = ", ".join(more[:3]) + (f" and {len(more) - 3} others" if len(more) > 3 else "")
+    together = f"; with {listed} it costs {units.duration(grown.lost_ns)} more per cycle" if more else ""
     cause = Cause(
         category="slow_operator",
-        statement=f"{shorten(first)} {why}: its own time {moved(change)} per cycle{others}.",
+        statement=f"{shorten(first)} {why}: its own time {moved(change)} per cycle{together}.",
         resource=first,
         device="host",
         process=view.pair.label,
         rank=None,
         magnitude=change.ratio,
-        explained_ns=exposed(view, found.lost_ns),
+        explained_ns=exposed(view, grown.lost_ns),
         confidence=confidence,
         evidence=shown,
         advice="look at its inputs: show operators --by shape; types, strides, and which implementation was chosen",
     )
-    return Suspect(cause, found.lost_ns)
+    return Suspect(cause, grown.lost_ns)
 
 
 def _own_time(row: dict[str, object], first: str) -> Clue:
@@ -169,18 +169,18 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _why(view: View, found: _Grown, first: str) -> tuple[str, Clue]:
-    """What happened to the operator, in words, and the evidence of it."""
-    if found.types:
+def _why(view: View, grown: _Grown, first: str) -> tuple[str, Clue]:
+    """What happened to the operator, as text, and its evidence."""
+    if grown.types:
         before, after = _types(view, first)
-        listed = ", ".join(shorten(n) for n in found.types[:3])
+        listed = ", ".join(shorten(n) for n in grown.types[:3])
         return f"now works on {after} instead of {before}", (
             0.25,
             evidence(f"element types of {listed}: {before} → {after}", device="host", name=first),
         )
-    if not found.gone.height:
+    if not grown.gone.height:
         return "takes longer per call at equal sizes", None
-    old = found.gone.sort("delta_ns").row(0, named=True)
+    old = grown.gone.sort("delta_ns").row(0, named=True)
     calls = f"{units.number(old['calls_base'])} → {units.number(old['calls_other'])} calls"
     change = Change(old["calls_base"], old["calls_other"], is_real=True)
     text = f"calls of {shorten(old['name'])} per cycle"
@@ -216,14 +216,14 @@ def _on_device(view: View, types: tuple[str, ...], on_device: Change) -> Suspect
 
 
 def _types(view: View, name: str) -> tuple[str, str]:
-    """The element types that an operator had, and those that it has now and had not."""
-    sides = []
+    """The element types that an operator had in the base, and new ones that it has in the other run."""
+    types = []
     for runs in (view.pair.base, view.pair.other):
         rows = pl.concat([run.workload for run in runs]).filter(pl.col("name") == name)
         rows = rows.sort("total_ns_per_cycle", descending=True)
-        sides.append([plain(text) for text in rows["types"].drop_nulls().unique(maintain_order=True)])
-    new = [text for text in sides[1] if text not in sides[0]]
-    return sides[0][0], new[0]
+        types.append([plain(text) for text in rows["types"].drop_nulls().unique(maintain_order=True)])
+    new = [text for text in types[1] if text not in types[0]]
+    return types[0][0], new[0]
 
 
 RULES = (Rule("slow_operator", slow_operator),)

@@ -13,8 +13,8 @@ from stepscope.comparison.model import PROCESS, Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import is_graph_launch, is_sync_call, shorten
 
-#: An operator costs 5 to 20 µs to dispatch, record and launch. One that takes less than a few times that itself is
-#: paid for being called, not for its work.
+#: Dispatching, recording and launching an operator costs 5 to 20 µs. If its own time is less than a few times that, the
+#: call costs more than the work.
 SMALL_NS = 50_000.0
 _SYNCS = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal")
 _COLLECTED = ("process_python_gc_time", "python_gc_time")
@@ -23,7 +23,7 @@ _COLLECTED = ("process_python_gc_time", "python_gc_time")
 def python_gc(view: View) -> Judgement:
     """Python collects garbage longer or more often.
 
-    Necessary: time in collections grew by 3 % of a cycle. Collections stop the loop, so that time is lost in full.
+    Necessary: time in collections grew by 3 % of a cycle. Collections stop the loop, so all of that time is lost.
     """
     name = "python_gc"
     spent = view.per_cycle(PROCESS, *_COLLECTED)
@@ -75,10 +75,11 @@ def python_gc(view: View) -> Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Small:
-    """Operators and runtime calls that are called more often and take little each: what they cost per cycle.
+    """Added calls of operators and runtime functions that take little time each, and their cost per cycle.
 
-    `syncs` of them wait for a value; `fed_ns` is what longer added calls cost that make those values. `replaces` is
-    true if an operator of 1 % of a cycle is hardly called any more: then the added ones stand in for it.
+    `syncs` is how many of them wait for a value, and `fed_ns` the cost of the longer added calls that compute these
+    values. `replaces` is true if an operator that took 1 % of a cycle is hardly called any more, so that the added
+    calls replace it.
     """
 
     calls: float
@@ -113,7 +114,7 @@ def small_calls(view: View) -> Small:
 
 
 def _accounted(view: View, gaps: Change) -> float:
-    """Of the time between operators what collections and files took, which are causes of their own."""
+    """The growth of the gaps that collections and files explain, which are other causes. Units: ns."""
     spent, disk = view.per_cycle(PROCESS, *_COLLECTED), waiting_for_disk(view)
     return min(max(spent.delta, 0.0) + disk, gaps.delta)
 
@@ -121,11 +122,11 @@ def _accounted(view: View, gaps: Change) -> float:
 def host_overhead(view: View) -> Judgement:
     """The host spends more time around the work: many small calls, synchronisations, printing, Python in between.
 
-    Necessary: added small calls (under 50 µs of their own each: paid for the call, not for the work) and time in which
-    nothing recorded was open, less collections of garbage and waits for files, grew together by 3 % of a cycle. Longer
-    calls that make the values which added synchronisations wait for count with them. Small calls in place of an
-    operator that is hardly called any more are its other implementation, not overhead. Numbers of calls do not
-    scatter: where they account for it, the cycle need not be slower beyond its own scatter.
+    Necessary: added small calls (under 50 µs of own time each) and time in which nothing that was recorded ran, less
+    garbage collections and waits for files, grew together by 3 % of a cycle. Longer added calls count as well if they
+    compute the values that added synchronisations wait for. Small calls that replace an operator are another
+    implementation of it, not overhead. Numbers of calls do not scatter: if they are the reason, the cycle need not be
+    significantly slower.
     """
     name = "host_overhead"
     if not view.same_cycles or view.delta_ns <= 0:
@@ -169,7 +170,7 @@ def host_overhead(view: View) -> Judgement:
         how = "asleep or waiting" if asleep else "Python at work" if off.is_known else "Python, or waiting"
         went = f"time between operators went {span(gaps.base, gaps.other, 'ns')} per cycle"
         if between < 0.9 * gaps.delta:
-            went += f", {units.duration(between)} of it beside collections and files"
+            went += f", {units.duration(between)} of it without collections and files"
         says.append(f"{went} ({how})")
         if off.is_known:
             shown.append(

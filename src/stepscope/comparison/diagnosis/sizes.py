@@ -1,4 +1,4 @@
-"""How much each operator is given to work on, before and after, and in which element types."""
+"""How much work each operator gets in both runs, by the sizes of its inputs, and in which element types."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from stepscope.comparison.model import Observation, Pair
 
 
-#: Operators that multiply matrices stand in for one another: a linear layer is addmm, or mm and add.
+#: Operators that multiply matrices count as one, because a linear layer may be addmm, or mm and add.
 _PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"
 PRODUCTS = "matrix products"
-#: The number of calls belongs to the program.
+#: Relative difference up to which two numbers of calls count as equal.
 _AS_OFTEN = 0.05
 _KEYS = ["device", "name", "shapes", "types"]
 _GRID = "grid "
@@ -37,14 +37,14 @@ def elements(shapes: str | None) -> float | None:
         numbers = shapes.removeprefix(_GRID).split(",")[0].split("×")
         return float(math.prod(int(n) for n in numbers)) if all(n.isdigit() for n in numbers) else None
     try:
-        found = json.loads(shapes)
+        parsed = json.loads(shapes)
     except ValueError:
         return None
-    return _count(found) if isinstance(found, list) else None
+    return _count(parsed) if isinstance(parsed, list) else None
 
 
 def _count(shapes: list[object]) -> float:
-    """Elements of a list of shapes; a list of tensors is such a list within it. A scalar, [], is one."""
+    """Elements of a list of shapes, in which a list of tensors is a nested list. A scalar, [], has one element."""
     total = 0.0
     for shape in shapes:
         if not isinstance(shape, list):
@@ -57,7 +57,7 @@ def _count(shapes: list[object]) -> float:
 
 
 def amount(name: str, shapes: str | None) -> float | None:
-    """How much a call has to do: multiplications of a product of matrices, elements of the inputs of all else.
+    """The amount of work in a call: multiplications of a matrix product, else elements of the inputs.
 
     >>> amount("aten::mm", "[[2,3],[3,5]]"), amount("aten::linear", "[[4,2,3],[5,3],[5]]")
     (30.0, 120.0)
@@ -85,15 +85,15 @@ def sizes(pair: Pair) -> pl.DataFrame:
 
 def sizes_of_calls(pair: Pair) -> pl.DataFrame:
     """A row per device and function with known sizes on both sides: `ratio` of the mean amount of a call."""
-    found = _both(pair, pl.col("name")).filter(pl.col("volume_base") > 0)
+    rows = _both(pair, pl.col("name")).filter(pl.col("volume_base") > 0)
     each = (pl.col(f"volume_{side}") / pl.col(f"calls_{side}") for side in ("other", "base"))
-    return found.select("device", "name", ratio=next(each) / next(each))
+    return rows.select("device", "name", ratio=next(each) / next(each))
 
 
-def kept(pair: Pair) -> float | None:
-    """Share of the time (base) in operators that are called as often as before on inputs of the same shapes. 0..1.
+def share_of_same_work(pair: Pair) -> float | None:
+    """Share of the base's time in operators that are called as often as before on inputs of the same shapes, 0..1.
 
-    Null if no shapes are known on both sides.
+    None if shapes are not known in both runs.
     """
     base, other = (
         _workload(runs)
@@ -111,40 +111,37 @@ def kept(pair: Pair) -> float | None:
 
 
 def _both(pair: Pair, group: pl.Expr) -> pl.DataFrame:
-    sides = []
+    tables = []
     for suffix, runs in (("base", pair.base), ("other", pair.other)):
         rows = _workload(runs)
         volumes = [amount(*row) for row in rows.select("name", "shapes").iter_rows()]
         rows = rows.with_columns(volume=pl.Series(volumes, dtype=pl.Float64), name=group).filter(
             pl.col("volume").is_not_null()
         )
-        sides.append(
+        tables.append(
             rows.group_by("device", "name", maintain_order=True).agg(
                 (pl.col("volume") * pl.col("calls")).sum().alias(f"volume_{suffix}"),
                 pl.col("calls").sum().alias(f"calls_{suffix}"),
                 pl.col("time").sum().alias(f"time_{suffix}"),
             )
         )
-    return sides[0].join(sides[1], on=["device", "name"], how="inner", maintain_order="left")
+    return tables[0].join(tables[1], on=["device", "name"], how="inner", maintain_order="left")
 
 
 def retyped(pair: Pair) -> tuple[str, ...]:
-    """Operators of which a fifth of the own time or more now goes to element types that they did not have before.
-
-    Their sizes are those of before: what has other sizes is other work. Longest first.
-    """
+    """Operators that spend a fifth of their own time or more on new element types at unchanged sizes, longest first."""
     base, other = (_typed(runs) for runs in (pair.base, pair.other))
     known = base.select("name", "plain").unique()
     names = base.select("name", "shapes").unique()
     of_name = other.group_by("name").agg(pl.col("time").sum().alias("whole"))
     new = other.join(known, on=["name", "plain"], how="anti").join(names, on=["name", "shapes"], how="semi")
-    found = new.group_by("name", maintain_order=True).agg(pl.col("time").sum()).join(of_name, on="name")
-    found = found.filter((pl.col("time") >= 0.2 * pl.col("whole")) & (pl.col("time") > 0))
-    return tuple(found.sort("time", descending=True)["name"].to_list())
+    times = new.group_by("name", maintain_order=True).agg(pl.col("time").sum()).join(of_name, on="name")
+    times = times.filter((pl.col("time") >= 0.2 * pl.col("whole")) & (pl.col("time") > 0))
+    return tuple(times.sort("time", descending=True)["name"].to_list())
 
 
 def _typed(runs: Sequence[Observation]) -> pl.DataFrame:
-    """The rows of WORKLOAD whose element types are known, in plain words."""
+    """The rows of `_workload` with known element types, and these as text in the column `plain`."""
     rows = _workload(runs).filter(pl.col("types").is_not_null())
     return rows.with_columns(plain=pl.Series([plain(text) for text in rows["types"]], dtype=pl.String)).filter(
         pl.col("plain") != ""
@@ -152,7 +149,7 @@ def _typed(runs: Sequence[Observation]) -> pl.DataFrame:
 
 
 def plain(types: str) -> str:
-    """The distinct types in a list of them as JSON.
+    """The distinct types in a JSON list of types.
 
     >>> plain('["float","float",""]')
     'float'
@@ -162,7 +159,7 @@ def plain(types: str) -> str:
 
 
 def _workload(runs: Sequence[Observation]) -> pl.DataFrame:
-    """WORKLOAD of the runs of a side together, as mean per run: device, name, shapes, types, calls, time (own)."""
+    """WORKLOAD as mean over the repeats of a side: device, name, shapes, types, calls, time (own, ns)."""
     text = pl.col(_KEYS).cast(pl.String)
     time = pl.coalesce("self_ns_per_cycle", "total_ns_per_cycle")
     frames = [run.workload.select(text, calls="calls_per_cycle", time=time) for run in runs]

@@ -1,4 +1,4 @@
-"""A cause that only several processes together show: one rank is late and the others wait for it."""
+"""The cause that needs several processes: one rank is late and the others wait for it in collectives."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-#: A rank must fall behind by this share of a cycle: ranks that share cores differ by some per cent.
+#: Share of a cycle by which a rank must be late; ranks that share cores differ by some per cent.
 _LEAST = 0.05
-#: No other rank may stand out from the rest by this share of what it fell behind by, or have got slower by as much.
+#: Share of the lag by which no other rank may differ from the rest, and which must exceed the usual slowdown.
 _HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """A rank's own work per cycle and its time in exchanges with other ranks, which is mostly waiting for them."""
+    """A rank's own work per cycle, and its time in collectives (`talk`), which is mostly waiting for other ranks."""
 
     view: View
     own: Change
@@ -40,7 +40,7 @@ class Lag:
 
     @property
     def name(self) -> str:
-        """How the rank is called."""
+        """The rank as a statement names it."""
         rank = rank_of(self.view)
         return f"Rank {rank}" if rank is not None else self.view.pair.label or "One process"
 
@@ -51,8 +51,8 @@ def rank_of(view: View) -> int | None:
 
 
 def lags(views: Sequence[View]) -> list[Lag]:
-    """Own work and exchanges of each pair that has both."""
-    found = []
+    """Own work and time in collectives of each pair that has both."""
+    with_collectives = []
     for view in views:
         talk = view.part(*COLLECTIVES)
         if not view.same_cycles or not talk.is_known or not view.step.is_known:
@@ -61,50 +61,50 @@ def lags(views: Sequence[View]) -> list[Lag]:
             (step or 0.0) - (part or 0.0) for step, part in ((view.step.base, talk.base), (view.step.other, talk.other))
         ]
         own = Change(ends[0], ends[1], _own_is_real(view), "ns")
-        found.append(Lag(view, own, talk))
-    return found
+        with_collectives.append(Lag(view, own, talk))
+    return with_collectives
 
 
-def _ahead(last: Lag, others: Sequence[Lag]) -> Change:
-    """For how much longer than the last one the others are in exchanges. Units: ns.
+def _ahead(last: Lag, peers: Sequence[Lag]) -> Change:
+    """How much longer the peers are in collectives than the last rank. Units: ns.
 
-    Each cycle is looked at by itself, for what slows all ranks alike does not show in the difference.
+    The difference is taken cycle by cycle, so that what slows all ranks alike cancels out.
     """
-    sides = []
+    waits = []
     for side in ("base", "other"):
-        mine = _exchanges(last.view, side)
-        theirs = [_exchanges(lag.view, side) for lag in others]
+        mine = _collective_times(last.view, side)
+        theirs = [_collective_times(lag.view, side) for lag in peers]
         runs = []
         for i, own in enumerate(mine):
             n = min(own.size, *(each[i].size for each in theirs))
             runs.append(np.mean([each[i][:n] for each in theirs], axis=0) - own[:n])
-        sides.append(runs)
-    return changed(sides[0], sides[1], relative=0.0, absolute=last.view.least_ns, unit="ns")
+        waits.append(runs)
+    return changed(waits[0], waits[1], relative=0.0, absolute=last.view.least_ns, unit="ns")
 
 
-def _exchanges(view: View, side: str) -> list[Floats]:
-    """Time in exchanges by complete cycle, an array for each run of a side."""
-    found = []
+def _collective_times(view: View, side: str) -> list[Floats]:
+    """Time in collectives by complete cycle, one array per repeat of a side. Units: ns."""
+    times = []
     for run in view.pair.base if side == "base" else view.pair.other:
         talk = run.parts.filter(pl.col("part").cast(pl.String).is_in(COLLECTIVES))
         sums = talk.group_by("cycle").agg(pl.col("total_ns").sum())
         whole = run.complete_cycles.select("cycle").join(sums, on="cycle", how="left", maintain_order="left")
-        found.append(whole["total_ns"].fill_null(0).cast(pl.Float64).to_numpy())
-    return found
+        times.append(whole["total_ns"].fill_null(0).cast(pl.Float64).to_numpy())
+    return times
 
 
 def _own_is_real(view: View) -> bool:
-    """Whether any part that is not exchange grew."""
+    """Whether any part other than collectives grew."""
     return any(change.rose() for name, change in view.parts.items() if name not in COLLECTIVES)
 
 
-def _grown(last: Lag, others: Sequence[Lag]) -> float:
-    """By how much functions really grew on the last one beyond what they typically did on the others. Units: ns.
+def _grown(last: Lag, peers: Sequence[Lag]) -> float:
+    """How much more functions really grew on the last rank than they typically did on its peers. Units: ns.
 
-    Time of the host and of each device by itself, of which the largest counts.
+    Summed for the host and for each device; the largest sum counts.
     """
     keys = ["device", "name"]
-    theirs = pl.concat([lag.view.work.select(*keys, "delta_ns") for lag in others])
+    theirs = pl.concat([lag.view.work.select(*keys, "delta_ns") for lag in peers])
     usual = theirs.group_by(keys).agg(usual=pl.col("delta_ns").sort().median())
     mine = last.view.work.filter(pl.col("is_real") & ~pl.col("is_collective")).join(usual, on=keys, how="left")
     beyond = pl.col("delta_ns") - pl.max_horizontal(pl.col("usual").fill_null(0.0), 0.0)
@@ -113,46 +113,47 @@ def _grown(last: Lag, others: Sequence[Lag]) -> float:
 
 
 def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect | RuledOut:
-    """One rank's own work ends late and the others wait for it in exchanges for about as long.
+    """One rank's own work ends late, and the others wait for it in collectives for about as long.
 
-    Necessary: its own work (a cycle less its exchanges) grew by 5 % of a cycle, and of that more than half beyond what
-    the others' typically did, as a machine whose speed drifts slows all alike; by so much that no other rank stands out
-    from them half as far; and the time for which the others are in exchanges and it is not grew by half of that. Waits
-    that are equal on all ranks are no straggler's. `own_causes` are those found on that rank by itself; the best
-    becomes evidence.
+    Necessary: its own work (the cycle less its collectives) grew by 5 % of a cycle, more than half of that beyond the
+    typical growth on the other ranks (a machine whose speed drifts slows all alike). No other rank differs half as much
+    from the rest. And the time for which the others are in collectives longer than it grew by half of that lag. The
+    best of `own_causes`, which are suspects of single ranks, becomes evidence if it is on that rank.
     """
     name = "straggler_rank"
-    found = lags(views)
-    if len(found) < 2 or not any((lag.talk.other or 0.0) > 0 for lag in found):
-        return RuledOut(name, "there are not two ranks that exchange data")
-    last = max(found, key=lambda lag: lag.own.delta)
-    others = [lag for lag in found if lag is not last]
+    all_lags = lags(views)
+    if len(all_lags) < 2 or not any((lag.talk.other or 0.0) > 0 for lag in all_lags):
+        return RuledOut(name, "there are not two ranks with collectives")
+    last = max(all_lags, key=lambda lag: lag.own.delta)
+    peers = [lag for lag in all_lags if lag is not last]
     base = last.view.base_ns
-    usual = float(np.median([lag.own.delta for lag in others]))
-    behind = last.own.delta - max(usual, 0.0)
-    apart = max(abs(lag.own.delta - usual) for lag in others)
+    usual = float(np.median([lag.own.delta for lag in peers]))
+    lag_ns = last.own.delta - max(usual, 0.0)
+    apart = max(abs(lag.own.delta - usual) for lag in peers)
     if last.own.delta < _LEAST * base:
         return RuledOut(name, "no rank's own work takes longer")
-    if behind < _HALF * last.own.delta:
+    if lag_ns < _HALF * last.own.delta:
         return RuledOut(name, "several ranks' own work takes longer")
-    if apart >= _HALF * behind:
+    if apart >= _HALF * lag_ns:
         return RuledOut(name, "the other ranks differ by as much among each other")
-    ahead = _ahead(last, others)
-    # Who waits for whom scatters where ranks share cores; what one of them alone does more is certain all the same.
-    is_certain = ahead.is_real or _grown(last, others) >= max(_HALF * behind, _LEAST * base)
-    if last.view.delta_ns < -last.view.least_ns or not is_certain or ahead.delta <= max(_HALF * behind, _LEAST * base):
+    ahead = _ahead(last, peers)
+    # If ranks share cores, waits scatter; additional work of one rank is certain all the same.
+    is_certain = ahead.is_real or _grown(last, peers) >= max(_HALF * lag_ns, _LEAST * base)
+    if last.view.delta_ns < -last.view.least_ns or not is_certain or ahead.delta <= max(_HALF * lag_ns, _LEAST * base):
         return RuledOut(name, f"the others do not wait for {last.name.lower()} more than before")
-    wait, grew = ahead.delta, min(lag.view.delta_ns for lag in found)
+    wait, grew = ahead.delta, min(lag.view.delta_ns for lag in all_lags)
     shown = [evidence(f"{last.name}: own work per cycle", last.own, role="necessary", unit="ns")]
     shown += [
-        evidence(f"{lag.name}: time in exchanges, mostly waiting", lag.talk, role="necessary", unit="ns")
-        for lag in others
+        evidence(f"{lag.name}: time in collectives, mostly waiting", lag.talk, role="necessary", unit="ns")
+        for lag in peers
     ]
-    shown.append(evidence(f"{last.name}: its own time in exchanges", last.talk, unit="ns"))
+    shown.append(evidence(f"{last.name}: its own time in collectives", last.talk, unit="ns"))
     shown.append(
-        evidence(f"time for which the others are in exchanges and {last.name.lower()} is not", ahead, role="necessary")
+        evidence(
+            f"time for which the others are in collectives and {last.name.lower()} is not", ahead, role="necessary"
+        )
     )
-    confidence = 0.7 + 0.1 * (len(found) > 2) + 0.1 * (last.talk.delta < 0)
+    confidence = 0.7 + 0.1 * (len(all_lags) > 2) + 0.1 * (last.talk.delta < 0)
     why = ""
     reasons: tuple[Evidence, ...] = ()
     mine = [s for s in own_causes if s.cause.process == last.view.pair.label]
@@ -164,7 +165,7 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
             *(replace(e, role="supporting") for e in best.cause.evidence),
         )
         confidence += 0.07
-    explained = max(min(grew, behind), 0.0)
+    explained = max(min(grew, lag_ns), 0.0)
     cause = Cause(
         name,
         f"{last.name} is late: its own work {moved(last.own, 'ns')} per cycle, and the others wait for it,"
@@ -180,4 +181,4 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
         (),
         "look at this rank alone: its work, its data and its machine",
     )
-    return Suspect(cause, behind)
+    return Suspect(cause, lag_ns)

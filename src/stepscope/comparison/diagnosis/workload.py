@@ -1,4 +1,4 @@
-"""Other work than before: other sizes, more of it, or another program. That is no fault, and comes before any."""
+"""The cause that is no fault: the run does other work, with other sizes, more of it, or by another program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, clipped
 from stepscope.comparison.diagnosis.change import Change, change_of, evidence, span
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
-from stepscope.comparison.diagnosis.sizes import PRODUCTS, kept, retyped, sizes
+from stepscope.comparison.diagnosis.sizes import PRODUCTS, retyped, share_of_same_work, sizes
 from stepscope.comparison.model import Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from stepscope.comparison.model import Evidence
 
 
-#: Sizes belong to the program: 10 % is more than batches of varying length average to.
+#: Logarithm of the ratio from which on sizes have changed; batches of varying length average to less than 10 %.
 _RESIZED = math.log(1.1)
-#: Recorders without sizes cut cycles by functions: a call more or less in some of them is no other work.
+#: Change of a number of calls that counts; cycles that are found by functions may hold a call more or less.
 _RECOUNTED = 0.2
-#: Share of the time that makes it other work: half, as the optimizer's work does not grow with the batch.
+#: Share of the time in changed work: half, because the optimizer's work does not grow with the batch.
 _HALF = 0.5
-#: Work that was added and costs less than this share of a cycle is within what runs differ by.
+#: Share of a cycle that added work must cost; runs differ by less.
 _ADDED = 0.05
-#: Nor is it an answer if it is less than this share of what cycles grew by.
+#: Share of the growth of cycles that added work must explain.
 _PART = 0.1
 
 
 def other_work(view: View) -> tuple[float, float] | None:
-    """Of what is on both sides: share of the time (base) in work whose amount changed, and by how much, typically.
+    """Share of the base's time in work whose amount changed, and the typical ratio of the change.
 
-    Amounts are elements (of matrix products multiplications) per cycle, where shapes are recorded; else calls per
-    cycle of kernels. Null if unknown. If most of the time goes to the same shapes as often as before, nothing changed:
-    another operator was put in beside.
+    Only work of both runs counts. Amounts are elements (of matrix products: multiplications) per cycle if shapes are
+    recorded, else calls of kernels per cycle. None if unknown. If most of the time goes to the same shapes as often as
+    before, nothing changed.
     """
-    same = kept(view.pair)
+    same = share_of_same_work(view.pair)
     if same is not None and same > _HALF:
         return 0.0, 1.0
     known = sizes(view.pair)
@@ -62,42 +62,42 @@ def other_work(view: View) -> tuple[float, float] | None:
     return of_changed / float(amounts["weight"].sum()), float(changed["ratio"][min(at, changed.height - 1)])
 
 
-def is_other(found: tuple[float, float] | None) -> bool:
-    """Whether what `other_work` found is other work: half of the time, and typically 10 % more or less."""
-    return found is not None and found[0] >= _HALF and abs(math.log(found[1])) > _RESIZED
+def is_other(work: tuple[float, float] | None) -> bool:
+    """Whether a result of `other_work` means other work: half of the time, and typically 10 % more or less."""
+    return work is not None and work[0] >= _HALF and abs(math.log(work[1])) > _RESIZED
 
 
 def workload_change(view: View) -> Judgement:
     """The run does other work: other sizes, more or fewer calls, other operators or kernels.
 
-    Necessary, one of: work that makes up half of the base's time has 10 % more or less to do per cycle; half of the
-    time of either run goes to operators that the other does not have; or operators of 50 µs and more per call were
-    added that cost 5 % of a cycle while none went away and none of the old ones changed.
+    Necessary is one of three: work of half of the base's time has 10 % more or less to do per cycle; half of the time
+    of each run goes to operators that the other does not have; or operators of 50 µs and more per call were added
+    that cost 5 % of a cycle, while none disappeared and the old ones are unchanged.
     """
     name = "workload_change"
-    gone, found = _strangers(view), other_work(view)
+    gone, work = _strangers(view), other_work(view)
     if gone >= _HALF:
         return _another_program(view, gone)
-    if found is not None and is_other(found) and view.same_cycles:
-        return _resized(view, *found)
+    if work is not None and is_other(work) and view.same_cycles:
+        return _resized(view, *work)
     added = _added(view)
     if view.is_slower and float(added["delta_ns"].sum()) >= max(_ADDED * view.base_ns, _PART * view.delta_ns):
         if small_calls(view).fed_ns:
-            return RuledOut(name, "what was added makes values that the host reads at once")
+            return RuledOut(name, "the added operators compute values that the host reads at once")
         return _extra(view, added)
-    if found is None:
+    if work is None:
         return Missing(name, "shapes of the operators' inputs (record_shapes=True)")
-    return _the_same(found)
+    return _the_same(work)
 
 
-def _the_same(found: tuple[float, float]) -> RuledOut:
-    share = units.percent(1 - found[0])
+def _the_same(work: tuple[float, float]) -> RuledOut:
+    share = units.percent(1 - work[0])
     return RuledOut("workload_change", f"{share} of the work has the sizes and counts that it had")
 
 
 def _strangers(view: View) -> float:
-    """Share of the base's work, by time, that the other run does not do at all, the smaller of both directions."""
-    # Operators are the program's; kernels are what a library makes of them, and all there is without operators.
+    """Share of a run's time in work that the other run does not do; the smaller of both runs."""
+    # Operators belong to the program, kernels to its libraries: these only count if there are no operators.
     operators = view.operators()
     rows = operators if operators.height else view.work.filter(pl.col("category") == "kernel")
     shares = []
@@ -128,7 +128,7 @@ def _resized(view: View, share: float, ratio: float) -> Suspect:
         for row in rows
     ]
     step = view.step.ratio or 1.0
-    # Products of matrices grow faster than their inputs, what depends on parameters alone does not grow at all.
+    # Matrix products grow faster than their inputs, and work on parameters alone does not grow at all.
     fits = (step - 1) * (ratio - 1) > 0 and abs(step - 1) <= 3 * abs(ratio - 1)
     if fits:
         shown.append(evidence(f"a cycle takes {'longer' if ratio > 1 else 'less'} in keeping with it", view.step))
@@ -146,7 +146,7 @@ def _unit(name: str) -> str:
 
 
 def _added(view: View) -> pl.DataFrame:
-    """Operators with more calls than before, each of them long, if none has fewer and the old ones are as they were."""
+    """Operators with more calls than before, each of them long; empty if some have fewer calls or other types."""
     work = view.operators()
     more = pl.col("calls_other") - pl.col("calls_base")
     fewer = work.filter((more < 0) & pl.col("calls_real") & (pl.col("own_ns_base") > 0.005 * view.base_ns))

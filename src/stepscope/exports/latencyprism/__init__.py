@@ -8,27 +8,29 @@ Source: the LatencyPrism artifact (report and CSV of the comparison of a pair).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
 from stepscope.comparison.cases import cases
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.trace import Results
+from stepscope.core.schema import ATTRIBUTION, CYCLES
+from stepscope.core.trace import Result, Results
 from stepscope.exports.export import Export
 from stepscope.exports.latencyprism._comparison import compared
-from stepscope.exports.latencyprism._processes import chosen_pair, pairs_of
-from stepscope.exports.latencyprism._recording import results_of
+from stepscope.exports.latencyprism._cycles import PREFILL, cycles_of
+from stepscope.exports.latencyprism._metrics import instanced, metrics
 from stepscope.exports.latencyprism._report import csv_text, report_text
+from stepscope.exports.latencyprism._shares import events_in_cycles, merged_runs, shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.trace import Run, Trace
     from stepscope.exports.export import Context
-    from stepscope.exports.latencyprism._processes import Pair
 
-__all__ = ["EXPORT", "latencyprism"]
+__all__ = ["EXPORT", "latencyprism", "results_of"]
 
 
 def latencyprism(
@@ -111,3 +113,87 @@ def _tell_anchors(context: Context, cycles: Sequence[pl.DataFrame]) -> None:
 
 
 EXPORT = Export("latencyprism", "LatencyPrism's published report on a normal and an abnormal run", latencyprism)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A process of each run, by their ids. A comparison is called strict if they are the same, else cross."""
+
+    first: int
+    second: int
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether both runs have the process under the same id."""
+        return self.first == self.second
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """What the two groups of cycles are called."""
+        return ("normal", "abnormal") if self.is_strict else (f"normal_pid_{self.first}", f"abnormal_pid_{self.second}")
+
+    def title(self, case: str) -> str:
+        """Heading of the report on a case."""
+        if self.is_strict:
+            return f"# Strict Performance Comparison: {case} (PID: {self.first})"
+        return f"# Cross Performance Comparison: {case} (Normal PID:{self.first} vs Abnormal PID:{self.second})"
+
+
+def pairs_of(first: Sequence[int], second: Sequence[int]) -> list[Pair]:
+    """All pairs that the published tool reports on: ids in both runs, then each of one run's own with the other's."""
+    both = sorted(set(first) & set(second))
+    alone = sorted(set(first) - set(second))
+    others = sorted(set(second) - set(first))
+    return [*(Pair(pid, pid) for pid in both), *(Pair(a, b) for a in alone for b in others)]
+
+
+def chosen_pair(first: Sequence[int], second: Sequence[int], pid: int | None, other_pid: int | None) -> Pair:
+    """The first of those pairs, or the one that is asked for. Raises StepscopeError if there is none such."""
+    for runs, asked, flag in ((first, pid, "--pid"), (second, other_pid, "--other-pid")):
+        if asked is not None and asked not in runs:
+            known = ", ".join(map(str, sorted(runs)))
+            raise StepscopeError(f"no process {asked}, as {flag} asks for, in that run", f"it has {known}")
+    if pid is not None and other_pid is not None:
+        return Pair(pid, other_pid)
+    for pair in pairs_of(first, second):
+        if pid in (None, pair.first) and other_pid in (None, pair.second):
+            return pair
+    hint = "name both with --pid and --other-pid"
+    raise StepscopeError("the processes of the two runs leave no pair with the one asked for", hint)
+
+
+#: The published files have so many decimals.
+_DECIMALS = 4
+_KEYS = ("cycle", "pid", "device", "name")
+
+
+def results_of(trace: Trace) -> Results:
+    """Cycles of a recording, without prefills if others are known, and what functions took of them.
+
+    Raises MissingTable if there are no cycles, or nothing in them that has a share: device work, time on a core, waits
+    for one, disk access.
+    """
+    found = cycles_of(trace)
+    if not found["phase"].eq(PREFILL).all():
+        found = found.filter(pl.col("phase") != PREFILL)
+    events = events_in_cycles(trace, found)
+    if events.is_empty():
+        raise MissingTable("device work, or samples of what ran on a core, in its cycles", needed_by="latencyprism")
+    events = events.with_columns(pl.col("pid").fill_null(-1))
+    extents = events.group_by("cycle").agg(pl.col("start").min(), pl.col("end").max())
+    windows = found.join(extents, on="cycle", how="left").select(
+        "cycle",
+        low=pl.min_horizontal("ts_ns", "start"),
+        high=pl.max_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), "end"),
+    )
+    of_metrics = metrics(merged_runs(events), instanced(trace.counters), windows)
+    rows = shares(events, found).join(of_metrics, on=_KEYS, how="left", maintain_order="left")
+    attribution = rows.with_columns(
+        recorded_category="type",
+        recorded_beta=(100 * pl.col("beta_ratio")).round(_DECIMALS),
+        recorded_mu=pl.col("recorded_mu").round(_DECIMALS),
+    )
+    cycles = found.join(events.select("cycle", "pid").unique(), on="cycle").sort("cycle", "pid")
+    tables = ((CYCLES, cycles), (ATTRIBUTION, attribution))
+    results = {table.name: Result(table, table.conform(frame)) for table, frame in tables}
+    return Results(trace.meta, {}, results)

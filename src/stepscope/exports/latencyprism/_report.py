@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.exports.latencyprism import _words as words
 from stepscope.exports.latencyprism._comparison import COMPARED
-from stepscope.exports.latencyprism._pipes import pipe_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from stepscope.exports.latencyprism._pipes import Cell
+    Cell = str | int | float
+
 
 #: A finding needs a greater score.
 SIGNIFICANT_SCORE = 10
@@ -32,6 +31,51 @@ _ABSENT = "-"
 _FORMATS = (
     ".4f", ".2f", ".2f", "+.2f", "+.2f", ".3f", ".3f", ",.2f", ",.2f", "+.2f", "+.2f", "+.2f", ".3f", ".3f",
 )  # fmt: skip
+
+#: The sentences of the published report.
+SUMMARY = "## 1. High-Level Performance Summary"
+DURATIONS = "## 2. Cycle Duration Distribution Comparison"
+CORE = "## 3. In-depth Core Metric Comparison"
+OVERVIEW = "### Overview"
+FINDINGS = "### Key Findings:"
+DETAILS = "### Detailed comparison table"
+
+DRIVEN_BY = (
+    "The primary performance difference between `{}` and `{}` appears to be driven by changes in **`{}`**. The "
+    "analysis indicates a notable {} in its contribution to total cycle time."
+)
+NO_DIFFERENCE = "No significant performance difference between `{}` and `{}` (Suspicion Score > {})."
+FINDING = "- **`{}` on device `{}`:**"
+CONTRIBUTION = "  - Its contribution to total cycle time (β) **{}** from **{:.2f}%** to **{:.2f}%** ({:+.2f} ppt), {}."
+SIGNIFICANT = "which is statistically significant (p-value: {:.3f})"
+NOT_SIGNIFICANT = "though this change may not be statistically significant (p-value: {:.3f})"
+CORRELATES = "  - This change in cycle time contribution correlates with changes in the following resource metrics (μ):"
+METRIC = "    - **`{}`**: {} from {:,.2f} to {:,.2f}."
+OVER_ALL = (
+    "*Note: A β value greater than 100% suggests that the function was called multiple times within a single analysis "
+    "cycle, and the value represents the sum of its time contributions.*"
+)
+RECOMMENDATION = (
+    "**Recommendation:** Focus investigation on the functions listed above, starting with the one with the highest "
+    "**Suspicion Score**. Examine the interplay between its relative execution time (β) and the associated resource "
+    "usage (μ) changes to understand the root cause."
+)
+TABLE_IS = (
+    "This table aggregates the performance of each (function, metric, device) triplet across both runs, sorted by "
+    "**Suspicion Score** in descending order."
+)
+LEGEND = """\
+## 5. Legend
+- **β (Beta)**: The percentage of total cycle time consumed by this function.
+- **μ (Mu)**: The average utilization or counter value of an associated resource during the function's execution.
+- **Device**: The device associated with the metric (e.g., GPU ID, CPU core).
+- **Z-Score(β/log_μ)**: A measure of the statistical significance of a change. A higher absolute value indicates a \
+more unusual change.
+- **p-value/U-test p**: The p-value from a statistical test. Lower values (e.g., < 0.05) suggest the difference is \
+statistically significant.
+- **Suspicion Score**: A composite score `|Δβ| * (|Z-Score(β)| + |Z-Score(log_μ)|)` to rank potential issues. **Focus \
+on items with the highest score first.**
+"""
 
 
 def headings(labels: tuple[str, str]) -> list[str]:
@@ -57,15 +101,15 @@ def report_text(
     *paragraphs, last = conclusion(compared, labels)
     parts = [
         title,
-        words.SUMMARY,
+        SUMMARY,
         summary_table(labels, durations),
-        words.DURATIONS,
+        DURATIONS,
         durations_table(labels, durations),
-        words.CORE,
+        CORE,
         *paragraphs,
-        f"{last}\n{words.DETAILS}\n{words.TABLE_IS}",
+        f"{last}\n{DETAILS}\n{TABLE_IS}",
         details_table(compared, labels),
-        words.LEGEND,
+        LEGEND,
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -106,38 +150,99 @@ def conclusion(compared: pl.DataFrame, labels: tuple[str, str]) -> list[str]:
     """Overview, key findings and recommendation, as paragraphs."""
     suspicious = compared.filter(pl.col("score") > SIGNIFICANT_SCORE)
     if suspicious.is_empty():
-        return [words.OVERVIEW, words.NO_DIFFERENCE.format(*labels, SIGNIFICANT_SCORE)]
+        return [OVERVIEW, NO_DIFFERENCE.format(*labels, SIGNIFICANT_SCORE)]
     heads = suspicious.unique(["function", "device"], keep="first", maintain_order=True).head(_MOST_FINDINGS)
     found = heads.to_dicts()
     direction = "increase" if found[0]["beta_delta"] > 0 else "decrease"
-    lines = [words.FINDINGS]
+    lines = [FINDINGS]
     for head in found:
         lines += _finding(head, suspicious)
     over = any(max(head["beta_1"], head["beta_2"]) > 100 for head in found)
     return [
-        words.OVERVIEW,
-        words.DRIVEN_BY.format(*labels, found[0]["function"], direction),
+        OVERVIEW,
+        DRIVEN_BY.format(*labels, found[0]["function"], direction),
         "\n".join(lines),
-        *([words.OVER_ALL] if over else []),
-        words.RECOMMENDATION,
+        *([OVER_ALL] if over else []),
+        RECOMMENDATION,
     ]
 
 
 def _finding(head: dict[str, Any], suspicious: pl.DataFrame) -> list[str]:
     """A function on a device: its share of the cycle, and the resources that changed with it."""
-    sure = words.SIGNIFICANT if head["beta_p"] < _LEVEL else words.NOT_SIGNIFICANT
+    sure = SIGNIFICANT if head["beta_p"] < _LEVEL else NOT_SIGNIFICANT
     numbers = (head["beta_1"], head["beta_2"], head["beta_delta"], sure.format(head["beta_p"]))
     lines = [
-        words.FINDING.format(head["function"], head["device"]),
-        words.CONTRIBUTION.format(_went(head["beta_delta"]), *numbers),
+        FINDING.format(head["function"], head["device"]),
+        CONTRIBUTION.format(_went(head["beta_delta"]), *numbers),
     ]
     same = (pl.col("function") == head["function"]) & (pl.col("device") == head["device"])
     metrics = suspicious.filter(same & (pl.col("mu_delta").abs() > _LEAST_CHANGE)).head(_MOST_METRICS)
     if metrics.height:
-        lines.append(words.CORRELATES)
+        lines.append(CORRELATES)
     changes = [(row["metric"], _went(row["mu_delta"]), row["mu_1"], row["mu_2"]) for row in metrics.to_dicts()]
-    return [*lines, *(words.METRIC.format(*change) for change in changes)]
+    return [*lines, *(METRIC.format(*change) for change in changes)]
 
 
 def _went(delta: float) -> str:
     return "increased" if delta > 0 else "decreased"
+
+
+#: A heading has as many blanks more than its text.
+_ROOM = 2
+_NOT_FINITE = ("inf", "-inf", "nan")
+
+
+def pipe_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]], number: str = "g") -> str:
+    """A table in markdown. Numbers that are not whole are written in the format `number`."""
+    columns = [_column([row[i] for row in rows], number) for i in range(len(headings))]
+    lines: list[list[str]] = [[] for _ in range(len(rows) + 2)]
+    for heading, (cells, numeric) in zip(headings, columns, strict=True):
+        width = max([len(heading) + _ROOM, *map(len, cells)])
+        set_text = str.rjust if numeric else str.ljust
+        lines[0].append(f" {set_text(heading, width)} ")
+        lines[1].append("-" * (width + 1) + ":" if numeric else ":" + "-" * (width + 1))
+        for line, cell in zip(lines[2:], cells, strict=True):
+            line.append(f" {set_text(cell, width)} ")
+    return "\n".join(f"|{'|'.join(line)}|" for line in lines)
+
+
+def _column(cells: Sequence[Cell], number: str) -> tuple[list[str], bool]:
+    """The cells as text, those of numbers with their points below each other; and whether they are numbers."""
+    if not cells or not all(_is_number(cell) for cell in cells):
+        return [str(cell).strip() for cell in cells], False
+    if all(_is_whole(cell) for cell in cells):
+        return [str(cell) for cell in cells], True
+    texts = [format(float(cell), number) for cell in cells]
+    behind = [_behind_point(text) for text in texts]
+    most = max(behind)
+    return [text + " " * (most - n) for text, n in zip(texts, behind, strict=True)], True
+
+
+def _is_whole(cell: Cell) -> bool:
+    if isinstance(cell, str):
+        try:
+            int(cell)
+        except ValueError:
+            return False
+        return True
+    return isinstance(cell, int)
+
+
+def _is_number(cell: Cell) -> bool:
+    if not isinstance(cell, str):
+        return True
+    try:
+        value = float(cell)
+    except ValueError:
+        return False
+    return math.isfinite(value) or cell.lower() in _NOT_FINITE
+
+
+def _behind_point(text: str) -> int:
+    """Signs behind the point, or else behind the e; −1 if there is neither, as in whole numbers."""
+    text = text.replace(",", "").lower()
+    if not _is_number(text) or _is_whole(text):
+        return -1
+    at = text.rfind(".")
+    at = text.rfind("e") if at < 0 else at
+    return len(text) - at - 1 if at >= 0 else -1

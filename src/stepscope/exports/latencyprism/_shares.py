@@ -58,6 +58,7 @@ def _type() -> pl.Expr:
     copy = pl.lit("gpu_memcpy_h2d")
     for sign, kind in reversed(_COPIES.items()):
         copy = pl.when(name.str.contains(sign, literal=True)).then(pl.lit(kind)).otherwise(copy)
+    # LatencyPrism's own rule, narrower than ours in `core.collectives`.
     collective = name.str.to_lowercase().str.contains("nccl", literal=True)
     kernel = pl.when(collective).then(pl.lit("gpu_comm")).otherwise(pl.lit("gpu_compute"))
     return (

@@ -7,30 +7,38 @@ Source: the output of PaddlePaddle 3.3.1 and its `profiler_statistic`, whose rul
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Literal, get_args
 
+import polars as pl
+
 from stepscope.core.errors import UnknownName
+from stepscope.core.schema import STEP_COSTS
 from stepscope.exports.export import Export
-from stepscope.exports.paddle_summary._items import SortedBy
-from stepscope.exports.paddle_summary._kernels import kernel_summary
-from stepscope.exports.paddle_summary._memory import memory_summary
-from stepscope.exports.paddle_summary._model import distribution_summary, model_summary
-from stepscope.exports.paddle_summary._operators import operator_summary
-from stepscope.exports.paddle_summary._overview import device_summary, overview_summary
-from stepscope.exports.paddle_summary._perf import costs_of_ranges, perf_summary
-from stepscope.exports.paddle_summary._ranges import memory_manipulation_summary, user_defined_summary
-from stepscope.exports.paddle_summary._text import TimeUnit
+from stepscope.exports.paddle_summary._operators import (
+    kernel_summary,
+    memory_manipulation_summary,
+    memory_summary,
+    operator_summary,
+    user_defined_summary,
+)
+from stepscope.exports.paddle_summary._overview import (
+    device_summary,
+    distribution_summary,
+    model_summary,
+    overview_summary,
+)
+from stepscope.exports.paddle_summary._text import SortedBy, TimeUnit, centred
 from stepscope.exports.paddle_summary._tree import tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    import polars as pl
-
     from stepscope.core.trace import Run, Trace
     from stepscope.exports.export import Context
 
 __all__ = ["EXPORT", "VIEWS", "SortedBy", "TimeUnit", "View", "approximate_costs", "summary"]
+
 
 View = Literal[
     "DeviceView", "OverView", "ModelView", "DistributedView", "KernelView", "OperatorView", "MemoryView",
@@ -143,3 +151,68 @@ def paddle_summary(
 
 
 EXPORT = Export("paddle-summary", "the text of PaddlePaddle's Profiler.summary, byte for byte", paddle_summary)
+
+
+_SKIPPED = 10
+_WIDTH = 100
+_APPROXIMATE = "Approximated from the ranges of the steps: the timer's own costs are in no trace."
+
+
+def perf_summary(costs: pl.DataFrame, ips_unit: str | None = None) -> str:
+    """The block, from a `step_costs` table; empty for ten steps or fewer, as in Paddle.
+
+    Costs that were not measured by the timer are said to be approximate. `ips_unit` is what samples are called.
+    """
+    steps = costs.filter(pl.col("kind") == "step").sort("n_before", maintain_order=True)
+    n = steps.height - _SKIPPED
+    if n <= 0:
+        return ""
+    counted = steps.filter(pl.col("n_before") >= _SKIPPED - 1)
+    reads = costs.filter((pl.col("kind") == "reader") & (pl.col("n_before") >= _SKIPPED))["cost_s"].to_list()
+    batch = counted["cost_s"].to_list()
+    samples = counted["n_samples"].to_list()
+    whole = sum(batch)
+    if steps["n_samples"].null_count():  # a single step without a number of samples makes it steps
+        unit, mean_ips, rates = "steps/s", n / whole if whole else 0.0, [1 / cost for cost in batch if cost]
+    else:
+        unit, mean_ips = f"{ips_unit or 'samples'}/s", sum(samples) / whole if whole else 0.0
+        rates = [count / cost for count, cost in zip(samples, batch, strict=True) if cost]
+    mean_batch, mean_read = whole / n, sum(reads) / n
+    lines = [centred("Perf Summary", _WIDTH, "=")]
+    if (costs["source"] == "ranges").any():
+        lines.append(_APPROXIMATE)
+    share = mean_read / mean_batch if mean_batch else 0.0
+    if share:
+        lines.append(f"Reader Ratio: {share * 100:.3f}%")
+    lines += [f"Time Unit: s, IPS Unit: {unit}", _cells("", "avg", "max", "min")]
+    if mean_read:
+        lines.append(_numbers("reader_cost", mean_read, reads))
+    lines += [_numbers("batch_cost", mean_batch, batch), _numbers("ips", mean_ips, rates)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def costs_of_ranges(steps: pl.DataFrame) -> pl.DataFrame:
+    """A `step_costs` table from the trace's `steps`: from each start to the next, the last one's own length."""
+    ordered = steps.sort("ts_ns")
+    to_next = pl.col("ts_ns").shift(-1) - pl.col("ts_ns")
+    found = ordered.select(
+        kind=pl.lit("step"),
+        n_before=pl.int_range(pl.len()),
+        cost_s=to_next.fill_null(pl.col("dur_ns")) / 1e9,
+        source=pl.lit("ranges"),
+    )
+    return STEP_COSTS.conform(found)
+
+
+def _numbers(name: str, mean: float, values: Iterable[float]) -> str:
+    most, least = 0.0, inf
+    for value in values:
+        if value > most:
+            most = value
+        elif value < least:
+            least = value
+    return _cells(name, *(f"{number:.5f}" for number in (mean, most, least)))
+
+
+def _cells(*cells: str) -> str:
+    return f"| {' | '.join(cell.center(15) for cell in cells)} |"

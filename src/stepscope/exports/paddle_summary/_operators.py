@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
-from stepscope.exports.paddle_summary._items import by_thread, host_items, in_order, items
-from stepscope.exports.paddle_summary._text import FIVE, LEAST_CALLS, NO_TIMES, Sheet, centred, times, times_width
+from stepscope.exports.paddle_summary._overview import STEP
+from stepscope.exports.paddle_summary._text import (
+    FIVE,
+    LEAST_CALLS,
+    NO_TIMES,
+    Sheet,
+    by_thread,
+    calls_width,
+    centred,
+    host_items,
+    in_order,
+    items,
+    times,
+    times_width,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from stepscope.exports.paddle_summary._items import SortedBy
-    from stepscope.exports.paddle_summary._text import Item, TimeUnit
+    from stepscope.exports.paddle_summary._text import Item, SortedBy, TimeUnit
     from stepscope.exports.paddle_summary._tree import Tree
 
     Ints = NDArray[np.int64]
     Row = tuple[str, ...]
+    from collections.abc import Mapping
+
 
 _NAME_WIDTH, _FLOPS_WIDTH = 52, 10
 
@@ -116,3 +132,144 @@ def _cut(name: str, indent: int) -> str:
     if indent + len(name) > _NAME_WIDTH:
         name = name[: _NAME_WIDTH - 3 - indent] + "..."
     return " " * indent + name
+
+
+_MOVES = ("memcpy", "memorycopy", "memset")
+
+
+def memory_manipulation_summary(tree: Tree, unit: TimeUnit) -> str:
+    """Ranges whose name says that they copy or fill memory. Empty if there are none."""
+    found = host_items(tree, np.flatnonzero(tree.host.type.where("UserDefined", "PythonUserDefined") & _moves(tree)))
+    return _ranges_table(tree, "Memory Manipulation Summary", {"": found}, unit) if found else ""
+
+
+def user_defined_summary(tree: Tree, unit: TimeUnit, sorted_by: SortedBy, *, thread_sep: bool) -> str:
+    """The program's own ranges by name. Empty if there are none."""
+    rows = np.flatnonzero(tree.host.type.where("PythonUserDefined") & ~_moves(tree))
+    threads = by_thread(tree, rows, thread_sep=thread_sep)
+    found = {title: in_order(host_items(tree, mine), sorted_by) for title, mine in threads}
+    return _ranges_table(tree, "UserDefined Summary", found, unit) if found else ""
+
+
+def _moves(tree: Tree) -> NDArray[np.bool_]:
+    return tree.host.name.containing(*_MOVES)
+
+
+def _ranges_table(tree: Tree, title: str, blocks: Mapping[str, list[Item]], unit: TimeUnit) -> str:
+    """Ranges by name; blocks with a title are those of threads, and have no rule behind them."""
+    device_ns = int(tree.device_ns[tree.host.type.where(STEP) & tree.outermost].sum())
+    every = [item for found in blocks.values() for item in found]
+    cpu = [times(item.cpu, item.calls, tree.steps_ns, unit) for item in every]
+    gpu = [times(item.gpu, item.calls, device_ns, unit) for item in every]
+    names = max(len(item.name) for item in every)
+    sheet = Sheet((names, calls_width(every), times_width(cpu), times_width(gpu)))
+    sheet.title(title)
+    sheet.lines.append(f"Time unit: {unit}")
+    sheet.head("Name", "Calls", f"CPU {FIVE}", f"GPU {FIVE}")
+    cells = iter(zip(every, cpu, gpu, strict=True))
+    for thread, found in blocks.items():
+        if thread:
+            sheet.lines.append(centred(f"Thread: {thread}", sheet.width))
+        for item, *both in (next(cells) for _ in found):
+            sheet.row(item.name, str(item.calls), *both)
+    if "" in blocks:
+        sheet.rule()
+    return sheet.done()
+
+
+_KERNEL_WIDTH = 90
+_TEMPLATE = re.compile(r"(.+?)(<.*>)(\(.*\))")
+
+
+def kernel_summary(tree: Tree, unit: TimeUnit, sorted_by: SortedBy) -> str:
+    """Kernels by their whole name, wherever they were launched. Empty if there are none.
+
+    Names are shown without parameters and cut, so that different kernels may look alike.
+    """
+    rows = tree.device_order(np.flatnonzero(tree.device.type.where("Kernel")))
+    name, dur = tree.device.name, tree.device.dur[rows]
+    found = items(name.codes[rows], name.texts, np.zeros(rows.size, np.int64), dur)
+    if not found:
+        return ""
+    whole = sum(item.gpu.total for item in found)
+    found = in_order(found, sorted_by if sorted_by.startswith("GPU") else "GPUTotal")
+    cells = [times(item.gpu, item.calls, whole, unit) for item in found]
+    sheet = Sheet((_KERNEL_WIDTH, calls_width(found), times_width(cells)))
+    sheet.title("Kernel Summary")
+    sheet.lines.append(f"Time unit: {unit}")
+    sheet.head("Name", "Calls", f"GPU {FIVE}")
+    for item, cell in zip(found, cells, strict=True):
+        sheet.row(_shown(item.name), str(item.calls), cell)
+    sheet.rule()
+    return sheet.done()
+
+
+def _shown(name: str) -> str:
+    match = _TEMPLATE.match(name)
+    text = match[1] + match[2] if match else name
+    return text if len(text) <= _KERNEL_WIDTH else text[: _KERNEL_WIDTH - 3] + "..."
+
+
+_WIDTHS = (50, 12, 15, 15, 15, 15, 15)
+_FREES = ("Free", "ReservedFree")
+#: The header's third cell is wider than its column, which moves what follows.
+_HEAD = ("Name", "Type", "Allocation Count", "Free Count", "Allocation Size", "Free Size", "Increased Size")
+
+
+def memory_summary(tree: Tree, allocations: pl.DataFrame, reservations: pl.DataFrame) -> str:
+    """A table for each memory in which tensors were allocated. Empty if that was not recorded.
+
+    An operator has what its direct children did as well as its own, so that kernel launches are there twice: under the
+    operator's name and under their own.
+    """
+    kinds = (("Allocated", allocations), ("Reserved", reservations))
+    records = pl.concat([_attributed(tree, frame).with_columns(kind=pl.lit(kind)) for kind, frame in kinds])
+    if records.is_empty():
+        return ""
+    text = ""
+    for place in records.filter(pl.col("kind") == "Allocated")["place"].unique(maintain_order=True):
+        text += _place_table(place, records.filter(pl.col("place") == place))
+    return text
+
+
+def _attributed(tree: Tree, frame: pl.DataFrame) -> pl.DataFrame:
+    """Memory events under the names that Paddle gives them, in the order in which it meets them."""
+    host = tree.host
+    rows = np.searchsorted(host.span, frame["span_id"].cast(pl.Int64).fill_null(-1).to_numpy())
+    known = np.flatnonzero(frame["span_id"].is_not_null().to_numpy())
+    rows = rows[known]
+    up = host.node[rows]
+    is_op = np.append(host.type.where("Operator"), False)
+    inherited = np.flatnonzero(is_op[up])
+    own = np.flatnonzero(~host.type.where("OperatorInner")[rows])
+    at = np.concatenate((inherited, own))
+    node = np.concatenate((up[inherited], rows[own]))
+    is_own = np.repeat([0, 1], (inherited.size, own.size))
+    order = np.lexsort((known[at], rows[at], is_own, tree.visit[node]))
+    texts = pl.Series([*host.name.texts, ""], dtype=pl.String)
+    named = texts.gather(host.name.codes[node[order]])
+    words = pl.col("recorded_category", "place").cast(pl.String).fill_null("")
+    picked = frame.select(words, "bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+    return picked[known[at[order]]].with_columns(name=named)
+
+
+def _place_table(place: str, records: pl.DataFrame) -> str:
+    sheet = Sheet(_WIDTHS)
+    sheet.title(f"Memory Summary - {place}")
+    for what in ("Allocated", "Reserved"):
+        peak = records.select(pl.col(f"peak_{what.lower()}_bytes").max().fill_null(0)).item()
+        sheet.lines.append(f"Peak {what} Memory: {peak}")
+    sheet.head(*_HEAD)
+    size, is_free = pl.col("bytes"), pl.col("recorded_category").is_in(_FREES)
+    sums = records.group_by("kind", "name", maintain_order=True).agg(
+        n_allocations=(~is_free).sum(),
+        n_frees=is_free.sum(),
+        allocated=size.filter(~is_free).sum(),
+        freed=-size.filter(is_free).sum(),
+        increase=size.sum(),
+    )
+    for kind in ("Allocated", "Reserved"):
+        mine = sums.filter(pl.col("kind") == kind).sort("increase", descending=True, maintain_order=True)
+        for _, name, *numbers in mine.iter_rows():
+            sheet.row(name, kind, *map(str, numbers))
+    return sheet.done()

@@ -16,19 +16,17 @@ import msgspec
 from stepscope.core.errors import StepscopeError
 from stepscope.exports.export import Export
 from stepscope.exports.tensorboard._diff import diff as difference
-from stepscope.exports.tensorboard._distributed import distributed
-from stepscope.exports.tensorboard._encode import encoded
+from stepscope.exports.tensorboard._distributed import by_span, distributed, workers_of
+from stepscope.exports.tensorboard._json import encoded
 from stepscope.exports.tensorboard._views import basis_of, missing_from, views_of
-from stepscope.exports.tensorboard._workers import by_span, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.trace import Run
     from stepscope.exports.export import Context
-    from stepscope.exports.tensorboard._distributed import Part
+    from stepscope.exports.tensorboard._distributed import Part, Worker
     from stepscope.exports.tensorboard._views import Basis
-    from stepscope.exports.tensorboard._workers import Worker
 
 __all__ = ["EXPORT", "tensorboard"]
 

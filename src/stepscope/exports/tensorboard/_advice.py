@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.exports.tensorboard._devices import eligible_ratio
+from stepscope.exports.tensorboard._devices import device_metrics, eligible_ratio
 from stepscope.exports.tensorboard._distributed import used_devices
 from stepscope.exports.tensorboard._events import ANNOTATION, KERNEL, MODULE, OPERATOR, PL_MODULE, PYTHON
 from stepscope.exports.tensorboard._names import library
+from stepscope.exports.tensorboard._roles import OTHER, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.exports.tensorboard._devices import DeviceUse
-    from stepscope.exports.tensorboard._events import Events
+    from stepscope.exports.tensorboard._events import Events, Launches
     from stepscope.exports.tensorboard._forest import Costs, Forest
-    from stepscope.exports.tensorboard._launches import Launches
     from stepscope.exports.tensorboard._roles import Flags, StepCosts
 
     Bools = NDArray[np.bool_]
+    from stepscope.exports.tensorboard._roles import Steps
+
 
 _DOCS = "https://pytorch.org/docs/stable/"
 _GIB = 1 << 30
@@ -188,3 +190,71 @@ def _memory_bytes(events: Events, number: int) -> int | None:
         return None
     size, mebibytes = (_integer(events.properties[number], key) for key in ("totalGlobalMem", "totalMem(MiB)"))
     return size if mebibytes is None else mebibytes << 20
+
+
+_TOOLTIP = {"type": "string", "role": "tooltip", "p": {"html": "true"}}
+_TOOLTIP_OPENS = '<div class="visualization-tooltip" style="white-space: nowrap;">'
+_ON_DEVICE = ("Kernel", "Memcpy", "Memset", "Runtime")
+
+
+def overview(
+    events: Events, steps: Steps, costs: StepCosts, flags: Flags, devices: list[DeviceUse], advice: list[Advice],
+    *, n_workers: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """The whole page; the key of the devices' table is missing where no device ran kernels.
+
+    Units: µs.
+    Source: the plugin; for other devices than GPUs Cambricon's fork, which puts their name where it says GPU.
+    """
+    roles = [role for role in (*ROLES, OTHER) if _is_shown(role, flags)]
+    dialect = events.dialect
+    page: dict[str, Any] = {
+        "steps": {
+            "columns": [
+                {"type": "string", "name": "Step"},
+                *(column for role in roles for column in ({"type": "number", "name": role}, _TOOLTIP)),
+            ],
+            "rows": [_row(i, name, costs, roles) for i, name in enumerate(steps.names)],
+        },
+        "performance": [_performance(costs, roles)],
+        "recommendations": as_html(advice),
+        "environments": [
+            {"title": "Number of Worker(s)", "value": str(n_workers)},
+            {"title": "Device Type", "value": dialect.noun if flags.has_device else "CPU"},
+        ],
+    }
+    metrics = device_metrics(devices, events.properties, dialect)
+    return page | ({f"{dialect.noun.lower()}_metrics": metrics} if metrics else {})
+
+
+def _is_shown(role: str, flags: Flags) -> bool:
+    if role in _ON_DEVICE:
+        return flags.has_device
+    return flags.has_communication if role == "Communication" else True
+
+
+def _percent(part: float, whole: float) -> float:
+    # The plugin fails at a step of no length, which one that ran into the next can become.
+    return round(100 * part / whole, 2) if whole else 0.0
+
+
+def _row(i: int, name: str, costs: StepCosts, roles: list[str]) -> list[Any]:
+    total = costs.total[i]
+    row: list[Any] = [name]
+    for role in roles:
+        part = costs.parts[role][i]
+        share = f"<b>{role}: {part}us</b><br>Percentage: {_percent(part, total)}%"
+        row += [part, f"{_TOOLTIP_OPENS}Step {name}<br>Total: {total}us<br>{share}</div>"]
+    return row
+
+
+def _performance(costs: StepCosts, roles: list[str]) -> dict[str, Any]:
+    whole = costs.mean()
+    parts = {role: costs.mean(role) for role in roles}
+    children = [
+        {"name": role, "description": "", "value": round(part), "extra": _percent(part, whole)}
+        for role, part in parts.items()
+    ]
+    return {
+        "name": "Average Step Time", "description": "", "value": round(whole), "extra": 100, "children": children,
+    }  # fmt: skip

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from stepscope.core.intervals import union
-from stepscope.exports.tensorboard._events import KERNEL, MEMCPY, MEMSET
+from stepscope.exports.tensorboard._events import ANNOTATION, KERNEL, MEMCPY, MEMSET, OPERATOR, PYTHON
+from stepscope.exports.tensorboard._names import LIBRARIES, is_collective, library
 from stepscope.exports.tensorboard._order import first_in_groups
 
 if TYPE_CHECKING:
@@ -18,13 +23,205 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.exports.tensorboard._communication import Collectives
     from stepscope.exports.tensorboard._events import Events
-    from stepscope.exports.tensorboard._roles import Overlap
-    from stepscope.exports.tensorboard._steps import Steps
+    from stepscope.exports.tensorboard._roles import Overlap, Steps
 
     Ints = NDArray[np.int64]
     Times = NDArray[Any]
+
+
+#: The span of a file whose name has no time.
+DEFAULT_SPAN = "default"
+
+_PACKED = r"(?:\.(?:gz|zst|xz|bz2|zip))?"
+#: The names that `torch.profiler.tensorboard_trace_handler` gives: a worker, perhaps a time, an ending.
+_RECORDED = re.compile(rf"(?P<worker>.+?)(?:\.(?P<time>\d+))?\.pt\.trace\.json{_PACKED}", re.DOTALL)
+_ENDING = re.compile(rf"(?:[._-]trace)?(?:\.json)?{_PACKED}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process of a job, and which of its recordings: "1", "2", … by time, or "default"."""
+
+    worker: str
+    span: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What a file's worker may be called, the shortest first, and the time in its name."""
+
+    names: tuple[str, ...]
+    time: str | None
+
+
+def workers_of(files: Sequence[tuple[str, int | None]]) -> list[Worker]:
+    """Worker and span of each file, given its path and the rank that the trace knows; no two are the same.
+
+    A name `<worker>[.<digits>].pt.trace.json[.gz]` says both: the digits of one worker are sorted as text, and the
+    span is the place of a file's own among them, from 1 on. Any other file is `rank_N` or called as it is without its
+    ending, and has the span "default". What would then be the same is told apart by the folders above it.
+
+    Source: the plugin's names of files in a run. It took the last of those that are the same.
+    """
+    known = [_names(path, rank) for path, rank in files]
+    chosen = [0] * len(known)
+    while True:
+        workers = [names.names[i] for names, i in zip(known, chosen, strict=True)]
+        keys = list(zip(workers, (names.time for names in known), strict=True))
+        same = {worker for (worker, _), n in Counter(keys).items() if n > 1}
+        longer = [
+            min(i + 1, len(names.names) - 1) if worker in same else i
+            for names, i, worker in zip(known, chosen, workers, strict=True)
+        ]
+        if longer == chosen:
+            break
+        chosen = longer
+    times: dict[str, list[str]] = {}
+    for worker, time in sorted({key for key in keys if key[1] is not None}):
+        times.setdefault(worker, []).append(str(time))
+    spans = [DEFAULT_SPAN if t is None else str(times[w].index(t) + 1) for w, t in keys]
+    return [Worker(w, s) for w, s in zip(_numbered(keys), spans, strict=True)]
+
+
+def by_span(workers: Iterable[Worker]) -> dict[str, list[int]]:
+    """Places of the workers of each span, in order of the workers' names; spans in order of theirs, as text."""
+    found: dict[str, list[int]] = {}
+    for place, worker in sorted(enumerate(workers), key=lambda item: (item[1].span, item[1].worker)):
+        found.setdefault(worker.span, []).append(place)
+    return found
+
+
+def _names(path: str, rank: int | None) -> _Names:
+    *folders, base = re.split(r"[/\\]", path)
+    recorded = _RECORDED.fullmatch(base)
+    name = recorded["worker"] if recorded else _ENDING.sub("", base) or base
+    longer = ["/".join((*folders[len(folders) - n :], name)) for n in range(len(folders) + 1)]
+    by_rank = [f"rank_{rank}"] if rank is not None and recorded is None else []
+    return _Names((*by_rank, *longer), recorded["time"] if recorded else None)
+
+
+def _numbered(keys: list[tuple[str, str | None]]) -> list[str]:
+    """Workers' names; the second of a file that is given twice says so."""
+    seen: Counter[tuple[str, str | None]] = Counter()
+    names = []
+    for key in keys:
+        seen[key] += 1
+        names.append(key[0] if seen[key] == 1 else f"{key[0]} ({seen[key]})")
+    return names
+
+
+#: Libraries whose device work carries the id of the host operator, and the kinds of work that counts.
+_ON_DEVICE = {"nccl": (KERNEL,), "cncl": (KERNEL, MEMCPY)}
+#: Bytes of an element, as far as the plugin knew types. Of all others the size is 0.
+_ELEMENT_BYTES = {"long int": 8, "float": 4, "int": 4, "c10::Half": 2, "c10::BFloat16": 2, "unsigned char": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """Collectives of one worker by time: start, then longest. Times in µs.
+
+    `row` is the span of the host operator, `external` its id, `name` indexes `names`, `step` the steps (−1: in none).
+    The intervals of collective i are `first[i] : first[i + 1]` of `range_start` and `range_end`: the host operator's
+    own and those of its device work, by time. `libraries` are all that the trace has; more than one: no distributed
+    view.
+    """
+
+    row: Ints
+    external: Ints
+    name: Ints
+    names: list[str]
+    start: Times
+    end: Times
+    step: Ints
+    n_bytes: Ints
+    first: Ints
+    range_start: Times
+    range_end: Times
+    libraries: tuple[str, ...]
+
+
+def find_collectives(events: Events, steps: Steps) -> Collectives:
+    """The collectives of a trace. Units: µs, bytes.
+
+    One per external id: a later operator with the same id replaces the earlier. Bytes are elements × size of one, over
+    all inputs with recorded shapes and a known type.
+    """
+    host = events.rows(OPERATOR, ANNOTATION, PYTHON)
+    host = host[events.where(is_collective, host)]
+    used = {library(events.names[i]) for i in np.unique(events.name[host]).tolist()}
+    libraries = tuple(name for name in LIBRARIES if name in used)
+    ids, first_seen = np.unique(events.external[host], return_index=True)
+    last = host.size - 1 - np.unique(events.external[host][::-1], return_index=True)[1]
+    row = host[last]
+    order = np.lexsort((first_seen, -events.end[row], events.ts[row]))
+    row = row[order]
+    place = np.empty(order.size, np.int64)
+    place[order] = np.arange(order.size)
+    work = events.rows(*(kind for name in libraries for kind in _ON_DEVICE.get(name, ())))
+    work = work[np.isin(events.external[work], ids)]
+    owner = np.concatenate((np.arange(row.size), place[np.searchsorted(ids, events.external[work])]))
+    part = np.concatenate((row, work))
+    by_time = np.lexsort((-events.end[part], events.ts[part], owner))
+    part = part[by_time]
+    codes, name = np.unique(events.name[row], return_inverse=True)
+    return Collectives(
+        row=row,
+        external=events.external[row],
+        name=name.astype(np.int64),
+        names=[events.names[i] for i in codes.tolist()],
+        start=events.ts[row],
+        end=events.end[row],
+        step=_steps_of(events.ts[row], events.end[row], steps),
+        n_bytes=_bytes(events, row),
+        first=np.searchsorted(owner[by_time], np.arange(row.size + 1)),
+        range_start=events.ts[part],
+        range_end=events.end[part],
+        libraries=libraries,
+    )
+
+
+def _steps_of(start: Times, end: Times, steps: Steps) -> Ints:
+    """The step that holds each collective wholly, −1 for none. A step that one starts behind is not asked again."""
+    found = np.full(start.size, -1, np.int64)
+    at = 0
+    for i, (low, high) in enumerate(zip(steps.start.tolist(), steps.end.tolist(), strict=True)):
+        stop = max(at, int(np.searchsorted(start, high)))
+        if stop < start.size and start[stop] == end[stop] == high >= low:  # lasts no time, where the step ends
+            stop = int(np.searchsorted(start, high, side="right"))
+        found[at:stop] = np.where((start[at:stop] >= low) & (end[at:stop] <= high), i, -1)
+        at = stop
+    return found
+
+
+def _bytes(events: Events, row: Ints) -> Ints:
+    keys = ["input_shapes", "input_types"]
+    ops = events.trace.ops.select("span_id", *keys)
+    rows = pl.DataFrame({"span_id": row.astype(np.uint32)})
+    called = rows.join(ops, on="span_id", how="left", maintain_order="left").select(keys)
+    sorts = called.unique(maintain_order=True)
+    sizes = sorts.with_columns(n_bytes=pl.Series([_size(*sort) for sort in sorts.iter_rows()], dtype=pl.Int64()))
+    joined = called.join(sizes, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return joined["n_bytes"].to_numpy()
+
+
+def _size(shapes: str | None, types: str | None) -> int:
+    # Where types are not recorded, or an input is a list of tensors, the plugin fails: here their size is unknown, 0.
+    inputs = zip(_listed(shapes), _listed(types), strict=False)
+    return sum(
+        math.prod(shape) * _ELEMENT_BYTES.get(str(kind), 0)
+        for shape, kind in inputs
+        if isinstance(shape, list) and all(isinstance(n, int) for n in shape)
+    )
+
+
+def _listed(text: str | None) -> list[Any]:
+    try:
+        found = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
 
 _NODE_AND_PROCESS = re.compile(r"(.*)_(\d+)")
 _OPS_COLUMNS = (

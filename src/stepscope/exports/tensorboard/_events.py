@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.exports.tensorboard._dialect import Dialect, dialect_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
     Times = NDArray[Any]
+
 
 #: Kinds of events, as the plugin tells them apart.
 (
@@ -187,3 +186,90 @@ def _threads(trace: Trace) -> tuple[Ints, list[int | str]]:
     place = np.zeros(int(tracks["track_id"].to_numpy().max(initial=0)) + 1, np.int64)
     place[tracks["track_id"].to_numpy()] = of_track
     return place[trace.spans["track_id"].to_numpy()], list(number)
+
+
+_NOUNS = {"mlu": "MLU", "npu": "NPU", "xpu": "XPU", "mtia": "MTIA", "tpu": "TPU"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """`noun` is GPU for NVIDIA and AMD; `kind` is the device type of the trace."""
+
+    kind: str
+
+    @property
+    def noun(self) -> str:
+        """The word for one device, as in "GPU Utilization"."""
+        return _NOUNS.get(self.kind, "GPU")
+
+    @property
+    def is_mlu(self) -> bool:
+        """Whether Cambricon's fork would have been used."""
+        return self.kind == "mlu"
+
+    @property
+    def uses_own_categories(self) -> bool:
+        """Whether device work carries categories that no version of the plugin knew."""
+        return self.kind in ("npu", "tpu")
+
+
+def dialect_of(trace: Trace) -> Dialect:
+    """The dialect of a trace, by the type of its accelerators; of a trace without any, the plugin's own."""
+    kinds = trace.devices.filter(trace.devices["type"] != "cpu")["type"].cast(str).to_list()
+    return Dialect(kinds[0] if kinds else "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """`calls` and `work` are rows of runtime calls and of device work, by time; `call_of` indexes `calls`, −1: none.
+
+    `by_call` orders `work` by call; those of call i are at `first[i] : first[i + 1]` of it.
+    """
+
+    calls: Ints
+    work: Ints
+    call_of: Ints
+    by_call: Ints
+    first: Ints
+
+    def work_of(self, calls: Ints) -> tuple[Ints, Ints]:
+        """All pairs of the calls (indices, repeats allowed) with their work: places in `calls` given, and in `work`."""
+        counts = self.first[calls + 1] - self.first[calls]
+        place = np.repeat(np.arange(calls.size), counts)
+        start = np.repeat(self.first[calls] - (np.cumsum(counts) - counts), counts)
+        return place, self.by_call[start + np.arange(place.size)]
+
+    def summed(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Per call the sum of a value of its work."""
+        total = np.zeros(self.calls.size, values.dtype)
+        tied = self.call_of >= 0
+        np.add.at(total, self.call_of[tied], values[tied])
+        return total
+
+
+def find_launches(events: Events) -> Launches:
+    """Device work belongs to the latest call with its correlation id so far, or, if none was, to the next one."""
+    both = events.rows(RUNTIME, KERNEL, MEMCPY, MEMSET)
+    is_call = events.kind[both] == RUNTIME
+    calls, work = both[is_call], both[~is_call]
+    number = np.cumsum(is_call) - 1
+    order = np.argsort(events.correlation[both], kind="stable")
+    ids, is_call, number = events.correlation[both][order], is_call[order], number[order]
+    is_first = np.ones(order.size, bool)
+    is_first[1:] = ids[1:] != ids[:-1]
+    start = np.maximum.accumulate(np.where(is_first, np.arange(order.size), 0))
+    before = np.maximum.accumulate(np.where(is_call, np.arange(order.size), -1))
+    before[before < start] = -1
+    # The first call of each id takes what came before any.
+    nothing = order.size
+    after = np.minimum.accumulate(np.where(is_call, np.arange(order.size), nothing)[::-1])[::-1]
+    is_last = np.roll(is_first, -1)
+    stop = np.minimum.accumulate(np.where(is_last, np.arange(order.size), nothing)[::-1])[::-1]
+    at = np.where(before >= 0, before, np.where(after <= stop, after, -1))
+    owner = np.where(at >= 0, number[at], -1)
+    call_of = np.full(both.size, -1, np.int64)
+    call_of[order] = owner
+    call_of = call_of[events.kind[both] != RUNTIME]
+    by_call = np.argsort(call_of, kind="stable")
+    first = np.searchsorted(call_of[by_call], np.arange(calls.size + 1))
+    return Launches(calls, work, call_of, by_call, first)

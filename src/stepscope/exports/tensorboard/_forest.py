@@ -18,8 +18,7 @@ from stepscope.exports.tensorboard._names import EXCLUDED, is_collective, is_dat
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.exports.tensorboard._events import Events
-    from stepscope.exports.tensorboard._launches import Launches
+    from stepscope.exports.tensorboard._events import Events, Launches
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 #: Wrappers of a model, not operators.
 EXCLUDED = ("DataParallel.forward", "DistributedDataParallel.forward")
+#: The plugin's list, not ours: see `core.collectives`.
 _COLLECTIVES = ("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter")
 #: Libraries whose host operators count as communication.
 LIBRARIES = ("nccl", "gloo", "cncl")

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.exports.tensorboard import _order
-from stepscope.exports.tensorboard._numbers import rounded
+from stepscope.exports.tensorboard._json import rounded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

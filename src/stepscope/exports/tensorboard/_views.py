@@ -6,33 +6,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import MissingTable
-from stepscope.exports.tensorboard import _kernels, _memory, _memory_curve, _operators
-from stepscope.exports.tensorboard._advice import recommendations
+from stepscope.exports.tensorboard import _kernels, _memory, _operators
+from stepscope.exports.tensorboard._advice import overview, recommendations
 from stepscope.exports.tensorboard._backward import rehung
-from stepscope.exports.tensorboard._communication import find_collectives
-from stepscope.exports.tensorboard._counters import trace_counters
-from stepscope.exports.tensorboard._devices import find_devices
-from stepscope.exports.tensorboard._distributed import Part, used_devices
-from stepscope.exports.tensorboard._encode import encoded_list
-from stepscope.exports.tensorboard._events import read_events
+from stepscope.exports.tensorboard._devices import find_devices, trace_counters
+from stepscope.exports.tensorboard._distributed import Part, find_collectives, used_devices
+from stepscope.exports.tensorboard._events import find_launches, read_events
 from stepscope.exports.tensorboard._forest import costs_of, grow
-from stepscope.exports.tensorboard._launches import find_launches
+from stepscope.exports.tensorboard._json import encoded_list
 from stepscope.exports.tensorboard._modules import module_view
 from stepscope.exports.tensorboard._names import uses_tensor_cores
-from stepscope.exports.tensorboard._overview import overview
-from stepscope.exports.tensorboard._roles import find_roles, flags_of, overlap_costs, step_costs
-from stepscope.exports.tensorboard._steps import find_steps
+from stepscope.exports.tensorboard._roles import find_roles, find_steps, flags_of, overlap_costs, step_costs
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from stepscope.core.trace import Trace
-    from stepscope.exports.tensorboard._events import Events
+    from stepscope.exports.tensorboard._events import Events, Launches
     from stepscope.exports.tensorboard._forest import Costs, Forest
-    from stepscope.exports.tensorboard._launches import Launches
-    from stepscope.exports.tensorboard._roles import Flags
-    from stepscope.exports.tensorboard._steps import Steps
+    from stepscope.exports.tensorboard._roles import Flags, Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +73,8 @@ def views_of(basis: Basis, worker: str, *, n_workers: int) -> tuple[dict[str, An
     if not events.trace.table("allocations").is_empty():
         records = _memory.read_records(events, forest)
         views["memory"] = _memory.memory_stats(events, forest, records)
-        views["memory_curve"] = _memory_curve.memory_curve(events, records)
-        views["memory_events"] = _memory_curve.memory_events(events, forest, records)
+        views["memory_curve"] = _memory.memory_curve(events, records)
+        views["memory_events"] = _memory.memory_events(events, forest, records)
     modules = module_view(events, forest, basis.costs)
     if modules is not None:
         views["module"] = modules[1]

@@ -10,9 +10,9 @@ import polars as pl
 
 from stepscope.core import intervals
 from stepscope.core.schema import ARROWS
-from stepscope.readers.chrome.side_tables import text_column
 from stepscope.readers.chrome.spans import to_ns
 from stepscope.readers.common import links
+from stepscope.readers.common.columns import text_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,11 +13,11 @@ from stepscope.core.schema import CATEGORIES, DEVICE_WORK, OPS, SPANS, STEPS, Ca
 from stepscope.readers.chrome import arrows as _arrows
 from stepscope.readers.chrome import side_tables, stacks
 from stepscope.readers.chrome.classify import category_of
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.chrome.side_tables import nullable, side_columns, text_column
+from stepscope.readers.chrome.side_tables import side_columns
 from stepscope.readers.chrome.spans import Spans, build_spans
 from stepscope.readers.chrome.tracks import Tracks, build_tracks
 from stepscope.readers.common import links as _links
+from stepscope.readers.common.columns import ABSENT, nullable, text_column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 from stepscope.readers.chrome.classify import CALL, DEVICE, FRAME, LANE, METRICS, OPERATOR, kind_of
-from stepscope.readers.chrome.events import ABSENT, NOTHING, Args, RawEvent
+from stepscope.readers.chrome.events import NOTHING, Args, RawEvent
 from stepscope.readers.chrome.salvage import FAILS
-from stepscope.readers.common.columns import MOST_CATS, Interned, columns_of
+from stepscope.readers.common.columns import ABSENT, MOST_CATS, Interned, columns_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

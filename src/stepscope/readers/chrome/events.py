@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, field
 
-#: Stands for an absent integer inside a reader; becomes null when a column is made.
-ABSENT = -(2**62)
+from stepscope.readers.common.columns import ABSENT
+
 #: Stands for an absent value that is kept as JSON.
 NOTHING = Raw(b"")
 

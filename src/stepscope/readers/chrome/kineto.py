@@ -19,7 +19,6 @@ from stepscope.readers.chrome.events import ExactEvent
 from stepscope.readers.chrome.json import Document
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.common.memory import give_back
-from stepscope.readers.common.reader import Reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,20 +29,6 @@ _DURATION = re.compile(rb'"dur"\s*:\s*-?[0-9]+(\.)?')
 #: Parts of the document that are kept as JSON text: of the machine and of the job, not of what ran.
 _KEPT_WHOLE = ("deviceProperties", "distributedInfo")
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
-
-
-def sniff(_path: str, head: bytes) -> float:
-    """How sure it is that the file is a Chrome trace, from its first unpacked bytes."""
-    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if text.startswith(b"{"):
-        return (
-            1.0
-            if b'"traceEvents"' in text
-            else (0.4 if b'"schemaVersion"' in text or b'"deviceProperties"' in text else 0.1)
-        )
-    if text.startswith(b"["):
-        return 0.9 if re.match(rb"\[\s*\{", text) and b'"ph"' in text else 0.1
-    return 0.0
 
 
 def read(source: Source) -> Trace:
@@ -150,16 +135,3 @@ def _framework(meta: Mapping[str, Any], columns: Columns) -> str | None:
     if "jax_version" in meta or any(p.startswith("/device:") for p in processes):
         return "JAX/XLA"
     return "Ascend" if any(p in ("CANN", "Ascend Hardware") for p in processes) else None
-
-
-READER = Reader(
-    name="kineto",
-    doc="PyTorch profiler (Kineto) and other Chrome traces: .json, also gzip, zstd, xz, bz2 or zip",
-    sniff=sniff,
-    read=read,
-    provides=(
-        "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
-        "counters", "stacks", "steps", "issues",
-    ),
-    alone=True,
-)  # fmt: skip

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.core import intervals, names
-from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, FRAMES, KERNEL_METRICS, KERNELS, TRANSFERS, Name
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, FRAMES, KERNEL_METRICS, KERNELS, TRANSFERS
 from stepscope.readers.chrome.spans import to_ns
+from stepscope.readers.common.columns import ABSENT, nullable, text_column
 from stepscope.readers.common.links import nearest_op
 
 if TYPE_CHECKING:
@@ -34,28 +34,6 @@ def side_columns(cols: dict[str, Column], spans: Spans) -> tuple[Rows, dict[str,
     keep = rows >= 0
     order = np.argsort(rows[keep], kind="stable")
     return rows[keep][order], {n: c.join()[keep][order] for n, c in cols.items() if n != "row"}
-
-
-def nullable(values: NDArray[Any], dtype: pl.DataType, absent: int = ABSENT) -> pl.Series:
-    """A column in which `absent` (integers) or NaN (floats), and what does not fit the type, is null."""
-    series = pl.Series(values)
-    if values.dtype.kind == "f":
-        return series.fill_nan(None).cast(dtype, strict=False)
-    missing = values == absent
-    if missing.any():
-        series = pl.select(pl.when(pl.Series(~missing)).then(series)).to_series()
-    return series.cast(dtype, strict=False)
-
-
-def text_column(codes: NDArray[Any], texts: Iterable[str | None], dtype: pl.DataType = Name) -> pl.Series:
-    """A categorical column from codes into texts (empty text: null). Only the texts in use become categories."""
-    counts = np.bincount(codes)
-    used = np.flatnonzero(counts)
-    place = np.zeros(counts.size, np.uint32)
-    place[used] = np.arange(used.size)
-    all_texts = list(texts)
-    distinct = pl.Series([all_texts[i] or None for i in used.tolist()], dtype=dtype)
-    return distinct.gather(pl.Series(place[codes]))
 
 
 def _decoded(texts: Iterable[Any]) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""One growing column, and numbers for recurring values."""
+"""Columns of a reader: growing ones, numbers for recurring values, and how absent values become null."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.core.schema import Name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
+#: An absent integer inside a reader; becomes null when a column of a table is made.
+ABSENT = -(2**62)
 #: Recorder's categories that 16 bits tell apart; there are some dozens.
 MOST_CATS = 2**16
 _INTEGER = re.compile(r"\s*-?[0-9]{1,18}\s*")
@@ -81,3 +86,25 @@ def fitting(value: object, dtype: type[np.generic] = np.int64) -> float | int:
 def number_in(text: str) -> int | None:
     """The integer that the text spells, if it does and 64 bits hold it."""
     return int(text) if _INTEGER.fullmatch(text) else None
+
+
+def nullable(values: NDArray[Any], dtype: pl.DataType, absent: int = ABSENT) -> pl.Series:
+    """A column in which `absent` (integers) or NaN (floats), and what does not fit the type, is null."""
+    series = pl.Series(values)
+    if values.dtype.kind == "f":
+        return series.fill_nan(None).cast(dtype, strict=False)
+    missing = values == absent
+    if missing.any():
+        series = pl.select(pl.when(pl.Series(~missing)).then(series)).to_series()
+    return series.cast(dtype, strict=False)
+
+
+def text_column(codes: NDArray[Any], texts: Iterable[str | None], dtype: pl.DataType = Name) -> pl.Series:
+    """A categorical column from codes into texts (empty text: null). Only the texts in use become categories."""
+    counts = np.bincount(codes)
+    used = np.flatnonzero(counts)
+    place = np.zeros(counts.size, np.uint32)
+    place[used] = np.arange(used.size)
+    all_texts = list(texts)
+    distinct = pl.Series([all_texts[i] or None for i in used.tolist()], dtype=dtype)
+    return distinct.gather(pl.Series(place[codes]))

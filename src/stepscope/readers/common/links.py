@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.core import intervals
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

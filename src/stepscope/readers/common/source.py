@@ -19,6 +19,7 @@ CHUNK = 1 << 18
 DEFAULT_LIMIT = 2 << 30
 DEFAULT_RATIO = 200
 
+SQLITE_MAGIC = b"SQLite format 3\0"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
 
 

@@ -14,10 +14,9 @@ import polars as pl
 
 from stepscope.core import names as rules
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK, SPANS, STEPS, TRACKS, Category, Name
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.chrome.side_tables import nullable
 from stepscope.readers.chrome.spans import sorted_order
 from stepscope.readers.common import links
+from stepscope.readers.common.columns import ABSENT, nullable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -20,7 +20,7 @@ import numpy as np
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.memory import no_collection
 from stepscope.readers.common.source import CHUNK, packing_of
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
-MAGIC = b"SQLite format 3\0"
 #: Bits of a column that shares its number with none.
 WIDE = 64
 _ROWS = 5_000

@@ -12,14 +12,13 @@ import polars as pl
 
 from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.csv import header_of, nanoseconds, read_rows
+from stepscope.readers.common.csv import nanoseconds, read_rows
 from stepscope.readers.common.issues import Notes
-from stepscope.readers.common.reader import Reader
+from stepscope.readers.formats import LATENCYPRISM_COUNTERS
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
 
-_NEEDED = ("counter_name", "timestamp", "value")
 #: process_cpu_usage_4013652; some samples have the number as a float, as in 4.013652e+06.
 _OF_PROCESS = r"^(process_.*)_([0-9]+(?:\.[0-9]+)?(?:e\+?[0-9]+)?)$"
 #: Units by the counter's name; the first that matches.
@@ -34,11 +33,6 @@ _UNITS = (
     (r"_temp$", "°C"),
     (r"_power$", "W"),
 )
-
-
-def sniff(_path: str, head: bytes) -> float:
-    """Whether it is such a file; not so sure that a folder's would be taken for one of its runs."""
-    return 0.3 if set(_NEEDED) <= set(header_of(head)) else 0.0
 
 
 def read(source: Source) -> Trace:
@@ -63,7 +57,7 @@ def read_samples(source: Source, notes: Notes) -> pl.DataFrame:
 
     Raises CorruptInput (columns missing, no rows), StepscopeError (size limit).
     """
-    rows = read_rows(source, _NEEDED, notes)
+    rows = read_rows(source, LATENCYPRISM_COUNTERS, notes)
     name = pl.col("counter_name")
     number = name.str.extract(_OF_PROCESS, 2).cast(pl.Float64)
     pid = pl.when(number == number.round()).then(number.cast(pl.Int64, strict=False))
@@ -100,13 +94,3 @@ def unit_of(metric: pl.Expr) -> pl.Expr:
     for pattern, unit in reversed(_UNITS):
         found = pl.when(metric.str.contains(pattern)).then(pl.lit(unit)).otherwise(found)
     return found
-
-
-READER = Reader(
-    name="latencyprism-counters",
-    doc="LatencyPrism's counters_data.csv, also packed: samples of resources; read with the perf_data.csv beside it",
-    sniff=sniff,
-    read=read,
-    provides=("counters", "issues"),
-    alone=True,
-)

@@ -15,13 +15,12 @@ import polars as pl
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Meta, Result, Results
-from stepscope.readers.common.csv import header_of, nanoseconds, read_rows
+from stepscope.readers.common.csv import nanoseconds, read_rows
 from stepscope.readers.common.issues import Notes
-from stepscope.readers.common.reader import Reader
 from stepscope.readers.common.source import Source
+from stepscope.readers.formats import LATENCYPRISM_COLUMNS
 from stepscope.readers.latencyprism.counters_data import placed, read_samples, unit_of
 
-_NEEDED = ("cycle", "pid", "beta_pct", "function_name", "metric_name", "device", "mu_pct", "anchor_dur_us")
 _OTHERS = (
     "hostname", "func_type", "sigma_pct", "duration", "interpolation_status", "anchor_name", "cycle_start_ts",
     "instances_count", "simple_name",
@@ -41,11 +40,6 @@ _PERHAPS_SHARES = ("cpu_frequency", "gpu_mem_used")
 _MOST_AS_SHARE = 10
 
 
-def sniff(_path: str, head: bytes) -> float:
-    """Whether the header has the columns."""
-    return 1.0 if set(_NEEDED) <= set(header_of(head)) else 0.0
-
-
 def read(source: Source) -> Results:
     """The file as the results `cycles` and `attribution`, and as table `counters` the file of samples beside it.
 
@@ -53,7 +47,7 @@ def read(source: Source) -> Results:
     of their cycle, process, β or the cycle's duration are dropped and counted in `issues`.
     """
     notes = Notes()
-    rows = read_rows(source, _NEEDED, notes)
+    rows = read_rows(source, LATENCYPRISM_COLUMNS, notes)
     rows = rows.with_columns(pl.lit(None, pl.String).alias(name) for name in _OTHERS if name not in rows.columns)
     rows = _numbered(rows)
     sound = rows.drop_nulls(["cycle", "pid", "recorded_beta", "cycle_ns"])
@@ -140,12 +134,3 @@ def _samples_beside(source: Source, notes: Notes) -> pl.DataFrame | None:
     except StepscopeError as error:
         notes.add("counters_unreadable", "warning", 1, error.message)
         return None
-
-
-READER = Reader(
-    name="latencyprism",
-    doc="LatencyPrism's perf_data.csv, also packed: results; the counters_data.csv beside it is read with it",
-    sniff=sniff,
-    read=read,
-    provides=("cycles", "attribution", "counters", "issues"),
-)

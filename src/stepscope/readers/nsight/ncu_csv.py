@@ -16,7 +16,6 @@ from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.core.schema import Name
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.common.memory import give_back
-from stepscope.readers.common.reader import Reader
 from stepscope.readers.common.source import Source
 from stepscope.readers.nsight import ncu_text, ncu_trace
 from stepscope.readers.nsight.ncu_lines import Lines
@@ -36,24 +35,11 @@ _LONG = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 #: Columns of the raw page that are no metrics, besides those of NVTX ranges (`Id:Domain:…`).
 _NOT_METRICS = {"ID", *_COLUMNS, "Kernel Time", "Device Name"}
 _NVTX = re.compile(r"^(?:Id:Domain|Domain:|.*Push/Pop_Range|.*Start/Stop_Range)")
-_TEXT_NAME = re.compile(r"\.(?:csv|txt|log|out)(?:\.\w+)?$", re.IGNORECASE)
-_HEADER = re.compile(rb'"?ID"?,"?Process ID"?,[^\n]*Kernel Name')
 _NO_PERMISSION = (
     "run ncu as root, or let every user read the counters: `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
     "/etc/modprobe.d/, then reload the driver or reboot; in a container also --cap-add=SYS_ADMIN "
     "(https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
 )
-
-
-def sniff(path: str, head: bytes) -> float:
-    """Sure by the header; likely by ncu's messages, as the header may stand far below; a text at least may hold it."""
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        head = head.replace(b"\0", b"")
-    if _HEADER.search(head):
-        return 1.0
-    if re.search(rb"^==(?:PROF|ERROR|WARNING)== ", head, re.MULTILINE):
-        return 0.6
-    return 0.05 if _TEXT_NAME.search(path) and head and b"\0" not in head else 0.0
 
 
 def read(source: Source) -> Trace:
@@ -246,13 +232,3 @@ def _csv(header: Header, text: bytes) -> pl.DataFrame | None:
         pl.col(str(place[name])).alias(name) if name in place else pl.lit(None, dtype=pl.String).alias(name)
         for name in wanted
     )
-
-
-READER = Reader(
-    name="ncu-csv",
-    doc="Nsight Compute: output of `ncu --csv`, details, chosen metrics or --page raw, with what else was printed",
-    sniff=sniff,
-    read=read,
-    provides=ncu_trace.PROVIDES,
-    alone=True,
-)

@@ -15,7 +15,6 @@ import polars as pl
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, MissingExtra
 from stepscope.readers.common.issues import Notes
-from stepscope.readers.common.reader import Reader
 from stepscope.readers.nsight import ncu_trace
 from stepscope.readers.nsight.ncu_units import base_unit
 from stepscope.readers.nsight.ncu_values import DEVICE_NAME, MEASURED, WORDS
@@ -33,11 +32,6 @@ _FACTS = {
     "context": "launch__context_id", "stream": "launch__stream_id", "device": "launch__device_id",
 }  # fmt: skip
 _CC = ("device__attribute_compute_capability_major", "device__attribute_compute_capability_minor")
-
-
-def sniff(_path: str, head: bytes) -> float:
-    """Sure by its first bytes."""
-    return 1.0 if head.startswith(_MAGIC) else 0.0
 
 
 def read(source: Source) -> Trace:
@@ -122,12 +116,3 @@ def _on_disk(source: Source) -> Iterator[str]:
             copy.write(chunk)
         copy.flush()
         yield copy.name
-
-
-READER = Reader(
-    name="ncu-rep",
-    doc="Nsight Compute reports: .ncu-rep (needs the extra `ncu`)",
-    sniff=sniff,
-    read=read,
-    provides=ncu_trace.PROVIDES,
-)

@@ -13,7 +13,6 @@ import polars as pl
 
 from stepscope.core.errors import CorruptInput
 from stepscope.readers.common.issues import Notes
-from stepscope.readers.common.reader import Reader
 from stepscope.readers.nsight import ncu_trace
 from stepscope.readers.nsight.ncu_lines import as_utf8
 from stepscope.readers.nsight.ncu_values import PRINTED, measured
@@ -32,12 +31,6 @@ _TITLE = re.compile(
 _PROCESS = re.compile(r"^\[(?P<pid>\d+)\] (?P<process>.*)@(?P<host>\S+)\s*$")
 _SECTION = re.compile(r"^ {2,}Section: (?P<section>.*\S)")
 _RULER = re.compile(r"^ *(-{3,}) (-{3,}) (-{3,})\s*$")
-_IN_BYTES = re.compile(rb"^ {1,4}\S.*, Context \d+, Stream \d+(?:, Device \d+)?(?:, CC [\d.]+)?\s*$", re.MULTILINE)
-
-
-def sniff(_path: str, head: bytes) -> float:
-    """Sure by the title of a launch."""
-    return 0.9 if _IN_BYTES.search(head.replace(b"\0", b"") if head.startswith(b"\xff\xfe") else head) else 0.0
 
 
 def read(source: Source) -> Trace:
@@ -98,13 +91,3 @@ class _Page:
         name, unit, value = line[:first].strip(), line[first:second].strip(), line[second:].strip()
         if name and name != "Metric Name":
             self.metrics.append((len(self.launches) - 1, self.section, name, unit, value))
-
-
-READER = Reader(
-    name="ncu-text",
-    doc="Nsight Compute: what `ncu` prints for people, details or chosen metrics",
-    sniff=sniff,
-    read=read,
-    provides=ncu_trace.PROVIDES,
-    alone=True,
-)

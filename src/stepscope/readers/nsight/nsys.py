@@ -15,9 +15,8 @@ from stepscope.core.schema import KERNELS, TRANSFERS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.common.memory import give_back
-from stepscope.readers.common.reader import Reader
 from stepscope.readers.common.span_builder import Names, assemble
-from stepscope.readers.common.sqlite import MAGIC, opened
+from stepscope.readers.common.sqlite import opened
 from stepscope.readers.nsight import nsys_device, nsys_host
 from stepscope.readers.nsight.nsys_target import Target, gpu_metrics
 
@@ -30,15 +29,7 @@ if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
     from stepscope.readers.common.sqlite import Database
 
-_MARKS = (b"CUPTI_ACTIVITY_KIND_", b"EXPORT_META_DATA", b"META_DATA_EXPORT", b"TARGET_INFO_", b"ENUM_NSYS_")
 _TABLES = ("EXPORT_META_DATA", "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", nsys_device.KERNEL, "NVTX_EVENTS")
-
-
-def sniff(_path: str, head: bytes) -> float:
-    """How sure it is that the file is an nsys export, from its first bytes, where a database lists its tables."""
-    if not head.startswith(MAGIC):
-        return 0.0
-    return 1.0 if any(mark in head for mark in _MARKS) else 0.1
 
 
 def read(source: Source) -> Trace:
@@ -118,13 +109,3 @@ def _meta(db: Database, source: Source, target: Target, rank: int | None, spans:
         origin_recorded_ns=origin_ns,
         facts=facts,
     )
-
-
-READER = Reader(
-    name="nsys",
-    doc="NVIDIA Nsight Systems, exported to SQLite (`nsys export --type sqlite`)",
-    sniff=sniff,
-    read=read,
-    provides=("devices", "tracks", "spans", "ops", "kernels", "transfers", "counters", "steps", "issues"),
-    alone=True,
-)

@@ -10,8 +10,7 @@ import polars as pl
 
 from stepscope.core.names import is_tensor_core
 from stepscope.core.schema import KERNELS, TRANSFERS
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.chrome.side_tables import nullable, text_column
+from stepscope.readers.common.columns import ABSENT, nullable, text_column
 from stepscope.readers.common.span_builder import Names, Part, unique
 from stepscope.readers.common.sqlite import WIDE
 

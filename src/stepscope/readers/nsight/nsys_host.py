@@ -12,8 +12,7 @@ import polars as pl
 
 from stepscope.core.names import step_number
 from stepscope.core.schema import OPS
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.chrome.side_tables import nullable, text_column
+from stepscope.readers.common.columns import ABSENT, nullable, text_column
 from stepscope.readers.common.span_builder import Names, Part, code_of, unique
 from stepscope.readers.common.sqlite import WIDE
 

@@ -7,8 +7,6 @@ whose names begin alike are read together.
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +16,11 @@ from stepscope.core.result_tables import NSYS
 from stepscope.core.trace import Meta, Result, Results, Trace
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.common.memory import give_back
-from stepscope.readers.common.reader import Reader
 from stepscope.readers.common.source import Source
 from stepscope.readers.nsight.ncu_lines import as_utf8
+from stepscope.readers.nsight.nsys_stats_files import FOR_PEOPLE, NUMBERED_KERNELS, family, named_by_file
 from stepscope.readers.nsight.nsys_stats_sums import report_of, summaries
-from stepscope.readers.nsight.nsys_stats_text import has_table, named_by_file, printed_tables, skipped
+from stepscope.readers.nsight.nsys_stats_text import printed_tables, skipped
 from stepscope.readers.nsight.nsys_stats_trace import event_tables, events_of, is_events
 
 if TYPE_CHECKING:
@@ -31,50 +29,7 @@ if TYPE_CHECKING:
     from stepscope.readers.nsight.nsys_stats_text import Printed
     from stepscope.readers.nsight.nsys_stats_trace import Events
 
-_PREAMBLE = re.compile(
-    rb"^(?:Generating SQLite file |Processing \[|Running \[.*\.py|SKIPPED: .* does not contain)", re.MULTILINE
-)
-#: The same tables in columns for people, as they are printed without --format.
-_FOR_PEOPLE = re.compile(rb"^ *(?:Time ?\(%\) {2,}Total Time|Total \(\w+\) {2,}\w|Start \(\w+\) {2,}\w)", re.MULTILINE)
-#: What people write who ask the database itself for kernels and forget to look up their names.
-_NUMBERS = re.compile(rb'^"?(?:short|demangled|mangled)Name"?,[^\n]*\n"?\d+"?,', re.IGNORECASE)
 _EXPORT = "give the recording itself: nsys export --type sqlite --output report.sqlite report.nsys-rep"
-
-
-def sniff(path: str, head: bytes) -> float:
-    """Sure by a header or by the program's own lines; of files that belong together only of the first.
-
-    Beside an export of the same recording, which holds more, they stand back.
-    """
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        head = head.replace(b"\0", b"")[2:]
-    if _NUMBERS.match(head):
-        return 0.5
-    if not has_table(head) and not _PREAMBLE.search(head):
-        return 0.3 if _FOR_PEOPLE.search(head) else 0.0
-    mates = family(path)
-    is_first = Path(mates[0]).name == Path(path).name
-    return 1.0 if is_first and not _has_export(path) else 0.35
-
-
-def family(path: str) -> list[str]:
-    """The file and those beside it that were written with it, in the order of their names."""
-    mine = named_by_file(Path(path).name)
-    if mine is None:
-        return [path]
-    try:
-        names = os.listdir(Path(path).parent)  # noqa: PTH208  a folder may be listed and its files not searched
-    except OSError:
-        return [path]
-    mates = [name for name in names if (other := named_by_file(name)) and other[0] == mine[0]]
-    return [str(Path(path).parent / name) for name in sorted(mates)] or [path]
-
-
-def _has_export(path: str) -> bool:
-    """Whether an export to SQLite lies beside a file: nsys makes one to compute summaries from."""
-    mine = named_by_file(Path(path).name)
-    stem = mine[0].rstrip("_.-") if mine else Path(path).name.split(".")[0]
-    return bool(stem) and Path(path).with_name(f"{stem}.sqlite").exists()
 
 
 def read(source: Source) -> Trace:
@@ -131,8 +86,8 @@ class _Printed:
 
 def _printed(source: Source, notes: Notes) -> _Printed:
     found = _Printed()
-    mates = family(source.path) if source.member is None else [source.path]
-    for path in mates:
+    paths = family(source.path) if source.member is None else [source.path]
+    for path in paths:
         part = source if path == source.path else Source(path, None, source.max_bytes)
         try:
             text = b"".join(as_utf8(part.chunks()))
@@ -143,13 +98,13 @@ def _printed(source: Source, notes: Notes) -> _Printed:
             continue
         if part.damage:
             notes.add("damaged_packing", "error", 1, f"{part.damage} ({part.n_bytes:,} bytes read)")
-        if _NUMBERS.match(text):
+        if NUMBERED_KERNELS.match(text):
             what = "is a query of nsys' database in which kernels are numbers: their names stand in the table StringIds"
             raise UnknownFormat(f"{part.label} {what}", _EXPORT)
         name = named_by_file(Path(path).name)
         found.tables += printed_tables(text, name[1] if name else "", notes)
         found.reasons += skipped(text)
-        found.is_for_people |= _FOR_PEOPLE.search(text) is not None
+        found.is_for_people |= FOR_PEOPLE.search(text) is not None
     return found
 
 
@@ -174,13 +129,3 @@ def _nothing(source: Source, printed: _Printed, others: Sequence[str]) -> Stepsc
         hint = "print them again: nsys stats --format csv --output report report.nsys-rep"
         return UnknownFormat(f"{path} holds tables of nsys stats as they are printed for people", hint)
     return UnknownFormat(f"{path} holds what nsys stats prints beside its tables, and no table", _EXPORT)
-
-
-READER = Reader(
-    name="nsys-stats",
-    doc="Nsight Systems: what `nsys stats --format csv` writes, summaries as results, cuda_gpu_trace as a recording",
-    sniff=sniff,
-    read=read,
-    provides=("devices", "tracks", "spans", "kernels", "transfers", "steps", "issues", *NSYS),
-    mates=family,
-)

@@ -14,30 +14,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.readers.nsight.nsys_stats_files import HEADER, RENAMED, Column, columns_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stepscope.readers.common.issues import Notes
 
-#: Names of reports until 2023, and those since.
-_RENAMED = {
-    "gpukernsum": "cuda_gpu_kern_sum", "gpukerngbsum": "cuda_gpu_kern_gb_sum", "gpumemtimesum": "cuda_gpu_mem_time_sum",
-    "gpumemsizesum": "cuda_gpu_mem_size_sum", "gpusum": "cuda_gpu_sum", "gputrace": "cuda_gpu_trace",
-    "cudaapisum": "cuda_api_sum", "cudaapitrace": "cuda_api_trace", "apigpusum": "cuda_api_gpu_sum",
-    "kernexecsum": "cuda_kern_exec_sum", "kernexectrace": "cuda_kern_exec_trace", "osrtsum": "osrt_sum",
-    "nvtxsum": "nvtx_sum", "nvtxppsum": "nvtx_pushpop_sum", "nvtxpptrace": "nvtx_pushpop_trace",
-    "nvtxsssum": "nvtx_startend_sum", "nvtxkernsum": "nvtx_kern_sum", "nvtxgpuproj": "nvtx_gpu_proj_trace",
-}  # fmt: skip
-_KNOWN = frozenset({
-    *_RENAMED, *_RENAMED.values(), "cuda_api_trace", "nvtx_gpu_proj_sum", "nvtx_startend_trace", "mpi_event_sum",
-    "mpi_event_trace", "openacc_sum", "openmp_sum", "vulkan_api_sum", "um_sum", "um_total_sum", "syscall_sum",
-})  # fmt: skip
-#: What the first two columns of a table may be called.
-_HEADER = re.compile(
-    rb'\n"?(?:Time ?\(%\)"?,"?Total Time|Total(?: ?\(\w+\))?"?,"?(?:Count|Operations)|Start ?\(\S+?\)"?,"?(?:Dur|End)'
-    rb'|(?:Name"?,"?)?(?:Projected Start|Start ?\()|Range"?,"?(?:Style|Total)|NVTX Range"?,"?Style'
-    rb'|PID"?,"?TID"?,"?DevId|API Start ?\()[^\n]*'
-)
 _STATED = re.compile(r"(\w+)\.py\b|'(\w+)' stats report|\((\w+)\):\s*$")
 _OTHER = rb"Processing \[|Running \[|SKIPPED|Generat|NOTICE|Export|\[\d+/\d+\]| \*\* |\r?\n"
 _END = re.compile(rb"\n(?=" + _OTHER + rb")")
@@ -59,18 +42,6 @@ _NO_MEASURE = ("", "%")
 _BLOCK = 8 << 20
 _MOST_LINES = 50
 _ANYTHING = re.compile(rb"\S")
-_LABEL = re.compile(r"^\s*(?P<label>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$")
-_NUMBER = re.compile(r"^-?[\d.,]+$")
-_FILE = re.compile(r"^(?P<prefix>.*?)(?P<mark>[_.-]?)(?P<report>" + "|".join(sorted(_KNOWN, key=len, reverse=True))
-                   + r")(?:_(?:base|mangled|nvtx[-_]name))*\.csv(?:\.(?:gz|zst|xz|bz2))?$")  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column as printed: what it is called, in small letters, and the unit in brackets behind that."""
-
-    label: str
-    unit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +97,6 @@ class Printed:
             notes.add("unknown_units", "warning", len(odd), f"columns are left out: {what}")
 
 
-def named_by_file(name: str) -> tuple[str, str] | None:
-    """Of the name of a file that `nsys stats --output` wrote: what comes before the report's name, and that name.
-
-    >>> named_by_file("run_gpukernsum.csv"), named_by_file("notes.csv")
-    (('run_', 'cuda_gpu_kern_sum'), None)
-    """
-    match = _FILE.match(name)
-    if match is None or (match["prefix"] and not match["mark"]):
-        return None
-    return match["prefix"] + match["mark"], _RENAMED.get(match["report"], match["report"])
-
-
-def has_table(head: bytes) -> bool:
-    """Whether the beginning of a file holds the header of such a table."""
-    return any(_columns(match.group()) for match in _HEADER.finditer(b"\n" + head))
-
-
 def printed_tables(text: bytes, file_report: str, notes: Notes) -> Iterator[Printed]:
     """Every table, also one without rows. `file_report` names the only one of a file that names none itself."""
     headers = list(_headers(text))
@@ -160,10 +114,10 @@ def printed_tables(text: bytes, file_report: str, notes: Notes) -> Iterator[Prin
 def _headers(text: bytes) -> Iterator[tuple[int, int, tuple[Column, ...]]]:
     """Where each header begins, where the line behind it does, and its columns."""
     first = text[: text.find(b"\n") + 1 or len(text)]
-    if _HEADER.match(b"\n" + first) and (columns := _columns(first)):
+    if HEADER.match(b"\n" + first) and (columns := columns_of(first)):
         yield 0, len(first), columns
-    for match in _HEADER.finditer(text):
-        if columns := _columns(match.group()):
+    for match in HEADER.finditer(text):
+        if columns := columns_of(match.group()):
             yield match.start() + 1, min(match.end() + 1, len(text)), columns
 
 
@@ -172,24 +126,13 @@ def skipped(text: bytes) -> list[str]:
     return [reason.decode("utf-8", "replace").strip() for reason in _SKIPPED.findall(text)]
 
 
-def _columns(line: bytes) -> tuple[Column, ...]:
-    """The columns of a header; none if the line is no header: a number stands in it, or it is too short."""
-    words = next(csv.reader([line.decode("utf-8", "replace").strip()]), [])
-    while words and not words[-1].strip():  # a comma at the end
-        words.pop()
-    if len(words) < 4 or any(not word.strip() or _NUMBER.match(word.strip()) for word in words):
-        return ()
-    found = [match.groupdict(default="") for word in words if (match := _LABEL.match(word))]
-    return tuple(Column(one["label"].lower(), one["unit"]) for one in found)
-
-
 def _stated(text: bytes) -> str:
     """The report's name in the lines before its table, as it is now; empty if they do not tell."""
     found = ""
     for line in text.decode("utf-8", "replace").splitlines():
         if match := _STATED.search(line.rstrip()):
             found = next(filter(None, match.groups()))
-    return _RENAMED.get(found, found)
+    return RENAMED.get(found, found)
 
 
 def _end_of_rows(text: bytes, start: int, last: int) -> int:

@@ -11,7 +11,7 @@ import polars as pl
 
 from stepscope.core.names import is_tensor_core, map_names, transfer_kind
 from stepscope.core.schema import DEVICES, KERNELS, TRANSFERS, Name
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, code_of
 from stepscope.readers.nsight.nsys_host import kind_of_range
 from stepscope.readers.nsight.nsys_stats_text import number, scaled, size_of

@@ -13,8 +13,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.schema import COUNTERS, DEVICES
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.chrome.side_tables import text_column
+from stepscope.readers.common.columns import ABSENT, text_column
 from stepscope.readers.common.span_builder import Tracks, unique
 from stepscope.readers.common.sqlite import WIDE
 

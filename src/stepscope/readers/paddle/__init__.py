@@ -17,7 +17,7 @@ from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.common.memory import give_back
 from stepscope.readers.common.protobuf import Wire
-from stepscope.readers.common.reader import Reader
+from stepscope.readers.formats import PADDLE_PROTOBUF
 from stepscope.readers.paddle import _json, _protobuf
 from stepscope.readers.paddle._tables import build_tables
 
@@ -25,20 +25,9 @@ if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
     from stepscope.readers.paddle._recording import Recording
 
-#: The first field of a profile is the version of its schema, three numbers with dots; then comes the cycle's index.
-_PROTOBUF = re.compile(rb"\n[\x05-\x0b]\d{1,3}\.\d{1,3}\.\d{1,3}(?:\x10|\x1a|\"|\*|\Z)")
 _HEAD = 64
-_JSON = re.compile(rb'"span_ind(?:e)?x"\s*:')
 _WORKER = re.compile(r"host_(?P<host>.+?)pid_\d+(?:_time_|\.|$)")
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
-
-
-def sniff(_path: str, head: bytes) -> float:
-    """How sure it is that the file is a Paddle profile, from its first unpacked bytes."""
-    if _PROTOBUF.match(head):
-        return 1.0
-    text = head[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
-    return 1.0 if text.startswith(b"{") and b'"schemaVersion"' in text and _JSON.search(text) else 0.0
 
 
 def read(source: Source) -> Trace:
@@ -53,7 +42,7 @@ def read(source: Source) -> Trace:
     while len(head) < _HEAD and (chunk := next(chunks, b"")):
         head += chunk
     chunks = chain((head,), chunks)
-    is_protobuf = _PROTOBUF.match(head) is not None
+    is_protobuf = PADDLE_PROTOBUF.match(head) is not None
     recording = _protobuf.decode(Wire(chunks), notes) if is_protobuf else _json.decode(b"".join(chunks), notes)
     if source.damage:
         notes.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
@@ -91,16 +80,3 @@ def _meta(recording: Recording, source: Source, rank: int | None, host: str | No
         origin_recorded_ns=origin_ns,
         facts=facts,
     )
-
-
-READER = Reader(
-    name="paddle",
-    doc="PaddlePaddle profiles: .pb and Chrome-tracing .json, also packed; neither Paddle nor protobuf is needed",
-    sniff=sniff,
-    read=read,
-    provides=(
-        "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "allocations", "reservations",
-        "stacks", "steps", "issues",
-    ),
-    alone=True,
-)  # fmt: skip

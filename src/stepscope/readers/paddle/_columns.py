@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.common.columns import Interned, columns_of
+from stepscope.readers.common.columns import ABSENT, Interned, columns_of
 from stepscope.readers.paddle._recording import MEMORY_TYPES
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Raw, Struct, field
 
-from stepscope.readers.chrome.events import ABSENT
 from stepscope.readers.chrome.salvage import FAILS, repaired
+from stepscope.readers.common.columns import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.core.intervals import enclosing
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.paddle._columns import Events
 from stepscope.readers.paddle._events import blocks
 from stepscope.readers.paddle._recording import COLUMNS, Recording

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.common.columns import Interned, columns_of
+from stepscope.readers.common.columns import ABSENT, Interned, columns_of
 from stepscope.readers.paddle import _messages
 from stepscope.readers.paddle._recording import MEMORY_TYPES, TYPES, Recording
 

@@ -9,8 +9,7 @@ import polars as pl
 
 from stepscope.core import names
 from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, KERNELS, OPS, RESERVATIONS, STACKS, TRANSFERS
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.chrome.side_tables import nullable, text_column
+from stepscope.readers.common.columns import ABSENT, nullable, text_column
 from stepscope.readers.common.links import nearest_op
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.schema import CATEGORIES, SPANS, STEPS, Category, Name
-from stepscope.readers.chrome.events import ABSENT
-from stepscope.readers.chrome.side_tables import nullable
 from stepscope.readers.chrome.spans import placed
 from stepscope.readers.common import links as _links
+from stepscope.readers.common.columns import ABSENT, nullable
 from stepscope.readers.paddle import _side_tables
 from stepscope.readers.paddle._tracks import Tracks, build_tracks
 

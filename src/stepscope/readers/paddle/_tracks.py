@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.schema import DEVICES, TRACKS
-from stepscope.readers.chrome.events import ABSENT
 from stepscope.readers.chrome.tracks import device_type
+from stepscope.readers.common.columns import ABSENT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

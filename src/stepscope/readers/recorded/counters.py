@@ -11,38 +11,23 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
-from stepscope.core.schema import COUNTERS, ISSUES
+from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import extent_ns
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.common.source import Source
+from stepscope.readers.recorded.side_files import with_issues
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from stepscope.core.trace import Trace
 
-NAMES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
-_COLUMNS = {
+COLUMNS = {
     "ts_ns": pl.Int64(),
     "metric": pl.String(),
     "unit": pl.String(),
     "device": pl.String(),
     "value": pl.Float64(),
 }
-
-
-def beside(path: str, names: Sequence[str] = NAMES) -> str | None:
-    """The side file of one of these names that lies in the same folder as the trace, if there is one."""
-    folder, _ = files.split(path)
-    if files.is_url(path):  # one listing, which fsspec keeps, in place of a question for each name
-        try:
-            there = set(files.files_in(folder, deep=False))
-        except StepscopeError:  # a web server, or a bucket whose objects may be read and not listed
-            return None
-        return next((found for name in names if (found := files.joined(folder, name)) in there), None)
-    return next((found for name in names if files.exists(found := files.joined(folder, name))), None)
 
 
 def read_counters(path: str | Source, notes: Notes | None = None) -> pl.DataFrame:
@@ -68,10 +53,10 @@ def read_counters(path: str | Source, notes: Notes | None = None) -> pl.DataFram
     except (pl.exceptions.PolarsError, UnicodeError) as error:
         reason = str(error).splitlines()[0]
         raise CorruptInput(f"not a counters file: {reason}", _HINT, path=path) from None
-    missing = [name for name in _COLUMNS if name not in frame.columns]
+    missing = [name for name in COLUMNS if name not in frame.columns]
     if missing:
         raise CorruptInput(f"not a counters file: no column {', '.join(missing)}", _HINT, path=path)
-    return frame.select(pl.col(name).cast(dtype, strict=False) for name, dtype in _COLUMNS.items())
+    return frame.select(pl.col(name).cast(dtype, strict=False) for name, dtype in COLUMNS.items())
 
 
 _HINT = "the header must be ts_ns,metric,unit,device,value; see docs/counters.md"
@@ -89,12 +74,12 @@ def attach(trace: Trace, path: str, *, required: bool) -> Trace:
         if required:
             raise
         notes.add("counters_unreadable", "warning", 1, error.message)
-        return _with_issues(trace, notes)
+        return with_issues(trace, notes)
     sound = sound_rows(frame, path, notes)
     origin = trace.meta.origin_unix_ns
     if origin is None:
         notes.add("counters_unplaced", "warning", sound.height, "the trace does not say when it began, in Unix time")
-        return _with_issues(trace, notes)
+        return with_issues(trace, notes)
     placed = placed_on(sound, origin, trace.devices)
     spans = trace.spans
     if not spans.is_empty():
@@ -103,7 +88,7 @@ def attach(trace: Trace, path: str, *, required: bool) -> Trace:
         if not inside and placed.height:
             notes.add("counters_elsewhere", "warning", placed.height, "no sample lies within a second of the trace")
     both = pl.concat([trace.counters, placed])
-    return _with_issues(trace.with_tables(counters=both), notes)
+    return with_issues(trace.with_tables(counters=both), notes)
 
 
 def sound_rows(frame: pl.DataFrame, path: str, notes: Notes) -> pl.DataFrame:
@@ -129,8 +114,3 @@ def placed_on(rows: pl.DataFrame, origin_unix_ns: int, devices: pl.DataFrame) ->
         .sort("ts_ns", maintain_order=True)
     )
     return COUNTERS.conform(placed)
-
-
-def _with_issues(trace: Trace, notes: Notes) -> Trace:
-    found = notes.table()
-    return trace if found.is_empty() else trace.with_tables(issues=pl.concat([ISSUES.conform(trace.issues), found]))

@@ -7,36 +7,25 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from stepscope.core.schema import DEVICES
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.csv import header_of
 from stepscope.readers.common.issues import Notes
-from stepscope.readers.common.reader import Reader
 from stepscope.readers.recorded.counters import placed_on, read_counters, sound_rows
+from stepscope.readers.recorded.side_files import recording_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepscope.readers.common.source import Source
 
-#: What the recorder notes, beside its profile.
-NOTES = "meta.json"
 FORMAT = "counters"
-_COLUMNS = {"ts_ns", "metric", "unit", "device", "value"}
 _SEVERITIES = {"error", "warning", "info"}
 #: Of meta.json, what the trace's metadata repeat.
 _FACTS = ("command", "system", "cpu", "cores", "memory_bytes", "hz", "start_unix_ns", "end_unix_ns", "exit_code")
-
-
-def sniff(path: str, head: bytes) -> float:
-    """Whether it is a file of counters; not so sure that one beside a trace would be taken for a trace."""
-    is_parquet = head.startswith(b"PAR1") and Path(path).name == "counters.parquet"
-    return 0.3 if is_parquet or set(header_of(head)) >= _COLUMNS else 0.0
 
 
 def read(source: Source) -> Trace:
@@ -96,21 +85,3 @@ def _devices(rows: pl.DataFrame, recording: Mapping[str, Any]) -> pl.DataFrame:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def recording_of(path: str) -> dict[str, Any]:
-    """The meta.json of a recording that lies beside a file; empty where there is none."""
-    try:
-        found = json.loads((Path(path).parent / NOTES).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) and found.get("recorder") == "stepscope" else {}
-
-
-READER = Reader(
-    name=FORMAT,
-    doc="counters recorded without a profile (counters.csv, .gz, .zst, .parquet), as `stepscope record` leaves them",
-    sniff=sniff,
-    read=read,
-    provides=("devices", "counters", "issues"),
-)

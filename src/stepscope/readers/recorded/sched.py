@@ -12,13 +12,12 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.errors import StepscopeError
-from stepscope.core.schema import ISSUES, SCHED, SPANS, TRACKS
+from stepscope.core.schema import SCHED, SPANS, TRACKS
 from stepscope.core.trace import extent_ns
 from stepscope.readers.common.issues import Notes
-from stepscope.readers.recorded.counters import beside
-from stepscope.readers.recorded.recording import recording_of
-from stepscope.readers.recorded.sched_events import BLOCKED, ENDED, NAME, RUNNABLE, SLEEPS, STOPPED, Events, read_events
+from stepscope.readers.recorded.sched_events import BLOCKED, ENDED, RUNNABLE, SLEEPS, STOPPED, Events, read_events
 from stepscope.readers.recorded.sched_spans import PREEMPTED, Spans, spans_of
+from stepscope.readers.recorded.side_files import SCHEDULING, recording_of, side_file, with_issues
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["SCHEDULING", "with_sched"]
-
-#: The file beside a profile or counters.
-SCHEDULING = NAME
 
 _WHEN_LOST = {RUNNABLE: "preempted", SLEEPS: "sleeps", BLOCKED: "blocked", STOPPED: "stopped", ENDED: "ended"}
 _FAR = 2**62
@@ -45,7 +40,7 @@ def with_sched(trace: Trace, path: str) -> Trace:
 
     What cannot be read or placed is in `issues`.
     """
-    side = beside(path, (NAME,))
+    side = side_file(path, (SCHEDULING,))
     if side is None:
         return trace
     notes = Notes()
@@ -53,17 +48,12 @@ def with_sched(trace: Trace, path: str) -> Trace:
         events = read_events(side, notes)
     except StepscopeError as error:
         notes.add("sched_unreadable", "warning", 1, error.message)
-        return _noted(trace, notes)
+        return with_issues(trace, notes)
     if trace.meta.origin_unix_ns is None:
         what = "scheduling events: the trace does not say when it began, in Unix time"
         notes.add("sched_unplaced", "warning", events.ts_ns.size, what)
-        return _noted(trace, notes)
-    return _noted(_joined(trace, events, _processes(trace, events, path), notes), notes)
-
-
-def _noted(trace: Trace, notes: Notes) -> Trace:
-    found = notes.table()
-    return trace if found.is_empty() else trace.with_tables(issues=pl.concat([ISSUES.conform(trace.issues), found]))
+        return with_issues(trace, notes)
+    return with_issues(_joined(trace, events, _processes(trace, events, path), notes), notes)
 
 
 def _joined(trace: Trace, events: Events, pids: set[int], notes: Notes) -> Trace:

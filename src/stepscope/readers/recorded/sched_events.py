@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 
     from stepscope.readers.common.issues import Notes
 
-__all__ = ["BLOCKED", "ENDED", "IN", "NAME", "OUT", "RUNNABLE", "SLEEPS", "STOPPED", "WAKE", "Events", "read_events"]
 
 Ints = NDArray[np.int64]
 Frame = tuple[int, int, int, bytes]
 
-NAME = "sched.ring"
 MAGIC = b"stepscope sched 1\n"
 _HEAD = struct.Struct("<HHIIq")
 _FACTS, _EVENTS = 1, 2

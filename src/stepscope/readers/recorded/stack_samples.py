@@ -15,21 +15,18 @@ import polars as pl
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.names import map_names
-from stepscope.core.schema import ISSUES, STACK_SAMPLES, STACKS
+from stepscope.core.schema import STACK_SAMPLES, STACKS
 from stepscope.core.trace import extent_ns
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.common.source import Source
-from stepscope.readers.recorded.counters import beside
-from stepscope.readers.recorded.recording import recording_of
+from stepscope.readers.recorded.side_files import STACK_FILES, recording_of, side_file, with_issues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stepscope.core.trace import Trace
 
-__all__ = ["NAMES", "read_stacks", "with_stacks"]
 
-NAMES = ("stacks.tsv.gz", "stacks.tsv")
 _COLUMNS = {
     "kind": pl.String(),
     "id": pl.Int64(),
@@ -51,23 +48,23 @@ def with_stacks(trace: Trace, path: str) -> Trace:
 
     Of several profiles that lie together each gets the stacks of its own process and of those that this one started.
     """
-    side = beside(path, NAMES)
+    side = side_file(path, STACK_FILES)
     recording = recording_of(path)
     notes = Notes()
     if recording.get("stacks_hz") and "n_stack_samples" not in recording:
         what = "the recorder was killed, or goes on: Python stacks of the last seconds may be missing"
         notes.add("stacks_cut", "warning", 1, what)
     if side is None:
-        return _with_issues(trace, notes)
+        return with_issues(trace, notes)
     try:
         rows = read_stacks(side, notes)
     except StepscopeError as error:
         notes.add("stacks_unreadable", "warning", 1, error.message)
-        return _with_issues(trace, notes)
+        return with_issues(trace, notes)
     origin = trace.meta.origin_unix_ns
     if origin is None:
         notes.add("stacks_unplaced", "warning", 1, "the trace does not say when it began, in Unix time")
-        return _with_issues(trace, notes)
+        return with_issues(trace, notes)
     stacks = _stacks(rows, str(recording.get("cwd") or ""))
     samples = _own(rows, trace, path).filter(pl.col("kind").is_in(["W", "G"]))
     sound = samples.drop_nulls(["ts_ns", "dur_ns", *_THREAD, "n"]).join(stacks, on="id", how="semi")
@@ -79,7 +76,7 @@ def with_stacks(trace: Trace, path: str) -> Trace:
     if placed.height and _is_elsewhere(placed, trace):
         notes.add("stacks_elsewhere", "info", placed.height, "no stack was seen while the profile was recorded")
     every = pl.concat([trace.stacks, STACKS.conform(used)])
-    return _with_issues(trace.with_tables(stacks=every, stack_samples=placed), notes)
+    return with_issues(trace.with_tables(stacks=every, stack_samples=placed), notes)
 
 
 def read_stacks(path: str, notes: Notes) -> pl.DataFrame:
@@ -187,8 +184,3 @@ def _is_elsewhere(placed: pl.DataFrame, trace: Trace) -> bool:
     first, last = extent_ns(trace.spans)
     ends = pl.col("ts_ns") + pl.col("dur_ns")
     return placed.filter((ends > first) & (pl.col("ts_ns") < last)).is_empty()
-
-
-def _with_issues(trace: Trace, notes: Notes) -> Trace:
-    found = notes.table()
-    return trace if found.is_empty() else trace.with_tables(issues=pl.concat([ISSUES.conform(trace.issues), found]))

@@ -6,7 +6,6 @@ list of [seconds, steps ended before] for each batch read.
 
 from __future__ import annotations
 
-import re
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +15,14 @@ import polars as pl
 from stepscope.core.errors import CorruptInput
 from stepscope.core.schema import STEP_COSTS
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.reader import Reader
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
-
-_KEY = re.compile(rb'"batch_cost_s"\s*:')
 
 
 class _Costs(msgspec.Struct):
     batch_cost_s: list[tuple[float, int | None]]
     reader_cost_s: list[tuple[float, int]] = []
-
-
-def sniff(_path: str, head: bytes) -> float:
-    """Whether it is such a file; not so sure that a folder's would be taken for one of its traces."""
-    text = head[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
-    return 0.3 if text.startswith(b"{") and _KEY.search(text) else 0.0
 
 
 def read(source: Source) -> Trace:
@@ -53,11 +43,3 @@ def read(source: Source) -> Trace:
 
 
 _HINT = 'it should look like {"batch_cost_s": [[0.0054, 16], …], "reader_cost_s": [[0.0001, 0], …]}'
-
-READER = Reader(
-    name="step_costs",
-    doc="Costs of steps from a training loop's timer, as JSON: for the Perf Summary of export --to paddle-summary",
-    sniff=sniff,
-    read=read,
-    provides=("step_costs",),
-)

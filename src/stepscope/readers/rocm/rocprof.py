@@ -6,35 +6,21 @@ host's steady clock, so that the Unix time of a recording is not known.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.issues import Notes
 from stepscope.readers.common.memory import give_back
-from stepscope.readers.common.reader import Reader
-from stepscope.readers.common.sqlite import MAGIC, opened
+from stepscope.readers.common.source import SQLITE_MAGIC
+from stepscope.readers.common.sqlite import opened
 from stepscope.readers.rocm.rocprof_build import build
-from stepscope.readers.rocm.rocprof_csv import family, kind_of, read_csv
+from stepscope.readers.rocm.rocprof_csv import read_csv
 from stepscope.readers.rocm.rocprof_db import read_database
 from stepscope.readers.rocm.rocprof_json import read_json
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
     from stepscope.readers.rocm.rocprof_records import Records
-
-_JSON_MARK = b'"rocprofiler-sdk-tool"'
-
-
-def sniff(path: str, head: bytes) -> float:
-    """How sure it is that the file is one of AMD's. Of the CSV files of one run only the first: it stands for all."""
-    if head.startswith(MAGIC):
-        return 1.0 if b"rocpd_" in head else 0.0
-    if head.lstrip()[:1] == b"{":
-        return 1.0 if _JSON_MARK in head else 0.0
-    if kind_of(head) is None:
-        return 0.0
-    return 1.0 if Path(family(path)[0]).name == Path(path).name else 0.3
 
 
 def read(source: Source) -> Trace:
@@ -45,7 +31,7 @@ def read(source: Source) -> Trace:
     notes = Notes()
     head = next(iter(source.chunks()), b"")
     source.n_bytes = 0
-    if head.startswith(MAGIC):
+    if head.startswith(SQLITE_MAGIC):
         with opened(source) as db:
             records = read_database(db, source.label)
     elif head.lstrip()[:1] == b"{":
@@ -75,13 +61,3 @@ def _trace(records: Records, source: Source, notes: Notes) -> Trace:
         facts=records.facts,
     )
     return Trace(meta, {name: frame for name, frame in tables.items() if not frame.is_empty()})
-
-
-READER = Reader(
-    name="rocprof",
-    doc="AMD rocprofv3 (CSV folder, JSON, rocpd database), rocmProfileData (.rpd), rocprof-compute (pmc_perf.csv)",
-    sniff=sniff,
-    read=read,
-    provides=("devices", "tracks", "spans", "ops", "kernels", "transfers", "kernel_metrics", "issues"),
-    mates=family,
-)

@@ -9,7 +9,7 @@ import polars as pl
 
 from stepscope.core.names import is_tensor_core, map_names, transfer_kind
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, TRANSFERS
-from stepscope.readers.chrome.events import ABSENT
+from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, code_of
 from stepscope.readers.rocm.rocprof_records import AXES
 

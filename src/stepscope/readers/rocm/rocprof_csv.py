@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.readers.common.source import Source
+from stepscope.readers.rocm.rocprof_files import family, kind_of
 from stepscope.readers.rocm.rocprof_records import AGENTS, AXES, CALLS, COPIES, DISPATCHES, METRICS, Records, stacked
 
 if TYPE_CHECKING:
@@ -19,20 +18,6 @@ if TYPE_CHECKING:
 
     from stepscope.readers.common.issues import Notes
 
-#: What the first line of a file of each kind holds. The first that fits tells the kind.
-_HEADERS = {
-    "kernel_trace": ("Kernel_Name", "Dispatch_Id", "Start_Timestamp", "Grid_Size_X"),
-    "counter_collection": ("Kernel_Name", "Counter_Name", "Counter_Value"),
-    "memory_copy_trace": ("Direction", "Start_Timestamp"),
-    "api_trace": ("Domain", "Function", "Start_Timestamp"),
-    "agent_info": ("Node_Id", "Agent_Type", "Name"),
-    "stats": ("Name", "Calls", "TotalDurationNs"),
-    "pmc_perf": ("Dispatch_ID", "Kernel_Name", "GPU_ID", "Grid_Size"),
-}
-_FILE = re.compile(
-    r"^(?:(?P<prefix>.*)_)?(?P<kind>kernel_trace|counter_collection|memory_copy_trace|agent_info"
-    r"|(?:hip_api|hip_runtime_api|hip_compiler_api|hsa_api|hsa_core_api|marker_api|rccl_api)_trace)\.csv$"
-)
 _AGENT = re.compile(r"^(?:Agent|GPU)\s+")
 #: Columns of rocprof-compute's table that are no counters.
 _PMC_FACTS = re.compile(
@@ -41,31 +26,11 @@ _PMC_FACTS = re.compile(
 )
 
 
-def kind_of(head: bytes) -> str | None:
-    """Which of the files begins so, by its first line; None if it is none of them."""
-    columns = {word.strip().strip('"') for word in head.split(b"\n", 1)[0].decode("utf-8", "replace").split(",")}
-    return next((kind for kind, words in _HEADERS.items() if columns.issuperset(words)), None)
-
-
-def family(path: str) -> list[str]:
-    """The file and those beside it that the same run wrote, the kernels' own first."""
-    match = _FILE.match(Path(path).name)
-    if match is None:
-        return [path]
-    try:
-        names = os.listdir(Path(path).parent)  # noqa: PTH208  a folder may be listed and its files not searched
-    except OSError:
-        return [path]
-    found = {m["kind"]: name for name in names if (m := _FILE.match(name)) and m["prefix"] == match["prefix"]}
-    order = sorted(found, key=lambda kind: (kind != "kernel_trace", kind))
-    return [str(Path(path).parent / found[kind]) for kind in order]
-
-
 def read_csv(source: Source, notes: Notes) -> Records:
     """The records of a file and of those that belong to it. Raises CorruptInput, UnknownFormat, StepscopeError."""
-    mates = family(source.path) if source.member is None else [source.path]
+    paths = family(source.path) if source.member is None else [source.path]
     frames: dict[str, list[pl.DataFrame]] = {"dispatches": [], "calls": [], "copies": [], "metrics": [], "agents": []}
-    for path in mates:
+    for path in paths:
         text = source if path == source.path else Source(path, None, source.max_bytes)
         raw, kind = _table(text)
         for name, frame in _READ[kind](raw):

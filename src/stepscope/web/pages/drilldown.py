@@ -1,4 +1,4 @@
-"""What a number was made of: where each row of a table, each part of a bar and each note beside it lead to."""
+"""What a number was made of: where each row of a table and each part of a bar lead to."""
 
 from __future__ import annotations
 
@@ -62,15 +62,6 @@ _COMPARED_PARTS = {
 #: Parts of a comparison that are what is left: no event is called so.
 _NO_RANGES = ("operators outside ranges", "other threads", "backward", "other", "not accounted for")
 _WHOLES = {"Step": "show steps --sort -window_ns", "Device": "show device-utilisation"}
-_NOTES = (
-    (r"device busy|est\. SM", "show device-utilisation"),
-    (r"MFU", "show mfu"),
-    (r"tensor cores", "show kernel-classes"),
-    (r"peak memory", "show memory"),
-    (r"host while idle", "show idle"),
-    (r"slowest|device done", "show steps --sort -window_ns"),
-    (r"[\d.,]+ kernels?\b", "show kernels"),
-)
 
 
 def behind(links: Links, table: str) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
@@ -162,9 +153,3 @@ def behind_part(links: Links, bar: Any, name: str) -> str | None:
 def behind_whole(links: Links, bar: Any) -> str | None:
     """The address behind the whole of a bar: its steps, or the device's time."""
     return links.command(_WHOLES.get(bar.label, ""))
-
-
-def behind_note(links: Links, note: str) -> str | None:
-    """The address behind a note beside a bar."""
-    command = next((command for pattern, command in _NOTES if re.match(pattern, note)), None)
-    return None if command is None else links.command(command)

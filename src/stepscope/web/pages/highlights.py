@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.core.collectives import HOST_LIBRARIES
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import shorten
 from stepscope.core.units import duration, percent, size
@@ -37,8 +38,9 @@ _CAUSES = {
 _NAME = 70
 #: Spans of the host in which it waits for others, where there is no device to tell.
 _WAITS = (
-    "category = 'dataloader' OR (category IN ('operator', 'user_range') AND"
-    " (name LIKE 'gloo:%' OR name LIKE 'mpi:%' OR name LIKE 'ccl:%'))"
+    "category = 'dataloader' OR (category IN ('operator', 'user_range') AND ("
+    + " OR ".join(f"name LIKE '{library}:%'" for library in (*HOST_LIBRARIES, "ccl"))
+    + "))"
 )
 
 

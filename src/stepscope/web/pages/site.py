@@ -17,7 +17,7 @@ from stepscope.core import units
 from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.query import tables
 from stepscope.renderers import figures
-from stepscope.web.pages.drilldown import behind_note, behind_part, behind_whole
+from stepscope.web.pages.drilldown import behind_part, behind_whole
 from stepscope.web.pages.links import Links
 from stepscope.web.pages.sections import NAVIGATION
 from stepscope.web.session import Busy
@@ -69,7 +69,7 @@ def environment() -> jinja2.Environment:
     found.filters["figure_of"] = lambda block: (
         None if block.drawn is None else figures.drawn(block.table.name, block.drawn)
     )
-    found.globals |= {"behind_part": behind_part, "behind_whole": behind_whole, "behind_note": behind_note}
+    found.globals |= {"behind_part": behind_part, "behind_whole": behind_whole}
     found.filters["json_text"] = lambda value: json.dumps(value, ensure_ascii=False)
     return found
 

@@ -1,0 +1,211 @@
+"""What a collective is: the kinds there are, what kernels, operators and records of each are called, what it moves.
+
+A collective is any exchange of data between ranks, so messages from one rank to another count too. Names are those of
+NCCL, RCCL, HCCL, CNCL, oneCCL, Gloo, MPI, UCC, XLA, NVSHMEM, DeepEP and of the custom kernels of inference engines.
+Everything here looks at names alone. Exports that imitate other tools keep those tools' own lists of names.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from stepscope.core.distinct import map_names
+from stepscope.core.errors import StepscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "HOST_LIBRARIES", "INDUCTOR_KERNEL", "KINDS", "POINT_TO_POINT", "SYNCHRONISING", "UNNAMED", "Collective",
+    "bus_factor", "communication_mark", "is_collective_library", "is_communication", "kind_of", "kinds_of", "label_of",
+    "library_of", "talks_to_ranks",
+]  # fmt: skip
+
+_CACHED = 1 << 16
+
+
+def _all(n: pl.Expr) -> pl.Expr:
+    del n
+    return pl.lit(1.0)
+
+
+def _all_but_own(n: pl.Expr) -> pl.Expr:
+    return 1 - 1 / n
+
+
+def _there_and_back(n: pl.Expr) -> pl.Expr:
+    return 2 * (1 - 1 / n)
+
+
+class Collective(NamedTuple):
+    """A kind of collective. `pattern` is searched in names in lower case; the first kind of KINDS that fits decides."""
+
+    name: str
+    label: str  # as reports call it
+    pattern: str
+    bus: Callable[[pl.Expr], pl.Expr] | None  # bus bandwidth by algorithm bandwidth among n ranks; None: moves nothing
+    synchronises: bool = False  # no rank can leave before all have come
+    distinct: bool = False  # whatever has such a name communicates; other patterns occur in names of plain kernels too
+
+
+#: Every kind, by its name.
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Collective(
+            "allreduce",
+            "all-reduce",
+            r"(?<!warp)(?<!block)(?<!warp_)(?<!block_)all[-_]?reduce|cross_device_reduce|quick_?reduce",
+            _there_and_back,
+            synchronises=True,
+            distinct=True,
+        ),
+        Collective(
+            "reduce_scatter", "reduce-scatter", r"reduce[-_]?scatter", _all_but_own, synchronises=True, distinct=True
+        ),
+        Collective("allgather", "all-gather", r"all[-_]?gather", _all_but_own, synchronises=True, distinct=True),
+        Collective(
+            "alltoall", "all-to-all", r"all[-_]?to[-_]?all|all2all", _all_but_own, synchronises=True, distinct=True
+        ),
+        Collective("broadcast", "broadcast", r"broadcast|bcast", _all),
+        Collective("barrier", "barrier", r"barrier", None, synchronises=True),
+        Collective("send_recv", "send and receive", r"send_?i?recv", _all),
+        Collective("send", "send and receive", r"send", _all),
+        Collective("recv", "send and receive", r"recv|receive", _all),
+        Collective("gather", "gather", r"gather", _all_but_own),
+        Collective("scatter", "scatter", r"scatter", _all_but_own),
+        Collective("reduce", "reduce", r"reduce", _all),
+        Collective("permute", "permute", r"collective[-_]permute", _all, distinct=True),
+    )
+}
+SYNCHRONISING = tuple(kind.name for kind in KINDS.values() if kind.synchronises)
+POINT_TO_POINT = ("send_recv", "send", "recv")
+#: What a collective is called whose name does not say its kind.
+UNNAMED = "communication"
+#: Kernels that say how they do it, not what: the all-reduces of inference engines, and DeepEP's exchange of tokens.
+_BY_METHOD = {"allreduce": r"one_?shot|two_?shot|lamport", "alltoall": r"dispatch|combine"}
+_PATTERNS = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (*((kind.name, kind.pattern) for kind in KINDS.values()), *_BY_METHOD.items())
+)
+
+#: Libraries that exchange data on the host itself.
+HOST_LIBRARIES = ("gloo", "mpi", "ucc")
+_PREFIX = re.compile(r"(?:(gloo|mpi|ucc|ucx|cncl|[a-z]*ccl):|_?(c10d)(?:_functional)?::)")
+_VENDORS = r"(?:n|r|h|m|x|b|one)ccl|cncl|bkcl|^hcom"
+_COMMUNICATION = re.compile(
+    rf"{_VENDORS}|\bccl|c10d::|c10d_functional|record_param_comms|^(?:gloo|mpi|ucc|ucx):"
+    r"|nvshmem|rocshmem|symm_mem|deep_ep::(?!\w*layout)|(?:inter|intra)node(?:_ll)?(?:::|\d)|userbuffers"
+    r"|(?<![a-z])multimem_|lamport|epdispatch|epcombine"
+    rf"|{'|'.join(kind.pattern for kind in KINDS.values() if kind.distinct)}"
+    r"|^%?(?:send|recv)(?:-start|-done)?(?:\.\d+)?$"
+)
+#: The narrower set that other tools count (TraceLens: nccl, rccl, cross_device_reduce), with the vendors that they do
+#: not know and XLA's own collectives.
+_LIBRARY = re.compile(
+    rf"{_VENDORS}|cross_device_reduce"
+    r"|^%?(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start|-done)?(?:\.\d+)?$"
+)
+#: Kernels that Inductor wrote. Their names list the operators fused into them and those around them.
+INDUCTOR_KERNEL = re.compile(r"^triton_(?:poi|red|per|tem|for|mix|unk|split_scan)_fused")
+#: Names that only mention a collective: such kernels, and Python frames.
+_MENTION = re.compile(rf"{INDUCTOR_KERNEL.pattern}|\.py\(\d+\): |^<built-in ")
+
+
+@lru_cache(_CACHED)
+def is_communication(name: str) -> bool:
+    """Whether a kernel or operator of that name exchanges data with other ranks.
+
+    Collective libraries (NCCL and its kin), point-to-point and one-sided transports, the custom all-reduces of
+    inference engines, expert dispatch and combine over the network, and `c10d::`, `nccl:`, `gloo:` operators on the
+    host. What only prepares an exchange on its own device does not count.
+    """
+    lower = name.lower()
+    return _COMMUNICATION.search(lower) is not None and _MENTION.search(lower) is None
+
+
+@lru_cache(_CACHED)
+def is_collective_library(name: str) -> bool:
+    """Whether a kernel is one of a collective library: NCCL and its kin, vLLM's cross_device_reduce, XLA's collectives.
+
+    Narrower than `is_communication`, which also knows kernels that talk to other ranks by themselves.
+    """
+    lower = name.lower()
+    return _LIBRARY.search(lower) is not None and _MENTION.search(lower) is None
+
+
+def communication_mark(name: str) -> str:
+    """The part of a name, in lower case, by which `is_communication` knows it."""
+    match = _COMMUNICATION.search(name.lower())
+    return match.group() if match else ""
+
+
+def talks_to_ranks(names: pl.Series, communication: str = "library") -> pl.Series:
+    """Whether each name is one of communication: `library`, `any`, or a regular expression to search for.
+
+    `library` is `is_collective_library`, `any` is `is_communication`.
+    Raises StepscopeError if `communication` is no regular expression.
+    """
+    if communication in {"library", "any"}:
+        fits = is_collective_library if communication == "library" else is_communication
+        return map_names(names, fits, pl.Boolean())
+    try:
+        search = re.compile(communication).search
+    except re.error as error:
+        raise StepscopeError(f"not a regular expression: {communication!r} ({error})") from error
+    return map_names(names, lambda name: search(name) is not None, pl.Boolean())
+
+
+@lru_cache(_CACHED)
+def kind_of(name: str) -> str | None:
+    """The kind of collective that a kernel, an operator or a record is about; None where its name does not say.
+
+    The name must be one of communication: a plain kernel may also reduce, gather or dispatch.
+
+    >>> kind_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kind_of("mpi:bcast"), kind_of("ncclDevKernel_Generic")
+    ('allreduce', 'broadcast', None)
+    """
+    lower = name.lower()
+    return next((kind for kind, pattern in _PATTERNS if pattern.search(lower)), None)
+
+
+def kinds_of(names: pl.Series) -> pl.Series:
+    """`kind_of` of each name, as String."""
+    return map_names(names, kind_of, pl.String())
+
+
+def label_of(name: str) -> str:
+    """What people call the collective of that name: `all-reduce`, or `communication` where the name does not say.
+
+    >>> label_of("hcom_allReduce__586_0_1"), label_of("all-gather.2"), label_of("ncclDevKernel_Generic")
+    ('all-reduce', 'all-gather', 'communication')
+    """
+    kind = kind_of(name)
+    return UNNAMED if kind is None else KINDS[kind].label
+
+
+@lru_cache(_CACHED)
+def library_of(name: str) -> str | None:
+    """The library that a host operator or range of a collective names; `c10d` is PyTorch's own call of any library.
+
+    >>> library_of("gloo:all_reduce"), library_of("_c10d_functional::all_reduce"), library_of("aten::gather")
+    ('gloo', 'c10d', None)
+    """
+    match = _PREFIX.match(name)
+    return (match.group(1) or match.group(2)) if match and kind_of(name) else None
+
+
+def bus_factor(kind: pl.Expr, n: pl.Expr) -> pl.Expr:
+    """Bus bandwidth by algorithm bandwidth of a kind of collective among n ranks. Units: ratio.
+
+    2(n−1)/n for all-reduce; (n−1)/n for all-gather, reduce-scatter, all-to-all, gather and scatter; 1 for broadcast,
+    reduce and messages. Null for a barrier, for an unknown kind, and for a single rank, which sends nothing.
+
+    Source: nccl-tests, doc/PERFORMANCE.md; for gather, scatter and messages src/gather.cu, scatter.cu and sendrecv.cu.
+    """
+    factors = (pl.when(kind == each.name).then(each.bus(n)) for each in KINDS.values() if each.bus is not None)
+    return pl.when((n > 1) | n.is_null()).then(pl.coalesce(factors))

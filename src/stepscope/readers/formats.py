@@ -1,0 +1,364 @@
+"""Every format that can be read: how it is recognised, what it provides, and the module that reads it.
+
+Recognising is data, so that opening a file imports the module of its own format and no other.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.core.result_tables import NSYS, RESULTS
+from stepscope.core.schema import TABLES
+from stepscope.readers.common.csv import header_of
+from stepscope.readers.common.source import SQLITE_MAGIC
+from stepscope.readers.nsight import nsys_stats_files
+from stepscope.readers.recorded.counters import COLUMNS
+from stepscope.readers.rocm import rocprof_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.core.trace import Trace
+    from stepscope.readers.common.source import Source
+
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One way to recognise a format. All that is given must hold of a file's first unpacked bytes and its name."""
+
+    #: How sure it is, 0 to 1.
+    sure: float
+    #: How the bytes begin.
+    begins: re.Pattern[bytes] | None = None
+    #: Texts that they hold, all of them, and a pattern that they hold somewhere; within the first so many bytes.
+    holds: tuple[bytes, ...] = ()
+    pattern: re.Pattern[bytes] | None = None
+    within: int | None = None
+    #: Columns that their first line names, as CSV.
+    columns: tuple[str, ...] = ()
+    #: What else must hold of them, where that takes code.
+    test: Callable[[bytes], bool] | None = None
+    #: A pattern that the file's path holds.
+    path: re.Pattern[str] | None = None
+    #: How sure it is of a file that is superseded by another one.
+    superseded: float | None = None
+
+    def fits(self, path: str, head: bytes) -> bool:
+        """Whether it holds."""
+        head = head[: self.within]
+        return (
+            (self.path is None or self.path.search(path) is not None)
+            and (self.begins is None or self.begins.match(head) is not None)
+            and all(text in head for text in self.holds)
+            and (self.pattern is None or self.pattern.search(head) is not None)
+            and (not self.columns or set(self.columns).issubset(header_of(head)))
+            and (self.test is None or self.test(head))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of ours. `module`, in this package, has the function `read(source) -> Trace`.
+
+    The first of the `signs` that fits says how sure it is; with `utf16` they also hold of text in that encoding.
+    `companion_files(path)` are the files that are read together with one, itself among them; reading the first reads
+    all. `is_superseded(path)` says whether another file beside this one is read in its place.
+    A format is `cacheable` if its module reads nothing but the file itself.
+    """
+
+    name: str
+    doc: str
+    module: str
+    signs: tuple[Sign, ...]
+    provides: tuple[str, ...]
+    companion_files: Callable[[str], list[str]] | None = None
+    is_superseded: Callable[[str], bool] | None = None
+    cacheable: bool = False
+    utf16: bool = False
+
+    def sniff(self, path: str, head: bytes) -> float:
+        """How sure it is that a file has this format, 0 to 1, by its first unpacked bytes and its name."""
+        if self.utf16 and head.startswith(_UTF16):
+            head = head[2:].replace(b"\0", b"")
+        sign = next((sign for sign in self.signs if sign.fits(path, head)), None)
+        if sign is None:
+            return 0.0
+        if sign.superseded is not None and self.is_superseded is not None and self.is_superseded(path):
+            return sign.superseded
+        return sign.sure
+
+    def read(self, source: Source) -> Trace:
+        """The trace in a source. Raises what the format's module raises: CorruptInput, UnknownFormat and others."""
+        trace: Trace = import_module(f"stepscope.readers.{self.module}").read(source)
+        return trace
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A format of another package. `sniff(path, head)` gives 0..1 from the first unpacked bytes and never raises.
+
+    `companion_files(path)` are the files that are read together with one, itself among them; reading the first reads
+    all. It is `cacheable` if `read` depends on the file and on stepscope's own code alone.
+    """
+
+    name: str
+    doc: str
+    sniff: Callable[[str, bytes], float]
+    read: Callable[[Source], Trace]
+    provides: tuple[str, ...]
+    companion_files: Callable[[str], list[str]] | None = None
+    cacheable: bool = False
+
+
+def _is_text(head: bytes) -> bool:
+    return head != b"" and b"\0" not in head
+
+
+#: Formats that only their own tools can open, by suffix, and the suffix of what those tools make of them.
+UNSUPPORTED = {
+    ".nsys-rep": ".sqlite",
+    ".qdrep": ".sqlite",
+    ".qdstrm": None,
+    ".pftrace": ".json",
+    ".perfetto-trace": ".json",
+}
+
+
+def unsupported_suffix(path: str) -> str | None:
+    """The suffix by which a path is one of them."""
+    return next((suffix for suffix in UNSUPPORTED if path.lower().endswith(suffix)), None)
+
+
+def _is_converted(path: str) -> bool:
+    """Whether the file that can be read was already made of one that cannot, and is in the same folder."""
+    made = UNSUPPORTED.get(unsupported_suffix(path) or "")
+    return made is not None and Path(path).with_suffix(made).exists()
+
+
+_KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
+_OBJECT = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\{")
+_LIST = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[")
+_LIST_OF_OBJECTS = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[\s*\{")
+_SQLITE = re.compile(re.escape(SQLITE_MAGIC))
+
+#: The first field of a profile is the version of its schema, three numbers with dots; then comes the cycle's index.
+PADDLE_PROTOBUF = re.compile(rb"\n[\x05-\x0b]\d{1,3}\.\d{1,3}\.\d{1,3}(?:\x10|\x1a|\"|\*|\Z)")
+#: Columns that LatencyPrism's tables must have, perf_data.csv and counters_data.csv.
+LATENCYPRISM_COLUMNS = (
+    "cycle", "pid", "beta_pct", "function_name", "metric_name", "device", "mu_pct", "anchor_dur_us",
+)  # fmt: skip
+LATENCYPRISM_COUNTERS = ("counter_name", "timestamp", "value")
+
+#: In order of preference among equally sure ones.
+FORMATS = (
+    Format(
+        name="stepscope",
+        doc="what `stepscope export --to parquet` wrote: a folder of Parquet files for each trace",
+        module="stored",
+        signs=(Sign(1.0, holds=(b'"stepscope": "trace"',), within=200, path=re.compile(r"(?:^|[/\\])meta\.json\Z")),),
+        provides=(*TABLES, *RESULTS),
+    ),
+    Format(
+        name="paddle",
+        doc="PaddlePaddle profiles: .pb and Chrome-tracing .json, also packed; neither Paddle nor protobuf is needed",
+        module="paddle",
+        signs=(
+            Sign(1.0, PADDLE_PROTOBUF),
+            Sign(1.0, _OBJECT, (b'"schemaVersion"',), re.compile(rb'"span_ind(?:e)?x"\s*:'), within=4096),
+        ),
+        provides=(
+            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "allocations", "reservations",
+            "stacks", "steps", "issues",
+        ),
+        cacheable=True,
+    ),
+    Format(
+        name="kineto",
+        doc="PyTorch profiler (Kineto) and other Chrome traces: .json, also gzip, zstd, xz, bz2 or zip",
+        module="chrome.kineto",
+        signs=(
+            Sign(1.0, _OBJECT, (b'"traceEvents"',)),
+            Sign(0.4, _OBJECT, pattern=re.compile(rb'"schemaVersion"|"deviceProperties"')),
+            Sign(0.9, _LIST_OF_OBJECTS, (b'"ph"',)),
+            Sign(0.1, re.compile(_OBJECT.pattern + b"|" + _LIST.pattern)),
+        ),
+        provides=(
+            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
+            "counters", "stacks", "steps", "issues",
+        ),
+        cacheable=True,
+    ),
+    Format(
+        name="nsys",
+        doc="NVIDIA Nsight Systems, exported to SQLite (`nsys export --type sqlite`)",
+        module="nsight.nsys",
+        signs=(
+            # The first bytes of a database list its tables.
+            Sign(
+                1.0,
+                _SQLITE,
+                pattern=re.compile(
+                    rb"CUPTI_ACTIVITY_KIND_|EXPORT_META_DATA|META_DATA_EXPORT|TARGET_INFO_|ENUM_NSYS_"
+                ),
+            ),
+            Sign(0.1, _SQLITE),
+        ),
+        provides=("devices", "tracks", "spans", "ops", "kernels", "transfers", "counters", "steps", "issues"),
+        cacheable=True,
+    ),
+    Format(
+        name="nsys-stats",
+        doc="Nsight Systems: what `nsys stats --format csv` writes, summaries as results, cuda_gpu_trace as a trace",
+        module="nsight.nsys_stats",
+        signs=(
+            Sign(0.5, nsys_stats_files.NUMBERED_KERNELS),
+            Sign(1.0, test=nsys_stats_files.has_table, superseded=0.35),
+            Sign(
+                1.0,
+                pattern=re.compile(
+                    rb"^(?:Generating SQLite file |Processing \[|Running \[.*\.py|SKIPPED: .* does not contain)",
+                    re.MULTILINE,
+                ),
+                superseded=0.35,
+            ),
+            Sign(0.3, pattern=nsys_stats_files.FOR_PEOPLE),
+        ),
+        provides=("devices", "tracks", "spans", "kernels", "transfers", "steps", "issues", *NSYS),
+        companion_files=nsys_stats_files.family,
+        is_superseded=nsys_stats_files.is_superseded,
+        utf16=True,
+    ),
+    Format(
+        name="rocprof",
+        doc="AMD rocprofv3 (CSV folder, JSON, rocpd database), rocmProfileData (.rpd), rocprof-compute (pmc_perf.csv)",
+        module="rocm.rocprof",
+        signs=(
+            Sign(1.0, _SQLITE, (b"rocpd_",)),
+            Sign(1.0, re.compile(rb"\s*\{"), (b'"rocprofiler-sdk-tool"',)),
+            Sign(1.0, re.compile(rb"(?!\s*\{)"), test=rocprof_files.is_csv, superseded=0.3),
+        ),
+        provides=("devices", "tracks", "spans", "ops", "kernels", "transfers", "kernel_metrics", "issues"),
+        companion_files=rocprof_files.family,
+        is_superseded=rocprof_files.is_superseded,
+    ),
+    Format(
+        name="proton",
+        doc="Triton Proton: trees of scopes and kernels with times and user metrics (.hatchet)",
+        module="proton",
+        signs=(
+            Sign(
+                0.95,
+                re.compile(rb"\s*\["),
+                (b'"children"', b'"frame"', b'"metrics"'),
+                test=lambda head: b'"ph"' not in head,
+            ),
+        ),
+        provides=_KERNEL_METRICS,
+        cacheable=True,
+    ),
+    Format(
+        name="unsupported",
+        doc="Nsight Systems reports, Perfetto traces: recognised, and answered with the command to run",
+        module="unsupported",
+        signs=(
+            Sign(
+                0.9,
+                re.compile(rb"(?!SQLite|\{|\[)"),
+                path=re.compile("(?:" + "|".join(map(re.escape, UNSUPPORTED)) + r")\Z", re.IGNORECASE),
+                superseded=0.3,
+            ),
+        ),
+        provides=(),
+        is_superseded=_is_converted,
+    ),
+    Format(
+        name="ncu-csv",
+        doc="Nsight Compute: output of `ncu --csv`, details, chosen metrics or --page raw, with what else was printed",
+        module="nsight.ncu_csv",
+        signs=(
+            Sign(1.0, pattern=re.compile(rb'"?ID"?,"?Process ID"?,[^\n]*Kernel Name')),
+            # The header may be far below the messages of the program.
+            Sign(0.6, pattern=re.compile(rb"^==(?:PROF|ERROR|WARNING)== ", re.MULTILINE)),
+            Sign(0.05, test=_is_text, path=re.compile(r"\.(?:csv|txt|log|out)(?:\.\w+)?$", re.IGNORECASE)),
+        ),
+        provides=_KERNEL_METRICS,
+        cacheable=True,
+        utf16=True,
+    ),
+    Format(
+        name="ncu-text",
+        doc="Nsight Compute: what `ncu` prints for people, details or chosen metrics",
+        module="nsight.ncu_text",
+        signs=(
+            # The title of a launch.
+            Sign(
+                0.9,
+                pattern=re.compile(
+                    rb"^ {1,4}\S.*, Context \d+, Stream \d+(?:, Device \d+)?(?:, CC [\d.]+)?\s*$", re.MULTILINE
+                ),
+            ),
+        ),
+        provides=_KERNEL_METRICS,
+        cacheable=True,
+        utf16=True,
+    ),
+    Format(
+        name="ncu-rep",
+        doc="Nsight Compute reports: .ncu-rep (needs the extra `ncu`)",
+        module="nsight.ncu_rep",
+        signs=(Sign(1.0, re.compile(rb"NVR\0")),),
+        provides=_KERNEL_METRICS,
+    ),
+    Format(
+        name="kernel-table",
+        doc="tables of kernels as text: `Kernel | Latency Tensor DRAM`, a line for each launch",
+        module="kernel_table",
+        signs=(Sign(1.0, re.compile(rb"[^\S\n]*Kernel[^\S\n]+Latency[^\S\n]+Tensor[^\S\n]+DRAM[ \t\r]*(?:\n|\Z)")),),
+        provides=_KERNEL_METRICS,
+        cacheable=True,
+    ),
+    Format(
+        name="latencyprism",
+        doc="LatencyPrism's perf_data.csv, also packed: results; read with the counters_data.csv beside it",
+        module="latencyprism.perf_data",
+        signs=(
+            Sign(
+                1.0,
+                columns=LATENCYPRISM_COLUMNS,
+            ),
+        ),
+        provides=("cycles", "attribution", "counters", "issues"),
+    ),
+    # Side files are not so sure that they would be taken for a trace of their folder.
+    Format(
+        name="latencyprism-counters",
+        doc="LatencyPrism's counters_data.csv, also packed: samples of resources; read with perf_data.csv beside it",
+        module="latencyprism.counters_data",
+        signs=(Sign(0.3, columns=LATENCYPRISM_COUNTERS),),
+        provides=("counters", "issues"),
+        cacheable=True,
+    ),
+    Format(
+        name="step_costs",
+        doc="Costs of steps from a training loop's timer, as JSON: for the Perf Summary of export --to paddle-summary",
+        module="recorded.step_costs",
+        signs=(Sign(0.3, _OBJECT, pattern=re.compile(rb'"batch_cost_s"\s*:'), within=4096),),
+        provides=("step_costs",),
+    ),
+    Format(
+        name="counters",
+        doc="counters that `stepscope record` wrote without a profile (counters.csv, .gz, .zst, .parquet)",
+        module="recorded.recording",
+        signs=(
+            Sign(0.3, re.compile(rb"PAR1"), path=re.compile(r"(?:^|/)counters\.parquet/*\Z")),
+            Sign(0.3, columns=tuple(COLUMNS)),
+        ),
+        provides=("devices", "counters", "issues"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,49 @@
+"""Phrases of reports: counts with their nouns, lists of numbers, names that people know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.core.units import count, duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+
+def sum_of(series: pl.Series) -> int:
+    """Sum of a series of whole numbers, 0 if it has none."""
+    return int(series.sum())
+
+
+def counted(n: float, noun: str, plural: str = "") -> str:
+    """'1 kernel', '1,212 kernels', '2.5 kernels'."""
+    n = round(n) if n >= 10 or abs(n - round(n)) < 0.05 else round(n, 1)
+    return f"{count(n)} {noun if n == 1 else plural or noun + 's'}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """'0–7', '3', '0–3, 6': whole numbers in ascending order, runs drawn together; at most four runs are spelt out."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    text = [str(a) if a == b else f"{a}–{b}" for a, b in runs]
+    return ", ".join(text) if len(text) <= 4 else f"{runs[0][0]} … {runs[-1][1]}"
+
+
+def shares(parts: Sequence[tuple[str, float]], *, at_least: float = 0.05, most: int = 3) -> str:
+    """'aten::mm 62 %, aten::addmm 30 %': the parts of a whole that are worth naming; one alone if it is nearly all."""
+    if parts and parts[0][1] > 0.95:
+        return parts[0][0]
+    return ", ".join(f"{name} {percent(ratio)}" for name, ratio in parts[:most] if ratio >= at_least)
+
+
+def per_step(n: float, ns: float, scope_n: int, noun: str, *, stepped: bool, plural: str = "") -> str:
+    """'1,204 kernels a step, 5.2 µs each', of n over scope_n steps that took ns together."""
+    each = f"{duration(ns / n)} each" if n else ""
+    amount = counted(n / scope_n, noun, plural) + (" a step" if stepped else "")
+    return f"{amount}, {each}" if each else amount

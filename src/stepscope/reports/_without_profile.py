@@ -1,0 +1,86 @@
+"""What there is to say of a recording without spans: the resources that were sampled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.analyses.program.python_stacks import PYTHON_STACKS, python_stacks
+from stepscope.analyses.program.scheduling import SCHEDULING, scheduling
+from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
+from stepscope.core.errors import MissingTable
+from stepscope.core.report import Block
+from stepscope.reports._summary import Lack, Summary
+
+if TYPE_CHECKING:
+    from stepscope.core.trace import Trace
+    from stepscope.reports._summary import Scope
+
+
+_THREAD_COLUMNS = ("process", "tid", "thread", "oncpu_ns", "runq_ns", "waiting_ratio", "behind", "behind_is_own")
+_MOST_THREADS = 5
+
+
+def only_scheduled(trace: Trace) -> bool:
+    """Whether time on cores and waits for them are all that the trace holds of events."""
+    return 0 < trace.spans.height == trace.sched.height
+
+
+def scheduling_blocks(trace: Trace) -> list[Block]:
+    """The threads that waited longest for a core; none where scheduling was not recorded."""
+    if trace.sched.is_empty():
+        return []
+    found = scheduling(trace.spans, trace.tracks, trace.sched)
+    shown = found.filter(pl.col("runq_ns") > 0).head(_MOST_THREADS).select(_THREAD_COLUMNS)
+    title = f"Threads and cores, longest waits of {found.height}"
+    return [Block(title, SCHEDULING, shown, "show scheduling")] if shown.height else []
+
+
+PYTHON_TITLE = "Python: where its threads were"
+_FUNCTIONS_SHOWN = 30
+_STACKS_COMMAND = "show python-stacks --by function"
+
+
+def python_block(trace: Trace, scope: Scope | None = None) -> list[Block]:
+    """The functions in which threads were seen most; none without stacks.
+
+    With steps it begins with the first of them: what a program does before is told by `show` alone. It goes on after
+    the last: a profile of few steps is too short to be looked at often.
+    """
+    samples, title = trace.stack_samples, PYTHON_TITLE
+    if scope is not None and scope.numbers:
+        later = samples.filter(pl.col("ts_ns") >= scope.low)
+        if not later.is_empty():
+            samples, title = later, f"{PYTHON_TITLE}, from step {scope.numbers[0]} on"
+    try:
+        frame = python_stacks(samples, trace.stacks, by="function")
+    except MissingTable:
+        return []
+    frame = frame.filter(pl.col("samples") > 0).select("function", "samples", "share_ratio").head(_FUNCTIONS_SHOWN)
+    return [Block(title, PYTHON_STACKS, frame, _STACKS_COMMAND)]
+
+
+_NOTHING = Lack("no_spans", "The trace holds no spans with times: there is nothing to report.")
+_ONLY = Lack("only_counters", "Counters alone were recorded: what ran, and when, cannot be told.")
+_SCHEDULED = Lack("only_counters", "Counters and scheduling were recorded: when threads ran, not what they did.")
+_NO_PROFILE = Lack(
+    "no_profile", "Counters and Python stacks were recorded, no profile: steps and operators are unknown."
+)
+#: Of many disks, interfaces, threads of cores, those that never did anything say nothing.
+_RESOURCE_COLUMNS = ("device", "metric", "unit", "mean", "p95", "max")
+
+
+def summary_of_counters(trace: Trace) -> Summary:
+    """Mean and highest use of each resource that was used at all; without counters, that there is nothing."""
+    waits = scheduling_blocks(trace)
+    if trace.counters.is_empty():
+        lack = _SCHEDULED if waits else _NOTHING
+        return Summary(trace.meta, recorded_ns=0, tables=tuple(waits), quality=(lack,), issues=trace.issues)
+    frame = counters(trace.counters).filter(pl.col("max") != 0).select(_RESOURCE_COLUMNS)
+    first, last = trace.counters.select(low=pl.col("ts_ns").min(), high=pl.col("ts_ns").max()).row(0)
+    block = Block("Resources that were used", COUNTER_SUMMARY, frame, "show counters")
+    python = python_block(trace)
+    lack = _NO_PROFILE if python else _SCHEDULED if waits else _ONLY
+    tables = (*python, *waits, block)
+    return Summary(trace.meta, recorded_ns=last - first, tables=tables, quality=(lack,), issues=trace.issues)
