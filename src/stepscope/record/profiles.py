@@ -1,4 +1,4 @@
-"""What profile the job's processes are asked for, and why they left none."""
+"""Which profile the job's processes are asked for, and why there is none in the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle", "jax": "JAX"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Steps A up to B, or a time from the job's start on in s; neither for no profile. `memory`: of tensors too."""
+    """Profile steps A up to B, or a window after the job's start in s, or nothing; with `memory`, tensors' memory too."""
 
     steps: tuple[int, int] | None
     window: tuple[float, float] | None
@@ -34,12 +34,12 @@ class Wanted:
         }
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Variables for the start-up hook, of a job that starts now; `given` are those that there are."""
+        """Variables for the start-up hook of a job that starts now, in addition to the `given` ones."""
         window = ""
         if self.window:
             now = time.monotonic_ns()
             window = ":".join(str(now + int(seconds * 1e9)) for seconds in self.window)
-        # Kineto says on standard error, which is the job's, when it starts and stops; from level 6 on it does not.
+        # Below level 6, Kineto writes to the job's standard error when it starts and stops.
         is_quiet = (self.steps or self.window) and "KINETO_LOG_LEVEL" not in given
         return {
             **({"KINETO_LOG_LEVEL": "6"} if is_quiet else {}),
@@ -53,7 +53,7 @@ NOTHING = Wanted(None, None)
 
 
 def why_none(document: Mapping[str, Any], wanted: Wanted) -> list[dict[str, Any]]:
-    """Why no profile was left, with what to do about it, as an issue; none if that is told, or none was wanted."""
+    """An issue that says why there is no profile, and what to do; none if there is one already, or none was wanted."""
     is_explained = any(known["code"].startswith("profile") for known in document["issues"])
     if is_explained or not (wanted.steps or wanted.window):
         return []

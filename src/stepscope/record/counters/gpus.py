@@ -1,4 +1,4 @@
-"""Accelerators of whatever maker, watched on a thread: drivers may take their time, and the host must not wait."""
+"""Accelerators of all makers, sampled on a thread of their own: drivers can be slow, and the host must not wait."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 __all__ = ["GpuWatch", "Gpus", "opened"]
 
-#: What the makers' drivers show of themselves.
+#: Files that exist if the maker's driver is loaded.
 _NVIDIA, _AMD = "/proc/driver/nvidia", "/sys/class/kfd"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """What a maker's library tells: quickly changing counters, slowly changing ones, totals whose growth is a rate."""
+    """What a maker's library reports: quickly changing counters, slowly changing ones, totals whose growth is a rate."""
 
     described: Callable[[], list[dict[str, Any]]]
     quick: Callable[[], Iterator[Row]]
     slow: Callable[[], Iterator[Row]]
     totals: Callable[[], Iterator[Row]]
-    #: What the devices could not tell, and what they reported, at the end.
+    #: At the end: the counters that the devices did not report, and errors that they did.
     issues: Callable[[], list[dict[str, Any]]]
     close: Callable[[], None]
 
 
 def opened() -> tuple[list[Gpus], list[dict[str, Any]]]:
-    """The makers whose devices are here; as an issue why there are none, or none of one whose driver is here."""
+    """The makers that have devices here. As an issue: why there are none, or none of a maker whose driver is loaded."""
     makers, reasons = [], []
     nvidia = nvml.opened()
     if not isinstance(nvidia, str):
@@ -74,17 +74,17 @@ def _of_amd(gpus: amdsmi.Gpus) -> Gpus:
 
 
 class GpuWatch:
-    """Samples the devices on a thread of its own. `tell(time_ns, rows)` is called on that thread."""
+    """Samples the devices on a thread of its own. `on_sample(time_ns, rows)` is called on that thread."""
 
-    def __init__(self, gpus: Gpus, hz: float, tell: Callable[[int, list[Row]], None]) -> None:
-        self._gpus, self._period, self._tell = gpus, 1 / hz, tell
+    def __init__(self, gpus: Gpus, hz: float, on_sample: Callable[[int, list[Row]], None]) -> None:
+        self._gpus, self._period, self._on_sample = gpus, 1 / hz, on_sample
         self._stop = threading.Event()
         self._before: dict[tuple[str, str], tuple[int, float]] = {}
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End, after the sample under way."""
+        """Stop, after the current sample."""
         self._stop.set()
         self._thread.join(timeout=2)
         if not self._thread.is_alive():
@@ -94,11 +94,11 @@ class GpuWatch:
         next_slow = 0.0
         while not self._stop.wait(self._period):
             now = time.time_ns()
-            self._tell(now, list(self._gpus.quick()))
+            self._on_sample(now, list(self._gpus.quick()))
             if time.monotonic() >= next_slow:
                 next_slow = time.monotonic() + 1
                 now = time.time_ns()
-                self._tell(now, [*self._gpus.slow(), *self._rates()])
+                self._on_sample(now, [*self._gpus.slow(), *self._rates()])
 
     def _rates(self) -> Iterator[Row]:
         for metric, unit, device, total in self._gpus.totals():

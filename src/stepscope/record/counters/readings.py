@@ -1,4 +1,7 @@
-"""From two readings of the machine to the counters of the interval between them."""
+"""Parses what was read of the machine and of each process, and turns two readings into counters of the interval.
+
+Of a process: its threads' time on cores and waiting for one, memory, faults, bytes, context switches.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +64,10 @@ Row = tuple[str, str, str, float]
 
 @dataclass(slots=True)
 class Sample:
-    """What was read at one time: levels as they stand, and totals whose growth is a rate.
+    """The values read at one time: levels, and totals whose growth is a rate.
 
-    `time_ns` is Unix time; `clock_ns` is of the clock that nobody sets, and tells how long an interval was. `shares`
-    are (part, whole) totals whose growth divided is a percentage.
+    `time_ns` is Unix time; `clock_ns` is monotonic, for the lengths of intervals. `shares` are totals (part, whole); the
+    ratio of their growth is a percentage.
     """
 
     time_ns: int
@@ -107,7 +110,7 @@ def cores(files: Texts, sample: Sample) -> None:
 
 
 def machine(files: Texts, sample: Sample) -> None:
-    """Adds what disks and networks do, and pressure: the time in which work waited for a resource."""
+    """Adds traffic of disks and networks, and pressure: the time in which work waited for a resource."""
     for resource in ("cpu", "io", "memory"):
         if text := files.read(f"/proc/pressure/{resource}"):
             for kind, total in pressure_us(text).items():
@@ -125,7 +128,7 @@ def machine(files: Texts, sample: Sample) -> None:
 
 
 def memory_and_clocks(files: OpenFiles, sample: Sample) -> None:
-    """Adds what changes slowly: memory of the host, clocks of the cores."""
+    """Adds values that change slowly: memory of the host, clocks of the cores."""
     if text := files.read("/proc/meminfo"):
         known = meminfo_bytes(text)
         for name, metric in (("MemAvailable", "host_mem_available"), ("Dirty", "host_mem_dirty")):
@@ -153,7 +156,7 @@ def frequencies(files: OpenFiles) -> dict[str, float]:
 
 
 class Grown:
-    """Totals of threads that come and go, as one pair that only grows: what an ended thread did stays counted."""
+    """Sums over threads that start and end, as one pair that only grows: ended threads stay counted."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, int]] = {}
@@ -161,9 +164,9 @@ class Grown:
         self.total = (0, 0)
 
     def add(self, now: dict[str, tuple[int, int]]) -> tuple[int, int]:
-        """The sums, after what each thread did since the last time.
+        """Add the growth of each thread's totals since the last call. Returns the sums.
 
-        All that a new thread did is new, except when the process itself is seen for the first time.
+        All of a new thread's total is growth, except in the first call for a process.
         """
         a, b = self.total
         for tid, (first, second) in now.items():
@@ -179,23 +182,23 @@ class Grown:
 
 @dataclass(slots=True)
 class Process:
-    """A process that is looked at, and what its threads did so far."""
+    """A process of the job, with the totals of its threads."""
 
     pid: int
     start_ticks: int | None = None
-    #: Whether it keeps a file of its garbage collections; looked for as it is new.
+    #: Whether it has the start-up hook, which writes a file of garbage collections.
     has_hook: bool = False
     times: Grown = field(default_factory=Grown)
     switches: Grown = field(default_factory=Grown)
 
     @property
     def device(self) -> str:
-        """As the counters name it."""
+        """Its name in the counters."""
         return f"pid:{self.pid}"
 
 
 def process_totals(files: Texts, sample: Sample, process: Process) -> bool:
-    """Adds use of cores, faults, number of threads. False if the process is gone, or another one now."""
+    """Adds use of cores, faults, number of threads. False if the process is gone, or its pid is another one's now."""
     folder, device = f"/proc/{process.pid}", process.device
     text = files.read(f"{folder}/stat")
     stat = process_stat(text) if text else None
@@ -210,7 +213,7 @@ def process_totals(files: Texts, sample: Sample, process: Process) -> bool:
 
 
 def process_bytes(files: Texts, sample: Sample, process: Process) -> None:
-    """Adds memory held, and bytes read from disks and written."""
+    """Adds resident memory, and bytes read from disks and written."""
     folder, device = f"/proc/{process.pid}", process.device
     if memory := files.read(f"{folder}/statm"):
         sample.levels["process_mem_rss", "bytes", device] = int(memory.split()[1]) * _PAGE
@@ -221,7 +224,7 @@ def process_bytes(files: Texts, sample: Sample, process: Process) -> None:
 
 
 def thread_files(pid: int, name: str) -> list[str]:
-    """The file of that name of each of its threads."""
+    """The file of that name of each thread of the process."""
     folder = f"/proc/{pid}/task"
     try:
         # Twenty times a second: Path takes thrice as long.
@@ -231,7 +234,7 @@ def thread_files(pid: int, name: str) -> list[str]:
 
 
 def thread_times(texts: Texts, sample: Sample, process: Process) -> None:
-    """Adds the time that its threads ran, and that they were ready and waited for a core, summed. Units: ns.
+    """Adds the summed time that its threads ran, and that they waited for a core. Units: ns.
 
     `texts` are the threads' files `schedstat`.
     """
@@ -243,7 +246,7 @@ def thread_times(texts: Texts, sample: Sample, process: Process) -> None:
 
 
 def thread_switches(texts: Texts, sample: Sample, process: Process) -> None:
-    """Adds how often its threads gave up their core (waited), and how often they lost it to others.
+    """Adds how often its threads gave up their core (to wait), and how often they were preempted.
 
     `texts` are the threads' files `status`.
     """
@@ -255,7 +258,7 @@ def thread_switches(texts: Texts, sample: Sample, process: Process) -> None:
 
 
 def garbage_collections(texts: Texts, sample: Sample, process: Process) -> None:
-    """Adds what Python's collector took, where the start-up hook runs in the process: it keeps a file of totals."""
+    """Adds garbage collections and their time, from the file of totals that the start-up hook writes."""
     text = next(iter(texts.values()), None)
     if text and len(text) >= _GC.size:
         count, taken_ns, began_ns = _GC.unpack_from(text)
@@ -266,12 +269,12 @@ def garbage_collections(texts: Texts, sample: Sample, process: Process) -> None:
 
 
 def cgroup_file(pid: int) -> str | None:
-    """The file that tells how long the job was stopped for having used up its share of CPU; None without a limit."""
+    """The file that has how long the job was throttled by its CPU limit; None without a limit."""
     text = read_once(f"/proc/{pid}/cgroup") or ""
     return next((path for path in cgroup_cpu_stats(text) if "throttled" in (read_once(path) or "")), None)
 
 
 def throttled_ns(text: bytes) -> int:
-    """Time in which a group of processes was stopped by its limit, as version 2 (µs) or 1 (ns) of cgroups tells it."""
+    """How long a group of processes was throttled, from cpu.stat of cgroups version 2 (µs) or 1 (ns)."""
     micro, nano = counted_lines(text, b"throttled_usec", b"throttled_time")
     return micro * 1000 or nano

@@ -1,7 +1,7 @@
-"""The sampler: a process of its own that reads counters of a job until it ends, is told to end, or nobody listens.
+"""The sampler: a process of its own that reads counters of a job until the job, the recorder or a signal ends it.
 
-`python -m stepscope.record.counters.sampler '{"folder": …, "hz": 20}'`; the job's pid comes as a line on standard
-input, and problems go to standard output as a line of JSON.
+`python -m stepscope.record.counters.sampler '{"folder": …, "hz": 20}'` reads the job's pid as a line from standard
+input, and writes problems to standard output as a line of JSON.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _GPU_HZ = 10
-#: Of one core, over a second; beyond it samples are taken less often.
+#: Share of one core, over a second; if more is used, samples are taken less often.
 _BUDGET = 0.01
 _BUDGET_AFTER_S, _SMOOTHING = 5.0, 0.2
 
 
 def main(argument: str) -> int:
-    """Sample until the end. 0 if all was written, 1 if not (the disk is full), which the last line of output tells."""
+    """Sample until the end. 0 if everything was written; 1 if not: the last line of output says why."""
     wanted = json.loads(argument)
     folder = Path(wanted["folder"])
     ending = Ending()
@@ -51,14 +51,14 @@ def main(argument: str) -> int:
     issues += missing
     tell({"ready": True})
     root = pid_from(sys.stdin.fileno())
-    if root is None:  # the recorder was killed before it could say more, and nobody else clears up
+    if root is None:  # the recorder was killed before it could send it, and nobody else cleans up
         tracefs.remove_leftovers()
         meta.remove_leftovers(folder)
         return 1
     fields: dict[str, Any] = {"devices": [device for maker in gpus for device in maker.described()]}
     sources = CounterSources(root, float(wanted["hz"]), folder / meta.FOLDER)
     before = time.process_time()
-    # Nothing here makes cycles: no looking for them while we sample.
+    # Nothing here makes reference cycles, so there is nothing to collect while we sample.
     gc.disable()
     failure = None
     try:
@@ -90,7 +90,7 @@ def _finish(
         failure = failure or f"cannot write {file.path}: {error.strerror or error}"
     try:
         processes, hook_issues = meta.hook_messages(folder)
-        # If the recorder and its collector of scheduling events were killed, nobody else does.
+        # If the recorder and its collector of scheduling events were killed, nobody else removes them.
         tracefs.remove_leftovers()
         if failure is None:  # else the job is still running
             n_parts = meta.remove_leftovers(folder)
@@ -121,7 +121,7 @@ def _sample(
     dumps: Dumps | None,
     known: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Tick until the end. Issues that came up on the way. Raises OSError if the file cannot be written."""
+    """Tick until the end. Returns the issues of sampling. Raises OSError if the file cannot be written."""
     queue: SimpleQueue[tuple[int, list[Row]]] = SimpleQueue()
     watches = [_gpus.GpuWatch(maker, _GPU_HZ, lambda t, rows: queue.put((t, rows))) for maker in gpus]
     handle = pidfd(sources.root)
@@ -165,7 +165,7 @@ def _serve(
     ending: Ending,
     known: list[dict[str, Any]],
 ) -> None:
-    """Make the dumps that someone has asked for, with all that has been read."""
+    """Make the dumps that were requested, with all that has been read."""
     n_signals, ending.n_asked = ending.n_asked, 0
     if dumps is None:
         return
@@ -179,7 +179,7 @@ def _serve(
 def _write(
     file: CounterFile, sources: CounterSources, queue: SimpleQueue[tuple[int, list[Row]]], dumps: Dumps | None
 ) -> None:
-    """What the ticks have read, and what the accelerators' thread has left."""
+    """Write what the ticks and the accelerators' threads have read."""
     for time_ns, rows in sources.rows():
         file.add(time_ns, rows)
     while not queue.empty():
@@ -201,7 +201,7 @@ class _Pace:
         return self._stretch / self._hz
 
     def adapt(self, passed: float, *, warm: bool) -> None:
-        """Look at what was used since the last time. Units: s."""
+        """Account for the CPU time used since the last call, `passed` s ago."""
         before, self._spent = self._spent, time.process_time()
         self._used += _SMOOTHING * ((self._spent - before) / passed - self._used)
         if warm:
@@ -209,7 +209,7 @@ class _Pace:
             self._most = max(self._most, self._stretch)
 
     def issues(self) -> list[dict[str, Any]]:
-        """That it sampled less often, if it did."""
+        """An issue if it sampled less often than asked."""
         if self._most == 1:
             return []
         what = f"more than {_BUDGET:.0%} of a core was needed: down to {self._hz / self._most:.3g} samples a second"
@@ -217,14 +217,14 @@ class _Pace:
 
 
 def _stretched(stretch: int, used: float, hz: float) -> int:
-    """How many periods to wait between ticks, after a second in which that share of a core was used."""
+    """How many periods to wait between ticks, if that share of a core was used."""
     if used > _BUDGET:
         return min(stretch + 1, max(1, int(hz)))
     return stretch - 1 if stretch > 1 and used < 0.6 * _BUDGET else stretch
 
 
 def _wait(poll: select.poll, until: float, handle: int | None, ending: Ending, root: int, pipe: int | None) -> bool:
-    """Sleep until the time, or until the job or the one who started us is gone. True if someone wants a dump before."""
+    """Sleep until the time, or until the job or the recorder is gone. True if a dump is requested before."""
     while ending.reason is None:
         left = until - time.monotonic()
         events = dict(poll.poll(max(0.0, left * 1000)))

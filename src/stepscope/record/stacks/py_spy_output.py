@@ -1,7 +1,7 @@
-"""What py-spy writes, as stacks of threads: from when to when each was seen, or how often.
+"""Py-spy's output as stacks of threads: when each began and ended, or how often it was sampled.
 
-Its trace tells changes alone: a frame that begins or ends. A thread's stack holds from the look that showed it first to
-the one that showed another; looks between that showed the same are not in it.
+Py-spy's trace has only changes: frames that begin or end. A thread has a stack from the sample that first shows it to
+the sample that shows another one; samples of the same stack in between are not in the trace.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StackSpan:
     thread: str
     frames: tuple[Frame, ...]
     n_samples: int = 1
-    #: The processes it descends from, the first one that py-spy looked at first, then itself: pid and command.
+    #: Pid and command of the process, last, after those of its ancestors from the first one that py-spy sampled.
     processes: tuple[tuple[int, str], ...] = ()
 
 
@@ -47,13 +47,13 @@ class _Open:
 
 @dataclass(slots=True)
 class _Threads:
-    """Stacks as they are after some events. py-spy tells threads apart by a number that forked processes share."""
+    """The threads' stacks after some events. Py-spy identifies threads by a number that forked processes share."""
 
     stacks: dict[int, list[Frame]] = field(default_factory=dict)
     shown: dict[tuple[int, int], _Open] = field(default_factory=dict)
 
     def after(self, events: list[dict[str, Any]]) -> Iterator[StackSpan]:
-        """The stack that ended with a look at one thread of one process, if one did."""
+        """Apply one sample of one thread. Yields the stack that ended with it, if one did."""
         key, pid, at = events[0]["tid"], events[0]["pid"], events[0]["ts"]
         stack = self.stacks.setdefault(key, [])
         for event in events:
@@ -69,7 +69,7 @@ class _Threads:
             self.shown[key, pid] = _Open(at, tuple(stack))
 
     def at_end(self, at: int) -> Iterator[StackSpan]:
-        """What was still shown."""
+        """The stacks that had not ended by then."""
         for (_, pid), last in self.shown.items():
             yield from _span(last, at, pid)
 
@@ -78,28 +78,28 @@ def from_events(events: Sequence[dict[str, Any]]) -> list[StackSpan]:
     """Stacks from events of py-spy's chrometrace, in the order in which they ended."""
     threads = _Threads()
     spans: list[StackSpan] = []
-    look: list[dict[str, Any]] = []
+    sample: list[dict[str, Any]] = []
     for event in events:
         if event.get("ph") not in {"B", "E"}:
             continue
-        if look and not _same_look(look[-1], event):
-            spans += threads.after(look)
-            look = []
-        look.append(event)
-    if look:
-        spans += threads.after(look)
+        if sample and not _same_sample(sample[-1], event):
+            spans += threads.after(sample)
+            sample = []
+        sample.append(event)
+    if sample:
+        spans += threads.after(sample)
         spans += threads.at_end(max(event["ts"] for event in events))
     return spans
 
 
-def _same_look(before: dict[str, Any], event: dict[str, Any]) -> bool:
-    """A look at a thread ends frames, then begins others, all at one time."""
+def _same_sample(before: dict[str, Any], event: dict[str, Any]) -> bool:
+    """Whether two events are of one sample, which ends frames, then begins others, all at one time."""
     same = before["tid"] == event["tid"] and before["pid"] == event["pid"] and before["ts"] == event["ts"]
     return same and not (before["ph"] == "B" and event["ph"] == "E")
 
 
 def _span(last: _Open, end_us: int, pid: int) -> Iterator[StackSpan]:
-    """One, or none if the thread was not in Python."""
+    """The stack as a span; none if the thread was not in Python."""
     processes = []
     rest = list(last.stack)
     while rest and (match := _PROCESS.fullmatch(rest[0][0])) and not rest[0][1]:
@@ -114,9 +114,9 @@ def _span(last: _Open, end_us: int, pid: int) -> Iterator[StackSpan]:
 
 
 def from_folded(text: str, end_us: int, pid: int) -> list[StackSpan]:
-    """Stacks from py-spy's raw format with full file names: a stack and how often it was seen, a line each.
+    """Stacks from py-spy's raw format with full file names: each line is a stack and how often it was sampled.
 
-    They are of the process `pid` where a line names none.
+    Lines that name no process are of the process `pid`.
     """
     spans = []
     for line in text.splitlines():
@@ -137,13 +137,13 @@ def _frame(text: str) -> Frame:
 
 
 def n_samples(output: bytes | bytearray) -> tuple[int, int] | None:
-    """How many stacks py-spy says that it took, and how often it failed; None if it does not."""
+    """How many stacks py-spy reports to have sampled, and how often it failed; None if it reports neither."""
     match = _SAMPLES.search(output)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def with_counts(spans: Sequence[StackSpan], n: int | None) -> list[int]:
-    """How many looks showed each stack: at least one, and else its share of all that were taken, by time."""
+    """How many samples each stack had: its share, by duration, of all `n` samples, but at least one."""
     whole = sum(each.end_us - each.start_us for each in spans)
     if not n or not whole:
         return [1] * len(spans)

@@ -1,6 +1,6 @@
-"""One py-spy after the other on one process, or on a process and all that descend from it.
+"""Runs of py-spy on one process, or on a process and its descendants, one after the other.
 
-py-spy writes at its end alone, so another follows every few seconds: the next is at work before the last one ends, and
+py-spy writes only when it ends, so a new run takes over every few seconds. It starts before the last one ends, so that
 no time is lost.
 """
 
@@ -16,30 +16,36 @@ from stepscope.record.stacks import py_spy, py_spy_output
 from stepscope.record.stacks.py_spy import PySpyProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from stepscope.record.stacks.py_spy_output import StackSpan
     from stepscope.record.stacks.stack_file import StackFile
 
+    #: Process and thread; the time now and how long a thread has run on a core, in ns.
     Thread = tuple[int, int]
     Ran = tuple[int, int]
-    from collections.abc import Mapping
-
-    from stepscope.record.stacks.py_spy_output import StackSpan
-
-    OnCore = Callable[[int, int], tuple[int, int] | None]
+    OnCore = Callable[[int, int], Ran | None]
 
 __all__ = ["Ledger", "ProcessWatch", "PySpyRun", "RunResult"]
 
-
-#: One look in so many asks which thread holds the GIL.
+#: How long a run lasts. The first one is short, to learn what it costs.
+_FIRST_S, _LONGEST_S, _SHORTEST_S = 2.0, 10.0, 2.0
+#: A run should write no more than this: the more it writes at its end, the less exact its times are.
+_MOST_BYTES = 800_000
+_MOST_FAILURES = 5
+#: py-spy cannot be interrupted in its first moments. The samples of such a short run are lost, which is not reported.
+_MATTERS_S = 1.0
+#: How long a new Python process needs until py-spy can read its stacks.
+_SETTLES_S = 0.5
+#: The run that asks which threads hold the GIL samples so many times less often than the one of all threads.
 _GIL_EVERY = 10
 
 
 class PySpyRun:
-    """Two py-spy at work on a process, with `tree` on all that descend from it too.
+    """Two py-spy processes that sample one process (with `tree`, its descendants too): all threads, and GIL holders.
 
-    `cpu` is what each thread had run when they began. Raises OSError (they cannot be started).
+    `cpu` is how long each thread had run when they started. Raises OSError (they cannot be started).
     """
 
     def __init__(
@@ -60,32 +66,32 @@ class PySpyRun:
 
     @property
     def handle(self) -> int:
-        """Where it talks, for `poll`."""
+        """The end of the pipe that it writes messages to, for `poll`."""
         return self._all.handle
 
     @property
     def is_ready(self) -> bool:
-        """Whether it samples by now; the rarer one too."""
+        """Whether both have begun to sample."""
         return self.was_ready and self._gil.ready_ns is not None
 
     @property
     def was_ready(self) -> bool:
-        """Whether it began to sample all threads."""
+        """Whether it has begun to sample all threads."""
         return self._all.ready_ns is not None
 
     @property
     def complaint(self) -> str:
-        """Why py-spy could not, in its words."""
+        """Py-spy's own error message; empty if it wrote none."""
         lines = self._all.output.decode(errors="replace").splitlines()
         return next((line.partition(": ")[2] for line in lines if line.startswith("Error: ")), "")
 
     def listen(self) -> bool:
-        """Take in what is said; whether it is still at work."""
+        """Read new messages. Whether it still runs."""
         self._gil.listen()
         return self._all.listen()
 
     def end(self) -> RunResult | None:
-        """End it; what it saw, or None if that is lost."""
+        """End it. Returns what it sampled, or None if that is lost."""
         self.seconds = time.monotonic() - self.began_s
         for each in (self._all, self._gil):
             each.interrupt()
@@ -113,7 +119,7 @@ class PySpyRun:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a look saw. Times in us count from `zero_ns`, in Unix time."""
+    """The stacks that a run sampled. Times in us count from `zero_ns`, which is Unix time."""
 
     zero_ns: int
     end_us: int
@@ -126,10 +132,10 @@ class RunResult:
     cpu: Mapping[Thread, tuple[int, int]]
 
     def write(self, file: StackFile, until: dict[int, int], gone: Mapping[Thread, int], on_core: OnCore) -> int:
-        """Add it to the file. For how many ns, since the look before, nobody looked.
+        """Add it to the file. Returns for how many ns before this run nothing was sampled.
 
-        `until` is when each process was looked at last, which is kept up to date: looks overlap, and what the one
-        before has seen stands. `gone` is when threads had ended, of which py-spy says nothing.
+        `until` is the time up to which each process has been sampled, and is updated. Runs overlap: of what two of them
+        sampled, the earlier one's stacks count. `gone` is when threads ended, which py-spy does not report.
         """
         file.run(self.zero_ns, self.end_us * 1000, self.hz)
         before = dict(until)
@@ -168,35 +174,24 @@ def _name(file: StackFile, span: StackSpan) -> None:
     file.thread(span.pid, span.tid, span.thread)
 
 
-#: How long py-spy looks before another takes over: at first briefly, so as to learn what it costs.
-_FIRST_S, _LONGEST_S, _SHORTEST_S = 2.0, 10.0, 2.0
-#: How much it is to write in one go: with more, its times are less sure.
-_MOST_BYTES = 800_000
-_MOST_FAILURES = 5
-#: py-spy cannot be interrupted in its first moments: what it saw then is lost, and no matter.
-_MATTERS_S = 1.0
-#: How long a new Python needs until py-spy can look into it.
-_SETTLES_S = 0.5
-
-
 @dataclass(slots=True)
 class Ledger:
-    """Where all watches of a job write, and what they count together."""
+    """Where all watches of a job write, and the counts that they share."""
 
     file: StackFile
     folder: Path
     spy: str
     asked_hz: int
-    #: How much of a core all watches together may use.
+    #: Share of a core that all watches together may use.
     allowed: float
     on_core: Callable[[int, int], Ran | None]
     least_hz: int = 0
     lost_ns: int = 0
     cpu_seconds: float = 0.0
     failure: str = ""
-    #: Looks whose stacks were lost; stacks that could not be read.
+    #: `lost`: runs whose stacks were lost. `errors`: stacks that could not be read.
     counts: Counter[str] = field(default_factory=Counter)
-    #: When each process was looked at last, and when threads were found to be gone. Unix time, ns.
+    #: Up to when each process has been sampled, and when threads turned out to have ended. Unix time, ns.
     until: dict[int, int] = field(default_factory=dict)
     gone: dict[Thread, int] = field(default_factory=dict)
 
@@ -205,7 +200,7 @@ class Ledger:
 
 
 class ProcessWatch:
-    """Looks at a process (with `tree`, at all that descend from it too) until it ends or `end` is called."""
+    """Samples a process (with `tree`, its descendants too) in runs, until it ends or `finish` is called."""
 
     def __init__(self, pid: int, ledger: Ledger, *, tree: bool) -> None:
         self.pid = pid
@@ -219,19 +214,19 @@ class ProcessWatch:
 
     @property
     def handles(self) -> list[int]:
-        """What to wait for."""
+        """Handles to poll."""
         return [run.handle for run in (self._run, self._next) if run is not None]
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing needs to be done soon: a look is at work, and no other is about to take over."""
+        """Whether nothing needs to be done soon: one run samples, and no other is about to take over."""
         return self._failures >= _MOST_FAILURES or (self._run is not None and self._next is None)
 
     def turn(self, cpu: Callable[[], dict[Thread, Ran]], newest_s: float, share: float) -> None:
         """Do what is due. Raises OSError (the disk is full, no process can be started).
 
-        `cpu` is what each thread has run by now, `newest_s` when the last process of the tree began, `share` the part
-        of a core that this watch may use.
+        `cpu` returns how long each thread has run by now, `newest_s` is when the newest process of the tree started, and
+        `share` is the part of a core that this watch may use.
         """
         if self._next is not None and not self._next.listen():
             self._fail(self._next)
@@ -247,21 +242,21 @@ class ProcessWatch:
             self._next = PySpyRun(self._ledger.spy, self.pid, self._hz, self._ledger.folder, cpu(), tree=self._tree)
 
     def finish(self) -> None:
-        """The last looks. Raises OSError (the disk is full)."""
+        """End the runs and write their stacks. Raises OSError (the disk is full)."""
         runs, self._run, self._next = (self._run, self._next), None, None
         for run in runs:
             if run is not None:
                 self._take(run, 1.0)
 
     def drop(self) -> None:
-        """Let go of everything, after an error."""
+        """End the runs without writing, after an error."""
         for run in (self._run, self._next):
             if run is not None:
                 run.end()
         self._run = self._next = None
 
     def _is_due(self, newest_s: float) -> bool:
-        """Whether another look is to begin: soon after a process has begun, too, that this one may have missed."""
+        """Whether to start another run: after its time, or soon after a new process that the current one may miss."""
         if self._run is None:
             return True
         due_s = self._run.began_s + self._length_s
@@ -280,7 +275,7 @@ class ProcessWatch:
         self._failures += 1
 
     def _take(self, run: PySpyRun, share: float) -> None:
-        """End a look and write what it saw. Raises OSError."""
+        """End a run and write what it sampled. Raises OSError."""
         result = run.end()
         if result is None:
             self._failed(run)
@@ -294,7 +289,7 @@ class ProcessWatch:
         self._adapt(run, share)
 
     def _adapt(self, run: PySpyRun, share: float) -> None:
-        """Look less often if it costs too much, and shorter if it gives too much."""
+        """Sample less often if it costs too much, and make runs shorter if they write too much."""
         used = run.cpu_seconds / max(run.seconds, 1e-3)
         if run.seconds > 1:
             times = min(2.0, max(0.1, 0.9 * share / max(used, 1e-3)))

@@ -1,4 +1,7 @@
-"""What is done when torch, paddle or jax has been imported: a profile is planned, and steps are looked out for."""
+"""What happens when torch, paddle or jax has been imported: a profile is planned, and steps are watched.
+
+A profile of a time window has a clock: a thread that has the profile begin and end near its times.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _INNER = frozenset(("__torch_dispatch__", "__torch_function__", "__del__", "_fin
 
 
 def after_import(framework: str, module: ModuleType, log: Any, steps: str, window: str) -> None:
-    """Note the framework; watch the process if a profile is wanted (see `_stepscope_job.start`)."""
+    """Report the framework, and watch the process if a profile is wanted (see `_stepscope_job.start`)."""
     files = _module("profile")
     version = str(getattr(module, "__version__", "?"))
     facts = {framework: version}  # type: dict[str, Any]
@@ -34,7 +37,7 @@ def after_import(framework: str, module: ModuleType, log: Any, steps: str, windo
         settings = files.Settings()
     make = {"torch": _torch, "paddle": _paddle, "jax": _jax}[framework]
     made = make(module, log, settings, files, _ends(log.folder, trigger)) if settings is not None else None
-    # After that: the recorder says why there is no profile by the last that it was told.
+    # Reported last: the recorder explains a missing profile by the last messages.
     log.add(**facts)
     if made is None:
         return
@@ -80,7 +83,7 @@ def _jax(jax: ModuleType, log: Any, settings: Any, files: Any, ends: Any) -> Any
 
 
 def _ends(folder: str, trigger: str) -> Any:
-    """What tells a recorder that makes dumps of the ends of steps; None if it makes none."""
+    """Reports the ends of steps to a recorder that makes dumps; None if it makes none."""
     if not trigger:
         return None
     ends = _module("step_messages").StepEnds(folder, float(trigger))
@@ -89,7 +92,7 @@ def _ends(folder: str, trigger: str) -> Any:
 
 
 def _at_the_end(profile: Any) -> None:
-    """Have the profile told when the process ends: a forked child of multiprocessing leaves out atexit."""
+    """Have the profile finished when the process ends; forked children of multiprocessing skip atexit."""
     atexit.register(profile.at_exit)
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
@@ -98,12 +101,12 @@ def _at_the_end(profile: Any) -> None:
 
 
 def _module(name: str) -> ModuleType:
-    """One of ours: its folder is on the path while a framework's import ends."""
+    """A module of this folder, which is on the path while a framework's import ends."""
     return importlib.import_module("_stepscope_" + name)
 
 
 def _run_clock(profile: Any, begin_ns: int, ask: Callable[[], None]) -> None:
-    """Have `profile` asked, from its first moment on, when it waits for what no step brings."""
+    """From the window's start on, call `ask` whenever the profile waits and no step comes."""
 
     def clock() -> None:
         time.sleep(max(0, begin_ns - time.monotonic_ns()) * 1e-9)
@@ -112,14 +115,14 @@ def _run_clock(profile: Any, begin_ns: int, ask: Callable[[], None]) -> None:
                 ask()
             time.sleep(_TICK_S)
 
-    # Not by the module threading: the job finds no more threads there than its own.
+    # Not with the module threading: the job must find only its own threads there.
     _thread.start_new_thread(clock, ())
 
 
 def _on_main_thread(profile: Any) -> Callable[[], None]:
-    """A function that has `profile` asked on the main thread, between two instructions of its code.
+    """A function that has `profile.ask` called on the main thread, between two instructions of its code.
 
-    The main thread does so when it next runs Python code: no signal interrupts what it waits for.
+    The main thread does so when it next runs Python code; no signal interrupts its system calls.
     """
     import ctypes
 

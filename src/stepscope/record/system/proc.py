@@ -1,4 +1,7 @@
-"""The threads of the job, as they are now."""
+"""Files of the kernel, mostly in /proc: reading them often, parsing them, and listing processes and threads.
+
+The parsers are pure functions of bytes. Formats: proc(5) and Linux's own documentation.
+"""
 
 from __future__ import annotations
 
@@ -10,47 +13,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "OpenFiles",
-    "ProcessStat",
-    "Texts",
-    "cgroup_cpu_stats",
-    "core_times",
-    "counted_lines",
-    "descendants",
-    "disk_bytes",
-    "is_alive",
-    "meminfo_bytes",
-    "n_threads",
-    "net_bytes",
-    "pressure_us",
-    "process_stat",
-    "read_once",
-    "schedstat_ns",
-    "switches",
-    "threads_of",
-]
-
+    "OpenFiles", "ProcessStat", "Texts", "cgroup_cpu_stats", "core_times", "counted_lines", "descendants",
+    "disk_bytes", "is_alive", "meminfo_bytes", "n_threads", "net_bytes", "pressure_us", "process_stat", "read_once",
+    "schedstat_ns", "switches", "threads_of",
+]  # fmt: skip
 
 _BLOCK = 1 << 16
 #: Files that are left for other uses when the limit of open ones is reached.
 _SPARE = 64
+_SECTOR = 512
+_KIB = 1024
+#: What may follow the name on a line that counts something, and how long such a line is at most.
+_AFTER_NAME, _LONGEST = (b":", b" ", b"\t"), 64
 
 
 class Texts(dict[str, bytes]):
-    """What files held when they were read: asked as the files are, later."""
+    """The contents of files, by path, with the `read` of `OpenFiles`."""
 
     read = dict.get
 
 
 class OpenFiles:
-    """Open files by path. A file that is not there, or goes away, reads as None, and is tried again when asked for."""
+    """Files that stay open and are read from their start each time. A missing one reads as None, and is tried again."""
 
     def __init__(self, most: int | None = None) -> None:
         self._open: dict[str, int] = {}
         self._most = _raised_limit() - _SPARE if most is None else most
 
     def read(self, path: str) -> bytes | None:
-        """What the file holds now, up to 64 KiB; None if it cannot be read."""
+        """The first 64 KiB of the file as it is now; None if it cannot be read."""
         try:
             handle = self._open.get(path)
             if handle is None:
@@ -65,7 +56,7 @@ class OpenFiles:
             return None
 
     def read_all(self, paths: Iterable[str]) -> Texts:
-        """What each of the files holds now; those that cannot be read are left out."""
+        """The files as they are now, without those that cannot be read."""
         texts, opened = Texts(), self._open
         for path in paths:
             handle = opened.get(path)
@@ -98,7 +89,7 @@ class OpenFiles:
 
 
 def _raised_limit() -> int:
-    """How many files we may hold open, after asking for as many as we may ask for (but no more than 64 K)."""
+    """How many files we may have open, after raising the limit as far as allowed (but to 64 Ki at most)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 1 << 16 if hard == resource.RLIM_INFINITY else min(hard, 1 << 16)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -118,12 +109,6 @@ def read_once(path: str) -> str | None:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return None
-
-
-_SECTOR = 512
-_KIB = 1024
-#: What may follow the name on a line that counts something, and how long such a line is at most.
-_AFTER_NAME, _LONGEST = (b":", b" ", b"\t"), 64
 
 
 class ProcessStat(NamedTuple):
@@ -241,7 +226,7 @@ def schedstat_ns(text: bytes) -> tuple[int, int]:
 
 
 def cgroup_cpu_stats(text: str) -> list[str]:
-    r"""Where the kernel may tell of a process' CPU limits, best first, from /proc/PID/cgroup: version 2, then 1.
+    r"""Files that may have a process' CPU limits, best first, from its /proc/PID/cgroup: version 2, then 1.
 
     In a container the group's own path may not be visible: then the root of what is visible is the container's.
 
