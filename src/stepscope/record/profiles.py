@@ -20,7 +20,7 @@ _FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle", "jax": "JAX"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Profile steps A up to B, or a window after the job's start in s, or nothing; with `memory`, tensors' memory too."""
+    """Profile steps A up to B, a window after the job's start in s, or nothing; with `memory`, tensors' memory too."""
 
     steps: tuple[int, int] | None
     window: tuple[float, float] | None

@@ -18,6 +18,7 @@ import pytest
 
 import stepscope
 from stepscope.readers.recorded import sched_events as reader
+from stepscope.readers.recorded import side_files
 from stepscope.record.sched import main, perf
 from stepscope.record.sched.main import SchedFile
 from stepscope.record.system import tracefs
@@ -255,17 +256,14 @@ def test_a_folder_that_cannot_be_written_is_told(monkeypatch, capsys, tmp_path):
 
 
 def test_writer_and_reader_mean_the_same_form():
-    assert (main.NAME, main.MAGIC, main.HEAD.format) == (
-        reader.NAME,
-        reader.MAGIC,
-        reader._HEAD.format,
-    )
+    assert main.NAME == side_files.SCHEDULING
+    assert (main.MAGIC, main.HEAD.format) == (reader.MAGIC, reader._HEAD.format)
     assert (main.FACTS, main.EVENTS) == (reader._FACTS, reader._EVENTS)
 
 
 def test_what_is_added_is_read_again(tmp_path):
     file = SchedFile(tmp_path / "sched.ring")
-    file.tell(5, source="tracefs")
+    file.add_facts(5, source="tracefs")
     file.add(7, 3, b"pages" * 1000)
     assert file.size == len(main.MAGIC)  # nothing is written before a flush
     file.flush()
@@ -280,7 +278,7 @@ def test_what_is_added_is_read_again(tmp_path):
 
 def test_a_full_disk_leaves_what_was_whole(tmp_path, monkeypatch):
     file = SchedFile(tmp_path / "sched.ring")
-    file.tell(5, a=1)
+    file.add_facts(5, a=1)
     file.flush()
     whole, write = file.size, os.write
     left = [10]
@@ -291,7 +289,7 @@ def test_a_full_disk_leaves_what_was_whole(tmp_path, monkeypatch):
         return write(handle, content[: left.pop()])
 
     monkeypatch.setattr(main.os, "write", full)
-    file.tell(6, b=2)
+    file.add_facts(6, b=2)
     with pytest.raises(OSError, match="No space"):
         file.flush()
     assert (tmp_path / "sched.ring").stat().st_size == whole

@@ -1,4 +1,4 @@
-"""The keeper, and recordings with stacks of real jobs."""
+"""The stack recorder, and recordings with stacks of real jobs."""
 
 from __future__ import annotations
 
@@ -154,10 +154,10 @@ def test_a_kill_leaves_a_folder_that_loads_and_no_process(start, tmp_path, seed)
     time.sleep(1.2 if seed % 5 == 3 else 0.15 * seed)  # of a py-spy that has just begun nothing is lost
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     words = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in children}
-    keepers = [pid for pid in children if "stacks.main" in words[pid]]
+    watchers = [pid for pid in children if "stacks.main" in words[pid]]
     job = [pid for pid in children if mark in words[pid] and "counters.sampler" not in words[pid]]
-    spies = [int(pid) for k in keepers for pid in Path(f"/proc/{k}/task/{k}/children").read_text().split()]
-    for pid in [[process.pid], job, keepers, spies[:1], [process.pid, *job, *keepers]][seed % 5]:
+    spies = [int(pid) for k in watchers for pid in Path(f"/proc/{k}/task/{k}/children").read_text().split()]
+    for pid in [[process.pid], job, watchers, spies[:1], [process.pid, *job, *watchers]][seed % 5]:
         os.kill(pid, signal.SIGKILL)
     time.sleep(0.3)
     if seed % 5 not in {1, 4}:
@@ -166,7 +166,7 @@ def test_a_kill_leaves_a_folder_that_loads_and_no_process(start, tmp_path, seed)
             os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=60)
     deadline = time.monotonic() + 30
-    while any(is_running(pid) for pid in (*keepers, *spies)) or pidfiles(str(folder)):
+    while any(is_running(pid) for pid in (*watchers, *spies)) or pidfiles(str(folder)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     codes = set(trace_of(folder).issues["code"])
@@ -185,7 +185,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.fixture
 def keep(tmp_path, monkeypatch, capsys):
-    """Runs the keeper here on a job, which ends once py-spy is at work (or at once); what it tells."""
+    """Runs the stack recorder here on a job, which ends once py-spy is at work (or at once); its outcome."""
 
     def run(*, at_once: bool = False, **how: str) -> dict:
         monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -196,9 +196,9 @@ def keep(tmp_path, monkeypatch, capsys):
         with subprocess.Popen(command, stdin=subprocess.PIPE) as job:
             turn = StackWatcher.turn
 
-            def turn_and_end(keeper: StackWatcher) -> float:
-                wait_s = turn(keeper)
-                if any(watch.is_settled for watch in keeper._watches.values()) and not job.stdin.closed:
+            def turn_and_end(watcher: StackWatcher) -> float:
+                wait_s = turn(watcher)
+                if any(watch.is_settled for watch in watcher._watches.values()) and not job.stdin.closed:
                     job.stdin.close()
                 return wait_s
 
@@ -213,7 +213,7 @@ def keep(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_the_keeper_ends_with_the_job(keep, tmp_path):
+def test_the_stack_recorder_ends_with_the_job(keep, tmp_path):
     told = keep()
     assert told["fields"]["n_stack_samples"] > 0
     assert [issue["code"] for issue in told["issues"]] == ["stacks_unread"]
@@ -254,7 +254,7 @@ SLEEPS = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
 @pytest.fixture
-def keeper_of(tmp_path):
+def watcher_of(tmp_path):
     made = []
 
     def make(root: int, **how: str) -> StackWatcher:
@@ -262,99 +262,99 @@ def keeper_of(tmp_path):
         return made[-1]
 
     yield make
-    for keeper in made:
-        keeper.drop()
+    for watcher in made:
+        watcher.drop()
 
 
-def codes(keeper: StackWatcher) -> list[str]:
-    return [issue["code"] for issue in keeper.issues()]
+def codes(watcher: StackWatcher) -> list[str]:
+    return [issue["code"] for issue in watcher.issues()]
 
 
-def turn(keeper: StackWatcher, until) -> None:
+def turn(watcher: StackWatcher, until) -> None:
     deadline = time.monotonic() + 30
     while not until():
-        wait_s = keeper.turn()
+        wait_s = watcher.turn()
         assert 0 < wait_s <= 0.5
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
-def test_each_python_below_is_watched_and_others_are_not(keeper_of):
+def test_each_python_below_is_watched_and_others_are_not(watcher_of):
     command = f"{sys.executable} -c 'import time; time.sleep(60)' & sleep 60 & wait"
     with subprocess.Popen(["sh", "-c", command], start_new_session=True) as job:
-        keeper = keeper_of(job.pid)
-        turn(keeper, lambda: keeper.handles)
-        (watched,) = keeper._watches
+        watcher = watcher_of(job.pid)
+        turn(watcher, lambda: watcher.handles)
+        (watched,) = watcher._watches
         assert watched != job.pid
         os.killpg(job.pid, 9)
-    turn(keeper, lambda: not keeper._watches)
-    assert (watched, watched) in keeper.ledger.gone
+    turn(watcher, lambda: not watcher._watches)
+    assert (watched, watched) in watcher.ledger.gone
 
 
-def test_many_are_watched_by_one(keeper_of, monkeypatch):
+def test_many_are_watched_by_one(watcher_of, monkeypatch):
     monkeypatch.setattr(main, "_EACH", 1)
     command = f"{sys.executable} -c 'import time; time.sleep(60)' & {sys.executable} -c 'import time; time.sleep(60)'"
     with subprocess.Popen(["sh", "-c", command], start_new_session=True) as job:
-        keeper = keeper_of(job.pid)
-        turn(keeper, lambda: set(keeper._watches) == {job.pid} and keeper.handles)
+        watcher = watcher_of(job.pid)
+        turn(watcher, lambda: set(watcher._watches) == {job.pid} and watcher.handles)
         os.killpg(job.pid, 9)
 
 
-def test_what_was_seen_is_written_at_the_end(keeper_of):
+def test_what_was_seen_is_written_at_the_end(watcher_of):
     with subprocess.Popen(SLEEPS) as job:
-        keeper = keeper_of(job.pid)
-        turn(keeper, lambda: keeper._watches and all(watch.is_settled for watch in keeper._watches.values()))
-        assert keeper.turn() == 0.5
-        keeper.finish()
+        watcher = watcher_of(job.pid)
+        turn(watcher, lambda: watcher._watches and all(watch.is_settled for watch in watcher._watches.values()))
+        assert watcher.turn() == 0.5
+        watcher.finish()
         job.kill()
-    assert keeper.file.n_samples > 0
-    assert "stacks_unread" in codes(keeper)
+    assert watcher.file.n_samples > 0
+    assert "stacks_unread" in codes(watcher)
 
 
-def test_a_process_that_may_not_be_read_is_told_with_the_remedy(keeper_of, monkeypatch):
+def test_a_process_that_may_not_be_read_is_told_with_the_remedy(watcher_of, monkeypatch):
     monkeypatch.setattr(main.py_spy, "denied", lambda _pid: True)
     monkeypatch.setattr(main.py_spy, "remedy", lambda _pid: "record with sudo")
     with subprocess.Popen(SLEEPS) as job:
-        keeper = keeper_of(job.pid)
-        keeper.turn()
+        watcher = watcher_of(job.pid)
+        watcher.turn()
         job.kill()
-    (issue,) = keeper.issues()
+    (issue,) = watcher.issues()
     assert issue["code"] == "stacks_denied"
     assert issue["example"].endswith("may not be read: record with sudo")
 
 
-def test_a_job_without_a_python_has_no_stacks(keeper_of):
+def test_a_job_without_a_python_has_no_stacks(watcher_of):
     with subprocess.Popen(["sleep", "60"]) as job:
-        keeper = keeper_of(job.pid)
-        assert keeper.turn() == 0.1
+        watcher = watcher_of(job.pid)
+        assert watcher.turn() == 0.1
         job.kill()
-    assert codes(keeper) == ["no_stacks"]
+    assert codes(watcher) == ["no_stacks"]
 
 
-def test_why_py_spy_could_not_is_told(keeper_of):
+def test_why_py_spy_could_not_is_told(watcher_of):
     with subprocess.Popen(SLEEPS) as job:
-        keeper = keeper_of(job.pid, before="print('Error: Unsupported version of Python: 4.0'); sys.exit(1)")
-        turn(keeper, lambda: keeper.ledger.failure)
+        watcher = watcher_of(job.pid, before="print('Error: Unsupported version of Python: 4.0'); sys.exit(1)")
+        turn(watcher, lambda: watcher.ledger.failure)
         job.kill()
-    assert codes(keeper) == ["stacks_failed"]
-    assert "version of Python: 4.0" in keeper.issues()[0]["example"]
+    assert codes(watcher) == ["stacks_failed"]
+    assert "version of Python: 4.0" in watcher.issues()[0]["example"]
 
 
-def test_all_that_is_amiss_is_named(keeper_of):
-    keeper = keeper_of(os.getpid())
-    keeper.ledger.least_hz = 20
-    keeper.ledger.lost_ns = 10**9
-    keeper.ledger.counts.update(lost=2, errors=3)
-    keeper.file._most_bytes = 0
+def test_all_that_is_amiss_is_named(watcher_of):
+    watcher = watcher_of(os.getpid())
+    watcher.ledger.least_hz = 20
+    watcher.ledger.lost_ns = 10**9
+    watcher.ledger.counts.update(lost=2, errors=3)
+    watcher.file._most_bytes = 0
     expected = ["no_stacks", "stacks_looked_less", "stacks_lost", "stacks_gaps", "stacks_unread", "stacks_ended"]
-    assert codes(keeper) == expected
+    assert codes(watcher) == expected
 
 
-def test_the_time_of_a_thread_on_a_core_is_known_or_was(keeper_of):
+def test_the_time_of_a_thread_on_a_core_is_known_or_was(watcher_of):
     now, ran = on_core(os.getpid(), os.getpid())
     assert 0 < ran < now
     assert on_core(os.getpid(), 2**22 + 1) is None
-    keeper = keeper_of(os.getpid())
-    keeper._ran = {(1, 2**22 + 1): (5, 6)}
-    assert keeper._on_core(1, 2**22 + 1) == (5, 6)
+    watcher = watcher_of(os.getpid())
+    watcher._ran = {(1, 2**22 + 1): (5, 6)}
+    assert watcher._on_core(1, 2**22 + 1) == (5, 6)
     assert main._tids(2**22 + 1) == []

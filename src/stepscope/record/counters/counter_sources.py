@@ -138,7 +138,7 @@ class CounterSources:
             self._readings.append(("slow", sample.time_ns, sample.clock_ns, Texts(), partial(_copied, read=sample)))
 
     def _read_threads(self, watched: _Watched, *, again: bool) -> None:
-        """The threads' times. Threads are listed again only if their number has changed: that takes as long as reading."""
+        """The threads' times. Threads are listed again only if their number has changed, as listing takes long."""
         if again:
             watched.times = thread_files(watched.process.pid, "schedstat")
         if len(self._read(watched.times, *watched.add[" times"])) != len(watched.times):

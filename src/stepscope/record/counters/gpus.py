@@ -24,7 +24,7 @@ _NVIDIA, _AMD = "/proc/driver/nvidia", "/sys/class/kfd"
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """What a maker's library reports: quickly changing counters, slowly changing ones, totals whose growth is a rate."""
+    """What a maker's library reports: counters that change quickly, or slowly, and totals whose growth is a rate."""
 
     described: Callable[[], list[dict[str, Any]]]
     quick: Callable[[], Iterator[Row]]

@@ -66,8 +66,8 @@ Row = tuple[str, str, str, float]
 class Sample:
     """The values read at one time: levels, and totals whose growth is a rate.
 
-    `time_ns` is Unix time; `clock_ns` is monotonic, for the lengths of intervals. `shares` are totals (part, whole); the
-    ratio of their growth is a percentage.
+    `time_ns` is Unix time; `clock_ns` is monotonic, for the lengths of intervals. `shares` are totals (part, whole)
+    whose growth has a ratio, as a percentage.
     """
 
     time_ns: int

@@ -58,7 +58,7 @@ class StackWatcher:
         return [handle for watch in self._watches.values() for handle in watch.handles]
 
     def turn(self) -> float:
-        """Do what is due. Returns how long to wait then, in s. Raises OSError (disk full, no process can be started)."""
+        """Do what is due. Returns how long to wait then, in s. Raises OSError (disk full, py-spy cannot start)."""
         self._list_processes()
         self._assign()
         newest = max(self._pythons.values(), default=0.0)

@@ -225,8 +225,8 @@ class ProcessWatch:
     def turn(self, cpu: Callable[[], dict[Thread, Ran]], newest_s: float, share: float) -> None:
         """Do what is due. Raises OSError (the disk is full, no process can be started).
 
-        `cpu` returns how long each thread has run by now, `newest_s` is when the newest process of the tree started, and
-        `share` is the part of a core that this watch may use.
+        `cpu` returns how long each thread has run by now, `newest_s` is when the newest process of the tree started,
+        and `share` is the part of a core that this watch may use.
         """
         if self._next is not None and not self._next.listen():
             self._fail(self._next)

@@ -31,7 +31,7 @@ _ERRORS = (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeErr
 
 
 class HookLog:
-    """Messages of this process to the recorder, in `.job/notes`: each a line of JSON, which the system appends whole."""
+    """Messages of this process to the recorder, in `.job/notes`: lines of JSON, appended as a whole."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -150,7 +150,7 @@ class AfterImport:
 
 
 def start(folder: str, steps: str, window: str = "") -> None:
-    """Begin to watch this process. `steps` is A:B, `window` two times of the monotonic clock; both empty: no profile."""
+    """Begin to watch this process. `steps` is A:B, `window` two times of the monotonic clock; neither: no profile."""
     log = HookLog(folder)
     collections = Collections(folder)
     gc.callbacks.append(collections.called)

@@ -140,7 +140,7 @@ class Tracefs:
         # Threads that started before their parents were listed are in the next round.
         while new := {tid: pid for tid, pid in threads_of(root).items() if tid not in threads}:
             # One write for all threads: each write waits for every core.
-            # Truncating would empty the list for a moment: all threads, and from then on their children, would be traced.
+            # Truncating would empty the list for a moment: all threads would be traced, and later their children.
             self._write("set_event_pid", " ".join(map(str, new)) + "\n", os.O_APPEND)
             threads.update(new)
         return sorted(threads.items())
