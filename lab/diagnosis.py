@@ -1,6 +1,6 @@
 """How well causes are named: a table of labelled cases, and of healthy runs set against each other and themselves.
 
-    python benchmarks/diagnosis.py CASE_DIR…
+    python lab/diagnosis.py CASE_DIR…
 
 A case is a folder with runs normal… and abnormal…, the latter with the fault; folders of cases are searched. What was
 injected is read from the `expected_category` of a labels.json in it, else from the folder's name (`NAMED`). Healthy

@@ -1,6 +1,6 @@
 """The fault lab: a real training job under `stepscope record`, healthy several times and once with each fault.
 
-python benchmarks/faults.py OUT [--faults slow_loader fsync] [--python PYTHON_WITH_TORCH] [--steps 5:30] [--write]
+python lab/faults.py OUT [--faults slow_loader fsync] [--python PYTHON_WITH_TORCH] [--steps 5:30] [--write]
 
 Each recording that is not in OUT yet is made, in an order drawn by chance. Then each is compared with the first two
 healthy ones of its kind, and a table says whether the fault's cause is named first, and whether anything is said of a

@@ -26,7 +26,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import mutations
 
@@ -35,9 +35,9 @@ from stepscope import analyses, renderers
 from stepscope.core.errors import MissingTable, StepscopeError
 
 if TYPE_CHECKING:
-    import inspect
     from collections.abc import Iterator
 
+    from stepscope.core.options import Option
     from stepscope.core.trace import Run, Trace
 
 SECONDS_PER_CASE = 20
@@ -244,20 +244,17 @@ def _rendered(source: Trace | Run) -> None:
             render(report, renderers.Screen())
 
 
-def _option(parameter: inspect.Parameter, random: Random) -> Any:
+def _option(option: Option, random: Random) -> Any:
     """A value for an option; None: leave it out."""
     if random.random() < 0.5:
         return None
-    kind = parameter.annotation
-    kind = getattr(kind, "__value__", kind)
-    if isinstance(parameter.default, bool):
-        return not parameter.default
-    if isinstance(parameter.default, int):
-        return random.choice((0, 1, parameter.default * 2, 10**9))
-    words = [w for w in get_args(kind) if isinstance(w, str)]
-    if isinstance(parameter.default, str) and not words:
-        words = ["", "mm", "aten::", "("]
-    return random.choice(words) if words else None
+    if option.choices:
+        return random.choice(option.choices)
+    if option.kind is bool:
+        return not option.default
+    if option.kind is int and option.default is not None:
+        return random.choice((0, 1, option.default * 2, 10**9))
+    return random.choice(("", "mm", "aten::", "(")) if isinstance(option.default, str) else None
 
 
 def _place_of(error: BaseException, step: str) -> str:

@@ -8,17 +8,17 @@ from random import Random
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+LAB = Path(__file__).parents[2] / "lab"
 
 
 @pytest.fixture
 def mutations(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(LAB))
     return importlib.import_module("mutations")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, BENCHMARKS / "fuzz.py", *arguments]
+    command = [sys.executable, LAB / "fuzz.py", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
