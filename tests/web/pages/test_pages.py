@@ -8,10 +8,10 @@ import io
 import json
 import re
 import threading
-from html.parser import HTMLParser
 
 import polars as pl
 import pytest
+from page_elements import Elements
 from starlette.requests import Request
 from starlette.testclient import TestClient
 from web_traces import HOSTILE, document, event, training, written
@@ -25,18 +25,6 @@ from stepscope.web.pages.sections import NAVIGATION, PAGES
 from stepscope.web.session import Session
 
 ADDRESSES = [path for path, _ in NAVIGATION]
-
-
-class Elements(HTMLParser):
-    """Collects elements with their attributes."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.found = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -74,7 +62,7 @@ def test_the_overview_answers_the_first_questions(client):
 
 
 def test_a_chart_leads_to_the_timeline(client):
-    figures = [json.loads(a["data-figure"]) for tag, a in Elements(client.get("/").text).found if "data-figure" in a]
+    figures = [json.loads(a["data-figure"]) for tag, a in Elements(client.get("/").text).elements if "data-figure" in a]
     links = [link for figure in figures for trace in figure["data"] for link in trace["customdata"]]
     assert links
     assert all(link.startswith("/timeline?t=") for link in links)
@@ -105,7 +93,7 @@ def test_headers_lead_to_the_other_order(client):
 
 
 def test_rows_lead_to_their_events(client):
-    links = [a["href"] for tag, a in Elements(client.get("/tables/idle?o.by=gap&t=0").text).found if tag == "a"]
+    links = [a["href"] for tag, a in Elements(client.get("/tables/idle?o.by=gap&t=0").text).elements if tag == "a"]
     assert any(link.startswith("/timeline?t=0&from=") for link in links)
 
 
@@ -217,7 +205,7 @@ def hostile(tmp_path):
 )
 def test_no_text_of_a_trace_becomes_markup(hostile, address):
     text = hostile.get(address).text
-    elements = Elements(text).found
+    elements = Elements(text).elements
     assert not [tag for tag, _ in elements if tag in ("img", "iframe", "style", "b") and tag != "b"]
     assert all("onerror" not in a and "onload" not in a and "srcdoc" not in a and "style" not in a for _, a in elements)
     scripts = [a for tag, a in elements if tag == "script"]
@@ -294,7 +282,7 @@ def test_one_who_has_left_is_not_waited_for(session, monkeypatch, completed):
 
 
 def test_numbers_are_links_that_do_not_stop_the_tab_key(client):
-    found = Elements(client.get("/tables/operators?t=0").text).found
+    found = Elements(client.get("/tables/operators?t=0").text).elements
     at = [i for i, (tag, a) in enumerate(found) if tag == "td" and a.get("class") == "number" and "data-value" in a]
     numbers = [found[i + 1] if found[i + 1][0] == "a" else found[i + 3] for i in at]
     assert numbers
@@ -302,7 +290,7 @@ def test_numbers_are_links_that_do_not_stop_the_tab_key(client):
 
 
 def test_parts_of_the_bar_lead_to_what_they_are_made_of(client):
-    found = Elements(client.get("/").text).found
+    found = Elements(client.get("/").text).elements
     drawn = [a["data-behind"] for tag, a in found if tag == "rect" and "data-behind" in a]
     assert any(target.startswith("/tables/idle?") for target in drawn)
     hrefs = {a.get("href") for tag, a in found if tag == "a"}
