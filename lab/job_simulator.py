@@ -13,7 +13,7 @@ Their clocks are off by constants and drift. Faults make chosen ranks late or li
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -362,22 +362,24 @@ def _groups(layout: Layout) -> tuple[tuple[tuple[str, str, tuple[int, ...]], ...
 def _rows(stage: _Stage, index: dict[tuple[str, int], int]) -> pl.DataFrame:
     n = stage.ranks.size
     ranks = stage.ranks.ravel()
+    axes = {str(op["axis"]) for op in stage.ops}
+    groups = {axis: np.array([index[axis, rank] for rank in ranks.tolist()]) for axis in axes}
 
-    def column(name: str) -> NDArray[np.float64]:
-        return np.concatenate([np.broadcast_to(np.asarray(op[name]), stage.shape).ravel() for op in stage.ops])
-
-    def far(name: str) -> list[int | None]:
-        return [int(r) for op in stage.ops for r in np.broadcast_to(np.asarray(op.get(name, -1)), stage.shape).ravel()]
+    def column(name: str, kind: type = float) -> NDArray[Any]:
+        values = np.empty((len(stage.ops), *stage.shape), kind)
+        for i, op in enumerate(stage.ops):
+            values[i] = op.get(name, -1)  # one value, or one for each rank
+        return values.ravel()
 
     frame = pl.DataFrame({
         "rank": np.tile(ranks, len(stage.ops)),
-        "group": np.array([index[str(op["axis"]), int(r)] for op in stage.ops for r in ranks]),
+        "group": np.concatenate([groups[str(op["axis"])] for op in stage.ops]),
         "kind": np.repeat([str(op["kind"]) for op in stage.ops], n),
         "bytes": np.repeat([int(str(op["bytes"])) for op in stage.ops], n),
         "step": np.repeat([int(str(op["step"])) for op in stage.ops], n),
         "blocks": np.repeat([bool(op["blocks"]) for op in stage.ops], n),
-        "src": far("src"),
-        "dst": far("dst"),
+        "src": column("src", np.int64),
+        "dst": column("dst", np.int64),
         **{name: column(name) for name in ("start", "end", *WORKED)},
     })  # fmt: skip
     return frame.with_columns(pl.col("src", "dst").replace(-1, None))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope import store
-from stepscope.analyses.advice.rules import Facts
+from stepscope.analyses.advice.recommendations import Facts
 from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections import defaultdict
+
 import polars as pl
 import pytest
-from launches import trace
+from counted_launches import trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stepscope.analyses import find, ncu_join
-from stepscope.analyses.ncu_join import CODE, stitched
+from stepscope.analyses.ncu_join import CODE, launches_of, matched, parsed, same_kernels, stitched
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import ISSUES
 
@@ -182,3 +186,157 @@ def test_analyses_show_the_counters_with_the_timeline_s_own_times():
     ]
     (used,) = find("utilisation")(stitched(timeline, COUNTED)).rows(named=True)
     assert used["dram_ratio"] == pytest.approx(0.3 * 0.2 + 0.7 * 0.5)
+
+
+def groups(timeline, counted):
+    """For each launch of the timeline the counted launches that stand for it, and the rule."""
+    members, found = matched(launches_of(trace(timeline)), launches_of(trace(counted)))
+    of_group = defaultdict(list)
+    for group, span in members.rows():
+        of_group[group].append(span)
+    assert found["span_id"].to_list() == list(range(len(timeline)))
+    return [(sorted(of_group[group]) if group is not None else [], rule) for _, group, rule, _ in found.rows()]
+
+
+def test_the_same_name_grid_and_block():
+    counted = [("add", 1, 4, 32), ("add", 1, 4, 64), ("mul", 1, 4, 32), ("add", 1, 4, 32)]
+    assert groups([("add", 1, 4, 32), ("mul", 1, 4, 32)], counted) == [([0, 3], "size"), ([2], "size")]
+
+
+def test_the_nearest_number_of_threads():
+    counted = [("add", 1, 1, 32), ("add", 1, 10, 32), ("mul", 1, 6, 32)]
+    assert groups([("add", 1, 4, 32), ("add", 1, 8, 32), ("add", 1, 99, 32)], counted) == [
+        ([0], "nearest"), ([1], "nearest"), ([1], "nearest"),
+    ]  # fmt: skip
+
+
+def test_of_two_as_near_the_one_that_ran_first():
+    assert groups([("add", 1, 5, 32)], [("add", 1, 8, 32), ("add", 1, 2, 32)]) == [([0], "nearest")]
+    assert groups([("add", 1, 5, 32)], [("add", 1, 2, 32), ("add", 1, 8, 32)]) == [([0], "nearest")]
+    # As many threads in blocks of two sizes.
+    assert groups([("add", 1, 5, 32)], [("add", 1, 2, 64), ("add", 1, 4, 32)]) == [([0], "nearest")]
+
+
+def test_by_name_alone_where_a_size_is_not_known():
+    assert groups([("add", 1, None, None)], [("add", 1, 4, 32), ("add", 1, 8, 32)]) == [([0, 1], "name")]
+    assert groups([("add", 1, 4, 32)], [("add", 1, None, None), ("add", 1, None, None)]) == [([0, 1], "name")]
+
+
+def test_no_counted_launch_of_that_name():
+    assert groups([("add", 1, 4, 32)], [("mul", 1, 4, 32)]) == [([], None)]
+
+
+def test_names_that_may_be_several_kernels_are_told():
+    counted = launches_of(trace([("void copy<(int)1>(T1)", 1, 4, 32), ("void copy<(int)2>(T1)", 1, 4, 32)]))
+    timeline = launches_of(trace([("copy", 1, 4, 32), ("copy<2>", 1, 4, 32), ("add", 1, 4, 32)]))
+    members, found = matched(timeline, counted)
+    assert found.select("rule", "is_mixed").rows() == [("size", True), ("size", False), (None, False)]
+    assert sorted(members.filter(members["group"] == found["group"][0])["span_id"].to_list()) == [0, 1]
+
+
+sizes = st.none() | st.integers(1, 6)
+launch = st.tuples(st.sampled_from(["a", "b", "c"]), st.just(1), sizes, st.sampled_from([32, 64])).map(
+    lambda row: row if row[2] is not None else (row[0], 1, None, None)
+)
+
+
+def plainly(timeline, counted):
+    found = []
+    for name, _, grid, block in timeline:
+        mine = [i for i, other in enumerate(counted) if other[0] == name]
+        exact = [i for i in mine if counted[i][2:] == (grid, block) and grid is not None]
+        sized = [i for i in mine if counted[i][2] is not None]
+        if exact:
+            found.append((exact, "size"))
+        elif grid is not None and sized:
+            best = min(sized, key=lambda i: (abs(counted[i][2] * counted[i][3] - grid * block), i))
+            found.append(([i for i in sized if counted[i][2:] == counted[best][2:]], "nearest"))
+        else:
+            found.append((mine, "name" if mine else None))
+    return found
+
+
+@settings(deadline=None)
+@given(st.lists(launch, min_size=1, max_size=12), st.lists(launch, min_size=1, max_size=12))
+def test_every_launch_finds_what_a_plain_search_finds(timeline, counted):
+    assert groups(timeline, counted) == plainly(timeline, counted)
+
+
+#: What NVIDIA's tools write, and what PyTorch does.
+PAIRS = [
+    (
+        "void a::act<c10::BFloat16, &a::silu<c10::BFloat16>, (bool)1>(T1 *, const T1 *, int)",
+        "void a::act<c10::BFloat16, &a::silu<c10::BFloat16>, true>(c10::BFloat16*, c10::BFloat16 const*, int)",
+    ),
+    (
+        "void at::fill<(int)4, at::Functor<float>, std::array<char *, (unsigned long)1>>(int, T2, T3)",
+        "void at::fill<4, at::Functor<float>, std::array<char*, 1ul> >(int, at::Functor<float>, x)",
+    ),
+    (
+        "void <unnamed>::softmax<float, float, (int)10, (bool)0>(T2 *, const T1 *, int)",
+        "void (anonymous namespace)::softmax<float, float, 10, false>(float*, float const*, int)",
+    ),
+    (
+        "void e<(int)1, void at::f<at::copy(I &)::[lambda() (instance 3)]::operator ()() const>(I &, T1 &)>(int, T3)",
+        "void e<1, at::f<at::copy(I&)::{lambda()#3}::operator()() const>(I&, float const&)>(int, x)",
+    ),
+    (
+        "std::enable_if<T2>(int)0&&a::_type<T1>::exists, void>::type a::norm<c10::BFloat16, (int)8>(T1 *, long)",
+        "std::enable_if<(8>(0))&&_type<c10::BFloat16>::exists, void>::type a::norm<c10::BFloat16, 8>(x*, long)",
+    ),
+    ("reduce<(c10::ScalarType)6, (int)-1>(T1)", "reduce<(c10::ScalarType)6, -1>(x)"),
+    ("gemm.kd", "gemm [clone .kd]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_one_kernel_is_the_same_in_both_spellings(one, other):
+    assert parsed(one) == parsed(other)
+    assert same_kernels([one], [other, "other"]) == {one: (other,)}
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "is_made_for"),
+    [
+        ("ampere_sgemm_128x64_tn", ("ampere_sgemm_128x64_tn",), False),
+        ("void cutlass::Kernel<cutlass_80_gemm>(T1::Params)", ("cutlass", "Kernel"), True),
+        ("ns::A<int>::run(int)", ("ns", "A", "run"), True),
+        ("_ZN7cutlass6KernelI34cutlass_80E", ("cutlass", "Kernel"), False),
+        ("_Z5saxpyifPfS_", ("saxpy",), False),
+        ("", ("",), False),
+    ],
+)
+def test_a_name_has_a_path_and_perhaps_arguments_of_its_template(name, path, is_made_for):
+    found = parsed(name)
+    assert (found.path, found.is_made_for) == (path, is_made_for)
+
+
+FULL, OTHER = "void ns::copy<(int)4>(T1 *)", "void ns::copy<(int)8>(T1 *)"
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "found"),
+    [
+        (FULL, [OTHER, FULL], (FULL,)),  # itself
+        (FULL, [OTHER], None),  # made for something else
+        ("copy", [FULL, OTHER], (FULL, OTHER)),  # either of them
+        ("ns::copy", [FULL, OTHER], (FULL, OTHER)),
+        ("other::copy", [FULL, OTHER], None),
+        (FULL, ["copy"], ("copy",)),
+        (FULL, ["other::copy"], None),
+        (FULL, ["_ZN2ns4copyILi4EEEvPf"], ("_ZN2ns4copyILi4EEEvPf",)),
+        ("_ZN2ns4copyILi4EEEvPf", [FULL, OTHER], (FULL, OTHER)),
+        ("_Z3addv", ["add(float *)"], ("add(float *)",)),
+        ("add", ["sub"], None),
+    ],
+)
+def test_less_is_said_of_the_same_kernel(name, known, found):
+    assert same_kernels([name], known).get(name) == found
+
+
+@given(st.lists(st.text("ab<>():, *[]{}#_Z01", max_size=20), max_size=6), st.text("ab<>(): ", max_size=20))
+def test_any_text_is_a_name_that_means_at_least_itself(known, name):
+    assert same_kernels([name], [*known, name])[name] == (name,)
+    for other in same_kernels([name], known).get(name, ()):
+        assert parsed(name).may_be(parsed(other))
+        assert parsed(other).may_be(parsed(name))
