@@ -71,11 +71,11 @@ class Case:
     windows: Windows
 
 
-def case_of(drawn, cut: int) -> Case:
-    """The case of some events, in one step or two with a cut between them."""
+def case_of(drawn, border: int) -> Case:
+    """The case of some events, in one step or two with a border between them."""
     rows = rows_of_events(drawn)
     last = max(row.ts + row.dur for row in rows if row.track <= OTHER) + 1
-    bounds = [(0, cut), (cut, last)] if 0 < cut < last else [(0, last)]
+    bounds = [(0, border), (border, last)] if 0 < border < last else [(0, last)]
     marks = [Row(MAIN, low, high - low, f"ProfilerStep#{i}", "step", step=i) for i, (low, high) in enumerate(bounds)]
     called = {row.key: row.ts for row in rows if row.key}
     numbered = []
@@ -98,18 +98,18 @@ def case_of(drawn, cut: int) -> Case:
 
 def since_of(case: Case, thread: int, at: int) -> int:
     """From when on a thread waited for what let it go on at that time: not before it last started something else."""
-    found = []
+    candidates = []
     for row, t, start, w in zip(case.waited.row, case.waited.thread, case.waited.start, case.waited.work, strict=True):
         if t == thread and w >= 0 and case.work.end[w] == at:
             own = case.held.submitted[case.work.call == row]  # a call that copies is awake until it has queued the copy
-            found.append(max([int(start), *map(int, own)]))
+            candidates.append(max([int(start), *map(int, own)]))
     handed = [
         hop
         for some in (case.passed, case.first)
         for hop in zip(some.thread.tolist(), some.at.tolist(), some.source.tolist(), some.since.tolist(), strict=True)
     ]
-    found += [since for t, a, _, since in handed if (t, a) == (thread, at)]
-    since = max(found)
+    candidates += [since for t, a, _, since in handed if (t, a) == (thread, at)]
+    since = max(candidates)
     return max([since, *(begun for _, begun, source, _ in handed if source == thread and since <= begun < at)])
 
 

@@ -1,6 +1,6 @@
 """The injected fault is named first in every labelled case; healthy runs, and halves of them, have no cause.
 
-What is asserted is what benchmarks/diagnosis.py prints: cases with all of their healthy runs and with each alone,
+What is asserted is what lab/diagnosis.py prints: cases with all of their healthy runs and with each alone,
 healthy runs against each other, and each against itself, split in halves and into odd and even cycles.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "lab"))
 import diagnosis
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

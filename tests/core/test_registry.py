@@ -33,6 +33,11 @@ def test_ours_are_imported_by_name():
     assert "green" not in COLOURS
 
 
+def test_a_module_may_hold_several():
+    several = Registry("number", int, "COLOUR", "tests.numbers", {"three": "colours_red:NUMBER"})
+    assert several.find("three") == 3
+
+
 def test_those_of_other_packages_come_after_ours_by_name(monkeypatch):
     offer(monkeypatch, ("violet", "colours_theirs:COLOUR"), ("green", "colours_theirs:COLOUR"))
     assert COLOURS.names() == ["red", "blue", "green", "violet"]

@@ -13,9 +13,10 @@ import pytest
 
 from stepscope import renderers
 from stepscope.analyses.costs.roofline import ROOFLINE
-from stepscope.core.report import Block
+from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
 from stepscope.core.schema import Column, Table
 from stepscope.renderers import Screen, figures
+from stepscope.renderers.html import fragment
 
 HTML = renderers.find("html")
 EVIL = "<script>alert(1)</script>\x1b[31m\" onmouseover='x' &amp; gemm<float, 4>"
@@ -125,3 +126,31 @@ def test_without_the_columns_or_rows_of_a_figure_there_is_a_table_alone(columns)
 def test_suffixes_ask_for_it():
     for name in ("x.html", "X.HTM"):
         assert renderers.by_suffix(name) is HTML
+
+
+REPORT_TABLE = Table(
+    "t", "a table", (Column("name", pl.String(), "name", key=True), Column("total_ns", pl.Int64(), "time", "ns"))
+)
+REPORT_BLOCK = Block(EVIL, REPORT_TABLE, pl.DataFrame({"name": [EVIL, None], "total_ns": [1500, None]}), note=EVIL)
+BARS = (Bar(EVIL, EVIL, (Part(EVIL, 0.75), Part("idle", 0.5)), (Note(EVIL, EVIL, EVIL),)), Bar("x", "1"))
+FINDINGS = (Finding(EVIL, (EVIL,), 2e6, EVIL, 0.5, EVIL), Finding("bare"))
+REPORT = Report(EVIL, BARS, FINDINGS, (REPORT_BLOCK,), (EVIL,))
+
+
+def test_a_report_is_whole_and_nothing_of_it_is_markup():
+    for text in (HTML.report(REPORT, renderers.Screen()), fragment(REPORT)):
+        page = Page(text)
+        assert not page.open
+        assert "script" not in page.tags
+        assert "\x1b" not in text
+        assert "50 %" in text
+        assert "2 ms" in text
+
+
+def test_bars_of_more_than_a_whole_fit():
+    assert 'x="60.000%" width="40.000%"' in fragment(REPORT)
+
+
+def test_a_report_is_written_under_the_name_and_suffix_of_pages():
+    assert renderers.find("html") is HTML
+    assert renderers.by_suffix("a/b.HTM") is HTML

@@ -8,7 +8,7 @@ from device_traces import HOST, STREAM_7, TRACKS_5, kernel, spans_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.analyses.advice.rules import Facts
+from stepscope.analyses.advice.recommendations import Facts
 from stepscope.analyses.common.device_work import device_work
 from stepscope.core.intervals import total, union
 from stepscope.core.schema import DEVICES, OPS

@@ -101,7 +101,7 @@ def test_a_failure_is_told_for_a_while_and_then_tried_again(session, monkeypatch
 
     assert session.ask("key", fail).exception(10) is session.ask("key", fail).exception(10)
     assert calls == [1]
-    monkeypatch.setattr(_session, "_FAILURE_KEPT_S", 0)
+    monkeypatch.setattr(_session, "_FAILURE_LASTS_S", 0)
     session.ask("key", fail).exception(10)
     assert calls == [1, 1]
 

@@ -41,7 +41,7 @@ def _text(report: Report) -> str:
 
 def _html(report: Report) -> str:
     """The report as an element without scripts."""
-    from stepscope.renderers.report_html import fragment
+    from stepscope.renderers.html import fragment
 
     return fragment(report)
 
@@ -49,7 +49,7 @@ def _html(report: Report) -> str:
 def _figure(report: Report) -> Any:
     """The report's own figure if it has one, as a comparison has, else its bars: a `plotly.graph_objects.Figure`."""
     from stepscope.renderers import figures
-    from stepscope.renderers.figures.bars import bars
+    from stepscope.renderers.figures.stacked import bars
 
     for block in report.tables:
         drawn = None if block.drawn is None else figures.drawn(block.table.name, block.drawn)

@@ -12,8 +12,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.cycle_membership import HOST
-from stepscope.analyses.common.sample_hold import means, series_of
-from stepscope.analyses.common.sampled import pieces_of, resources_of, spread_of
+from stepscope.analyses.common.sampled import means, pieces_of, resources_of, series_of, spread_of
 from stepscope.comparison.model import BLOCKER, OBSERVED_COUNTERS, PROCESS, RESOURCES
 from stepscope.core.intervals import reached
 from stepscope.core.schema import COUNTERS
@@ -193,7 +192,7 @@ def counter_remarks(
 
 
 def _displaced(counters: pl.DataFrame, cycles: pl.DataFrame) -> str:
-    """That no sample lies within the cycles, and how far off they are; whole hours suggest a time zone."""
+    """Says that all samples are outside the cycles, and how far; whole hours suggest a time zone."""
     first, last = (float(f(counters["ts_ns"].to_numpy())) for f in (np.min, np.max))
     low = float(cycles["ts_ns"].to_numpy().min())
     high = float((cycles["ts_ns"] + cycles["dur_ns"]).to_numpy().max())

@@ -24,7 +24,8 @@ class Registry(Generic[T]):
     """Values of one class by name.
 
     `what` is what error messages call one of them. `modules` has the module of each of ours, where it is a constant
-    called `constant`. `group` is the entry-point group in which other packages offer theirs.
+    called `constant`, or the one named after a colon: `package.module:CONSTANT`. `group` is the entry-point group in
+    which other packages offer theirs.
     """
 
     what: str
@@ -40,7 +41,8 @@ class Registry(Generic[T]):
     def find(self, name: str) -> T:
         """The value of that name. Raises UnknownName; TypeError if another package offers something else."""
         if name in self.modules:
-            value: Any = getattr(import_module(self.modules[name]), self.constant)
+            module, _, constant = self.modules[name].partition(":")
+            value: Any = getattr(import_module(module), constant or self.constant)
         else:
             offered = self._entry_points()
             if name not in offered:

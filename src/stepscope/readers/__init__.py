@@ -125,7 +125,7 @@ def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
         ticket = store.ticket(file, (member, max_bytes))
     except StepscopeError:
         return True
-    return ticket is None or store.is_kept(ticket)
+    return ticket is None or store.is_cached(ticket)
 
 
 def side_files(path: str) -> list[str]:

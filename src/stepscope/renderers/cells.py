@@ -67,10 +67,10 @@ def cell(value: Any, unit: str | None = None, *, separated: bool = False) -> str
 def cells(frame: pl.DataFrame, table: Table) -> list[list[str]]:
     """All values in words, column by column."""
     declared = {column.name: column for column in table.columns}
-    found = []
+    columns = []
     for series in frame.iter_columns():
         column = declared.get(series.name)
         unit = column.unit if column else None
         separated = not (column is None or column.key or _AN_ID.search(series.name))
-        found.append([cell(value, unit, separated=separated) for value in series.to_list()])
-    return found
+        columns.append([cell(value, unit, separated=separated) for value in series.to_list()])
+    return columns

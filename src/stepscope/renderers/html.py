@@ -1,7 +1,8 @@
-"""A table as one page that needs nothing else: its figure where it has one, the rows below, all names escaped.
+"""Reports and tables as HTML pages that need nothing else, light or dark as the reader's system. All text is escaped.
 
-Plotly's script is part of a page with a figure (packed, some 2 MB), so that it works offline; nothing is fetched from
-anywhere and no other script is run, which the page itself forbids. Light or dark as the reader's system.
+A table comes with its figure, if it has one. Plotly's script is then part of the page (packed, some 2 MB), so that it
+works offline. Nothing is fetched from anywhere, and the page itself forbids every other script. A report is plain
+elements without scripts, for a notebook, a mail or a wiki.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from typing import TYPE_CHECKING
 
 import polars.selectors as cs
 
+from stepscope.core import units
 from stepscope.renderers import figures
 from stepscope.renderers.cells import cells, labels, printable
+from stepscope.renderers.figures.stacked import colour_of
 from stepscope.renderers.renderer import Renderer, Screen
-from stepscope.renderers.report_html import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.core.report import Block
+    from stepscope.core.report import Bar, Block, Finding, Report
+    from stepscope.renderers.renderer import Screen
+
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1b1b1b; --quiet: #555; --back: #fff; --line: #e4e4e4; --hover: #f5f8fb; }
@@ -42,6 +46,12 @@ td.text div { width: max-content; max-width: 34rem; white-space: normal; overflo
 th.number, td.number { text-align: right; font-variant-numeric: tabular-nums; }
 tbody tr:hover { background: var(--hover); }
 """
+_REPORT_STYLE = (
+    "<style>.stepscope{font:14px/1.45 system-ui,sans-serif;max-width:70rem}.stepscope table{border-collapse:collapse}"
+    ".stepscope td,.stepscope th{padding:2px 9px;text-align:left;border-bottom:1px solid #8884}"
+    ".stepscope .n{text-align:right;font-variant-numeric:tabular-nums}.stepscope .q{opacity:.72}"
+    ".stepscope svg{display:block;width:100%;height:20px}.stepscope p{margin:3px 0}</style>"
+)
 #: Draws the figure in the colours of the page, again when they change.
 _SCRIPT = """
 const element = document.querySelector(".figure");
@@ -134,6 +144,63 @@ def _rows(block: Block) -> Iterator[str]:
 def _cell(text: str, kind: str) -> str:
     inner = escape(text)
     return f'<td class="{kind}">{f"<div>{inner}</div>" if kind == "text" else inner}</td>'
+
+
+def fragment(report: Report) -> str:
+    """The report as an element that a page (a notebook's cell) can take in."""
+    parts = [f"<h3>{escape(report.headline)}</h3>", *map(_bar, report.bars)]
+    if report.findings:
+        parts += [f"<h4>{escape(report.findings_title)}</h4>", "<ol>", *map(_finding, report.findings), "</ol>"]
+    for block in report.tables:
+        parts += [f"<h4>{escape(block.title)}</h4>", _report_table(block)]
+    if report.quality:
+        parts.append("".join(f'<p class="q">{escape(sentence)}</p>' for sentence in report.quality))
+    return f'<div class="stepscope">{_REPORT_STYLE}{"".join(parts)}</div>'
+
+
+def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  a page is set by the browser
+    """The report as a page, without scripts."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+        f"<title>{escape(f'stepscope {report.title}')}</title></head><body>{fragment(report)}</body></html>\n"
+    )
+
+
+def _bar(bar: Bar) -> str:
+    head = f"<p><b>{escape(bar.label)}</b> {escape(bar.value)}</p>"
+    whole = max(1.0, sum(part.ratio for part in bar.parts))
+    drawn, at = "", 0.0
+    for i, part in enumerate(bar.parts):
+        width = max(part.ratio, 0.0) / whole * 100
+        colour = colour_of(part.name, i)
+        drawn += f'<rect x="{at:.3f}%" width="{width:.3f}%" height="20" fill="{colour}"></rect>'
+        at += width
+    shares = ", ".join(f"{escape(part.name)} {units.percent(part.ratio)}" for part in bar.parts)
+    picture = f'<svg role="img" aria-label="{shares}">{drawn}</svg><p>{shares}</p>' if bar.parts else ""
+    remarks = f'<p class="q">{" · ".join(escape(note.text) for note in bar.notes)}</p>' if bar.notes else ""
+    return head + picture + remarks
+
+
+def _finding(finding: Finding) -> str:
+    cost = [] if finding.value_ns is None else [f"{units.duration(finding.value_ns)} {escape(finding.value_label)}"]
+    cost += [] if finding.share_ratio is None else [units.percent(finding.share_ratio)]
+    lines = "".join(f'<p class="q">{escape(line)}</p>' for line in finding.details)
+    more = f'<p class="q"><code>stepscope {escape(finding.command)}</code></p>' if finding.command else ""
+    return f"<li><b>{escape(finding.title)}</b> {' '.join(cost)}{lines}{more}</li>"
+
+
+def _report_table(block: Block) -> str:
+    frame = block.frame
+    numbers = set(frame.select(cs.numeric()).columns)
+    kinds = [' class="n"' if name in numbers else "" for name in frame.columns]
+    heads = "".join(f"<th{k}>{escape(label)}</th>" for k, label in zip(kinds, labels(frame.columns), strict=True))
+    rows = zip(*cells(frame, block.table), strict=True) if frame.width else ()
+    body = "".join(
+        "<tr>" + "".join(f"<td{k}>{escape(text)}</td>" for k, text in zip(kinds, row, strict=True)) + "</tr>"
+        for row in rows
+    )
+    remark = f'<p class="q">{escape(block.note)}</p>' if block.note else ""
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{remark}"
 
 
 RENDERER = Renderer("html", "a page with figure and table", (".html", ".htm"), report=report, table=table)

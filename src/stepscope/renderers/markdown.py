@@ -34,8 +34,8 @@ def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  Markdown is 
         *(_bar(bar) for bar in report.bars),
     ]
     if report.findings:
-        found = "\n".join(_finding(i, finding) for i, finding in enumerate(report.findings, 1))
-        sections += [f"## {escape(report.findings_title)}", found]
+        items = "\n".join(_finding(i, finding) for i, finding in enumerate(report.findings, 1))
+        sections += [f"## {escape(report.findings_title)}", items]
     for block in report.tables:
         sections += [f"## {escape(block.title)}", "\n".join(_rows(block))]
         below = [escape(block.note)] if block.note else []

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import textwrap
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import polars as pl
 import polars.selectors as cs
 
-from stepscope.core import units
-from stepscope.renderers._grid import Column, Grid, fit, grid, pad
+from stepscope.core import names, units
 from stepscope.renderers.cells import cells, labels, printable, width
 from stepscope.renderers.renderer import Renderer, Screen
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from stepscope.core.report import Bar, Block, Finding, Part, Report
+
 
 #: What fills a bar, in order of appearance, with its stand-in and colour; idle is always the lightest.
 _FILLS = (
@@ -42,6 +44,14 @@ SHORT_COMMAND = 16
 FIRST_MEASURES = 4
 BAR_WIDTH, WIDE_BAR = 25, 60
 _UNINKED = re.compile("\x1b\\[[0-9;]*m")
+GAP = 2
+MIN_TEXT = 14
+_THEN = " → "
+_APPLIED = re.compile(r"_kernel\w*<(\w+)>?")
+_NOISE = re.compile(
+    r"^CUDAFunctor(?:OnSelf|OnOther)?_|^triton_(?=\w)|(?:_kernel)?(?:_cuda|_impl)$|Functor$|_kernel$|Ops$"
+)
+_LONGEST = 20_000  # letters of a sequence that are looked at
 
 
 def report(report: Report, screen: Screen) -> str:
@@ -59,12 +69,12 @@ def report(report: Report, screen: Screen) -> str:
 
 def table(block: Block, screen: Screen) -> str:
     """The whole frame, with a note below on columns that found no room."""
-    found = _grid(block, screen.width, screen.width)
-    lines = [*(_ink(line, _BOLD, screen) for line in found.head), *found.body]
+    columns = _grid(block, screen.width, screen.width)
+    lines = [*(_ink(line, _BOLD, screen) for line in columns.head), *columns.body]
     if block.frame.is_empty():
         lines.append("no rows")
-    if found.left_out:
-        left_out = f"no room for: {', '.join(found.left_out)} (choose with --columns, or see all with --format csv)"
+    if columns.left_out:
+        left_out = f"no room for: {', '.join(columns.left_out)} (choose with --columns, or see all with --format csv)"
         lines += ["", *(_ink(line, _DIM, screen) for line in _wrap(left_out, screen.width))]
     if block.note:
         lines += ["", *(_ink(line, _DIM, screen) for line in _wrap(block.note, screen.width))]
@@ -73,7 +83,7 @@ def table(block: Block, screen: Screen) -> str:
 
 
 def _bars(bars: Sequence[Bar], screen: Screen) -> list[str]:
-    """Bars of one length, each with its legend beside it if all find room there, else below wider bars."""
+    """Bars of one length, each with its legend on the same line if all fit, else below wider bars."""
     fills = _fills(bars)
     heads = [(_letters(bar.label, screen), _letters(bar.value, screen)) for bar in bars]
     label_room = max((width(label) for label, _ in heads), default=0)
@@ -81,17 +91,18 @@ def _bars(bars: Sequence[Bar], screen: Screen) -> list[str]:
     indent = label_room + 2 + value_room + 3
     room = max(screen.width - indent, 20)
     legends = [_flow([_legend(part, fills[part.name], screen) for part in bar.parts], 10**6) for bar in bars]
-    beside = all(width(_UNINKED.sub("", line)) <= room - BAR_WIDTH - 3 for lines in legends for line in lines)
-    length = BAR_WIDTH if beside else min(room, WIDE_BAR)
+    is_inline = all(width(_UNINKED.sub("", line)) <= room - BAR_WIDTH - 3 for lines in legends for line in lines)
+    length = BAR_WIDTH if is_inline else min(room, WIDE_BAR)
     lines = []
     for bar, (label, value), legend in zip(bars, heads, legends, strict=True):
         head = f"{_ink(pad(label, label_room), _BOLD, screen)}  {pad(value, value_room)}"
         if bar.parts:
-            head += "   " + _drawn(bar, fills, length, screen) + ("   " + legend[0] if beside else "")
+            head += "   " + _drawn(bar, fills, length, screen) + ("   " + legend[0] if is_inline else "")
         lines.append(head.rstrip())
-        below = [] if beside else _flow([_legend(part, fills[part.name], screen) for part in bar.parts], room)
-        notes = _flow([(width(note), note) for note in map(printable, map(str, bar.notes))], room)
-        lines += [" " * indent + line for line in (*below, *(_ink(note, _DIM, screen) for note in notes))]
+        below = [] if is_inline else _flow([_legend(part, fills[part.name], screen) for part in bar.parts], room)
+        texts = [printable(str(note)) for note in bar.notes]
+        below_all = _flow([(width(text), text) for text in texts], room)
+        lines += [" " * indent + line for line in (*below, *(_ink(note, _DIM, screen) for note in below_all))]
     return lines
 
 
@@ -179,10 +190,10 @@ def _value(finding: Finding, shared_label: str) -> str:
 
 def _block(block: Block, screen: Screen) -> list[str]:
     title, command = printable(block.title), printable(block.command)
-    found = _grid(block, screen.width, NAME_WIDTH)
+    columns = _grid(block, screen.width, NAME_WIDTH)
     lines = [_ink(pad(title, screen.width - width(command)), _BOLD, screen) + _ink(command, _DIM, screen)]
-    lines += [_ink(line, _DIM, screen) for line in found.head]
-    lines += found.body
+    lines += [_ink(line, _DIM, screen) for line in columns.head]
+    lines += columns.body
     if block.note:
         lines += [_ink(line, _DIM, screen) for line in _wrap(block.note, screen.width)]
     return [line.rstrip() for line in lines]
@@ -196,15 +207,15 @@ def _grid(block: Block, room: int, name_room: int) -> Grid:
     keys = {column.name for column in block.table.columns if column.key}
     columns: list[Column] = []
     n_measures = 0
-    for header, name, found in zip(labels(frame.columns), frame.columns, cells(frame, block.table), strict=True):
+    for header, name, texts_of in zip(labels(frame.columns), frame.columns, cells(frame, block.table), strict=True):
         prose = name in texts and name in _PROSE
         named = name in texts and not prose
         n_measures += name in numbers and name not in keys
-        # What tells most: keys and the first measures, then texts beside them, then further measures.
+        # What matters most: keys and the first measures, then texts, then further measures.
         spare = 0 if name in keys or prose else 1 if name not in numbers else 2 * (n_measures > FIRST_MEASURES)
         if frame[name].null_count() == frame.height or (name == "device_id" and "device" in frame.columns):
-            spare = 3  # says nothing, or what the column beside it says better
-        fitted = [fit(text, name_room) for text in found] if named else found
+            spare = 3  # empty, or said better by the column `device`
+        fitted = [fit(text, name_room) for text in texts_of] if named else texts_of
         columns.append(Column(printable(header), fitted, name in numbers, squeeze=named, wrap=prose, spare=spare))
     return grid(columns, room)
 
@@ -224,7 +235,7 @@ def _quality(report: Report, screen: Screen) -> list[str]:
 
 
 def _wrap(text: str, room: int, *, hang: int = 0) -> list[str]:
-    """The text in lines of `room`; words are kept whole where they fit, and are never thrown away."""
+    """The text in lines of `room`; words are broken only where they do not fit, and none is dropped."""
     text = _UNIT.sub("\\1\u00a0\\2", printable(text))  # a number and its unit stay on one line
     lines = textwrap.wrap(text, max(room, 20), subsequent_indent=" " * hang, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines] or [""]
@@ -237,6 +248,128 @@ def _letters(text: str, screen: Screen) -> str:
 
 def _ink(text: str, code: str, screen: Screen) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if screen.colour and text.strip() else text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A header, its cells, and how they are set where room is short: `squeeze` shortens texts, `wrap` breaks lines.
+
+    The higher `spare`, the sooner the column is left out; among equals the one furthest right goes first.
+    """
+
+    header: str
+    cells: Sequence[str]
+    right: bool = False
+    squeeze: bool = False
+    wrap: bool = False
+    spare: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Lines of the header, lines of the body, and the headers of columns that found no room."""
+
+    head: tuple[str, ...]
+    body: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def fit(text: str, room: int) -> str:
+    """The text in no more than `room` columns: names of kernels (one, or in a sequence) by their telling part."""
+    if width(text) <= room:
+        return text
+    if _THEN in text:
+        text = _sequence(text[:_LONGEST].split(_THEN), room)
+    elif "::" in text or "<" in text or " " not in text:
+        text = names.shorten(text, room)
+    while width(text) > room:
+        text = text[: max(len(text) - max(width(text) - room, 1) - 1, 0)].rstrip("…") + "…"
+        if text == "…":
+            break
+    return text
+
+
+def _sequence(parts: Sequence[str], room: int) -> str:
+    """Names of kernels in a sequence, each perhaps several times (×3): in short, or if that is too much in a word."""
+    split = [part.partition(" ×") for part in parts]
+    short = [(names.shorten(name, 4 * room), times + n) for name, times, n in split]
+    text = _THEN.join(name + times for name, times in short)
+    return text if width(text) <= room else _THEN.join(_gist(name) + times for name, times in short)
+
+
+def _gist(name: str) -> str:
+    """What a kernel does, in a word: of a generic kernel the function that it applies."""
+    inner = _APPLIED.search(name)
+    word = inner[1] if inner else name.rpartition("::")[2]
+    return _NOISE.sub("", word) or word
+
+
+def pad(text: str, room: int, *, right: bool = False) -> str:
+    """The text filled with blanks up to `room` columns."""
+    blanks = " " * (room - width(text))
+    return blanks + text if right else text + blanks
+
+
+def grid(columns: Sequence[Column], room: int) -> Grid:
+    """The columns side by side in `room`. Text shrinks before columns are left out; the first stays in any case."""
+    remaining, left_out = list(columns), []
+    widths = [_natural(column) for column in remaining]
+    while not _squeeze(remaining, widths, room) and len(remaining) > 1:
+        _, at = max((column.spare, i) for i, column in enumerate(remaining) if i > 0)
+        left_out.append(remaining.pop(at).header)
+        widths = [_natural(column) for column in remaining]
+    heads = [_wrapped(c.header, w) for c, w in zip(remaining, widths, strict=True)]
+    height = max((len(h) for h in heads), default=0)
+    raised = [[""] * (height - len(h)) + h for h in heads]
+    head = [_line(remaining, widths, texts) for texts in zip(*raised, strict=True)]
+    broken = [[_broken(c, text, w) for text in c.cells] for c, w in zip(remaining, widths, strict=True)]
+    rows = [texts for row in zip(*broken, strict=True) for texts in zip_longest(*row, fillvalue="")]
+    body = [_line(remaining, widths, texts) for texts in rows]
+    return Grid(tuple(head), tuple(body), tuple(c.header for c in columns if c.header in left_out))
+
+
+def _broken(column: Column, text: str, room: int) -> list[str]:
+    if not column.wrap:
+        return [fit(text, room)]
+    return textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+
+
+def _natural(column: Column) -> int:
+    """The widest cell or the widest word of the header, which may wrap at blanks."""
+    return max((width(text) for text in [*column.cells, *column.header.split()]), default=0)
+
+
+def _squeeze(columns: Sequence[Column], widths: list[int], room: int) -> bool:
+    """Narrow the widest texts in place until all fits; False if it cannot."""
+    over = sum(widths) + GAP * (len(widths) - 1) - room
+    least = max(MIN_TEXT, room // 4)  # a shorter name says less than a column further right
+    while over > 0:
+        able = [(widths[i], i) for i, c in enumerate(columns) if (c.squeeze or c.wrap) and widths[i] > least]
+        if not able:
+            return False
+        wide, at = max(able)
+        # Down to the next widest at once, so that texts of like width end alike.
+        next_wide = max([w for w, i in able if i != at] + [least])
+        less = min(over, max(wide - next_wide, 1))
+        widths[at] -= less
+        over -= less
+    return True
+
+
+def _wrapped(header: str, room: int) -> list[str]:
+    lines = [""]
+    for word in header.split():
+        joined = f"{lines[-1]} {word}".strip()
+        if width(joined) <= room or not lines[-1]:
+            lines[-1] = joined
+        else:
+            lines.append(word)
+    return [fit(line, room) for line in lines]
+
+
+def _line(columns: Sequence[Column], widths: Sequence[int], texts: Sequence[str]) -> str:
+    cells = (pad(text, w, right=c.right) for text, w, c in zip(texts, widths, columns, strict=True))
+    return (" " * GAP).join(cells).rstrip()
 
 
 RENDERER = Renderer("terminal", "text for people", (".txt",), report=report, table=table)

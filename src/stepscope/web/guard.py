@@ -1,4 +1,4 @@
-"""What is refused before any page is made: other hosts' names, other sites' requests, no token, too much input."""
+"""Refuses requests before any page is made: wrong host names, other sites, no token, too much input."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _HEADERS = (
 class Rules:
     """Who may ask.
 
-    `hosts`: names that requests may call this server by; `any_address`: IP addresses too; `any_host`: all, as the
-    server around this app has judged already. `token` is demanded of everyone if set. `framed` lets a page of the
-    same origin show ours (TensorBoard).
+    `hosts`: names that requests may call this server by; `any_address`: IP addresses too; `any_host`: all names,
+    as the server around this app has checked them already. `token` is demanded of everyone if set. `framed` lets a page
+    of the same origin show ours (TensorBoard).
     """
 
     hosts: frozenset[str] = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -65,7 +65,7 @@ def rules_for(host: str, token: str | None) -> Rules:
 
 
 class Guard:
-    """ASGI middleware: answers what the rules refuse itself, and sets the headers of all else."""
+    """ASGI middleware: answers the requests that the rules refuse, and adds our headers to all other answers."""
 
     def __init__(self, app: ASGIApp, rules: Rules) -> None:
         self._app, self._rules = app, rules
@@ -90,20 +90,24 @@ class Guard:
         await self._app(scope, receive, self._with_headers(send))
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Status and words for what is refused, the first that applies."""
+        """Status and message of the first check that the request fails; None if it passes all."""
         host, origin = headers.get("host", ""), headers.get("origin")
-        of_others = headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
+        is_cross_site = headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
         length = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         checks = (
             (not self._knows(host), 421, "This server does not answer to that host name."),
-            (origin is not None and _netloc(origin) != host.lower(), 403, "Requests of other sites are refused."),
-            (of_others, 403, "Requests of other sites are refused."),
-            (scope["method"] not in ("GET", "HEAD"), 405, "Nothing can be changed here: GET and HEAD are answered."),
+            (origin is not None and _netloc(origin) != host.lower(), 403, "Requests from other sites are refused."),
+            (is_cross_site, 403, "Requests from other sites are refused."),
+            (
+                scope["method"] not in ("GET", "HEAD"),
+                405,
+                "Nothing can be changed here: only GET and HEAD work.",
+            ),
             (length > _LONGEST_URL, 414, "The address is too long."),
             (has_body, 413, "Requests have no body here."),
         )
-        return next(((status, words) for wrong, status, words in checks if wrong), None)
+        return next(((status, text) for wrong, status, text in checks if wrong), None)
 
     def _knows(self, host: str) -> bool:
         try:
@@ -168,8 +172,8 @@ def _cookie(header: str) -> str:
         jar.load(header)
     except CookieError:
         return ""
-    found = jar.get(_COOKIE)
-    return "" if found is None else found.value
+    morsel = jar.get(_COOKIE)
+    return "" if morsel is None else morsel.value
 
 
 async def _answer(send: Send, status: int, text: str, headers: list[tuple[bytes, bytes]] | None = None) -> None:

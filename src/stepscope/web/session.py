@@ -1,4 +1,4 @@
-"""What the server holds: the inputs it was given, the traces read of them, and answers already worked out."""
+"""What the server holds: its inputs, the traces read from them, and the answers worked out so far."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESCAN_S = 2.0
 _MOST_PENDING = 64
 _MOST_ANSWERS, _MOST_ANSWER_BYTES = 64, 1 << 30
 #: A failure is told to those who ask again so shortly after; later it is tried again.
-_FAILURE_KEPT_S = 30.0
+_FAILURE_LASTS_S = 30.0
 
 
 class Busy(StepscopeError):
@@ -71,19 +71,19 @@ class Session:
 
     def __init__(
         self,
-        words: Sequence[str],
+        names: Sequence[str],
         *,
         counters: str | None = None,
         max_bytes: int | None = None,
         keep_bytes: int = 8 << 30,
         run: Run | None = None,
     ) -> None:
-        """Look the words up; with `run` its files are the inputs, which it opens itself. Raises StepscopeError."""
-        self._words, self._counters, self._max_bytes, self._keep_bytes = tuple(words), counters, max_bytes, keep_bytes
+        """Look the names up; with `run` its files are the inputs, which it opens itself. Raises StepscopeError."""
+        self._names, self._counters, self._max_bytes, self._keep_bytes = tuple(names), counters, max_bytes, keep_bytes
         self._run = run
         self._lock = threading.RLock()
-        self._paths = list(run.paths) if run is not None else list(expand(words))
-        self._seen_at = time.monotonic()
+        self._paths = list(run.paths) if run is not None else list(expand(names))
+        self._scanned_at = time.monotonic()
         self._traces: OrderedDict[str, tuple[object, Trace, int]] = OrderedDict()
         self._scenes: dict[str, tuple[object, Scene]] = {}
         self._ranks: dict[str, int | None] = {}
@@ -93,27 +93,27 @@ class Session:
         self._workers = Workers()
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """What the user named."""
-        return self._words
+        return self._names
 
     def inputs(self) -> list[Input]:
         """All inputs, those that have appeared since included: folders are looked at every two seconds at most."""
         with self._lock:
-            if self._run is None and time.monotonic() - self._seen_at > _RESCAN_S:
+            if self._run is None and time.monotonic() - self._scanned_at > _RESCAN_S:
                 self._rescan()
             paths = list(self._paths)
         labels = tables.file_labels(paths)
         return [Input(i, path, label) for i, (path, label) in enumerate(zip(paths, labels, strict=True))]
 
     def _rescan(self) -> None:
-        self._seen_at = time.monotonic()
+        self._scanned_at = time.monotonic()
         try:
-            found = expand(self._words)
+            paths = expand(self._names)
         except StepscopeError:  # a file was moved away: what has been read can still be looked at
             return
         known = set(self._paths)
-        self._paths += [path for path in found if path not in known]
+        self._paths += [path for path in paths if path not in known]
 
     def path(self, index: int) -> str:
         """Path of an input. Raises StepscopeError if there is no such number."""
@@ -128,7 +128,7 @@ class Session:
         return Run(tuple(self.path(i) for i in indices), _Opener(self))
 
     def depends(self, path: str) -> tuple[object, ...] | None:
-        """What the trace follows from besides its file, as `Opener` says."""
+        """What the trace depends on besides its file, as `Opener` says."""
         given = FileOpener(self._counters, None, self._max_bytes, None) if self._run is None else self._run.open_trace
         return given.depends(path) if isinstance(given, Opener) else None
 
@@ -144,10 +144,10 @@ class Session:
         with one_at_a_time:
             stamp = stamp_of(path)
             with self._lock:
-                kept = self._traces.get(path)
-                if kept is not None and kept[0] == stamp:
+                entry = self._traces.get(path)
+                if entry is not None and entry[0] == stamp:
                     self._traces.move_to_end(path)
-                    return kept[1]
+                    return entry[1]
                 self._read_bytes[path] = 0
             try:
                 trace = self._read(path)
@@ -185,9 +185,9 @@ class Session:
         trace = self.open_path(path)
         stamp = stamp_of(path)
         with self._lock:
-            kept = self._scenes.get(path)
-            if kept is not None and kept[0] == stamp and kept[1].trace is trace:
-                return kept[1]
+            entry = self._scenes.get(path)
+            if entry is not None and entry[0] == stamp and entry[1].trace is trace:
+                return entry[1]
         made = scene_of(trace)
         with self._lock:
             if path in self._traces:
@@ -208,7 +208,7 @@ class Session:
             return None
 
     def know_ranks(self, ranks: Mapping[int, int | None]) -> None:
-        """Be told which rank an input holds, by what was worked out when it was read before."""
+        """Take over the rank of each input from the cache, without reading the inputs."""
         with self._lock:
             for index, rank in ranks.items():
                 self._ranks.setdefault(self._paths[index], rank)
@@ -217,8 +217,8 @@ class Session:
         """Which of these inputs holds each rank, as far as they have been read; empty where ranks are not unique."""
         with self._lock:
             pairs = [(self._ranks.get(self._paths[i]), i) for i in indices]
-        found = {rank: i for rank, i in pairs if rank is not None}
-        return found if len(found) == len(pairs) else {}
+        inputs = {rank: i for rank, i in pairs if rank is not None}
+        return inputs if len(inputs) == len(pairs) else {}
 
     def stamps(self, indices: Sequence[int]) -> tuple[object, ...]:
         """What changes when one of these inputs does: part of the key of every answer about them."""
@@ -234,9 +234,9 @@ class Session:
     def heights(self, indices: Sequence[int]) -> dict[str, int] | None:
         """Rows of each table in these inputs together; None unless all of them are kept."""
         with self._lock:
-            kept = [self._traces.get(self._paths[i]) for i in indices]
+            entries = [self._traces.get(self._paths[i]) for i in indices]
         rows: dict[str, int] = {}
-        for entry in kept:
+        for entry in entries:
             if entry is None:
                 return None
             for name, n_rows in entry[1].heights().items():
@@ -261,12 +261,12 @@ class Session:
         return task.answer
 
     def _forget(self) -> None:
-        """Give up the answers asked for longest ago, beyond so many and so many bytes."""
+        """Drop the answers asked for longest ago, once there are too many or they take too much memory."""
         done = [(key, task) for key, task in reversed(self._answers.items()) if task.answer.done()]
-        held, n_kept = 0, len(self._answers) - len(done)
+        held, n_answers = 0, len(self._answers) - len(done)
         for i, (key, task) in enumerate(done):
-            held, n_kept = held + _answer_bytes(task), n_kept + 1
-            if n_kept > _MOST_ANSWERS or (i and held > _MOST_ANSWER_BYTES):
+            held, n_answers = held + _answer_bytes(task), n_answers + 1
+            if n_answers > _MOST_ANSWERS or (i and held > _MOST_ANSWER_BYTES):
                 del self._answers[key]
 
     def close(self) -> None:
@@ -275,12 +275,12 @@ class Session:
 
 
 def _is_over(task: Task) -> bool:
-    """Whether the question has to be asked anew."""
+    """Whether the question has to be worked on again."""
     if not task.answer.done():
         return False
     if task.answer.cancelled():
         return True
-    return task.answer.exception() is not None and time.monotonic() - task.ended_at > _FAILURE_KEPT_S
+    return task.answer.exception() is not None and time.monotonic() - task.ended_at > _FAILURE_LASTS_S
 
 
 def _answer_bytes(task: Task) -> int:

@@ -1,6 +1,8 @@
 """The page inside TensorBoard: a tab for the traces below its log folder, as torch.profiler's handler leaves them.
 
 TensorBoard loads this module through the entry point `tensorboard_plugins`; it comes with the extra `[tensorboard]`.
+It speaks WSGI, so each request runs our ASGI app once. The package a2wsgi does this too, but it hides the traceback of
+an unexpected error, and leaves a file open if the browser goes away in the middle of an answer.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _ENTRY = b"export function render() { document.location.href = './overview'; }\n
 
 
 class Plugin(base_plugin.TBPlugin):
-    """TensorBoard's tab of stepscope. Nothing is read before somebody looks."""
+    """TensorBoard's tab of stepscope. Nothing is read before a page is asked for."""
 
     plugin_name = _NAME
 

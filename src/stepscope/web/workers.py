@@ -1,8 +1,8 @@
-"""Threads that work answers out, so that nothing that takes long keeps the rest waiting for ever.
+"""Threads that work on questions, so that a slow one does not block the rest.
 
-Python has no way to end a thread from outside. So what nobody waits for any more is dropped where it can be: before it
-has begun, when it asks for the next file, in the middle of a query in SQL. What takes long no longer counts as one of
-those worked on at a time. And who waits is told, after a while, that there will be no answer.
+Python cannot end a thread from outside. So a task whose answer nobody wants is dropped where that is possible: before
+it begins, when it opens its next file, or in the middle of an SQL query. A slow task stops counting towards the number
+of tasks that run at once. If a task takes far too long, those who wait get an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _own = threading.local()
 
 
 class Stopped(Exception):
-    """Nobody wants the answer any more. No error of the input: nothing may take it for one."""
+    """Nobody wants the answer any more. This is not an error of the input, and no StepscopeError."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +48,7 @@ class Task:
     stops: list[Callable[[], None]] = field(default_factory=list)
 
     def stop(self) -> None:
-        """Let it end as soon as it looks."""
+        """Ask the task to end. It does so at its next check."""
         self.stopped = True
         for stop in self.stops:
             stop()
@@ -165,7 +165,7 @@ def _run(task: Task) -> Any:
 
 def _settle(task: Task, *, error: BaseException | None, result: Any = None) -> None:
     task.ended_at = time.monotonic()
-    with suppress(InvalidStateError):  # who waited has been told something else before
+    with suppress(InvalidStateError):  # it was cancelled or given up before
         if error is not None:
             task.answer.set_exception(error)
         else:

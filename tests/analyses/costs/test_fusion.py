@@ -227,8 +227,8 @@ NORM = "layer_norm_kernel"
 def runs(spans, min_kernels=2, max_gap_ns=1_000_000):
     """The span ids of each run."""
     work = device_work(spans, TRACKS_5, needed_by="test")
-    found = members_of_runs(work, spans, min_kernels=min_kernels, max_gap_ns=max_gap_ns)
-    return [part["span_id"].to_list() for part in found.partition_by("run", maintain_order=True)]
+    result = members_of_runs(work, spans, min_kernels=min_kernels, max_gap_ns=max_gap_ns)
+    return [part["span_id"].to_list() for part in result.partition_by("run", maintain_order=True)]
 
 
 def gaps(spans):
@@ -420,11 +420,11 @@ def test_of_work_that_moves_nothing_nothing_can_be_said():
 
 
 def test_runs_do_not_mix_and_amounts_that_are_no_bytes_are_not_told_as_such():
-    found = savings_of(stages((0, 10, 64, 64, 64), (1, 10, 64, 64, 64), (1, 10, 64, 64, 64), in_bytes=False))
-    assert found["saved_high_ns"].to_list() == [None, 10.0]
-    assert found["saved_low_ns"].to_list() == [None, 5.0]
-    assert found["bytes"].to_list() == [None, None]
-    assert found["between_bytes"].to_list() == [None, None]
+    result = savings_of(stages((0, 10, 64, 64, 64), (1, 10, 64, 64, 64), (1, 10, 64, 64, 64), in_bytes=False))
+    assert result["saved_high_ns"].to_list() == [None, 10.0]
+    assert result["saved_low_ns"].to_list() == [None, 5.0]
+    assert result["bytes"].to_list() == [None, None]
+    assert result["between_bytes"].to_list() == [None, None]
 
 
 AMOUNT = st.one_of(st.none(), st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)))

@@ -16,8 +16,8 @@ def rows(*metrics, spans=SPANS, kernels=None):
     """Name, precision, FLOP, bytes, reason of each launch; metrics are (span_id, metric, unit, value)."""
     frame = pl.DataFrame(metrics, schema=("span_id", "metric", "unit", "value"), orient="row")
     work = device_work(spans, TRACKS_5, needed_by="test")
-    found = counted(work, KERNEL_METRICS.conform(frame), kernels)
-    return found.select("name", "precision", "flop", "bytes", "reason").rows() if found.height else []
+    result = counted(work, KERNEL_METRICS.conform(frame), kernels)
+    return result.select("name", "precision", "flop", "bytes", "reason").rows() if result.height else []
 
 
 def test_instructions_and_bytes_of_nsight_compute():
@@ -29,14 +29,14 @@ def test_instructions_and_bytes_of_nsight_compute():
 
 
 def test_rates_are_multiplied_by_cycles_or_time():
-    found = rows(
+    result = rows(
         (0, SASS + "ffma_pred_on.sum.per_cycle_elapsed", "inst/cycle", 2.0),
         (0, "smsp__cycles_elapsed.max", "cycle", 50.0),
         (0, "dram__bytes.sum.per_second", "byte/s", 1e9),
         (1, "Memory Workload Analysis: Memory Throughput", "byte/s", 2e9),
         (1, "Memory Throughput", "%", 70.0),
     )
-    assert [row[2:4] for row in found] == [(200.0, pytest.approx(1000.0)), (None, pytest.approx(1000.0))]
+    assert [row[2:4] for row in result] == [(200.0, pytest.approx(1000.0)), (None, pytest.approx(1000.0))]
 
 
 def test_of_several_ways_to_the_same_figure_the_best_is_taken():
@@ -98,6 +98,6 @@ def test_bytes_read_and_written_are_told_apart_where_counters_do():
         orient="row",
     )  # fmt: skip
     launches = pl.DataFrame({"span_id": [0, 1, 2, 3], "dur_ns": [10] * 4}, schema_overrides={"span_id": pl.UInt32})
-    found = moved(launches, KERNEL_METRICS.conform(metrics)).sort("span_id")
-    assert found.rows() == [(0, 11.0, 5.0, 6.0), (1, 64.0, None, None)]
+    result = moved(launches, KERNEL_METRICS.conform(metrics)).sort("span_id")
+    assert result.rows() == [(0, 11.0, 5.0, 6.0), (1, 64.0, None, None)]
     assert moved(launches, KERNEL_METRICS.empty()).is_empty()

@@ -25,7 +25,7 @@ def ops_of(**calls):
     return OPS.conform(pl.DataFrame(rows, schema=schema, orient="row"))
 
 
-def found(spans, ops):
+def calls_of(spans, ops):
     work = device_work(spans, TRACKS_5, needed_by="test").with_columns(tensor_core=pl.lit(False))
     return priced(work, spans, ops)[1].sort("call_id")
 
@@ -41,7 +41,7 @@ def test_the_outermost_operator_with_a_known_cost_stands_for_the_work():
         parent_id=[None, 0, 1, 0, None, None],
         op_id=[None, None, None, None, 2, 3],
     )
-    got = found(spans, ops_of(_1=NORM, _2=NATIVE, _3=MM))
+    got = calls_of(spans, ops_of(_1=NORM, _2=NATIVE, _3=MM))
     assert got.select("name", "family", "device_ns", "flop").rows() == [
         ("aten::layer_norm", "norm", 10, 184.0), ("aten::mm", "gemm", 30, 128.0),
     ]  # fmt: skip
@@ -57,7 +57,7 @@ def test_without_a_known_cost_the_innermost_operator_tells_why():
         parent_id=[None, 0, None, None, None],
         op_id=[None, None, 1, None, None],
     )
-    got = found(spans, ops_of(_1=("[[[2],[3]],[]]", '["TensorList","Scalar"]', '["","0"]')))
+    got = calls_of(spans, ops_of(_1=("[[[2],[3]],[]]", '["TensorList","Scalar"]', '["","0"]')))
     assert got.select("name", "reason", "n_work", "device_ns").rows() == [
         (None, NO_OPERATOR, 1, 5), (None, NO_OPERATOR, 1, 30), ("aten::cat", "no formula for this operator", 1, 10),
     ]  # fmt: skip
@@ -70,7 +70,7 @@ def test_overlapping_work_of_one_call_counts_once():
         kernel(STREAM_8, 250, 100, "b"),
         op_id=[None, 0, 0],
     )
-    got = found(spans, ops_of(_0=MM))
+    got = calls_of(spans, ops_of(_0=MM))
     assert got.select("n_work", "device_ns", "device_id").rows() == [(2, 150, 0)]
 
 
@@ -168,6 +168,6 @@ def test_the_range_around_a_call_tells_its_lengths():
     ops = OPS.conform(pl.DataFrame(rows, schema=schema, orient="row"))
     work = device_work(spans, TRACKS_5, needed_by="test").with_columns(tensor_core=pl.lit(True))
     _, calls = priced(work, spans, ops)
-    told, untold = calls.sort("call_id").select("flop", "reason").rows()
-    assert told == (cost_of(ATTENTION, SHAPES, TYPES, None, PASS).flop, None)
-    assert untold == (None, "the lengths of its requests are not annotated")
+    priced_call, unpriced_call = calls.sort("call_id").select("flop", "reason").rows()
+    assert priced_call == (cost_of(ATTENTION, SHAPES, TYPES, None, PASS).flop, None)
+    assert unpriced_call == (None, "the lengths of its requests are not annotated")

@@ -179,25 +179,25 @@ def call(**changed):
     return row | changed
 
 
-def found(*calls, roofs=None):
+def result(*calls, roofs=None):
     schema = {"device_id": pl.UInt32, "precision": pl.String, "matrix": pl.Boolean, "tensor_core": pl.Boolean,
               "flop": pl.Float64, "bytes": pl.Float64, "reason": pl.String}  # fmt: skip
     return with_roofs(pl.DataFrame(calls, schema=schema), roofs or {0: MINE}).to_dicts()
 
 
 def test_both_times_and_the_longer_of_them():
-    (row,) = found(call())
+    (row,) = result(call())
     assert (row["compute_ns"], row["memory_ns"], row["roof_ns"]) == pytest.approx((1.0, 2.0, 2.0))
     assert (row["peak"], row["bandwidth"], row["accelerator"], row["reason"]) == (1e15, 1e12, "Mine", None)
 
 
 def test_fp32_products_have_the_peak_of_the_units_they_run_on():
-    on, off = found(call(precision="fp32"), call(precision="fp32", tensor_core=False))
+    on, off = result(call(precision="fp32"), call(precision="fp32", tensor_core=False))
     assert (on["peak"], off["peak"]) == (5e14, 1e13)
 
 
 def test_what_has_no_operations_has_memory_as_roof_and_what_has_no_peak_none():
-    nothing, whole, none = found(
+    nothing, whole, none = result(
         call(flop=0.0, precision="fp4"), call(precision=None, matrix=False), call(precision="fp64")
     )
     assert nothing["roof_ns"] == whole["roof_ns"] == pytest.approx(2.0)
@@ -205,7 +205,7 @@ def test_what_has_no_operations_has_memory_as_roof_and_what_has_no_peak_none():
 
 
 def test_without_a_product_the_reason_is_told():
-    (row,) = found(call(), roofs={0: "not known"})
+    (row,) = result(call(), roofs={0: "not known"})
     assert (row["peak"], row["accelerator"], row["reason"], row["unknown"]) == (None, None, "not known", "not known")
     assert roof_of({}, 3) == NOT_DESCRIBED
     assert roof_of({None: MINE}, 3) is MINE

@@ -37,8 +37,8 @@ BF16, F32, I64 = "c10::BFloat16", "float", "long int"
     ],
 )
 def test_elements_and_rows(name, arguments, flop, nbytes):
-    found = cost(name, *arguments)
-    assert (found.flop, found.nbytes, found.matrix) == (flop, nbytes, False)
+    result = cost(name, *arguments)
+    assert (result.flop, result.nbytes, result.matrix) == (flop, nbytes, False)
 
 
 def test_shapes_that_do_not_fit_are_refused():
@@ -105,10 +105,10 @@ def test_gradients_of_norms():
     ],
 )
 def test_of_rows_and_elements_what_is_written_and_the_largest_that_is_read_are_known(name, arguments, written, largest):
-    found = cost(name, *arguments)
-    assert (found.written, found.largest) == (written, largest)
+    result = cost(name, *arguments)
+    assert (result.written, result.largest) == (written, largest)
 
 
 def test_of_products_they_are_not_told():
-    found = cost("aten::mm", ((8, 4), F32), ((4, 2), F32))
-    assert found.written is found.largest is None
+    result = cost("aten::mm", ((8, 4), F32), ((4, 2), F32))
+    assert result.written is result.largest is None

@@ -49,14 +49,14 @@ def us(rows, *columns):
 
 
 def test_what_bound_the_step_adds_up_to_it():
-    found = path()
-    assert us(found, "step", "rank", "kind", "calls") == [
+    result = path()
+    assert us(result, "step", "rank", "kind", "calls") == [
         (7, 0, "computation", 2, 65), (7, 0, "dataloader", 1, 10), (7, 0, "other_host", 2, 10),
         (7, 0, "runtime", 1, 4), (7, 0, "operator", 1, 3), (7, 0, "sync", 1, 3), (7, 0, "launch_delay", 1, 3),
         (7, 0, "kernel_wait", 1, 2),
     ]  # fmt: skip
-    assert found["on_path_ns"].sum() == found["step_dur_ns"][0] == 100 * US
-    assert found["share_ratio"].to_list() == pytest.approx([0.65, 0.1, 0.1, 0.04, 0.03, 0.03, 0.03, 0.02])
+    assert result["on_path_ns"].sum() == result["step_dur_ns"][0] == 100 * US
+    assert result["share_ratio"].to_list() == pytest.approx([0.65, 0.1, 0.1, 0.04, 0.03, 0.03, 0.03, 0.02])
 
 
 def test_what_the_path_hides_is_told_of_what_is_measured_by_spans():
@@ -92,15 +92,15 @@ def test_by_launch_tells_the_call_itself_or_the_one_behind_the_work():
 
 
 def test_by_piece_is_the_path_in_order_of_time():
-    found = path(by="piece")
-    assert us(found, pl.col("ts_ns") // US, "kind", "name") == [
+    result = path(by="piece")
+    assert us(result, pl.col("ts_ns") // US, "kind", "name") == [
         (0, "dataloader", "enumerate(DataLoader)#next", 10), (10, "other_host", "ProfilerStep#7", 2),
         (12, "other_host", "forward", 3), (15, "operator", "aten::mm", 3), (18, "runtime", "cudaLaunchKernel", 4),
         (22, "launch_delay", "ampere_sgemm", 3), (25, "computation", "ampere_sgemm", 45),
         (70, "kernel_wait", "relu_kernel", 2), (72, "computation", "relu_kernel", 20),
         (92, "sync", "cudaDeviceSynchronize", 3), (95, "other_host", "ProfilerStep#7", 5),
     ]  # fmt: skip
-    assert found["operator"].to_list()[:6] == ["enumerate(DataLoader)#next", None, "forward", *["aten::mm"] * 3]
+    assert result["operator"].to_list()[:6] == ["enumerate(DataLoader)#next", None, "forward", *["aten::mm"] * 3]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_by_piece_is_the_path_in_order_of_time():
     ],
 )
 def test_what_if_some_of_it_took_another_time(scale, expected):
-    found = path(scale=scale)
-    assert found["scaled_dur_ns"].unique().to_list() == [expected * US]
-    assert found.drop("scaled_dur_ns").equals(path())
+    result = path(scale=scale)
+    assert result["scaled_dur_ns"].unique().to_list() == [expected * US]
+    assert result.drop("scaled_dur_ns").equals(path())
 
 
 def test_several_steps_are_each_a_path_of_their_own():
@@ -146,14 +146,14 @@ def test_without_a_device_the_path_lies_on_threads():
 
 
 def test_the_whole_recording_and_ranges_may_be_asked_for():
-    found = path(within="recording")
-    assert found["step"].to_list() == [None] * found.height
-    assert found["step_dur_ns"][0] == 92 * US
+    result = path(within="recording")
+    assert result["step"].to_list() == [None] * result.height
+    assert result["step_dur_ns"][0] == 92 * US
     assert path(within="forw")["step"].unique().to_list() == [0]
 
 
 @pytest.mark.parametrize(
-    ("spans", "steps", "options", "error", "words"),
+    ("spans", "steps", "options", "error", "message"),
     [
         (SPANS, NO_STEPS, {}, MissingTable, "steps"),
         (SPANS.filter(pl.col("category") == "kernel"), STEPS, {}, MissingTable, "operators and the calls"),
@@ -164,18 +164,18 @@ def test_the_whole_recording_and_ranges_may_be_asked_for():
         (SPANS, STEPS, {"within": "nowhere"}, MissingTable, "ranges"),
     ],
 )
-def test_what_cannot_be_told_is_refused(spans, steps, options, error, words):
-    with pytest.raises(error, match=words):
+def test_what_cannot_be_told_is_refused(spans, steps, options, error, message):
+    with pytest.raises(error, match=message):
         path(spans, steps, **options)
 
 
 @pytest.mark.parametrize("by", WAYS)
 def test_the_result_has_the_declared_columns_in_their_order(by):
-    found = path(by=by, scale="gemm=0.5")
-    declared = [name for name in CRITICAL_PATH.dtypes if name in found.columns]
-    assert found.columns == declared
-    assert all(found.schema[name] == CRITICAL_PATH.dtypes[name] for name in declared)
-    assert found["on_path_ns"].sum() == 100 * US
+    result = path(by=by, scale="gemm=0.5")
+    declared = [name for name in CRITICAL_PATH.dtypes if name in result.columns]
+    assert result.columns == declared
+    assert all(result.schema[name] == CRITICAL_PATH.dtypes[name] for name in declared)
+    assert result["on_path_ns"].sum() == 100 * US
 
 
 def test_it_is_an_analysis_of_a_trace():

@@ -68,15 +68,15 @@ def test_a_stay_is_divided_among_the_spans_innermost_then():
 
 @settings(max_examples=50)
 @given(events, st.integers(0, 20))
-def test_pieces_add_up_to_each_window_and_are_those_of_the_span_open(drawn, cut):
-    case = case_of(drawn, cut)
+def test_pieces_add_up_to_each_window_and_are_those_of_the_span_open(drawn, border):
+    case = case_of(drawn, border)
     on_path = paths(case.work, case.held, case.joined, case.windows)
-    found = pieces(case.spans, case.threads, case.work, case.held, on_path, case.windows)
-    sums = dict(found.group_by("window").agg(pl.col("dur_ns").sum()).rows())
+    result = pieces(case.spans, case.threads, case.work, case.held, on_path, case.windows)
+    sums = dict(result.group_by("window").agg(pl.col("dur_ns").sum()).rows())
     lengths = case.windows.high - case.windows.low
     assert sums == {i: n for i, n in enumerate(lengths.tolist()) if n}
     start, length = case.spans["ts_ns"].to_numpy(), case.spans["dur_ns"].to_numpy()
-    spanned = found.filter((pl.col("row") >= 0) & (pl.col("kind") < NAMES.index("launch_delay")))
+    spanned = result.filter((pl.col("row") >= 0) & (pl.col("kind") < NAMES.index("launch_delay")))
     for row, ts, dur in spanned.select("row", "ts_ns", "dur_ns").rows():
         assert start[row] <= ts
         assert ts + dur <= start[row] + length[row]
@@ -113,37 +113,37 @@ def test_sorts_of_device_work_are_kinds():
         Row(MAIN, 0, 3, "ProfilerStep#0", "step", step=0), kernel(0, 1, None, "ncclDevKernel_AllReduce", STREAM_8),
         Row(STREAM_8, 1, 1, "Memcpy HtoD", "memcpy"), Row(STREAM_8, 2, 1, "Memset", "memset"), op(0, 1),
     )  # fmt: skip
-    found = parts(spans, 0, 3).sort("ts_ns")
-    assert [NAMES[code] for code in found["kind"]] == ["communication", "memcpy", "computation"]
+    result = parts(spans, 0, 3).sort("ts_ns")
+    assert [NAMES[code] for code in result["kind"]] == ["communication", "memcpy", "computation"]
 
 
 def test_all_time_of_a_window_is_told_whether_on_the_path_or_not():
     case = case_of([(0, 4, 0, "kernel", 3, 1, 5), (0, 2, 1, "op", 3, 0, 0), (3, 2, 0, "op", 3, 0, 0)], 4)
     got = spent(case.spans, case.threads, case.work, case.windows)
     named = got.with_columns(kind=pl.col("kind").replace_strict(dict(enumerate(NAMES)), return_dtype=pl.String))
-    found = named.sort("window", "kind", "total_ns").select("window", "kind", pl.col("total_ns") // UNIT).rows()
+    result = named.sort("window", "kind", "total_ns").select("window", "kind", pl.col("total_ns") // UNIT).rows()
     assert case.windows.high.tolist() == [6 * UNIT, 10 * UNIT]
-    assert found == [(0, "computation", 5), (0, "operator", 2), (0, "runtime", 4), (1, "operator", 2)]
+    assert result == [(0, "computation", 5), (0, "operator", 2), (0, "runtime", 4), (1, "operator", 2)]
 
 
 def pieces_by_window(case):
     """Per window the pieces (start, end, what) of the path, in order of time, gaps before work included."""
     got = paths(case.work, case.held, case.joined, case.windows)
-    found = {window: [] for window in range(case.windows.low.size)}
+    result = {window: [] for window in range(case.windows.low.size)}
     for window, k, entered in zip(got.work_window, got.work, got.entered, strict=True):
         low = case.windows.low[window]
         start, end = max(case.work.start[k], low), min(entered, case.work.end[k])
-        found[window].append((start, end, "work", int(k)))
-        found[window].append((max(case.held.at[k], low), start, "gap", int(k)))
+        result[window].append((start, end, "work", int(k)))
+        result[window].append((max(case.held.at[k], low), start, "gap", int(k)))
     for window, thread, low, high in zip(got.stay_window, got.thread, got.low, got.high, strict=True):
-        found[window].append((low, high, "thread", int(thread)))
-    return {window: sorted(piece for piece in some if piece[1] > piece[0]) for window, some in found.items()}
+        result[window].append((low, high, "thread", int(thread)))
+    return {window: sorted(piece for piece in some if piece[1] > piece[0]) for window, some in result.items()}
 
 
 @settings(max_examples=50)
 @given(events, st.integers(0, 20))
-def test_the_path_covers_each_window_without_gap_or_overlap(drawn, cut):
-    case = case_of(drawn, cut)
+def test_the_path_covers_each_window_without_gap_or_overlap(drawn, border):
+    case = case_of(drawn, border)
     for window, some in pieces_by_window(case).items():
         edges = [int(case.windows.low[window]), *(int(end) for _, end, _, _ in some)]
         assert [int(start) for start, _, _, _ in some] == edges[:-1]
@@ -152,8 +152,8 @@ def test_the_path_covers_each_window_without_gap_or_overlap(drawn, cut):
 
 @settings(max_examples=50)
 @given(events, st.integers(0, 20))
-def test_no_path_is_longer_than_the_window_and_one_is_as_long(drawn, cut):
-    case = case_of(drawn, cut)
+def test_no_path_is_longer_than_the_window_and_one_is_as_long(drawn, border):
+    case = case_of(drawn, border)
     for window in range(case.windows.low.size):
         assert longest(case, window) == case.windows.high[window] - case.windows.low[window]
 
@@ -170,12 +170,12 @@ def follows(case, before, after, at):
         for other in (work.before[k], held.across[k]):
             hops.setdefault(("work", int(other)), set()).add(to)
         hops.setdefault(("thread", int(work.thread[k])), set()).add(to)
-    seen, todo = set(), [before]
+    reached, todo = set(), [before]
     while todo:
-        new = hops.get(todo.pop(), set()) - seen
-        seen |= new
+        new = hops.get(todo.pop(), set()) - reached
+        reached |= new
         todo += new
-    return after in seen
+    return after in reached
 
 
 def vars_of(joined):
@@ -184,8 +184,8 @@ def vars_of(joined):
 
 @settings(max_examples=50)
 @given(events, st.integers(0, 20))
-def test_the_path_follows_dependencies_only(drawn, cut):
-    case = case_of(drawn, cut)
+def test_the_path_follows_dependencies_only(drawn, border):
+    case = case_of(drawn, border)
     for some in pieces_by_window(case).values():
         for (_, at, *before), (_, _, *after) in pairwise(some):
             assert follows(case, tuple(before), tuple(after), at)

@@ -80,17 +80,17 @@ class Graph:
         launch = median([g for g in of_kind[LAUNCH_DELAY] if g] or [0])
         after_work = median(of_kind[KERNEL_WAIT] or [0])
         for k in range(work.start.size):
-            kept = gaps[k] * factor.waits[held.wait[k]]
+            recorded = gaps[k] * factor.waits[held.wait[k]]
             for by, j in ((BEFORE, work.before[k]), (ACROSS, held.across[k])):
                 if j >= 0:
                     until = min(work.end[j], work.start[k])
                     least = min(after_work, work.start[k] - until) * factor.waits[KERNEL_WAIT]
-                    lag = kept if held.by[k] == by else least
+                    lag = recorded if held.by[k] == by else least
                     yield 1 + j, 1 + k, (until - work.start[j]) * factor.work[j] + lag
             if work.call[k] >= 0:
                 node, after = self.position(int(work.thread[k]), int(held.submitted[k]))
                 least = min(launch, work.start[k] - held.submitted[k]) * factor.waits[LAUNCH_DELAY]
-                yield node, 1 + k, after + (kept if held.by[k] == LAUNCH else least)
+                yield node, 1 + k, after + (recorded if held.by[k] == LAUNCH else least)
 
     def edges_of_moments(self):
         work = self.case.work
@@ -111,15 +111,15 @@ class Graph:
         case, work = self.case, self.case.work
         times = schedule([*self.edges_of_work(), *self.edges_of_moments()], 1 + work.start.size + len(self.moments))
         ended = times[1 : 1 + work.start.size] + (work.end - work.start) * self.factor.work
-        found, before = [], -np.inf
+        result, before = [], -np.inf
         for i in range(case.windows.low.size):
             bounds = (case.windows.begin[i], case.windows.end[i])
             places = [self.position(int(case.windows.main[i]), int(at)) for at in bounds]
             begin, end = (times[node] + after for node, after in places)
             end = max(end, before, *ended[case.windows.queued == i])
-            found.append(end - max(begin, before))
+            result.append(end - max(begin, before))
             before = end
-        return np.array(found)
+        return np.array(result)
 
 
 def origin(case):
@@ -204,10 +204,14 @@ def on_main(text):
 
 
 def test_a_rule_is_a_name_and_a_factor_and_several_are_divided_by_commas():
-    found = [
+    result = [
         (rule.what, rule.factor, rule.kind, rule.device_only) for rule in rules("gemm=0.5, launch delay = 0,a,b=2")
     ]
-    assert found == [("gemm", 0.5, None, True), ("launch delay", 0.0, "launch_delay", False), ("a,b", 2.0, None, False)]
+    assert result == [
+        ("gemm", 0.5, None, True),
+        ("launch delay", 0.0, "launch_delay", False),
+        ("a,b", 2.0, None, False),
+    ]
     assert [rule.factor for rule in rules("x=.5,y=1e-1")] == [0.5, 0.1]
 
 

@@ -75,8 +75,8 @@ def test_the_latest_is_the_last_row_of_the_group_no_later_than_asked(rows, queri
     st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 9), st.integers(0, 9), st.integers(0, 9)), max_size=8),
 )
 def test_the_last_to_end_is_looked_for_among_what_was_queued_in_time(rows, queries):
-    found = last_ended(tuple(columns(rows, 3)), tuple(columns(queries, 4)))
-    for (group, after, at, by), row in zip(queries, found.tolist(), strict=True):
+    result = last_ended(tuple(columns(rows, 3)), tuple(columns(queries, 4)))
+    for (group, after, at, by), row in zip(queries, result.tolist(), strict=True):
         ends = [end for g, end, queued in rows if g == group and after < end <= at and queued <= by]
         assert (row >= 0) == bool(ends)
         if ends:

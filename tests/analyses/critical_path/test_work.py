@@ -104,8 +104,8 @@ def test_where_the_recorder_tells_which_stream_waits_others_do_not():
     other = queued(0, 5, 6, 30, "other", STREAM_8)
     mine = [*queued(2, 2, 7, 1, "first"), *queued(20, 5, 37, 5, "second")]
     wait = call(10, 2, "cudaStreamWaitEvent", key="wait")
-    told = Row(STREAM_7, 10, 26, "Stream Wait Event", "sync", launch="wait")
-    assert held(*other, *mine, wait, told, last="second")[0] == ACROSS
+    sync = Row(STREAM_7, 10, 26, "Stream Wait Event", "sync", launch="wait")
+    assert held(*other, *mine, wait, sync, last="second")[0] == ACROSS
     assert (
         held(*other, *mine, wait, Row(STREAM_8, 10, 26, "Stream Wait Event", "sync", launch="wait"), last="second")[0]
         == LAUNCH

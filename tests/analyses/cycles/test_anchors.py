@@ -11,7 +11,7 @@ def on_host(spans):
     return spans["track_id"].is_in([MAIN, BACKWARD])
 
 
-def found(spans, which=host_anchors):
+def anchors_in(spans, which=host_anchors):
     anchors = which(spans, on_host(spans)) if which is host_anchors else which(spans)
     return {anchor.name: anchor.starts.size for anchor in anchors}
 
@@ -19,7 +19,7 @@ def found(spans, which=host_anchors):
 def test_one_or_two_functions_are_tried_for_each_number_of_calls():
     # load and optimize come as often; load has a meaning like optimize and takes less time, so one name remains.
     spans = spans_of(*training(5))
-    assert found(spans) == {"optimize": 5, "autograd::backward": 5, "aten::linear": 20}
+    assert anchors_in(spans) == {"optimize": 5, "autograd::backward": 5, "aten::linear": 20}
 
 
 def test_a_range_goes_before_a_longer_function_and_both_are_tried():
@@ -34,26 +34,26 @@ def test_a_range_goes_before_a_longer_function_and_both_are_tried():
 
 def test_calls_inside_a_call_of_the_same_function_do_not_count():
     rows = [(MAIN, 100 * i + k, 80 - 2 * k, "walk", "python") for i in range(3) for k in range(3)]
-    assert found(spans_of(*rows)) == {"walk": 3}
+    assert anchors_in(spans_of(*rows)) == {"walk": 3}
 
 
 def test_less_than_three_calls_mark_nothing():
-    assert found(spans_of((MAIN, 0, 5, "a", "operator"), (MAIN, 9, 5, "a", "operator"))) == {}
-    assert found(spans_of((MAIN, 0, 5, "a", "step"))) == {}
+    assert anchors_in(spans_of((MAIN, 0, 5, "a", "operator"), (MAIN, 9, 5, "a", "operator"))) == {}
+    assert anchors_in(spans_of((MAIN, 0, 5, "a", "step"))) == {}
     # Three calls, two of them inside the first.
     inside = spans_of((MAIN, 0, 50, "a", "operator"), (MAIN, 1, 9, "a", "operator"), (MAIN, 20, 5, "a", "operator"))
-    assert found(inside) == {}
+    assert anchors_in(inside) == {}
 
 
 def test_steps_of_serving_engines_are_one_function_whatever_they_do():
     rows = [(MAIN, 10 * i, 9, f"step[{'EXTEND' if i == 1 else 'DECODE'} bs={i}]", "user_range") for i in range(4)]
-    assert found(spans_of(*rows)) == {"step[* bs=#]": 4}
+    assert anchors_in(spans_of(*rows)) == {"step[* bs=#]": 4}
 
 
 def test_kernels_mark_turns_too():
     spans = spans_of(*training(5))
-    assert found(spans, device_anchors) == {"gemm": 20}
-    assert found(spans_of((MAIN, 0, 1, "a", "operator")), device_anchors) == {}
+    assert anchors_in(spans, device_anchors) == {"gemm": 20}
+    assert anchors_in(spans_of((MAIN, 0, 1, "a", "operator")), device_anchors) == {}
 
 
 def test_the_calls_of_a_name_are_those_of_the_track_with_most():

@@ -22,8 +22,8 @@ STEPS = content(*((10 * i + k, name) for i in range(6) for k, name in enumerate(
 def test_names_that_come_once_or_twice_tell_nothing():
     names = pl.Series(["a", "a", "a", "b", "b", "c", "a"], dtype=pl.Categorical)
     at = np.array([3, 1, 2, 1, 2, 1, NOWHERE])
-    found = content_of(at, names, pl.Series([1] * 7), pl.Series([True] * 7))
-    assert (found.at.tolist(), found.code.tolist(), found.n_names) == ([1, 2, 3], [0, 0, 0], 1)
+    result = content_of(at, names, pl.Series([1] * 7), pl.Series([True] * 7))
+    assert (result.at.tolist(), result.code.tolist(), result.n_names) == ([1, 2, 3], [0, 0, 0], 1)
 
 
 def test_of_too_many_events_those_of_the_longest_names_are_looked_at(monkeypatch):
@@ -37,8 +37,8 @@ def test_of_too_many_events_those_of_the_longest_names_are_looked_at(monkeypatch
 
 
 def test_counts_are_by_turn_and_name():
-    found = counts(content((0, "a"), (1, "b"), (9, "b"), (10, "a"), (30, "a")), np.array([0, 10]), np.array([10, 20]))
-    assert found.tolist() == [[1, 2], [1, 0]]
+    result = counts(content((0, "a"), (1, "b"), (9, "b"), (10, "a"), (30, "a")), np.array([0, 10]), np.array([10, 20]))
+    assert result.tolist() == [[1, 2], [1, 0]]
 
 
 def test_true_turns_agree_in_all_names():
@@ -76,13 +76,13 @@ def rows_of(*rows):
 
 
 def test_turns_at_the_borders_that_lack_much_are_partial():
-    found = rows_of([1, 0, 0, 0], [1, 2, 3, 0], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4], [0, 2, 3, 4])
-    assert is_whole(found).tolist() == [False, False, True, True, True, True, False]
+    result = rows_of([1, 0, 0, 0], [1, 2, 3, 0], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4], [0, 2, 3, 4])
+    assert is_whole(result).tolist() == [False, False, True, True, True, True, False]
 
 
 def test_a_turn_in_the_middle_that_lacks_something_is_a_fact():
-    found = rows_of([1, 2], [1, 2], [0, 0], [1, 2], [1, 2])
-    assert is_whole(found).all()
+    result = rows_of([1, 2], [1, 2], [0, 0], [1, 2], [1, 2])
+    assert is_whole(result).all()
 
 
 def test_more_than_usual_is_not_partial():
@@ -90,7 +90,7 @@ def test_more_than_usual_is_not_partial():
 
 
 @pytest.mark.parametrize(
-    "found",
+    "result",
     [
         rows_of([1], [2]),  # too few to tell
         np.zeros((5, 0)),
@@ -98,27 +98,27 @@ def test_more_than_usual_is_not_partial():
         rows_of([0, 0], [0, 0], [0, 0], [1, 1], [1, 1], [1, 1], [1, 1], [1, 1]),
     ],
 )
-def test_what_cannot_be_told_is_whole(found):
-    n = 3 if found.shape == (8, 2) else 0
-    assert is_whole(found).tolist() == [False] * n + [True] * (found.shape[0] - n)
+def test_what_cannot_be_told_is_whole(result):
+    n = 3 if result.shape == (8, 2) else 0
+    assert is_whole(result).tolist() == [False] * n + [True] * (result.shape[0] - n)
 
 
 def test_never_do_more_than_half_of_the_turns_count_as_partial():
-    found = rows_of(*[[0, 1]] * 3, *[[1, 1]] * 2, *[[1, 0]] * 3)
-    assert is_whole(found).all()
-    assert is_whole(found[1:-1]).tolist() == [True] * 6
-    assert is_whole(found[2:-2]).tolist() == [False, True, True, False]
+    result = rows_of(*[[0, 1]] * 3, *[[1, 1]] * 2, *[[1, 0]] * 3)
+    assert is_whole(result).all()
+    assert is_whole(result[1:-1]).tolist() == [True] * 6
+    assert is_whole(result[2:-2]).tolist() == [False, True, True, False]
 
 
 def test_a_turn_is_held_against_those_of_its_own_kind():
-    found = rows_of([9, 0], [1, 5], [1, 5], [1, 5], [0, 5], [9, 0])
-    assert is_whole(found, ["prefill", *["decode"] * 4, "prefill"]).all()
-    assert is_whole(found, ["prefill", *["decode"] * 3, "prefill", "prefill"]).all()
+    result = rows_of([9, 0], [1, 5], [1, 5], [1, 5], [0, 5], [9, 0])
+    assert is_whole(result, ["prefill", *["decode"] * 4, "prefill"]).all()
+    assert is_whole(result, ["prefill", *["decode"] * 3, "prefill", "prefill"]).all()
     last = rows_of([9, 0], [1, 5], [1, 5], [1, 5], [0, 0])
     assert is_whole(last, ["prefill", *["decode"] * 4]).tolist() == [True, True, True, True, False]
 
 
-def told(*cycles, dur_ns=None):
+def phases_of(*cycles, dur_ns=None):
     """The phases of cycles given as lists of names."""
     names = pl.Series([name for cycle in cycles for name in cycle], dtype=pl.Categorical)
     row = np.array([i for i, cycle in enumerate(cycles) for _ in cycle])
@@ -129,13 +129,13 @@ def told(*cycles, dur_ns=None):
 def test_ranges_that_count_requests_tell():
     prefill = "execute_8192_context_9(sq8155sk8430)_generation_37(sq37sk34489)"
     decode = "execute_32_context_0(sq0sk0)_generation_32(sq32sk32785)"
-    assert told([prefill], [decode], [decode], ["x"]) == ["prefill", "decode", "decode", None]
+    assert phases_of([prefill], [decode], [decode], ["x"]) == ["prefill", "decode", "decode", None]
 
 
 def test_a_cycle_with_both_is_a_prefill_and_an_idle_one_is_nothing():
     idle, decode = "execute_0_context_0(x)_generation_0(x)", "execute_1_context_0(x)_generation_1(x)"
-    assert told([decode], [decode, "execute_9_context_1(x)_generation_0(x)"]) == ["decode", "prefill"]
-    assert told([idle], [decode]) == [None, "decode"]
+    assert phases_of([decode], [decode, "execute_9_context_1(x)_generation_0(x)"]) == ["decode", "prefill"]
+    assert phases_of([idle], [decode]) == [None, "decode"]
 
 
 @pytest.mark.parametrize(
@@ -148,14 +148,14 @@ def test_a_cycle_with_both_is_a_prefill_and_an_idle_one_is_nothing():
     ],
 )
 def test_names_that_speak_of_one_kind_tell(prefill, decode):
-    assert told([prefill], [decode], [decode]) == ["prefill", "decode", "decode"]
+    assert phases_of([prefill], [decode], [decode]) == ["prefill", "decode", "decode"]
 
 
 def test_one_of_both_names_is_enough_in_programs_that_serve_a_model():
-    assert told(["prefill"], ["kv_cache"], ["x"]) == ["prefill", "decode", "decode"]
-    assert told(["kv_cache"], ["decode"], ["decode"]) == ["prefill", "decode", "decode"]
-    assert told(["prefill"], ["decode"], ["x"]) == ["prefill", "decode", None]
-    assert told(["x"], ["decode"], ["decode"]) == [None] * 3
+    assert phases_of(["prefill"], ["kv_cache"], ["x"]) == ["prefill", "decode", "decode"]
+    assert phases_of(["kv_cache"], ["decode"], ["decode"]) == ["prefill", "decode", "decode"]
+    assert phases_of(["prefill"], ["decode"], ["x"]) == ["prefill", "decode", None]
+    assert phases_of(["x"], ["decode"], ["decode"]) == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -168,22 +168,22 @@ def test_one_of_both_names_is_enough_in_programs_that_serve_a_model():
     ],
 )
 def test_names_that_mean_something_else_do_not_tell(name):
-    assert told([name], ["x"], ["x"], ["x"]) == [None] * 4
+    assert phases_of([name], ["x"], ["x"], ["x"]) == [None] * 4
 
 
 def test_a_name_that_comes_in_all_cycles_tells_nothing():
-    assert told(["decode"], ["decode"], ["decode"]) == [None] * 3
+    assert phases_of(["decode"], ["decode"], ["decode"]) == [None] * 3
 
 
 def test_without_names_length_tells_in_programs_that_serve_a_model():
     cycles = [["paged_attention"]] * 6
-    assert told(*cycles, dur_ns=[50, 10, 10, 11, 10, 9]) == ["prefill", *["decode"] * 5]
-    assert told(*cycles, dur_ns=[25, 10, 10, 11, 10, 9]) == [None] * 6
-    assert told(*cycles[:3], dur_ns=[50, 10, 10]) == [None] * 3
+    assert phases_of(*cycles, dur_ns=[50, 10, 10, 11, 10, 9]) == ["prefill", *["decode"] * 5]
+    assert phases_of(*cycles, dur_ns=[25, 10, 10, 11, 10, 9]) == [None] * 6
+    assert phases_of(*cycles[:3], dur_ns=[50, 10, 10]) == [None] * 3
 
 
 def test_in_a_training_loop_a_long_step_is_just_that():
-    assert told(*[["aten::mm"]] * 6, dur_ns=[50, 10, 10, 11, 10, 9]) == [None] * 6
+    assert phases_of(*[["aten::mm"]] * 6, dur_ns=[50, 10, 10, 11, 10, 9]) == [None] * 6
 
 
 def test_what_lies_in_no_cycle_does_not_count():

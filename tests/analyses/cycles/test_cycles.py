@@ -26,13 +26,13 @@ from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import CYCLES, SPANS
 
 
-def found(spans, *, anchor="auto", steps=NO_STEPS):
+def cycles_in(spans, *, anchor="auto", steps=NO_STEPS):
     return find_cycles(spans, TRACKS_4, steps, GPU, anchor)
 
 
 def test_marked_steps_are_the_cycles_from_start_to_start():
     spans = spans_of(*((MAIN, 100 * i, 90, "work", "operator") for i in range(4)))
-    got = found(spans, steps=steps_of((0, 95), (100, 95), (200, 95), (300, 95)))
+    got = cycles_in(spans, steps=steps_of((0, 95), (100, 95), (200, 95), (300, 95)))
     assert (got.anchor, got.source, got.how) == (STEP, "annotation", "4 marked steps")
     assert got.frame.rows() == CYCLES.conform(
         pl.DataFrame({"cycle": [0, 1, 2, 3], "ts_ns": [0, 100, 200, 300], "dur_ns": [100, 100, 100, 95]}).with_columns(
@@ -44,12 +44,12 @@ def test_marked_steps_are_the_cycles_from_start_to_start():
 def test_a_first_step_of_which_only_the_end_was_recorded_is_not_complete():
     rows = [(MAIN, 100 * i + k, 9, f"op{k}", "operator") for i in range(5) for k in range(10, 60, 10)]
     late = [row for row in rows if row[1] > 45]
-    got = found(spans_of(*late), steps=steps_of(*((100 * i, 100) for i in range(5))))
+    got = cycles_in(spans_of(*late), steps=steps_of(*((100 * i, 100) for i in range(5))))
     assert got.frame["is_complete"].to_list() == [False, True, True, True, True]
 
 
 def test_without_marked_steps_the_turn_of_the_loop_is_found():
-    got = found(spans_of(*training(8)))
+    got = cycles_in(spans_of(*training(8)))
     frame = got.frame
     assert got.anchor == "optimize"  # called once in each turn; linear is called four times
     assert got.how == "8 calls of optimize; 100% of all names occur equally often in each"
@@ -62,18 +62,18 @@ def test_without_marked_steps_the_turn_of_the_loop_is_found():
 def test_layers_are_never_taken_for_turns(n, layers, seed):
     rng = np.random.default_rng(seed)
     rows = [(t, s + int(rng.integers(0, 3)), d, *rest) for t, s, d, *rest in training(n, layers=layers)]
-    assert found(spans_of(*rows)).frame.height == n
+    assert cycles_in(spans_of(*rows)).frame.height == n
 
 
 def test_a_rare_job_in_the_loop_does_not_make_turns_longer():
     rows = training(24)
     rows += [(MAIN, 6000 * i + 950, 20, "save", "user_range") for i in range(4)]
-    assert found(spans_of(*rows)).frame.height == 24
+    assert cycles_in(spans_of(*rows)).frame.height == 24
 
 
 def test_device_work_alone_is_enough():
     rows = [(STREAM, 1000 * i + 100 * k, 50, name, "kernel") for i in range(6) for k, name in enumerate("abbbc")]
-    got = found(spans_of(*rows))
+    got = cycles_in(spans_of(*rows))
     assert (got.frame.height, got.frame["found_by"][0]) == (6, "kernel")
     assert got.anchor in "ac"
 
@@ -81,7 +81,7 @@ def test_device_work_alone_is_enough():
 def test_a_sequence_of_kernels_without_any_that_stands_alone():
     turn = [*"aabbab", *"babbaabba"]
     rows = [(STREAM, 2000 * i + 100 * k, 50, name, "kernel") for i in range(9) for k, name in enumerate(turn)]
-    got = found(spans_of(*rows))
+    got = cycles_in(spans_of(*rows))
     assert got.how == "a sequence of 15 pieces of device work; 100% of them are equal from turn to turn"
     assert got.frame["found_by"][0] == "sequence"
     assert got.frame["dur_ns"].to_list()[:-1] == [2000] * 8
@@ -94,7 +94,7 @@ def test_where_nothing_else_tells_the_rhythm_of_activity_does():
     for i in range(40):
         at = np.sort(rng.choice(400, 40, replace=False)) + 1000 * i
         rows += [(MAIN, int(t), 1, f"op{rng.integers(6)}", "operator") for t in at]
-    got = found(spans_of(*rows))
+    got = cycles_in(spans_of(*rows))
     assert got.anchor == "period"
     assert got.frame["dur_ns"][0] == pytest.approx(1000, rel=0.03)
     assert "where a turn begins is unknown" in got.how
@@ -111,39 +111,39 @@ def test_where_nothing_else_tells_the_rhythm_of_activity_does():
 )
 def test_if_nothing_comes_again_there_are_no_cycles(rows):
     with pytest.raises(StepscopeError, match="nothing repeats") as caught:
-        found(spans_of(*rows))
+        cycles_in(spans_of(*rows))
     assert "profiler.step()" in caught.value.hint
 
 
 def test_no_spans_is_another_matter():
     with pytest.raises(MissingTable, match="spans"):
-        found(SPANS.empty())
+        cycles_in(SPANS.empty())
 
 
 def test_the_user_may_name_what_marks_the_cycles():
-    got = found(spans_of(*training(3)), anchor="aten::linear", steps=steps_of((0, 3000)))
+    got = cycles_in(spans_of(*training(3)), anchor="aten::linear", steps=steps_of((0, 3000)))
     assert (got.frame.height, got.anchor, got.source) == (12, "aten::linear", "detected")
     assert got.how == "12 calls of aten::linear, as asked"
-    assert found(spans_of(*training(3)), anchor="gemm").frame["found_by"][0] == "kernel"
-    assert found(spans_of(*training(3)), anchor=STEP, steps=steps_of((0, 3000))).source == "annotation"
+    assert cycles_in(spans_of(*training(3)), anchor="gemm").frame["found_by"][0] == "kernel"
+    assert cycles_in(spans_of(*training(3)), anchor=STEP, steps=steps_of((0, 3000))).source == "annotation"
 
 
 @pytest.mark.parametrize("name", ["nowhere", STEP])
 def test_a_name_that_is_not_there_is_refused(name):
     with pytest.raises(StepscopeError, match=f"no two calls of '{name}'"):
-        found(spans_of(*training(3)), anchor=name)
+        cycles_in(spans_of(*training(3)), anchor=name)
 
 
 def test_a_turn_that_waits_for_work_ends_with_its_call():
     rows = [(MAIN, at, 90, "serve.py(1): run_batch", "python") for at in (0, 100, 200, 300, 5000, 5100)]
     rows += [(MAIN, row[1] + 5, 20, "aten::mm", "operator") for row in rows]
-    frame = found(spans_of(*rows)).frame
+    frame = cycles_in(spans_of(*rows)).frame
     assert frame["dur_ns"].to_list()[:5] == [100, 100, 100, 90, 100]
 
 
 def test_where_calls_fill_little_of_their_turns_a_pause_belongs_to_the_turn():
     rows = [(MAIN, at, 9, "tick", "operator") for at in (0, 100, 200, 300, 900, 1000)]
-    frame = found(spans_of(*rows)).frame
+    frame = cycles_in(spans_of(*rows)).frame
     assert frame["dur_ns"].to_list()[:5] == [100, 100, 100, 600, 100]
     assert not frame["is_complete"][5]
 
@@ -154,7 +154,7 @@ def test_prefill_and_decode_are_told_apart():
         kind = "EXTEND" if i in (0, 4) else "DECODE"
         rows += [(MAIN, 100 * i, 90, f"step[{kind} bs={i}]", "user_range")]
         rows += [(MAIN, 100 * i + 9, 50, "aten::mm", "operator")]
-    got = found(spans_of(*rows))
+    got = cycles_in(spans_of(*rows))
     assert got.anchor == "step[* bs=#]"
     assert got.frame["phase"].to_list() == ["prefill", *["decode"] * 3, "prefill", *["decode"] * 3]
 
@@ -186,8 +186,8 @@ def test_of_several_processes_each_has_its_own_cycles():
 
 def test_calls_at_the_same_moment_mark_one_turn():
     rows = [(MAIN, at, 0, "tick", "operator") for at in (0, *range(0, 800, 100))]
-    assert found(spans_of(*rows)).frame["ts_ns"].to_list() == list(range(0, 800, 100))
-    assert found(spans_of(*rows), anchor="tick").frame["ts_ns"].to_list() == list(range(0, 800, 100))
+    assert cycles_in(spans_of(*rows)).frame["ts_ns"].to_list() == list(range(0, 800, 100))
+    assert cycles_in(spans_of(*rows), anchor="tick").frame["ts_ns"].to_list() == list(range(0, 800, 100))
 
 
 def test_a_sequence_that_says_little_of_the_host_is_none():
@@ -196,7 +196,7 @@ def test_a_sequence_that_says_little_of_the_host_is_none():
     rows = [(STREAM, 100 * i, 50, "ab"[i % 2], "kernel") for i in range(12)]
     rows += [(MAIN, int(t), 1, f"op{k}", "operator") for k in range(9) for t in rng.choice(1200, 3, replace=False)]
     with pytest.raises(StepscopeError, match="nothing repeats"):
-        found(spans_of(*rows))
+        cycles_in(spans_of(*rows))
 
 
 def test_a_rhythm_of_few_beats_may_be_chance(monkeypatch):
@@ -205,10 +205,10 @@ def test_a_rhythm_of_few_beats_may_be_chance(monkeypatch):
     for i in range(40):
         at = np.sort(rng.choice(400, 40, replace=False)) + 1000 * i
         rows += [(MAIN, int(t), 1, f"op{rng.integers(6)}", "operator") for t in at]
-    assert found(spans_of(*rows)).anchor == "period"
+    assert cycles_in(spans_of(*rows)).anchor == "period"
     monkeypatch.setattr(_cycles, "_FEWEST_PERIODS", 41)
     with pytest.raises(StepscopeError, match="nothing repeats"):
-        found(spans_of(*rows))
+        cycles_in(spans_of(*rows))
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=9), st.integers(6, 12))

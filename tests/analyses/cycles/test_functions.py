@@ -19,14 +19,14 @@ WORK = st.lists(
 
 def nested(pairs):
     """Spans that nest on one thread: each is cut to the one that is open when it begins."""
-    found, open_ends = [], []
+    result, open_ends = [], []
     for start, length in sorted(pairs, key=lambda p: (p[0], -p[1])):
         while open_ends and open_ends[-1] <= start:
             open_ends.pop()
         end = min([start + length, *open_ends[-1:]])
-        found.append((MAIN, start, end - start, "f", "operator"))
+        result.append((MAIN, start, end - start, "f", "operator"))
         open_ends.append(end)
-    return found
+    return result
 
 
 @given(TREES)
@@ -63,8 +63,8 @@ def test_communication_is_exposed_where_nothing_computes():
 
 
 def functions(spans, lows, highs):
-    found = functions_of(spans, own_of(spans, TRACKS_4, GPU), np.array(lows), np.array(highs))
-    return found, found.frame.sort("row", pl.col("device", "name").cast(pl.String))
+    result = functions_of(spans, own_of(spans, TRACKS_4, GPU), np.array(lows), np.array(highs))
+    return result, result.frame.sort("row", pl.col("device", "name").cast(pl.String))
 
 
 def test_functions_of_each_cycle_with_calls_and_times():
@@ -74,7 +74,7 @@ def test_functions_of_each_cycle_with_calls_and_times():
         (MAIN, 100, 50, "ProfilerStep#2", "step"), (BACKWARD, 110, 20, "aten::mm", "operator"),
         (MAIN, 105, 9, "aten::mm", "operator"), (LANE, 0, 60, "range", "other"), (STREAM, 1, 2, "x", "device_range"),
     )  # fmt: skip
-    found, frame = functions(spans, [0, 100], [100, 150])
+    result, frame = functions(spans, [0, 100], [100, 150])
     columns = ("row", "device", "name", "category", "calls", "total_ns", "self_ns", "exposed_ns")
     assert frame.select(columns).rows() == [
         (0, "gpu3", "gemm", "kernel", 1, 30, None, 30),  # ran in no cycle's first half: it is the first one's work
@@ -84,8 +84,8 @@ def test_functions_of_each_cycle_with_calls_and_times():
         (1, "host", "ProfilerStep", "step", 1, 50, 41, None),
         (1, "host", "aten::mm", "operator", 2, 29, 29, None),
     ]
-    names = found.frame["name"].gather(found.group).to_list()
-    assert [spans["name"][int(i)].split("#")[0] for i in found.events] == names
+    names = result.frame["name"].gather(result.group).to_list()
+    assert [spans["name"][int(i)].split("#")[0] for i in result.events] == names
 
 
 def test_what_lies_in_no_cycle_is_no_ones():

@@ -13,8 +13,8 @@ from stepscope.analyses.ranks.bandwidth import algorithm_bandwidth, bus_bandwidt
 )  # fmt: skip
 def test_the_bus_carries_what_each_of_n_ranks_sends(kind, factor):
     frame = pl.DataFrame({"kind": [kind], "size_bytes": [1000], "transfer_ns": [500], "group_size": [4]})
-    found = frame.select(a=algorithm_bandwidth(), b=bus_bandwidth()).row(0)
-    assert found == (2e9, None if factor is None else 2e9 * factor)
+    result = frame.select(a=algorithm_bandwidth(), b=bus_bandwidth()).row(0)
+    assert result == (2e9, None if factor is None else 2e9 * factor)
 
 
 @pytest.mark.parametrize(("size", "time", "n"), [(None, 5, 4), (8, None, 4), (8, 0, 4), (0, 5, 4), (8, 5, 1)])

@@ -34,42 +34,42 @@ def calls(*rows):
 
 
 def test_a_call_tells_what_was_done_before_it():
-    found = calls(
+    result = calls(
         kernel(STREAM_8, 0, 10, REDUCE),
         kernel(STREAM_7, 20, 30),
         (HOST, 40, 35, "enumerate(DataLoader)#x", "dataloader"),
         kernel(STREAM_8, 100, 10, REDUCE),
     )
-    assert found.columns == list(CALLS.dtypes)
-    row = found.row(1, named=True)
+    assert result.columns == list(CALLS.dtypes)
+    row = result.row(1, named=True)
     assert (row["start_ns"], row["end_ns"], row["kind"], row["measured"]) == (100, 110, "allreduce", "device")
     assert (row["work_ns"], row["compute_ns"], row["data_ns"], row["backward_ns"]) == (90, 30, 25, None)
-    assert found["work_ns"].to_list()[0] is None
+    assert result["work_ns"].to_list()[0] is None
 
 
 def test_a_collective_beside_which_work_goes_on_is_not_waited_for():
-    found = calls(kernel(STREAM_8, 0, 100, REDUCE), kernel(STREAM_7, 0, 200), kernel(STREAM_8, 300, 10, REDUCE))
-    assert found["blocks"].to_list() == [False, True]
-    assert found["work_ns"].to_list()[1] == 300  # since the start of the first
+    result = calls(kernel(STREAM_8, 0, 100, REDUCE), kernel(STREAM_7, 0, 200), kernel(STREAM_8, 300, 10, REDUCE))
+    assert result["blocks"].to_list() == [False, True]
+    assert result["work_ns"].to_list()[1] == 300  # since the start of the first
 
 
 def test_phases_are_told_on_the_device():
-    found = calls(
+    result = calls(
         (BACKWARD, 0, 50, "autograd::engine::evaluate_function: X", "operator"),
         (BACKWARD, 5, 5, "cudaLaunchKernel", "runtime"),
         kernel(STREAM_8, 100, 10, REDUCE),
         kernel(STREAM_7, 120, 30, launch=1),
         kernel(STREAM_8, 200, 10, REDUCE),
     )
-    assert found.row(1, named=True)["backward_ns"] == 30
+    assert result.row(1, named=True)["backward_ns"] == 30
 
 
 def test_several_kernels_of_one_call_are_one():
     launched = [(HOST, 0, 50, "nccl:all_reduce", "operator"), (HOST, 5, 5, "cudaLaunchKernel", "runtime")]
     rows = [*launched, kernel(STREAM_8, 100, 10, REDUCE, 1), kernel(STREAM_8, 120, 10, REDUCE, 1)]
     spans = spans_of(*rows, parent_id=[None, 0, None, None])
-    found = rank_calls(Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans})).calls
-    assert found.select("start_ns", "end_ns").rows() == [(100, 130)]
+    result = rank_calls(Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans})).calls
+    assert result.select("start_ns", "end_ns").rows() == [(100, 130)]
 
 
 def test_a_trace_without_collectives_or_with_queued_ones_only_is_refused():
@@ -83,13 +83,13 @@ def test_a_trace_without_collectives_or_with_queued_ones_only_is_refused():
 
 def test_a_recorded_rank_is_small_and_can_be_sent(examples):
     trace = load(examples / "demo-cpu-2ranks" / "rank1.pt.trace.json.gz")
-    found = rank_calls(trace)
-    again = pickle.loads(pickle.dumps(found))
-    assert len(pickle.dumps(found)) < 50_000
-    assert again.calls.equals(found.calls)
-    assert (found.rank, found.world_size, found.calls.height) == (1, 2, 8)
-    assert found.calls["measured"].unique().to_list() == ["host"]
-    assert found.work["total_ns"].sum() > 0
+    result = rank_calls(trace)
+    again = pickle.loads(pickle.dumps(result))
+    assert len(pickle.dumps(result)) < 50_000
+    assert again.calls.equals(result.calls)
+    assert (result.rank, result.world_size, result.calls.height) == (1, 2, 8)
+    assert result.calls["measured"].unique().to_list() == ["host"]
+    assert result.work["total_ns"].sum() > 0
 
 
 spans_st = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 15), st.booleans()), max_size=25)
@@ -100,15 +100,15 @@ def test_what_a_call_follows_is_the_last_end_waited_for_or_start_before_it(rows)
     rows = sorted((r, s, s + d, b) for r, s, d, b in rows)
     rank, start, end = (np.array([row[i] for row in rows], np.int64) for i in range(3))
     blocks = np.array([row[3] for row in rows], bool)
-    found = own_base(start, end, blocks, rank)
+    result = own_base(start, end, blocks, rank)
     for i in range(len(rows)):
         own = [j for j in range(len(rows)) if rank[j] == rank[i] and j != i]
         before = [j for j in own if j < i]
         if not before:
-            assert found[i] == -1
+            assert result[i] == -1
             continue
         ends = [end[j] for j in own if blocks[j] and end[j] <= start[i]]
-        when = end[found[i] >> 1] if found[i] % 2 == 0 else start[found[i] >> 1]
+        when = end[result[i] >> 1] if result[i] % 2 == 0 else start[result[i] >> 1]
         assert when == max([*ends, start[i - 1]])
 
 
@@ -134,11 +134,11 @@ def trace(*rows, **tables: pl.DataFrame) -> Trace:
 
 
 def test_kernels_that_compute_are_summed_by_name():
-    found = work_of(
+    result = work_of(
         trace(kernel(STREAM_7, 0, 10), kernel(STREAM_7, 20, 30), kernel(STREAM_7, 60, 5, "ncclDevKernel_AllReduce")),
         on_device=True,
     )
-    assert found.rows() == [("gemm", 2, 40)]
+    assert result.rows() == [("gemm", 2, 40)]
 
 
 def test_operators_count_without_those_inside_and_without_collectives():
@@ -149,14 +149,14 @@ def test_operators_count_without_those_inside_and_without_collectives():
         (HOST, 300, 9, "record_param_comms", "operator"),
     ]
     spans = spans_of(*rows, parent_id=pl.Series([None, 0, None, None], dtype=pl.UInt32))
-    found = work_of(Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans}), on_device=False)
-    assert sorted(found.rows()) == [("aten::linear", 1, 50), ("aten::mm", 1, 50)]
+    result = work_of(Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans}), on_device=False)
+    assert sorted(result.rows()) == [("aten::linear", 1, 50), ("aten::mm", 1, 50)]
 
 
 def test_names_beyond_the_most_are_one_row():
-    found = work_of(trace(*[kernel(STREAM_7, 10 * i, 5, f"k{i}") for i in range(MOST_NAMES + 9)]), on_device=True)
-    assert found.height == MOST_NAMES + 1
-    assert found.row(-1) == (None, 9, 45)
+    result = work_of(trace(*[kernel(STREAM_7, 10 * i, 5, f"k{i}") for i in range(MOST_NAMES + 9)]), on_device=True)
+    assert result.height == MOST_NAMES + 1
+    assert result.row(-1) == (None, 9, 45)
 
 
 def test_a_trace_without_operators_computed_nothing():
@@ -173,8 +173,8 @@ def test_resources_are_means_within_the_window_of_this_process_and_the_machine()
         "value": [1.0, 3.0, 5.0, 100.0, 1000.0],
     }))  # fmt: skip
     tracks = TRACKS_5.with_columns(pid=pl.lit(7, pl.Int64))
-    found = resources_of(trace((HOST, 0, 5, "x", "operator"), counters=samples, tracks=tracks), (0, 50))
-    assert found.rows() == [("host", "load", "%", 5.0), ("process", "rss", "bytes", 2.0)]
+    result = resources_of(trace((HOST, 0, 5, "x", "operator"), counters=samples, tracks=tracks), (0, 50))
+    assert result.rows() == [("host", "load", "%", 5.0), ("process", "rss", "bytes", 2.0)]
 
 
 US = 1000
@@ -183,25 +183,25 @@ ENGINE = "autograd::engine::evaluate_function: MmBackward0"
 
 def phases(*rows, on_device: bool = False) -> dict[str, list[tuple[int, int]]]:
     trace = Trace(Meta("x", "kineto"), {"tracks": TRACKS_5, "spans": spans_of(*rows)})
-    found = phase_intervals(trace, on_device=on_device)
-    return {name: list(zip(*(a.tolist() for a in iv), strict=True)) for name, iv in found.items()}
+    result = phase_intervals(trace, on_device=on_device)
+    return {name: list(zip(*(a.tolist() for a in iv), strict=True)) for name, iv in result.items()}
 
 
 def test_phases_are_told_by_the_names_of_pytorchs_engine_and_optimizer():
-    found = phases(
+    result = phases(
         (HOST, 0, 5, "enumerate(DataLoader)", "dataloader"),
         (HOST, 500 * US, 10 * US, "Optimizer.step#AdamW.step", "user_range"),
         (BACKWARD, 100 * US, 10 * US, ENGINE, "operator"),
         (BACKWARD, 120 * US, 10 * US, ENGINE, "operator"),
         (BACKWARD, 9000 * US, 10 * US, ENGINE, "operator"),
     )
-    assert found["data loading"] == [(0, 5)]
-    assert found["backward"] == [(100 * US, 130 * US), (9000 * US, 9010 * US)]
-    assert found["optimizer"] == [(500 * US, 510 * US)]
+    assert result["data loading"] == [(0, 5)]
+    assert result["backward"] == [(100 * US, 130 * US), (9000 * US, 9010 * US)]
+    assert result["optimizer"] == [(500 * US, 510 * US)]
 
 
 def test_on_a_device_work_belongs_to_the_phase_that_queued_it():
-    found = phases(
+    result = phases(
         (BACKWARD, 100, 50, ENGINE, "operator"),
         (BACKWARD, 110, 5, "cudaLaunchKernel", "runtime"),
         (BACKWARD, 400, 5, "cudaLaunchKernel", "runtime"),
@@ -210,8 +210,8 @@ def test_on_a_device_work_belongs_to_the_phase_that_queued_it():
         kernel(STREAM_7, 980, 20),
         on_device=True,
     )
-    assert found["backward"] == [(900, 920)]
-    assert found["optimizer"] == []
+    assert result["backward"] == [(900, 920)]
+    assert result["optimizer"] == []
 
 
 def test_other_programs_have_no_phases():

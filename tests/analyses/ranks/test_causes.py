@@ -36,13 +36,13 @@ def parts_with(fault: Fault) -> list:
     ],
 )
 def test_the_cause_is_what_was_injected(fault, name, phase):
-    found = cause(parts_with(fault))
-    assert (found.name, found.phase) == (name, phase)
+    result = cause(parts_with(fault))
+    assert (result.name, result.phase) == (name, phase)
 
 
 def test_more_calls_of_one_name_are_told():
-    found = cause(parts_with(Fault("compute", 3, amount_ns=1e6)))
-    assert found.evidence.startswith("extra: +40 calls, ")
+    result = cause(parts_with(Fault("compute", 3, amount_ns=1e6)))
+    assert result.evidence.startswith("extra: +40 calls, ")
 
 
 def test_a_slower_name_is_told_without_calls():
@@ -50,8 +50,8 @@ def test_a_slower_name_is_told_without_calls():
     work, slow = ([("gemm", 40, 100_000_000), ("attention", 40, ns)] for ns in (30_000_000, 70_000_000))
     names = ["name", "calls", "total_ns"]
     tables_of = [pl.DataFrame(slow if i == 3 else work, schema=names, orient="row") for i in range(8)]
-    found = cause([replace(p, work=WORK.conform(t)) for p, t in zip(parts, tables_of, strict=True)])
-    assert (found.name, found.evidence) == ("compute", "attention: 40 ms more than the median of the others")
+    result = cause([replace(p, work=WORK.conform(t)) for p, t in zip(parts, tables_of, strict=True)])
+    assert (result.name, result.evidence) == ("compute", "attention: 40 ms more than the median of the others")
 
 
 def on_host(parts: list) -> list:
@@ -60,9 +60,9 @@ def on_host(parts: list) -> list:
 
 
 def test_on_a_host_everything_slower_alike_is_the_host():
-    found = cause(on_host(parts_with(Fault("clock", 3, ratio=0.1))))
-    assert found.name == "host"
-    assert "takes 10 % longer" in found.evidence or "takes 9" in found.evidence
+    result = cause(on_host(parts_with(Fault("clock", 3, ratio=0.1))))
+    assert result.name == "host"
+    assert "takes 10 % longer" in result.evidence or "takes 9" in result.evidence
 
 
 def resources(value: float, metric: str, device: str = "process") -> pl.DataFrame:
@@ -75,17 +75,17 @@ def test_a_lower_frequency_is_its_clock_and_more_waiting_for_a_core_is_told():
     slow = [replace(p, resources=low if i == 3 else usual) for i, p in enumerate(parts)]
     assert cause(slow).name == "clock"
     waits = [replace(p, resources=resources(9e8 if i == 3 else 1e8, "process_runq_time")) for i, p in enumerate(parts)]
-    found = cause(waits)
-    assert found.name == "host"
-    assert "time waiting for a core: process_runq_time" in found.evidence
+    result = cause(waits)
+    assert result.name == "host"
+    assert "time waiting for a core: process_runq_time" in result.evidence
 
 
 def test_without_what_was_computed_the_class_is_still_told():
     parts = parts_with(Fault("compute", 3, amount_ns=1e6))
     assert cause([replace(p, work=None) for p in parts]).evidence.endswith("more computing")
     blind = [replace(p, calls=p.calls.with_columns(compute_ns=pl.lit(None, pl.Int64))) for p in parts]
-    found = cause(blind)
-    assert (found.name, found.evidence) == ("host", "its trace does not record what it computed")
+    result = cause(blind)
+    assert (result.name, result.evidence) == ("host", "its trace does not record what it computed")
 
 
 def test_without_phases_none_is_named():

@@ -37,22 +37,22 @@ def test_the_others_of_a_row_are_all_but_itself(pairs):
     parts = segments(ids)
     middle, largest = parts.leave_one_out_median(values), parts.leave_one_out_max(values)
     for i, name in enumerate(ids):
-        others = [v for j, v in enumerate(values) if j != i and ids[j] == name]
-        if name < 0 or not others:
+        rest = [v for j, v in enumerate(values) if j != i and ids[j] == name]
+        if name < 0 or not rest:
             assert np.isnan(middle[i])
             assert largest[i] == -np.inf
         else:
-            assert middle[i] == np.median(others)
-            assert largest[i] == max(others)
+            assert middle[i] == np.median(rest)
+            assert largest[i] == max(rest)
 
 
 @given(rows)
 def test_a_value_per_group_is_spread_to_its_rows(pairs):
     ids, values = columns(pairs)
     parts = segments(ids)
-    found = parts.spread_out(parts.sums(values))
+    result = parts.spread_out(parts.sums(values))
     expected = [np.nan if name < 0 else values[ids == name].sum() for name in ids]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
 
 
 @given(st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([0, 1, 10**12, 2**61])), min_size=1, max_size=30))

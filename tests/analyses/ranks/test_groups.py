@@ -19,30 +19,30 @@ def joined(*comms: tuple[Comm, ...], ranks: tuple[int, ...] | None = None) -> tu
 
 def test_ranks_that_name_the_same_members_share_a_group():
     one, other = Comm("1", "tp", 2, (0, 1)), Comm("1", None, 2, (2, 3))
-    found, at = joined((one,), (one,), (other,), (other,))
-    assert [(g.name, g.description, g.members, g.present) for g in found] == [
+    result, at = joined((one,), (one,), (other,), (other,))
+    assert [(g.name, g.description, g.members, g.present) for g in result] == [
         ("1", "tp", (0, 1), (0, 1)), ("1", None, (2, 3), (2, 3)),
     ]  # fmt: skip
     assert at == [[0], [0], [1], [1]]
 
 
 def test_members_without_a_trace_count_for_the_size():
-    found, _ = joined((Comm("0", None, 4, (0, 1, 2, 3)),), (Comm("0", None, 4, (0, 1, 2, 3)),))
-    assert (found[0].size, found[0].present, found[0].ranks) == (4, (0, 1), (0, 1, 2, 3))
+    result, _ = joined((Comm("0", None, 4, (0, 1, 2, 3)),), (Comm("0", None, 4, (0, 1, 2, 3)),))
+    assert (result[0].size, result[0].present, result[0].ranks) == (4, (0, 1), (0, 1, 2, 3))
 
 
 def test_a_name_alone_makes_a_group_where_the_list_of_ranks_is_cut_short():
-    found, at = joined(*[(Comm("0", None, 64),)] * 3)
-    assert len(found) == 1
-    assert (found[0].size, found[0].ranks) == (64, (0, 1, 2))
+    result, at = joined(*[(Comm("0", None, 64),)] * 3)
+    assert len(result) == 1
+    assert (result[0].size, result[0].ranks) == (64, (0, 1, 2))
     assert at == [[0]] * 3
 
 
 def test_a_nameless_group_as_large_as_the_job_is_that_of_all():
-    found, _ = joined(*[(Comm(size=3),)] * 3)
-    assert [(g.name, g.ranks) for g in found] == [("0–2", (0, 1, 2))]
-    found, _ = joined(*[(Comm(),)] * 2)
-    assert found[0].ranks == (0, 1)
+    result, _ = joined(*[(Comm(size=3),)] * 3)
+    assert [(g.name, g.ranks) for g in result] == [("0–2", (0, 1, 2))]
+    result, _ = joined(*[(Comm(),)] * 2)
+    assert result[0].ranks == (0, 1)
 
 
 def test_smaller_nameless_groups_follow_from_places_in_them():
@@ -89,11 +89,11 @@ def test_a_recorded_group_has_its_name_members_and_description():
 
 
 def test_a_list_of_ranks_that_is_cut_short_is_taken_from_the_header():
-    cut = recorded(group_ranks="[0, 1, ...]", group_size=3, group_description="undefined")
+    abbreviated = recorded(group_ranks="[0, 1, ...]", group_size=3, group_description="undefined")
     listed = [{"pg_name": "7", "pg_desc": "dp", "pg_size": 3, "ranks": [0, 1, 9]}]
-    (comm,) = comms(cut, pg_config=listed).comms
+    (comm,) = comms(abbreviated, pg_config=listed).comms
     assert (comm.members, comm.description) == ((0, 1, 9), "dp")
-    assert comms(cut).comms[0].members is None
+    assert comms(abbreviated).comms[0].members is None
 
 
 def test_members_that_do_not_fit_the_size_are_not_believed():
@@ -120,10 +120,10 @@ def test_a_damaged_header_tells_nothing(info):
 def test_old_operators_tell_number_group_and_place():
     inputs = '["","337","93825114103440","5","","[]","[]","8"]'
     ops = OPS.conform(pl.DataFrame({"span_id": [1], "concrete_inputs": [inputs]}))
-    found = comms({"spans": spans_of(*LAUNCHED, parent_id=[None, 0, 1, 2, None]), "ops": ops})
-    (comm,) = found.comms
+    result = comms({"spans": spans_of(*LAUNCHED, parent_id=[None, 0, 1, 2, None]), "ops": ops})
+    (comm,) = result.comms
     assert (comm.size, comm.place, comm.name, comm.ordinal) == (8, 5, None, 0)
-    assert found.calls["seq"].to_list() == [337]
+    assert result.calls["seq"].to_list() == [337]
 
 
 def test_groups_without_names_are_counted():
@@ -147,7 +147,7 @@ def test_groups_without_names_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("ranks", "sizes", "found"),
+    ("ranks", "sizes", "result"),
     [
         ([0, 1, 3], [4, 4, 4], (4, (2,))),
         ([0, 1, 2, 3], [4, None], (4, ())),
@@ -158,5 +158,5 @@ def test_groups_without_names_are_counted():
         ([1], [8, 8, 2], (8, (0, 2, 3, 4, 5, 6, 7))),
     ],
 )
-def test_ranks_without_a_trace_are_missing(ranks, sizes, found):
-    assert missing_of(ranks, sizes) == found
+def test_ranks_without_a_trace_are_missing(ranks, sizes, result):
+    assert missing_of(ranks, sizes) == result

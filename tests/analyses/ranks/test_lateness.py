@@ -82,9 +82,9 @@ def test_the_transfer_is_the_time_of_the_last_to_come():
 def test_only_the_rank_that_is_late_is_late_by_what_it_is(plan, tolerance):
     late = Fault("late", rank=16, amount_ns=400_000)
     truth = simulate(replace(plan, faults=(late,), offset_sd_ns=1e6))
-    found = by_rank(job_of(tables(truth)))
-    assert found[16] == pytest.approx(truth.injected_ns[16], rel=tolerance)
-    assert np.abs(np.delete(found, 16)).max() < 0.1 * found[16]
+    result = by_rank(job_of(tables(truth)))
+    assert result[16] == pytest.approx(truth.injected_ns[16], rel=tolerance)
+    assert np.abs(np.delete(result, 16)).max() < 0.1 * result[16]
 
 
 def test_a_rank_whose_trace_lacks_a_call_is_not_late_for_that():
@@ -150,5 +150,5 @@ def test_without_steps_each_group_is_cut_into_equal_parts():
 
 def test_sums_are_unknown_where_nothing_is():
     blocks = blocks_of(job(2, [None] * 2))
-    found = blocks.sums(np.array([0, 0, 1]), np.array([1.0, 2.0, np.nan]), np.array([0, 0, 1]), 2)
-    np.testing.assert_array_equal(found, [[3.0, np.nan], [np.nan, np.nan]])
+    result = blocks.sums(np.array([0, 0, 1]), np.array([1.0, 2.0, np.nan]), np.array([0, 0, 1]), 2)
+    np.testing.assert_array_equal(result, [[3.0, np.nan], [np.nan, np.nan]])

@@ -17,10 +17,10 @@ FOUR = Comm("0", None, 4, (0, 1, 2, 3))
 def collectives(job) -> list[list[tuple[int, int]]]:
     """Of each collective the rank and the start of each call."""
     rows = job.calls.sort("exchange", "rank")
-    found = {}
+    result = {}
     for rank, number, start in rows.select("rank", "exchange", "start_ns").iter_rows():
-        found.setdefault(number, []).append((job.ranks[rank], start))
-    return list(found.values())
+        result.setdefault(number, []).append((job.ranks[rank], start))
+    return list(result.values())
 
 
 def test_calls_match_by_the_recorders_number_whatever_their_order():
@@ -75,9 +75,9 @@ def test_sizes_types_and_kinds_that_differ_are_told():
 def test_the_size_is_that_of_the_whole():
     kinds = ["allgather", "reduce_scatter", "allreduce", "alltoall"]
     rows = [(10 * i, 10 * i + 5, kind) for i, kind in enumerate(kinds)]
-    told = {"in_bytes": [8, 32, 8, 8], "out_bytes": [None, 8, 8, 8]}
+    first = {"in_bytes": [8, 32, 8, 8], "out_bytes": [None, 8, 8, 8]}
     second = {"in_bytes": [8, None, 8, 4], "out_bytes": [None, 8, 8, 4]}
-    job = job_of([part(0, *rows, **told, comms=(FOUR,)), part(1, *rows, **second, comms=(FOUR,))])
+    job = job_of([part(0, *rows, **first, comms=(FOUR,)), part(1, *rows, **second, comms=(FOUR,))])
     assert job.collectives["size_bytes"].to_list() == [32, 32, 8, 6]
 
 
@@ -162,11 +162,11 @@ def aligned(*ranks: list[float], sizes: list[list[int]] | None = None, anchored:
     ends = np.concatenate([np.array(e, float) for e in ranks]).astype(np.int64)
     size = np.concatenate(sizes) if sizes else np.zeros(rank.size, np.int64)
     flags = np.full(rank.size, True)
-    found = realigned(
+    result = realigned(
         np.zeros(rank.size, np.int64), rank, order, ends, np.array(size, np.int64),
         anchored=flags & anchored, fixed=flags & fixed,
     )  # fmt: skip
-    return [found[rank == i].tolist() for i in range(len(ranks))]
+    return [result[rank == i].tolist() for i in range(len(ranks))]
 
 
 TIMES = [0, 100, 230, 310, 480, 520, 700]
@@ -195,14 +195,14 @@ def test_recordings_that_begin_at_different_calls_are_shifted_where_no_step_tell
 def test_sizes_tell_where_times_are_regular():
     sizes = [1, 2, 3, 4, 5, 6]
     regular = [100 * i for i in range(6)]
-    found = aligned(regular, regular[:5], sizes=[sizes, sizes[1:]])
-    assert found[1] == [1, 2, 3, 4, 5]
+    result = aligned(regular, regular[:5], sizes=[sizes, sizes[1:]])
+    assert result[1] == [1, 2, 3, 4, 5]
 
 
 def test_what_has_no_counterpart_stands_alone():
-    found = aligned(TIMES, [0, 100, 101, 230, 310])
-    assert found[1][:2] + found[1][3:] == [0, 1, 2, 3]
-    assert found[1][2] >= len(TIMES)
+    result = aligned(TIMES, [0, 100, 101, 230, 310])
+    assert result[1][:2] + result[1][3:] == [0, 1, 2, 3]
+    assert result[1][2] >= len(TIMES)
 
 
 def test_numbers_of_the_recorder_are_not_touched():

@@ -21,36 +21,36 @@ def one_role(values: np.ndarray) -> list:
 def test_a_series_that_is_always_higher_is_steady():
     values = noise(16, 40)
     values[5] += 2.0
-    (found,) = one_role(values)
-    assert (found.series, found.pattern, found.period) == (5, "steady", None)
-    assert found.blocks.tolist() == list(range(40))
-    assert found.p_value < 0.001
-    assert found.apart > 1
+    (result,) = one_role(values)
+    assert (result.series, result.pattern, result.period) == (5, "steady", None)
+    assert result.blocks.tolist() == list(range(40))
+    assert result.p_value < 0.001
+    assert result.apart > 1
 
 
 def test_one_that_is_higher_for_a_while_is_transient_with_its_window():
     values = noise(16, 100)
     values[3, 40:60] += 4.0
-    (found,) = one_role(values)
-    assert (found.series, found.pattern) == (3, "transient")
-    assert abs(found.blocks[0] - 40) <= 2
-    assert abs(found.blocks[-1] - 59) <= 2
+    (result,) = one_role(values)
+    assert (result.series, result.pattern) == (3, "transient")
+    assert abs(result.blocks[0] - 40) <= 2
+    assert abs(result.blocks[-1] - 59) <= 2
 
 
 def test_one_that_is_higher_from_then_on_is_since():
     values = noise(16, 100)
     values[3, 70:] += 4.0
-    (found,) = one_role(values)
-    assert (found.pattern, found.blocks[-1]) == ("since", 99)
-    assert abs(found.blocks[0] - 70) <= 2
+    (result,) = one_role(values)
+    assert (result.pattern, result.blocks[-1]) == ("since", 99)
+    assert abs(result.blocks[0] - 70) <= 2
 
 
 def test_one_that_is_higher_every_so_often_is_periodic():
     values = noise(16, 105)
     values[2, 4::7] += 5.0
-    (found,) = one_role(values)
-    assert (found.series, found.pattern, found.period) == (2, "periodic", 7)
-    assert found.blocks.tolist() == list(range(4, 105, 7))
+    (result,) = one_role(values)
+    assert (result.series, result.pattern, result.period) == (2, "periodic", 7)
+    assert result.blocks.tolist() == list(range(4, 105, 7))
 
 
 def test_one_that_is_seldom_higher_but_by_much_is_irregular():
@@ -58,15 +58,15 @@ def test_one_that_is_seldom_higher_but_by_much_is_irregular():
     hit = np.random.default_rng(5).choice(60, 14, replace=False)
     values[1] -= 0.3
     values[1, hit] += 40.0
-    found = [f for f in one_role(values) if f.series == 1]
-    assert [f.pattern for f in found] == ["irregular"]
+    result = [f for f in one_role(values) if f.series == 1]
+    assert [f.pattern for f in result] == ["irregular"]
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.6])
 @pytest.mark.parametrize("shape", [(4, 25), (32, 40), (200, 16)])
 def test_healthy_series_are_seldom_named(shape, memory):
     tries = [one_role(noise(*shape, seed=seed, memory=memory)) for seed in range(60)]
-    assert sum(any(not f.apart < 1 for f in found) for found in tries) <= 6
+    assert sum(any(not f.apart < 1 for f in result) for result in tries) <= 6
 
 
 @pytest.mark.parametrize("draw", ["standard_exponential", "standard_cauchy"])
@@ -89,9 +89,9 @@ def test_unknown_blocks_are_left_out():
     values[5] += 2.5
     values[5, ::4] = np.nan
     values[9] = np.nan
-    (found,) = one_role(values)
-    assert found.series == 5
-    assert not set(found.blocks) & set(range(0, 40, 4))
+    (result,) = one_role(values)
+    assert result.series == 5
+    assert not set(result.blocks) & set(range(0, 40, 4))
 
 
 def test_healthy_ranks_that_differ_for_good_are_no_outliers():

@@ -11,8 +11,8 @@ from stepscope.analyses.ranks.parallel_groups import parallel_groups, parallelis
 
 
 def roles(layout: Layout) -> list[list[int]]:
-    found = roles_of(job_of(tables(simulate(Plan(layout, steps=2)))))
-    return [np.flatnonzero(found.of_rank == role).tolist() for role in np.unique(found.of_rank)]
+    result = roles_of(job_of(tables(simulate(Plan(layout, steps=2)))))
+    return [np.flatnonzero(result.of_rank == role).tolist() for role in np.unique(result.of_rank)]
 
 
 def test_ranks_of_data_and_tensor_parallel_jobs_do_the_same_work():

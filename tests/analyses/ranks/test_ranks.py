@@ -32,7 +32,7 @@ def test_options_are_those_of_the_function():
 @pytest.mark.parametrize("name", ["collectives", "parallel-groups", "message-sizes", "clock-offsets", "stragglers"])
 def test_the_result_has_the_declared_columns(name):
     analysis = analyses.find(name)
-    found = analysis([part(r, (0, 10), (20, 30), (45, 50)) for r in (0, 1)])
+    result = analysis([part(r, (0, 10), (20, 30), (45, 50)) for r in (0, 1)])
     declared = analysis.output.dtypes
-    assert [c for c in declared if c in found.columns] == found.columns
-    assert all(found.schema[c] == declared[c] for c in found.columns)
+    assert [c for c in declared if c in result.columns] == result.columns
+    assert all(result.schema[c] == declared[c] for c in result.columns)

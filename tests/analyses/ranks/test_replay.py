@@ -25,9 +25,9 @@ def whole(plan: Plan) -> float:
 def test_without_a_change_the_job_takes_as_long_as_it_took():
     plan = Plan(Layout(tp=4, dp=4, pp=2), steps=3, offset_sd_ns=1e6)
     job = job_of(tables(simulate(plan)))
-    time, others = job_times(job, clocks_of(job), [])
+    time, changed = job_times(job, clocks_of(job), [])
     assert time == pytest.approx(whole(plan), rel=1e-3)
-    assert others == []
+    assert changed == []
 
 
 @pytest.mark.parametrize("layout", [Layout(dp=16), Layout(tp=4, dp=4, pp=2), Layout(tp=4, dp=4)], ids=str)

@@ -9,7 +9,7 @@ from stepscope.renderers.figures._style import (
     COLOURS,
     axis,
     broken,
-    cut,
+    clipped,
     layout,
     literal,
     parts_of,
@@ -26,7 +26,7 @@ def test_names_are_drawn_literally():
     assert literal(EVIL) == "gemm&lt;float, 4&gt; &amp; &lt;b onclick='x'&gt;\"bold\"&lt;/b&gt;"
     assert layout(note=EVIL)["title"]["text"] == literal(EVIL)
     assert axis(EVIL)["title"]["text"] == literal(EVIL)
-    assert cut(EVIL, 6) == "gemm&lt;…"
+    assert clipped(EVIL, 6) == "gemm&lt;…"
     assert wrapped("<a> bb ccc", 4) == "&lt;a&gt;<br>bb<br>ccc"
     assert wrapped("a b c d e", 1, most=2).endswith("…")
 

@@ -51,7 +51,7 @@ def test_without_a_device_the_longest_wait_of_the_host_is_told(tmp_path):
               event("gloo:all_reduce", 100, 20), event("gloo:all_reduce", 130, 40)]  # fmt: skip
     card = found(written(tmp_path / "t.json", document(events)))["Longest wait of the host"]
     assert card.value.startswith("40 µs")
-    assert card.details[0][0] == "exchanging data with other ranks: gloo:all_reduce"
+    assert card.details[0][0] == "in a collective with other ranks: gloo:all_reduce"
     assert card.details[1][0] == "2 times, 60 µs together"
     assert card.links[0][1].startswith("/timeline?t=0&span=")
     loading = found(written(tmp_path / "l.json", document(events[:2])))["Longest wait of the host"]

@@ -14,7 +14,7 @@ from stepscope.reports import overview as report_home
 from stepscope.store._key import settled
 from stepscope.web.app import create_app
 from stepscope.web.pages import overview
-from stepscope.web.pages.overview import Glance, keep_glance, kept_glance, tickets_of
+from stepscope.web.pages.overview import Glance, read_glance, store_glance, tickets_of
 from stepscope.web.pages.site import links_of
 from stepscope.web.session import Session
 
@@ -117,15 +117,15 @@ def test_the_page_of_a_file_that_changes_meanwhile_is_not_kept(files, started):
     session = started(files)
     before, meta = tickets(session), session.trace(0).meta
     shutil.copy(files[0], files[1])
-    keep_glance(before, Glance((), None, False, (0, 1)), meta)
-    assert kept_glance(before) is None
+    store_glance(before, Glance((), None, False, (0, 1)), meta)
+    assert read_glance(before) is None
 
 
 def test_inputs_that_nothing_is_kept_of_have_no_ticket(started, tmp_path):
     (tmp_path / "small.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
     session = started([str(tmp_path / "small.json")])
     assert tickets(session) == ()
-    assert kept_glance(()) is None
+    assert read_glance(()) is None
     (tmp_path / "small.json").unlink()
     assert tickets(session) == ()
 
@@ -135,4 +135,4 @@ def test_what_is_no_glance_is_not_shown(files, started, content):
     session = started(files)
     found = tickets(session)
     store.keep_noted(found[0], content, session.trace(0).meta, what="first page")
-    assert kept_glance(found) is None
+    assert read_glance(found) is None

@@ -10,7 +10,7 @@ import zlib
 
 import polars as pl
 import pytest
-from test_handlers import Elements
+from page_elements import Elements
 from web_traces import HOSTILE, training, written
 from windows_of import unpacked
 
@@ -30,7 +30,7 @@ def page(folder):
 
 
 def embedded(text):
-    tag = next(a for tag, a in Elements(text).found if a.get("id") == "embedded")
+    tag = next(a for tag, a in Elements(text).elements if a.get("id") == "embedded")
     body = re.search(r'id="embedded"[^>]*>([^<]*)</script>', text).group(1)
     return json.loads(tag["data-layouts"]), [unpacked(zlib.decompress(base64.b64decode(part))) for part in body.split()]
 
@@ -38,12 +38,12 @@ def embedded(text):
 def test_it_holds_the_overview_the_pages_and_the_charts(page):
     for words in ("What costs most", "Slowest step", "Operators", "Kernels", "Memory", "Who holds it at the peak"):
         assert words in page
-    figures = [a for _, a in Elements(page).found if "data-figure" in a]
+    figures = [a for _, a in Elements(page).elements if "data-figure" in a]
     assert len(figures) >= 4
 
 
 def test_nothing_is_loaded_and_every_script_and_style_is_allowed_by_its_hash(page):
-    elements = Elements(page).found
+    elements = Elements(page).elements
     assert not [a for _, a in elements if "src" in a or a.get("rel") == "stylesheet"]
     policy = next(a["content"] for tag, a in elements if tag == "meta" and "http-equiv" in a)
     assert "default-src 'none'" in policy
@@ -106,7 +106,7 @@ def test_a_comparison_is_a_page_with_its_figure(folder, tmp_path):
     written(tmp_path / "slow.json", training(HOSTILE[:4], steps=6))
     base, other = load_run(folder / "rank1.json"), load_run(tmp_path / "slow.json")
     text = comparison_page(verbs.compare_report(base, other), [*base.paths, *other.paths])
-    elements = Elements(re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)).found
+    elements = Elements(re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)).elements
     (figure,) = [json.loads(a["data-figure"]) for _, a in elements if "data-figure" in a]
     assert figure["layout"]["xaxis"]["ticktext"][0] == "base"
     assert "stepscope comparison</title>" in text
@@ -115,7 +115,7 @@ def test_a_comparison_is_a_page_with_its_figure(folder, tmp_path):
 
 def test_hostile_names_stay_text(tmp_path):
     text = report_page(load_run(written(tmp_path / "t.json", training(HOSTILE))))
-    elements = Elements(re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)).found
+    elements = Elements(re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)).elements
     assert not [tag for tag, a in elements if tag in ("img", "iframe") or "onerror" in a or "onload" in a]
     assert "{{7*7}}" in text
 
@@ -155,5 +155,5 @@ def test_tables_with_a_figure_that_no_page_shows_have_a_page_together(monkeypatc
     )
     monkeypatch.setattr(tables, "names", lambda: [("python-stacks", "analysis"), ("steps", "analysis"), ("x", "table")])
     monkeypatch.setattr(sections, "_SUBJECTS", {"steps": Page("Steps", "", (Section("Steps", "steps"),))})
-    (section,) = sections._others()
+    (section,) = sections._sections_not_shown()
     assert (section.title, section.table, section.chart) == ("Python call stacks", "python-stacks", True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from stepscope.core.intervals import Ints
 from stepscope.core.schema import DEVICE_WORK
 
 __all__ = ["HOST", "NOWHERE", "counted_at", "cycle_of", "device_of_tracks"]
 
-Ints = NDArray[np.int64]
 
 HOST = "host"
 #: Time of what counts nowhere.

@@ -1,4 +1,9 @@
-"""How resources fared while functions ran: the samples that stand during each function's events, weighted by time."""
+"""Resources that were sampled: what each was between its samples, and its mean during events.
+
+A sample covers more than its own instant. A rate, or a share of time, covers the interval since the sample before it. A
+level (a clock, a temperature, bytes in use) is the best estimate up to half way to its neighbours. Further than one
+sampling period from its samples a resource is unknown: neither 0 nor its last value.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,114 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.sample_hold import Stretches, series_of
+from stepscope.core.intervals import Ints
 
-__all__ = ["Pieces", "Resource", "pieces_of", "resources_of", "spread_of"]
+__all__ = [
+    "SERIES",
+    "Pieces",
+    "Resource",
+    "Stretches",
+    "looks_back",
+    "means",
+    "pieces_of",
+    "resources_of",
+    "series_of",
+    "spread_of",
+    "stretches",
+]
 
-Ints = NDArray[np.int64]
+
 Floats = NDArray[np.float64]
+
+#: What makes a resource one: whose it is, and what was sampled.
+SERIES = ("device", "metric")
+#: A sample within a tenth of the usual distance from the one before belongs to the same reading, of another disk, say.
+_SAME_READING = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """The stretches of time for which samples stand: disjoint, in order, one for each sample."""
+
+    starts: Ints
+    ends: Ints
+    times: Ints  # of the samples
+
+
+def stretches(times: Ints, *, backward: bool) -> Stretches:
+    """For how long each of these (one or more) samples stands; `times` ascend and are distinct.
+
+    `backward`: a sample covers the interval before it, as rates do, two sampling periods at most. Otherwise it stands
+    up to half way to its neighbours, one period at most. The last one stands a period longer, the first of a level a
+    period before. The sampling period is the median distance between samples. A single sample has none: it stands
+    for its own instant, a stretch of 1 ns. Units: ns.
+    """
+    gaps = np.diff(times)
+    period = int(np.median(gaps)) if gaps.size else 0
+    if backward:
+        # A late sample still covers all the time since the last one, within reason.
+        starts = times - np.concatenate(([period], np.minimum(gaps, 2 * period)))
+        ends = times.copy()
+    else:
+        half = np.minimum(gaps // 2, period)
+        starts = times - np.concatenate(([period], half))
+        ends = times + np.concatenate((half, [0]))
+    ends[-1] += max(period, 1)
+    return Stretches(starts, ends, times)
+
+
+def means(held: Stretches, values: Floats, lows: Ints, highs: Ints) -> tuple[Floats, Ints]:
+    """Time-weighted mean in each window [low, high), NaN where nothing is known, and the samples taken in it."""
+    level = float(np.median(values))  # taken off, so that small differences of large values keep their digits
+    lengths = (held.ends - held.starts).astype(np.float64)
+    knots = np.stack((held.starts, held.ends), axis=1).ravel().astype(np.float64)
+
+    def within(steps: Floats) -> Floats:
+        after = np.cumsum(steps)
+        curve = np.stack((after - steps, after), axis=1).ravel()
+        found: Floats = np.interp(highs, knots, curve) - np.interp(lows, knots, curve)
+        return found
+
+    known = within(lengths)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = within(lengths * (values - level)) / known + level
+    count = np.searchsorted(held.times, highs) - np.searchsorted(held.times, lows)
+    return np.where(known > 0, mean, np.nan), count
+
+
+def looks_back(units: pl.Series) -> pl.Series:
+    """Whether samples in each unit cover the interval before them: rates, and percent of time busy."""
+    return units.cast(pl.String).str.contains(r"/s$|^%$").fill_null(value=False)
+
+
+def series_of(counters: pl.DataFrame) -> list[tuple[str, str, str | None, Stretches, Floats]]:
+    """Each resource with its device, metric, unit, stretches and values, sorted by the first two.
+
+    `counters` has the columns device, metric, unit, ts_ns, value. Samples without a device are of nobody in particular
+    and left out, as are those without a number. Several samples of one reading (of disks that stand under one name,
+    say) count as one, their mean.
+    """
+    sound = counters.filter(
+        pl.col("device").is_not_null(), pl.col("metric").is_not_null(), pl.col("value").is_finite()
+    ).select(pl.col("device", "metric", "unit").cast(pl.String), "ts_ns", "value")
+    found = []
+    for (device, metric), mine in sound.sort(*SERIES, "ts_ns").partition_by(SERIES, as_dict=True).items():
+        times, values = _readings(mine["ts_ns"].to_numpy(), mine["value"].to_numpy())
+        unit = mine["unit"][0]
+        backward = bool(looks_back(mine["unit"].head(1))[0])
+        found.append((str(device), str(metric), unit, stretches(times, backward=backward), values))
+    return found
+
+
+def _readings(times: Ints, values: Floats) -> tuple[Ints, Floats]:
+    """Samples so close together that they are of one reading as one: their mean, at the time of the first."""
+    gaps = np.diff(times)
+    if gaps.size == 0:
+        return times, values
+    begins = np.concatenate(([True], gaps > _SAME_READING * float(np.quantile(gaps, 0.9))))
+    first = np.flatnonzero(begins)
+    sizes = np.diff(np.append(first, times.size))
+    return times[first], np.add.reduceat(values, first) / sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,248 @@
-"""What the exchanges with other ranks cost: how often, how much, how long, how fast, how much of it hidden."""
+"""What collectives cost: how often, how much, how long, how fast, how much of it hidden.
+
+On an accelerator a call is what one operator of a communication library queued: its kernels. Where the host moves the
+data, a call is the operator itself. A host operator and its own kernels are never both counted.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.communication.collective_calls import collective_calls
-from stepscope.core.collectives import bus_factor, kinds_of
+from stepscope.analyses.common.device_work import COMMUNICATION, MEMCPY, device_work, of_spans
+from stepscope.core.collectives import bus_factor, kinds_of, library_of, talks_to_ranks
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import Intervals, covered, union_by
+from stepscope.core.intervals import Intervals, covered, difference, union, union_by
+from stepscope.core.names import map_names
 from stepscope.core.schema import COLLECTIVES, OPS, SPANS, TRACKS, Column, Name, Table
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["ANALYSIS", "COMMUNICATION_SUMMARY", "communication"]
+
+
+#: Libraries whose operators take as long as the exchange, which the host does. UCC may leave it to the device.
+_TIMED = ("gloo", "mpi")
+#: Records of the library that exchange nothing by themselves.
+_NO_EXCHANGE = ("wait", "init", "end", "start_coalescing", "end_coalescing")
+
+_ELEMENT_BYTES = {
+    "double": 8, "float": 4, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "short": 2, "char": 1, "byte": 1, "bool": 1,
+    "complexdouble": 16, "complexfloat": 8, "complexhalf": 4, "uint64": 8, "uint32": 4, "uint16": 2,
+}  # fmt: skip
+#: Element types of operators' inputs, and what records of collectives call them.
+_TYPES = {
+    "double": "Double", "float": "Float", "c10::Half": "Half", "c10::BFloat16": "BFloat16", "long int": "Long",
+    "long": "Long", "int": "Int", "short int": "Short", "short": "Short", "signed char": "Char",
+    "unsigned char": "Byte", "bool": "Bool",
+}  # fmt: skip
+
+_RECORDED = (
+    "collective", "dtype", "in_elements", "out_elements", "group", "group_size", "group_ranks", "group_description",
+    "seq", "src_rank", "dst_rank",
+)  # fmt: skip
+
+
+@lru_cache(1 << 16)
+def element_bytes(dtype: str) -> int | None:
+    """Size of an element of a type as records of collectives name it; None for one that is not known."""
+    lower = dtype.lower()
+    return 1 if lower.startswith("float8") else _ELEMENT_BYTES.get(lower)
+
+
+def collective_calls(
+    spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame, *, communication: str
+) -> tuple[pl.DataFrame, dict[int | None, Intervals]]:
+    """A row for each interval of an exchange, by span_id; and when each rank computed. Units: ns, bytes.
+
+    Columns: rank, step, ts_ns, dur_ns, call_id (that of other intervals of the same call), collective, dtype, in_bytes,
+    out_bytes (of the whole call), its group, number and ends as in the `collectives` table, and measured: `device`;
+    `host`, an operator that lasts as long as the exchange; or `call`, one that may only queue it.
+    """
+    collectives = collectives.filter(~pl.col("collective").cast(pl.String).is_in(_NO_EXCHANGE))
+    device, computation = _on_device(spans, tracks, collectives, communication)
+    host = _on_host(spans, tracks, collectives, only_host_libraries=not device.is_empty())
+    rows = pl.concat((
+        device.select("span_id", "rank", "step", "ts_ns", "dur_ns", caller="launch_id", measured=pl.lit("device")),
+        host.select("span_id", "rank", "step", "ts_ns", "dur_ns", caller="span_id", measured="measured"),
+    )).sort("span_id")  # fmt: skip
+    return _described(rows, spans, collectives, ops), _computing(rows, spans, tracks, computation)
+
+
+def _on_device(
+    spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, communication: str
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Kernels that exchange data, by their name or because they are recorded as such; and what computes.
+
+    Where no kernel does, what is drawn on a device as a collective stands for it, as on an NPU.
+    """
+    try:
+        work = device_work(spans, tracks, needed_by="communication", communication=communication)
+    except MissingTable:
+        work = _no_work(spans, tracks)
+    recorded = (pl.col("category") == "kernel") & pl.col("span_id").is_in(collectives["span_id"].implode())
+    talks = recorded | (pl.col("sort") == COMMUNICATION)
+    found, computation = work.filter(talks), work.filter(~talks & (pl.col("sort") != MEMCPY))
+    if found.is_empty():
+        ranges = spans.filter(pl.col("category") == "device_range")
+        ranges = ranges.filter(talks_to_ranks(ranges["name"]))
+        found = ranges.join(tracks.select("track_id", "rank"), on="track_id", how="left")
+    return found, computation
+
+
+def _no_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
+    """A frame like that of `device_work`, for a trace without any."""
+    where = tracks.select("track_id", "rank", "device_id", "stream")
+    none = spans.clear().with_columns(end_ns=pl.col("ts_ns"), sort=pl.lit(0, dtype=pl.Int8))
+    return none.join(where, on="track_id", how="left")
+
+
+def _on_host(
+    spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, *, only_host_libraries: bool
+) -> pl.DataFrame:
+    """Host operators that are an exchange, the outermost of those inside one another.
+
+    Where a device exchanges data, only those of libraries for hosts: all others have their kernels.
+    Else the operators of any library; without any of them what is recorded as a collective; else PyTorch's own calls.
+    """
+    host = spans.filter(pl.col("category").is_in(("operator", "user_range")))
+    host = host.with_columns(library=map_names(host["name"], library_of, pl.String()))
+    timed = pl.col("library").is_in(_TIMED)
+    found = host.filter(timed if only_host_libraries else pl.col("library") != "c10d")
+    if found.is_empty() and not only_host_libraries:
+        found = host.filter(pl.col("span_id").is_in(collectives["span_id"].implode()))
+        if found.is_empty():
+            found = host.filter(pl.col("library") == "c10d")
+    chosen = found["span_id"].implode()
+    inside = nearest_span(spans, found["parent_id"], lambda ids: ids.is_in(chosen))
+    found = found.with_columns(measured=pl.when(timed).then(pl.lit("host")).otherwise(pl.lit("call")))
+    return found.filter(inside.is_null()).join(tracks.select("track_id", "rank"), on="track_id", how="left")
+
+
+def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """For each id of a host span the nearest of it and those around it that is wanted; null where none is."""
+    found = ids.cast(pl.Int64).fill_null(-1).to_numpy().copy()
+    pending = np.flatnonzero(found >= 0)
+    while pending.size:
+        at = pl.Series(found[pending], dtype=pl.UInt32())
+        passed = ~wanted(at)
+        pending = pending[passed.to_numpy()]
+        above = of_spans(spans, at.filter(passed), "parent_id")
+        found[pending] = above.cast(pl.Int64).fill_null(-1).to_numpy()
+        pending = pending[found[pending] >= 0]
+    return pl.Series(found).replace(-1, None).cast(pl.UInt32())
+
+
+def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """The rows with what is known of each: from its own record, else from one of the operator behind it."""
+    recorded_ids = collectives["span_id"].implode()
+    recorded = nearest_span(spans, rows["caller"], lambda ids: ids.is_in(recorded_ids))
+    named = nearest_span(spans, rows["caller"], lambda ids: _names_library(of_spans(spans, ids, "name")))
+    rows = rows.with_columns(
+        call_id=pl.coalesce(recorded, named, "span_id"),
+        record=pl.when(pl.col("span_id").is_in(recorded_ids)).then("span_id").otherwise(recorded),
+        operator=named,
+        name=of_spans(spans, rows["span_id"], "name"),
+        operator_name=of_spans(spans, named, "name"),
+    )
+    records = collectives.select(pl.col("span_id").alias("record"), *_RECORDED).unique("record", keep="first")
+    rows = rows.join(records, on="record", how="left", maintain_order="left")
+    rows = rows.join(_inputs(ops, rows["operator"]), on="operator", how="left", maintain_order="left")
+    by_operator, by_name = kinds_of(rows["operator_name"]), kinds_of(rows["name"])
+    dtype = pl.coalesce(pl.col("dtype").cast(pl.String), "input_dtype")
+    rows = rows.with_columns(
+        collective=pl.coalesce(
+            pl.col("collective").cast(pl.String), by_operator, by_name, pl.col("name").cast(pl.String)
+        ),
+        dtype=dtype,
+        width=map_names(rows.select(dtype).to_series(), element_bytes, pl.Int64()),
+    )
+    rows = rows.with_columns(
+        in_bytes=pl.coalesce(pl.col("in_elements") * pl.col("width"), "input_bytes"),
+        out_bytes=pl.col("out_elements") * pl.col("width"),
+    )
+    facts = [name for name in _RECORDED if name not in ("in_elements", "out_elements")]
+    columns = ("rank", "step", *facts, "in_bytes", "out_bytes")
+    # What several kernels of one call say of it is the same, or else the first is believed: it is one exchange.
+    return rows.select(
+        "span_id", "ts_ns", "dur_ns", "measured", "call_id", *(pl.col(c).first().over("call_id") for c in columns)
+    )
+
+
+def _names_library(names: pl.Series) -> pl.Series:
+    return map_names(names, lambda name: library_of(name) is not None, pl.Boolean())
+
+
+def _inputs(ops: pl.DataFrame, operators: pl.Series) -> pl.DataFrame:
+    """Bytes and element type of the inputs of operators, where shapes and types are recorded."""
+    keys = ["input_shapes", "input_types"]
+    called = ops.filter(pl.col("span_id").is_in(operators.drop_nulls().unique().implode())).select("span_id", *keys)
+    sorts = called.select(keys).unique()
+    sizes = pl.DataFrame(
+        [_size(*sort) for sort in sorts.iter_rows()],
+        schema={"input_bytes": pl.Int64(), "input_dtype": pl.String()},
+        orient="row",
+    )
+    found = called.join(pl.concat((sorts, sizes), how="horizontal"), on=keys, how="left", nulls_equal=True)
+    return found.select(operator="span_id", input_bytes="input_bytes", input_dtype="input_dtype").unique("operator")
+
+
+def _size(shapes: str | None, types: str | None) -> tuple[int | None, str | None]:
+    """Bytes and type of all inputs; unknown if there is none, or one of them is no tensor of known type."""
+    inputs = list(zip(_listed(shapes), _listed(types), strict=False))
+    dtypes = {_TYPES.get(str(kind)) for _, kind in inputs}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    if dtype is None or not all(isinstance(s, list) and all(isinstance(n, int) for n in s) for s, _ in inputs):
+        return None, None
+    return sum(math.prod(shape) for shape, _ in inputs) * (element_bytes(dtype) or 0), dtype
+
+
+def _listed(text: str | None) -> list[Any]:
+    try:
+        found = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _computing(
+    rows: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, computation: pl.DataFrame
+) -> dict[int | None, Intervals]:
+    """When each rank computed: on its devices, or on the host where it has none that do."""
+    ranks: list[int | None] = rows["rank"].unique().to_list()
+    found = {
+        rank: union(part["ts_ns"].to_numpy(), part["end_ns"].to_numpy())
+        for (rank,), part in computation.partition_by("rank", as_dict=True).items()
+    }
+    return {rank: found[rank] if rank in found else _host_computing(spans, tracks, rank) for rank in ranks}
+
+
+def _host_computing(spans: pl.DataFrame, tracks: pl.DataFrame, rank: int | None) -> Intervals:
+    """When some thread of a rank was in an operator and in no exchange within it."""
+    own = tracks.filter(pl.col("rank").eq_missing(pl.lit(rank)))["track_id"].implode()
+    host = spans.filter(pl.col("track_id").is_in(own) & pl.col("category").is_in(("operator", "user_range")))
+    waits = talks_to_ranks(host["name"], "any")
+    busy = host.filter(~waits & (host["category"] == "operator"))
+    waiting = host.filter(waits).partition_by("track_id", as_dict=True)
+    parts = [
+        difference(_union_of(part), _union_of(waiting[key])) if key in waiting else _union_of(part)
+        for key, part in busy.partition_by("track_id", as_dict=True).items()
+    ]
+    none = np.empty(0, np.int64)
+    return union(np.concatenate((none, *(p[0] for p in parts))), np.concatenate((none, *(p[1] for p in parts))))
+
+
+def _union_of(spans: pl.DataFrame) -> Intervals:
+    starts = spans["ts_ns"].to_numpy()
+    return union(starts, starts + spans["dur_ns"].to_numpy())
+
 
 By = Literal["collective", "step"]
 _WHAT = ("rank", "collective", "group", "dtype", "measured")

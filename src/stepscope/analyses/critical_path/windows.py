@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_steps import device_steps, windows_of
-from stepscope.analyses.common.device_work import of_spans
-from stepscope.analyses.common.nesting import outermost
+from stepscope.analyses.common.device_work import device_steps, of_spans, windows_of
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.core.intervals import Ints, locate
+from stepscope.core.intervals import Ints, locate, outermost
 
 RECORDING = "recording"
 _NAMES_SHOWN = 5

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.nesting import outermost
-from stepscope.core.intervals import Ints
+from stepscope.core.intervals import Ints, outermost
 from stepscope.core.names import map_names
 from stepscope.core.schema import DEVICE_WORK
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.cycle_membership import HOST, counted_at, cycle_of, device_of_tracks
-from stepscope.analyses.common.device_steps import whole
+from stepscope.analyses.common.device_work import whole
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.cycles.anchors import Anchor, calls_of, device_anchors, host_anchors
 from stepscope.analyses.cycles.content import Content, agreement, content_of, counts, is_whole, phases, reach

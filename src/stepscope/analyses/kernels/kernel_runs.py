@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.kernels.occupancy_states import States, launches_with_state
+from stepscope.analyses.kernels.kernel_bins import States, launches_with_state
 from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.core.schema import KERNEL_METRICS, KERNELS, SPANS, Column, Table
 

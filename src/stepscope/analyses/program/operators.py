@@ -9,15 +9,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.nesting import ends_of, outermost
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import nearest, own_lengths
+from stepscope.core.intervals import Ints, ends_of, nearest, outermost, own_lengths
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
 from stepscope.core.schema import DEVICE_WORK, OPS, SPANS, STACKS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "OPERATORS", "operators"]
 
-Ints = NDArray[np.int64]
 
 OPERATORS = Table(
     "operators",

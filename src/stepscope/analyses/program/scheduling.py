@@ -14,9 +14,8 @@ from stepscope.core.intervals import reached
 from stepscope.core.schema import SCHED, SPANS, STEPS, TRACKS, Column, Name, Table
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
-    Ints = NDArray[np.int64]
 
 __all__ = ["ANALYSIS", "SCHEDULING", "scheduling"]
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.nesting import ends_of
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import covered, union, union_by
+from stepscope.core.intervals import covered, ends_of, union, union_by
 from stepscope.core.schema import DEVICE_WORK, SPANS, TRACKS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "USER_RANGES", "user_ranges"]
 
-Ints = NDArray[np.int64]
 
 USER_RANGES = Table(
     "user-ranges",

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import of_spans
-from stepscope.analyses.communication.collective_calls import collective_calls
+from stepscope.analyses.communication.communication import collective_calls
 from stepscope.analyses.ranks.groups import Comm, comms_of
 from stepscope.core import collectives
 from stepscope.core.errors import MissingTable

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import of_spans
-from stepscope.analyses.communication.collective_calls import nearest_span
+from stepscope.analyses.communication.communication import nearest_span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,17 +10,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_steps import windows_of
-from stepscope.analyses.common.device_work import device_work, groups_of, label_devices
-from stepscope.analyses.common.time_buckets import stretches
+from stepscope.analyses.common.device_work import device_work, groups_of, label_devices, stretches, windows_of
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import covered, union
+from stepscope.core.intervals import Ints, covered, union
 from stepscope.core.names import is_tensor_core, map_names
 from stepscope.core.schema import DEVICES, KERNELS, SPANS, STEPS, TRACKS, Column, Table
 
 __all__ = ["ANALYSIS", "DEVICE_UTILISATION", "device_utilisation", "utilisation_of"]
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 By = Literal["device", "step", "time"]
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_work import device_work, label_devices, of_spans
 from stepscope.core.errors import UnknownName
-from stepscope.core.intervals import covered, union
+from stepscope.core.intervals import Ints, covered, union
 from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import DEVICES, SPANS, TRACKS, Column, Name, Table
 
@@ -19,7 +17,6 @@ __all__ = ["ANALYSIS", "CAUSES", "IDLE", "caused_gaps", "idle"]
 
 By = Literal["device", "stream", "gap"]
 KEYS = {"device": ("rank", "device_id"), "stream": ("rank", "device_id", "stream"), "gap": ("rank", "device_id")}
-Ints = NDArray[np.int64]
 
 #: host_late: the host queued the next work only after the gap had begun; so it was with the two after it, but
 #: data_loading: it spent most of that wait in loading data, or sync: it had been waiting for the device.

@@ -7,15 +7,13 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_steps import windows_of
-from stepscope.analyses.common.device_work import COMMUNICATION, device_work
+from stepscope.analyses.common.device_work import COMMUNICATION, device_work, windows_of
 from stepscope.analyses.steps.steps import joined, open_time
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import Intervals, covered, union
+from stepscope.core.intervals import Intervals, Ints, covered, union
 from stepscope.core.schema import DEVICE_WORK, SPANS, STEPS, TRACKS, Column, Table
 
 __all__ = [
@@ -23,7 +21,6 @@ __all__ = [
     "work_of",
 ]  # fmt: skip
 
-Ints = NDArray[np.int64]
 
 #: What a step divides into, what comes first counts first. The rest is `other`.
 PARTS = {

@@ -7,19 +7,16 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import Occupied, device_work, groups_of, label_devices, occupied
-from stepscope.analyses.common.time_buckets import stretches
+from stepscope.analyses.common.device_work import Occupied, device_work, groups_of, label_devices, occupied, stretches
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import Intervals, covered, total
+from stepscope.core.intervals import Intervals, Ints, covered, total
 from stepscope.core.schema import DEVICES, SPANS, STEPS, TRACKS, Column, Table
 from stepscope.core.trace import extent_ns
 
 __all__ = ["ANALYSIS", "TIMELINE", "timeline"]
 
-Ints = NDArray[np.int64]
 By = Literal["rank", "device", "stream", "step", "time", "stream-time"]
 _DEVICE, _STREAM = ("rank", "device_id"), ("rank", "device_id", "stream")
 KEYS = {

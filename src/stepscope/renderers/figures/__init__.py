@@ -1,9 +1,8 @@
 """Every figure by the name of the table that it draws, for pages, files and notebooks alike.
 
 A figure is a pure function of a result table and gives Plotly's own form as plain values, quickly and without Plotly:
-`drawn("steps", frame)`. Names in it are escaped. To add one: a file here with `FIGURE`, a line in `FIGURES`, a
-test; every page and file that shows the table then shows it. Other
-packages offer theirs in the entry-point group `stepscope.figures`.
+`drawn("steps", frame)`. Names in it are escaped. To add one: a `Figure`, a line in `FIGURES`, a test; every page and
+file that shows the table then shows it. Other packages offer theirs in the entry-point group `stepscope.figures`.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ FIGURES = Registry(
     "FIGURE",
     "stepscope.figures",
     {
-        "steps": "stepscope.renderers.figures.steps",
-        "operators": "stepscope.renderers.figures.operators",
-        "kernels": "stepscope.renderers.figures.kernels",
-        "communication": "stepscope.renderers.figures.communication",
-        "memory": "stepscope.renderers.figures.memory",
-        "timeline": "stepscope.renderers.figures.timeline",
-        "device-utilisation": "stepscope.renderers.figures.device_utilisation",
+        "steps": "stepscope.renderers.figures.stacked:STEPS",
+        "operators": "stepscope.renderers.figures.ranked:OPERATORS",
+        "kernels": "stepscope.renderers.figures.ranked:KERNELS",
+        "communication": "stepscope.renderers.figures.stacked:COMMUNICATION",
+        "memory": "stepscope.renderers.figures.over_time:MEMORY",
+        "timeline": "stepscope.renderers.figures.over_time:TIMELINE",
+        "device-utilisation": "stepscope.renderers.figures.over_time:DEVICE_UTILISATION",
         "roofline": "stepscope.renderers.figures.roofline",
-        "utilisation": "stepscope.renderers.figures.utilisation",
+        "utilisation": "stepscope.renderers.figures.over_time:UTILISATION",
         "python-stacks": "stepscope.renderers.figures.python_stacks",
-        "diff": "stepscope.renderers.figures.diff",
+        "diff": "stepscope.renderers.figures.ranked:DIFF",
         "parts": "stepscope.renderers.figures.parts",
     },
 )

@@ -1,7 +1,6 @@
-"""What all figures share: colours, axes, layout, units, and names in words that Plotly draws and does not obey.
+"""What all figures share: colours, axes, layout, units, and escaped names, so that Plotly draws them as they are.
 
-Nothing here says light or dark: backgrounds are clear, lines a grey that both bear, and letters have the colour of the
-page around them.
+Figures suit light and dark pages: backgrounds are clear, lines are grey, and text takes the colour of the page.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
 
     from stepscope.renderers.figures.figure import Drawn, Link
 
-#: Parts of a step, wherever they are drawn: of two that stand together neither hue nor lightness is the same.
+#: Parts of a step in all figures: neighbours differ in both hue and lightness.
 COLOURS = {
     "computation": "#3a86c8", "exposed communication": "#c2569b", "exposed memcpy": "#d1603d", "idle": "#9aa3ad",
     "data loading": "#e0a030", "synchronisation": "#5f6b7a", "launch and runtime calls": "#8c6d46",
     "operators": "#2a9d8f", "Python and other": "#7a6cc0", "python and other": "#7a6cc0", "other": "#7a6cc0",
     "exposed": "#c2569b", "hidden": "#7fb6dd",
 }  # fmt: skip
-#: Of a change: longer, shorter.
+#: Changes: longer, shorter.
 LONGER, SHORTER = "#c2569b", "#3a86c8"
-#: For what has no colour of its own, in order: Okabe and Ito's, and lighter ones after them.
+#: For everything without a colour of its own: Okabe and Ito's colours, then lighter ones.
 PALETTE = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#B8A800", "#7F7F7F",
     "#8C564B", "#636EFA", "#9467BD", "#17BECF", "#AEC7E8", "#FFBB78", "#98DF8A", "#FF9896", "#C5B0D5", "#C7C7C7",
@@ -49,7 +48,7 @@ def literal(text: object) -> str:
     return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def cut(text: str, room: int) -> str:
+def clipped(text: str, room: int) -> str:
     """The beginning of a text in at most `room` letters, literal."""
     return literal(text if len(text) <= room else text[: room - 1] + "…")
 

@@ -1,7 +1,7 @@
 """What a figure is: the table that it draws, the options that give it the rows it needs, and one pure function.
 
-What is drawn is a figure of Plotly in the plain form that JSON holds: {"data": […], "layout": {…}}. Nothing of Plotly
-is imported for it. What a mark stands for may be given as an address (`link`), which a page opens when it is clicked.
+A figure is a Plotly figure as plain values, as in JSON: {"data": […], "layout": {…}}. Drawing does not import Plotly.
+Each mark may have an address (`link`), which a page opens when the mark is clicked.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Figure:
         """The figure, None if there is nothing to draw. Raises MissingTable (columns)."""
         if not self.fits(frame):
             lacking = [name for name in self.needs if name not in frame.columns]
-            words = " ".join(f"{key}={value}" for key, value in self.options.items())
-            hint = f"ask for {self.name} with {words}" if words else ""
+            options = " ".join(f"{key}={value}" for key, value in self.options.items())
+            hint = f"ask for {self.name} with {options}" if options else ""
             raise MissingTable(f"columns {', '.join(lacking)}", needed_by=f"the figure of {self.name}", hint=hint)
         return self.draw(frame, link)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.core.units import duration, percent
-from stepscope.renderers.figures._style import GREY, LONGER, SHORTER, axis, cut, known, layout, time_unit, wrapped
+from stepscope.renderers.figures._style import GREY, LONGER, SHORTER, axis, clipped, known, layout, time_unit, wrapped
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG00
         "type": "bar", "x": list(range(len(names))), "y": [size / ns for size in (base, *deltas, other)],
         "base": [start / ns for start in (0.0, *levels[:-1], 0.0)], "width": 0.7,
         "marker": {"color": [GREY, *(LONGER if delta > 0 else SHORTER for delta in deltas), GREY]},
-        "hovertext": [f"base: {duration(base)} a step", *map(_told, rows), f"other: {duration(other)} a step"],
+        "hovertext": [f"base: {duration(base)} a step", *map(_hover_text, rows), f"other: {duration(other)} a step"],
         "hovertemplate": "%{hovertext}<extra></extra>", "error_y": _bounds(rows, ns),
     }  # fmt: skip
     joints = {
@@ -57,13 +57,13 @@ def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG00
         "y": [max(pair[0], pair[1] + above) / ns for pair, above in zip(ends, aboves, strict=True)],
         "text": [duration(base), *map(_plus, deltas), duration(other)],
     }  # fmt: skip
-    words = [_plus(other - base) + (f" ({_sign(other - base)}{percent(abs(other - base) / base)})" if base else "")]
-    words += [f"the axis begins at {duration(low)}"] if low else []
+    remarks = [_plus(other - base) + (f" ({_sign(other - base)}{percent(abs(other - base) / base)})" if base else "")]
+    remarks += [f"the axis begins at {duration(low)}"] if low else []
     axes = {
         "xaxis": axis(tickvals=list(range(len(names))), ticktext=names, showgrid=False, zeroline=False, tickangle=0),
         "yaxis": axis(f"step ({unit})", range=[low / ns, high / ns]),
     }
-    return {"data": [bar, joints, labels], "layout": {**layout(note="; ".join(words), height=380, legend=""), **axes}}
+    return {"data": [bar, joints, labels], "layout": {**layout(note="; ".join(remarks), height=380, legend=""), **axes}}
 
 
 def _rows(frame: pl.DataFrame, least: float) -> list[dict[str, Any]]:
@@ -106,12 +106,12 @@ def _reach(levels: Sequence[float], rows: Sequence[dict[str, Any]]) -> tuple[flo
     return (low, most + 0.15 * room) if low >= 0.5 * most else (0.0, 1.1 * most)
 
 
-def _told(row: dict[str, Any]) -> str:
-    words = f"{cut(str(row['part']), 160)}: {duration(row['base_ns'])} → {duration(row['other_ns'])}"
-    words += f"<br>change {_plus(row['delta_ns'])}"
+def _hover_text(row: dict[str, Any]) -> str:
+    text = f"{clipped(str(row['part']), 160)}: {duration(row['base_ns'])} → {duration(row['other_ns'])}"
+    text += f"<br>change {_plus(row['delta_ns'])}"
     if row.get("low_ns") is not None and row.get("high_ns") is not None:
-        words += f" (95 %: {_plus(row['low_ns'])} to {_plus(row['high_ns'])})"
-    return words
+        text += f" (95 %: {_plus(row['low_ns'])} to {_plus(row['high_ns'])})"
+    return text
 
 
 def _plus(ns: float) -> str:

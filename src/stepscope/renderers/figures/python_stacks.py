@@ -8,7 +8,7 @@ from typing import NamedTuple
 import polars as pl
 
 from stepscope.core.units import count, duration, percent
-from stepscope.renderers.figures._style import CLEAR, NO_CLASS, PALETTE, broken, cut, layout
+from stepscope.renderers.figures._style import CLEAR, NO_CLASS, PALETTE, broken, clipped, layout
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 
 _MOST_NODES = 2_000
@@ -42,7 +42,7 @@ def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG00
     weight = next((name for name in ("samples", "self_ns") if name in frame.columns), None)
     if weight is None:
         return None
-    told = _samples if weight == "samples" else duration
+    amount = _samples if weight == "samples" else duration
     rows = _rows(frame, weight)
     whole = int(rows["weight"].sum())
     if not whole:
@@ -53,9 +53,9 @@ def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG00
         "type": "icicle", "branchvalues": "total", "sort": True, "tiling": {"orientation": "v"},
         "ids": ["0", *(str(node.ident) for node in nodes)],
         "parents": ["", *(str(node.parent) for node in nodes)],
-        "labels": ["all", *(cut(_FOLDERS.sub("", node.name), 80) for node in nodes)],
+        "labels": ["all", *(clipped(_FOLDERS.sub("", node.name), 80) for node in nodes)],
         "values": [whole, *(node.weight for node in nodes)],
-        "text": [told(whole), *(f"{told(n.weight)}, {percent(n.weight / whole)} of all, "
+        "text": [amount(whole), *(f"{amount(n.weight)}, {percent(n.weight / whole)} of all, "
                  f"{percent(n.weight / weights[n.parent])} of its caller" for n in nodes)],
         "hovertext": ["all", *(broken(node.name) for node in nodes)],
         "hovertemplate": "%{hovertext}<br>%{text}<extra></extra>", "texttemplate": "%{label}",
@@ -79,8 +79,8 @@ def _samples(number: int) -> str:
 def _rows(frame: pl.DataFrame, weight: str) -> pl.DataFrame:
     """Each different stack once, as list of frames, with its weight; who ran it in front where several did."""
     owners = [c for c in _OWNERS if c in frame.columns and frame[c].n_unique() > 1]
-    words = {"rank": "rank {}", "pid": "process {}"}
-    lead = [pl.format(words.get(c, "{}"), pl.col(c).cast(pl.String).fill_null("unknown")).alias(c) for c in owners]
+    titles = {"rank": "rank {}", "pid": "process {}"}
+    lead = [pl.format(titles.get(c, "{}"), pl.col(c).cast(pl.String).fill_null("unknown")).alias(c) for c in owners]
     keyed = frame.select(*lead, stack=pl.col("stack").cast(pl.String).fill_null(""), weight=pl.col(weight).fill_null(0))
     sums = keyed.group_by(*owners, "stack", maintain_order=True).agg(pl.col("weight").sum().cast(pl.Int64))
     frames = pl.col("stack").str.split(_SEPARATOR)
@@ -99,29 +99,29 @@ def _heaviest(rows: pl.DataFrame) -> tuple[list[_Node], int]:
     frames = numbered.select("row", name="frames").explode("name", empty_as_null=False)
     frames = frames.with_columns(level=pl.int_range(pl.len()).over("row"))
     here = numbered.select("row", "weight", parent=pl.lit(0, pl.Int64))
-    found, called, first = [], [], 1
+    tops, called, first = [], [], 1
     for level, names in enumerate(frames.partition_by("level", maintain_order=True)):
         here = here.join(names.select("row", "name"), on="row", how="inner", maintain_order="left")
         boxes = here.group_by("parent", "name", maintain_order=True).agg(pl.col("weight").sum())
         called.append(boxes.group_by("parent", maintain_order=True).agg(pl.col("weight").sum()))
         top = boxes.sort("weight", descending=True, maintain_order=True).head(_MOST_NODES)
         top = top.with_columns(ident=pl.int_range(first, first + top.height, dtype=pl.Int64), level=pl.lit(level))
-        found.append(top)
+        tops.append(top)
         first += top.height
         here = here.join(top.select("parent", "name", "ident"), on=["parent", "name"], maintain_order="left")
         here = here.select("row", "weight", parent="ident")
-    if not found:
+    if not tops:
         return [], 0
-    kept = pl.concat(found).sort("weight", "level", descending=[True, False], maintain_order=True).head(_MOST_NODES)
-    nodes = [_Node(*row) for row in kept.sort("ident").select("ident", "parent", "name", "weight").rows()]
-    depth = max(kept["level"].to_list()) + 1
-    return [*nodes, *_rest(kept, pl.concat(called), first)], depth
+    heaviest = pl.concat(tops).sort("weight", "level", descending=[True, False], maintain_order=True).head(_MOST_NODES)
+    nodes = [_Node(*row) for row in heaviest.sort("ident").select("ident", "parent", "name", "weight").rows()]
+    depth = max(heaviest["level"].to_list()) + 1
+    return [*nodes, *_rest(heaviest, pl.concat(called), first)], depth
 
 
-def _rest(kept: pl.DataFrame, called: pl.DataFrame, first: int) -> list[_Node]:
+def _rest(heaviest: pl.DataFrame, called: pl.DataFrame, first: int) -> list[_Node]:
     """A box for all that a drawn box called and that is not drawn."""
-    drawn = kept.group_by("parent").agg(drawn=pl.col("weight").sum())
-    idents = pl.concat([kept.select(parent="ident"), pl.DataFrame({"parent": [0]})])
+    drawn = heaviest.group_by("parent").agg(drawn=pl.col("weight").sum())
+    idents = pl.concat([heaviest.select(parent="ident"), pl.DataFrame({"parent": [0]})])
     left = called.join(idents, on="parent", how="semi", maintain_order="left")
     left = left.join(drawn, on="parent", how="left", maintain_order="left")
     left = left.with_columns(pl.col("weight") - pl.col("drawn").fill_null(0)).filter(pl.col("weight") > 0)
@@ -135,8 +135,8 @@ def _colour(name: str) -> str:
     """One colour for the functions of a file, light enough for dark letters."""
     if name == _REST:
         return NO_CLASS
-    found = _FILE.search(name)
-    key = found.group() if found else name
+    file = _FILE.search(name)
+    key = file.group() if file else name
     # Not hash(): that differs from run to run.
     code = sum((at + 1) * ord(letter) for at, letter in enumerate(key))
     red, green, blue = (int(_HUES[code % len(_HUES)][i : i + 2], 16) for i in (1, 3, 5))

@@ -26,7 +26,7 @@ _NEEDS = (
 def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
     """A scatter on logarithmic axes; the area of a point goes with its device time, roofs are lines per precision.
 
-    Rows without operations or bytes have no place on it: how much time that leaves out is told above. Of more than
+    Rows without operations or bytes cannot be placed; the note above says how much time they take. Of more than
     2,000 rows those with the most device time are drawn.
     """
     is_point = (pl.col("flop") > 0) & (pl.col("bytes") > 0) & (pl.col("flop_per_s") > 0)
@@ -87,13 +87,13 @@ def _points_of(family: str | None, rows: pl.DataFrame, longest_ns: float, link: 
             "opacity": 0.7,
             "line": {"width": 1, "color": "white"},
         },
-        "text": [_told(row) for row in rows.iter_rows(named=True)],
+        "text": [_hover_text(row) for row in rows.iter_rows(named=True)],
         "customdata": links(rows, link),
         "hovertemplate": "%{text}<extra></extra>",
     }
 
 
-def _told(row: dict[str, Any]) -> str:
+def _hover_text(row: dict[str, Any]) -> str:
     """What a point says when it is pointed at."""
     whose = [f"rank {row['rank']}"] if row.get("rank") is not None else []
     lines = [*whose, f"<b>{broken(row['name'] or 'no operator')}</b>"]
@@ -117,10 +117,10 @@ def _left_out(frame: pl.DataFrame, points: pl.DataFrame) -> str:
     """How much of the device time has a place on the figure, and why roofs are missing."""
     whole, drawn = int(frame["device_ns"].sum()), int(points["device_ns"].sum())
     share = [f"{percent(drawn / whole)} of device time"] if whole else []
-    told = ", ".join([f"{count(points.height)} of {count(frame.height)} rows", *share])
+    shown = ", ".join([f"{count(points.height)} of {count(frame.height)} rows", *share])
     missing = points.filter(pl.col("peak_flop_per_s").is_null() & pl.col("precision").is_not_null())["reason"]
     reason = missing.drop_nulls()
-    return f"{told}; {reason[0]}" if len(reason) else told
+    return f"{shown}; {reason[0]}" if len(reason) else shown
 
 
 FIGURE = Figure("roofline", "Roofline", "operators or kernels below the device's roofs", draw, _NEEDS)

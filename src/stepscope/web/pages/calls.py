@@ -97,7 +97,7 @@ def _range(request: Request) -> tuple[int, int]:
 
 
 def _numbers(request: Request, name: str) -> list[int]:
-    words = [word for word in request.query_params.get(name, "").split(",") if word][:_MOST_TRACKS]
-    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+    numbers = [word for word in request.query_params.get(name, "").split(",") if word][:_MOST_TRACKS]
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in numbers):
         raise StepscopeError(f"{name} is not a list of track numbers", "as in tracks=0,3")
-    return [int(word) for word in words]
+    return [int(word) for word in numbers]

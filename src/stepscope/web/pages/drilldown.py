@@ -1,4 +1,4 @@
-"""What a number was made of: where each row of a table and each part of a bar lead to."""
+"""From a number to the events that it sums up: the link of each row of a table and of each part of a bar."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Rows:
 
     table: str
     same: tuple[str, ...]
-    words: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 #: By table. Where a row itself tells a span, a stretch of time or a name, that is where it leads.
@@ -64,29 +64,29 @@ _NO_RANGES = ("operators outside ranges", "other threads", "backward", "other", 
 _WHOLES = {"Step": "show steps --sort -window_ns", "Device": "show device-utilisation"}
 
 
-def behind(links: Links, table: str) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
-    """The address behind a row of that table, from the row and its columns; None where nothing is behind it."""
-    return links.events if table in _recorded() else partial(_behind_row, links, table)
+def row_link(links: Links, table: str) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
+    """Makes the address of the events of a row of that table, from the row and its columns; None if it has none."""
+    return links.events if table in _recorded() else partial(_row_link, links, table)
 
 
 @cache
 def _recorded() -> frozenset[str]:
-    """Names of tables as readers made them: their rows are events, or stand for nothing else."""
+    """Names of tables as readers made them: their rows are events, or sum up nothing."""
     return frozenset(name for name, kind in tables.names() if kind == "table")
 
 
-def _behind_row(links: Links, table: str, row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
-    found = links.events(row, columns)
-    if found is not None:
-        return found
+def _row_link(links: Links, table: str, row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
+    address = links.events(row, columns)
+    if address is not None:
+        return address
     if row.get("command"):
         return links.command(str(row["command"]).removeprefix("stepscope "))
     index = links.input_of(row)
     own: dict[str, object] = {} if index is None else {"t": index}
-    found = _summed_up(links, table, row, own)
-    if found is None and row.get("step") is not None:
-        found = links.to("/timeline", **own, step=row["step"])
-    return links.to("/timeline", **own) if found is None and index is not None else found
+    address = _summed_up(links, table, row, own)
+    if address is None and row.get("step") is not None:
+        address = links.to("/timeline", **own, step=row["step"])
+    return links.to("/timeline", **own) if address is None and index is not None else address
 
 
 def _summed_up(links: Links, table: str, row: Mapping[str, Any], own: Mapping[str, object]) -> str | None:
@@ -99,7 +99,7 @@ def _summed_up(links: Links, table: str, row: Mapping[str, Any], own: Mapping[st
     summed = _SUMMED.get(table)
     if summed is None or not set(summed.same) <= row.keys() or row.get("calls") == 0:
         return None
-    return links.table(summed.table, **own, **summed.words, where=_condition(row, summed.same))
+    return links.table(summed.table, **own, **summed.parameters, where=_condition(row, summed.same))
 
 
 def _named_like(row: Mapping[str, Any]) -> str:
@@ -122,21 +122,21 @@ def _condition(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     return text
 
 
-def behind_difference(links: Links, rows: pl.DataFrame) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
+def difference_link(links: Links, rows: pl.DataFrame) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
     """The same for rows of a comparison of two inputs, which stand for what both recorded of a part or a metric."""
     parts = set(rows["part"].cast(pl.String).to_list()) if "part" in rows.columns else set()
 
-    def address(row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
-        found = links.events(row, columns)
-        if found is None and row.get("metric") is not None:
+    def address_of(row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
+        address = links.events(row, columns)
+        if address is None and row.get("metric") is not None:
             return links.table("counters", where=_condition(row, ("metric",)))
         part = None if row.get("part") is None else str(row["part"])
-        if found is None and part is not None and part not in _NO_RANGES:
+        if address is None and part is not None and part not in _NO_RANGES:
             # What is no part of every step is a range of the program's.
             return links.command(_of_part(parts, part)) or links.events({"name": part}, ["name"])
-        return found
+        return address
 
-    return address
+    return address_of
 
 
 def _of_part(parts: Collection[str], name: str) -> str:
@@ -145,11 +145,11 @@ def _of_part(parts: Collection[str], name: str) -> str:
     return {**_COMPARED_PARTS, **(_DEVICE_PARTS if on_device else _HOST_PARTS)}.get(name, "")
 
 
-def behind_part(links: Links, bar: Any, name: str) -> str | None:
-    """The address behind a part of a bar (`reports.model.Bar`)."""
+def part_link(links: Links, bar: Any, name: str) -> str | None:
+    """The address of the events of a part of a bar (`core.report.Bar`)."""
     return links.command(_of_part({part.name for part in bar.parts}, name))
 
 
-def behind_whole(links: Links, bar: Any) -> str | None:
-    """The address behind the whole of a bar: its steps, or the device's time."""
+def whole_link(links: Links, bar: Any) -> str | None:
+    """The address of what a whole bar is about: the steps, or the use of the device."""
     return links.command(_WHOLES.get(bar.label, ""))

@@ -1,4 +1,4 @@
-"""The few things that people look for first, each in a card: where it is in the timeline, and why it is so."""
+"""Cards on the first page for what people look for first: the answer, its reason, and where it is in the timeline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HOST_PARTS = ("exposed_communication_ns", "dataloader_ns", "operator_ns", "othe
 _CAUSES = {
     "host_late": "the host was late to launch the next work", "sync": "the host had been waiting for the device",
     "data_loading": "the host was loading data", "kernel_wait": "usual gap between kernels",
-    "other": "queued in time, started late", "unlinked": "the trace does not tell what queued the next work",
+    "other": "queued in time, started late", "unlinked": "the trace does not say what queued the next work",
 }  # fmt: skip
 _NAME = 70
 #: Spans of the host in which it waits for others, where there is no device to tell.
@@ -116,9 +116,9 @@ def _slowest_step(steps: pl.DataFrame, inputs: tuple[int, ...], links: Links) ->
     longest = links.table("steps", sort="-window_ns")
     details: list[tuple[str, str | None]] = [(f"{duration(extra)} more than the median step", longest)]
     grown = sorted(((row[f"more_{c}"] or 0, _PARTS[c]) for c in parts), reverse=True)[:2]
-    told = [f"{word} +{duration(ns)}" for ns, word in grown if ns > 0.15 * extra]
-    if told and extra > 0:
-        details.append(("of it: " + ", ".join(told), longest))
+    causes = [f"{word} +{duration(ns)}" for ns, word in grown if ns > 0.15 * extra]
+    if causes and extra > 0:
+        details.append(("of it: " + ", ".join(causes), longest))
     events = links.events(row, frame.columns)
     shown = (("timeline", events),) if events else ()
     value = f"step {row['step']}{_whose(row, inputs)}: {duration(row['window_ns'])}"
@@ -134,15 +134,15 @@ def _top_kernel(session: Session, inputs: tuple[int, ...], links: Links) -> Card
     if names.is_empty() or not names["total_ns"].sum():
         return None
     top = names.row(0, named=True)
-    behind = per.filter(pl.col("name") == top["name"]).sort("total_ns", descending=True).row(0, named=True)
+    launcher = per.filter(pl.col("name") == top["name"]).sort("total_ns", descending=True).row(0, named=True)
     share = top["total_ns"] / names["total_ns"].sum()
-    found = links.events({"name": top["name"]}, ["name"])
-    details = [(f"{duration(top['total_ns'])}, {percent(share)} of kernel time, {top['calls']:,} calls", found)]
-    if behind["op"]:
-        part = f" ({percent(behind['total_ns'] / top['total_ns'])})" if behind["total_ns"] < top["total_ns"] else ""
-        launcher = links.events({"name": behind["op"]}, ["name"])
-        details.append((f"launched by {shorten(behind['op'], _NAME)}{part}", launcher))
-    shown = (("timeline", found),) if found else ()
+    events = links.events({"name": top["name"]}, ["name"])
+    details = [(f"{duration(top['total_ns'])}, {percent(share)} of kernel time, {top['calls']:,} calls", events)]
+    if launcher["op"]:
+        part = f" ({percent(launcher['total_ns'] / top['total_ns'])})" if launcher["total_ns"] < top["total_ns"] else ""
+        target = links.events({"name": launcher["op"]}, ["name"])
+        details.append((f"launched by {shorten(launcher['op'], _NAME)}{part}", target))
+    shown = (("timeline", events),) if events else ()
     return Card("Kernel with most time", shorten(top["name"], _NAME), tuple(details),
                 (*shown, ("by operator", links.table("kernels", o__by="op"))))  # fmt: skip
 
@@ -181,9 +181,9 @@ def _card_of_operator(
     links: Links,
     stacks: bool,  # noqa: FBT001  a fact
 ) -> Card:
-    found = links.events({"name": name}, ["name"])
-    details = ((f"{duration(ns)}, {percent(share)} of {where}, {calls:,} calls", found),)
-    shown = (("timeline", found),) if found else ()
+    events = links.events({"name": name}, ["name"])
+    details = ((f"{duration(ns)}, {percent(share)} of {where}, {calls:,} calls", events),)
+    shown = (("timeline", events),) if events else ()
     more = ("by call stack", "stack") if stacks else ("by shapes of inputs", "shape")
     return Card("Operator with most time", shorten(name, _NAME), details,
                 (*shown, (more[0], links.table("operators", o__by=more[1]))))  # fmt: skip
@@ -202,9 +202,9 @@ def _longest_gap(session: Session, inputs: tuple[int, ...], links: Links) -> Car
         return None
     row = frame.with_columns(pl.col("before", "after", "op", "launch", "cause").cast(pl.String)).row(0, named=True)
     details: list[tuple[str, str | None]] = [(_CAUSES.get(row["cause"], row["cause"]), links.table("idle"))]
-    for words, name in (("it ends with", row["op"] or row["after"]), ("after", row["before"])):
+    for relation, name in (("it ends with", row["op"] or row["after"]), ("after", row["before"])):
         if name:
-            details.append((f"{words} {shorten(name, _NAME)}", links.events({"name": name}, ["name"])))
+            details.append((f"{relation} {shorten(name, _NAME)}", links.events({"name": name}, ["name"])))
     events = links.events(row, frame.columns)
     shown = (("timeline", events),) if events else ()
     value = f"{duration(row['dur_ns'])} on {row['device'] or 'the device'}{_whose(row, inputs)}"
@@ -219,7 +219,7 @@ def _longest_wait(session: Session, inputs: tuple[int, ...], links: Links) -> Ca
     if frame.is_empty():
         return None
     row = frame.sort("dur_ns", descending=True, nulls_last=True).row(0, named=True)
-    why = "waiting for the next batch" if row["category"] == "dataloader" else "exchanging data with other ranks"
+    why = "waiting for the next batch" if row["category"] == "dataloader" else "in a collective with other ranks"
     alike = links.events({"name": row["name"]}, ["name"])
     same = frame.filter(pl.col("name") == row["name"])
     times = f"{len(same):,} times, {duration(int(same['dur_ns'].sum()))} together"

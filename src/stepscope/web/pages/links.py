@@ -31,27 +31,27 @@ class Links:
     of_rank: Mapping[int, int] | None = None
     of_label: Mapping[str, int] | None = None
 
-    def to(self, path: str, **words: object) -> str:
+    def to(self, path: str, **parameters: object) -> str:
         """An address with these parameters and the inputs chosen, where not all are."""
-        pairs = [(name.replace("__", "."), str(value)) for name, value in words.items() if value not in (None, "")]
-        if "t" not in words and self.inputs and len(self.inputs) < self.n_inputs:
+        pairs = [(name.replace("__", "."), str(value)) for name, value in parameters.items() if value not in (None, "")]
+        if "t" not in parameters and self.inputs and len(self.inputs) < self.n_inputs:
             pairs.append(("t", ",".join(map(str, self.inputs))))
         return self.root + path + ("?" + urlencode(pairs) if pairs else "")
 
-    def table(self, name: str, **words: object) -> str:
+    def table(self, name: str, **parameters: object) -> str:
         """The address of a table."""
-        return self.to("/tables/" + quote(name, safe=""), **words)
+        return self.to("/tables/" + quote(name, safe=""), **parameters)
 
     def command(self, text: str) -> str | None:
         """Where the words after `stepscope` lead to: 'show idle --by gap' to that table; None for other verbs."""
         try:
-            words = shlex.split(text)
+            parts = shlex.split(text)
         except ValueError:
             return None
-        if len(words) < 2 or words[0] != "show":
+        if len(parts) < 2 or parts[0] != "show":
             return None
         parameters: dict[str, object] = {}
-        rest = words[2:]
+        rest = parts[2:]
         while rest:
             flag, has_value, value = rest.pop(0).partition("=")
             if not flag.startswith("--"):
@@ -62,7 +62,7 @@ class Links:
             own = {"where": "where", "sort": "sort", "group_by": "group", "columns": "columns"}
             if name != "limit":
                 parameters[own.get(name, "o__" + name)] = value
-        return self.table(words[1], **parameters)
+        return self.table(parts[1], **parameters)
 
     def input_of(self, row: Mapping[str, Any]) -> int | None:
         """The input that a row comes from; None if that is not known."""
@@ -77,25 +77,25 @@ class Links:
     def events(self, row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
         """The timeline with the events behind a row: its span, its stretch of time, its step, or all of its name."""
         index = self.input_of(row)
-        words: dict[str, object] = {"t": index} if index is not None else {}
+        parameters: dict[str, object] = {"t": index} if index is not None else {}
         if index is not None and row.get("span_id") is not None:
-            return self.to("/timeline", **words, span=row["span_id"])
+            return self.to("/timeline", **parameters, span=row["span_id"])
         for start, length in _STRETCHES:
             if index is not None and row.get(start) is not None and row.get(length):
                 low, high = int(row[start]), int(row[start]) + max(int(row[length]), 1)
                 margin = max((high - low) // 20, 1)
-                return self.to("/timeline", **words, **{"from": low - margin, "to": high + margin},
+                return self.to("/timeline", **parameters, **{"from": low - margin, "to": high + margin},
                                range=f"{low}-{high}")  # fmt: skip
         if index is not None and row.get("peak_ts_ns") is not None:
-            return self._around(int(row["peak_ts_ns"]), words)
+            return self._around(int(row["peak_ts_ns"]), parameters)
         name = next((row[c] for c in _NAMES if c in columns and isinstance(row.get(c), str) and row[c]), None)
         if name is not None:
             # Addresses have an end: of very long names the beginning is sought.
             part = name[:_LONGEST_NAME]
-            return self.to("/timeline", **words, q=part, exact="1" if part == name else "")
+            return self.to("/timeline", **parameters, q=part, exact="1" if part == name else "")
         if index is not None and row.get("ts_ns") is not None:
-            return self._around(int(row["ts_ns"]), words)
+            return self._around(int(row["ts_ns"]), parameters)
         return None
 
-    def _around(self, at: int, words: Mapping[str, object]) -> str:
-        return self.to("/timeline", **words, **{"from": at - _AROUND_NS, "to": at + _AROUND_NS})
+    def _around(self, at: int, parameters: Mapping[str, object]) -> str:
+        return self.to("/timeline", **parameters, **{"from": at - _AROUND_NS, "to": at + _AROUND_NS})

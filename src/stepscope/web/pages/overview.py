@@ -12,7 +12,7 @@ from stepscope import store
 from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError
 from stepscope.renderers import figures
-from stepscope.web.pages.drilldown import behind
+from stepscope.web.pages.drilldown import row_link
 from stepscope.web.pages.highlights import Card, cards, has_stacks, operator_card
 from stepscope.web.pages.rows import sheet
 from stepscope.web.pages.site import Site, answers, html, inputs_of, links_of, links_to
@@ -37,7 +37,7 @@ _MOST_FILES = 64
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What stands beside the report: cards, the chart of the steps, whether operators have call stacks.
+    """What the first page shows besides the report: cards, the chart of the steps, whether operators have call stacks.
 
     `ranks` are those of the inputs, in their order, null where unknown.
     """
@@ -48,7 +48,7 @@ class Glance:
     ranks: tuple[int | None, ...]
 
 
-def tickets_of(session: Session, links: Links) -> tuple[store.Ticket, ...]:
+def tickets_of(session: Session, links: Links) -> tuple[store.CacheKey, ...]:
     """What the glance at these inputs is kept under, one ticket for each file; none if it is not to be kept.
 
     The first is that of the note. It follows from all files and from the addresses that stand in the cards.
@@ -58,39 +58,39 @@ def tickets_of(session: Session, links: Links) -> tuple[store.Ticket, ...]:
         return ()
     paths = [session.path(i) for i in inputs]
     try:
-        others = [store.note_ticket(_WHAT, path, session.depends(path)) for path in paths[1:]]
-        about = (links.root, inputs, links.n_inputs, [other.key if other else None for other in others])
+        further = [store.note_ticket(_WHAT, path, session.depends(path)) for path in paths[1:]]
+        about = (links.root, inputs, links.n_inputs, [other.key if other else None for other in further])
         own = session.depends(paths[0])
         first = None if own is None else store.note_ticket(_WHAT, paths[0], (*own, *about))
     except StepscopeError:  # unreadable: whoever reads it says so
         return ()
-    found = [ticket for ticket in (first, *others) if ticket is not None]
+    found = [ticket for ticket in (first, *further) if ticket is not None]
     return tuple(found) if len(found) == len(inputs) else ()
 
 
-def kept_glance(tickets: Sequence[store.Ticket]) -> Glance | None:
+def read_glance(tickets: Sequence[store.CacheKey]) -> Glance | None:
     """The glance that was kept under these; None if there is none, or none that can be read."""
     content = store.noted(tickets[0]) if tickets else None
     if content is None:
         return None
     try:
-        told = json.loads(zlib.decompress(content))
-        cards = tuple(_card(*fields) for fields in told["cards"])
-        return Glance(cards, told["chart"], bool(told["with_stacks"]), tuple(told["ranks"]))
+        fields = json.loads(zlib.decompress(content))
+        cards = tuple(_card(*card) for card in fields["cards"])
+        return Glance(cards, fields["chart"], bool(fields["with_stacks"]), tuple(fields["ranks"]))
     except (zlib.error, ValueError, TypeError, KeyError):
         return None
 
 
-def keep_glance(tickets: Sequence[store.Ticket], glance: Glance, meta: Meta) -> None:
+def store_glance(tickets: Sequence[store.CacheKey], glance: Glance, meta: Meta) -> None:
     """Keep it for the next server, unless a file changed since the tickets were made. `meta` is the first file's."""
     cards = [(card.title, card.value, card.details, card.links) for card in glance.cards]
-    told = {"cards": cards, "chart": glance.chart, "with_stacks": glance.with_stacks, "ranks": glance.ranks}
+    fields = {"cards": cards, "chart": glance.chart, "with_stacks": glance.with_stacks, "ranks": glance.ranks}
     try:
         if not all(map(store.unchanged, tickets[1:])):
             return
     except StepscopeError:  # one is gone
         return
-    content = zlib.compress(json.dumps(told).encode("utf-8"), level=1)
+    content = zlib.compress(json.dumps(fields).encode("utf-8"), level=1)
     store.keep_noted(tickets[0], content, meta, what=_WHAT)
 
 
@@ -113,7 +113,9 @@ async def overview(site: Site, request: Request) -> Response:
     before = links_to(site, request, inputs_of(site, request))
     report, glance = await answers(site, request, _questions(session, before))
     links = _with_ranks(session, before)
-    blocks = [(block, sheet(block.frame, block.table, link=behind(links, block.table.name))) for block in report.tables]
+    blocks = [
+        (block, sheet(block.frame, block.table, link=row_link(links, block.table.name))) for block in report.tables
+    ]
     operator = operator_card(report, links, with_stacks=glance.with_stacks)
     at = sum(card.title in _BEFORE_OPERATOR for card in glance.cards)
     found = [*glance.cards[:at], *([operator] if operator else []), *glance.cards[at:]]
@@ -124,7 +126,7 @@ async def overview(site: Site, request: Request) -> Response:
 
 
 def begin(session: Session) -> None:
-    """Begin to work out the page of all inputs: whoever starts a server looks at it next."""
+    """Begin to work out the first page for all inputs, before the browser asks for it."""
     links = links_of(session, tuple(one.index for one in session.inputs()))
     for key, work in _questions(session, links):
         session.ask(key, work, wanted_s=_AHEAD_S)
@@ -140,7 +142,7 @@ def _questions(session: Session, links: Links) -> list[tuple[Hashable, Callable[
 
 
 def _read_ahead(session: Session, inputs: tuple[int, ...]) -> None:
-    """Open the first trace, if what is kept of it was enough so far: whoever looks at the page opens another next."""
+    """Open the first trace if the page came from the cache: the next page will need it."""
     index = inputs[0]
     if session.heights((index,)) is not None:
         return
@@ -166,14 +168,14 @@ def _with_ranks(session: Session, links: Links) -> Links:
 def _glance(session: Session, links: Links) -> Glance:
     """Kept from the last time, or made now."""
     tickets = tickets_of(session, links)
-    kept = kept_glance(tickets)
-    if kept is not None:
-        session.know_ranks(dict(zip(links.inputs, kept.ranks, strict=True)))
-        return kept
+    glance = read_glance(tickets)
+    if glance is not None:
+        session.know_ranks(dict(zip(links.inputs, glance.ranks, strict=True)))
+        return glance
     made = _made(session, _with_ranks(session, links))
     if tickets:
         with suppress(StepscopeError):  # it cannot be read: the report says so
-            keep_glance(tickets, made, session.trace(links.inputs[0]).meta)
+            store_glance(tickets, made, session.trace(links.inputs[0]).meta)
     return made
 
 

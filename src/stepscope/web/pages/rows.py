@@ -1,4 +1,4 @@
-"""A frame as a page shows it: cells in words, columns that can be sorted, links to the events behind each row."""
+"""A frame as a page shows it, with sortable columns and a link to the events of each row, or as a file to download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A section of a page, filled: the same on the server and in a report of one file."""
+"""Which tables each page shows, and the content of each section: the same on the server and in a one-file report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.query import tables
 from stepscope.renderers import figures
-from stepscope.web.pages.drilldown import behind
+from stepscope.web.pages.drilldown import row_link
 from stepscope.web.pages.rows import sheet
 from stepscope.web.pages.table_query import Found, Question, arranged, question_of
 
@@ -57,10 +57,10 @@ _SUBJECTS: Mapping[str, Page] = {
     ),
     "kernels": Page(
         "Kernels",
-        "What each kernel on the device cost, who launched it, and why the device stood still between them.",
+        "What each kernel on the device cost, who launched it, and why the device was idle between them.",
         (
             Section("Kernels", "kernels", columns=_KERNEL_COLUMNS, rows=25),
-            Section("Sorts of kernels", "kernel-classes"),
+            Section("Kinds of kernels", "kernel-classes"),
             Section("Idle time by cause", "idle"),
             Section("Longest idle gaps", "idle", {"by": "gap", "sort": "-dur_ns"}, rows=8),
             Section("Devices over time", "timeline", {"by": "time"}, chart_only=True),
@@ -84,7 +84,7 @@ _SUBJECTS: Mapping[str, Page] = {
     ),
     "communication": Page(
         "Communication and ranks",
-        "Exchanges with other ranks: how much of them computation hides, and how the ranks differ.",
+        "Collectives with other ranks: how much of their time computation hides, and how the ranks differ.",
         (
             Section("Collectives", "communication", rows=20),
             Section("Hidden behind computation", "overlap"),
@@ -95,7 +95,7 @@ _SUBJECTS: Mapping[str, Page] = {
 }
 
 
-def _others() -> tuple[Section, ...]:
+def _sections_not_shown() -> tuple[Section, ...]:
     """Tables with a figure that no page shows."""
     asked = {section.table for page in _SUBJECTS.values() for section in page.sections}
     known = {name for name, kind in tables.names() if kind in ("analysis", "ranks")}
@@ -103,7 +103,7 @@ def _others() -> tuple[Section, ...]:
     return tuple(Section(one.title, one.name, {k: str(v) for k, v in one.options.items()}) for one in drawn)
 
 
-_MORE = {"more": Page("More", "What else was recorded and can be drawn.", _others())}
+_MORE = {"more": Page("More", "What else was recorded and can be drawn.", _sections_not_shown())}
 PAGES: Mapping[str, Page] = {**_SUBJECTS, **(_MORE if _MORE["more"].sections else {})}
 #: Pages in the order of the menu: address, words.
 NAVIGATION = (
@@ -118,24 +118,24 @@ NAVIGATION = (
 
 def asked_by(section: Section, inputs: tuple[int, ...]) -> Question:
     """The question that a section answers."""
-    return question_of(section.table, inputs, _words(section))
+    return question_of(section.table, inputs, _parameters(section))
 
 
 def filled(section: Section, found: Found, links: Links | None, rows: int) -> dict[str, Any]:
     """What the template draws: chart, sheet of `rows` rows, notes; without `links` no mark leads anywhere."""
     shown = arranged(found, asked_by(section, ()))
     columns = found.frame.columns
-    link = None if links is None else behind(links, section.table)
+    link = None if links is None else row_link(links, section.table)
     chart = None
     if section.chart:
         drawn = None if links is None else lambda row: links.events(row, columns)
         chart = figures.drawn(section.table, found.frame, drawn)
     made = None
     if not (section.chart_only and chart):
-        kept = [c for c in section.columns if c in columns] or columns
-        made = sheet(shown.frame, shown.table, link=link, limit=rows, columns=kept)
-    words = {k.replace(".", "__"): v for k, v in _words(section).items()}
-    more = None if links is None else links.table(section.table, **words)
+        columns_shown = [c for c in section.columns if c in columns] or columns
+        made = sheet(shown.frame, shown.table, link=link, limit=rows, columns=columns_shown)
+    parameters = {k.replace(".", "__"): v for k, v in _parameters(section).items()}
+    more = None if links is None else links.table(section.table, **parameters)
     return {"section": section, "sheet": made, "chart": chart, "error": None, "notes": found.notes, "more": more}
 
 
@@ -144,5 +144,5 @@ def lacking(section: Section, error: StepscopeError) -> dict[str, Any]:
     return {"section": section, "sheet": None, "chart": None, "error": error, "notes": (), "more": None}
 
 
-def _words(section: Section) -> dict[str, str]:
+def _parameters(section: Section) -> dict[str, str]:
     return {k if k == "sort" else f"o.{k}": v for k, v in section.options.items()}

@@ -63,10 +63,10 @@ def report_page(run: Run) -> str:
     ]
     steps = next((part["chart"] for _, _, parts in pages for part in parts if part["section"].table == "steps"), None)
     timeline = _timeline(session, inputs)
-    found_cards = cards(session, inputs, links)
+    highlights = cards(session, inputs, links)
     session.close()
     return _rendered(
-        report, run.paths, _MODULES if timeline else _PAGE_MODULES, title="Report", cards=found_cards, chart=steps,
+        report, run.paths, _MODULES if timeline else _PAGE_MODULES, title="Report", cards=highlights, chart=steps,
         links=links, pages=pages, timeline=timeline,
     )  # fmt: skip
 
@@ -145,17 +145,17 @@ def _timeline(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | Non
 
 def _layout_of(scene: Scene, low: int, high: int, part: Part) -> dict[str, Any]:
     """The layout cut to what the part holds: its tracks with their lanes, its lines, its steps."""
-    kept = {**layout(scene), "first_ns": low, "last_ns": high}
-    kept["lines"] = [kept["lines"][i] for i in part.lines]
-    kept["steps"] = [list(step) for step in kept["steps"] if step[1] < high and step[1] + step[2] > low]
+    stretch = {**layout(scene), "first_ns": low, "last_ns": high}
+    stretch["lines"] = [stretch["lines"][i] for i in part.lines]
+    stretch["steps"] = [list(step) for step in stretch["steps"] if step[1] < high and step[1] + step[2] > low]
     groups = [
         {**group, "tracks": [
             {**track, "lanes": part.lanes[track["id"]]} for track in group["tracks"] if track["id"] in part.lanes
         ]}
-        for group in kept["groups"]
+        for group in stretch["groups"]
     ]  # fmt: skip
-    kept["groups"] = [group for group in groups if group["tracks"]]
-    return kept
+    stretch["groups"] = [group for group in groups if group["tracks"]]
+    return stretch
 
 
 def _hot(scene: Scene) -> tuple[int, int, str]:

@@ -17,7 +17,7 @@ from stepscope.core import units
 from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.query import tables
 from stepscope.renderers import figures
-from stepscope.web.pages.drilldown import behind_part, behind_whole
+from stepscope.web.pages.drilldown import part_link, whole_link
 from stepscope.web.pages.links import Links
 from stepscope.web.pages.sections import NAVIGATION
 from stepscope.web.session import Busy
@@ -61,17 +61,22 @@ def static_path() -> Path:
 
 def environment() -> jinja2.Environment:
     """Templates; everything put into them is escaped."""
-    found = jinja2.Environment(
+    templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    found.filters |= {"duration": units.duration, "percent": units.percent, "count": units.count, "size": units.size}
-    found.filters["figure_of"] = lambda block: (
+    templates.filters |= {
+        "duration": units.duration,
+        "percent": units.percent,
+        "count": units.count,
+        "size": units.size,
+    }
+    templates.filters["figure_of"] = lambda block: (
         None if block.drawn is None else figures.drawn(block.table.name, block.drawn)
     )
-    found.globals |= {"behind_part": behind_part, "behind_whole": behind_whole}
-    found.filters["json_text"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return found
+    templates.globals |= {"part_link": part_link, "whole_link": whole_link}
+    templates.filters["json_text"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return templates
 
 
 def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -94,13 +99,13 @@ def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Resp
 async def not_found(site: Site, request: Request, error: Exception) -> Response:
     """The page for an address that leads nowhere."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    found = StepscopeError("There is no such page.", "the menu above leads to all of them")
-    return html(site, request, "error.html", status, title="Not found", error=found)
+    cause = StepscopeError("There is no such page.", "the menu above leads to all of them")
+    return html(site, request, "error.html", status, title="Not found", error=cause)
 
 
 def _still_waiting(site: Site, request: Request) -> Response:
     if "/api/" in request.url.path:
-        body = {"error": "this takes long", "hint": "it goes on: ask again", "waiting": True}
+        body = {"error": "this takes long", "hint": "it is still being worked on: ask again", "waiting": True}
         return JSONResponse(body, 503, {"retry-after": "1"})
     return html(site, request, "waiting.html", 202, title="Working")
 
@@ -124,22 +129,22 @@ async def answers(site: Site, request: Request, questions: Sequence[tuple[Hashab
             loop.call_soon_threadsafe(there.set)
 
     while True:
-        # To ask again says that the answer is still wanted: what nobody wants is not worked on for long.
-        found = [site.session.ask(key, work) for key, work in questions]
-        if all(answer.done() for answer in found):
-            return [_told(answer) for answer in found]
-        for answer in found:
+        # Asking again says that the answer is still wanted: the session drops questions that nobody asks.
+        futures = [site.session.ask(key, work) for key, work in questions]
+        if all(answer.done() for answer in futures):
+            return [_result(answer) for answer in futures]
+        for answer in futures:
             if answer not in watched:
                 watched.append(answer)
                 answer.add_done_callback(wake)
         with suppress(TimeoutError):
             await asyncio.wait_for(there.wait(), min(max(until - loop.time(), 0.0), _ASK_AGAIN_S))
         there.clear()
-        if not all(answer.done() for answer in found) and (loop.time() >= until or await request.is_disconnected()):
+        if not all(answer.done() for answer in futures) and (loop.time() >= until or await request.is_disconnected()):
             raise Waiting
 
 
-def _told(answer: Future[Any]) -> Any:
+def _result(answer: Future[Any]) -> Any:
     if answer.cancelled():  # dropped in the moment in which it was asked for
         raise Waiting
     error = answer.exception()
@@ -154,10 +159,10 @@ def inputs_of(site: Site, request: Request, name: str = "t") -> tuple[int, ...]:
     known = site.session.inputs()
     if not text:
         return tuple(one.index for one in known)
-    words = text.split(",")[:_MOST_INPUTS]
-    if not all(word.isascii() and word.isdigit() and len(word) < 8 for word in words):
+    numbers = text.split(",")[:_MOST_INPUTS]
+    if not all(word.isascii() and word.isdigit() and len(word) < 8 for word in numbers):
         raise StepscopeError(f"{name}={text[:40]!r} does not name inputs", "inputs are numbers, as in t=0,2")
-    chosen = tuple(dict.fromkeys(int(word) for word in words))
+    chosen = tuple(dict.fromkeys(int(word) for word in numbers))
     for index in chosen:
         site.session.path(index)
     return chosen

@@ -1,4 +1,4 @@
-"""The page on which anything can be asked in SQL: an editor, what there is to ask of, the rows that come out."""
+"""The page for SQL: an editor, example queries (each is run on a demo in the tests), the tables, and the answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Example:
     n_files: int = 1
 
 
-#: What stands in the editor at first.
+#: The query in the editor at first.
 FIRST = """\
 SELECT category, count(*) AS calls, sum(dur_ns) AS total_ns, max(dur_ns) AS longest_ns
 FROM spans

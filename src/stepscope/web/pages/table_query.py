@@ -104,7 +104,7 @@ def answered(session: Session, question: Question) -> Found:
     analysis = tables.find(question.name)
     inputs = question.inputs
     if analysis.scope == "pair" and len(inputs) != 2:
-        raise StepscopeError(f"{question.name} sets two traces side by side", "pick two under Compare")
+        raise StepscopeError(f"{question.name} compares two traces", "pick two under Compare")
     notes: list[str] = []
     source = session.run(inputs)
     frame, table = tables.collect(

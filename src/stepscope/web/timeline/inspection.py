@@ -28,7 +28,7 @@ _MOST_NAMES = 50
 #: What reports leave out of names of kernels before they shorten them.
 _NUMBERED = re.compile(r"(?:\.\d+)+$")
 _AROUND, _MAY_CROSS = ("step", "other"), ("user_range", "module", "python", "device_range")
-_SIDES = ("ops", "kernels", "transfers", "collectives", "frames", "sched")
+_SIDE_TABLES = ("ops", "kernels", "transfers", "collectives", "frames", "sched")
 
 
 def span_details(scene: Scene, span_id: int) -> dict[str, Any]:
@@ -37,16 +37,16 @@ def span_details(scene: Scene, span_id: int) -> dict[str, Any]:
     if not 0 <= span_id < trace.spans.height:
         raise UnknownName("span", str(span_id), [f"0 to {trace.spans.height - 1}"])
     row = trace.spans.row(span_id, named=True)
-    told = [
+    facts = [
         (c.name, cell(row[c.name], c.unit))
         for c in TABLES["spans"].columns
         if row[c.name] is not None and c.name in ("category", "recorded_category", "step", "correlation", "external_id")
     ]
-    for name in _SIDES:
+    for name in _SIDE_TABLES:
         table = trace.table(name)
         side = table.filter(pl.col("span_id") == span_id).head(1) if not table.is_empty() else table
         for values in side.iter_rows(named=True):
-            told += [
+            facts += [
                 (c.name, cell(values[c.name], c.unit))
                 for c in TABLES[name].columns
                 if values[c.name] is not None and c.name not in ("span_id", "stack_id")
@@ -54,7 +54,7 @@ def span_details(scene: Scene, span_id: int) -> dict[str, Any]:
     metrics = trace.table("kernel_metrics")
     if not metrics.is_empty():
         own = metrics.filter(pl.col("span_id") == span_id).head(200)
-        told += [
+        facts += [
             (str(m), render(v, None if u is None else str(u)))
             for m, u, v in own.select("metric", "unit", "value").rows()
         ]
@@ -67,7 +67,7 @@ def span_details(scene: Scene, span_id: int) -> dict[str, Any]:
         "name": row["name"] or "",
         "start": render(row["ts_ns"], "ns"),
         "duration": render(row["dur_ns"], "ns"),
-        "facts": told,
+        "facts": facts,
         "stack": _stack(scene, span_id, row),
         "links": [{**link, "depth": depths.get(link["id"])} for link in links],
     }
@@ -91,20 +91,20 @@ def _mention(scene: Scene, span_id: int) -> dict[str, Any]:
 def _links(scene: Scene, span_id: int, row: dict[str, Any]) -> list[dict[str, Any]]:
     """Spans that this one is tied to, each with how."""
     spans = scene.trace.spans
-    found = [(how, row[column]) for how, column in (("launched by", "launch_id"), ("operator", "op_id"),
+    ties = [(how, row[column]) for how, column in (("launched by", "launch_id"), ("operator", "op_id"),
                                                       ("inside", "parent_id")) if row[column] is not None]  # fmt: skip
     is_work = pl.col("category").is_in(DEVICE_WORK)
     launched = spans.filter((pl.col("launch_id") == span_id) & is_work).head(_MOST_LINKS)["span_id"].to_list()
-    behind = spans.filter((pl.col("op_id") == span_id) & is_work).head(_MOST_LINKS)["span_id"].to_list()
-    found += [("launches", one) for one in launched]
-    found += [("device work", one) for one in behind if one not in launched]
+    work = spans.filter((pl.col("op_id") == span_id) & is_work).head(_MOST_LINKS)["span_id"].to_list()
+    ties += [("launches", one) for one in launched]
+    ties += [("device work", one) for one in work if one not in launched]
     ops = scene.trace.ops
     if not ops.is_empty():
         own = ops.filter(pl.col("span_id") == span_id)["sequence"]
         if own.len() and own[0] is not None:
             alike = ops.filter((pl.col("sequence") == own[0]) & (pl.col("span_id") != span_id)).head(4)["span_id"]
-            found += [("same autograd node", one) for one in alike]
-    return [{"how": how, **_mention(scene, one)} for how, one in found if 0 <= one < spans.height]
+            ties += [("same autograd node", one) for one in alike]
+    return [{"how": how, **_mention(scene, one)} for how, one in ties if 0 <= one < spans.height]
 
 
 def _stack(scene: Scene, span_id: int, row: dict[str, Any]) -> list[str]:
@@ -137,12 +137,12 @@ def statistics(scene: Scene, low: int, high: int, tracks: Sequence[int] | None =
     inside = (pl.col("ts_ns") < high) & ((end > low) | ((pl.col("dur_ns") == 0) & (pl.col("ts_ns") >= low)))
     if tracks is not None:
         inside &= pl.col("track_id").is_in(list(tracks))
-    cut = spans.filter(inside).select(
+    clipped = spans.filter(inside).select(
         "span_id", "parent_id", "name", "category",
         ts=pl.max_horizontal("ts_ns", low), end=pl.min_horizontal(end, high),
         is_whole=(pl.col("ts_ns") >= low) & (end <= high),
     ).with_columns(ns=pl.col("end") - pl.col("ts"))  # fmt: skip
-    frame = cut.collect()
+    frame = clipped.collect()
     work = frame.filter(pl.col("category").is_in(DEVICE_WORK))
     sums = {"count": pl.len(), "total_ns": pl.col("ns").sum()}
     below = frame.group_by(span_id="parent_id").agg(below_ns=pl.col("ns").sum()).drop_nulls("span_id")

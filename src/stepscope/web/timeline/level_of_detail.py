@@ -177,12 +177,12 @@ def counts_between(times: Ints, values: NDArray[np.float64], edges: Ints) -> Sam
 def nested_depths(track: Ints, start: Ints, end: Ints) -> Ints:
     """The row of each span, 0 at the top, of spans sorted by (track, start, longest first). Times in ns."""
     parents = enclosing(start, end, track)
-    found = _nesting(parents)
+    depth_of = _nesting(parents)
     crossing = _crossing(parents, end)
     if crossing.size:
         mine = np.flatnonzero(np.isin(track, np.unique(track[crossing])))
-        found[mine] = _layered(track[mine], start[mine], end[mine])
-    return found
+        depth_of[mine] = _layered(track[mine], start[mine], end[mine])
+    return depth_of
 
 
 def _crossing(parents: Ints, end: Ints) -> Ints:
@@ -194,23 +194,23 @@ def _crossing(parents: Ints, end: Ints) -> Ints:
 
 def _layered(track: Ints, start: Ints, end: Ints) -> Ints:
     """Layer by layer, each below the one before: what crosses nothing in it, nested."""
-    found = np.zeros(track.size, np.int64)
+    depth_of = np.zeros(track.size, np.int64)
     _, code = np.unique(track, return_inverse=True)
     below = np.zeros(int(code.max(initial=0)) + 1, np.int64)
     rest = np.arange(track.size)
     for layer in range(_MOST_LAYERS):
-        kept = rest
+        layer_rows = rest
         if layer < _MOST_LAYERS - 1:
-            kept = rest[_apart(track[rest], start[rest], end[rest])]
-        depth = _nesting(enclosing(start[kept], end[kept], track[kept]))
-        found[kept] = below[code[kept]] + depth
+            layer_rows = rest[_apart(track[rest], start[rest], end[rest])]
+        depth = _nesting(enclosing(start[layer_rows], end[layer_rows], track[layer_rows]))
+        depth_of[layer_rows] = below[code[layer_rows]] + depth
         next_below = below.copy()
-        np.maximum.at(next_below, code[kept], found[kept] + 1)
+        np.maximum.at(next_below, code[layer_rows], depth_of[layer_rows] + 1)
         below = next_below
-        rest = np.setdiff1d(rest, kept, assume_unique=True)
+        rest = np.setdiff1d(rest, layer_rows, assume_unique=True)
         if not rest.size:
             break
-    return found
+    return depth_of
 
 
 def _apart(track: Ints, start: Ints, end: Ints) -> Bools:

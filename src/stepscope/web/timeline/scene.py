@@ -1,4 +1,4 @@
-"""A trace laid out for drawing: its lanes, what stands in them, tracks in groups, sampled lines, steps."""
+"""A trace laid out for drawing: lanes with their spans, tracks in groups, sampled lines, steps."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def scene_of(trace: Trace) -> Scene:
     lanes = lanes_of(spans["track_id"].to_numpy(), spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy())
     if rows.size != trace.spans.height:
         lanes = Lanes(lanes.tracks, lanes.depths, lanes.first, rows[lanes.row], lanes.start, lanes.end, lanes.below)
-    # Categories of all programs' names share one numbering, whose gaps would go to the browser: number them anew.
+    # Polars numbers the names of all traces together. Number ours without gaps for the browser.
     known, codes = np.unique(trace.spans["name"].to_physical().fill_null(0).to_numpy(), return_inverse=True)
     firsts = np.zeros(known.size, np.int64)
     firsts[codes[::-1]] = np.arange(codes.size)[::-1]
@@ -66,7 +66,7 @@ def scene_of(trace: Trace) -> Scene:
 
 
 def _lines(trace: Trace) -> tuple[Line, ...]:
-    found = []
+    lines: list[Line] = []
     memory = trace.allocations
     if not memory.is_empty():
         devices = {row["device_id"]: _device_name(row) for row in trace.devices.iter_rows(named=True)}
@@ -75,7 +75,7 @@ def _lines(trace: Trace) -> tuple[Line, ...]:
             .partition_by("device_id", as_dict=True, maintain_order=True)
             .items()
         ):
-            found += [
+            lines += [
                 _line(part, column, f"memory {word}, {devices.get(device, 'unknown device')}", "bytes")
                 for column, word in (("total_allocated_bytes", "allocated"), ("total_reserved_bytes", "reserved"))
                 if part[column].max()
@@ -86,8 +86,8 @@ def _lines(trace: Trace) -> tuple[Line, ...]:
         parts = counters.sort("ts_ns", maintain_order=True).partition_by(keys, as_dict=True, maintain_order=True)
         for (device, metric, unit), part in parts.items():
             label = f"{metric}, {device}" if device is not None else str(metric)
-            found.append(_line(part, "value", label, None if unit is None else str(unit)))
-    return tuple(line for line in found if line.times.size)[:_MOST_LINES]
+            lines.append(_line(part, "value", label, None if unit is None else str(unit)))
+    return tuple(line for line in lines if line.times.size)[:_MOST_LINES]
 
 
 def _line(frame: pl.DataFrame, column: str, label: str, unit: str | None) -> Line:
@@ -126,7 +126,7 @@ def layout(scene: Scene) -> dict[str, Any]:
             (order, entry)
         )
     steps = trace.steps.drop_nulls(["ts_ns", "dur_ns"]).sort("ts_ns")
-    kept = steps.head(_MOST_STEPS)
+    listed = steps.head(_MOST_STEPS)
     return {
         "label": trace.meta.path.replace("\\", "/").rsplit("/", 1)[-1],
         "rank": trace.rank,
@@ -143,8 +143,8 @@ def layout(scene: Scene) -> dict[str, Any]:
             {"label": line.label, "unit": line.unit, "min": float(line.values.min()), "max": float(line.values.max())}
             for line in scene.lines
         ],
-        "steps": kept.select("step", "ts_ns", "dur_ns").rows(),
-        "steps_left_out": steps.height - kept.height,
+        "steps": listed.select("step", "ts_ns", "dur_ns").rows(),
+        "steps_left_out": steps.height - listed.height,
     }
 
 
@@ -152,8 +152,8 @@ def _group_name(row: dict[str, Any], device: dict[str, Any] | None) -> str:
     if device is not None and device["type"] != "cpu":
         name = device["name"]
         return _device_name(device) + (f" · {name}" if name else "")
-    words = [row["process"] or "process"] + ([str(row["pid"])] if row["pid"] is not None else [])
-    return " ".join(words)
+    parts = [row["process"] or "process"] + ([str(row["pid"])] if row["pid"] is not None else [])
+    return " ".join(parts)
 
 
 def _label(row: dict[str, Any]) -> str:
