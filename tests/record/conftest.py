@@ -6,11 +6,25 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-SRC = Path(__file__).parents[2] / "src"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HERE = Path(__file__).parent
+SRC = HERE.parents[1] / "src"
+#: What uses one of these starts the recorder, or one of its processes.
+RECORDING_FIXTURES = {"record", "start", "sampler", "stack_recorder", "_allowed"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and RECORDING_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("recording")
 
 
 def _environment() -> dict[str, str]:
@@ -47,6 +61,17 @@ def start(tmp_path):
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def wait_until():
+    def wait(is_so: Callable[[], object], seconds: float = 30) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    return wait
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ text = {folded!r} if "--gil" in words else {events!r}
 ended = []
 signal.signal(signal.SIGINT, lambda *_: ended.append(1))
 print("py-spy> Sampling process 100 times a second.", flush=True)
+{ready}
 while not ended:
     time.sleep(0.01)
 {after}
@@ -41,11 +42,13 @@ print("py-spy> Wrote it. Samples: 8 Errors: 2", flush=True)
 """
 
 
-def fake(folder: Path, *, before: str = "", after: str = "") -> str:
-    """A program that pretends; `before` and `after` are Python for what it does before it samples, and at its end."""
+def fake(folder: Path, *, before: str = "", ready: str = "", after: str = "") -> str:
+    """A program that pretends; `before`, `ready` and `after` are Python: before it samples, then, and at its end."""
     path = folder / "py-spy"
     path.write_text(
-        _FAKE.format(python=sys.executable, folded=FOLDED, events=json.dumps(EVENTS), before=before, after=after)
+        _FAKE.format(
+            python=sys.executable, folded=FOLDED, events=json.dumps(EVENTS), before=before, ready=ready, after=after
+        )
     )
     path.chmod(0o755)
     return str(path)

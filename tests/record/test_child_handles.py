@@ -116,7 +116,7 @@ def test_a_missing_py_spy_is_told_with_the_install_line(tmp_path, monkeypatch):
 
 @pytest.fixture
 def stack_recorder(tmp_path, monkeypatch):
-    program = fake(tmp_path)
+    program = fake(tmp_path, ready=f"open({str(tmp_path)!r} + '/ready-' + str(time.time_ns()), 'w')")
     monkeypatch.setattr(child_handles.py_spy, "program", lambda: program)
     begun = start_stack_recorder(tmp_path, 100)
     yield begun
@@ -124,11 +124,12 @@ def stack_recorder(tmp_path, monkeypatch):
     begun.child.process.communicate()
 
 
-def test_what_is_kept_and_what_is_amiss_comes_back(tmp_path, stack_recorder):
+def test_what_is_kept_and_what_is_amiss_comes_back(tmp_path, stack_recorder, wait_until):
     assert stack_recorder.environment() == {"STEPSCOPE_RECORD_TRACER": str(stack_recorder.child.process.pid)}
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as job:
         stack_recorder.send(job.pid)
-        time.sleep(2.0)
+        wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
+        time.sleep(0.3)  # until it has read that both sample
         result = stack_recorder.end()
         job.kill()
     assert result.fields["n_stack_samples"] > 0

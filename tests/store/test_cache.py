@@ -18,16 +18,16 @@ from stepscope.core.schema import TABLES
 from stepscope.store import _cache
 from stepscope.store._cache import (
     Place,
-    alone,
     clear,
     entries,
+    exclusive_lock,
     find,
     find_note,
     keep,
     keep_note,
     place,
     scratch,
-    shared,
+    shared_lock,
 )
 
 
@@ -37,7 +37,7 @@ def small(where, trace):
     (found,) = entries(where)
     clear(where)
     _cache._held.clear()
-    return found.kept_bytes
+    return found.stored_bytes
 
 
 def names(where):
@@ -94,7 +94,7 @@ def test_the_limit_holds_whatever_the_process_believes(where, full):
     room = replace(where, limit_bytes=int(4.5 * small(where, full)))
     for i in range(30):
         keep(room, f"k{i}", full)
-        assert sum(entry.kept_bytes for entry in entries(room)) <= room.limit_bytes
+        assert sum(entry.stored_bytes for entry in entries(room)) <= room.limit_bytes
 
 
 def test_what_alone_is_beyond_the_limit_is_not_kept(where, full):
@@ -380,21 +380,21 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there open file
 def test_many_may_read_and_one_alone_may_remove(tmp_path):
     path = tmp_path / "meta.json"
     path.touch()
-    first, second = shared(path), shared(path)
+    first, second = shared_lock(path), shared_lock(path)
     assert first is not None
     assert second is not None
-    assert alone(path) is None
+    assert exclusive_lock(path) is None
     first.close()
     second.close()
-    remover = alone(path)
+    remover = exclusive_lock(path)
     assert remover is not None
-    assert shared(path) is None
+    assert shared_lock(path) is None
     remover.close()
 
 
 def test_what_is_not_there_cannot_be_locked(tmp_path):
-    assert shared(tmp_path / "nothing") is None
-    assert alone(tmp_path / "nothing") is None
+    assert shared_lock(tmp_path / "nothing") is None
+    assert exclusive_lock(tmp_path / "nothing") is None
 
 
 def test_a_file_that_was_replaced_meanwhile_is_not_held(tmp_path, monkeypatch):
@@ -408,25 +408,25 @@ def test_a_file_that_was_replaced_meanwhile_is_not_held(tmp_path, monkeypatch):
         return True
 
     monkeypatch.setattr(_cache, "_locked", replaced)
-    assert shared(path) is None
+    assert shared_lock(path) is None
     path.touch()
-    assert alone(path) is None
+    assert exclusive_lock(path) is None
 
 
 def test_a_lock_ends_with_its_process(tmp_path):
     path = tmp_path / "meta.json"
     path.touch()
     code = (
-        "import pathlib, sys, time; from stepscope.store._cache import alone\n"
-        "lock = alone(pathlib.Path(sys.argv[1])); print(lock is not None, flush=True); time.sleep(60)"
+        "import pathlib, sys, time; from stepscope.store._cache import exclusive_lock\n"
+        "lock = exclusive_lock(pathlib.Path(sys.argv[1])); print(lock is not None, flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "True\n"
-    assert alone(path) is None
+    assert exclusive_lock(path) is None
     holder.kill()
     holder.communicate()
-    free = alone(path)
+    free = exclusive_lock(path)
     assert free is not None
     free.close()
 
@@ -437,5 +437,5 @@ def test_a_file_system_without_locks_lets_nobody_in(tmp_path, monkeypatch):
 
     monkeypatch.setattr(_cache.fcntl, "flock", refuse)
     (tmp_path / "meta.json").touch()
-    assert shared(tmp_path / "meta.json") is None
-    assert alone(tmp_path / "meta.json") is None
+    assert shared_lock(tmp_path / "meta.json") is None
+    assert exclusive_lock(tmp_path / "meta.json") is None

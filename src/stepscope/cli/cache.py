@@ -40,9 +40,9 @@ def command(
         complain("note: STEPSCOPE_CACHE turns the cache off")
         return
     if action == "clear":
-        held = sum(entry.kept_bytes for entry in store.entries(where))
+        held = sum(entry.stored_bytes for entry in store.entries(where))
         n_removed, n_left = store.clear(where)
-        freed = held - sum(entry.kept_bytes for entry in store.entries(where))
+        freed = held - sum(entry.stored_bytes for entry in store.entries(where))
         complain(f"{n_removed} removed, {units.size(freed)} freed" + (f"; {n_left} in use" if n_left else ""))
         return
     write(_block(where), format_name, output, force=force)
@@ -71,10 +71,10 @@ def _block(where: Place) -> Block:
     )
     found = store.entries(where)
     used = pl.Series([entry.used_unix_ns for entry in found], dtype=pl.Int64).cast(pl.Datetime("ns"))
-    rows = [(e.source, e.format, e.source_bytes, e.kept_bytes) for e in found]
+    rows = [(e.source, e.format, e.source_bytes, e.stored_bytes) for e in found]
     frame = pl.DataFrame(rows, schema=list(table.dtypes.items())[:4], orient="row").with_columns(
         used=used.dt.strftime("%Y-%m-%d %H:%M:%S")
     )
-    kept = sum(entry.kept_bytes for entry in found)
+    kept = sum(entry.stored_bytes for entry in found)
     note = f"{where.folder}: {units.size(kept)} of {units.size(where.limit_bytes)}"
     return Block("cache", table, frame, note=note)

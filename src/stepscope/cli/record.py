@@ -25,7 +25,7 @@ _STACKS_HZ = 100
 
 
 def command(
-    words: Annotated[
+    command_line: Annotated[
         list[str] | None, typer.Argument(metavar="[--] COMMAND…", help="What to run, with its arguments.")
     ] = None,
     output: Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="A new or empty folder.")] = "",
@@ -72,11 +72,11 @@ def command(
     from stepscope import record
 
     if dump is not None:
-        _dump(dump, is_alone=not (output or words or pid))
+        _dump(dump, is_only_option=not (output or command_line or pid))
         return
     if not output:
         raise typer.BadParameter("name a folder to record into", param_hint="-o DIR")
-    _check(is_command=bool(words), is_joined=pid is not None, duration=duration, trigger=trigger)
+    _check(is_command=bool(command_line), is_joined=pid is not None, duration=duration, trigger=trigger)
     if memory and (pid is not None or no_profiler):
         raise typer.BadParameter("is told by a profile, which only a command that we start has", param_hint="--memory")
     more: dict[str, Any] = {
@@ -92,7 +92,7 @@ def command(
     else:
         wanted = None if no_profiler else _steps(steps)
         times = _window(window) if window and not no_profiler else None
-        done = record.run(list(words or ()), output, steps=wanted, window=times, memory=memory, **more)
+        done = record.run(list(command_line or ()), output, steps=wanted, window=times, memory=memory, **more)
     _tell(done, output)
     if done.exit_code is not None:
         raise typer.Exit(done.exit_code)
@@ -110,10 +110,10 @@ def _check(*, is_command: bool, is_joined: bool, duration: str | None, trigger: 
         raise typer.BadParameter(why, param_hint="--trigger")
 
 
-def _dump(folder: str, *, is_alone: bool) -> None:
+def _dump(folder: str, *, is_only_option: bool) -> None:
     from stepscope import record
 
-    if not is_alone:
+    if not is_only_option:
         raise typer.BadParameter("goes with no command, --pid or -o: name the recording alone", param_hint="--dump")
     typer.echo(str(record.dump(Path(folder))))
 
@@ -126,8 +126,8 @@ def _ring(keep: str | None, trigger: str | None, max_dumps: int) -> Ring | None:
     times = None if trigger is None else re.fullmatch(r"(\d+(?:\.\d+)?)\s*[x×]?", trigger)
     if trigger is not None and (times is None or float(times[1]) <= 1):
         raise typer.BadParameter(f"{trigger} is not how many times the usual, as in 2x", param_hint="--trigger")
-    kept = {} if keep is None else {"keep_s": _seconds(keep, "--keep")}
-    return record.Ring(trigger=None if times is None else float(times[1]), max_dumps=max_dumps, **kept)
+    keep_s = {} if keep is None else {"keep_s": _seconds(keep, "--keep")}
+    return record.Ring(trigger=None if times is None else float(times[1]), max_dumps=max_dumps, **keep_s)
 
 
 def _tell(done: Recorded, output: str) -> None:

@@ -192,7 +192,7 @@ def counter_remarks(
 
 
 def _displaced(counters: pl.DataFrame, cycles: pl.DataFrame) -> str:
-    """That no sample lies within the cycles, and how far off they are; whole hours suggest a time zone."""
+    """Says that all samples are outside the cycles, and how far; whole hours suggest a time zone."""
     first, last = (float(f(counters["ts_ns"].to_numpy())) for f in (np.min, np.max))
     low = float(cycles["ts_ns"].to_numpy().min())
     high = float((cycles["ts_ns"] + cycles["dur_ns"]).to_numpy().max())

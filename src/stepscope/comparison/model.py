@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Verdict = Literal["different", "no_difference", "inconclusive"]
 #: Device of the observed process' own counters, because its process id changes from run to run.
 PROCESS = "process"
-#: Prefix of the device that stands for another process, which had the core while this one waited for it.
+#: Prefix of a device that is another process, which had the core while this one waited for it.
 BLOCKER = "behind "
 #: The names of all causes.
 CATEGORIES = (
@@ -232,7 +232,7 @@ class Evidence:
 class Cause:
     """An explanation of the difference, with its evidence.
 
-    `explained_ns` is the time per cycle that it accounts for, `confidence` lies between 0 and 1, and `magnitude` is
+    `explained_ns` is the time per cycle that it accounts for, `confidence` is between 0 and 1, and `magnitude` is
     the resource's value in the other run over that in the base (None if unknown).
     """
 

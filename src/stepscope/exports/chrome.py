@@ -193,7 +193,7 @@ def _headers(tracks: pl.DataFrame, trace: Trace, number: int) -> list[dict[str, 
     """Names of processes and threads, and the order in which they are shown."""
     rank = f"rank {trace.rank}" if trace.rank is not None else f"trace {number}"
     devices = {row["device_id"]: row for row in trace.devices.iter_rows(named=True)}
-    found: list[dict[str, Any]] = []
+    headers: list[dict[str, Any]] = []
     for pid, own in tracks.group_by("new_pid", maintain_order=True):
         head = own.row(0, named=True)
         device = devices.get(head["device_id"]) if head["device_id"] is not None else None
@@ -202,15 +202,15 @@ def _headers(tracks: pl.DataFrame, trace: Trace, number: int) -> list[dict[str, 
             if device
             else head["process"] or "host"
         )
-        found.append(_header("process_name", pid[0], 0, name=f"{rank} · {of}"))
-        found.append(_header("process_sort_index", pid[0], 0, sort_index=pid[0]))
+        headers.append(_header("process_name", pid[0], 0, name=f"{rank} · {of}"))
+        headers.append(_header("process_sort_index", pid[0], 0, sort_index=pid[0]))
         for row in own.iter_rows(named=True):
             stream = f"stream {row['stream']}" if row["stream"] is not None else None
-            found.append(
+            headers.append(
                 _header("thread_name", pid[0], row["new_tid"], name=row["label"] or stream or row["kind"] or "")
             )
-            found.append(_header("thread_sort_index", pid[0], row["new_tid"], sort_index=row["new_tid"]))
-    return found
+            headers.append(_header("thread_sort_index", pid[0], row["new_tid"], sort_index=row["new_tid"]))
+    return headers
 
 
 def _header(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
@@ -263,20 +263,20 @@ def _spans(part: pl.DataFrame, details: Mapping[int, str], low: int, *, recorded
     kinds = part.select(
         pl.coalesce(pl.col("recorded_category").cast(pl.String), kind) if recorded else kind
     ).to_series()
-    told = [
+    arguments = [
         pl.when(pl.col(column).is_not_null())
         .then(pl.concat_str(pl.lit(f', "{label}": '), pl.col(column)))
         .otherwise(pl.lit(""))
         for column, label in (("step", "step"), ("correlation", "correlation"), ("external_id", "External id"))
     ]
     if details:
-        told.append(pl.lit(pl.Series([details.get(row, "") for row in range(low, low + part.height)])))
+        arguments.append(pl.lit(pl.Series([details.get(row, "") for row in range(low, low + part.height)])))
     part = part.with_columns(quoted=_quoted(part["name"]), cat=_quoted(kinds))
     lines = part.select(
         pl.concat_str(
             pl.lit('{"ph": "X", "cat": '), "cat", pl.lit(', "name": '), "quoted", *_place("new_pid", "lane"),
             pl.lit(', "ts": '), _us("begin"), pl.lit(', "dur": '), _us("length"),
-            pl.lit(', "args": {'), pl.concat_str(told).str.strip_prefix(", "), pl.lit("}}"),
+            pl.lit(', "args": {'), pl.concat_str(arguments).str.strip_prefix(", "), pl.lit("}}"),
         )
     )  # fmt: skip
     return _joined(lines)
@@ -308,18 +308,18 @@ def _lines(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _details(trace: Trace) -> dict[int, str]:
-    """What is known of exchanges, as further arguments of their spans, by row."""
+    """What is known of collectives, as further arguments of their spans, by row."""
     labels = {
         "collective": "Collective name", "dtype": "dtype", "in_elements": "In msg nelems",
         "out_elements": "Out msg nelems",
         "group": "Process Group Name", "group_size": "Group size", "group_ranks": "Process Group Ranks",
         "group_description": "Process Group Description", "src_rank": "Src Rank", "dst_rank": "Dst Rank", "seq": "Seq",
     }  # fmt: skip
-    found = {}
+    details = {}
     for row in trace.collectives.iter_rows(named=True):
         args = {label: row[column] for column, label in labels.items() if row[column] is not None}
-        found[row["span_id"]] = ", " + json.dumps(args)[1:-1] if args else ""
-    return found
+        details[row["span_id"]] = ", " + json.dumps(args)[1:-1] if args else ""
+    return details
 
 
 def _launches(placed: pl.DataFrame, number: int) -> Iterator[str]:

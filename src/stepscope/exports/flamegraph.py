@@ -33,11 +33,11 @@ def flamegraph(run: Run, context: Context, *, gil: bool = False, idle: bool = Fa
 def _lines(run: Run, context: Context, *, gil: bool, idle: bool) -> Iterator[str]:
     for trace in run:
         try:
-            found = python_stacks(trace.stack_samples, trace.stacks, trace.tracks, gil=gil, idle=idle)
+            stacks = python_stacks(trace.stack_samples, trace.stacks, trace.tracks, gil=gil, idle=idle)
         except MissingTable as error:
             context.tell(f"{trace.meta.path} is left out: {error.message}")
             continue
-        for rank, pid, thread, stack, samples in found.drop("share_ratio").iter_rows():
+        for rank, pid, thread, stack, samples in stacks.drop("share_ratio").iter_rows():
             root = "" if rank is None else f"rank {rank};"
             if samples:
                 yield f"{root}process {pid};{(thread or 'thread').replace(';', ',')};{stack} {samples}\n"

@@ -71,8 +71,8 @@ def _printed(values: pl.Series, form: str, width: int) -> Sequence[str]:
     """Numbers as text of that width, as C prints them: a half goes by the double's own last bits."""
     texts = np.char.mod(form, values.cast(pl.Float64).fill_null(0.0).to_numpy())
     known = values.is_not_null().to_numpy()
-    found: Sequence[str] = np.where(known, texts, f"{_UNKNOWN:>{width}}").tolist()
-    return found
+    cells: Sequence[str] = np.where(known, texts, f"{_UNKNOWN:>{width}}").tolist()
+    return cells
 
 
 EXPORT = Export(

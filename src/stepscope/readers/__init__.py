@@ -125,7 +125,7 @@ def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
         ticket = store.ticket(file, (member, max_bytes))
     except StepscopeError:
         return True
-    return ticket is None or store.is_kept(ticket)
+    return ticket is None or store.is_cached(ticket)
 
 
 def side_files(path: str) -> list[str]:
@@ -189,8 +189,8 @@ def _without_companions(files: list[str]) -> list[str]:
 def _file_and_member(path: str) -> tuple[str, str | None]:
     """`archive.zip!member` taken apart at the first mark that ends the name of a file; else the path as it is."""
     marks = [i for i, sign in enumerate(path) if sign == _MEMBER]
-    cut = None if not marks or files.exists(path) else next((i for i in marks if files.exists(path[:i])), None)
-    return (path, None) if cut is None else (path[:cut], path[cut + 1 :] or None)
+    end = None if not marks or files.exists(path) else next((i for i in marks if files.exists(path[:i])), None)
+    return (path, None) if end is None else (path[:end], path[end + 1 :] or None)
 
 
 def _members(path: str) -> list[str]:
@@ -218,8 +218,8 @@ def _traces_of(group: list[str]) -> list[str]:
     known = {file for file in candidates if _is_trace(file)}
     # One that is called like the others but for its number is one of them, whatever became of it.
     names = {_shape(file) for file in known}
-    kept = _without_twins([file for file in candidates if file in known or _shape(file) in names])
-    return [member for file in kept for member in _stored_at(file) or _members(file)]
+    traces = _without_twins([file for file in candidates if file in known or _shape(file) in names])
+    return [member for file in traces for member in _stored_at(file) or _members(file)]
 
 
 def _counters_of(group: list[str]) -> list[str]:

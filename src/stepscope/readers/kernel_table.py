@@ -13,14 +13,14 @@ import polars as pl
 from stepscope.core.errors import CorruptInput
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS, Name
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
 
 _ROW = r"^(?<name>.*\S)\s*[|:]\s*(?<Latency>[\d.]+|-)\s+(?<Tensor>[\d.]+|-)\s+(?<DRAM>[\d.]+|-)\s*$"
 _RATIOS = ("Tensor", "DRAM")
-_CUT = r"\.\.\.$"
+_SHORTENED = r"\.\.\.$"
 
 
 def read(source: Source) -> Trace:
@@ -28,7 +28,7 @@ def read(source: Source) -> Trace:
 
     Raises CorruptInput if no line can be read; others that cannot are counted in `issues`.
     """
-    notes = Notes()
+    issues = IssueLog()
     text = b"".join(source.chunks()).decode("utf-8", "replace")
     lines = pl.Series("line", text.split("\n")[1:]).str.strip_chars_end()
     lines = lines.filter(lines != "")
@@ -37,12 +37,12 @@ def read(source: Source) -> Trace:
     if not is_row.any():
         raise CorruptInput("a header and no rows", "write the table again", path=source.label)
     if source.damage:
-        notes.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
+        issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
     for example in lines.filter(~is_row).head(1):
-        notes.add("lines_dropped", "warning", int((~is_row).sum()), f"lines that are no rows, as {example[:60]!r}")
+        issues.add("lines_dropped", "warning", int((~is_row).sum()), f"lines that are no rows, as {example[:60]!r}")
     rows = rows.filter(is_row).with_columns(pl.col("Latency", *_RATIOS).cast(pl.Float64, strict=False))
-    n_cut = int(rows["name"].str.contains(_CUT).sum())
-    notes.add("names_cut", "info", n_cut, "long names are cut short, which may make several kernels one")
+    n_shortened = int(rows["name"].str.contains(_SHORTENED).sum())
+    issues.add("names_cut", "info", n_shortened, "long names are cut short, which may make several kernels one")
     spans = rows.select(
         pl.int_range(pl.len(), dtype=pl.UInt32).alias("span_id"),
         pl.lit(0, dtype=pl.UInt32).alias("track_id"),
@@ -60,7 +60,7 @@ def read(source: Source) -> Trace:
         "spans": SPANS.conform(spans),
         "kernels": KERNELS.conform(spans.select("span_id")),
         "kernel_metrics": KERNEL_METRICS.conform(values),
-        "issues": notes.table(),
+        "issues": issues.table(),
     }
     meta = Meta(source.label, "kernel-table", n_events=spans.height, size_bytes=source.n_bytes)
     return Trace(meta, {name: frame for name, frame in tables.items() if not frame.is_empty()})

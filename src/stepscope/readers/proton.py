@@ -15,7 +15,7 @@ from stepscope.core.errors import CorruptInput
 from stepscope.core.names import is_tensor_core
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,20 +34,20 @@ Node = dict[str, Any]
 
 def read(source: Source) -> Trace:
     """Scopes and kernels in the order of the tree, without start times. Raises CorruptInput, StepscopeError."""
-    notes = Notes()
+    issues = IssueLog()
     text = b"".join(source.chunks())
     try:
         found = json.loads(text)
         roots = [node for node in found if isinstance(node, dict) and "children" in node]
         machine = next((n for n in reversed(found) if isinstance(n, dict) and "frame" not in n), {})
-        rows = _Rows(machine, notes)
+        rows = _Rows(machine, issues)
         for root in roots:
             rows.add(root, None)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         what = source.damage or f"not a tree of Proton's: {type(error).__name__} {error}"
         raise CorruptInput(what, "copy or record it again", path=source.label) from None
     tables = rows.tables()
-    tables["issues"] = notes.table()
+    tables["issues"] = issues.table()
     meta = Meta(source.label, "proton", n_events=len(rows.spans), size_bytes=source.n_bytes, framework="Triton")
     return Trace(meta, {name: frame for name, frame in tables.items() if not frame.is_empty()})
 
@@ -55,13 +55,13 @@ def read(source: Source) -> Trace:
 class _Rows:
     """Rows of the tables, as the tree is walked."""
 
-    def __init__(self, machine: Node, notes: Notes) -> None:
+    def __init__(self, machine: Node, issues: IssueLog) -> None:
         self.spans: list[dict[str, Any]] = []
         self._metrics: list[tuple[int, str, str | None, float]] = []
         self._tensor_core: list[tuple[int, bool]] = []
         self._devices: dict[tuple[str, str], int] = {}
         self._machine = machine
-        self._notes = notes
+        self._issues = issues
 
     def add(self, root: Node, parent: int | None) -> None:
         """A node and all below it. Not by recursion: trees of Python frames are deep."""
@@ -84,7 +84,7 @@ class _Rows:
             raise ValueError(f"{name} was launched {n} times")
         if n > 1:
             what = "launches are recorded as totals: each is given the mean of its kernel"
-            self._notes.add("mean_durations", "info", n, what)
+            self._issues.add("mean_durations", "info", n, what)
         key = (str(metrics.get("device_type", "")), str(metrics.get("device_id", "0")))
         track = self._devices.setdefault(key, len(self._devices) + 1)
         whole, rest = divmod(int(metrics[_TIME]), n)

@@ -1,6 +1,6 @@
-"""Recording: a job is run, or joined while it runs, and what the machine did meanwhile is written beside its profile.
+"""Recording: runs a job, or joins one that runs, and records its profile and what the machine did.
 
-Nothing here imports polars or numpy: the sampler is a small process that must cost the job nothing.
+Nothing here imports polars or numpy: the sampler must be a small process that costs the job nothing.
 """
 
 from __future__ import annotations

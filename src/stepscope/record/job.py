@@ -1,4 +1,4 @@
-"""Starting the job and waiting for it, as if we were not there: signals, exit code, standard streams pass through."""
+"""Starts the job and waits for it. Signals, exit code and standard streams pass through, as if we were not there."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class CannotStart(StepscopeError):
 
 
 def find_program(command: Sequence[str]) -> str:
-    """The file that the command's first word stands for. Raises CannotStart."""
+    """The program file of a command. Raises CannotStart."""
     name = command[0]
-    found = shutil.which(name)
-    if found is not None:
-        return found
+    program = shutil.which(name)
+    if program is not None:
+        return program
     there = os.path.sep in name and os.path.exists(name)  # noqa: PTH110  a name too long is no file, not an error
     if there:
         raise CannotStart(f"cannot run {name}: it is not a program", "make it executable, or name its interpreter", 126)
@@ -45,14 +45,14 @@ def find_program(command: Sequence[str]) -> str:
 
 
 def forwarding() -> set[signal.Signals]:
-    """Hold back signals, so that `wait` gets them one by one; the mask before that, for `start`."""
+    """Block signals, so that `wait` gets them one by one. Returns the mask before that, for `start`."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     return {number for number in before if isinstance(number, signal.Signals)}
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], mask: set[signal.Signals]) -> int:
-    """Run the command with our standard streams and open files; its pid. Raises CannotStart."""
+    """Run the command with our standard streams and open files. Returns its pid. Raises CannotStart."""
     program = find_program(command)
     try:
         return os.posix_spawn(program, list(command), environment, setsigmask=mask, setsigdef=_RESTORED)
@@ -62,10 +62,10 @@ def start(command: Sequence[str], environment: Mapping[str, str], mask: set[sign
 
 
 def wait(pid: int, ours: Mapping[int, Callable[[], None]] | None = None) -> int:
-    """Until the process has ended; its status as waitpid gives it. Signals that we get meanwhile are handed on to it.
+    """Wait until the process has ended. Returns its status, as of waitpid. Signals that we get are handed on to it.
 
-    Signals of the terminal (Ctrl-C) are not: the terminal has sent them to the job too. Nor are those that are `ours`,
-    for which the function is called.
+    Not handed on are signals of the terminal (Ctrl-C), which sends them to the job too, and those in `ours`, whose
+    functions are called.
     """
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -75,7 +75,7 @@ def wait(pid: int, ours: Mapping[int, Callable[[], None]] | None = None) -> int:
         if ours is not None and got.si_signo in ours:
             ours[got.si_signo]()
         elif got.si_signo != signal.SIGCHLD and got.si_code <= 0:
-            os.kill(pid, got.si_signo)  # it is there, if as a zombie: nobody but us waits for it
+            os.kill(pid, got.si_signo)  # it exists, at least as a zombie: nobody but us waits for it
 
 
 def exit_code_of(status: int) -> int:

@@ -1,4 +1,4 @@
-"""What profile the job's processes are asked for, and why they left none."""
+"""Which profile the job's processes are asked for, and why there is none in the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle", "jax": "JAX"}
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Steps A up to B, or a time from the job's start on in s; neither for no profile. `memory`: of tensors too."""
+    """Profile steps A up to B, a window after the job's start in s, or nothing; with `memory`, tensors' memory too."""
 
     steps: tuple[int, int] | None
     window: tuple[float, float] | None
@@ -34,12 +34,12 @@ class Wanted:
         }
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Variables for the start-up hook, of a job that starts now; `given` are those that there are."""
+        """Variables for the start-up hook of a job that starts now, in addition to the `given` ones."""
         window = ""
         if self.window:
             now = time.monotonic_ns()
             window = ":".join(str(now + int(seconds * 1e9)) for seconds in self.window)
-        # Kineto says on standard error, which is the job's, when it starts and stops; from level 6 on it does not.
+        # Below level 6, Kineto writes to the job's standard error when it starts and stops.
         is_quiet = (self.steps or self.window) and "KINETO_LOG_LEVEL" not in given
         return {
             **({"KINETO_LOG_LEVEL": "6"} if is_quiet else {}),
@@ -53,9 +53,9 @@ NOTHING = Wanted(None, None)
 
 
 def why_none(document: Mapping[str, Any], wanted: Wanted) -> list[dict[str, Any]]:
-    """Why no profile was left, with what to do about it, as an issue; none if that is told, or none was wanted."""
-    told = any(found["code"].startswith("profile") for found in document["issues"])
-    if told or not (wanted.steps or wanted.window):
+    """An issue that says why there is no profile, and what to do; none if there is one already, or none was wanted."""
+    is_explained = any(known["code"].startswith("profile") for known in document["issues"])
+    if is_explained or not (wanted.steps or wanted.window):
         return []
     return [issue("profile_missing", f"no profile, counters alone: {_why(document, wanted)}", severity="info")]
 
@@ -87,10 +87,10 @@ def _why(document: Mapping[str, Any], wanted: Wanted) -> str:
             _FRAMEWORKS[name] for name in _FRAMEWORKS if any(name in known for known in with_framework)
         )
         return f"{names} was imported, but {_no_steps(with_framework)}. Profile a time, as in --window 20s:30s"
-    told = "before it could tell how many" if "steps" not in most else f"after {done}"
+    when = "before it could tell how many" if "steps" not in most else f"after {done}"
     ask = f"--steps 1:{done}" if done > 1 else "--window 20s:30s"
     return (
-        f"steps {first}:{last} were asked for, and the job ended {told} ({source}). Ask for what there is, as in {ask}"
+        f"steps {first}:{last} were asked for, and the job ended {when} ({source}). Ask for what there is, as in {ask}"
     )
 
 

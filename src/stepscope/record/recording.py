@@ -1,4 +1,4 @@
-"""A recording from start to end: the folder, the sampler, the job, and what is told of them afterwards."""
+"""A recording from start to end: the folder, the processes that record, the job, and the outcome in meta.json."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _OURS = re.compile(rf"(meta\.json|counters\.csv\.gz|sched\.ring|stacks\.tsv\.gz|
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a recording left: its folder, the job's exit code as a shell reports it (None if we joined it), issues."""
+    """A finished recording: its folder, the job's exit code as a shell reports it (None if we joined it), issues."""
 
     folder: Path
     exit_code: int | None
     seconds: float
-    #: In words, for the user: what could not be recorded.
+    #: Sentences for the user: what could not be recorded.
     problems: tuple[str, ...] = ()
     traces: tuple[str, ...] = ()
-    #: What was asked for besides, and could not be had: the recording is as good without.
+    #: Sentences for the user: what was asked for and is missing, though the recording is good without it.
     remarks: tuple[str, ...] = ()
 
 
@@ -71,11 +71,11 @@ def run(
 ) -> Recorded:
     """Run a command and record it: counters, and for Python jobs with torch, Paddle or JAX a profile.
 
-    The profile is that of steps A up to B, or of a `window` from one time after the start to another; both None: none.
-    With `memory` PyTorch's has what tensors hold.
-    `sched` records when each thread had a core, or waited for one; `stacks_hz` is how often a second py-spy looks at
-    the stacks of Python processes (None: not). With a `ring` counters of the last seconds alone are kept, and SIGUSR1
-    dumps them in place of being handed on. The command keeps our standard input, output and error; other signals that
+    The profile is of steps A up to B, or of a `window` from one time after the start to another; both None: no profile.
+    With `memory`, a PyTorch profile has the memory of tensors too.
+    `sched` records when each thread had a core or waited for one. `stacks_hz` is how often a second py-spy samples the
+    stacks of Python processes (None: not). With a `ring` only counters of the last seconds are kept, and SIGUSR1 dumps
+    them instead of being handed on. The command keeps our standard input, output and error; other signals that
     we get are handed on to it. Must be called on the main thread. Units: hz, samples a second; window, s.
     Raises StepscopeError (the folder is not empty or cannot be written, the command cannot be run, not Linux).
     """
@@ -129,16 +129,16 @@ def attach(
 ) -> Recorded:
     """Record counters of a running process and its descendants until it ends, `seconds` are over, or SIGINT or SIGTERM.
 
-    `sched` records when each thread had a core, or waited for one; `stacks_hz` is how often a second py-spy looks at
-    the stacks of Python processes (None: not). With a `ring` counters of the last seconds alone are kept, and SIGUSR1
-    dumps them. Must be called on the main thread. Units: s; hz, samples a second.
+    `sched` records when each thread had a core or waited for one. `stacks_hz` is how often a second py-spy samples the
+    stacks of Python processes (None: not). With a `ring` only counters of the last seconds are kept, and SIGUSR1 dumps
+    them. Must be called on the main thread. Units: s; hz, samples a second.
     Raises StepscopeError (no such process, the folder is not empty or cannot be written, not Linux).
     """
     _check_system()
     if not is_alive(pid):
         raise StepscopeError(f"there is no process {pid}", "see `ps -e` for those that run")
     target = _prepared(Path(folder), force=force)
-    words = (read_once(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
+    command = (read_once(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
     issues = []
     if read_once(f"/proc/{pid}/io") is None:
         what = f"bytes that process {pid} reads and writes: run as its user, or as root (sudo)"
@@ -146,7 +146,7 @@ def attach(
     mask = job.forwarding()
     try:
         with _notices_of_disk():
-            about: dict[str, Any] = {"command": words, "pid": pid, "stacks_hz": stacks_hz}
+            about: dict[str, Any] = {"command": command, "pid": pid, "stacks_hz": stacks_hz}
             _begin(target, hz, mode="attach", issues=issues, ring=ring and asdict(ring), **about)
             collector = start_sched_collector(target, wanted=sched)
         stack_recorder = start_stack_recorder(target, stacks_hz)
@@ -181,7 +181,7 @@ def _check_system() -> None:
 
 
 def _prepared(folder: Path, *, force: bool) -> Path:
-    """The folder, new or emptied of an earlier recording. Raises StepscopeError."""
+    """Create the folder, or (`force`) remove an earlier recording from it. Raises StepscopeError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = sorted(folder.iterdir())
@@ -219,7 +219,7 @@ def _begin(
     issues: list[dict[str, Any]] | None = None,
     **fields: Any,
 ) -> None:
-    """Write what is known before anything runs: a folder that is left now, for whatever reason, can be read."""
+    """Write what is known before anything runs, so that the folder can be read even if we are killed right after."""
     meta.remove_leftovers(folder)
     CounterFile(folder / NAME).close()
     (folder / meta.FOLDER).mkdir(exist_ok=True)
@@ -238,7 +238,7 @@ def _begin(
 
 
 def _environment(folder: Path, wanted: profiles.Wanted) -> dict[str, str]:
-    """Ours, and what makes Python processes of the job, however they are started, run the start-up hook first."""
+    """Our environment, changed so that all Python processes of the job run the start-up hook first."""
     before = os.environ.get("PYTHONPATH")
     return {
         **os.environ,
@@ -257,7 +257,7 @@ def _ended(
     wanted: profiles.Wanted = profiles.NOTHING,
     **fields: Any,
 ) -> list[str]:
-    """Complete meta.json after the job's end. In words, what went wrong with that, or with scheduling events."""
+    """Complete meta.json after the job's end. Returns what went wrong with that, or with scheduling events."""
     issues = [meta.issue("counters_ended", problem, severity="error") for problem in problems]
     issues += [meta.issue("sched_ended", problem, severity="error") for problem in sched_errors]
     meta.remove_leftovers(folder)

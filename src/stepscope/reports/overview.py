@@ -72,7 +72,7 @@ _KNOWN = {
 _TYPES = "polars.datatypes.classes"
 
 
-def kept_summary(ticket: store.Ticket) -> Summary | None:
+def kept_summary(ticket: store.CacheKey) -> Summary | None:
     """The summary that was kept with that ticket; None if there is none, or none that can be read."""
     content = store.noted(ticket)
     if content is None:
@@ -84,7 +84,7 @@ def kept_summary(ticket: store.Ticket) -> Summary | None:
     return found if isinstance(found, Summary) else None
 
 
-def keep_summary(ticket: store.Ticket, summary: Summary) -> None:
+def keep_summary(ticket: store.CacheKey, summary: Summary) -> None:
     """Keep a summary of a file that was read after the ticket was made; only of formats that are one file each."""
     content = zlib.compress(pickle.dumps(summary, protocol=pickle.HIGHEST_PROTOCOL), level=1)
     store.keep_noted(ticket, content, summary.meta, what=WHAT)

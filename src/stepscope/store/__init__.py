@@ -18,20 +18,20 @@ from stepscope.store._cache import Entry, Place, clear, entries, find, keep, pla
 from stepscope.store._folder import META, document_of, mark_of, read_folder, storable, write_folder
 from stepscope.store._key import program_fingerprint
 from stepscope.store._run import traces_in, write_run
-from stepscope.store.blobs import LEAST_PACKED, Ticket, keep_noted, note_ticket, noted, ticket, unchanged
+from stepscope.store.blobs import LEAST_PACKED, CacheKey, keep_noted, note_ticket, noted, ticket, unchanged
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
 
 __all__ = [
     "META",
+    "CacheKey",
     "Entry",
     "Place",
-    "Ticket",
     "clear",
     "document_of",
     "entries",
-    "is_kept",
+    "is_cached",
     "keep",
     "keep_later",
     "keep_noted",
@@ -58,17 +58,17 @@ LEAST_BYTES = 20 * LEAST_PACKED
 _writer: threading.Thread | None = None
 
 
-def taken(of: Ticket, *, label: str) -> Trace | None:
+def taken(of: CacheKey, *, label: str) -> Trace | None:
     """The kept trace, as if it had just been read from `label`; None if it is not there."""
     return find(of.where, of.key, label=label)
 
 
-def is_kept(of: Ticket) -> bool:
+def is_cached(of: CacheKey) -> bool:
     """Whether the file is there, as far as one sees without opening it."""
     return (of.where.folder / of.key / META).exists()
 
 
-def keep_later(of: Ticket, trace: Trace, n_bytes: int) -> None:
+def keep_later(of: CacheKey, trace: Trace, n_bytes: int) -> None:
     """Keep a trace that unpacked to so many bytes, in a thread: whoever opened it need not wait.
 
     One is written at a time. A process that ends waits for it; one that is killed leaves nothing.
@@ -87,7 +87,7 @@ def wait() -> None:
         _writer.join()
 
 
-def _keep(of: Ticket, trace: Trace) -> None:
+def _keep(of: CacheKey, trace: Trace) -> None:
     try:
         # What was read is what the key stands for only if the file did not change meanwhile.
         if unchanged(of):

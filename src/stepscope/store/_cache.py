@@ -34,16 +34,16 @@ __all__ = [
     "Entry",
     "Lock",
     "Place",
-    "alone",
     "clear",
     "entries",
+    "exclusive_lock",
     "find",
     "find_note",
     "keep",
     "keep_note",
     "place",
     "scratch",
-    "shared",
+    "shared_lock",
 ]
 
 
@@ -111,7 +111,7 @@ class Entry:
     source: str
     format: str
     source_bytes: int
-    kept_bytes: int
+    stored_bytes: int
     used_unix_ns: int
 
 
@@ -129,7 +129,7 @@ _held: dict[Path, _Held] = {}
 def find(where: Place, key: str, *, label: str) -> Trace | None:
     """What is kept under the key, as if it had just been read from `label`; None if there is nothing sound."""
     folder = where.folder / key
-    lease = shared(folder / META)
+    lease = shared_lock(folder / META)
     if lease is None:
         return None
     try:
@@ -159,11 +159,11 @@ def keep(where: Place, key: str, trace: Trace) -> bool:
 def find_note(where: Place, key: str) -> bytes | None:
     """The bytes that `keep_note` kept under the key; None if there is nothing whole, or others may have written it."""
     folder = where.folder / key
-    lease = shared(folder / META)
+    lease = shared_lock(folder / META)
     if lease is None:
         return None
     try:
-        if _is_open_to_others(where.folder) or _is_open_to_others(folder):
+        if _is_writable_by_other_users(where.folder) or _is_writable_by_other_users(folder):
             return None
         document = document_of((folder / META).read_bytes(), str(folder / META), kind=_NOTE)
         content = (folder / _NOTE).read_bytes()
@@ -196,7 +196,7 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _is_open_to_others(folder: Path) -> bool:
+def _is_writable_by_other_users(folder: Path) -> bool:
     """Whether the folder is another user's, or others may write into it: what lies there may be theirs."""
     if os.name != "posix":
         return False
@@ -234,8 +234,8 @@ def _placed(where: Place, key: str, fill: Callable[[Path], int]) -> bool:
 
 def entries(where: Place) -> list[Entry]:
     """All that is kept, most recently used first."""
-    found = [entry for folder in _folders(where.folder) if (entry := _entry(folder)) is not None]
-    return sorted(found, key=lambda entry: -entry.used_unix_ns)
+    known = [entry for folder in _folders(where.folder) if (entry := _entry(folder)) is not None]
+    return sorted(known, key=lambda entry: -entry.used_unix_ns)
 
 
 def clear(where: Place) -> tuple[int, int]:
@@ -255,7 +255,7 @@ def scratch(parent: Path) -> Iterator[Path]:
     lock: Lock | None = None
     try:
         (folder / _LOCK).touch()
-        lock = alone(folder / _LOCK)
+        lock = exclusive_lock(folder / _LOCK)
         yield folder
     finally:
         if lock is not None:
@@ -265,10 +265,10 @@ def scratch(parent: Path) -> Iterator[Path]:
 
 def _folders(parent: Path) -> Iterator[Path]:
     try:
-        found = sorted(parent.iterdir())
+        folders = sorted(parent.iterdir())
     except OSError:
         return
-    yield from (folder for folder in found if not folder.name.startswith(".") and (folder / META).exists())
+    yield from (folder for folder in folders if not folder.name.startswith(".") and (folder / META).exists())
 
 
 def _entry(folder: Path) -> Entry | None:
@@ -276,9 +276,9 @@ def _entry(folder: Path) -> Entry | None:
         text = (folder / META).read_bytes()
         where = str(folder / META)
         document = document_of(text, where, kind="trace") or document_of(text, where, kind=_NOTE)
-        told = (document or {}).get("meta", {})
+        meta = (document or {}).get("meta", {})
         used = (folder / META).stat().st_mtime_ns
-        path, kind, size = str(told.get("path", "")), str(told.get("format", "")), int(told.get("size_bytes", 0))
+        path, kind, size = str(meta.get("path", "")), str(meta.get("format", "")), int(meta.get("size_bytes", 0))
         return Entry(folder, path, kind, size, _size_of(folder), used)
     except (OSError, StepscopeError):
         return None
@@ -308,7 +308,7 @@ def _shrink(parent: Path, limit_bytes: int) -> int:
 
 def _removed(folder: Path) -> bool:
     """Take an entry away as a whole, unless someone reads it."""
-    lock = alone(folder / META)
+    lock = exclusive_lock(folder / META)
     if lock is None:
         return False
     if sys.platform == "win32":  # there nothing can be renamed that holds an open file, which is all the lock there is
@@ -329,7 +329,7 @@ def _sweep(parent: Path) -> None:
     for folder in parent.glob(f"{_UNFINISHED}*"):
         if _is_new(folder):  # perhaps its owner has not come to lock it yet
             continue
-        lock = alone(folder / _LOCK)
+        lock = exclusive_lock(folder / _LOCK)
         if lock is None and (folder / _LOCK).exists():
             continue
         if lock is not None:
@@ -368,12 +368,12 @@ class Lock:
         self.close = weakref.finalize(self, os.close, descriptor)
 
 
-def shared(path: Path) -> Lock | None:
+def shared_lock(path: Path) -> Lock | None:
     """A lock on the file that others may hold too; None if it is not there or is being removed."""
     return _taken(path, exclusive=False)
 
 
-def alone(path: Path) -> Lock | None:
+def exclusive_lock(path: Path) -> Lock | None:
     """A lock on the file that nobody else holds; None if it is not there or in use."""
     return _taken(path, exclusive=True)
 

@@ -73,9 +73,9 @@ def write_folder(trace: Trace, folder: str, *, statistics: bool = True) -> int:
         for name in trace.tables
     }
     results = trace.results if isinstance(trace, Results) else {}
-    kept = {
-        name: _written(RESULTS[name].conform(found.frame), folder, name, statistics=statistics)
-        for name, found in results.items()
+    stored = {
+        name: _written(RESULTS[name].conform(result.frame), folder, name, statistics=statistics)
+        for name, result in results.items()
     }
     document = {
         "stepscope": "trace",
@@ -84,11 +84,11 @@ def write_folder(trace: Trace, folder: str, *, statistics: bool = True) -> int:
         "written_by": program_version(),
         "meta": {name: getattr(trace.meta, name) for name in _FACTS} | {"facts": dict(trace.meta.facts)},
         "tables": tables,
-        "results": kept if isinstance(trace, Results) else None,
+        "results": stored if isinstance(trace, Results) else None,
     }
     text = json.dumps(document).encode("ascii")
     _put(folder, META, text)
-    return len(text) + sum(entry["size_bytes"] for entry in (*tables.values(), *kept.values()))
+    return len(text) + sum(entry["size_bytes"] for entry in (*tables.values(), *stored.values()))
 
 
 def _written(frame: pl.DataFrame, folder: str, name: str, *, statistics: bool) -> dict[str, int]:
@@ -131,10 +131,10 @@ def document_of(text: bytes, path: str, *, kind: str) -> dict[str, Any] | None:
     if f'"stepscope": "{kind}"'.encode() not in text[:200]:
         return None
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError as error:
         raise CorruptInput(f"not valid JSON: {error}", _AGAIN, path=path) from None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 _AGAIN = "export it again from the original trace"
@@ -169,10 +169,10 @@ def read_folder(folder: str, document: Mapping[str, Any], *, label: str, lease: 
     return Results(meta, stored, {name: Result(RESULTS[name], _read(folder, results, name)) for name in results})
 
 
-def _meta(told: Mapping[str, Any], label: str) -> Meta:
-    if set(_FACTS) != set(told):
-        raise KeyError(*sorted({*_FACTS} ^ {*told}))
-    return Meta(**{**told, "path": label})
+def _meta(facts: Mapping[str, Any], label: str) -> Meta:
+    if set(_FACTS) != set(facts):
+        raise KeyError(*sorted({*_FACTS} ^ {*facts}))
+    return Meta(**{**facts, "path": label})
 
 
 def _checked(folder: str, name: str, entry: Mapping[str, int]) -> int:

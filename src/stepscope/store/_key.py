@@ -49,11 +49,11 @@ def _samples(path: str, size: int) -> list[bytes]:
     step = max((size - 2 * _ENDS) // (_SAMPLES + 1), 0)
     spots = [_ENDS + step * (i + 1) for i in range(_SAMPLES)] if step > _SAMPLE else []
     with files.opened(path) as file, files.reaching(path):
-        found = [file.read(_ENDS)]
+        pieces = [file.read(_ENDS)]
         for spot in (*spots, max(size - _ENDS, 0)):
             file.seek(spot)
-            found.append(file.read(_SAMPLE if spot in spots else _ENDS))
-    return found
+            pieces.append(file.read(_SAMPLE if spot in spots else _ENDS))
+    return pieces
 
 
 def settled(path: str, since_ns: int) -> bool:

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Meta
 
-__all__ = ["LEAST_PACKED", "Ticket", "keep_noted", "note_ticket", "noted", "ticket", "unchanged"]
+__all__ = ["LEAST_PACKED", "CacheKey", "keep_noted", "note_ticket", "noted", "ticket", "unchanged"]
 
 #: A packed file of fewer bytes is read in no more time than it takes to look for it.
 LEAST_PACKED = 200_000
 _MEMBER = "!"
 #: Formats of which a recording is one file, so that its key tells all changes.
-_ALONE = ("kineto",)
+_ONE_FILE_FORMATS = ("kineto",)
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class CacheKey:
     """What is needed to find a file in the cache, or to keep it there once it is read."""
 
     where: Place
@@ -36,7 +36,7 @@ class Ticket:
     began_ns: int
 
 
-def ticket(path: str, extra: Sequence[object]) -> Ticket | None:
+def ticket(path: str, extra: Sequence[object]) -> CacheKey | None:
     """The ticket of a file that is about to be read; None if it is not to be kept.
 
     `extra` is what else the reading depends on. Raises StepscopeError if the file cannot be read.
@@ -46,10 +46,10 @@ def ticket(path: str, extra: Sequence[object]) -> Ticket | None:
         return None
     began_ns = time.time_ns()
     key = key_of(path, extra)
-    return None if key is None else Ticket(where, key, path, tuple(extra), began_ns)
+    return None if key is None else CacheKey(where, key, path, tuple(extra), began_ns)
 
 
-def note_ticket(what: str, path: str, depends: Sequence[object] | None) -> Ticket | None:
+def note_ticket(what: str, path: str, depends: Sequence[object] | None) -> CacheKey | None:
     """The ticket of a note about the file; None if there is to be none. Raises StepscopeError (unreadable).
 
     `what` says what is noted, `depends` what else it follows from besides this program and the file; null: too much.
@@ -59,17 +59,17 @@ def note_ticket(what: str, path: str, depends: Sequence[object] | None) -> Ticke
     return ticket(path, (what, path, program_fingerprint(), *depends))
 
 
-def noted(of: Ticket) -> bytes | None:
+def noted(of: CacheKey) -> bytes | None:
     """What `keep_noted` kept with this ticket; None if there is nothing."""
     return find_note(of.where, of.key)
 
 
-def keep_noted(of: Ticket, content: bytes, meta: Meta, *, what: str) -> None:
+def keep_noted(of: CacheKey, content: bytes, meta: Meta, *, what: str) -> None:
     """Keep a few bytes that were made of a file since the ticket was made, unless the file changed meanwhile.
 
     Only of formats whose recordings are one file. `what` is shown where the cache is listed.
     """
-    if meta.format not in _ALONE:
+    if meta.format not in _ONE_FILE_FORMATS:
         return
     try:
         if unchanged(of):
@@ -79,7 +79,7 @@ def keep_noted(of: Ticket, content: bytes, meta: Meta, *, what: str) -> None:
         return
 
 
-def unchanged(of: Ticket) -> bool:
+def unchanged(of: CacheKey) -> bool:
     """Whether the file is what it was when the ticket was made, as far as times and samples tell.
 
     Raises StepscopeError if it cannot be read any more.

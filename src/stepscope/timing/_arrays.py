@@ -1,4 +1,7 @@
-"""Arrays from a few words, {"shape": [16, 32], "dtype": "float32", "seed": 0}: the same numbers in every library."""
+"""Arrays from a short description, and the arrays inside any value.
+
+{"shape": [16, 32], "dtype": "float32", "seed": 0} gives the same numbers in every library.
+"""
 
 from __future__ import annotations
 
@@ -74,9 +77,9 @@ def _named(value: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _size(size: Any, names: Mapping[str, Any], where: str) -> int:
-    found = _named(size, names)
-    if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
-        return found
+    number = _named(size, names)
+    if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+        return number
     known = [name for name, value in names.items() if isinstance(value, int) and not isinstance(value, bool)]
     hint = f"sizes are whole numbers or names of them: {', '.join(known)}" if known else "sizes are whole numbers"
     raise StepscopeError(f"{where}: {size!r} is no size of an array", hint)
@@ -138,10 +141,10 @@ def _random(random: np.random.Generator, spec: ArraySpec, dtype: np.dtype[Any]) 
     # Drawn in the type itself where NumPy can: half the time and memory of drawing in float64.
     own: type[np.float32 | np.float64] = np.float32 if dtype.itemsize <= 4 or dtype == np.complex64 else np.float64
     if dtype.kind == "c":
-        found = _floats(random, spec, own) + 1j * _floats(random, spec, own)
+        values = _floats(random, spec, own) + 1j * _floats(random, spec, own)
     else:
-        found = _floats(random, spec, own)
-    return found.astype(dtype, copy=False)
+        values = _floats(random, spec, own)
+    return values.astype(dtype, copy=False)
 
 
 def _floats(random: np.random.Generator, spec: ArraySpec, dtype: type[np.float32 | np.float64]) -> np.ndarray[Any, Any]:

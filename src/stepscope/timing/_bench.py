@@ -47,14 +47,14 @@ def bench(
     for number, case in enumerate(cases, 1):
         if progress is not None:
             progress(number - 1, len(cases))
-        where = f"case {number} of {len(cases)} ({_told(case)})" if len(cases) > 1 else ""
+        where = f"case {number} of {len(cases)} ({_described(case)})" if len(cases) > 1 else ""
         outcomes.append(_outcome(functions, case, budget, tolerances, device, where))
     labels = [one.label for one in functions]
     other = None if reference is None else labels[1]
     return result(labels[0], other, outcomes, budget, gc_enabled=gc.isenabled())
 
 
-def _told(case: Case) -> str:
+def _described(case: Case) -> str:
     """What tells a case from the others; variables stand for the arrays that they shape."""
     numbers = {n: v for n, v in case.arguments.items() if not (case.variables and isinstance(v, ArraySpec))}
     return described({**case.variables, **numbers})
@@ -69,12 +69,12 @@ def _outcome(
     where: str,
 ) -> Outcome:
     prepared = [_prepared(function, case, device, where) for function in functions]
-    found = _compared([one.result for one in prepared], tolerances, where) if len(prepared) > 1 else None
+    compared = _compared([one.result for one in prepared], tolerances, where) if len(prepared) > 1 else None
     jobs = [one.job for one in prepared]
     overheads = [one.overhead_ns for one in prepared]
     prepared.clear()  # results may be large, and the memory is the functions'
     timings = measure(jobs, budget, overheads)
-    return Outcome(case, timings, tuple(job.clock for job in jobs), found)
+    return Outcome(case, timings, tuple(job.clock for job in jobs), compared)
 
 
 @dataclass(frozen=True, slots=True)

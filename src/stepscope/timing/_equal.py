@@ -95,8 +95,8 @@ def _leaf(path: str, value: Any, reference: Any, known: Mapping[str, tuple[float
         n_equal = int(np.count_nonzero(np.atleast_1d(mine == theirs)))
         return Difference(mine.size, n_equal, mine.size - n_equal)
     name = own if own == other else f"{own} and {other}"
-    found = (_chunk(a, b, rtol, atol) for a, b in _chunks(mine, theirs))
-    return replace(reduce(_joined, found, Difference()), tolerances=((name, rtol, atol),))
+    differences = (_chunk(a, b, rtol, atol) for a, b in _chunks(mine, theirs))
+    return replace(reduce(_joined, differences, Difference()), tolerances=((name, rtol, atol),))
 
 
 def _numeric(array: Array) -> bool:

@@ -1,4 +1,4 @@
-"""A callable by its name, the framework that it works with, and arguments as it takes them."""
+"""A callable by its name, the framework it works with, its arguments, and which of its failures are its own."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def resolve(named: Callable[..., object] | str) -> Function:
         hint = "write it as the import does: kernels.attention:forward is forward of kernels/attention.py"
         raise StepscopeError(f"{named!r} is not of the form MODULE:FUNCTION", hint)
     module_name, _, path = named.partition(":")
-    found: Any = _imported(module_name)
+    target: Any = _imported(module_name)
     for word in path.split("."):
-        found = _attribute(found, word, module_name)
-    if not callable(found):
-        raise StepscopeError(f"{named} is of type {type(found).__name__} and cannot be called", "name a function")
-    return Function(named, found, module_name)
+        target = _attribute(target, word, module_name)
+    if not callable(target):
+        raise StepscopeError(f"{named} is of type {type(target).__name__} and cannot be called", "name a function")
+    return Function(named, target, module_name)
 
 
 def _imported(name: str) -> ModuleType:
@@ -106,11 +106,11 @@ def framework_of(function: Function) -> str:
     inner = inspect.unwrap(function.call)
     space = getattr(inner, "__globals__", None) or vars(sys.modules.get(function.module, ModuleType("none")))
     modules = {value.__name__.partition(".")[0] for value in space.values() if isinstance(value, ModuleType)}
-    found = [name for name in FRAMEWORKS if name in modules]
-    if len(found) > 1:
+    frameworks = [name for name in FRAMEWORKS if name in modules]
+    if len(frameworks) > 1:
         hint = 'say which: {"shape": [16, 32], "library": "torch"}'
-        raise StepscopeError(f"{function.label} may take arrays of {' or '.join(found)}", hint)
-    return found[0] if found else "numpy"
+        raise StepscopeError(f"{function.label} may take arrays of {' or '.join(frameworks)}", hint)
+    return frameworks[0] if frameworks else "numpy"
 
 
 def bound(function: Function, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -178,10 +178,10 @@ def own_traceback(error: FunctionFailed) -> str:
     cause = error.__cause__
     if cause is None:
         return ""
-    found = cause.__traceback__
-    while found is not None and _ours(found):
-        found = found.tb_next
-    return "".join(traceback.format_exception(type(cause), cause, found))
+    frames = cause.__traceback__
+    while frames is not None and _ours(frames):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(cause), cause, frames))
 
 
 def _ours(frame: TracebackType) -> bool:

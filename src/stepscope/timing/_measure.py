@@ -1,4 +1,8 @@
-"""Repeats of a call: warmed up, in inner loops where it is short, functions in turn so that drift meets all alike."""
+"""Clocks, and repeats of a call.
+
+Calls are warmed up and run in inner loops where they are short. Functions take turns, so that drift affects all alike.
+Device work is timed by events or by waiting for the device.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +55,12 @@ def clock_for(values: Any) -> Clock:
     on the CUDA device that is current: work elsewhere is not on their stream.
     """
     tensors = [value for _, value in leaves(values)]
-    found = [
+    candidates = [
         make(module, [t for t in tensors if framework_of_tensor(t) == name])
         for name, make in (("torch", _torch), ("paddle", _paddle))
         if (module := sys.modules.get(name)) is not None
     ]
-    clocks = [clock for clock in found if clock is not None]
+    clocks = [clock for clock in candidates if clock is not None]
     if not clocks:
         return Clock()
     best = next((clock for clock in clocks if clock.event), clocks[0])
@@ -74,9 +78,9 @@ def _torch(torch: Any, tensors: Sequence[Any]) -> Clock | None:
         if kind == "mps":
             return Clock(name, kind, (module.synchronize,))
         current = int(module.current_device())
-        others = {t.device.index or 0 for t in tensors if t.device.type == kind} - {current}
-        waits = tuple(partial(module.synchronize, at) for at in [current, *sorted(others)])
-        if kind == "cuda" and kind in used and not others:
+        other_devices = {t.device.index or 0 for t in tensors if t.device.type == kind} - {current}
+        waits = tuple(partial(module.synchronize, at) for at in [current, *sorted(other_devices)])
+        if kind == "cuda" and kind in used and not other_devices:
             return Clock("CUDA events of torch", f"cuda:{current}", waits, partial(module.Event, enable_timing=True))
         return Clock(name, f"{kind}:{current}", waits)
     return None
@@ -188,10 +192,10 @@ def measure(jobs: Sequence[Job], budget: Budget, overheads: Sequence[float]) -> 
             one = lap(jobs[at].clock, jobs[at].call, inner[at], jobs[at].what)
             laps[at].append((one.ns, one.wall_ns))
         n_rounds += 1
-    times = [np.asarray(found, dtype=np.float64) for found in laps]
+    times = [np.asarray(pair_ns, dtype=np.float64) for pair_ns in laps]
     return tuple(
-        Timings(found[:, 0], found[:, 1], n, overhead)
-        for found, n, overhead in zip(times, inner, overheads, strict=True)
+        Timings(pair_ns[:, 0], pair_ns[:, 1], n, overhead)
+        for pair_ns, n, overhead in zip(times, inner, overheads, strict=True)
     )
 
 
@@ -208,7 +212,7 @@ def inner_calls(job: Job) -> int:
     """
     one = lap(job.clock, job.call, 1, job.what)
     if one.ns < 10 * SHORT_NS:  # or else it is surely not short: the best of three, as one alone may be disturbed
-        one = min(one, *(lap(job.clock, job.call, 1, job.what) for _ in range(2)), key=lambda found: found.ns)
+        one = min(one, *(lap(job.clock, job.call, 1, job.what) for _ in range(2)), key=lambda measured: measured.ns)
     if one.ns >= SHORT_NS:
         return 1
     n = 1

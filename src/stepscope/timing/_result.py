@@ -1,4 +1,7 @@
-"""What a benchmark gives: a table with a row for each case and function, its arguments as columns between the keys."""
+"""The result of a benchmark: a table with a row for each case and function, and the text that people read.
+
+Arguments are columns between the keys.
+"""
 
 from __future__ import annotations
 
@@ -136,20 +139,20 @@ def result(
 
 def _times(outcome: Outcome, at: int) -> dict[str, Any]:
     timings, clock = outcome.timings[at], outcome.clocks[at]
-    found = summary(timings.times_ns)
-    interval = found.interval
+    statistics = summary(timings.times_ns)
+    interval = statistics.interval
     return {
-        "median_ns": found.median,
+        "median_ns": statistics.median,
         "median_low_ns": interval and interval.low,
         "median_high_ns": interval and interval.high,
         "confidence_ratio": interval and interval.level,
-        "min_ns": found.min,
-        "mean_ns": found.mean,
-        "p95_ns": found.p95,
-        "max_ns": found.max,
-        "n_repeats": found.n,
+        "min_ns": statistics.min,
+        "mean_ns": statistics.mean,
+        "p95_ns": statistics.p95,
+        "max_ns": statistics.max,
+        "n_repeats": statistics.n,
         "n_inner": timings.n_inner,
-        "n_outliers": found.n_outliers,
+        "n_outliers": statistics.n_outliers,
         "overhead_ns": timings.overhead_ns,
         "clock": clock.name,
         "clock_device": clock.device,
@@ -160,20 +163,20 @@ def _comparison(outcome: Outcome) -> dict[str, Any]:
     if len(outcome.timings) < 2 or outcome.difference is None:
         return {}
     ratio, interval = speedup(outcome.timings[0].times_ns, outcome.timings[1].times_ns)
-    found = outcome.difference
+    difference = outcome.difference
     return {
         "speedup": ratio,
         "speedup_low": interval and interval.low,
         "speedup_high": interval and interval.high,
         "speedup_confidence_ratio": interval and interval.level,
-        "n_elements": found.n_elements,
-        "equal_ratio": found.equal_ratio,
-        "max_abs_error": found.max_abs_error,
-        "max_rel_error": found.max_rel_error,
-        "result_dtype": ", ".join(dtype for dtype, _, _ in found.tolerances) or None,
-        "rel_tolerance": max((rtol for _, rtol, _ in found.tolerances), default=None),
-        "abs_tolerance": max((atol for _, _, atol in found.tolerances), default=None),
-        "within_tolerance": found.within_tolerance,
+        "n_elements": difference.n_elements,
+        "equal_ratio": difference.equal_ratio,
+        "max_abs_error": difference.max_abs_error,
+        "max_rel_error": difference.max_rel_error,
+        "result_dtype": ", ".join(dtype for dtype, _, _ in difference.tolerances) or None,
+        "rel_tolerance": max((rtol for _, rtol, _ in difference.tolerances), default=None),
+        "abs_tolerance": max((atol for _, _, atol in difference.tolerances), default=None),
+        "within_tolerance": difference.within_tolerance,
     }
 
 
@@ -235,50 +238,54 @@ def blocks(bench: Bench) -> tuple[Block, ...]:
     keys = _telling(bench)
     frame = bench.frame
     inner = ["n_inner"] if (frame["n_inner"] > 1).any() else []
-    times = Block("times", bench.table, frame.select("function", *keys, *TIMES, *inner), note=" ".join(_notes(bench)))
+    times = Block(
+        "times", bench.table, frame.select("function", *keys, *TIMES, *inner), note=" ".join(_times_note(bench))
+    )
     if bench.reference is None:
         return (times,)
     compared = frame.filter(pl.col("role") == "function").select("function", *keys, *COMPARISON)
-    return times, Block("comparison", bench.table, compared, note=" ".join(_comparison_notes(bench)))
+    return times, Block("comparison", bench.table, compared, note=" ".join(_comparison_note(bench)))
 
 
 def _telling(bench: Bench) -> list[str]:
     """The columns of arguments that tell cases apart, without arrays whose shapes are told; of one case its numbers."""
     first = bench.frame.filter(pl.col("role") == "function")
     one = first.height == 1
-    told = one or bool(bench.outcomes[0].case.variables)
+    shapes_are_shown = one or bool(bench.outcomes[0].case.variables)
     columns = [column for column in bench.arguments.values() if one or first[column].n_unique() > 1]
-    return [column for column in columns if not (told and _arrays(first[column]))]
+    return [column for column in columns if not (shapes_are_shown and _arrays(first[column]))]
 
 
 def _arrays(values: pl.Series) -> bool:
     return values.dtype == pl.String and bool(values.str.contains(r"^\w+\[[\d, ]*\]$").all())
 
 
-def _notes(bench: Bench) -> list[str]:
+def _times_note(bench: Bench) -> list[str]:
     frame, budget = bench.frame, bench.budget
     levels = frame["confidence_ratio"].drop_nulls()
-    notes = [*_same_in_all(bench)]
+    sentences = [*_same_in_all(bench)]
     if levels.is_empty():
-        notes.append("A single repeat has no interval.")
+        sentences.append("A single repeat has no interval.")
     elif _number(levels.min()) < LEVEL:
-        notes.append(
+        sentences.append(
             f"Low and high bound the median at {units.percent(_number(levels.min()))} only, for want of repeats "
             "(order statistics, exact)."
         )
     else:
-        notes.append(f"Low and high bound the median at {units.percent(LEVEL)} or more (order statistics, exact).")
+        sentences.append(f"Low and high bound the median at {units.percent(LEVEL)} or more (order statistics, exact).")
     clocks = " and ".join(dict.fromkeys(frame["clock"]))
     devices = ", ".join(device for device in dict.fromkeys(frame["clock_device"]) if device != "cpu")
-    notes.append(f"Clock: {clocks}{f' ({devices})' if devices else ''}; {_calls(budget.warmup)} of warm-up, garbage ")
-    notes[-1] += f"collector {'on' if bench.gc_enabled else 'off'} as it was."
+    sentences.append(
+        f"Clock: {clocks}{f' ({devices})' if devices else ''}; {_calls(budget.warmup)} of warm-up, garbage "
+    )
+    sentences[-1] += f"collector {'on' if bench.gc_enabled else 'off'} as it was."
     if (frame["n_inner"] > 1).any():
         most = units.duration(_number(frame.filter(pl.col("n_inner") > 1)["overhead_ns"].max()))
-        notes.append(
+        sentences.append(
             "Inner: calls in a row that make one repeat, as a single one is too short. To call a function that does "
             f"nothing takes up to {most}, which is in the times."
         )
-    return [*notes, *_outliers(bench), *_off_stream(bench)]
+    return [*sentences, *_outliers(bench), *_off_stream(bench)]
 
 
 def _calls(n: int) -> str:
@@ -322,21 +329,21 @@ def _off_stream(bench: Bench) -> list[str]:
     return [said + "waiting for the device, or work on another stream."]
 
 
-def _comparison_notes(bench: Bench) -> list[str]:
+def _comparison_note(bench: Bench) -> list[str]:
     speedups = bench.frame["speedup_confidence_ratio"].drop_nulls()
     level = "" if speedups.is_empty() else f" at {units.percent(min(_number(speedups.min()), LEVEL))} or more"
-    notes = [f"Speedup: median of {bench.reference} by that of {bench.function}"]
-    notes[0] += f", with bounds{level} (from the intervals of both medians)." if level else "."
-    found = [outcome.difference for outcome in bench.outcomes if outcome.difference]
-    used = list(dict.fromkeys(one for difference in found for one in difference.tolerances))
+    sentences = [f"Speedup: median of {bench.reference} by that of {bench.function}"]
+    sentences[0] += f", with bounds{level} (from the intervals of both medians)." if level else "."
+    differences = [outcome.difference for outcome in bench.outcomes if outcome.difference]
+    used = list(dict.fromkeys(one for difference in differences for one in difference.tolerances))
     if used:
         source = ", from torch.testing.assert_close" if all(_is_default(*one) for one in used) else ""
         said = "; ".join(f"{dtype}: {rtol:g}, {atol:g}" for dtype, rtol, atol in used)
-        notes.append(f"Tolerance, relative and absolute, of {said}{source}.")
+        sentences.append(f"Tolerance, relative and absolute, of {said}{source}.")
     if bench.n_not_compared:
         cases = "1 case" if bench.n_not_compared == 1 else f"{bench.n_not_compared:,} cases"
-        notes.append(f"In {cases} nothing was given back that could be compared.")
-    return notes
+        sentences.append(f"In {cases} nothing was given back that could be compared.")
+    return sentences
 
 
 def _is_default(dtype: str, rtol: float, atol: float) -> bool:

@@ -71,8 +71,8 @@ def median_interval(times: Times, level: float = LEVEL) -> Interval | None:
         return None
     below = _below_half(n, (1 - level) / 2)
     k, missed = below or (1, 0.5**n)
-    found = np.sort(times)
-    return Interval(float(found[k - 1]), float(found[n - k]), 1 - 2 * missed)
+    ordered = np.sort(times)
+    return Interval(float(ordered[k - 1]), float(ordered[n - k]), 1 - 2 * missed)
 
 
 def _below_half(n: int, most: float) -> tuple[int, float] | None:
@@ -80,13 +80,13 @@ def _below_half(n: int, most: float) -> tuple[int, float] | None:
     # Ten standard deviations below the mean there is less than 1e-23.
     start = max(0, int(n / 2 - 5 * math.sqrt(n)))
     at_n = math.lgamma(n + 1) - n * math.log(2)
-    total, found = 0.0, None
+    total, largest = 0.0, None
     for i in range(start, n // 2 + 1):
         total += math.exp(at_n - math.lgamma(i + 1) - math.lgamma(n - i + 1))
         if total > most:
             break
-        found = (i + 1, total)
-    return found
+        largest = (i + 1, total)
+    return largest
 
 
 def speedup(times: Times, reference: Times, level: float = LEVEL) -> tuple[float, Interval | None]:

@@ -52,14 +52,14 @@ def read_sweep(path: str) -> Mapping[str, Any]:
         raise StepscopeError(f"{path} is no sweep file", "its name ends in .toml or .json")
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-        found = tomllib.loads(text) if suffix == ".toml" else json.loads(text)
+        content = tomllib.loads(text) if suffix == ".toml" else json.loads(text)
     except OSError as error:
         raise StepscopeError(f"cannot read {path}: {error.strerror or error}", "check the path") from None
     except (ValueError, RecursionError) as error:
         raise StepscopeError(f"{path} is not valid {suffix[1:].upper()}: {error}", _HINT) from None
-    if not isinstance(found, dict):
-        raise StepscopeError(f"{path} holds a {type(found).__name__}, not a table", _HINT)
-    return found
+    if not isinstance(content, dict):
+        raise StepscopeError(f"{path} holds a {type(content).__name__}, not a table", _HINT)
+    return content
 
 
 def cases_of(document: Mapping[str, Any], fixed: Mapping[str, Any], *, where: str = "sweep") -> tuple[Case, ...]:
@@ -101,10 +101,10 @@ def cases_of(document: Mapping[str, Any], fixed: Mapping[str, Any], *, where: st
 
 
 def _table(document: Mapping[str, Any], part: str, where: str) -> dict[str, Any]:
-    found = document.get(part, {})
-    if not isinstance(found, Mapping):
-        raise StepscopeError(f"{where}: {part} is a {type(found).__name__}, not a table", _HINT)
-    return dict(found)
+    table = document.get(part, {})
+    if not isinstance(table, Mapping):
+        raise StepscopeError(f"{where}: {part} is a {type(table).__name__}, not a table", _HINT)
+    return dict(table)
 
 
 def _check_names(

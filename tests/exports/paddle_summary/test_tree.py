@@ -10,7 +10,7 @@ from paddle_profiles import host, thread
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Meta, Trace
-from stepscope.exports.paddle_summary._tree import Words, _levels, _summed, _visits, tree_of
+from stepscope.exports.paddle_summary._tree import CodedTexts, _levels, _summed, _visits, tree_of
 
 
 def names(tree):
@@ -77,11 +77,11 @@ def test_only_the_outermost_phase_counts(tree):
 
 
 def test_words_are_numbered_and_searched():
-    words = Words.of(pl.Series(["b", None, "AB", "b"], dtype=pl.Categorical))
+    words = CodedTexts.of(pl.Series(["b", None, "AB", "b"], dtype=pl.Categorical))
     assert [words.texts[code] for code in words.codes] == ["b", "", "AB", "b"]
     assert words.where("b", "x").tolist() == [True, False, False, True]
     assert words.containing("b").tolist() == [True, False, True, True]
-    assert Words.of(pl.Series([], dtype=pl.Categorical)).where("x").tolist() == []
+    assert CodedTexts.of(pl.Series([], dtype=pl.Categorical)).where("x").tolist() == []
 
 
 def test_a_trace_of_another_framework_is_refused():

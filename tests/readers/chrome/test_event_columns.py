@@ -8,7 +8,7 @@ from chrome_traces import by_name, call, column, kernel, op, packed, read, rows,
 
 from stepscope.readers.chrome.event_columns import Columns
 from stepscope.readers.chrome.events import Event
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 
 DOCUMENT = [
     op("aten::mm", 0, 9, External_id=4, Input_Dims=[[2, 3], [3, 4]], Input_type=["float", "float"]),
@@ -19,7 +19,7 @@ DOCUMENT = [
 
 
 def columns_from(events, *, block_size: int = 100) -> Columns:
-    columns = Columns(Notes(), exact=False)
+    columns = Columns(IssueLog(), exact=False)
     for start in range(0, len(events), block_size):
         block = packed(events[start : start + block_size])[15:-1]
         columns.add(msgspec.json.decode(block, type=list[Event]), block)
@@ -47,7 +47,7 @@ def test_blocks_of_any_size_give_the_same_columns(block_size):
 
 
 def test_exact_times_are_rounded_to_nanoseconds_and_what_is_no_time_is_none():
-    columns = Columns(Notes(), exact=True)
+    columns = Columns(IssueLog(), exact=True)
     times = [
         Decimal("1712345678901234.567"),
         None,

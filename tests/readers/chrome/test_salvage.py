@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from stepscope.readers.chrome.events import Event
 from stepscope.readers.chrome.salvage import closes, last_border, repaired, salvaged, trailing_at
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 
 GOOD = [json.dumps(op(f"n{i}", i, 1), separators=(",", ":")) for i in range(4)]
 
 
 def notes_of(text: bytes) -> tuple[bytes, dict[str, int]]:
-    notes = Notes()
-    mended = repaired(text, notes)
-    return mended, dict(notes.table().select("code", "count").rows())
+    log = IssueLog()
+    mended = repaired(text, log)
+    return mended, dict(log.table().select("code", "count").rows())
 
 
 @pytest.mark.parametrize(

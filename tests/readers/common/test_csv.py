@@ -8,7 +8,7 @@ import pytest
 from stepscope.core.errors import CorruptInput
 from stepscope.readers import Source
 from stepscope.readers.common.csv import header_of, nanoseconds, read_rows
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 
 
 @pytest.fixture
@@ -16,9 +16,9 @@ def rows_of(tmp_path):
     def read(content: bytes, needed=("a",)):
         path = tmp_path / "x.csv"
         path.write_bytes(content)
-        notes = Notes()
-        frame = read_rows(Source(str(path)), needed, notes)
-        return frame, notes.table()["code"].to_list()
+        log = IssueLog()
+        frame = read_rows(Source(str(path)), needed, log)
+        return frame, log.table()["code"].to_list()
 
     return read
 

@@ -5,7 +5,7 @@ import polars as pl
 
 from stepscope.core.schema import SPANS, TRACKS
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, unique
 
 HOST, STREAM = 0, 1
@@ -26,10 +26,10 @@ def part(category, rows, names, *, track=HOST, links=None):
     )
 
 
-def assembled(make, notes=None):
+def assembled(make, log=None):
     names = Names()
     parts = make(names)
-    return assemble(parts, names.texts, np.array([False, True]), notes or Notes(), 3)
+    return assemble(parts, names.texts, np.array([False, True]), log or IssueLog(), 3)
 
 
 def test_spans_are_sorted_nested_and_tied_to_their_launch():
@@ -75,7 +75,7 @@ def test_steps_are_those_of_the_thread_that_has_most_of_them():
         part("kernel", [(12, 14, "k")], names, track=2, links=[1]),
         part("runtime", [(5, 6, "launch")], names, links=[1]),
     ]
-    found = assemble(parts, names.texts, np.array([False, False, True]), Notes(), 3)
+    found = assemble(parts, names.texts, np.array([False, False, True]), IssueLog(), 3)
     assert found.steps.select("step", "rank", "ts_ns", "dur_ns", "source").rows() == [
         (4, 3, 0, 10, "annotation"), (5, 3, 10, 10, "annotation"),
     ]  # fmt: skip
@@ -83,14 +83,14 @@ def test_steps_are_those_of_the_thread_that_has_most_of_them():
 
 
 def test_what_is_odd_is_counted():
-    notes = Notes()
-    found = assembled(lambda names: [part("kernel", [(20, 10, "k"), (30, 40, "k")], names, track=STREAM)], notes)
+    log = IssueLog()
+    found = assembled(lambda names: [part("kernel", [(20, 10, "k"), (30, 40, "k")], names, track=STREAM)], log)
     assert found.spans["dur_ns"].to_list() == [0, 10]
-    assert {row[0]: row[2] for row in notes.table().rows()} == {"negative_durations": 1, "no_launch": 2}
+    assert {row[0]: row[2] for row in log.table().rows()} == {"negative_durations": 1, "no_launch": 2}
 
 
 def test_nothing_gives_empty_tables():
-    found = assemble([], [], np.zeros(0, np.bool_), Notes(), None)
+    found = assemble([], [], np.zeros(0, np.bool_), IssueLog(), None)
     assert found.spans.is_empty()
     assert found.steps.is_empty()
     assert found.ids == []

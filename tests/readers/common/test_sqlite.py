@@ -55,7 +55,7 @@ def test_rows_may_be_chosen_and_columns_may_be_missing(path):
 def test_columns_can_be_taken_once_and_cut(path):
     with opened(Source(str(path))) as db:
         found = db.columns("t", {"small": 9, "other": 9, "big": WIDE})
-        kept = found.kept(np.array([True, False, False, True]))
+        kept = found.filtered(np.array([True, False, False, True]))
         assert [kept[c].tolist() for c in ("small", "other", "big")] == [[1, 5], [2, -1], [10**12, 7]]
         assert found.take("other").tolist() == [2, 3, 4, -1]
         assert found.take("other") is None

@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.source import Source
 from stepscope.readers.nsight.ncu_trace import LAUNCHES, build
 from stepscope.readers.nsight.ncu_values import DEVICE_NAME, MEASURED, WORDS
@@ -18,7 +18,7 @@ def trace_of(launches, metrics, words=()):
     return build(
         Source("x.csv"), "ncu-csv", pl.DataFrame(launches, schema=dict.fromkeys(LAUNCHES, pl.String())),
         pl.DataFrame(metrics, schema=MEASURED, orient="row"), pl.DataFrame(list(words), schema=WORDS, orient="row"),
-        Notes(),
+        IssueLog(),
     )  # fmt: skip
 
 

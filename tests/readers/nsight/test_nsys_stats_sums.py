@@ -4,16 +4,16 @@ import pytest
 from nsys_stats_files import API, KERN, NVTX, OSRT, SIZES, TIMES, announced
 
 from stepscope.core.result_tables import NSYS
-from stepscope.readers.common.issues import Notes
-from stepscope.readers.nsight.nsys_stats_sums import report_of, summaries
+from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.nsight.nsys_stats import report_of, summaries
 from stepscope.readers.nsight.nsys_stats_text import printed_tables
 
 
 def read(text: str, report: str = ""):
-    notes = Notes()
-    tables = list(printed_tables(text.encode(), report, notes))
-    found = summaries([(report_of(table), table) for table in tables], notes)
-    return found, dict(notes.table().select("code", "count").rows())
+    log = IssueLog()
+    tables = list(printed_tables(text.encode(), report, log))
+    found = summaries([(report_of(table), table) for table in tables], log)
+    return found, dict(log.table().select("code", "count").rows())
 
 
 def row(text: str, report: str, i: int = 0) -> dict[str, object]:
@@ -49,9 +49,9 @@ def test_a_table_that_is_not_named_is_known_by_its_columns(text, report):
 
 
 def test_events_and_tables_without_counts_are_no_summaries():
-    notes = Notes()
+    log = IssueLog()
     for text in ("Start (ns),Duration (ns),Name,Tid\n1,2,a,3\n", "Time (%),Total Time (ns),Name,Style\n1,2,a,b\n"):
-        (table,) = printed_tables(text.encode(), "", notes)
+        (table,) = printed_tables(text.encode(), "", log)
         assert report_of(table) is None
 
 

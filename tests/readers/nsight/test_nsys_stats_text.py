@@ -4,18 +4,18 @@ import polars as pl
 import pytest
 from nsys_stats_files import API, KERN, KERN_HEADER, NVTX, OSRT, announced, left_out
 
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.nsight import nsys_stats_text
 from stepscope.readers.nsight.nsys_stats_text import number, printed_tables, scaled, skipped
 
 
 def tables(text: str, report: str = ""):
-    notes = Notes()
-    return list(printed_tables(text.encode(), report, notes)), notes
+    log = IssueLog()
+    return list(printed_tables(text.encode(), report, log)), log
 
 
 def first(table, column: str = "0"):
-    return table.select(Notes(), x=pl.col(column))["x"].to_list()
+    return table.select(IssueLog(), x=pl.col(column))["x"].to_list()
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_a_name_may_run_over_lines():
 
 def test_a_row_that_the_file_breaks_off_within_is_left_out():
     for end in ("9.0,12", '9.0,1,1,1,1,1,1,1,"voi'):
-        (table,), notes = tables(KERN + end)
+        (table,), log = tables(KERN + end)
         assert first(table) == ["75.0", "25.0"]
-        assert notes.table()["code"].to_list() == ["truncated"]
-    (table,), notes = tables(KERN.rstrip("\n"))
+        assert log.table()["code"].to_list() == ["truncated"]
+    (table,), log = tables(KERN.rstrip("\n"))
     assert first(table) == ["75.0", "25.0"]
-    assert notes.table().is_empty()
+    assert log.table().is_empty()
 
 
 def test_stray_quotes_cost_no_more_than_their_rows():
@@ -87,9 +87,9 @@ def test_stray_quotes_cost_no_more_than_their_rows():
 
 def test_rows_with_too_few_fields_are_counted_where_they_are_read_one_by_one():
     (table,), _ = tables(KERN_HEADER + '1,2\n75.0,1,1,1,1,1,1,1,a"b\n')
-    notes = Notes()
-    assert table.select(notes, x=pl.col("0"))["x"].to_list() == ["75.0"]
-    assert notes.table().select("code", "count").rows() == [("rows_dropped", 1)]
+    log = IssueLog()
+    assert table.select(log, x=pl.col("0"))["x"].to_list() == ["75.0"]
+    assert log.table().select("code", "count").rows() == [("rows_dropped", 1)]
 
 
 def test_long_tables_are_read_in_parts(monkeypatch):
@@ -115,21 +115,21 @@ def test_no_rows():
 def test_units_are_read_from_the_header(unit, kind, factor):
     word = f" ({unit})" if unit else ""
     (table,), _ = tables(f"Time (%),Total Time{word},Num Calls,Name\n1.0,2.5,3,x\n")
-    value = table.select(Notes(), x=scaled(table, "1", kind))["x"].to_list()
+    value = table.select(IssueLog(), x=scaled(table, "1", kind))["x"].to_list()
     assert value == [None if factor is None else 2.5 * factor]
 
 
 def test_units_that_round_and_units_that_nobody_knows_are_told():
-    notes = Notes()
+    log = IssueLog()
     (table,), _ = tables("Time (%),Total Time (ms),Num Calls,Avg (fortnight)\n1.0,2.5,3,1\n")
-    table.note_units("ns", notes)
-    assert notes.table().select("code", "severity", "count").rows() == [
+    table.note_units("ns", log)
+    assert log.table().select("code", "severity", "count").rows() == [
         ("unknown_units", "warning", 1),
         ("rounded", "info", 1),
     ]
-    notes = Notes()
-    table.note_units("ns", notes, of=("num calls",))
-    assert notes.table().is_empty()
+    log = IssueLog()
+    table.note_units("ns", log, of=("num calls",))
+    assert log.table().is_empty()
 
 
 def test_numbers_may_be_grouped():

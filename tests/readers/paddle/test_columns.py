@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.paddle._columns import Events, _bare, _compact, _ns, _sizes, _thread
-from stepscope.readers.paddle._events import Args, Event
+from stepscope.readers.paddle._columns import Args, Event, Events, _bare, _compact, _ns, _sizes, _thread
 
 
 @pytest.mark.parametrize(

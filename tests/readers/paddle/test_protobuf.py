@@ -5,15 +5,15 @@ import pytest
 from paddle_profiles import BEGAN, PID, content, host, number, profile, thread
 
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.protobuf import Wire
-from stepscope.readers.paddle._protobuf import decode
-from stepscope.readers.paddle._recording import COLUMNS
+from stepscope.readers.paddle._columns import COLUMNS
+from stepscope.readers.paddle._protobuf import DOCUMENT, decode, device_properties, keyed, pairs, shapes_of, words_of
 
 
 def decoded(data):
-    notes = Notes()
-    return decode(Wire([data]), notes), {row[0]: row[2] for row in notes.table().iter_rows()}
+    log = IssueLog()
+    return decode(Wire([data]), log), {row[0]: row[2] for row in log.table().iter_rows()}
 
 
 def names(recording, table):
@@ -131,3 +131,34 @@ def test_fields_of_a_wrong_wire_type_are_left_out():
 def test_a_document_without_any_known_field_is_an_empty_recording():
     recording, _ = decoded(number(99, 1))
     assert (recording.n_events, recording.version, recording.span_index, recording.devices) == (0, None, None, [])
+
+
+def test_pairs_and_devices_of_a_document():
+    wire = Wire([made.training()])
+    top = wire.columns(wire.whole(), DOCUMENT)
+    assert pairs(wire, top["extra"][1:]) == made.EXTRA
+    assert device_properties(wire, top["devices"][1:]) == [
+        {"name": "NVIDIA T4", "id": 0, "totalGlobalMem": 16 << 30, "computeMajor": 7, "computeMinor": 5, "smCount": 40}
+    ]
+
+
+def test_what_a_device_does_not_say_is_none():
+    wire = Wire([content(5, content(2, "xpu"))])
+    (found,) = device_properties(wire, wire.columns(wire.whole(), DOCUMENT)["devices"][1:])
+    assert found == {
+        "name": "xpu", "id": None, "totalGlobalMem": None, "computeMajor": None, "computeMinor": None, "smCount": None,
+    }  # fmt: skip
+
+
+def test_shapes_and_types_of_an_argument():
+    assert shapes_of(content(1, number(1, 2) + number(1, 3)) + content(1, b"") + content(1, number(1, -1))) == [
+        [2, 3],
+        [],
+        [-1],
+    ]
+    assert words_of(content(1, "float32") + content(1, "int64")) == ["float32", "int64"]
+
+
+def test_keys_and_values_are_compact_json():
+    assert keyed(content(1, "X") + content(1, "Ü") + content(2, content(1, "a")), words_of) == b'{"X":["a"]}'
+    assert keyed(b"", words_of) == b""

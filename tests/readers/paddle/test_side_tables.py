@@ -4,16 +4,16 @@ import paddle_profiles as made
 import polars as pl
 from paddle_profiles import content, host, number, numbers, profile, thread
 
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.paddle._protobuf import decode
 from stepscope.readers.paddle._tables import build_tables
 
 
 def tables(data):
-    notes = Notes()
-    found, _ = build_tables(decode(Wire([data]), notes), notes, rank=None, host=None)
-    return found, {row[0]: row[2] for row in notes.table().iter_rows()}
+    log = IssueLog()
+    found, _ = build_tables(decode(Wire([data]), log), log, rank=None, host=None)
+    return found, {row[0]: row[2] for row in log.table().iter_rows()}
 
 
 def plain(frame, *columns):

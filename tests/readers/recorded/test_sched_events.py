@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import struct
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sched_files import (
     MAGIC,
     NEW,
@@ -19,7 +24,7 @@ from sched_files import (
 )
 
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.recorded.sched_events import (
     BLOCKED,
     ENDED,
@@ -30,16 +35,18 @@ from stepscope.readers.recorded.sched_events import (
     STOPPED,
     WAKE,
     read_events,
+    record_starts,
+    words_at,
 )
 
 
 @pytest.fixture
 def read(tmp_path):
     def run(*frames: bytes, **told):
-        notes = Notes()
-        events = read_events(str(write(tmp_path / "sched.ring", *frames, **told)), notes)
+        log = IssueLog()
+        events = read_events(str(write(tmp_path / "sched.ring", *frames, **told)), log)
         rows = list(zip(*(getattr(events, name).tolist() for name in ("ts_ns", "tid", "what", "core")), strict=True))
-        return events, rows, dict(notes.table().select("code", "count").iter_rows())
+        return events, rows, dict(log.table().select("code", "count").iter_rows())
 
     return run
 
@@ -98,9 +105,9 @@ def test_a_file_that_was_cut_is_read_up_to_its_last_whole_frame(tmp_path):
     whole = path.read_bytes()
     for cut in (0, 3, 30):
         path.write_bytes(whole + facts(3000, threads=[])[:cut])
-        notes = Notes()
-        assert read_events(str(path), notes).ts_ns.tolist() == [2000]
-        assert notes.table()["code"].to_list() == ["sched_cut"]
+        log = IssueLog()
+        assert read_events(str(path), log).ts_ns.tolist() == [2000]
+        assert log.table()["code"].to_list() == ["sched_cut"]
 
 
 @pytest.mark.parametrize(
@@ -117,9 +124,9 @@ def test_a_file_that_was_cut_is_read_up_to_its_last_whole_frame(tmp_path):
 )
 def test_damage_ends_the_reading_and_is_told(tmp_path, damaged):
     path = write(tmp_path / "sched.ring", frame(2, 0, pages((2000, switch(0, "R", 1))), 2500), damaged, end=None)
-    notes = Notes()
-    assert read_events(str(path), notes).ts_ns.tolist() == [2000]
-    assert notes.table()["code"].to_list() == ["sched_damaged", "sched_cut"]
+    log = IssueLog()
+    assert read_events(str(path), log).ts_ns.tolist() == [2000]
+    assert log.table()["code"].to_list() == ["sched_damaged", "sched_cut"]
 
 
 @pytest.mark.parametrize("content", [b"", b"something else entirely", MAGIC, MAGIC + facts(1, threads=[])])
@@ -127,7 +134,7 @@ def test_what_has_no_beginning_is_refused(tmp_path, content):
     path = tmp_path / "sched.ring"
     path.write_bytes(content)
     with pytest.raises(CorruptInput, match=r"file of scheduling events|breaks off"):
-        read_events(str(path), Notes())
+        read_events(str(path), IssueLog())
 
 
 def test_what_the_file_had_no_room_for_is_counted(read):
@@ -153,3 +160,25 @@ def test_switches_of_perf(read):
     assert (events.names, events.process, events.parent) == ({1: "main", 2: "worker"}, {1: 1, 2: 2}, {2: 1})
     assert events.losses == [(1, 2300, 2500), (1, 2000, 2600)]
     assert issues == {"sched_lost": 4}
+
+
+@given(st.lists(st.integers(1, 300), max_size=80), st.integers(0, 40))
+def test_records_are_found_one_after_the_other(sizes, cut):
+    content = b"".join(struct.pack("<IHH", i, 0, 8 * n) + b"\xff" * (8 * n - 8) for i, n in enumerate(sizes))
+    cut = min(cut, len(content))
+    content = content[: len(content) - cut]
+    expected, at = [], 0
+    for n in sizes:
+        if at + 8 * n <= len(content):
+            expected.append(at)
+        at += 8 * n
+    starts = record_starts(content)
+    assert starts.tolist() == expected
+    assert words_at(content, starts).tolist() == list(range(len(expected)))
+
+
+def test_a_record_without_a_size_ends_the_walk():
+    content = struct.pack("<IHH", 1, 0, 8) + struct.pack("<IHH", 2, 0, 0) + struct.pack("<IHH", 3, 0, 8)
+    assert record_starts(content).tolist() == [0]
+    assert record_starts(b"").tolist() == []
+    assert words_at(content, np.array([0, 8])).tolist() == [1, 2]

@@ -4,21 +4,21 @@ import pytest
 from rocprof_files import COPIES, KERNELS, PMC
 
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.source import Source
 from stepscope.readers.rocm.rocprof_csv import read_csv
 
 
-def records_of(tmp_path, text, notes=None, name="a.csv"):
+def records_of(tmp_path, text, log=None, name="a.csv"):
     (tmp_path / name).write_text(text)
-    return read_csv(Source(str(tmp_path / name)), notes or Notes())
+    return read_csv(Source(str(tmp_path / name)), log or IssueLog())
 
 
 def test_rows_without_times_are_dropped_and_counted_and_blank_lines_are_not(tmp_path):
-    notes = Notes()
-    found = records_of(tmp_path, KERNELS.replace('"1300"', '"soon"') + "\n", notes)
+    log = IssueLog()
+    found = records_of(tmp_path, KERNELS.replace('"1300"', '"soon"') + "\n", log)
     assert found.dispatches["dispatch"].to_list() == [1]
-    assert notes.table().select("code", "count").rows() == [("incomplete_rows", 1)]
+    assert log.table().select("code", "count").rows() == [("incomplete_rows", 1)]
 
 
 def test_a_wide_table_of_counters_has_a_row_for_each(tmp_path):

@@ -97,7 +97,7 @@ def amdsmi(monkeypatch):
     return put
 
 
-def told(rows) -> dict:
+def reported(rows) -> dict:
     return {(device, metric): value for metric, _, device, value in rows}
 
 
@@ -122,7 +122,7 @@ def test_devices_are_described_and_count_after_those_of_others(amdsmi):
 
 
 def test_what_changes_quickly(amdsmi):
-    assert told(_amdsmi.samples(amdsmi(library()))) == {
+    assert reported(_amdsmi.samples(amdsmi(library()))) == {
         ("gpu0", "gpu_usage"): 90,
         ("gpu0", "gpu_mem_usage"): 30,
         ("gpu0", "gpu_sm_frequency"): 2100,
@@ -141,13 +141,13 @@ def test_what_changes_quickly(amdsmi):
     ],
 )
 def test_older_devices_tell_an_average_of_power(amdsmi, info, watts):
-    found = told(_amdsmi.samples(amdsmi(library(amdsmi_get_power_info=lambda _: info))))
+    found = reported(_amdsmi.samples(amdsmi(library(amdsmi_get_power_info=lambda _: info))))
     assert found.get(("gpu0", "gpu_power")) == watts
 
 
 def test_what_changes_slowly(amdsmi):
     gpus = amdsmi(library())
-    assert told(_amdsmi.slow_samples(gpus)) == {
+    assert reported(_amdsmi.slow_samples(gpus)) == {
         ("gpu0", "gpu_temp"): 61,
         ("gpu0", "gpu_mem_temp"): 55,
         ("gpu0", "gpu_power_limit"): 750,
@@ -163,9 +163,9 @@ def test_limits_are_shares_of_the_time_between_two_readings(amdsmi):
         [METRICS, METRICS | {"accumulation_counter": 1100, "ppt_residency_acc": 35, "throttle_status": True}]
     )
     gpus = amdsmi(library(amdsmi_get_gpu_metrics_info=lambda _: next(answers)))
-    first = told(_amdsmi.slow_samples(gpus))
+    first = reported(_amdsmi.slow_samples(gpus))
     assert not [metric for _, metric in first if metric.startswith(("gpu_limited", "gpu_throttled"))]
-    second = told(_amdsmi.slow_samples(gpus))
+    second = reported(_amdsmi.slow_samples(gpus))
     assert {metric: value for (_, metric), value in second.items() if "limited" in metric or "throttled" in metric} == {
         "gpu_throttled": 1,
         "gpu_limited_by_power_cap": 0.25,
@@ -178,7 +178,7 @@ def test_firmware_that_started_again_gives_no_share(amdsmi):
     answers = iter([METRICS, METRICS | {"accumulation_counter": 3}])
     gpus = amdsmi(library(amdsmi_get_gpu_metrics_info=lambda _: next(answers)))
     for _ in range(2):
-        assert ("gpu0", "gpu_limited_by_power_cap") not in told(_amdsmi.slow_samples(gpus))
+        assert ("gpu0", "gpu_limited_by_power_cap") not in reported(_amdsmi.slow_samples(gpus))
 
 
 def test_links_between_devices_are_counted_in_bytes(amdsmi):
@@ -192,7 +192,7 @@ def test_links_between_devices_are_counted_in_bytes(amdsmi):
 
 def test_a_field_that_a_version_does_not_have_is_left_out(amdsmi):
     gpus = amdsmi(library(amdsmi_get_pcie_info=lambda _: {}))
-    assert ("gpu0", "gpu_pcie_rate") not in told(_amdsmi.slow_samples(gpus))
+    assert ("gpu0", "gpu_pcie_rate") not in reported(_amdsmi.slow_samples(gpus))
     assert "gpu_pcie_rate" in _amdsmi.issues(gpus)[0]["example"]
 
 

@@ -74,7 +74,7 @@ def test_a_watch_samples_until_it_is_stopped():
     )
     told = []
     before = time.time_ns()
-    watch = _gpus.Watch(maker, 100, lambda t, rows: told.append((t, rows)))
+    watch = _gpus.GpuWatch(maker, 100, lambda t, rows: told.append((t, rows)))
     deadline = time.monotonic() + 20
     while not any(row[0] == "gpu_nvlink_rx_rate" for _, rows in told for row in rows):
         assert time.monotonic() < deadline

@@ -195,9 +195,9 @@ def test_xid_errors_are_counted_and_told(nvml):
     for _ in range(2):
         found = {metric: value for metric, _, _, value in _nvml.slow_samples(gpus)}
         assert found["gpu_xid_errors"] == 1
-    told = {issue["code"]: issue for issue in _nvml.issues(gpus)}
-    assert "gpu0 reported Xid 79" in told["gpu_xid"]["example"]
-    assert (told["gpu_xid"]["severity"], told["gpu_xid"]["count"]) == ("error", 1)
+    reported = {issue["code"]: issue for issue in _nvml.issues(gpus)}
+    assert "gpu0 reported Xid 79" in reported["gpu_xid"]["example"]
+    assert (reported["gpu_xid"]["severity"], reported["gpu_xid"]["count"]) == ("error", 1)
 
 
 def test_what_a_device_never_tells_is_named_once(nvml):
@@ -211,6 +211,6 @@ def test_what_a_device_never_tells_is_named_once(nvml):
     gpus = nvml(library(nvmlDeviceGetTemperature=now_and_then, nvmlDeviceRegisterEvents=refuse))
     for _ in range(3):
         list(_nvml.slow_samples(gpus))
-    [told] = _nvml.issues(gpus)
-    assert told["example"] == "gpu0 does not tell: gpu_ecc_corrected, gpu_ecc_uncorrected, gpu_xid_errors"
-    assert (told["code"], told["severity"], told["count"]) == ("no_gpu_counters", "info", 3)
+    [reported] = _nvml.issues(gpus)
+    assert reported["example"] == "gpu0 does not tell: gpu_ecc_corrected, gpu_ecc_uncorrected, gpu_xid_errors"
+    assert (reported["code"], reported["severity"], reported["count"]) == ("no_gpu_counters", "info", 3)

@@ -29,12 +29,12 @@ from stepscope.record.counters.readings import (
     thread_times,
     throttled_ns,
 )
-from stepscope.record.system.proc import Kept, Texts
+from stepscope.record.system.proc import OpenFiles, Texts
 
 SECOND = 1_000_000_000
 
 
-class Fake(Kept):
+class Fake(OpenFiles):
     """Files from a dictionary."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
@@ -145,7 +145,7 @@ def test_threads_that_come_and_go_make_a_total_that_only_grows():
 def test_a_process_that_computes_is_seen_to():
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as job:
         try:
-            kept, process = Kept(), Process(job.pid)
+            kept, process = OpenFiles(), Process(job.pid)
             samples = []
             for _ in range(2):
                 found = sample_now()
@@ -154,7 +154,7 @@ def test_a_process_that_computes_is_seen_to():
                 thread_times(kept.read_all(thread_files(job.pid, "schedstat")), found, process)
                 thread_switches(kept.read_all(thread_files(job.pid, "status")), found, process)
                 samples.append(found)
-                time.sleep(0.5)
+                time.sleep(0.4 * (len(samples) == 1))
         finally:
             job.kill()
     values = {metric: value for metric, _, device, value in rates(*samples) if device == f"pid:{job.pid}"}
@@ -176,7 +176,7 @@ def test_a_process_that_computes_is_seen_to():
 
 def test_another_process_under_the_same_number_is_not_the_same():
     process = Process(os.getpid(), start_ticks=1)
-    assert not process_totals(Kept(), sample_now(), process)
+    assert not process_totals(OpenFiles(), sample_now(), process)
 
 
 def test_threads_are_summed():
@@ -185,7 +185,7 @@ def test_threads_are_summed():
     for thread in threads:
         thread.start()
     found, process = sample_now(), Process(os.getpid())
-    process_totals(Kept(), found, process)
+    process_totals(OpenFiles(), found, process)
     stop.set()
     for thread in threads:
         thread.join()

@@ -18,6 +18,7 @@ import pytest
 
 import stepscope
 from stepscope.readers.recorded import sched_events as reader
+from stepscope.readers.recorded import side_files
 from stepscope.record.sched import main, perf
 from stepscope.record.sched.main import SchedFile
 from stepscope.record.system import tracefs
@@ -65,13 +66,6 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
-def wait_until(is_so, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def on_cores(trace) -> pl.DataFrame:
     rows = trace.spans.filter(pl.col("category") == "sched_oncpu").join(trace.tracks, on="track_id")
     return rows.with_columns(pl.col("ts_ns") + trace.meta.origin_unix_ns, end=pl.col("ts_ns") + pl.col("dur_ns")).sort(
@@ -103,7 +97,7 @@ def test_time_on_cores_agrees_with_the_times_that_the_job_notes(record, tmp_path
 
 
 @pytest.mark.usefixtures("_allowed")
-def test_a_job_that_is_joined_with_its_threads_and_children(record, meta):
+def test_a_job_that_is_joined_with_its_threads_and_children(record, meta, wait_until):
     code = BUSY + "\nimport subprocess\nsubprocess.run(['sleep', '30'])"
     with subprocess.Popen([sys.executable, "-c", code]) as job:
         wait_until(lambda: len(list(Path(f"/proc/{job.pid}/task").iterdir())) == 4)
@@ -156,8 +150,8 @@ def collected(folder: Path, code: str, command: list[str]) -> tuple[int, str]:
 
 
 @pytest.mark.usefixtures("_allowed")
-def test_a_file_that_reaches_its_limit_counts_what_follows(tmp_path):
-    code = "from stepscope.record import _sched; _sched.MOST_BYTES = 3000; _sched.main(__import__('sys').argv[1])"
+def test_a_file_that_reaches_its_limit_counts_what_follows(tmp_path, wait_until):
+    code = "from stepscope.record.sched import main; main.MOST_BYTES = 3000; main.main(__import__('sys').argv[1])"
     collected(tmp_path, code, [sys.executable, "-c", BUSY.replace("20000", "2500")])
     assert (tmp_path / "sched.ring").stat().st_size < 200_000
     (tmp_path / "counters.csv").write_text(f"ts_ns,metric,unit,device,value\n{time.time_ns()},x,%,host,1\n")
@@ -169,7 +163,7 @@ def test_a_file_that_reaches_its_limit_counts_what_follows(tmp_path):
 
 
 @pytest.mark.usefixtures("_allowed")
-def test_a_full_disk_ends_the_recording_of_scheduling_and_not_the_job(record, tmp_path):
+def test_a_full_disk_ends_the_recording_of_scheduling_and_not_the_job(record, tmp_path, wait_until):
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
@@ -189,7 +183,7 @@ def test_a_full_disk_ends_the_recording_of_scheduling_and_not_the_job(record, tm
 
 @pytest.mark.usefixtures("_allowed")
 @pytest.mark.parametrize("seed", range(int(os.environ.get("STEPSCOPE_KILLS", "6"))))
-def test_a_kill_at_any_moment_leaves_no_instance_no_process_and_a_folder_that_loads(start, tmp_path, seed):
+def test_a_kill_at_any_moment_leaves_no_instance_no_process_and_a_folder_that_loads(start, tmp_path, seed, wait_until):
     chance = random.Random(seed)
     folder = tmp_path / "run"
     process = start("--sched", "--", sys.executable, "-c", f"{BUSY}\n'{tmp_path}'")
@@ -262,17 +256,14 @@ def test_a_folder_that_cannot_be_written_is_told(monkeypatch, capsys, tmp_path):
 
 
 def test_writer_and_reader_mean_the_same_form():
-    assert (main.NAME, main.MAGIC, main.HEAD.format) == (
-        reader.NAME,
-        reader.MAGIC,
-        reader._HEAD.format,
-    )
+    assert main.NAME == side_files.SCHEDULING
+    assert (main.MAGIC, main.HEAD.format) == (reader.MAGIC, reader._HEAD.format)
     assert (main.FACTS, main.EVENTS) == (reader._FACTS, reader._EVENTS)
 
 
 def test_what_is_added_is_read_again(tmp_path):
     file = SchedFile(tmp_path / "sched.ring")
-    file.tell(5, source="tracefs")
+    file.add_facts(5, source="tracefs")
     file.add(7, 3, b"pages" * 1000)
     assert file.size == len(main.MAGIC)  # nothing is written before a flush
     file.flush()
@@ -287,7 +278,7 @@ def test_what_is_added_is_read_again(tmp_path):
 
 def test_a_full_disk_leaves_what_was_whole(tmp_path, monkeypatch):
     file = SchedFile(tmp_path / "sched.ring")
-    file.tell(5, a=1)
+    file.add_facts(5, a=1)
     file.flush()
     whole, write = file.size, os.write
     left = [10]
@@ -298,7 +289,7 @@ def test_a_full_disk_leaves_what_was_whole(tmp_path, monkeypatch):
         return write(handle, content[: left.pop()])
 
     monkeypatch.setattr(main.os, "write", full)
-    file.tell(6, b=2)
+    file.add_facts(6, b=2)
     with pytest.raises(OSError, match="No space"):
         file.flush()
     assert (tmp_path / "sched.ring").stat().st_size == whole

@@ -13,7 +13,7 @@ from py_spies import EVENTS, fake
 
 from stepscope.record.stacks import py_spy
 from stepscope.record.stacks import py_spy as _spy
-from stepscope.record.stacks.py_spy import Spy
+from stepscope.record.stacks.py_spy import PySpyProcess
 
 
 def test_the_one_beside_our_python_is_taken_or_that_on_path(tmp_path, monkeypatch):
@@ -83,12 +83,12 @@ def test_without_a_word_on_capabilities_or_owner_there_is_still_a_remedy(monkeyp
 
 
 def test_words_for_a_look():
-    words = py_spy.look_command("/bin/py-spy", 7, 100)
+    words = py_spy.record_command("/bin/py-spy", 7, 100)
     assert words[:6] == ["/bin/py-spy", "record", "--pid", "7", "--rate", "100"]
     assert "--nonblocking" in words
 
 
-def until_ready(spy: Spy) -> None:
+def until_ready(spy: PySpyProcess) -> None:
     deadline = time.monotonic() + 20
     while spy.ready_ns is None:
         assert spy.listen()
@@ -98,7 +98,7 @@ def until_ready(spy: Spy) -> None:
 
 def test_what_it_writes_comes_here_and_leaves_no_file(tmp_path):
     program = fake(tmp_path)
-    spy = Spy([program], tmp_path)
+    spy = PySpyProcess([program], tmp_path)
     until_ready(spy)
     assert [path.name for path in tmp_path.iterdir()] == ["py-spy"]
     before = time.time_ns()
@@ -112,7 +112,7 @@ def test_what_it_writes_comes_here_and_leaves_no_file(tmp_path):
 
 
 def test_its_zero_lies_between_its_start_and_its_first_word(tmp_path):
-    spy = Spy([fake(tmp_path)], tmp_path)
+    spy = PySpyProcess([fake(tmp_path)], tmp_path)
     until_ready(spy)
     spy.interrupt()
     spy.end()
@@ -121,7 +121,7 @@ def test_its_zero_lies_between_its_start_and_its_first_word(tmp_path):
 
 
 def test_one_that_dies_before_it_opens_the_pipe_gives_nothing(tmp_path):
-    spy = Spy([fake(tmp_path, after="import os; os.abort()")], tmp_path)
+    spy = PySpyProcess([fake(tmp_path, after="import os; os.abort()")], tmp_path)
     until_ready(spy)
     spy.interrupt()
     assert spy.end() == b""
@@ -129,7 +129,7 @@ def test_one_that_dies_before_it_opens_the_pipe_gives_nothing(tmp_path):
 
 
 def test_one_that_has_not_begun_is_killed(tmp_path):
-    spy = Spy([fake(tmp_path, before="time.sleep(60)")], tmp_path)
+    spy = PySpyProcess([fake(tmp_path, before="time.sleep(60)")], tmp_path)
     spy.interrupt()
     assert spy.end() == b""
     assert spy.process.returncode == -signal.SIGKILL
@@ -137,7 +137,7 @@ def test_one_that_has_not_begun_is_killed(tmp_path):
 
 def test_one_that_does_not_end_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(_spy, "_END_S", 0.3)
-    spy = Spy([fake(tmp_path, after="time.sleep(60)")], tmp_path)
+    spy = PySpyProcess([fake(tmp_path, after="time.sleep(60)")], tmp_path)
     until_ready(spy)
     spy.interrupt()
     assert spy.end() == b""
@@ -146,7 +146,7 @@ def test_one_that_does_not_end_is_killed(tmp_path, monkeypatch):
 def test_a_program_that_cannot_be_run_is_an_error_and_leaves_no_handle(tmp_path):
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match="No such file"):
-        Spy([str(tmp_path / "nothing")], tmp_path)
+        PySpyProcess([str(tmp_path / "nothing")], tmp_path)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -175,7 +175,7 @@ def test_it_ends_when_we_are_killed(tmp_path):
     program = fake(tmp_path)
     child = os.fork()
     if child == 0:
-        spy = Spy([program], tmp_path)
+        spy = PySpyProcess([program], tmp_path)
         until_ready(spy)
         (tmp_path / "pid").write_text(str(spy.process.pid))
         os.kill(os.getpid(), signal.SIGKILL)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from stepscope.record.stacks.py_spy_output import Seen, from_events, from_folded, n_samples, with_counts
+from stepscope.record.stacks.py_spy_output import StackSpan, from_events, from_folded, n_samples, with_counts
 
 PROCESS = ('process 7:"python a.py"', "", 0)
 MAIN = ("thread (7): MainThread", "", 0)
@@ -100,14 +100,14 @@ thread (9): pool;h 1
 no stack at all 3
 """
     assert from_folded(text, 100, 5) == [
-        Seen(0, 100, 8, 8, "MainThread", (("<module>", "/a b/x.py", 3), ("f", "/x.py", 4)), 21),
-        Seen(0, 100, 5, 9, "", (("g", "<string>", 0),), 2),
-        Seen(0, 100, 5, 9, "pool", (("h", "", 0),), 1),
+        StackSpan(0, 100, 8, 8, "MainThread", (("<module>", "/a b/x.py", 3), ("f", "/x.py", 4)), 21),
+        StackSpan(0, 100, 5, 9, "", (("g", "<string>", 0),), 2),
+        StackSpan(0, 100, 5, 9, "pool", (("h", "", 0),), 1),
     ]
 
 
 def test_looks_are_shared_out_by_time():
-    seen = [Seen(0, 10, 1, 1, "", ()), Seen(10, 100, 1, 1, "", ()), Seen(0, 1, 1, 2, "", ())]
+    seen = [StackSpan(0, 10, 1, 1, "", ()), StackSpan(10, 100, 1, 1, "", ()), StackSpan(0, 1, 1, 2, "", ())]
     assert with_counts(seen, 101) == [10, 90, 1]
     assert with_counts(seen, None) == [1, 1, 1]
     assert with_counts([], 5) == []

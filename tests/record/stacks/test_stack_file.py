@@ -23,7 +23,7 @@ def test_frames_and_stacks_are_written_once(tmp_path):
         file.thread(7, 7, "MainThread")
         file.add("W", (10, 5), 7, 7, FRAMES, 2)
     file.add("G", (10, 5), 7, 7, FRAMES[:1], 1)
-    file.look(10, 20, 100)
+    file.run(10, 20, 100)
     file.on_core(10, 20, 7, 7, 15)
     file.thread(7, 7, "renamed")
     file.flush()

@@ -19,7 +19,7 @@ FOLDER = Path(stepscope.record.startup.__file__).parent
 TRACE = b'{"traceEvents": [{"cat": "cpu_op"}]}'
 
 
-class Notes:
+class HookLog:
     def __init__(self, folder: Path) -> None:
         self.folder = str(folder)
         self.issues: dict[str, str] = {}
@@ -33,9 +33,9 @@ class Notes:
 
 
 @pytest.fixture
-def notes(tmp_path) -> Notes:
+def log(tmp_path) -> HookLog:
     (tmp_path / ".job").mkdir()
-    return Notes(tmp_path)
+    return HookLog(tmp_path)
 
 
 @pytest.fixture
@@ -48,11 +48,11 @@ def ends(monkeypatch) -> list:
 
 
 @pytest.fixture
-def watch(monkeypatch, notes, ends):  # noqa: ARG001  they must be there
+def watch(monkeypatch, log, ends):  # noqa: ARG001  they must be there
     """Imports the hook as a job does, and has it watch a module."""
     monkeypatch.syspath_prepend(str(FOLDER))
     frameworks = importlib.import_module("_stepscope_frameworks")
-    yield lambda name, module, steps="2:4", window="": frameworks.after_import(name, module, notes, steps, window)
+    yield lambda name, module, steps="2:4", window="": frameworks.after_import(name, module, log, steps, window)
     for name in [name for name in sys.modules if name.startswith("_stepscope_")]:
         del sys.modules[name]
 
@@ -174,7 +174,7 @@ class FakeTorch:
 WHOLE = [["cpu"], "prepare", "start", "ProfilerStep#2", "/ProfilerStep#2", "ProfilerStep#3", "/ProfilerStep#3", "stop"]
 
 
-def test_torch_is_profiled_by_optimizer_steps(watch, notes, ends, tmp_path, monkeypatch):
+def test_torch_is_profiled_by_optimizer_steps(watch, log, ends, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "torch._inductor", raising=False)
     fake = FakeTorch()
     watch("torch", fake.module)
@@ -191,8 +191,8 @@ def test_torch_is_profiled_by_optimizer_steps(watch, notes, ends, tmp_path, monk
     with gzip.open(tmp_path / "rank3.pt.trace.json.gz") as file:
         assert file.read() == TRACE
     ends[0]()
-    assert notes.facts == {"torch": "9.9", "step_source": "optimizer steps", "steps": 6}
-    assert notes.issues == {}
+    assert log.facts == {"torch": "9.9", "step_source": "optimizer steps", "steps": 6}
+    assert log.issues == {}
 
 
 @pytest.mark.parametrize("imported", [False, True], ids=["without inductor", "with inductor"])
@@ -210,7 +210,7 @@ def test_torch_tells_what_tensors_hold_if_that_is_wanted(watch, monkeypatch, imp
     assert fake.memory == [bool(wanted)]
 
 
-def test_torch_is_profiled_by_calls_of_models(watch, notes, tmp_path, monkeypatch):
+def test_torch_is_profiled_by_calls_of_models(watch, log, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._inductor", module("torch._inductor"))
     fake = FakeTorch()
     watch("torch", fake.module)
@@ -219,24 +219,24 @@ def test_torch_is_profiled_by_calls_of_models(watch, notes, tmp_path, monkeypatc
     for _ in range(6):
         assert outer(1) == 4
     assert fake.calls == WHOLE
-    assert notes.facts["step_source"] == "module calls"
+    assert log.facts["step_source"] == "module calls"
     assert (tmp_path / f"pid{os.getpid()}.pt.trace.json.gz").exists()
     kind = fake.module.nn.Module
     # It is as it was, but for being another function.
     assert kind.__call__.__code__ is kind._wrapped_call_impl.__code__
 
 
-def test_torch_is_profiled_by_named_ranges_and_scalers(watch, notes):
+def test_torch_is_profiled_by_named_ranges_and_scalers(watch, log):
     fake = FakeTorch()
     watch("torch", fake.module)
     optimizer, scaler = fake.module.optim.SGD(), fake.module.cuda.amp.GradScaler()
     scaler.step(optimizer, leaves_out=True)
     assert scaler.step(optimizer) == "stepped"
     assert fake.calls[1:] == WHOLE[1:4]
-    assert notes.facts["step_source"] == "optimizer steps"
+    assert log.facts["step_source"] == "optimizer steps"
     with fake.module.autograd.profiler.record_function("step 9"):
         pass
-    assert notes.facts["step_source"] == "optimizer steps"  # it began so
+    assert log.facts["step_source"] == "optimizer steps"  # it began so
 
 
 def test_torch_inside_of_backward_is_waited_for(watch):
@@ -265,7 +265,7 @@ def test_a_recorded_graph_is_not_disturbed(watch):
     assert fake.calls[:2] == [None, "prepare"]  # all activities: the job uses CUDA
 
 
-def test_torchs_own_profiler_comes_first(watch, notes):
+def test_torchs_own_profiler_comes_first(watch, log):
     fake = FakeTorch()
     watch("torch", fake.module)
     fake.module.autograd.profiler.profile()._prepare_trace()
@@ -273,11 +273,11 @@ def test_torchs_own_profiler_comes_first(watch, notes):
     for _ in range(6):
         optimizer.step()
     assert fake.calls == ["prepare"]
-    assert "uses torch.profiler itself" in notes.issues["profile_left_out"]
+    assert "uses torch.profiler itself" in log.issues["profile_left_out"]
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_processes_that_load_data_or_are_profiled_are_left_out(watch, notes, monkeypatch, is_on):
+def test_processes_that_load_data_or_are_profiled_are_left_out(watch, log, monkeypatch, is_on):
     fake = FakeTorch()
     fake.module.autograd._profiler_enabled = lambda: is_on
     if not is_on:
@@ -286,7 +286,7 @@ def test_processes_that_load_data_or_are_profiled_are_left_out(watch, notes, mon
     optimizer = fake.module.optim.SGD()
     optimizer.step()
     assert fake.calls == []
-    assert list(notes.issues) == (["profile_left_out"] if is_on else [])
+    assert list(log.issues) == (["profile_left_out"] if is_on else [])
 
 
 def test_a_profile_of_nothing_is_not_left(watch, tmp_path):
@@ -298,26 +298,26 @@ def test_a_profile_of_nothing_is_not_left(watch, tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name != ".job"]
 
 
-def test_a_helper_that_compiles_is_left_alone(watch, notes, monkeypatch):
+def test_a_helper_that_compiles_is_left_alone(watch, log, monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", ["python", "/lib/torch/_inductor/compile_worker/__main__.py"])
     fake = FakeTorch()
     before = fake.module.nn.Module.__call__
     watch("torch", fake.module)
     assert fake.module.nn.Module.__call__ is before
-    assert notes.facts == {"torch": "9.9"}
+    assert log.facts == {"torch": "9.9"}
 
 
 @pytest.mark.parametrize("name", ["torch", "paddle", "jax"])
-def test_what_cannot_be_watched_is_told(watch, notes, name):
+def test_what_cannot_be_watched_is_told(watch, log, name):
     old = module(name, optim=types.SimpleNamespace(Optimizer=object), profiler=None)
     watch(name, old)
-    assert "does not let us see" in notes.issues["profile_left_out"]
+    assert "does not let us see" in log.issues["profile_left_out"]
 
 
-def test_without_a_profile_the_framework_is_noted_alone(watch, notes, monkeypatch):
+def test_without_a_profile_the_framework_is_noted_alone(watch, log, monkeypatch):
     monkeypatch.setenv("RANK", "7")
     watch("torch", FakeTorch().module, steps="")
-    assert notes.facts == {"torch": "9.9", "rank": 7}
+    assert log.facts == {"torch": "9.9", "rank": 7}
 
 
 @pytest.mark.parametrize("frames", ["skip_code", "strategy"])
@@ -422,7 +422,7 @@ class FakePaddle:
         )
 
 
-def test_paddle_is_profiled_by_optimizer_steps(watch, notes, tmp_path, monkeypatch):
+def test_paddle_is_profiled_by_optimizer_steps(watch, log, tmp_path, monkeypatch):
     monkeypatch.setenv("PADDLE_TRAINER_ID", "1")
     monkeypatch.setenv("PADDLE_TRAINERS_NUM", "4")
     fake = FakePaddle(monkeypatch)
@@ -440,10 +440,10 @@ def test_paddle_is_profiled_by_optimizer_steps(watch, notes, tmp_path, monkeypat
     ]  # fmt: skip
     with gzip.open(tmp_path / "rank1.paddle_trace.pb.gz") as file:
         assert file.read() == b"profile pb"
-    assert notes.facts == {"paddle": "3.9", "rank": 1, "step_source": "optimizer steps"}
+    assert log.facts == {"paddle": "3.9", "rank": 1, "step_source": "optimizer steps"}
 
 
-def test_paddles_own_profiler_comes_first(watch, notes, monkeypatch):
+def test_paddles_own_profiler_comes_first(watch, log, monkeypatch):
     fake = FakePaddle(monkeypatch)
     watch("paddle", fake.module)
     fake.module.profiler.Profiler()
@@ -451,23 +451,23 @@ def test_paddles_own_profiler_comes_first(watch, notes, monkeypatch):
     for _ in range(5):
         optimizer.step()
     assert fake.calls == []
-    assert "uses paddle.profiler itself" in notes.issues["profile_left_out"]
+    assert "uses paddle.profiler itself" in log.issues["profile_left_out"]
 
 
-def test_a_profiler_of_paddles_that_was_made_before_is_met(watch, notes, monkeypatch):
+def test_a_profiler_of_paddles_that_was_made_before_is_met(watch, log, monkeypatch):
     fake = FakePaddle(monkeypatch)
     fake.taken = True
     watch("paddle", fake.module)
     fake.module.optimizer.SGD(0.1).step()
-    assert "itself" in notes.issues["profile_failed"]
+    assert "itself" in log.issues["profile_failed"]
 
 
-def test_where_paddle_loads_data_it_is_left_alone(watch, notes, monkeypatch):
+def test_where_paddle_loads_data_it_is_left_alone(watch, log, monkeypatch):
     fake = FakePaddle(monkeypatch)
     monkeypatch.setitem(sys.modules, "paddle.io.dataloader.worker", module("worker", _worker_info=1))
     watch("paddle", fake.module)
     fake.module.optimizer.SGD(0.1).step()
-    assert (fake.calls, notes.issues) == ([], {})
+    assert (fake.calls, log.issues) == ([], {})
 
 
 class FakeJax:
@@ -527,7 +527,7 @@ class FakeJax:
 
 
 @pytest.mark.parametrize("has_new", [True, False])
-def test_jax_is_profiled_by_its_marks(watch, notes, tmp_path, monkeypatch, has_new):
+def test_jax_is_profiled_by_its_marks(watch, log, tmp_path, monkeypatch, has_new):
     fake = FakeJax(monkeypatch)
     if not has_new:
         del fake.module.profiler.ProfileOptions, fake.module.profiler.ProfileData
@@ -546,20 +546,20 @@ def test_jax_is_profiled_by_its_marks(watch, notes, tmp_path, monkeypatch, has_n
         found = json.loads(file.read())
     assert found.keys() == {"baseTimeNanoseconds", "jax_version", "traceEvents"}
     assert (found["baseTimeNanoseconds"] == 1234567890) is has_new
-    assert notes.facts["step_source"] == "named ranges"
+    assert log.facts["step_source"] == "named ranges"
     assert not list((tmp_path / ".job").glob("jax*"))
 
 
-def test_jax_that_leaves_nothing_is_told(watch, notes, monkeypatch):
+def test_jax_that_leaves_nothing_is_told(watch, log, monkeypatch):
     fake = FakeJax(monkeypatch, leaves=False)
     watch("jax", fake.module)
     for _ in range(6):
         fake.step()
-    assert "left no trace.json.gz" in notes.issues["profile_failed"]
+    assert "left no trace.json.gz" in log.issues["profile_failed"]
 
 
 @pytest.mark.parametrize("began_before", [True, False])
-def test_jaxs_own_profile_comes_first(watch, notes, monkeypatch, tmp_path, began_before):
+def test_jaxs_own_profile_comes_first(watch, log, monkeypatch, tmp_path, began_before):
     fake = FakeJax(monkeypatch)
     if began_before:
         fake.state.profile_session = object()
@@ -569,10 +569,10 @@ def test_jaxs_own_profile_comes_first(watch, notes, monkeypatch, tmp_path, began
     for _ in range(6):
         fake.step()
     assert "stop" not in fake.calls
-    assert "uses jax.profiler itself" in notes.issues["profile_left_out"]
+    assert "uses jax.profiler itself" in log.issues["profile_left_out"]
 
 
-def test_a_time_is_met_without_steps(watch, notes, monkeypatch, tmp_path):
+def test_a_time_is_met_without_steps(watch, log, monkeypatch, tmp_path):
     fake = FakeJax(monkeypatch)
     import time
 
@@ -582,4 +582,4 @@ def test_a_time_is_met_without_steps(watch, notes, monkeypatch, tmp_path):
     while not list(tmp_path.glob("*.gz")) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert fake.calls == [("start", 0), "stop"]
-    assert notes.issues == {}
+    assert log.issues == {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepscope.record.startup import _stepscope_job
-from stepscope.record.startup._stepscope_job import AfterImport, Collections, Notes
+from stepscope.record.startup._stepscope_job import AfterImport, Collections, HookLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,14 +67,14 @@ def test_a_folder_that_is_gone_is_no_matter(tmp_path):
     collections = Collections(str(tmp_path / "gone"))
     collections.called("start", {})
     collections.called("stop", {})
-    Notes(str(tmp_path / "gone")).add(a=1)
+    HookLog(str(tmp_path / "gone")).add(a=1)
     assert not list(tmp_path.iterdir())
 
 
 def test_notes_are_lines_with_the_pid(folder):
-    notes = Notes(str(folder))
-    notes.add(a=1)
-    notes.issue("code", "words")
+    log = HookLog(str(folder))
+    log.add(a=1)
+    log.issue("code", "words")
     lines = [json.loads(line) for line in (folder / ".job" / "notes").read_text().splitlines()]
     assert lines == [
         {"a": 1, "pid": os.getpid()},
@@ -84,13 +84,13 @@ def test_notes_are_lines_with_the_pid(folder):
 
 def test_notes_hold_any_text(folder):
     fields = {"a": 'quote " \\ \n', "b": "ä €\U0001f600\x7f", "c": None, "d": 1.5, "e": True}
-    Notes(str(folder)).add(**fields)
+    HookLog(str(folder)).add(**fields)
     assert json.loads((folder / ".job" / "notes").read_text()) == {**fields, "pid": os.getpid()}
 
 
 def test_a_full_disk_is_no_matter(folder):
     (folder / ".job" / "notes").symlink_to("/dev/full")
-    Notes(str(folder)).add(a=1)
+    HookLog(str(folder)).add(a=1)
 
 
 def test_a_function_is_called_once_after_an_import(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from stepscope.record.startup import _stepscope_profile
 from stepscope.record.startup._stepscope_profile import Profile, Settings
 
 
-class Notes:
+class HookLog:
     def __init__(self) -> None:
         self.issues: dict[str, str] = {}
         self.facts: dict[str, object] = {}
@@ -61,13 +61,13 @@ def profiler() -> Profiler:
 
 
 @pytest.fixture
-def notes() -> Notes:
-    return Notes()
+def log() -> HookLog:
+    return HookLog()
 
 
 @pytest.fixture
-def steps(profiler, notes) -> Profile:
-    return Profile(profiler, notes, Settings(first=3, last=5))
+def steps(profiler, log) -> Profile:
+    return Profile(profiler, log, Settings(first=3, last=5))
 
 
 @pytest.fixture
@@ -85,9 +85,9 @@ SECOND = 1_000_000_000
 
 
 @pytest.fixture
-def window(profiler, notes, clock) -> Profile:
+def window(profiler, log, clock) -> Profile:
     clock.now = 0
-    return Profile(profiler, notes, Settings(start_ns=10 * SECOND, end_ns=20 * SECOND))
+    return Profile(profiler, log, Settings(start_ns=10 * SECOND, end_ns=20 * SECOND))
 
 
 WHOLE = ["prepare", "start", 3, 4, None, "stop", "write"]
@@ -152,18 +152,18 @@ def test_the_jobs_own_marks_stand_for_ours(steps, profiler):
 
 
 @pytest.mark.parametrize("what", ["prepare", "start", "stop", "write"])
-def test_a_profiler_that_fails_is_told(steps, profiler, notes, what):
+def test_a_profiler_that_fails_is_told(steps, profiler, log, what):
     profiler.fails = what
     for n in range(8):
         steps.step_begins(n)
     assert steps.is_over
     assert profiler.calls.count(what) == 1
-    assert notes.issues["profile_failed"].endswith(f": no {what}")
+    assert log.issues["profile_failed"].endswith(f": no {what}")
     steps.at_exit()
     assert profiler.calls.count("stop") <= 1
 
 
-def test_an_error_without_words_is_told_by_its_name(steps, profiler, notes):
+def test_an_error_without_words_is_told_by_its_name(steps, profiler, log):
     profiler.errors = (OSError,)
 
     def prepare() -> None:
@@ -171,55 +171,55 @@ def test_an_error_without_words_is_told_by_its_name(steps, profiler, notes):
 
     profiler.prepare = prepare
     steps.step_begins(3)
-    assert "OSError" in notes.issues["profile_failed"]
+    assert "OSError" in log.issues["profile_failed"]
 
 
 @pytest.mark.parametrize(("against", "told"), [("the job does", True), ("", False)])
-def test_what_is_against_a_profile_is_told_if_it_has_words(steps, profiler, notes, against, told):
+def test_what_is_against_a_profile_is_told_if_it_has_words(steps, profiler, log, against, told):
     profiler.against = against
     steps.step_begins(3)
-    assert (steps.is_over, profiler.calls, bool(notes.issues)) == (True, [], told)
+    assert (steps.is_over, profiler.calls, bool(log.issues)) == (True, [], told)
 
 
-def test_the_job_comes_first(steps, profiler, notes):
-    steps.cut("the job profiles")
-    steps.cut("the job profiles")
+def test_the_job_comes_first(steps, profiler, log):
+    steps.make_way("the job profiles")
+    steps.make_way("the job profiles")
     steps.step_begins(3)
-    assert (profiler.calls, notes.issues) == (
+    assert (profiler.calls, log.issues) == (
         [],
         {"profile_left_out": "info: the job profiles: none of ours was taken"},
     )
 
 
-def test_the_job_comes_first_in_the_middle_too(steps, profiler, notes):
+def test_the_job_comes_first_in_the_middle_too(steps, profiler, log):
     for n in range(5):
         steps.step_begins(n)
-    steps.cut("the job profiles")
+    steps.make_way("the job profiles")
     assert profiler.calls == WHOLE
-    assert "ended at step 4" in notes.issues["profile_cut"]
+    assert "ended at step 4" in log.issues["profile_cut"]
 
 
-def test_our_own_start_is_not_the_jobs(steps, profiler, notes):
-    profiler.start = lambda: steps.cut("the job profiles")
+def test_our_own_start_is_not_the_jobs(steps, profiler, log):
+    profiler.start = lambda: steps.make_way("the job profiles")
     steps.step_begins(3)
-    assert (steps.is_over, notes.issues) == (False, {})
+    assert (steps.is_over, log.issues) == (False, {})
 
 
-def test_the_end_of_the_job_ends_the_profile(steps, profiler, notes):
+def test_the_end_of_the_job_ends_the_profile(steps, profiler, log):
     for n in range(5):
         steps.step_begins(n)
     steps.at_exit()
     steps.at_exit()
     assert profiler.calls == WHOLE
-    assert "at step 4, before step 5" in notes.issues["profile_short"]
-    assert notes.facts == {"steps": 4}
+    assert "at step 4, before step 5" in log.issues["profile_short"]
+    assert log.facts == {"steps": 4}
 
 
 @pytest.mark.parametrize(("n", "calls"), [(2, ["prepare"]), (3, ["prepare", "start", 3, None, "stop"])])
-def test_less_than_a_step_is_not_written(steps, profiler, notes, n, calls):
+def test_less_than_a_step_is_not_written(steps, profiler, log, n, calls):
     steps.step_begins(n)
     steps.at_exit()
-    assert (profiler.calls, notes.issues) == (calls, {})
+    assert (profiler.calls, log.issues) == (calls, {})
 
 
 def test_a_forked_child_leaves_its_parents_profile_alone(steps, profiler, monkeypatch):
@@ -247,15 +247,15 @@ def in_thread(call) -> None:
     thread.join()
 
 
-def test_the_end_of_the_thread_ends_the_profile(steps, profiler, notes):
+def test_the_end_of_the_thread_ends_the_profile(steps, profiler, log):
     in_thread(lambda: [steps.step_begins(n) for n in range(5)])
     assert profiler.calls == WHOLE
-    assert "thread that was profiled ended" in notes.issues["profile_short"]
+    assert "thread that was profiled ended" in log.issues["profile_short"]
     steps.at_exit()
     assert profiler.calls == WHOLE
 
 
-def test_a_thread_that_goes_on_when_the_job_ends_is_told(steps, profiler, notes):
+def test_a_thread_that_goes_on_when_the_job_ends_is_told(steps, profiler, log):
     ended = threading.Event()
     began = threading.Event()
 
@@ -270,7 +270,7 @@ def test_a_thread_that_goes_on_when_the_job_ends_is_told(steps, profiler, notes)
     began.wait(60)
     steps.at_exit()
     assert profiler.calls == ["prepare", "start", 3, 4, "stop"]
-    assert "came to no place" in notes.issues["profile_failed"]
+    assert "came to no place" in log.issues["profile_failed"]
     ended.set()
     thread.join()
 
@@ -353,18 +353,18 @@ def test_a_window_that_cannot_begin_is_over(window, profiler, clock):
 
 
 @pytest.mark.parametrize(("now", "codes"), [(15, {"profile_short"}), (21, set())])
-def test_a_job_that_ends_in_the_window_leaves_what_it_had(window, profiler, notes, clock, now, codes):
+def test_a_job_that_ends_in_the_window_leaves_what_it_had(window, profiler, log, clock, now, codes):
     clock.now = 11 * SECOND
     window.safe_point()
     clock.now = now * SECOND
     window.at_exit()
     assert profiler.calls == ["prepare", "start", "stop", "write"]
-    assert notes.issues.keys() == codes
+    assert log.issues.keys() == codes
 
 
-def test_a_profiler_of_all_threads_may_be_ended_by_another(notes, clock):
+def test_a_profiler_of_all_threads_may_be_ended_by_another(log, clock):
     profiler = Profiler(any_thread=True)
-    profile = Profile(profiler, notes, Settings(start_ns=10, end_ns=20))
+    profile = Profile(profiler, log, Settings(start_ns=10, end_ns=20))
     clock.now = 15
     profile.ask()
     clock.now = 25

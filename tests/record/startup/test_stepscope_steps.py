@@ -29,7 +29,7 @@ class Profile:
         self.told.append(-1)
 
 
-class Notes:
+class HookLog:
     def __init__(self) -> None:
         self.facts: dict[str, object] = {}
 
@@ -58,13 +58,13 @@ def profile() -> Profile:
 
 
 @pytest.fixture
-def notes() -> Notes:
-    return Notes()
+def log() -> HookLog:
+    return HookLog()
 
 
 @pytest.fixture
-def steps(profile, notes) -> Steps:
-    return Steps(profile, notes)
+def steps(profile, log) -> Steps:
+    return Steps(profile, log)
 
 
 def optimize(steps: Steps, optimizer: Optimizer) -> None:
@@ -75,10 +75,10 @@ def optimize(steps: Steps, optimizer: Optimizer) -> None:
 @pytest.mark.parametrize(
     "name", ["step 1", "ProfilerStep#12", "train_step_3", "Iteration: 7", "batch-0", "train/iter 5", "step5"]
 )
-def test_ranges_that_number_steps_are_steps(steps, profile, notes, name):
+def test_ranges_that_number_steps_are_steps(steps, profile, log, name):
     steps.named_range(name)
     assert profile.told == [0]
-    assert notes.facts == {"step_source": "named ranges"}
+    assert log.facts == {"step_source": "named ranges"}
     assert profile.has_own_marks == name.startswith("ProfilerStep")
 
 

@@ -46,11 +46,11 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(tmp_path):
 
 
 def test_notes_of_processes_are_put_together_by_pid(tmp_path):
-    assert meta.notes_of_job(tmp_path) == ([], [])
+    assert meta.hook_messages(tmp_path) == ([], [])
     (tmp_path / ".job").mkdir()
     lines = ['{"pid": 1, "python": "3"}', '{"pid": 2}', '{"code": "c", "pid": 1}', '{"pid": 1, "steps": 4}', '{"cut']
     (tmp_path / ".job" / "notes").write_text("\n".join(lines))
-    processes, issues = meta.notes_of_job(tmp_path)
+    processes, issues = meta.hook_messages(tmp_path)
     assert processes == [{"pid": 1, "python": "3", "steps": 4}, {"pid": 2}]
     assert issues == [{"code": "c", "pid": 1}]
 

@@ -12,7 +12,7 @@ import pytest
 
 from stepscope.record.system import proc
 from stepscope.record.system.proc import (
-    Kept,
+    OpenFiles,
     cgroup_cpu_stats,
     core_times,
     counted_lines,
@@ -70,7 +70,7 @@ def test_descendants_are_found_and_the_dead_are_not():
 def test_a_kept_file_is_opened_once_and_read_as_it_is_now(tmp_path):
     path = tmp_path / "total"
     path.write_text("1")
-    kept = Kept()
+    kept = OpenFiles()
     assert kept.read(str(path)) == b"1"
     path.write_text("22")
     assert (kept.read(str(path)), len(kept)) == (b"22", 1)
@@ -79,7 +79,7 @@ def test_a_kept_file_is_opened_once_and_read_as_it_is_now(tmp_path):
 
 
 def test_a_file_that_is_not_there_is_asked_for_again(tmp_path):
-    kept = Kept()
+    kept = OpenFiles()
     path = tmp_path / "later"
     assert kept.read(str(path)) is None
     path.write_text("now")
@@ -87,7 +87,7 @@ def test_a_file_that_is_not_there_is_asked_for_again(tmp_path):
 
 
 def test_a_file_that_cannot_be_read_any_more_is_closed(tmp_path):
-    kept = Kept()
+    kept = OpenFiles()
     (tmp_path / "f").write_text("x")
     kept.read(str(tmp_path / "f"))
     os.close(next(iter(kept._open.values())))
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_read_any_more_is_closed(tmp_path):
 
 
 def test_beyond_the_limit_files_are_read_without_being_kept(tmp_path):
-    kept = Kept(most=1)
+    kept = OpenFiles(most=1)
     for name in "ab":
         (tmp_path / name).write_text(name)
         assert kept.read(str(tmp_path / name)) == name.encode()
@@ -105,7 +105,7 @@ def test_beyond_the_limit_files_are_read_without_being_kept(tmp_path):
 
 
 def test_files_are_read_together_and_those_that_are_gone_left_out(tmp_path, monkeypatch):
-    kept = Kept()
+    kept = OpenFiles()
     a, b, none = (str(tmp_path / name) for name in ("a", "b", "none"))
     for path in (a, b):
         Path(path).write_text(Path(path).name)
@@ -128,7 +128,7 @@ def test_files_are_read_together_and_those_that_are_gone_left_out(tmp_path, monk
 
 
 def test_files_of_a_folder_are_dropped_together(tmp_path):
-    kept = Kept()
+    kept = OpenFiles()
     for name in ("1", "12"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "stat").write_text(name)

@@ -1,8 +1,7 @@
-"""From how two runs differ to why: causes with their evidence, ranked, and what was ruled out.
+"""Explains how two runs differ: causes with their evidence, ranked, and the causes that were ruled out.
 
-Each rule judges one hypothesis about a resource from the tables of a comparison: necessary evidence, supporting
-evidence, and evidence against it. Thresholds are those of statistics (more than noise and drift) and physics (stated
-with their reasons beside them), and no rule knows of any file.
+Each rule judges one cause by the tables of a comparison: necessary evidence, supporting evidence, and evidence against
+it. Its thresholds come from statistics (more than noise and drift) or from physics, with the reason in a comment.
 """
 
 from __future__ import annotations

@@ -32,6 +32,12 @@ def blocked(view: View) -> Change:
     return Change(ends[0], ends[1], own.is_real or view.step.is_real, "ns")
 
 
+def blocked_evidence(change: Change) -> Evidence:
+    """The time that `blocked` returns, as evidence."""
+    text = "time in which the process neither ran nor was ready, per cycle"
+    return evidence(text, change, device=PROCESS, unit="ns")
+
+
 def written(view: View) -> tuple[str, str, Change] | None:
     """The rate of reading or writing that rose most, at least twofold and by a page a cycle: device, metric, change."""
     rates = [(PROCESS, metric) for metric in _OWN_RATES]
@@ -95,9 +101,7 @@ def data_loading(view: View) -> Judgement:
     off = blocked(view)
     how = ""
     if off.rose(by=0.5 * loading.delta):
-        shown.append(
-            evidence("time in which the process neither ran nor was ready, per cycle", off, device=PROCESS, unit="ns")
-        )
+        shown.append(blocked_evidence(off))
         how = ", asleep or waiting"
         confidence += 0.05
     elif ran(view).rose(by=0.5 * loading.delta):
@@ -162,9 +166,7 @@ def disk_io(view: View) -> Judgement:
     ]
     confidence = 0.7 if device == PROCESS else 0.6
     if off.is_known:
-        shown.append(
-            evidence("time in which the process neither ran nor was ready, per cycle", off, device=PROCESS, unit="ns")
-        )
+        shown.append(blocked_evidence(off))
         confidence += 0.1
     if gave_up.rose(by=1.0, times=2):
         shown.append(

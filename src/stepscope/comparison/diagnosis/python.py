@@ -8,7 +8,7 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, clipped, exposed
 from stepscope.comparison.diagnosis.change import Change, evidence, span
-from stepscope.comparison.diagnosis.io import blocked, waiting_for_disk
+from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, waiting_for_disk
 from stepscope.comparison.model import PROCESS, Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import is_graph_launch, is_sync_call, shorten
@@ -173,11 +173,7 @@ def host_overhead(view: View) -> Judgement:
             went += f", {units.duration(between)} of it without collections and files"
         says.append(f"{went} ({how})")
         if off.is_known:
-            shown.append(
-                evidence(
-                    "time in which the process neither ran nor was ready, per cycle", off, device=PROCESS, unit="ns"
-                )
-            )
+            shown.append(blocked_evidence(off))
         confidence += 0.05
     if launch >= 0.25 * lost:
         shown.append(evidence("time in launches and synchronisations, per cycle", waits, role="necessary", unit="ns"))

@@ -49,11 +49,13 @@ def latencyprism(
     Units: those of the published tool: percent, µs, and 100 times each metric.
     Raises StepscopeError (no pair of runs, or several; no such process), MissingTable (not results of LatencyPrism).
     """
-    found = cases(run.paths)
-    if len(found) > 1:
-        labels = ", ".join(case.label for case in found)
-        raise StepscopeError(f"{len(found)} pairs of runs, and a report is on one: {labels}", "name one case's folder")
-    case = found[0]
+    pairs_of_runs = cases(run.paths)
+    if len(pairs_of_runs) > 1:
+        labels = ", ".join(case.label for case in pairs_of_runs)
+        raise StepscopeError(
+            f"{len(pairs_of_runs)} pairs of runs, and a report is on one: {labels}", "name one case's folder"
+        )
+    case = pairs_of_runs[0]
     runs = [_results(run.open_trace(path), context) for path in (case.base, case.other)]
     attributions = [results.result("attribution") for results in runs]
     pids = [rows["pid"].unique().to_list() for rows in attributions]
@@ -94,12 +96,13 @@ def _results(trace: Trace, context: Context) -> Results:
 
 
 def _tell(context: Context, pair: Pair, pids: Sequence[Sequence[int]], *, asked: bool) -> None:
-    others = [other for other in pairs_of(*pids) if other != pair]
-    if others and not asked:
+    other_pairs = [other for other in pairs_of(*pids) if other != pair]
+    if other_pairs and not asked:
         names = ", ".join(
-            f"--pid {other.first}" + ("" if other.is_strict else f" --other-pid {other.second}") for other in others[:3]
+            f"--pid {other.first}" + ("" if other.is_strict else f" --other-pid {other.second}")
+            for other in other_pairs[:3]
         )
-        more = ", …" if len(others) > 3 else ""
+        more = ", …" if len(other_pairs) > 3 else ""
         context.tell(f"this is on process {pair.first}; for the others ask with {names}{more}")
 
 
@@ -142,9 +145,9 @@ class Pair:
 def pairs_of(first: Sequence[int], second: Sequence[int]) -> list[Pair]:
     """All pairs that the published tool reports on: ids in both runs, then each of one run's own with the other's."""
     both = sorted(set(first) & set(second))
-    alone = sorted(set(first) - set(second))
-    others = sorted(set(second) - set(first))
-    return [*(Pair(pid, pid) for pid in both), *(Pair(a, b) for a in alone for b in others)]
+    first_only = sorted(set(first) - set(second))
+    second_only = sorted(set(second) - set(first))
+    return [*(Pair(pid, pid) for pid in both), *(Pair(a, b) for a in first_only for b in second_only)]
 
 
 def chosen_pair(first: Sequence[int], second: Sequence[int], pid: int | None, other_pid: int | None) -> Pair:
@@ -173,27 +176,27 @@ def results_of(trace: Trace) -> Results:
     Raises MissingTable if there are no cycles, or nothing in them that has a share: device work, time on a core, waits
     for one, disk access.
     """
-    found = cycles_of(trace)
-    if not found["phase"].eq(PREFILL).all():
-        found = found.filter(pl.col("phase") != PREFILL)
-    events = events_in_cycles(trace, found)
+    cycles_of_trace = cycles_of(trace)
+    if not cycles_of_trace["phase"].eq(PREFILL).all():
+        cycles_of_trace = cycles_of_trace.filter(pl.col("phase") != PREFILL)
+    events = events_in_cycles(trace, cycles_of_trace)
     if events.is_empty():
         raise MissingTable("device work, or samples of what ran on a core, in its cycles", needed_by="latencyprism")
     events = events.with_columns(pl.col("pid").fill_null(-1))
     extents = events.group_by("cycle").agg(pl.col("start").min(), pl.col("end").max())
-    windows = found.join(extents, on="cycle", how="left").select(
+    windows = cycles_of_trace.join(extents, on="cycle", how="left").select(
         "cycle",
         low=pl.min_horizontal("ts_ns", "start"),
         high=pl.max_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), "end"),
     )
     of_metrics = metrics(merged_runs(events), instanced(trace.counters), windows)
-    rows = shares(events, found).join(of_metrics, on=_KEYS, how="left", maintain_order="left")
+    rows = shares(events, cycles_of_trace).join(of_metrics, on=_KEYS, how="left", maintain_order="left")
     attribution = rows.with_columns(
         recorded_category="type",
         recorded_beta=(100 * pl.col("beta_ratio")).round(_DECIMALS),
         recorded_mu=pl.col("recorded_mu").round(_DECIMALS),
     )
-    cycles = found.join(events.select("cycle", "pid").unique(), on="cycle").sort("cycle", "pid")
+    cycles = cycles_of_trace.join(events.select("cycle", "pid").unique(), on="cycle").sort("cycle", "pid")
     tables = ((CYCLES, cycles), (ATTRIBUTION, attribution))
     results = {table.name: Result(table, table.conform(frame)) for table, frame in tables}
     return Results(trace.meta, {}, results)

@@ -71,14 +71,14 @@ def cycles_of(trace: Trace) -> pl.DataFrame:
     phases = [DECODE] * rows.size if prefill is not None else classified(calls, rows)
     extra = np.empty(0, np.int64) if prefill is None else _outermost(calls, prefill)
     low, high = _windows(calls, rows, calls.end[extra])
-    found = pl.DataFrame({
+    cycles = pl.DataFrame({
         "ts_ns": np.concatenate([low, calls.start[extra]]),
         "dur_ns": np.concatenate([high - low, (calls.end - calls.start)[extra]]),
         "anchor": [calls.names[main]] * rows.size + [calls.names[prefill or 0]] * extra.size,
         "phase": phases + [PREFILL] * extra.size,
     }, schema_overrides={"phase": pl.String, "anchor": pl.String})  # fmt: skip
-    found = found.sort("ts_ns", maintain_order=True).with_row_index("cycle", 1)
-    return found.with_columns(pl.col("cycle").cast(pl.Int64))
+    cycles = cycles.sort("ts_ns", maintain_order=True).with_row_index("cycle", 1)
+    return cycles.with_columns(pl.col("cycle").cast(pl.Int64))
 
 
 def _calls(trace: Trace) -> _Calls:
@@ -99,22 +99,22 @@ def _calls(trace: Trace) -> _Calls:
 def main_anchor(calls: _Calls) -> int | None:
     """The function whose calls at the top make the cycles: the largest total, or of two alike the longer calls."""
     counts, totals = _at_the_top(calls)
-    found = [c for c in dict.fromkeys(calls.code[calls.parent < 0].tolist()) if counts[c] >= _MIN_CALLS]
-    found = [c for c in found if _may_be_anchor(calls.names[c])]
+    candidates = [c for c in dict.fromkeys(calls.code[calls.parent < 0].tolist()) if counts[c] >= _MIN_CALLS]
+    candidates = [c for c in candidates if _may_be_anchor(calls.names[c])]
 
     def order(a: int, b: int) -> int:
         if min(totals[a], totals[b]) >= _ALIKE * max(totals[a], totals[b]):
             return _sign(totals[b] / counts[b] - totals[a] / counts[a])
         return _sign(totals[b] - totals[a])
 
-    return min(found, key=cmp_to_key(order)) if found else None
+    return min(candidates, key=cmp_to_key(order)) if candidates else None
 
 
 def prefill_anchor(calls: _Calls, main: int) -> int | None:
     """The function with the largest total among those called rarely and for long, beside the main anchor."""
     counts, totals = _at_the_top(calls)
     mean = totals[main] / counts[main]
-    found = [
+    candidates = [
         c
         for c in np.flatnonzero(counts).tolist()
         if c != main
@@ -122,7 +122,7 @@ def prefill_anchor(calls: _Calls, main: int) -> int | None:
         and counts[c] <= _RARE * counts[main]
         and totals[c] / counts[c] > _LONG * mean
     ]
-    return max(found, key=lambda c: totals[c]) if found else None
+    return max(candidates, key=lambda c: totals[c]) if candidates else None
 
 
 def _at_the_top(calls: _Calls) -> tuple[Ints, NDArray[np.float64]]:
@@ -150,7 +150,7 @@ def _outermost(calls: _Calls, code: int) -> Ints:
     return rows[np.argsort(calls.start[rows], kind="stable")]
 
 
-def _windows(calls: _Calls, anchors: Ints, others: Ints) -> tuple[Ints, Ints]:
+def _windows(calls: _Calls, anchors: Ints, other_ends: Ints) -> tuple[Ints, Ints]:
     """Start and end of the cycles: from the end of the cycle before to the anchor's own, as far as calls go.
 
     `others` are ends of cycles of another kind, which may lie between.
@@ -159,8 +159,8 @@ def _windows(calls: _Calls, anchors: Ints, others: Ints) -> tuple[Ints, Ints]:
     before = np.maximum.accumulate(np.concatenate([[start[0]], end[:-1] + _APART_NS]))
     far = max(_FAR * float(np.median(end - start)), _LEAST_FAR_NS)
     low = np.where(start - before + _APART_NS < far, np.minimum(before, start), start)
-    if others.size:
-        last = np.concatenate([[low.min()], np.sort(others)])
+    if other_ends.size:
+        last = np.concatenate([[low.min()], np.sort(other_ends)])
         low = np.maximum(low, last[np.maximum(np.searchsorted(last, start, side="right") - 1, 0)])
     in_time = np.argsort(calls.start, kind="stable")
     starts, open_until = calls.start[in_time], np.maximum.accumulate(calls.end[in_time])
@@ -201,9 +201,9 @@ def _by_duration(lengths: Ints) -> list[str]:
 
 def _by_neighbours(phases: list[str], lengths: Ints) -> list[str]:
     """A cycle of no phase takes that of its neighbours; if they differ, that of the one closer in duration."""
-    found = list(phases)
+    resolved = list(phases)
     for i in (i for i, phase in enumerate(phases) if phase == GENERIC):
-        beside = [j for j in (i - 1, i + 1) if 0 <= j < len(phases) and phases[j] != GENERIC]
-        if beside:
-            found[i] = phases[min(beside, key=lambda j: abs(int(lengths[j] - lengths[i])))]
-    return found
+        neighbours = [j for j in (i - 1, i + 1) if 0 <= j < len(phases) and phases[j] != GENERIC]
+        if neighbours:
+            resolved[i] = phases[min(neighbours, key=lambda j: abs(int(lengths[j] - lengths[i])))]
+    return resolved

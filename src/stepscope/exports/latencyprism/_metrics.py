@@ -77,7 +77,7 @@ def metrics(events: pl.DataFrame, samples: pl.DataFrame, windows: pl.DataFrame) 
         # Events without length count alike.
         weight=pl.when(weight.sum().over(*_KEYS, "metric") > 0).then(weight).otherwise(1)
     )
-    found = pairs.group_by(*_KEYS, "metric").agg(
+    averages = pairs.group_by(*_KEYS, "metric").agg(
         mu=(pl.col("mu") * weight).sum() / weight.sum(),
         sigma=((pl.col("sigma") ** 2 * weight).sum() / weight.sum()).sqrt(),
     )
@@ -88,7 +88,7 @@ def metrics(events: pl.DataFrame, samples: pl.DataFrame, windows: pl.DataFrame) 
         .otherwise(pl.lit("some"))
     )  # fmt: skip
     scale = _scale(pl.col("metric"), cores_of(samples))
-    return found.join(real, on=_KEYS, nulls_equal=True).select(
+    return averages.join(real, on=_KEYS, nulls_equal=True).select(
         *_KEYS, "metric", recorded_mu=pl.col("mu") * scale, recorded_sigma=pl.col("sigma") * scale, sampled=sampled
     )
 

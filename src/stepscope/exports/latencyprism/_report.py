@@ -152,15 +152,15 @@ def conclusion(compared: pl.DataFrame, labels: tuple[str, str]) -> list[str]:
     if suspicious.is_empty():
         return [OVERVIEW, NO_DIFFERENCE.format(*labels, SIGNIFICANT_SCORE)]
     heads = suspicious.unique(["function", "device"], keep="first", maintain_order=True).head(_MOST_FINDINGS)
-    found = heads.to_dicts()
-    direction = "increase" if found[0]["beta_delta"] > 0 else "decrease"
+    findings = heads.to_dicts()
+    direction = "increase" if findings[0]["beta_delta"] > 0 else "decrease"
     lines = [FINDINGS]
-    for head in found:
+    for head in findings:
         lines += _finding(head, suspicious)
-    over = any(max(head["beta_1"], head["beta_2"]) > 100 for head in found)
+    over = any(max(head["beta_1"], head["beta_2"]) > 100 for head in findings)
     return [
         OVERVIEW,
-        DRIVEN_BY.format(*labels, found[0]["function"], direction),
+        DRIVEN_BY.format(*labels, findings[0]["function"], direction),
         "\n".join(lines),
         *([OVER_ALL] if over else []),
         RECOMMENDATION,
@@ -213,9 +213,9 @@ def _column(cells: Sequence[Cell], number: str) -> tuple[list[str], bool]:
     if all(_is_whole(cell) for cell in cells):
         return [str(cell) for cell in cells], True
     texts = [format(float(cell), number) for cell in cells]
-    behind = [_behind_point(text) for text in texts]
-    most = max(behind)
-    return [text + " " * (most - n) for text, n in zip(texts, behind, strict=True)], True
+    decimals = [_decimals(text) for text in texts]
+    most = max(decimals)
+    return [text + " " * (most - n) for text, n in zip(texts, decimals, strict=True)], True
 
 
 def _is_whole(cell: Cell) -> bool:
@@ -238,7 +238,7 @@ def _is_number(cell: Cell) -> bool:
     return math.isfinite(value) or cell.lower() in _NOT_FINITE
 
 
-def _behind_point(text: str) -> int:
+def _decimals(text: str) -> int:
     """Signs behind the point, or else behind the e; −1 if there is neither, as in whole numbers."""
     text = text.replace(",", "").lower()
     if not _is_number(text) or _is_whole(text):

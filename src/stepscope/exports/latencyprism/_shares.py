@@ -47,7 +47,7 @@ def events_in_cycles(trace: Trace, cycles: pl.DataFrame) -> pl.DataFrame:
     host = typed.filter(~on_device).with_columns(device=pl.lit("host"))
     low, high = cycles["ts_ns"].to_numpy(), (cycles["ts_ns"] + cycles["dur_ns"]).to_numpy()
     number = cycles["cycle"].to_numpy()
-    parts = [_launched(work, low, high, number), _cut(host, low, high, number)]
+    parts = [_launched(work, low, high, number), _clipped(host, low, high, number)]
     columns = ("cycle", "pid", "device", "name", "type", "category", "start", "end")
     return pl.concat([part.select(columns) for part in parts]).sort("start", maintain_order=True)
 
@@ -86,7 +86,7 @@ def _launched(work: pl.DataFrame, low: Ints, high: Ints, number: Ints) -> pl.Dat
     return work.filter(inside).with_columns(cycle=pl.Series(number[cycle[inside]], dtype=pl.Int64))
 
 
-def _cut(host: pl.DataFrame, low: Ints, high: Ints, number: Ints) -> pl.DataFrame:
+def _clipped(host: pl.DataFrame, low: Ints, high: Ints, number: Ints) -> pl.DataFrame:
     """Events in each cycle that they overlap, cut at its borders. Cycles are sorted and do not overlap."""
     start, end = host["start"].to_numpy(), host["end"].to_numpy()
     first = np.searchsorted(high, start, side="right")
@@ -107,7 +107,7 @@ def merged_runs(events: pl.DataFrame) -> pl.DataFrame:
     """
     lane = ["cycle", "pid"]
     events = events.with_columns(weight=pl.col("end") - pl.col("start"), calls=pl.lit(1, pl.Int64))
-    runs, others = events.filter(pl.col("type") == "oncpu"), events.filter(pl.col("type") != "oncpu")
+    runs, rest = events.filter(pl.col("type") == "oncpu"), events.filter(pl.col("type") != "oncpu")
     runs = runs.sort(*lane, "start", maintain_order=True)
     # One that only touches what runs already begins a new block.
     is_first = pl.col("start") >= pl.col("end").cum_max().shift(1).over(lane)
@@ -116,7 +116,7 @@ def merged_runs(events: pl.DataFrame) -> pl.DataFrame:
     joined = runs.group_by("block", maintain_order=True).agg(
         *first, pl.col("end").max(), pl.col("weight", "calls").sum()
     )
-    return pl.concat([others, joined.select(others.columns)])
+    return pl.concat([rest, joined.select(rest.columns)])
 
 
 def shares(events: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
@@ -126,9 +126,9 @@ def shares(events: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
     """
     keys = ["cycle", "pid", "device", "name"]
     last = events.group_by("name").agg(pl.col("type", "category").last())
-    found = events.group_by(keys, maintain_order=True).agg(
+    rows = events.group_by(keys, maintain_order=True).agg(
         calls=pl.len().cast(pl.Int64), total_ns=(pl.col("end") - pl.col("start")).sum()
     )
-    found = found.join(last, on="name", maintain_order="left")
-    found = found.join(cycles.select("cycle", "dur_ns"), on="cycle", maintain_order="left")
-    return found.with_columns(beta_ratio=pl.col("total_ns") / pl.col("dur_ns")).drop("dur_ns")
+    rows = rows.join(last, on="name", maintain_order="left")
+    rows = rows.join(cycles.select("cycle", "dur_ns"), on="cycle", maintain_order="left")
+    return rows.with_columns(beta_ratio=pl.col("total_ns") / pl.col("dur_ns")).drop("dur_ns")

@@ -105,10 +105,10 @@ def approximate_costs(trace: Trace) -> pl.DataFrame:
 
 def _view(name: str) -> str:
     plain = name.lower().replace("_", "").removesuffix("view")
-    found = next((view for view in VIEWS if view.lower().removesuffix("view") == plain), None)
-    if found is None:
+    match = next((view for view in VIEWS if view.lower().removesuffix("view") == plain), None)
+    if match is None:
         raise UnknownName("view", name, VIEWS)
-    return found
+    return match
 
 
 def paddle_summary(
@@ -195,13 +195,13 @@ def costs_of_ranges(steps: pl.DataFrame) -> pl.DataFrame:
     """A `step_costs` table from the trace's `steps`: from each start to the next, the last one's own length."""
     ordered = steps.sort("ts_ns")
     to_next = pl.col("ts_ns").shift(-1) - pl.col("ts_ns")
-    found = ordered.select(
+    costs = ordered.select(
         kind=pl.lit("step"),
         n_before=pl.int_range(pl.len()),
         cost_s=to_next.fill_null(pl.col("dur_ns")) / 1e9,
         source=pl.lit("ranges"),
     )
-    return STEP_COSTS.conform(found)
+    return STEP_COSTS.conform(costs)
 
 
 def _numbers(name: str, mean: float, values: Iterable[float]) -> str:

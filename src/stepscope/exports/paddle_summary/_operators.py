@@ -1,4 +1,4 @@
-"""Paddle's Operator Summary: operators by name, and what was done inside them."""
+"""Paddle's tables of items by name: operators, kernels, copies and fills, the program's own ranges, memory."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def operator_summary(tree: Tree, unit: TimeUnit, sorted_by: SortedBy, *, op_deta
     """
     blocks: dict[str, list[Row]] = {}
     for title, rows in by_thread(tree, np.flatnonzero(tree.host.type.where("Operator")), thread_sep=thread_sep):
-        found = host_items(tree, rows)
-        whole = sum(item.cpu.total for item in found), sum(item.gpu.total for item in found)
+        operators = host_items(tree, rows)
+        whole = sum(item.cpu.total for item in operators), sum(item.gpu.total for item in operators)
         inside = _Inside(tree, rows, unit) if op_detail else None
         blocks[title] = []
-        for item in in_order(found, sorted_by):
+        for item in in_order(operators, sorted_by):
             cells = (times(item.cpu, item.calls, whole[0], unit), times(item.gpu, item.calls, whole[1], unit))
             blocks[title].append((item.name, str(item.calls), *cells, "0"))
             blocks[title] += inside.lines(item) if inside else []
@@ -93,8 +93,8 @@ class _Inside:
         children = children[np.lexsort((children, rank[host.node[children]]))]
         owner = np.zeros(len(host), np.int64)
         owner[children] = name[host.node[children]] * n + name[children]
-        found = items(owner[children], names, host.dur[children], tree.device_ns[children])
-        self._children = _by_owner(found, n)
+        children_items = items(owner[children], names, host.dur[children], tree.device_ns[children])
+        self._children = _by_owner(children_items, n)
         self._of_children = launched(_marked(children, len(host)), owner, host.node)
         self._of_ops = launched(is_mine, name, np.arange(len(host)))
 
@@ -103,14 +103,20 @@ class _Inside:
         for child in self._children.get(op.key, ()):
             cpu = times(child.cpu, child.calls, op.cpu.total, self._unit)
             gpu = times(child.gpu, child.calls, op.gpu.total, self._unit)
-            yield _cut(child.name, 2), str(child.calls), cpu, gpu, "-"
+            yield _shortened(child.name, 2), str(child.calls), cpu, gpu, "-"
             for item in self._of_children.get(child.key, ()):
                 yield self._launched(item, 4, child.gpu.total)
         for item in self._of_ops.get(op.key, ()):
             yield self._launched(item, 2, op.gpu.total)
 
     def _launched(self, item: Item, indent: int, whole: int) -> Row:
-        return _cut(item.name, indent), str(item.calls), NO_TIMES, times(item.gpu, item.calls, whole, self._unit), "-"
+        return (
+            _shortened(item.name, indent),
+            str(item.calls),
+            NO_TIMES,
+            times(item.gpu, item.calls, whole, self._unit),
+            "-",
+        )
 
 
 def _marked(rows: Ints, n: int) -> NDArray[np.bool_]:
@@ -120,14 +126,14 @@ def _marked(rows: Ints, n: int) -> NDArray[np.bool_]:
     return flags
 
 
-def _by_owner(found: list[Item], n: int) -> dict[int, list[Item]]:
+def _by_owner(children: list[Item], n: int) -> dict[int, list[Item]]:
     grouped: dict[int, list[Item]] = defaultdict(list)
-    for item in found:
+    for item in children:
         grouped[item.key // n].append(item)
     return grouped
 
 
-def _cut(name: str, indent: int) -> str:
+def _shortened(name: str, indent: int) -> str:
     """Indented, and cut to the column's width; operators' own names are not."""
     if indent + len(name) > _NAME_WIDTH:
         name = name[: _NAME_WIDTH - 3 - indent] + "..."
@@ -139,16 +145,16 @@ _MOVES = ("memcpy", "memorycopy", "memset")
 
 def memory_manipulation_summary(tree: Tree, unit: TimeUnit) -> str:
     """Ranges whose name says that they copy or fill memory. Empty if there are none."""
-    found = host_items(tree, np.flatnonzero(tree.host.type.where("UserDefined", "PythonUserDefined") & _moves(tree)))
-    return _ranges_table(tree, "Memory Manipulation Summary", {"": found}, unit) if found else ""
+    ranges = host_items(tree, np.flatnonzero(tree.host.type.where("UserDefined", "PythonUserDefined") & _moves(tree)))
+    return _ranges_table(tree, "Memory Manipulation Summary", {"": ranges}, unit) if ranges else ""
 
 
 def user_defined_summary(tree: Tree, unit: TimeUnit, sorted_by: SortedBy, *, thread_sep: bool) -> str:
     """The program's own ranges by name. Empty if there are none."""
     rows = np.flatnonzero(tree.host.type.where("PythonUserDefined") & ~_moves(tree))
     threads = by_thread(tree, rows, thread_sep=thread_sep)
-    found = {title: in_order(host_items(tree, mine), sorted_by) for title, mine in threads}
-    return _ranges_table(tree, "UserDefined Summary", found, unit) if found else ""
+    ranges = {title: in_order(host_items(tree, mine), sorted_by) for title, mine in threads}
+    return _ranges_table(tree, "UserDefined Summary", ranges, unit) if ranges else ""
 
 
 def _moves(tree: Tree) -> NDArray[np.bool_]:
@@ -158,7 +164,7 @@ def _moves(tree: Tree) -> NDArray[np.bool_]:
 def _ranges_table(tree: Tree, title: str, blocks: Mapping[str, list[Item]], unit: TimeUnit) -> str:
     """Ranges by name; blocks with a title are those of threads, and have no rule behind them."""
     device_ns = int(tree.device_ns[tree.host.type.where(STEP) & tree.outermost].sum())
-    every = [item for found in blocks.values() for item in found]
+    every = [item for ranges in blocks.values() for item in ranges]
     cpu = [times(item.cpu, item.calls, tree.steps_ns, unit) for item in every]
     gpu = [times(item.gpu, item.calls, device_ns, unit) for item in every]
     names = max(len(item.name) for item in every)
@@ -167,10 +173,10 @@ def _ranges_table(tree: Tree, title: str, blocks: Mapping[str, list[Item]], unit
     sheet.lines.append(f"Time unit: {unit}")
     sheet.head("Name", "Calls", f"CPU {FIVE}", f"GPU {FIVE}")
     cells = iter(zip(every, cpu, gpu, strict=True))
-    for thread, found in blocks.items():
+    for thread, ranges in blocks.items():
         if thread:
             sheet.lines.append(centred(f"Thread: {thread}", sheet.width))
-        for item, *both in (next(cells) for _ in found):
+        for item, *both in (next(cells) for _ in ranges):
             sheet.row(item.name, str(item.calls), *both)
     if "" in blocks:
         sheet.rule()
@@ -188,17 +194,17 @@ def kernel_summary(tree: Tree, unit: TimeUnit, sorted_by: SortedBy) -> str:
     """
     rows = tree.device_order(np.flatnonzero(tree.device.type.where("Kernel")))
     name, dur = tree.device.name, tree.device.dur[rows]
-    found = items(name.codes[rows], name.texts, np.zeros(rows.size, np.int64), dur)
-    if not found:
+    kernels = items(name.codes[rows], name.texts, np.zeros(rows.size, np.int64), dur)
+    if not kernels:
         return ""
-    whole = sum(item.gpu.total for item in found)
-    found = in_order(found, sorted_by if sorted_by.startswith("GPU") else "GPUTotal")
-    cells = [times(item.gpu, item.calls, whole, unit) for item in found]
-    sheet = Sheet((_KERNEL_WIDTH, calls_width(found), times_width(cells)))
+    whole = sum(item.gpu.total for item in kernels)
+    kernels = in_order(kernels, sorted_by if sorted_by.startswith("GPU") else "GPUTotal")
+    cells = [times(item.gpu, item.calls, whole, unit) for item in kernels]
+    sheet = Sheet((_KERNEL_WIDTH, calls_width(kernels), times_width(cells)))
     sheet.title("Kernel Summary")
     sheet.lines.append(f"Time unit: {unit}")
     sheet.head("Name", "Calls", f"GPU {FIVE}")
-    for item, cell in zip(found, cells, strict=True):
+    for item, cell in zip(kernels, cells, strict=True):
         sheet.row(_shown(item.name), str(item.calls), cell)
     sheet.rule()
     return sheet.done()
@@ -248,8 +254,8 @@ def _attributed(tree: Tree, frame: pl.DataFrame) -> pl.DataFrame:
     order = np.lexsort((known[at], rows[at], is_own, tree.visit[node]))
     texts = pl.Series([*host.name.texts, ""], dtype=pl.String)
     named = texts.gather(host.name.codes[node[order]])
-    words = pl.col("recorded_category", "place").cast(pl.String).fill_null("")
-    picked = frame.select(words, "bytes", "peak_allocated_bytes", "peak_reserved_bytes")
+    labels = pl.col("recorded_category", "place").cast(pl.String).fill_null("")
+    picked = frame.select(labels, "bytes", "peak_allocated_bytes", "peak_reserved_bytes")
     return picked[known[at[order]]].with_columns(name=named)
 
 

@@ -1,4 +1,4 @@
-"""Paddle's Device Summary and Overview Summary: how busy processors were, and the time of each type of event."""
+"""Paddle's Device, Overview, Model and Distribution Summary: how busy processors were, and where the time went."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def _host_rows(tree: Tree) -> Iterator[tuple[str, int, int]]:
     ranks = (
         np.concatenate((2 * tree.visit, 2 * tree.visit[tree.calls.node[in_host]] + 1)) if len(tree.host) else tree.visit
     )
-    words = np.concatenate((tree.host.type.codes, tree.calls.type.codes[in_host]))[np.argsort(ranks, kind="stable")]
+    codes = np.concatenate((tree.host.type.codes, tree.calls.type.codes[in_host]))[np.argsort(ranks, kind="stable")]
     model = phases(tree)
     talk = communication(tree)
-    for code in dict.fromkeys(words.tolist()):
+    for code in dict.fromkeys(codes.tolist()):
         word = tree.host.type.texts[code]
         of_host = np.flatnonzero(tree.host.type.codes == code)
         of_calls = in_host[tree.calls.type.codes[in_host] == code]
@@ -177,17 +177,17 @@ class Communication:
 def phases(tree: Tree) -> Mapping[str, Item]:
     """Steps and the outermost phases of the model by type; device time is that of kernels alone."""
     rows = np.flatnonzero(tree.host.type.where(STEP, *PHASES) & tree.outermost)
-    found = items(tree.host.type.codes[rows], tree.host.type.texts, tree.host.dur[rows], tree.kernels_ns[rows])
-    return {item.name: item for item in found}
+    phase_items = items(tree.host.type.codes[rows], tree.host.type.texts, tree.host.dur[rows], tree.kernels_ns[rows])
+    return {item.name: item for item in phase_items}
 
 
 def model_summary(tree: Tree, unit: TimeUnit) -> str:
     """Steps, and how they divide into phases; empty unless there is more than one row to show."""
-    found = phases(tree)
-    if len(found) <= 1:
+    by_phase = phases(tree)
+    if len(by_phase) <= 1:
         return ""
-    shown = [found[name] for name in _ORDER if name in found]
-    device_ns = found[STEP].gpu.total if STEP in found else 0
+    shown = [by_phase[name] for name in _ORDER if name in by_phase]
+    device_ns = by_phase[STEP].gpu.total if STEP in by_phase else 0
     rows: list[tuple[str, ...]] = []
     for item in shown:
         cpu, gpu = times(item.cpu, item.calls, tree.steps_ns, unit), times(item.gpu, item.calls, device_ns, unit)

@@ -1,4 +1,7 @@
-"""How Paddle's summary looks: cells, rules, titles, numbers. Every line of a table ends in blanks, as Paddle's do."""
+"""The items of Paddle's summary and how they are printed: cells, rules, titles, numbers, order.
+
+Every line of a table ends in blanks, as Paddle's do.
+"""
 
 from __future__ import annotations
 
@@ -128,11 +131,11 @@ def items(keys: Ints, names: list[str], cpu: Ints, gpu: Ints) -> list[Item]:
     distinct, first, group = np.unique(keys, return_index=True, return_inverse=True)
     calls = np.bincount(group)
     spreads = [_spreads(group, values, distinct.size) for values in (cpu, gpu)]
-    found = [
+    unordered = [
         Item(int(distinct[i]), names[int(distinct[i]) % len(names)], int(calls[i]), spreads[0][i], spreads[1][i])
         for i in range(distinct.size)
     ]
-    return [found[i] for i in np.argsort(first, kind="stable").tolist()]
+    return [unordered[i] for i in np.argsort(first, kind="stable").tolist()]
 
 
 def host_items(tree: Tree, rows: Ints) -> list[Item]:
@@ -152,7 +155,7 @@ def by_thread(tree: Tree, rows: Ints, *, thread_sep: bool) -> Iterator[tuple[str
         yield str(tree.thread_ids[thread]), rows[tree.host.thread[rows] == thread]
 
 
-def in_order(found: list[Item], sorted_by: SortedBy) -> list[Item]:
+def in_order(unsorted: list[Item], sorted_by: SortedBy) -> list[Item]:
     """The items as Paddle sorts operators and ranges: largest first, but by the minimum smallest first."""
     side, what = sorted_by[:3], sorted_by[3:]
 
@@ -161,7 +164,7 @@ def in_order(found: list[Item], sorted_by: SortedBy) -> list[Item]:
         known = {"Total": spread.total, "Avg": spread.total / item.calls, "Max": spread.most, "Min": spread.least}
         return known[what]
 
-    return sorted(found, key=value, reverse=what != "Min")
+    return sorted(unsorted, key=value, reverse=what != "Min")
 
 
 def _spreads(group: Ints, values: Ints, n: int) -> list[Spread]:

@@ -29,14 +29,14 @@ PHASES = ("Forward", "Dataloader", "Backward", "Optimization")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Words:
+class CodedTexts:
     """Recurring texts, each with a number."""
 
     codes: Ints
     texts: list[str]
 
     @classmethod
-    def of(cls, column: pl.Series) -> Words:
+    def of(cls, column: pl.Series) -> CodedTexts:
         """The texts of a column; null is empty."""
         distinct, codes = np.unique(column.to_physical().fill_null(2**32 - 1).to_numpy(), return_inverse=True)
         first = np.zeros(distinct.size, np.int64)
@@ -49,8 +49,8 @@ class Words:
 
     def containing(self, *parts: str) -> Flags:
         """Which rows contain one of these, whatever the case."""
-        found = [any(part in text.lower() for part in parts) for text in self.texts]
-        return np.array(found or [False], np.bool_)[self.codes]
+        matches = [any(part in text.lower() for part in parts) for text in self.texts]
+        return np.array(matches or [False], np.bool_)[self.codes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +59,8 @@ class Events:
 
     start: Ints
     dur: Ints
-    type: Words
-    name: Words
+    type: CodedTexts
+    name: CodedTexts
     node: Ints
     thread: Ints
     span: Ints
@@ -118,11 +118,11 @@ def tree_of(trace: Trace) -> Tree:
     device_rows = np.flatnonzero(is_device & (launch >= 0))
     device_rows = device_rows[np.lexsort((spans["ts_ns"].to_numpy()[device_rows], launch[device_rows]))]
     through = launch[device_rows]
-    name, kind = Words.of(spans["name"]), Words.of(spans["recorded_category"])
+    name, kind = CodedTexts.of(spans["name"]), CodedTexts.of(spans["recorded_category"])
 
     def events(rows: Ints, node: Ints, thread: Ints) -> Events:
         ts, dur = spans["ts_ns"].to_numpy()[rows], spans["dur_ns"].to_numpy()[rows]
-        types, names = (Words(words.codes[rows], words.texts) for words in (kind, name))
+        types, names = (CodedTexts(coded.codes[rows], coded.texts) for coded in (kind, name))
         return Events(ts, dur, types, names, node, thread, rows)
 
     host = events(host_rows, place[parent[host_rows]], track[host_rows])
@@ -166,14 +166,14 @@ def _levels(parent: Ints) -> list[Ints]:
     by_parent = np.argsort(parent, kind="stable")
     keys = parent[by_parent]
     level = by_parent[: np.searchsorted(keys, 0)]
-    found = []
+    levels = []
     while level.size:
-        found.append(level)
+        levels.append(level)
         level = np.sort(level)
         low = np.searchsorted(keys, level)
         counts = np.searchsorted(keys, level, "right") - low
         level = by_parent[np.repeat(low - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
-    return found
+    return levels
 
 
 def _summed(levels: list[Ints], parent: Ints, values: Ints) -> Ints:

@@ -32,7 +32,7 @@ __all__ = ["EXPORT", "tensorboard"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Exported:
     """One trace's views as JSON text, and what the view of all workers needs of it."""
 
     path: str
@@ -52,10 +52,10 @@ def tensorboard(run: Run, context: Context, *, diff: str | None = None) -> bytes
     Raises MissingTable, StepscopeError. Of several traces those that cannot be read are told to the context and left
     out.
     """
-    seen: list[_Seen] = []
+    exported: list[_Exported] = []
     first: Basis | None = None
     n_workers = len({worker.worker for worker in workers_of([(path, None) for path in run.paths])})
-    told: set[str] = set()
+    sent: set[str] = set()
     for path in run.paths:
         try:
             trace = run.open_trace(path)
@@ -66,39 +66,39 @@ def tensorboard(run: Run, context: Context, *, diff: str | None = None) -> bytes
             context.tell(f"{path} is left out: {error.message}")
             continue
         views, part = views_of(basis, path, n_workers=n_workers)
-        for note in missing_from(basis, views):
-            if note not in told:
-                context.tell(note)
-                told.add(note)
-        seen.append(_Seen(path, trace.rank, encoded(views), part))
+        for message in missing_from(basis, views):
+            if message not in sent:
+                context.tell(message)
+                sent.add(message)
+        exported.append(_Exported(path, trace.rank, encoded(views), part))
         first = basis if first is None and diff is not None else first
         del trace, basis, views  # one at a time
-    if not seen:
+    if not exported:
         raise StepscopeError("none of the traces can be read", "see the notes above")
-    document = _joined(seen)
+    document = _joined(exported)
     if diff is not None and first is not None:
-        others = context.open_run(diff)
-        other = basis_of(others.open_trace(others.paths[0]))
+        compared_run = context.open_run(diff)
+        other = basis_of(compared_run.open_trace(compared_run.paths[0]))
         document["diff"] = difference((first.forest, first.costs), (other.forest, other.costs))
     return encoded(document)
 
 
-def _joined(seen: Sequence[_Seen]) -> dict[str, Any]:
-    workers = workers_of([(one.path, one.rank) for one in seen])
-    if len(seen) == 1:
-        return _fields(seen[0].views)
+def _joined(exported: Sequence[_Exported]) -> dict[str, Any]:
+    workers = workers_of([(one.path, one.rank) for one in exported])
+    if len(exported) == 1:
+        return _fields(exported[0].views)
     document: dict[str, Any] = {}
     spans_of: dict[str, list[Worker]] = {}
     for worker in workers:
         spans_of.setdefault(worker.worker, []).append(worker)
-    for worker, one in zip(workers, seen, strict=True):
+    for worker, one in zip(workers, exported, strict=True):
         if len(spans_of[worker.worker]) == 1:
             document[worker.worker] = msgspec.Raw(one.views)
         else:
             document.setdefault(worker.worker, {})[worker.span] = msgspec.Raw(one.views)
     together = {}
     for span, places in by_span(workers).items():
-        parts = [replace(seen[i].part, worker=workers[i].worker) for i in places]
+        parts = [replace(exported[i].part, worker=workers[i].worker) for i in places]
         view = distributed(parts) if len(parts) > 1 else None
         if view is not None:
             together[span] = view

@@ -1,4 +1,7 @@
-"""The plugin's recommendations: its rules in its order, in its words."""
+"""The plugin's overview page: where the steps' time went, the recommendations, and the devices that were used.
+
+The recommendations are the plugin's rules in its order and wording.
+"""
 
 from __future__ import annotations
 
@@ -54,17 +57,17 @@ def recommendations(
 
     Source: the plugin; for MLU Cambricon's fork, which has no rule for tensor cores.
     """
-    found = [*_loading(steps), *_distributed(events, steps), *_idle(devices, events.dialect.noun)]
+    advice = [*_loading(steps), *_distributed(events, steps), *_idle(devices, events.dialect.noun)]
     if events.properties:
         if flags.has_kernel and not events.dialect.is_mlu:
-            found += _tensor_cores(events, launches, forest, costs, uses_tc)
-        found += _memory(events)
-    return found
+            advice += _tensor_cores(events, launches, forest, costs, uses_tc)
+        advice += _memory(events)
+    return advice
 
 
-def as_html(found: list[Advice]) -> str:
+def as_html(advice: list[Advice]) -> str:
     """The recommendations as the view's list."""
-    return f"<ul>{''.join(f'<li>{one.text}</li>' for one in found) or '<li>N/A</li>'}</ul>"
+    return f"<ul>{''.join(f'<li>{one.text}</li>' for one in advice) or '<li>N/A</li>'}</ul>"
 
 
 def _link(text: str, url: object) -> str:

@@ -71,13 +71,13 @@ def grafted(forest: Forest, costs: Costs, last: Ints, gone: Bools, grafts: Graft
     tops = tops[np.lexsort((-grafts.end[tops], grafts.start[tops]))]
     into, before = _places(forest, last, gone, grafts.start[tops], grafts.end[tops])
     tops, into, before = tops[into >= 0], into[into >= 0], before[into >= 0]
-    kept = _kept(forest, last, gone, into)
+    stays = _remaining(forest, last, gone, into)
     # New numbers: of nodes that stay, then of backward nodes, from the outermost inwards.
-    rank = np.append(0, np.cumsum(kept))
+    rank = np.append(0, np.cumsum(stays))
     size = grafts.size[tops]
-    added = np.zeros(kept.size + 1, np.int64)
+    added = np.zeros(stays.size + 1, np.int64)
     np.add.at(added, before, size)
-    place = np.where(kept, rank[:-1] + np.cumsum(added)[:-1], -1)
+    place = np.where(stays, rank[:-1] + np.cumsum(added)[:-1], -1)
     spot = np.full(grafts.module.size, -1, np.int64)
     spot[tops] = rank[before] + np.cumsum(size) - size
     for level in _order.levels(grafts.up)[1:]:
@@ -85,8 +85,8 @@ def grafted(forest: Forest, costs: Costs, last: Ints, gone: Bools, grafts: Graft
         spot[level] = np.where(around >= 0, around + grafts.offset[grafts.at[level]], -1)
     source = np.full(int(rank[-1] + size.sum()), -1, np.int64)  # the old node; −1 for backward nodes
     parent = source.copy()
-    source[place[kept]] = np.flatnonzero(kept)
-    parent[place[kept]] = np.append(place, -1)[forest.parent[kept]]
+    source[place[stays]] = np.flatnonzero(stays)
+    parent[place[stays]] = np.append(place, -1)[forest.parent[stays]]
     made = np.flatnonzero(spot >= 0)
     parent[spot[made]] = np.append(spot, -1)[grafts.up[made]]
     parent[spot[tops]] = place[into]
@@ -141,8 +141,8 @@ def _places(forest: Forest, last: Ints, gone: Bools, starts: Times, ends: Times)
 def _children(forest: Forest, last: Ints, gone: Bools, node: int) -> tuple[Ints, Times]:
     """A node's children that stay, and their ends."""
     below = slice(node + 1, int(last[node]) + 1)
-    found = node + 1 + np.flatnonzero((forest.parent[below] == node) & ~gone[below])
-    return found, forest.end[found]
+    children = node + 1 + np.flatnonzero((forest.parent[below] == node) & ~gone[below])
+    return children, forest.end[children]
 
 
 def _main_root(forest: Forest) -> int:
@@ -156,18 +156,18 @@ def _main_root(forest: Forest) -> int:
     is_top = (forest.parent >= 0) & (forest.role[forest.parent] == ROOT)
     is_backward = np.array([name.startswith(BACKWARD_PREFIX) for name in forest.names])[forest.name]
     backward = forest.thread[np.flatnonzero(is_top & is_backward)[0]]  # without steps there is nothing else above them
-    others = roots[forest.thread[roots] != backward]
-    others = others if others.size else roots
-    return int(others[np.argmax(forest.end[others] - forest.start[others])])
+    forward_roots = roots[forest.thread[roots] != backward]
+    forward_roots = forward_roots if forward_roots.size else roots
+    return int(forward_roots[np.argmax(forest.end[forward_roots] - forest.start[forward_roots])])
 
 
-def _kept(forest: Forest, last: Ints, gone: Bools, into: Ints) -> Bools:
+def _remaining(forest: Forest, last: Ints, gone: Bools, into: Ints) -> Bools:
     """What stays: all that is not gone, but for roots with nothing below."""
-    kept = ~gone
-    count = np.append(0, np.cumsum(kept))
+    stays = ~gone
+    count = np.append(0, np.cumsum(stays))
     roots = np.flatnonzero(forest.parent < 0)
-    kept[roots] = (count[last[roots] + 1] - count[roots] > 1) | np.isin(roots, into)
-    return kept
+    stays[roots] = (count[last[roots] + 1] - count[roots] > 1) | np.isin(roots, into)
+    return stays
 
 
 def _renumbered(forest: Forest, source: Ints, parent: Ints, place: Ints) -> Forest:
@@ -194,11 +194,11 @@ def _fill(trees: Forest, source: Ints, grafts: Grafts, made: Ints, spot: Ints) -
 
 def _times(costs: Costs, source: Ints, grafts: Grafts, made: Ints, spot: Ints) -> Costs:
     """The times of all nodes, in their new order."""
-    found = {}
+    columns = {}
     for column in fields(Costs):
-        found[column.name] = getattr(costs, column.name)[source]
-        found[column.name][spot] = getattr(grafts.costs, column.name)[made]
-    return Costs(**found)
+        columns[column.name] = getattr(costs, column.name)[source]
+        columns[column.name][spot] = getattr(grafts.costs, column.name)[made]
+    return Costs(**columns)
 
 
 def rehung(events: Events, forest: Forest, costs: Costs) -> tuple[Forest, Costs]:
@@ -309,14 +309,14 @@ def _causes(forest: Forest, last: Ints, roots: _Roots, starts: Times, ends: Time
     times, at = np.unique(forest.start[below], return_index=True)
     above = forest.parent[below[at]]  # of the first node that starts then
     is_root = _named(forest, _is_root)
-    found = looked_up(times, above, ends)
-    far = np.flatnonzero((found >= 0) & ~is_root[found])
+    cause = looked_up(times, above, ends)
+    far = np.flatnonzero((cause >= 0) & ~is_root[cause])
     while far.size:
-        found[far] = looked_up(times, above, forest.start[found[far]])
-        far = far[(found[far] >= 0) & ~is_root[found[far]]]
+        cause[far] = looked_up(times, above, forest.start[cause[far]])
+        far = far[(cause[far] >= 0) & ~is_root[cause[far]]]
     group = np.full(forest.row.size + 1, -1, np.int64)
     group[roots.node[roots.first]] = np.arange(roots.first.size)
-    group = group[found]
+    group = group[cause]
     # A root that two forwards claim, and one within another (re-entrant autograd), make the plugin fail. Here the
     # first forward has it, and the inner one stays where it is.
     known = np.flatnonzero(group >= 0)

@@ -1,4 +1,7 @@
-"""How well each device was used, as the plugin's overview says it: busy, multiprocessors, occupancy, tensor cores."""
+"""How well each device was used: busy time, multiprocessors, occupancy, tensor cores.
+
+The overview shows the figures; the trace view shows utilization and multiprocessor efficiency as counter tracks.
+"""
 
 from __future__ import annotations
 
@@ -101,13 +104,13 @@ def find_devices(events: Events, launches: Launches, forest: Forest, steps: Step
     device = _device_of(events, rows)
     blocks, occupancy = _launch_values(events, rows)
     on_tc = _tensor_core_ratios(events, launches, forest, uses_tc)
-    found = []
+    uses = []
     for number in np.unique(device[(device >= 0) & (device < _MOST_DEVICES)]).tolist():
         own = np.flatnonzero(device == number)
         start, end = events.ts[rows[own]], events.end[rows[own]]
         ratio = None if on_tc is None else on_tc.get(number, 0.0)
-        found.append(_use(number, _Kernels(start, end, blocks[own], occupancy[own]), steps, ratio))
-    return found
+        uses.append(_use(number, _Kernels(start, end, blocks[own], occupancy[own]), steps, ratio))
+    return uses
 
 
 def eligible_ratio(events: Events, launches: Launches, forest: Forest, costs: Costs) -> float:
@@ -153,14 +156,14 @@ def _described(device: int, properties: list[dict[str, Any]], dialect: Dialect) 
 
 def _measured(use: DeviceUse, dialect: Dialect) -> dict[str, float]:
     """Figures in percent by title, as shown. The fork for MLU knows neither multiprocessors nor occupancy."""
-    found = {f"{dialect.noun} Utilization": round(use.busy_ratio * 100, 2)}
+    figures = {f"{dialect.noun} Utilization": round(use.busy_ratio * 100, 2)}
     if use.sm_efficiency_ratio is not None and not dialect.is_mlu:
-        found["Est. SM Efficiency"] = round(use.sm_efficiency_ratio * 100, 2)
+        figures["Est. SM Efficiency"] = round(use.sm_efficiency_ratio * 100, 2)
     if use.occupancy_percent is not None and not dialect.is_mlu:
-        found["Est. Achieved Occupancy"] = round(use.occupancy_percent, 2)
+        figures["Est. Achieved Occupancy"] = round(use.occupancy_percent, 2)
     if use.tensor_core_ratio is not None:
-        found["Kernel Time using Tensor Cores"] = round(use.tensor_core_ratio * 100, 2)
-    return found
+        figures["Kernel Time using Tensor Cores"] = round(use.tensor_core_ratio * 100, 2)
+    return figures
 
 
 def _device_of(events: Events, rows: Ints) -> Ints:
@@ -169,17 +172,17 @@ def _device_of(events: Events, rows: Ints) -> Ints:
     tracks = events.trace.tracks.sort("track_id").select("device_id")
     joined = tracks.join(devices, on="device_id", how="left", maintain_order="left")
     number: Ints = joined["index"].cast(pl.Int64).fill_null(-1).to_numpy()
-    found: Ints = number[events.trace.spans["track_id"].to_numpy()[rows]]
-    return found
+    device: Ints = number[events.trace.spans["track_id"].to_numpy()[rows]]
+    return device
 
 
 def _launch_values(events: Events, rows: Ints) -> tuple[Floats, Floats]:
     """Blocks per multiprocessor and occupancy (percent) of each kernel, not a number where unknown."""
     kernels = events.trace.table("kernels").select("span_id", "blocks_per_sm", "est_occupancy_ratio")
     spans = pl.DataFrame({"span_id": rows.astype(np.uint32)})
-    found = spans.join(kernels, on="span_id", how="left", maintain_order="left")
+    launched = spans.join(kernels, on="span_id", how="left", maintain_order="left")
     # Rounding gives back the digits that were recorded, before they became a ratio.
-    return found["blocks_per_sm"].to_numpy(), (found["est_occupancy_ratio"] * 100).round(10).to_numpy()
+    return launched["blocks_per_sm"].to_numpy(), (launched["est_occupancy_ratio"] * 100).round(10).to_numpy()
 
 
 def _use(device: int, kernels: _Kernels, steps: Steps, tensor_core_ratio: float | None) -> DeviceUse:

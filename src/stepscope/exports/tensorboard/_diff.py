@@ -60,14 +60,14 @@ def diff(left: tuple[Forest, Costs], right: tuple[Forest, Costs]) -> dict[str, A
     is any. The aggregates hold all operators below, in order of the first.
     """
     numbers: dict[tuple[int, str], int] = {}
-    sides = (_side(*left, numbers), _side(*right, numbers))
-    pairs = _pairs(sides)
-    shown = [_shown(side, [p.sides[i] for p in pairs], [p.below for p in pairs]) for i, side in enumerate(sides)]
-    found: list[dict[str, Any]] = []
+    runs = (_side(*left, numbers), _side(*right, numbers))
+    pairs = _pairs(runs)
+    shown = [_shown(side, [p.sides[i] for p in pairs], [p.below for p in pairs]) for i, side in enumerate(runs)]
+    documents: list[dict[str, Any]] = []
     for pair, one, other in zip(pairs[::-1], *(s[::-1] for s in shown), strict=True):  # children before parents
-        children = [found[len(pairs) - 1 - i] for i in pair.below]
-        found.append({"left": one, "right": other, "children": children})
-    return found[-1]
+        children = [documents[len(pairs) - 1 - i] for i in pair.below]
+        documents.append({"left": one, "right": other, "children": children})
+    return documents[-1]
 
 
 def _side(forest: Forest, costs: Costs, numbers: dict[tuple[int, str], int]) -> _Side:
@@ -98,36 +98,36 @@ def _tops(side: _Side) -> Ints:
     return np.concatenate([side.below(step) for step in steps.tolist()]) if steps.size else top
 
 
-def _pairs(sides: tuple[_Side, _Side]) -> list[_Pair]:
+def _pairs(runs: tuple[_Side, _Side]) -> list[_Pair]:
     """All pairs, parents before children."""
-    pairs = [_Pair((_tops(sides[0]), _tops(sides[1])))]
+    pairs = [_Pair((_tops(runs[0]), _tops(runs[1])))]
     for pair in pairs:  # grows meanwhile
-        lists = _compared(sides, *pair.sides)
+        lists = _compared(runs, *pair.sides)
         if lists is None:
             continue
-        for part in _split(sides, *lists):
+        for part in _split(runs, *lists):
             pair.below.append(len(pairs))
             pairs.append(_Pair(part))
     return pairs
 
 
-def _compared(sides: tuple[_Side, _Side], left: Ints, right: Ints) -> tuple[Ints, Ints] | None:
+def _compared(runs: tuple[_Side, _Side], left: Ints, right: Ints) -> tuple[Ints, Ints] | None:
     """What to look for matches in: the children of two nodes, or two lists of nodes."""
     if left.size == 1 and right.size == 1:
-        return sides[0].below(int(left[0])), sides[1].below(int(right[0]))
+        return runs[0].below(int(left[0])), runs[1].below(int(right[0]))
     return (left, right) if left.size > 1 and right.size > 1 else None
 
 
-def _split(sides: tuple[_Side, _Side], left: Ints, right: Ints) -> list[tuple[Ints, Ints]]:
+def _split(runs: tuple[_Side, _Side], left: Ints, right: Ints) -> list[tuple[Ints, Ints]]:
     """Both lists cut at their matches, which are parts themselves; none without matches.
 
     Each anchor on the left takes the first of its kind and name on the right after the match before.
     """
-    keys = sides[1].anchor[right]
+    keys = runs[1].anchor[right]
     places: dict[int, list[int]] = {}
     for place in np.flatnonzero(keys >= 0).tolist():
         places.setdefault(int(keys[place]), []).append(place)
-    keys = sides[0].anchor[left]
+    keys = runs[0].anchor[left]
     parts: list[tuple[Ints, Ints]] = []
     l_done = r_done = 0
     for i in np.flatnonzero(keys >= 0).tolist():
@@ -149,8 +149,8 @@ def _shown(side: _Side, nodes: list[Ints], below: list[list[int]]) -> list[dict[
     device = side.costs.device_total
     leaves = [i for i, inner in enumerate(below) if not inner]
     sums: list[Sums] = [{} for _ in nodes]
-    for leaf, found in zip(leaves, _summed(side, [nodes[i] for i in leaves]), strict=True):
-        sums[leaf] = found
+    for leaf, by_name in zip(leaves, _summed(side, [nodes[i] for i in leaves]), strict=True):
+        sums[leaf] = by_name
     for i in reversed(range(len(nodes))):  # parts before what they are parts of
         for part in below[i]:
             _add(sums[i], sums[part])
@@ -211,8 +211,8 @@ def _summed(side: _Side, lists: list[Ints]) -> list[Sums]:
     for values in _times(side.costs):
         columns.append(np.zeros(first.size, values.dtype))
         np.add.at(columns[-1], number, values[op])
-    found: list[Sums] = [{} for _ in lists]
+    sums: list[Sums] = [{} for _ in lists]
     names = side.forest.names
     for group, *row in zip(key[first].tolist(), *(c.tolist() for c in columns), strict=True):
-        _add(found[group // len(names)], {names[group % len(names)]: row})
-    return found
+        _add(sums[group // len(names)], {names[group % len(names)]: row})
+    return sums

@@ -1,4 +1,7 @@
-"""The plugin's distributed view: what the workers of one span did at the same time, collective by collective."""
+"""The workers of a run: which worker each file is, its collectives, and the view that compares the workers of a span.
+
+A collective is a host operator of a communication library with the device work that has its id.
+"""
 
 from __future__ import annotations
 
@@ -86,10 +89,10 @@ def workers_of(files: Sequence[tuple[str, int | None]]) -> list[Worker]:
 
 def by_span(workers: Iterable[Worker]) -> dict[str, list[int]]:
     """Places of the workers of each span, in order of the workers' names; spans in order of theirs, as text."""
-    found: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for place, worker in sorted(enumerate(workers), key=lambda item: (item[1].span, item[1].worker)):
-        found.setdefault(worker.span, []).append(place)
-    return found
+        places.setdefault(worker.span, []).append(place)
+    return places
 
 
 def _names(path: str, rank: int | None) -> _Names:
@@ -103,11 +106,11 @@ def _names(path: str, rank: int | None) -> _Names:
 
 def _numbered(keys: list[tuple[str, str | None]]) -> list[str]:
     """Workers' names; the second of a file that is given twice says so."""
-    seen: Counter[tuple[str, str | None]] = Counter()
+    counts: Counter[tuple[str, str | None]] = Counter()
     names = []
     for key in keys:
-        seen[key] += 1
-        names.append(key[0] if seen[key] == 1 else f"{key[0]} ({seen[key]})")
+        counts[key] += 1
+        names.append(key[0] if counts[key] == 1 else f"{key[0]} ({counts[key]})")
     return names
 
 
@@ -151,10 +154,10 @@ def find_collectives(events: Events, steps: Steps) -> Collectives:
     host = host[events.where(is_collective, host)]
     used = {library(events.names[i]) for i in np.unique(events.name[host]).tolist()}
     libraries = tuple(name for name in LIBRARIES if name in used)
-    ids, first_seen = np.unique(events.external[host], return_index=True)
+    ids, first_place = np.unique(events.external[host], return_index=True)
     last = host.size - 1 - np.unique(events.external[host][::-1], return_index=True)[1]
     row = host[last]
-    order = np.lexsort((first_seen, -events.end[row], events.ts[row]))
+    order = np.lexsort((first_place, -events.end[row], events.ts[row]))
     row = row[order]
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)
@@ -183,15 +186,15 @@ def find_collectives(events: Events, steps: Steps) -> Collectives:
 
 def _steps_of(start: Times, end: Times, steps: Steps) -> Ints:
     """The step that holds each collective wholly, −1 for none. A step that one starts behind is not asked again."""
-    found = np.full(start.size, -1, np.int64)
+    step_of = np.full(start.size, -1, np.int64)
     at = 0
     for i, (low, high) in enumerate(zip(steps.start.tolist(), steps.end.tolist(), strict=True)):
         stop = max(at, int(np.searchsorted(start, high)))
         if stop < start.size and start[stop] == end[stop] == high >= low:  # lasts no time, where the step ends
             stop = int(np.searchsorted(start, high, side="right"))
-        found[at:stop] = np.where((start[at:stop] >= low) & (end[at:stop] <= high), i, -1)
+        step_of[at:stop] = np.where((start[at:stop] >= low) & (end[at:stop] <= high), i, -1)
         at = stop
-    return found
+    return step_of
 
 
 def _bytes(events: Events, row: Ints) -> Ints:
@@ -217,10 +220,10 @@ def _size(shapes: str | None, types: str | None) -> int:
 
 def _listed(text: str | None) -> list[Any]:
     try:
-        found = json.loads(text or "[]")
+        items = json.loads(text or "[]")
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return items if isinstance(items, list) else []
 
 
 _NODE_AND_PROCESS = re.compile(r"(.*)_(\d+)")
@@ -305,8 +308,8 @@ def _device_info(workers: list[Part]) -> dict[str, Any] | None:
     for part in sorted(workers, key=lambda p: p.worker):
         if not part.properties:
             continue
-        if found := _NODE_AND_PROCESS.match(part.worker):
-            node, process = found.groups()
+        if match := _NODE_AND_PROCESS.match(part.worker):
+            node, process = match.groups()
         else:
             node, process = part.worker, str(unnumbered)
             unnumbered += 1
@@ -350,12 +353,12 @@ def _operations(workers: list[Part], moving: Times) -> dict[str, Any]:
     columns = [{"type": "string", "name": "Name"}, *({"type": "number", "name": name} for name in _OPS_COLUMNS)]
     data = {}
     for part in workers:
-        found = part.collectives
-        calls, size = np.bincount(found.name).tolist(), np.zeros(len(found.names), np.int64)
-        np.add.at(size, found.name, found.n_bytes)
+        collectives = part.collectives
+        calls, size = np.bincount(collectives.name).tolist(), np.zeros(len(collectives.names), np.int64)
+        np.add.at(size, collectives.name, collectives.n_bytes)
         rows: list[list[Any]] = []
-        for name, latency, transfer in _merged(found, found.name, moving):
-            row = [found.names[name], calls[name]]
+        for name, latency, transfer in _merged(collectives, collectives.name, moving):
+            row = [collectives.names[name], calls[name]]
             for value in (int(size[name]), latency, transfer):
                 row += [value, round(value / calls[name])]
             rows.append(row)
@@ -363,12 +366,12 @@ def _operations(workers: list[Part], moving: Times) -> dict[str, Any]:
     return {"metadata": {"title": "Communication Operations Stats"}, "data": dict(sorted(data.items()))}
 
 
-def _merged(found: Collectives, group: Ints, moving: Times) -> list[tuple[int, float, float]]:
+def _merged(collectives: Collectives, group: Ints, moving: Times) -> list[tuple[int, float, float]]:
     """Groups of collectives in order of the first: group, µs of their intervals, µs of the parts that move data."""
     number, firsts = first_in_groups(group)
-    of_range = np.repeat(number, np.diff(found.first))
+    of_range = np.repeat(number, np.diff(collectives.first))
     order = np.argsort(of_range, kind="stable")
-    start, end, length = found.range_start[order], found.range_end[order], moving[order]
+    start, end, length = collectives.range_start[order], collectives.range_end[order], moving[order]
     cuts = np.searchsorted(of_range[order], np.arange(firsts.size + 1)).tolist()
     rows = []
     for name, (lo, hi) in zip(group[firsts].tolist(), pairwise(cuts), strict=True):

@@ -1,4 +1,4 @@
-"""The spans of a trace as the TensorBoard plugin saw its events: kinds, times in µs, thread and process ids.
+"""The spans of a trace as the TensorBoard plugin saw its events, and which runtime call launched which device work.
 
 The plugin calculates in the numbers that the file holds: whole µs as integers, all else as doubles, whose rounding
 shows in its results. Both are reproduced here from exact ns, so that nothing but these arrays needs to know.
@@ -103,8 +103,8 @@ def read_events(trace: Trace) -> Events:
         names = [_without_mark(name) for name in names]
     thread, threads = _threads(trace)
     ts, length = _us(start, whole=whole), _us(dur, whole=whole)
-    kept = np.flatnonzero(kind != IGNORED)
-    order = kept[np.argsort(ts[kept], kind="stable")]
+    known = np.flatnonzero(kind != IGNORED)
+    order = known[np.argsort(ts[known], kind="stable")]
     properties = json.loads(trace.meta.facts.get("deviceProperties", "[]"))
     return Events(
         kind=kind, ts=ts, end=ts + length, dur=length, name=name, names=names, thread=thread, threads=threads,

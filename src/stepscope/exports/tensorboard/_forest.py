@@ -63,19 +63,19 @@ def grow(events: Events, launches: Launches) -> Forest:
     begin, end = events.ts[rows], events.end[rows]
     tree = np.repeat(np.arange(starts.size), np.diff(np.append(starts, rows.size)))
     nested = np.lexsort((-end, begin, tree))
-    parent, kept = _order.nest(begin[nested], end[nested], tree[nested])
+    parent, stays = _order.nest(begin[nested], end[nested], tree[nested])
     # Roots come first in their tree.
     n_roots = starts.size
     place = np.full(rows.size, -1, np.int64)
-    place[nested[kept]] = np.arange(int(kept.sum())) + tree[nested[kept]] + 1
-    root_at = np.searchsorted(tree[nested[kept]], np.arange(n_roots)) + np.arange(n_roots)
-    n = int(kept.sum()) + n_roots
+    place[nested[stays]] = np.arange(int(stays.sum())) + tree[nested[stays]] + 1
+    root_at = np.searchsorted(tree[nested[stays]], np.arange(n_roots)) + np.arange(n_roots)
+    n = int(stays.sum()) + n_roots
     source = np.full(n, -1, np.int64)
-    source[place[nested[kept]]] = nested[kept]
+    source[place[nested[stays]]] = nested[stays]
     is_root = source < 0
     up = np.full(n, -1, np.int64)
-    inner = parent[kept]
-    up[place[nested[kept]]] = np.where(inner >= 0, place[nested[inner]], root_at[tree[nested[kept]]])
+    inner = parent[stays]
+    up[place[nested[stays]]] = np.where(inner >= 0, place[nested[inner]], root_at[tree[nested[stays]]])
     begin, end = begin[source], end[source]
     # A root reaches from its first child to the end of its last.
     top = np.flatnonzero(np.isin(up, root_at))
@@ -132,8 +132,8 @@ def _claims(events: Events, launches: Launches, rows: Ints) -> tuple[Ints, Ints]
     ids = external[order]
     wanted = events.external[launches.calls]
     at = np.minimum(np.searchsorted(ids, wanted), max(ids.size - 1, 0))
-    found = np.flatnonzero(ids[at] == wanted) if ids.size else np.empty(0, np.int64)
-    return found, order[at[found]]
+    matches = np.flatnonzero(ids[at] == wanted) if ids.size else np.empty(0, np.int64)
+    return matches, order[at[matches]]
 
 
 def _with_roots(events: Events, launches: Launches, forest: Forest, roots: Ints) -> Forest:
@@ -171,13 +171,13 @@ def _without_duplicates(forest: Forest) -> Forest:
     innermost = np.ones(n, bool)
     innermost[forest.parent[chain]] = False
     keeps = innermost[forest.claim_node]
-    kept = np.flatnonzero(~swallowed)
+    remaining = np.flatnonzero(~swallowed)
     place = np.full(n, -1, np.int64)
-    place[kept] = np.arange(kept.size)
-    parent = forest.parent[kept]
+    place[remaining] = np.arange(remaining.size)
+    parent = forest.parent[remaining]
     parent = np.where(parent >= 0, place[top[parent]], -1)
     return replace(
-        taken(forest, kept), parent=parent, claim_call=forest.claim_call[keeps],
+        taken(forest, remaining), parent=parent, claim_call=forest.claim_call[keeps],
         claim_node=place[top[forest.claim_node[keeps]]], loose=place[forest.loose],
     )  # fmt: skip
 
@@ -194,8 +194,8 @@ def taken(forest: Forest, nodes: Ints) -> Forest:
 def operators_among(forest: Forest) -> Bools:
     """Which nodes are rows of the table of operators."""
     counted = np.array([n not in EXCLUDED and not n.startswith("Optimizer.") for n in forest.names], bool)
-    found: Bools = (forest.role == PLAIN) & (forest.kind == OPERATOR) & counted[forest.name]
-    return found
+    is_operator: Bools = (forest.role == PLAIN) & (forest.kind == OPERATOR) & counted[forest.name]
+    return is_operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +238,9 @@ def costs_of(events: Events, launches: Launches, forest: Forest, uses_tc: Bools)
 
 def _per_node(forest: Forest, values: Times) -> Times:
     """Per node the sum of a value of its claims."""
-    found = np.zeros(forest.row.size, values.dtype)
-    np.add.at(found, forest.claim_node, values)
-    return found
+    sums = np.zeros(forest.row.size, values.dtype)
+    np.add.at(sums, forest.claim_node, values)
+    return sums
 
 
 def _claimed_lengths(events: Events, launches: Launches, forest: Forest) -> Times:

@@ -1,4 +1,7 @@
-"""Numbers as the plugin's JSON has them."""
+"""Numbers and lists as the plugin's JSON has them.
+
+Long lists are encoded piece by piece, so that their objects never exist all at once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The plugin's kernel view: kernels by name, and by name, operator and launch properties."""
+"""The plugin's kernel view: kernels by name, and by name, operator and launch properties.
+
+Kernels of equal total time appear in the order that the unstable sort of the plugin's libraries gives. The plugin
+sorts totals, listed by name, with pandas: reversed, through NumPy's "quicksort" of indices, reversed again. That sort
+is an introsort: it splits at the median of first, middle and last, postpones the larger part, sorts parts of up to 16
+values by insertion, and sorts by heap a part that was split too often. The values determine the result, so the same
+steps give the same order. Source: NumPy 1.23, npysort/quicksort.cpp (kind="quicksort" without AVX-512); pandas 1.5,
+core/sorting.py.
+"""
 
 from __future__ import annotations
 
@@ -150,9 +158,9 @@ def kernel_op_table(events: Events, launches: Launches, forest: Forest) -> dict[
     means = [(values / np.where(total > 0, total, 1)).tolist() for values in weighted]
     numbers = (calls, total, np.maximum.reduceat(length, starts), np.minimum.reduceat(length, starts))
     cells = list(zip(*(values.tolist() for values in numbers), strict=True))
-    uses_tc = _told({key[0] for key in keys}, events.names, lambda name: _uses_tc(name, events.dialect))
-    eligible = _told({key[1] for key in keys}, forest.names, is_eligible)
-    found = []
+    uses_tc = _verdicts({key[0] for key in keys}, events.names, lambda name: _uses_tc(name, events.dialect))
+    eligible = _verdicts({key[1] for key in keys}, forest.names, is_eligible)
+    table = []
     for i in np.argsort(-total, kind="stable").tolist():
         name, op, *properties = keys[i]
         n, summed, longest, shortest = cells[i]
@@ -160,8 +168,8 @@ def kernel_op_table(events: Events, launches: Launches, forest: Forest) -> dict[
         if not mlu:
             row.append(eligible[op])
         row += [n, summed, round(summed / n), longest, shortest]
-        found.append(row + [round(values[i], 2) if summed else 0 for values in means])
-    return _framed(columns, found)
+        table.append(row + [round(values[i], 2) if summed else 0 for values in means])
+    return _framed(columns, table)
 
 
 def _op_columns(dialect: Dialect) -> list[Column]:
@@ -177,7 +185,7 @@ def _op_columns(dialect: Dialect) -> list[Column]:
     ]  # fmt: skip
 
 
-def _told(codes: set[int], names: list[str], holds: Callable[[str], bool]) -> dict[int, str]:
+def _verdicts(codes: set[int], names: list[str], holds: Callable[[str], bool]) -> dict[int, str]:
     return {code: "Yes" if holds(names[code]) else "No" for code in codes}
 
 
@@ -267,32 +275,32 @@ def _added(values: Times, starts: Ints, calls: Ints) -> Times:
         total[:k] = grown
     for j in range(int(np.searchsorted(-sizes, -_STEPS))):
         total[j] += values[starts[j] + _STEPS : starts[j] + sizes[j]].sum() - lost[j]
-    found = np.empty(sizes.size)
-    found[by_size] = total
-    return found
+    sums = np.empty(sizes.size)
+    sums[by_size] = total
+    return sums
 
 
 def _weighted(values: Floats, weights: Times, starts: Ints, calls: Ints) -> Floats:
     """Mean of each group of adjacent values; 0 where all weights are."""
-    found = np.zeros(starts.size)
+    means = np.zeros(starts.size)
     for i, (low, high) in enumerate(zip(starts.tolist(), (starts + calls).tolist(), strict=True)):
         whole = weights[low:high].sum()
         if whole:
-            found[i] = (values[low:high] * weights[low:high]).sum() / whole
-    return found
+            means[i] = (values[low:high] * weights[low:high]).sum() / whole
+    return means
 
 
 def _measured(events: Events) -> list[tuple[Column, str]]:
     """Columns of measures that any kernel has, and where they are found."""
     kernels, noun = events.trace.kernels, events.dialect.noun
-    found = []
+    columns = []
     if (kernels["blocks_per_sm"] > 0).any():
         name = "Mean Blocks Per SM"
-        found.append(({"type": "number", "name": name, "tooltip": _BLOCKS.replace("GPU", noun)}, "blocks"))
+        columns.append(({"type": "number", "name": name, "tooltip": _BLOCKS.replace("GPU", noun)}, "blocks"))
     if (kernels["est_occupancy_ratio"] >= 0).any():
         name = "Mean Est. Achieved Occupancy (%)"
-        found.append(({"type": "number", "name": name, "tooltip": _OCCUPANCY.replace("GPU", noun)}, "occupancy"))
-    return found
+        columns.append(({"type": "number", "name": name, "tooltip": _OCCUPANCY.replace("GPU", noun)}, "occupancy"))
+    return columns
 
 
 def _uses_tc(kernel: str, dialect: Dialect) -> bool:

@@ -1,4 +1,4 @@
-"""The plugin's memory view: which operator allocated and freed how much, on which device."""
+"""The plugin's memory views: what each operator allocated and freed on each device, the curve, and each allocation."""
 
 from __future__ import annotations
 
@@ -106,18 +106,18 @@ def _threads(events: Events, track_id: pl.Series) -> Ints:
 
 def _innermost(forest: Forest, thread: Ints, ts: Times) -> Ints:
     """For each point the innermost node of its thread's tree that is open (start <= ts < end), −1 if none is."""
-    found = np.full(ts.size, -1, np.int64)
+    innermost = np.full(ts.size, -1, np.int64)
     roots = np.flatnonzero(forest.role == ROOT)
     for low, high in zip(roots.tolist(), np.append(roots, forest.row.size)[1:].tolist(), strict=True):
         points = np.flatnonzero(thread == forest.thread[low])
-        found[points] = np.searchsorted(forest.start[low:high], ts[points], side="right") - 1 + low
-        found[points[ts[points] < forest.start[low]]] = -1
+        innermost[points] = np.searchsorted(forest.start[low:high], ts[points], side="right") - 1 + low
+        innermost[points[ts[points] < forest.start[low]]] = -1
     # The last node to begin may have ended: then one around it is open.
-    pending = np.flatnonzero(found >= 0)
-    while (pending := pending[forest.end[found[pending]] <= ts[pending]]).size:
-        found[pending] = forest.parent[found[pending]]
-        pending = pending[found[pending] >= 0]
-    return found
+    pending = np.flatnonzero(innermost >= 0)
+    while (pending := pending[forest.end[innermost[pending]] <= ts[pending]]).size:
+        innermost[pending] = forest.parent[innermost[pending]]
+        pending = pending[innermost[pending] >= 0]
+    return innermost
 
 
 def memory_stats(
@@ -135,9 +135,9 @@ def memory_stats(
     rows = {}
     for device in _devices(records, own):
         some = own[records.device[own] == device]
-        found = _rows(forest, records, some, last, op_calls)
-        if found:
-            rows[records.devices[device]] = found
+        table = _rows(forest, records, some, last, op_calls)
+        if table:
+            rows[records.devices[device]] = table
     columns: list[dict[str, str]] = [{"name": "Operator Name", "type": "string"}]
     columns += [{"name": name, "type": "number", "tooltip": tooltip} for name, tooltip in _COLUMNS]
     metadata = {
@@ -243,8 +243,8 @@ def memory_curve(events: Events, records: Records) -> dict[str, Any]:
 
 
 def _by_appearance(values: Ints) -> list[int]:
-    found, first = np.unique(values, return_index=True)
-    order: list[int] = found[np.argsort(first)].tolist()
+    unique, first = np.unique(values, return_index=True)
+    order: list[int] = unique[np.argsort(first)].tolist()
     return order
 
 
@@ -372,8 +372,8 @@ def _labels(forest: Forest, node: Ints) -> list[str]:
 
 
 def _sizes(sizes: Ints) -> list[float]:
-    found, which = np.unique(sizes, return_inverse=True)
-    texts = [shown(_KB * size) for size in found.tolist()]
+    unique, which = np.unique(sizes, return_inverse=True)
+    texts = [shown(_KB * size) for size in unique.tolist()]
     return [texts[i] for i in which.tolist()]
 
 
@@ -385,11 +385,11 @@ def _shown(values: Floats) -> list[float]:
     digits = np.where((values >= 0.01) | (values == 0), 2.0, -np.floor(np.log10(np.maximum(values, 1e-12))))
     scale = 10.0**digits
     scaled = values * scale
-    found = np.rint(scaled) / scale
+    rounded = np.rint(scaled) / scale
     # The middle, or a power of ten, where the number of digits changes.
     unsure = np.abs(scaled % 1 - 0.5) < 1e-9 + 1e-14 * scaled
     unsure |= (values < 0.01) & ((scaled < 1 + 1e-9) | (scaled > 10 - 1e-9) | (values < 1e-11)) & (values != 0)
     for i in np.flatnonzero(unsure).tolist():
-        found[i] = shown(float(values[i]))
-    texts: list[float] = found.tolist()
+        rounded[i] = shown(float(values[i]))
+    texts: list[float] = rounded.tolist()
     return texts

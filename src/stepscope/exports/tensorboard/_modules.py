@@ -190,10 +190,10 @@ def _figures(forest: Forest, costs: Costs, ids: _Ids | None) -> dict[tuple[str, 
     sums = [np.zeros(first.size, v.dtype) for v in values]
     for total, value in zip(sums, values, strict=True):
         np.add.at(total, number, value)
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    per_module: dict[tuple[str, int], dict[str, Any]] = {}
     columns = (name[first].tolist(), ident[first].tolist(), *(total.tolist() for total in sums))
     for code, key, *row in zip(*columns, strict=True):
         text = forest.names[code] if ids is not None else _lightning_name(forest.names[code])
-        known = found.get((text, key), dict.fromkeys(_FIGURES, 0))  # classes of one path may differ
-        found[text, key] = {k: known[k] + v for k, v in zip(_FIGURES, row, strict=True)}
-    return found
+        known = per_module.get((text, key), dict.fromkeys(_FIGURES, 0))  # classes of one path may differ
+        per_module[text, key] = {k: known[k] + v for k, v in zip(_FIGURES, row, strict=True)}
+    return per_module

@@ -69,9 +69,9 @@ def calls_of(events: Events, forest: Forest) -> Calls:
     recorded = dict(zip(stacks["stack_id"].to_list(), stacks["text"].to_list(), strict=True))
     stack_id = np.append(ops["stack_id"].cast(pl.Int64).fill_null(-1).to_numpy(), -1)[at[rows]]
     used = np.unique(stack_id)
-    found = [recorded.get(i) for i in used.tolist()]
+    stack_texts = [recorded.get(i) for i in used.tolist()]
     shapes = [_as_python(text) for text in texts]
-    return Calls(node, forest.name[node], shape, np.searchsorted(used, stack_id), forest.names, shapes, found)
+    return Calls(node, forest.name[node], shape, np.searchsorted(used, stack_id), forest.names, shapes, stack_texts)
 
 
 def _numbered(series: pl.Series, at: Ints) -> tuple[Ints, list[str]]:
@@ -112,7 +112,7 @@ def grouped(calls: Calls, costs: Costs, *, by_shape: bool = False, by_stack: boo
 
 def pies(calls: Calls, groups: Groups) -> dict[str, Any]:
     """Four lists of name and time, only what is above 0, longest first."""
-    found: dict[str, Any] = {}
+    charts: dict[str, Any] = {}
     names = [calls.names[i] for i in calls.name[groups.first].tolist()]
     for key, title, which in _PIES:
         values = groups.sums[which]
@@ -120,8 +120,8 @@ def pies(calls: Calls, groups: Groups) -> dict[str, Any]:
         order = order[values[order] > 0]
         rows = [[names[i], v] for i, v in zip(order.tolist(), values[order].tolist(), strict=True)]
         columns = [{"type": "string", "name": "name"}, {"type": "number", "name": "value"}]
-        found[key] = {"title": title, "columns": columns, "rows": rows} if rows else None
-    return found
+        charts[key] = {"title": title, "columns": columns, "rows": rows} if rows else None
+    return charts
 
 
 def table(
@@ -138,7 +138,7 @@ def table(
 
 def stack_tables(calls: Calls, groups: Groups, *, by_shape: bool, with_device: bool) -> dict[str, Any]:
     """A table for each operator (and shapes) that was called from known stacks: a row for each stack."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    tables: dict[str, list[dict[str, Any]]] = {}
     rows = dict(_rows(calls, groups, by_shape=by_shape, with_device=with_device))
     keys: dict[str, None] = {}
     for i, first in enumerate(groups.first.tolist()):  # tables in order of the first call
@@ -147,8 +147,8 @@ def stack_tables(calls: Calls, groups: Groups, *, by_shape: bool, with_device: b
     for i, row in rows.items():  # rows in their own order
         stack = calls.stacks[calls.stack[groups.first[i]]]
         if stack:
-            found.setdefault(_key(row, by_shape=by_shape), []).append(row | {"call_stack": stack})
-    return {key: _framed(found[key], with_device=with_device) for key in keys}
+            tables.setdefault(_key(row, by_shape=by_shape), []).append(row | {"call_stack": stack})
+    return {key: _framed(tables[key], with_device=with_device) for key in keys}
 
 
 def _key(row: dict[str, Any], *, by_shape: bool) -> str:
@@ -171,7 +171,7 @@ def _rows(calls: Calls, groups: Groups, *, by_shape: bool, with_device: bool) ->
         key: [_percent(t, d) for t, d in zip(sums[f"tc_{key}"].tolist(), sums[f"device_{key}"].tolist(), strict=True)]
         for key in ("self", "total")
     }
-    found = []
+    numbered = []
     for i in order.tolist():
         first = groups.first[i]
         row: dict[str, Any] = {"name": calls.names[calls.name[first]]}
@@ -185,8 +185,8 @@ def _rows(calls: Calls, groups: Groups, *, by_shape: bool, with_device: bool) ->
         row["host_total_duration"] = cells["host_total"][i]
         row["tc_eligible"] = "Yes" if groups.eligible[i] else "No"
         row["tc_self_ratio"], row["tc_total_ratio"] = ratios["self"][i], ratios["total"][i]
-        found.append((i, row))
-    return found
+        numbered.append((i, row))
+    return numbered
 
 
 def _percent(part: float, whole: float) -> float:

@@ -26,19 +26,19 @@ def nest(begin: Times, end: Times, tree: Ints) -> tuple[Ints, Bools]:
     """
     starts, ends = _integers(begin), _integers(end)
     parent = intervals.enclosing(starts, ends, tree)
-    kept = np.ones(tree.size, bool)
+    stays = np.ones(tree.size, bool)
     suspects = _outlasting(ends, parent, np.arange(tree.size))
     for _ in range(_ROUNDS):
         if not suspects.size:
-            return parent, kept
+            return parent, stays
         suspected = np.zeros(tree.size, bool)
         suspected[suspects] = True
         above = np.append(intervals.nearest(parent, suspected), -1)
         certain = suspects[above[parent[suspects]] < 0]  # whatever they begin in stays for sure
-        kept[certain] = False
-        moved = np.flatnonzero((parent >= 0) & ~kept[parent])
-        _climb(parent, moved, starts, ends, kept)
-        rest = np.union1d(suspects[kept[suspects]], moved[kept[moved]])
+        stays[certain] = False
+        moved = np.flatnonzero((parent >= 0) & ~stays[parent])
+        _climb(parent, moved, starts, ends, stays)
+        rest = np.union1d(suspects[stays[suspects]], moved[stays[moved]])
         suspects = _outlasting(ends, parent, rest)
     return _one_by_one(starts, ends, tree)
 
@@ -48,28 +48,28 @@ def _outlasting(ends: Ints, parent: Ints, rows: Ints) -> Ints:
     return rows[ends[rows] > ends[parent[rows]]]
 
 
-def _climb(parent: Ints, rows: Ints, starts: Ints, ends: Ints, kept: Bools) -> None:
+def _climb(parent: Ints, rows: Ints, starts: Ints, ends: Ints, stays: Bools) -> None:
     """Point the rows at the nearest ancestor that stays and is still open at their start. Writes into `parent`."""
     while rows.size:
         parent[rows] = parent[parent[rows]]
         rows = rows[parent[rows] >= 0]
-        rows = rows[~kept[parent[rows]] | (ends[parent[rows]] <= starts[rows])]
+        rows = rows[~stays[parent[rows]] | (ends[parent[rows]] <= starts[rows])]
 
 
 def _one_by_one(starts: Ints, ends: Ints, tree: Ints) -> tuple[Ints, Bools]:
     """The same for ranges that overlap in long chains, where each decision needs the one before."""
     parent = np.full(starts.size, -1, np.int64)
-    kept = np.ones(starts.size, bool)
+    stays = np.ones(starts.size, bool)
     stack: list[tuple[int, int, int]] = []
     for i, (start, end, group) in enumerate(zip(starts.tolist(), ends.tolist(), tree.tolist(), strict=True)):
         while stack and (stack[-1][2] != group or stack[-1][0] <= start):
             stack.pop()
         if stack and end > stack[-1][0]:
-            kept[i] = False
+            stays[i] = False
             continue
         parent[i] = stack[-1][1] if stack else -1
         stack.append((end, i, group))
-    return parent, kept
+    return parent, stays
 
 
 def _integers(values: Times) -> Ints:

@@ -52,8 +52,8 @@ def subtracted(a: Ranges, b: Ranges) -> Ranges:
     is_first[last - met] = is_last[last] = True
     starts[is_first], starts[~is_first] = a[0], b[1][of_b]
     ends[is_last], ends[~is_last] = a[1], b[0][of_b]
-    kept = (ends > starts) | (is_first & is_last)
-    return starts[kept], ends[kept]
+    stays = (ends > starts) | (is_first & is_last)
+    return starts[stays], ends[stays]
 
 
 def amounts(ranges: Ranges, windows: Ranges) -> list[float]:

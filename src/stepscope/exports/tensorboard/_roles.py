@@ -1,4 +1,7 @@
-"""What each moment of a step was spent on, as the plugin divides it: one role prevails over the next."""
+"""The plugin's steps, and what each moment of a step was spent on: one role prevails over the next.
+
+A step is annotated on the host and extended to the end of the device work that it queued.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 
 #: A last step that queued less than this part of the work of the one before was probably cut by the recorder's end.
-_CUT = 0.8
+_TRUNCATED = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def _steps_of_calls(events: Events, launches: Launches, low: Times, high: Times)
 def _complete(work: Ints) -> int:
     """How many of the first steps to show, given how much work each has queued; some has any."""
     last = int(np.flatnonzero(work)[-1])
-    return last if last and work[last - 1] * _CUT > work[last] else last + 1
+    return last if last and work[last - 1] * _TRUNCATED > work[last] else last + 1
 
 
 #: Roles in order of priority, as the view calls them. What none of them covers is "Other".

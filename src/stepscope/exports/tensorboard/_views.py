@@ -119,17 +119,17 @@ def _kernel_views(basis: Basis) -> dict[str, Any]:
 def missing_from(basis: Basis, views: dict[str, Any]) -> list[str]:
     """What the views lack because the trace does not have it, and how to record it: a sentence each."""
     trace = basis.events.trace
-    found = []
+    gaps = []
     if "kernel_table" not in views:
-        found.append("no kernels are recorded: no Kernel view, no device times; record the device's activity too")
+        gaps.append("no kernels are recorded: no Kernel view, no device times; record the device's activity too")
     if trace.steps.is_empty():
-        found.append("no steps are marked: the whole recording counts as step 0; call profiler.step() after each")
+        gaps.append("no steps are marked: the whole recording counts as step 0; call profiler.step() after each")
     elif trace.steps.height == 1:
-        found.append("one step is recorded: averages over steps are its own figures")
+        gaps.append("one step is recorded: averages over steps are its own figures")
     if trace.table("ops")["input_shapes"].null_count() == trace.table("ops").height:
-        found.append("no input shapes are recorded: tables by shape have one row per name; record_shapes=True")
+        gaps.append("no input shapes are recorded: tables by shape have one row per name; record_shapes=True")
     if "memory" not in views:
-        found.append("no allocations are recorded: no Memory view; profile_memory=True")
+        gaps.append("no allocations are recorded: no Memory view; profile_memory=True")
     if "module" not in views:
-        found.append("no modules are recorded: no Module view; with_stack=True, from PyTorch 1.12 on")
-    return found
+        gaps.append("no modules are recorded: no Module view; with_stack=True, from PyTorch 1.12 on")
+    return gaps

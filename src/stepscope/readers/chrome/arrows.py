@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.readers.chrome.event_columns import Columns
-    from stepscope.readers.chrome.spans import Spans
     from stepscope.readers.chrome.tracks import Tracks
+    from stepscope.readers.common.span_builder import Sorted
 
     Rows = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class Ends:
     cats: list[str | None]
 
 
-def recorded(columns: Columns, tracks: Tracks, spans: Spans) -> Ends:
+def recorded(columns: Columns, tracks: Tracks, spans: Sorted) -> Ends:
     """The arrows of a file, but for those from launches to device work, which ids tell better."""
     cols = {n: c.join() for n, c in columns.flows.items()}
     track = tracks.of_key[cols["track"]].astype(np.int64) if cols["track"].size else np.empty(0, np.int64)
@@ -79,7 +79,7 @@ def between_hosts(arrows: Ends, tracks: Tracks) -> pl.DataFrame:
 
 
 def to_device(
-    arrows: Ends, tracks: Tracks, spans: Spans, parent: Rows, is_op: NDArray[np.bool_]
+    arrows: Ends, tracks: Tracks, spans: Sorted, parent: Rows, is_op: NDArray[np.bool_]
 ) -> Iterator[tuple[Rows, Rows]]:
     """Per kind of arrow: rows of device work at the heads, and of the innermost host spans at the tails.
 
@@ -119,7 +119,7 @@ def to_device(
         yield work, rows
 
 
-def _span_at(spans: Spans, track: Rows, ts: Rows) -> Rows:
+def _span_at(spans: Sorted, track: Rows, ts: Rows) -> Rows:
     """Row of the span that starts on that track at that time, −1 if none."""
     low = np.searchsorted(spans.track, track, "left")
     high = np.searchsorted(spans.track, track, "right")

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from stepscope.readers.chrome.classify import CALL, DEVICE, FRAME, LANE, METRICS, OPERATOR, kind_of
-from stepscope.readers.chrome.events import NOTHING, Args, RawEvent
+from stepscope.readers.chrome.events import (
+    CALL,
+    DEVICE,
+    FRAME,
+    LANE,
+    METRICS,
+    NOTHING,
+    OPERATOR,
+    Args,
+    RawEvent,
+    kind_of,
+)
 from stepscope.readers.chrome.salvage import FAILS
 from stepscope.readers.common.columns import ABSENT, MOST_CATS, Interned, columns_of
 
@@ -20,7 +30,7 @@ if TYPE_CHECKING:
 
     from stepscope.readers.chrome.events import AnyEvent
     from stepscope.readers.common.columns import Column
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
 
 class Columns:
@@ -30,8 +40,8 @@ class Columns:
     (pid, tid, device, stream) for device work.
     """
 
-    def __init__(self, notes: Notes, *, exact: bool) -> None:
-        self.notes = notes
+    def __init__(self, issues: IssueLog, *, exact: bool) -> None:
+        self.issues = issues
         self.exact = exact
         self.n_events = 0
         self.n_spans = 0
@@ -111,14 +121,14 @@ class Columns:
         cols["track"].extend(self.tracks.codes(keys))
         for kind_code, rows in groups.items():
             some = [args[i] for i in rows.tolist()] if rows.size < len(args) else args
-            self._add_sides(kind_code, rows + first, some)
+            self._add_side_columns(kind_code, rows + first, some)
         if METRICS in groups:
             self._add_metrics(first, whole, block)
         if DEVICE in groups and any(key in block for key in _MLU_KEYS):
             self._add_launches(first, whole, block)
         self._add_collectives([(first + i, a) for i, a in enumerate(args) if a.collective is not None])
 
-    def _add_sides(self, kind: int, rows: NDArray[np.intp], args: list[Args]) -> None:
+    def _add_side_columns(self, kind: int, rows: NDArray[np.intp], args: list[Args]) -> None:
         if kind == FRAME:
             self._add_frames(rows, args)
         if kind not in (OPERATOR, CALL, DEVICE, LANE):
@@ -216,7 +226,7 @@ class Columns:
         try:
             return [bytes(e.args) for e in self._raw.decode(block)]
         except FAILS:
-            self.notes.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
+            self.issues.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
             return [b""] * len(events)
 
     def add_values(self, cols: dict[str, Column], fixed: dict[str, Any], args: bytes) -> None:
@@ -224,7 +234,7 @@ class Columns:
         try:
             values = msgspec.json.decode(args) if args else None
         except FAILS:
-            self.notes.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
+            self.issues.add("values_unreadable", "warning", 1, "values of counters that are not valid JSON")
             return
         numbers = [(k, v) for k, v in values.items() if _is_number(v)] if isinstance(values, dict) else []
         for key, value in fixed.items():
@@ -295,7 +305,7 @@ def _add_incomplete(columns: Columns, events: list[AnyEvent], block: bytes) -> s
         elif phase == "C":
             _samples(columns, events, block)
         else:
-            columns.notes.add("unknown_events", "info", len(group), f"events of phase {phase!r} are not read")
+            columns.issues.add("unknown_events", "info", len(group), f"events of phase {phase!r} are not read")
     if by_phase.keys() & _EDGES:  # together, as recorded: an end and a begin may be of one instant
         _edges(columns, [e for e in events if e.ph in _EDGES and e.ts is not None])
     return {phase for phase in by_phase if phase}
@@ -317,7 +327,7 @@ def _instants(columns: Columns, events: list[AnyEvent]) -> None:
     if len(memory) < len(events):
         marks = sum(str(e.name).startswith(("Iteration Start", "Record Window End")) for e in events)
         rest = len(events) - len(memory) - marks
-        columns.notes.add("instants_dropped", "info", rest, "instant events other than memory have no duration")
+        columns.issues.add("instants_dropped", "info", rest, "instant events other than memory have no duration")
 
 
 def _metadata(columns: Columns, events: list[AnyEvent]) -> None:
@@ -335,13 +345,13 @@ def _arrows(columns: Columns, events: list[AnyEvent], *, start: bool) -> None:
             columns.launch_flows.extend(launches)
     if len(launches) == len(events):
         return
-    others = [e for e in events if e.cat not in _FLOW_TO_DEVICE]
+    between_hosts = [e for e in events if e.cat not in _FLOW_TO_DEVICE]
     cols = columns.flows
-    cols["ts"].extend(columns.times([e.ts for e in others]))
-    cols["track"].extend(columns.tracks.codes([(e.pid, e.tid) for e in others]))
-    cols["id"].extend(columns.flow_ids.codes([e.id for e in others]))
-    cols["cat"].extend(columns.cats.codes([e.cat for e in others], MOST_CATS))
-    cols["start"].extend([int(start)] * len(others))
+    cols["ts"].extend(columns.times([e.ts for e in between_hosts]))
+    cols["track"].extend(columns.tracks.codes([(e.pid, e.tid) for e in between_hosts]))
+    cols["id"].extend(columns.flow_ids.codes([e.id for e in between_hosts]))
+    cols["cat"].extend(columns.cats.codes([e.cat for e in between_hosts], MOST_CATS))
+    cols["start"].extend([int(start)] * len(between_hosts))
 
 
 def _edges(columns: Columns, events: list[AnyEvent]) -> None:

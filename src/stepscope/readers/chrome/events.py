@@ -1,8 +1,9 @@
-"""The shape of one Chrome-trace event, as far as stepscope reads it; unknown fields are skipped undecoded."""
+"""One Chrome-trace event: its fields, as far as stepscope reads them, and its category. Others are not decoded."""
 
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import cache
 from math import isfinite
 from typing import Any
 
@@ -10,6 +11,64 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from stepscope.readers.common.columns import ABSENT
+
+# What a reader looks for in an event's arguments. Plain numbers: they index arrays.
+PLAIN, OPERATOR, CALL, DEVICE, LANE, METRICS, FRAME = range(7)
+
+#: The recorder's category (lower case) → ours.
+CATEGORY = {
+    "cpu_op": "operator",
+    "operator": "operator",
+    "user_annotation": "user_range",
+    "gpu_user_annotation": "device_range",
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+    "runtime": "runtime",
+    "cuda_sync": "sync",
+    "python_function": "python",
+    "python": "python",
+    "overhead": "overhead",
+    "mtia_ccp_events": "kernel",
+    "cuda_profiler_range": "device_range",
+}
+
+
+@cache
+def category_of(cat: str | None) -> str:
+    """Our category for the recorder's; `other` for what is not known."""
+    text = (cat or "").lower()
+    if text in CATEGORY:
+        return CATEGORY[text]
+    if text.endswith("_runtime"):
+        return "runtime"
+    if text.endswith("_driver"):
+        return "driver"
+    if text.endswith(("_memcpy", "_memset")):
+        return text[-len("memcpy") :]
+    if text.endswith("_user_annotation"):
+        return "device_range"
+    return "other"
+
+
+_KINDS = {
+    "operator": OPERATOR, "user_range": OPERATOR, "python": FRAME, "runtime": CALL, "driver": CALL,
+    "kernel": DEVICE, "memcpy": DEVICE, "memset": DEVICE, "sync": DEVICE, "device_range": LANE,
+}  # fmt: skip
+
+
+@cache
+def kind_of(cat: str | None) -> int:
+    """Which arguments to read of events of the recorder's category."""
+    text = (cat or "").lower()
+    if text == "cuda_profiler_range":
+        return METRICS
+    if text == "python":  # functions in traces of the autograd profiler, which have an operator's arguments
+        return OPERATOR
+    return _KINDS.get(category_of(cat), PLAIN)
+
 
 #: Stands for an absent value that is kept as JSON.
 NOTHING = Raw(b"")
@@ -111,21 +170,21 @@ _ARG_TYPES = {f.encode_name: f.type for f in msgspec.structs.fields(Args)}
 
 def coerce(raw: dict[str, Any], kind: type[AnyEvent]) -> AnyEvent:
     """An event from untyped JSON, field by field: what does not fit its type is left out."""
-    kept: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "id"):
         value = raw.get(key)
         if value is None or isinstance(value, bool | dict | list):
             continue
         if key in _TEXT:
-            kept[key] = str(value)
+            fields[key] = str(value)
         elif key in _TIMES:
-            kept[key] = _exact(value) if kind is ExactEvent else _number(value)
+            fields[key] = _exact(value) if kind is ExactEvent else _number(value)
         else:
-            kept[key] = value if isinstance(value, int | str) else str(value)
+            fields[key] = value if isinstance(value, int | str) else str(value)
     args = raw.get("args")
     if isinstance(args, dict):
-        kept["args"] = _coerce_args(args)
-    return kind(**kept)
+        fields["args"] = _coerce_args(args)
+    return kind(**fields)
 
 
 def _exact(value: float | str) -> Decimal | None:
@@ -146,13 +205,13 @@ def _number(value: float | str) -> float | None:
 
 
 def _coerce_args(args: dict[str, Any]) -> Args:
-    kept: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in args.items():
         name = _KEYS.get(key)
         if name is None or value is None:
             continue
         try:
-            kept[name] = msgspec.json.decode(msgspec.json.encode(value), type=_ARG_TYPES[key], strict=False)
+            fields[name] = msgspec.json.decode(msgspec.json.encode(value), type=_ARG_TYPES[key], strict=False)
         except (msgspec.MsgspecError, OverflowError, RecursionError, UnicodeError):
             continue
-    return Args(**kept)
+    return Args(**fields)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.readers.chrome.events import AnyEvent
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.common.source import Source
 
     #: Events; the JSON array that they were decoded from; where the array ended, if it did.
@@ -54,9 +54,9 @@ _NEAR = 1 << 16
 class Document:
     """A Chrome trace being read: iterate `blocks()` once; `meta` then holds every other top-level field."""
 
-    def __init__(self, source: Source, notes: Notes) -> None:
+    def __init__(self, source: Source, issues: IssueLog) -> None:
         self.source = source
-        self.notes = notes
+        self.issues = issues
         self.meta: dict[str, Any] = {}
         self.kind: type[AnyEvent] = Event
         self.n_lost = 0  # elements
@@ -219,13 +219,13 @@ class Document:
         if cut >= LONGEST:
             self._lose(1, 0, f"elements longer than {LONGEST:,} bytes")
             return [], b"[]", None
-        text = repaired(bytes(self._buf[:cut]), self.notes)
+        text = repaired(bytes(self._buf[:cut]), self.issues)
         found = self._decode(text + (b"" if self._eof else b"]"))
         if found is None:
             saved = salvaged(text, self.kind)
             found = saved.events, saved.array(), saved.end
             self._lose(saved.n_lost, saved.lost_at, "elements that are not valid JSON")
-            self.notes.add("odd_commas", "warning", saved.n_commas, "elements parted by no comma or by several")
+            self.issues.add("odd_commas", "warning", saved.n_commas, "elements parted by no comma or by several")
             cut_off = saved.n_lost > 0 or not self.bare
         else:
             cut_off = not self.bare
@@ -239,11 +239,11 @@ class Document:
         if n:
             self.n_lost += n
             self.lost_at = self._offset + (at or 0) if self.lost_at is None else self.lost_at
-            self.notes.add("damaged_events", "error", n, f"{what}, first at about byte {self.lost_at:,}")
+            self.issues.add("damaged_events", "error", n, f"{what}, first at about byte {self.lost_at:,}")
 
     def _note_truncated(self, where: str) -> None:
         example = f"the file ends {where}, after {self.source.n_bytes:,} bytes"
-        self.notes.add("truncated", "error", 1, example)
+        self.issues.add("truncated", "error", 1, example)
 
     def _read_tail(self, rest: bytes) -> None:
         """What follows the array is metadata."""
@@ -266,12 +266,12 @@ class Document:
     def _keep_meta(self, text: bytes, *, quiet: bool = False) -> bool:
         """Whether the text is a JSON object, whose fields are then in `meta`."""
         if b"\\u" in text:
-            text = repaired(text, self.notes)
+            text = repaired(text, self.issues)
         try:
             found = json.loads(text.decode("utf-8", "replace"), strict=False)
         except (ValueError, RecursionError):
             if not quiet:
-                self.notes.add("metadata_unreadable", "warning", 1, "fields beside traceEvents are not valid JSON")
+                self.issues.add("metadata_unreadable", "warning", 1, "fields beside traceEvents are not valid JSON")
             return False
         found.pop("_", None)
         self.meta.update(found)
@@ -279,7 +279,7 @@ class Document:
 
     def _close(self) -> None:
         if self.source.damage:
-            self.notes.add("damaged_packing", "error", 1, f"{self.source.damage} ({self.source.n_bytes:,} bytes read)")
+            self.issues.add("damaged_packing", "error", 1, f"{self.source.damage} ({self.source.n_bytes:,} bytes read)")
 
 
 def needs_exact(text: bytes | bytearray) -> bool:

@@ -17,7 +17,7 @@ from stepscope.readers.chrome.build import build_tables
 from stepscope.readers.chrome.event_columns import Columns
 from stepscope.readers.chrome.events import ExactEvent
 from stepscope.readers.chrome.json import Document
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.memory import give_back
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def read(source: Source) -> Trace:
 
     Raises UnknownFormat, CorruptInput, StepscopeError (size limit); lesser damage is counted in `issues`.
     """
-    notes = Notes()
-    document = Document(source, notes)
+    issues = IssueLog()
+    document = Document(source, issues)
     columns: Columns | None = None
     duration: re.Match[bytes] | None = None
     collecting = gc.isenabled()
@@ -45,12 +45,12 @@ def read(source: Source) -> Trace:
     try:
         for events, block in document.blocks():
             if columns is None:
-                columns = Columns(notes, exact=document.kind is ExactEvent)
+                columns = Columns(issues, exact=document.kind is ExactEvent)
             duration = duration or _DURATION.search(block)
             columns.add(events, block)
-        columns = columns or Columns(notes, exact=False)
+        columns = columns or Columns(issues, exact=False)
         rank = _rank(document.meta, source.path)
-        tables, origin_ns = build_tables(columns, document.meta, notes, rank=rank, host=_host(document.meta))
+        tables, origin_ns = build_tables(columns, document.meta, issues, rank=rank, host=_host(document.meta))
     finally:
         if collecting:
             gc.enable()
@@ -62,10 +62,10 @@ def read(source: Source) -> Trace:
         msg = "not one of its events can be read"
         raise CorruptInput(msg, "copy or record the trace again", path=source.label, offset=document.lost_at)
     if "spans" not in tables:
-        notes.add("no_spans", "warning", 1, "the trace holds nothing with a start and an end")
-    issues = notes.table()
-    if not issues.is_empty():
-        tables["issues"] = issues
+        issues.add("no_spans", "warning", 1, "the trace holds nothing with a start and an end")
+    table = issues.table()
+    if not table.is_empty():
+        tables["issues"] = table
     return Trace(_meta(document.meta, source, columns, rank, origin_ns, duration), tables)
 
 

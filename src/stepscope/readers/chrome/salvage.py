@@ -11,7 +11,7 @@ import msgspec
 from stepscope.readers.chrome.events import AnyEvent, coerce
 
 if TYPE_CHECKING:
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
 BORDER = re.compile(rb"\}\s*,\s*\{")
 #: A false border (inside a nested list or a string) is passed by joining pieces: so many, and no more than so many
@@ -65,16 +65,16 @@ class Salvage:
         return b"[" + b",".join(self.pieces) + b"]"
 
 
-def repaired(text: bytes, notes: Notes) -> bytes:
+def repaired(text: bytes, issues: IssueLog) -> bytes:
     """The text with control characters, invalid UTF-8, non-finite numbers and bad escapes replaced, and counted."""
     mended = text.translate(_BLANKED)
     n_control = len(text) - len(text.translate(None, _CONTROLS))
-    notes.add("control_characters", "warning", n_control, "raw control characters in the JSON read as spaces")
+    issues.add("control_characters", "warning", n_control, "raw control characters in the JSON read as spaces")
     try:
         mended.decode("utf-8")
     except UnicodeDecodeError:
         as_text = mended.decode("utf-8", "replace")
-        notes.add("invalid_utf8", "warning", as_text.count("\ufffd"), "bytes that are not UTF-8 read as \ufffd")
+        issues.add("invalid_utf8", "warning", as_text.count("\ufffd"), "bytes that are not UTF-8 read as \ufffd")
         mended = as_text.encode("utf-8")
     n_escapes = 0
 
@@ -88,9 +88,9 @@ def repaired(text: bytes, notes: Notes) -> bytes:
 
     if b"\\" in mended:
         mended = _ESCAPE.sub(escape, mended)
-    notes.add("bad_escapes", "warning", n_escapes, "invalid escapes in strings read literally")
+    issues.add("bad_escapes", "warning", n_escapes, "invalid escapes in strings read literally")
     mended, n_numbers = _without_odd_numbers(mended)
-    notes.add("non_finite_numbers", "warning", n_numbers, "NaN, Infinity or N/A read as null")
+    issues.add("non_finite_numbers", "warning", n_numbers, "NaN, Infinity or N/A read as null")
     return mended
 
 

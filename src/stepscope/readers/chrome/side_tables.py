@@ -1,4 +1,4 @@
-"""Side tables of spans: what kernels, transfers, collectives, allocations and counters carry beside their times."""
+"""Side tables of spans: kernels, transfers, collectives, allocations, counters, and the call stacks of operators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core import intervals, names
-from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, FRAMES, KERNEL_METRICS, KERNELS, TRANSFERS
+from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, FRAMES, KERNEL_METRICS, KERNELS, STACKS, TRANSFERS
 from stepscope.readers.chrome.spans import to_ns
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
 from stepscope.readers.common.links import nearest_op
@@ -20,15 +20,92 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.readers.chrome.event_columns import Columns
-    from stepscope.readers.chrome.spans import Spans
     from stepscope.readers.chrome.tracks import Tracks
     from stepscope.readers.common.columns import Column
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.span_builder import Sorted
 
     Rows = NDArray[np.int64]
 
 
-def side_columns(cols: dict[str, Column], spans: Spans) -> tuple[Rows, dict[str, NDArray[Any]]]:
+_MOST_FRAMES = 256
+
+
+def stacks_from_texts(texts: Iterable[str], of_row: NDArray[np.uint32]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+    """Stacks recorded as text, innermost frame first, semicolons between; and the stack of each row (−1 none)."""
+    frames: list[list[str]] = []
+    recorded: list[str | None] = []
+    number: list[int] = []
+    for text in texts:
+        number.append(len(frames) if text else -1)
+        if text:
+            frames.append([f.strip() for f in text.split(";") if f.strip()][::-1])
+            recorded.append(text)
+    return _table(frames, recorded), np.array(number or [-1], np.int64)[of_row]
+
+
+def stacks_from_frames(
+    rows: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    is_frame: NDArray[np.bool_],
+    name: NDArray[np.uint32],
+    names: list[str],
+) -> tuple[pl.DataFrame, NDArray[np.int64]]:
+    """Stacks from enclosing Python frames of the rows (operators). Equal chains of names share a stack.
+
+    Level by level from the roots: a frame's number is that of (its parent frame's number, its name).
+    """
+    frames = np.flatnonzero(is_frame)
+    if not frames.size:
+        return STACKS.empty(), np.full(rows.size, -1, np.int64)
+    above = nearest_op(parent[frames], parent, is_frame)
+    position = np.full(parent.size, -1, np.int64)
+    position[frames] = np.arange(frames.size)
+    up = np.where(above >= 0, position[above], -1)
+    chain = np.full(frames.size, -1, np.int64)
+    parent_chain: list[NDArray[np.int64]] = []
+    own_name: list[NDArray[np.int64]] = []
+    level = np.flatnonzero(up < 0)
+    children_of = np.argsort(up, kind="stable")
+    sorted_up = up[children_of]
+    n_chains = 0
+    for _ in range(_MOST_FRAMES):
+        if not level.size:
+            break
+        outer = np.where(up[level] >= 0, chain[up[level]], -1)
+        key = (outer + 1) * len(names) + name[frames[level]]
+        distinct, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        chain[level] = n_chains + inverse
+        n_chains += distinct.size
+        parent_chain.append(outer[first])
+        own_name.append(name[frames[level]][first].astype(np.int64))
+        lo, hi = np.searchsorted(sorted_up, level, "left"), np.searchsorted(sorted_up, level, "right")
+        counts = hi - lo
+        offsets = np.repeat(lo - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) + np.arange(counts.sum())
+        level = children_of[offsets]
+    at = nearest_op(parent[rows], parent, is_frame)
+    of_row = np.where(at >= 0, chain[position[at]], -1)
+    used = np.unique(of_row[of_row >= 0])
+    if not used.size:
+        return STACKS.empty(), np.full(rows.size, -1, np.int64)
+    outer_of, name_of = np.concatenate(parent_chain), np.concatenate(own_name)
+    texts = [_unwind(int(c), outer_of, name_of, names) for c in used]
+    return _table(texts, [None] * len(texts)), np.where(of_row >= 0, np.searchsorted(used, of_row), -1)
+
+
+def _unwind(chain: int, outer: NDArray[np.int64], name: NDArray[np.int64], names: list[str]) -> list[str]:
+    found = []
+    while chain >= 0:
+        found.append(names[name[chain]])
+        chain = int(outer[chain])
+    return found[::-1]
+
+
+def _table(frames: list[list[str]], texts: list[str | None]) -> pl.DataFrame:
+    return pl.DataFrame({"stack_id": range(len(frames)), "frames": frames, "text": texts}, schema=dict(STACKS.dtypes))
+
+
+def side_columns(cols: dict[str, Column], spans: Sorted) -> tuple[Rows, dict[str, NDArray[Any]]]:
     """Span rows of a side table in order, and its other columns in that order; rows of dropped spans are left out."""
     rows = spans.position[cols["row"].join()]
     keep = rows >= 0
@@ -40,7 +117,7 @@ def _decoded(texts: Iterable[Any]) -> list[str | None]:
     return [t.decode("utf-8", "replace") if isinstance(t, bytes) else t for t in texts]
 
 
-def kernels(columns: Columns, spans: Spans, is_kernel: NDArray[np.bool_], name_list: list[str]) -> pl.DataFrame:
+def kernels(columns: Columns, spans: Sorted, is_kernel: NDArray[np.bool_], name_list: list[str]) -> pl.DataFrame:
     """The `kernels` table: every kernel span, with its launch configuration where recorded."""
     rows, side = side_columns(columns.kernels, spans)
     all_rows = np.flatnonzero(is_kernel)
@@ -83,7 +160,7 @@ def kernels(columns: Columns, spans: Spans, is_kernel: NDArray[np.bool_], name_l
     return KERNELS.conform(table)
 
 
-def _mlu_launches(columns: Columns, spans: Spans, kernel_rows: Rows) -> tuple[Rows, dict[str, Any]] | None:
+def _mlu_launches(columns: Columns, spans: Sorted, kernel_rows: Rows) -> tuple[Rows, dict[str, Any]] | None:
     """Which of the kernels carry an MLU's launch configuration, and that; None where none does."""
     rows, side = side_columns(columns.launches, spans)
     is_kernel = np.isin(rows, kernel_rows)
@@ -99,7 +176,7 @@ def _mlu_launches(columns: Columns, spans: Spans, kernel_rows: Rows) -> tuple[Ro
     }
 
 
-def frames(columns: Columns, spans: Spans) -> pl.DataFrame:
+def frames(columns: Columns, spans: Sorted) -> pl.DataFrame:
     """The `frames` table: Python calls with the recorder's ids."""
     rows, side = side_columns(columns.frames, spans)
     if not rows.size:
@@ -132,7 +209,7 @@ def _dims(raw: bytes) -> tuple[int, int, int]:
     return (x, y, z)
 
 
-def transfers(columns: Columns, spans: Spans, is_transfer: NDArray[np.bool_], name_list: list[str]) -> pl.DataFrame:
+def transfers(columns: Columns, spans: Sorted, is_transfer: NDArray[np.bool_], name_list: list[str]) -> pl.DataFrame:
     """The `transfers` table: every memcpy and memset span; bytes and bandwidth where recorded."""
     rows, side = side_columns(columns.transfers, spans)
     all_rows = np.flatnonzero(is_transfer)
@@ -169,7 +246,7 @@ def _ends(name: str) -> tuple[str | None, str | None]:
     return (source.strip() or None, target.strip() or None) if arrow else (None, None)
 
 
-def collectives(columns: Columns, spans: Spans) -> pl.DataFrame:
+def collectives(columns: Columns, spans: Sorted) -> pl.DataFrame:
     """The `collectives` table."""
     rows, side = side_columns(columns.collectives, spans)
     if not rows.size:
@@ -192,7 +269,7 @@ def collectives(columns: Columns, spans: Spans) -> pl.DataFrame:
     return COLLECTIVES.conform(frame)
 
 
-def metrics(columns: Columns, spans: Spans) -> pl.DataFrame:
+def metrics(columns: Columns, spans: Sorted) -> pl.DataFrame:
     """The `kernel_metrics` table."""
     rows, side = side_columns(columns.metrics, spans)
     if not rows.size:
@@ -206,7 +283,7 @@ def metrics(columns: Columns, spans: Spans) -> pl.DataFrame:
 
 
 def allocations(
-    columns: Columns, spans: Spans, tracks: Tracks, parent: Rows, is_op: NDArray[np.bool_], notes: Notes
+    columns: Columns, spans: Sorted, tracks: Tracks, parent: Rows, is_op: NDArray[np.bool_], issues: IssueLog
 ) -> pl.DataFrame:
     """The `allocations` table, in order of time, each with the innermost operator open on its thread."""
     cols = {n: c.join() for n, c in columns.memory.items()}
@@ -214,7 +291,7 @@ def allocations(
     ts = cols["ts"] - spans.origin_ns
     keep = (cols["bytes"] != ABSENT) & (cols["ts"] != ABSENT)
     what = "memory events without a size or a usable time were dropped"
-    notes.add("incomplete_allocations", "warning", int((~keep).sum()), what)
+    issues.add("incomplete_allocations", "warning", int((~keep).sum()), what)
     order = np.flatnonzero(keep)
     order = order[np.argsort(ts[order], kind="stable")]
     if not order.size:
@@ -246,7 +323,7 @@ def allocations(
     return ALLOCATIONS.conform(frame)
 
 
-def counters(columns: Columns, spans: Spans, tracks: Tracks) -> pl.DataFrame:
+def counters(columns: Columns, spans: Sorted, tracks: Tracks) -> pl.DataFrame:
     """The `counters` table from counter events: device is the track, metric the event's name and series."""
     cols = {n: c.join() for n, c in columns.samples.items()}
     cols["ts"] = to_ns(cols["ts"])

@@ -7,8 +7,8 @@ import polars as pl
 from stepscope.core.schema import ISSUES
 
 
-class Notes:
-    """Counts by code, each with its severity and one example in words."""
+class IssueLog:
+    """Counts by code, each with its severity and one example."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[str, int, str]] = {}
@@ -21,7 +21,7 @@ class Notes:
 
     def has(self, severity: str) -> bool:
         """Whether anything of that severity was counted."""
-        return any(found == severity for found, _, _ in self._rows.values())
+        return any(known == severity for known, _, _ in self._rows.values())
 
     def table(self) -> pl.DataFrame:
         """The `issues` table, worst first."""

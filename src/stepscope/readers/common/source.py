@@ -151,7 +151,7 @@ class Source:
 def _until_damage(file: IO[bytes], n_done: int) -> Iterator[bytes]:
     """What damaged gzip data still gives after the first `n_done` bytes: again from the start, in small steps."""
     file.seek(0)
-    inflate, step, n_seen = zlib.decompressobj(wbits=31), 4096, 0
+    inflate, step, n_inflated = zlib.decompressobj(wbits=31), 4096, 0
     while packed := file.read(step):
         before = inflate.copy()
         try:
@@ -162,10 +162,10 @@ def _until_damage(file: IO[bytes], n_done: int) -> Iterator[bytes]:
             file.seek(-len(packed), 1)
             inflate, step = before, 1
             continue
-        n_seen += len(chunk)
-        if n_seen > n_done:
-            yield chunk[-(n_seen - n_done) :]
-            n_done = n_seen
+        n_inflated += len(chunk)
+        if n_inflated > n_done:
+            yield chunk[-(n_inflated - n_done) :]
+            n_done = n_inflated
         if inflate.eof:
             file.seek(-len(inflate.unused_data), 1)
             inflate = zlib.decompressobj(wbits=31)

@@ -1,7 +1,8 @@
-"""Spans from columns that a reader has ready as arrays: sorted, nested, tied to their launches.
+"""Spans from columns that a reader has as arrays: sorted, numbered, tied to their operators and steps, as a table.
 
-For formats that come as tables (databases, CSV files). What a reader hands over are parts, a part being all spans of
-one table: kernels, runtime calls, ranges. Kineto traces, whose events come mixed and may be damaged, take `_tables`.
+Readers of tables (databases, CSV files) hand over parts, a part being all spans of one table: kernels, runtime calls,
+ranges; `assemble` does the rest. Readers whose links need more than that (Kineto's arrows, Paddle's recorded tree) call
+the same steps one by one: `believable`, `operators`, `steps_of`, `span_table`.
 """
 
 from __future__ import annotations
@@ -14,25 +15,28 @@ import polars as pl
 
 from stepscope.core import names as rules
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK, SPANS, STEPS, TRACKS, Category, Name
-from stepscope.readers.chrome.spans import sorted_order
 from stepscope.readers.common import links
 from stepscope.readers.common.columns import ABSENT, nullable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
     Rows = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-_CODE = {name: i for i, name in enumerate(CATEGORIES)}
-_CALLS = ("runtime", "driver")
+CODE = {name: i for i, name in enumerate(CATEGORIES)}
+CALLS = (CODE["runtime"], CODE["driver"])
+WORK = [CODE[name] for name in DEVICE_WORK]
 _SMALL = 1 << 22
+#: Kineto can write zero or far-off times for single events. A recording longer than this is not believed.
+_DAY_NS = 86_400 * 10**9
+_MOST_WILD_RATIO = 0.01
 
 
 class Names:
@@ -102,6 +106,23 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Sorted:
+    """Spans sorted by track, start, longest first. Times are ns from the origin, which is on the recorder's clock.
+
+    `name` and `recorded` (the recorder's category) are codes of texts. `position` maps a row as recorded to its place
+    here, −1 if it was dropped.
+    """
+
+    ts: Rows
+    dur: Rows
+    track: NDArray[np.uint32]
+    name: NDArray[np.uint32]
+    recorded: NDArray[np.unsignedinteger]
+    position: Rows
+    origin_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Spans:
     """The `spans` and `steps` tables; for each part the span ids of its rows; the origin, in the recorder's ns."""
 
@@ -127,11 +148,11 @@ def unique(keys: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.i
 
 def code_of(category: str) -> int:
     """The code of a category."""
-    return _CODE[category]
+    return CODE[category]
 
 
 def assemble(
-    parts: Sequence[Part], texts: Sequence[str], is_device_track: Flags, notes: Notes, rank: int | None
+    parts: Sequence[Part], texts: Sequence[str], is_device_track: Flags, issues: IssueLog, rank: int | None
 ) -> Spans:
     """One `spans` table of all parts, with parents, launches, operators and steps.
 
@@ -140,51 +161,32 @@ def assemble(
     """
     counts = [part.ts.size for part in parts]
     ts, end = (_joined([getattr(p, f) for p in parts], np.int64) for f in ("ts", "end"))
-    n_reversed = int((end < ts).sum())
-    notes.add("negative_durations", "warning", n_reversed, "durations below zero were set to zero")
-    origin = int(ts.min()) if ts.size else 0
+    issues.add("negative_durations", "warning", int((end < ts).sum()), "durations below zero were set to zero")
     dur = np.maximum(end - ts, 0)
-    ts -= origin
     del end
-    track = _joined([p.track for p in parts], np.uint32)
+    track, name = _joined([p.track for p in parts], np.uint32), _joined([p.name for p in parts], np.uint32)
+    recorded = np.repeat(np.arange(len(parts), dtype=np.uint16), counts)
     order = sorted_order(ts, dur, track)
-    position = np.empty(order.size, np.int64)
-    position[order] = np.arange(order.size)
-    ts, dur, track = ts[order], dur[order], track[order]
+    spans = _in_order(order, ts, dur, track, name, recorded, int(ts.min()) if ts.size else 0)
     category = _joined([_category(p) for p in parts], np.uint8)[order]
-    is_host = ~is_device_track[track]
-    parent = links.parents(ts, dur, track, is_host)
-    is_call = np.isin(category, [_CODE[c] for c in _CALLS])
-    launch = links.launches(_joined([_or_absent(p.link, p) for p in parts], np.int64)[order], is_call, ~is_host)
-    op = _operators(category, is_call, is_host, parent, launch)
-    name = _joined([p.name for p in parts], np.uint32)[order]
-    steps, step = _steps(ts, dur, track, name, texts, (category == _CODE["step"]) & is_host, launch, rank)
-    recorded = np.repeat(np.arange(len(parts), dtype=np.uint16), counts)[order]
-    correlation = _joined([_or_absent(p.correlation, p) for p in parts], np.int64)[order]
-    frame = pl.DataFrame({
-        "span_id": np.arange(ts.size, dtype=np.uint32),
-        "track_id": track,
-        "ts_ns": ts,
-        "dur_ns": dur,
-        "name": pl.Series(list(texts), dtype=Name).gather(pl.Series(name)),
-        "category": pl.Series(CATEGORIES, dtype=Category).gather(pl.Series(category)),
-        "recorded_category": pl.Series([p.recorded for p in parts], dtype=Name).gather(pl.Series(recorded)),
-        "correlation": nullable(correlation, pl.Int64()),
-        "external_id": pl.repeat(None, ts.size, dtype=pl.Int64, eager=True),
-        **{
-            column: nullable(rows.astype(np.int32), pl.UInt32(), -1)
-            for column, rows in (("parent_id", parent), ("launch_id", launch), ("op_id", op))
-        },
-        "step": nullable(step, pl.Int32()),
-        "flow": pl.repeat(None, ts.size, dtype=pl.Boolean, eager=True),
-    }, schema=dict(SPANS.dtypes))  # fmt: skip
-    _coverage(dur, category, is_host, launch, notes)
-    return Spans(frame, steps, np.split(position, np.cumsum(counts)[:-1]) if parts else [], origin)
+    is_device = is_device_track[spans.track]
+    parent = links.parents(spans.ts, spans.dur, spans.track, ~is_device)
+    is_call = np.isin(category, CALLS)
+    launch = links.launches(_joined([_or_absent(p.link, p) for p in parts], np.int64)[order], is_call, is_device)
+    op = operators(category, is_device, parent, launch)
+    steps, step = steps_of(spans, (category == CODE["step"]) & ~is_device, texts, rules.step_number, launch, rank)
+    frame = span_table(
+        spans, texts, [p.recorded for p in parts], category, step,
+        {"correlation": _joined([_or_absent(p.correlation, p) for p in parts], np.int64)[order]},
+        {"parent_id": parent, "launch_id": launch, "op_id": op},
+    )  # fmt: skip
+    note_coverage(spans.dur, np.isin(category, WORK) & is_device, launch, issues)
+    return Spans(frame, steps, np.split(spans.position, np.cumsum(counts)[:-1]) if parts else [], spans.origin_ns)
 
 
 def _category(part: Part) -> NDArray[np.uint8]:
     if isinstance(part.category, str):
-        return np.full(part.ts.size, _CODE[part.category], np.uint8)
+        return np.full(part.ts.size, CODE[part.category], np.uint8)
     return part.category
 
 
@@ -196,49 +198,168 @@ def _joined(arrays: Sequence[NDArray[Scalar]], dtype: type[Scalar]) -> NDArray[S
     return np.concatenate([*arrays, np.empty(0, dtype)])
 
 
-def _operators(category: NDArray[np.uint8], is_call: Flags, is_host: Flags, parent: Rows, launch: Rows) -> Rows:
-    """For each call and each piece of device work the innermost operator behind it."""
-    op = np.full(category.size, links.NONE, np.int64)
-    is_op = category == _CODE["operator"]
-    if is_op.any():
-        calls = np.flatnonzero(is_call)
-        op[calls] = links.nearest_op(calls, parent, is_op)
-        work = np.flatnonzero(~is_host & (launch >= 0))
-        op[work] = op[launch[work]]
-    return op
-
-
-def _steps(
+def believable(
     ts: Rows,
     dur: Rows,
     track: NDArray[np.uint32],
     name: NDArray[np.uint32],
-    texts: Sequence[str],
+    recorded: NDArray[np.unsignedinteger],
+    issues: IssueLog,
+    incomplete: str,
+) -> Sorted:
+    """The rows that have a believable time, sorted. Units: ns.
+
+    Durations below zero are set to zero, in place. What was dropped or repaired is counted in `issues`; `incomplete`
+    says what rows without a time are.
+    """
+    lacks_time = (ts == ABSENT) | (dur == ABSENT)
+    issues.add("incomplete_events", "warning", int(lacks_time.sum()), incomplete)
+    negative = (dur < 0) & (dur != ABSENT)
+    issues.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
+    np.maximum(dur, 0, out=dur, where=dur != ABSENT)
+    is_sound = _near_the_others(ts, dur)
+    order = sorted_order(ts, dur, track)
+    if not is_sound.all():
+        n_wild = int((~is_sound & ~lacks_time).sum())
+        issues.add("wild_times", "warning", n_wild, "events more than a day from the others were dropped")
+        order = order[is_sound[order]]
+    return _in_order(order, ts, dur, track, name, recorded, int(ts[is_sound].min()) if is_sound.any() else 0)
+
+
+def _near_the_others(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
+    is_sound: NDArray[np.bool_] = (ts != ABSENT) & (dur != ABSENT) & (dur <= 30 * _DAY_NS)
+    if is_sound.any():
+        middle = int(np.median(ts[is_sound]))
+        near = np.abs(ts - middle) <= _DAY_NS
+        if (is_sound & ~near).sum() <= max(_MOST_WILD_RATIO * ts.size, 2):
+            is_sound &= near
+    return is_sound
+
+
+def sorted_order(ts: Rows, dur: Rows, track: NDArray[np.uint32]) -> NDArray[np.intp]:
+    """Stable order by track, start, longest first. Files are nearly in time order, which a stable sort exploits."""
+    by_time = np.argsort(ts, kind="stable")
+    tracks = track.astype(np.uint16) if track.size and int(track.max()) < 1 << 16 else track
+    order = by_time[np.argsort(tracks[by_time], kind="stable")]
+    same = (ts[order][1:] == ts[order][:-1]) & (track[order][1:] == track[order][:-1])
+    if same.any():
+        tied = np.zeros(ts.size, bool)
+        tied[1:] |= same
+        tied[:-1] |= same
+        rows = order[tied]
+        order[tied] = rows[np.lexsort((-dur[rows], ts[rows], track[rows]))]
+    return order
+
+
+def _in_order(
+    order: NDArray[np.intp],
+    ts: Rows,
+    dur: Rows,
+    track: NDArray[np.uint32],
+    name: NDArray[np.uint32],
+    recorded: NDArray[np.unsignedinteger],
+    origin_ns: int,
+) -> Sorted:
+    position = np.full(ts.size, -1, np.int64)
+    position[order] = np.arange(order.size)
+    return Sorted(ts[order] - origin_ns, dur[order], track[order], name[order], recorded[order], position, origin_ns)
+
+
+def operators(
+    category: NDArray[np.uint8],
+    is_device: Flags,
+    parent: Rows,
+    launch: Rows,
+    external: tuple[Rows, Rows] | None = None,
+) -> Rows:
+    """For each call the operator that it was made in, and for device work that of its launch; −1 for none.
+
+    `external` are rows of calls and device work, and the recorder's own id of each span: they say it for calls outside
+    of any operator on their thread.
+    """
+    op = np.full(category.size, links.NONE, np.int64)
+    is_op, is_call = category == CODE["operator"], np.isin(category, CALLS)
+    op_rows, calls = np.flatnonzero(is_op), np.flatnonzero(is_call)
+    if not op_rows.size:
+        return op
+    op[calls] = links.nearest_op(calls, parent, is_op)
+    if external is not None:
+        rows, ids = external
+        links.by_external_id(op, rows, ids[rows], op_rows, ids[op_rows])
+    work = np.flatnonzero(is_device)
+    through = launch[work]
+    of_launch = np.where(through >= 0, op[through], links.NONE)
+    loose = (through >= 0) & (of_launch < 0) & ~is_call[through]  # tied by an arrow to something that is no call
+    of_launch[loose] = links.nearest_op(through[loose], parent, is_op)
+    op[work] = of_launch
+    return op
+
+
+def steps_of(
+    spans: Sorted,
     is_step: Flags,
+    texts: Sequence[str],
+    number_of: Callable[[str], int | None],
     launch: Rows,
     rank: int | None,
 ) -> tuple[pl.DataFrame, Rows]:
-    """The `steps` table, and each span's step. A step noted on several threads counts on the one that has most."""
-    found = np.flatnonzero(is_step)
-    if found.size:
-        found = found[track[found] == np.argmax(np.bincount(track[found]))]
-    number = np.array([rules.step_number(texts[i]) for i in name[found].tolist()], np.int64)
-    starts, lengths = ts[found], dur[found]
-    ends = np.minimum(starts + lengths, np.append(starts[1:], np.iinfo(np.int64).max))
-    step = links.step_of(ts, starts, ends, number)
-    tied = launch >= 0
-    step[tied] = step[launch[tied]]
+    """The `steps` table, and each span's step: host work by time, device work as its launch, else by time.
+
+    A step noted on several threads counts once: on the thread that has most of them.
+    """
+    rows = np.flatnonzero(is_step)
+    of_name = {i: number_of(texts[i]) for i in np.unique(spans.name[rows]).tolist()}
+    numbers = {i: n for i, n in of_name.items() if n is not None and abs(n) < 2**31}
+    rows = rows[np.isin(spans.name[rows], list(numbers))]
+    if rows.size:
+        rows = rows[spans.track[rows] == np.argmax(np.bincount(spans.track[rows]))]
+    number = np.array([numbers[i] for i in spans.name[rows].tolist()], np.int64)
+    starts, lengths = spans.ts[rows], spans.dur[rows]
+    ends = np.minimum(starts + lengths, np.append(starts[1:], np.iinfo(np.int64).max)[: starts.size])
     frame = pl.DataFrame({"step": number, "ts_ns": starts, "dur_ns": lengths}).with_columns(
         pl.lit(rank, dtype=pl.Int32).alias("rank"), pl.lit("annotation").alias("source")
     )
+    step = links.step_of(spans.ts, starts, ends, number)
+    is_linked = launch >= 0
+    step[is_linked] = step[launch[is_linked]]
     return STEPS.conform(frame), step
 
 
-def _coverage(dur: Rows, category: NDArray[np.uint8], is_host: Flags, launch: Rows, notes: Notes) -> None:
-    """How much device work could not be tied to its launch, by number and by time."""
-    is_work = np.isin(category, [_CODE[c] for c in DEVICE_WORK]) & ~is_host
-    bare = is_work & (launch < 0)
-    n, n_work, of = int(bare.sum()), int(is_work.sum()), int(dur[is_work].sum())
-    share = f"{dur[bare].sum() / max(of, 1):.1%} of device time"
-    share = f"{n:,} of {n_work:,} device events have no launch in the trace ({share})"
-    notes.add("no_launch", "warning" if 2 * n > n_work else "info", n, share)
+def span_table(
+    spans: Sorted,
+    texts: Sequence[str],
+    recorded: Sequence[str | None],
+    category: NDArray[np.uint8],
+    step: Rows,
+    ids: Mapping[str, Rows],
+    rows: Mapping[str, Rows],
+    flow: pl.Series | None = None,
+) -> pl.DataFrame:
+    """The `spans` table. `ids` are the recorder's (ABSENT: none), `rows` those of other spans (−1: none), by column."""
+    frame = pl.DataFrame({
+        "span_id": np.arange(spans.ts.size, dtype=np.uint32),
+        "track_id": spans.track,
+        "ts_ns": spans.ts,
+        "dur_ns": spans.dur,
+        "name": pl.Series(list(texts), dtype=Name).gather(pl.Series(spans.name)),
+        "category": pl.Series(CATEGORIES, dtype=Category).gather(pl.Series(category)),
+        "recorded_category": pl.Series(list(recorded), dtype=Name).gather(pl.Series(spans.recorded)),
+        **{column: nullable(values, pl.Int64()) for column, values in ids.items()},
+        **{column: nullable(values.astype(np.int32), pl.UInt32(), -1) for column, values in rows.items()},
+        "step": nullable(step, pl.Int32()),
+        **({} if flow is None else {"flow": flow}),
+    })  # fmt: skip
+    return SPANS.conform(frame)
+
+
+def note_coverage(dur: Rows, is_work: Flags, launch: Rows, issues: IssueLog, op: Rows | None = None) -> None:
+    """How much device work could not be tied to its launch, and with `op` to its operator, by number and by time."""
+    n_work, work_ns = int(is_work.sum()), int(dur[is_work].sum())
+    gaps = [("no_launch", is_work & (launch < 0), "device events have no launch in the trace")]
+    if op is not None:
+        what = "device events are launched by a call outside any operator"
+        gaps.append(("no_operator", is_work & (op < 0) & (launch >= 0), what))
+    for code, bare, what in gaps:
+        n = int(bare.sum())
+        share = f"{n:,} of {n_work:,} {what} ({dur[bare].sum() / max(work_ns, 1):.1%} of device time)"
+        issues.add(code, "warning" if code == "no_launch" and 2 * n > n_work else "info", n, share)

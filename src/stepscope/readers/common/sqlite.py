@@ -141,7 +141,7 @@ class Columns(dict[str, "Rows"]):
     def __missing__(self, name: str) -> Rows:
         return self._packed[name].column(name)
 
-    def kept(self, rows: NDArray[np.bool_]) -> Columns:
+    def filtered(self, rows: NDArray[np.bool_]) -> Columns:
         """All columns with some of their rows."""
         return Columns({name: self[name][rows] for name in (*self, *self._packed)})
 
@@ -262,9 +262,9 @@ def _check_length(path: str, source: Source) -> None:
     page = int.from_bytes(header[16:18], "big")
     page = 1 << 16 if page == 1 else page
     n_pages = int.from_bytes(header[28:32], "big")
-    is_told = header[24:28] == header[92:96]  # else an old library wrote the file and left the number as it was
+    has_page_count = header[24:28] == header[92:96]  # else an old library wrote the file and left the number as it was
     size = Path(path).stat().st_size
-    if is_told and size < page * n_pages:
+    if has_page_count and size < page * n_pages:
         raise _damaged(f"the database ends after {size:,} of {page * n_pages:,} bytes", source, offset=size)
 
 

@@ -13,7 +13,7 @@ import polars as pl
 from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.csv import nanoseconds, read_rows
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.formats import LATENCYPRISM_COUNTERS
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ _UNITS = (
 
 def read(source: Source) -> Trace:
     """The file as the table `counters`. Raises CorruptInput, StepscopeError (size limit)."""
-    notes = Notes()
-    samples = read_samples(source, notes)
+    issues = IssueLog()
+    samples = read_samples(source, issues)
     first = samples["ts_ns"].min()
     origin = first if isinstance(first, int) else 0
     meta = Meta(
@@ -49,15 +49,15 @@ def read(source: Source) -> Trace:
         framework="LatencyPrism",
         origin_unix_ns=origin,
     )
-    return Trace(meta, {"counters": placed(samples, origin), "issues": notes.table()})
+    return Trace(meta, {"counters": placed(samples, origin), "issues": issues.table()})
 
 
-def read_samples(source: Source, notes: Notes) -> pl.DataFrame:
+def read_samples(source: Source, issues: IssueLog) -> pl.DataFrame:
     """The samples as in `counters`, but in Unix time. Rows without time, name or value are dropped and counted.
 
     Raises CorruptInput (columns missing, no rows), StepscopeError (size limit).
     """
-    rows = read_rows(source, LATENCYPRISM_COUNTERS, notes)
+    rows = read_rows(source, LATENCYPRISM_COUNTERS, issues)
     name = pl.col("counter_name")
     number = name.str.extract(_OF_PROCESS, 2).cast(pl.Float64)
     pid = pl.when(number == number.round()).then(number.cast(pl.Int64, strict=False))
@@ -69,11 +69,11 @@ def read_samples(source: Source, notes: Notes) -> pl.DataFrame:
         pl.col("value").cast(pl.Float64, strict=False),
     )
     sound = found.drop_nulls(["ts_ns", "metric", "value"])
-    notes.add(
+    issues.add(
         "counters_dropped", "warning", found.height - sound.height, f"rows of {source.label} without time or value"
     )
     pooled = pl.col("metric").str.starts_with("gpu_")
-    notes.add("counters_pooled", "info", sound.filter(pooled).height, "samples of all GPUs stand under one name")
+    issues.add("counters_pooled", "info", sound.filter(pooled).height, "samples of all GPUs stand under one name")
     of_process = pl.format("pid:{}", "pid")
     return sound.with_columns(
         # Null where it is not known which accelerator it was.

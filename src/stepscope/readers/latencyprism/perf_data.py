@@ -16,7 +16,7 @@ from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Meta, Result, Results
 from stepscope.readers.common.csv import nanoseconds, read_rows
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.source import Source
 from stepscope.readers.formats import LATENCYPRISM_COLUMNS
 from stepscope.readers.latencyprism.counters_data import placed, read_samples, unit_of
@@ -46,19 +46,19 @@ def read(source: Source) -> Results:
     Raises CorruptInput (columns missing, no usable row), StepscopeError (size limit). Rows without a number
     of their cycle, process, β or the cycle's duration are dropped and counted in `issues`.
     """
-    notes = Notes()
-    rows = read_rows(source, LATENCYPRISM_COLUMNS, notes)
+    issues = IssueLog()
+    rows = read_rows(source, LATENCYPRISM_COLUMNS, issues)
     rows = rows.with_columns(pl.lit(None, pl.String).alias(name) for name in _OTHERS if name not in rows.columns)
     rows = _numbered(rows)
     sound = rows.drop_nulls(["cycle", "pid", "recorded_beta", "cycle_ns"])
-    notes.add("rows_dropped", "warning", rows.height - sound.height, "rows without a cycle, process, β or duration")
+    issues.add("rows_dropped", "warning", rows.height - sound.height, "rows without a cycle, process, β or duration")
     if sound.is_empty():
         raise CorruptInput("not one of its rows can be read", "copy or export it again", path=source.label)
-    samples = _samples_beside(source, notes)
+    samples = _samples_beside(source, issues)
     times = [sound["start_ns"].min(), None if samples is None else samples["ts_ns"].min()]
     known = [time for time in times if isinstance(time, int)]
     origin = min(known) if known else None
-    tables = {"issues": notes.table()}
+    tables = {"issues": issues.table()}
     if samples is not None:
         tables["counters"] = placed(samples, origin or 0)
     found = ((CYCLES, _cycles(sound, origin or 0)), (ATTRIBUTION, _attribution(sound)))
@@ -119,7 +119,7 @@ def _attribution(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _samples_beside(source: Source, notes: Notes) -> pl.DataFrame | None:
+def _samples_beside(source: Source, issues: IssueLog) -> pl.DataFrame | None:
     """The samples of the same run, if their file lies in the same folder. If it cannot be read that is an issue."""
     path = Path(source.path)
     stem, found, _ = path.name.rpartition("perf_data.csv")
@@ -130,7 +130,7 @@ def _samples_beside(source: Source, notes: Notes) -> pl.DataFrame | None:
     if side is None:
         return None
     try:
-        return read_samples(Source(side), notes)
+        return read_samples(Source(side), issues)
     except StepscopeError as error:
-        notes.add("counters_unreadable", "warning", 1, error.message)
+        issues.add("counters_unreadable", "warning", 1, error.message)
         return None

@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.core.schema import Name
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.memory import give_back
 from stepscope.readers.common.source import Source
 from stepscope.readers.nsight import ncu_text, ncu_trace
@@ -47,7 +47,7 @@ def read(source: Source) -> Trace:
 
     Raises CorruptInput, UnknownFormat; StepscopeError if ncu itself failed, with how to help it.
     """
-    notes = Notes()
+    issues = IssueLog()
     lines = Lines(source)
     found = _Launches()
     for header, frame in _frames(lines):
@@ -58,17 +58,17 @@ def read(source: Source) -> Trace:
             return ncu_text.read(again)
         raise _nothing(lines, source)
     if source.damage:
-        notes.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
-    notes.add("cut_row", "warning", lines.n_cut, "the file ends within a row, which is left out")
-    notes.add("ncu_errors", "warning", len(lines.errors), f"ncu reported: {next(iter(lines.errors), '')}")
-    notes.add("ncu_warnings", "info", len(lines.warnings), f"ncu warned: {next(iter(lines.warnings), '')}")
-    notes.add("reports_joined", "info", lines.n_reports * (lines.n_reports > 1), "reports in one file are read as one")
-    notes.add("rules_left_out", "info", found.n_rules, "rows of ncu's own advice are not kept")
-    notes.add("bare_rows", "warning", found.n_bare, "rows without the name of a metric are left out")
-    launches, reports = found.tables(notes)
-    metrics, words = measured(reports, source.label, notes)
+        issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
+    issues.add("cut_row", "warning", lines.n_cut, "the file ends within a row, which is left out")
+    issues.add("ncu_errors", "warning", len(lines.errors), f"ncu reported: {next(iter(lines.errors), '')}")
+    issues.add("ncu_warnings", "info", len(lines.warnings), f"ncu warned: {next(iter(lines.warnings), '')}")
+    issues.add("reports_joined", "info", lines.n_reports * (lines.n_reports > 1), "reports in one file are read as one")
+    issues.add("rules_left_out", "info", found.n_rules, "rows of ncu's own advice are not kept")
+    issues.add("bare_rows", "warning", found.n_bare, "rows without the name of a metric are left out")
+    launches, reports = found.tables(issues)
+    metrics, texts = measured(reports, source.label, issues)
     del reports  # as texts, before the tables are made
-    trace = ncu_trace.build(source, "ncu-csv", launches, metrics, words, notes)
+    trace = ncu_trace.build(source, "ncu-csv", launches, metrics, texts, issues)
     del metrics, launches
     give_back()
     return trace
@@ -125,9 +125,9 @@ class _Launches:
         )
         is_metric = frame["Metric Name"].str.len_bytes().fill_null(0) > 0
         if not is_metric.all():
-            n_others = frame.height - int(is_metric.sum())
-            self.n_rules += n_others * ("Rule Name" in header.columns)
-            self.n_bare += n_others * ("Rule Name" not in header.columns)
+            n_not_metrics = frame.height - int(is_metric.sum())
+            self.n_rules += n_not_metrics * ("Rule Name" in header.columns)
+            self.n_bare += n_not_metrics * ("Rule Name" not in header.columns)
             rows = rows.filter(is_metric)
         self._add(header, frame.filter(starts), rows)
 
@@ -159,7 +159,7 @@ class _Launches:
         self.launches.append(launches.select(report, "ID", *texts))
         self.reports.setdefault(header.report, []).append(rows)
 
-    def tables(self, notes: Notes) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+    def tables(self, issues: IssueLog) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
         """All launches, and for each report its metrics."""
         launches = pl.concat(self.launches)
         reports = [pl.concat(parts) for parts in self.reports.values()]
@@ -167,12 +167,12 @@ class _Launches:
         number = launches["ID"].cast(pl.Int64, strict=False)
         rises = (number > number.shift(1)) | launches["report"].ne_missing(launches["report"].shift(1))
         if not rises.fill_null(value=False).all() and launches.select("report", "pid", "ID").is_duplicated().any():
-            launches, reports = _regrouped(launches, reports, notes)
+            launches, reports = _regrouped(launches, reports, issues)
         return launches, reports
 
 
 def _regrouped(
-    launches: pl.DataFrame, reports: list[pl.DataFrame], notes: Notes
+    launches: pl.DataFrame, reports: list[pl.DataFrame], issues: IssueLog
 ) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
     """Launches whose rows do not stand together, as in a file that was sorted, or joined without its headers.
 
@@ -185,7 +185,7 @@ def _regrouped(
     rows = rows.join(numbers, on="launch", how="left", maintain_order="left")
     rows = rows.with_columns(again=pl.int_range(pl.len()).over("first", "section", "metric"))
     order = rows.group_by("first", "again").agg(pl.col("launch").min()).sort("launch").with_row_index("new")
-    notes.add("rows_apart", "info", launches.height - order.height, "launches whose rows stand apart were put together")
+    issues.add("rows_apart", "info", launches.height - order.height, "launches whose rows were apart were put together")
     rows = rows.join(order.select("first", "again", "new"), on=["first", "again"], how="left", maintain_order="left")
     rows = rows.with_columns(launch="new")
     parts = [rows.filter(pl.col("part") == i).select(*PRINTED) for i in range(len(reports))]

@@ -14,10 +14,9 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, MissingExtra
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.nsight import ncu_trace
-from stepscope.readers.nsight.ncu_units import base_unit
-from stepscope.readers.nsight.ncu_values import DEVICE_NAME, MEASURED, WORDS
+from stepscope.readers.nsight.ncu_values import DEVICE_NAME, MEASURED, WORDS, base_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,15 +42,15 @@ def read(source: Source) -> Trace:
         ncu_report = import_module("ncu_report")
     except ImportError:
         raise MissingExtra("reading .ncu-rep files", "ncu") from None
-    notes = Notes()
+    issues = IssueLog()
     launches: list[dict[str, str | None]] = []
     values: list[tuple[int, str, str, float | None]] = []
-    words: list[tuple[int, str, str]] = []
-    n_others = 0
+    text_rows: list[tuple[int, str, str]] = []
+    n_not_kernels = 0
     with _on_disk(source) as path:
         for action in _actions(ncu_report, path, source):
             if action.workload_type() != _KERNEL:
-                n_others += 1
+                n_not_kernels += 1
                 continue
             i = len(launches)
             measured = {name: action.metric_by_name(name) for name in action.metric_names()}
@@ -59,20 +58,22 @@ def read(source: Source) -> Trace:
             for name, metric in measured.items():
                 value = metric.value() if metric is not None and metric.has_value() else None
                 if isinstance(value, str):
-                    words.append((i, name, value))
+                    text_rows.append((i, name, value))
                 else:
                     unit, factor = base_unit(metric.unit() or "") if metric is not None else ("", 1.0)
                     values.append((i, name, unit, None if value is None else float(value) * factor))
     if not launches:
         raise CorruptInput("no launches of kernels", "profile again", path=source.label)
-    notes.add("not_kernels", "warning", n_others, "profiled graphs, ranges or command lists are not read")
-    others = {name for _, name, _ in words if name != DEVICE_NAME}
-    notes.add("metrics_in_words", "info", len(others), f"metrics that are words, as {min(others, default='')}")
+    issues.add("not_kernels", "warning", n_not_kernels, "profiled graphs, ranges or command lists are not read")
+    text_metrics = {name for _, name, _ in text_rows if name != DEVICE_NAME}
+    issues.add(
+        "metrics_in_words", "info", len(text_metrics), f"metrics that are words, as {min(text_metrics, default='')}"
+    )
     frame = pl.DataFrame(launches, schema=dict.fromkeys(ncu_trace.LAUNCHES, pl.String()))
     metrics = pl.DataFrame(values, schema=MEASURED, orient="row")
     metrics = metrics.with_columns(pl.when(pl.col("value").is_finite()).then("value"))
-    texts = pl.DataFrame(words, schema=WORDS, orient="row")
-    return ncu_trace.build(source, "ncu-rep", frame, metrics, texts, notes)
+    texts = pl.DataFrame(text_rows, schema=WORDS, orient="row")
+    return ncu_trace.build(source, "ncu-rep", frame, metrics, texts, issues)
 
 
 def _actions(package: Any, path: str, source: Source) -> Iterator[Any]:

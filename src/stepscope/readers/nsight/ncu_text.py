@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.nsight import ncu_trace
 from stepscope.readers.nsight.ncu_lines import as_utf8
 from stepscope.readers.nsight.ncu_values import PRINTED, measured
@@ -38,19 +38,19 @@ def read(source: Source) -> Trace:
 
     Raises CorruptInput (no launches, numbers written in two ways), StepscopeError.
     """
-    notes, page = Notes(), _Page()
+    issues, page = IssueLog(), _Page()
     for line in _lines(source):
         page.add(line)
     if not page.launches:
         raise CorruptInput("no launches of kernels", "print the report again", path=source.label)
     if source.damage:
-        notes.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
+        issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
     what = "the text rounds to two decimals; `ncu --csv` does not scale units first"
-    notes.add("rounded", "info", len(page.launches), what)
+    issues.add("rounded", "info", len(page.launches), what)
     launches = pl.DataFrame(page.launches, schema=dict.fromkeys(ncu_trace.LAUNCHES, pl.String()))
     printed = pl.DataFrame(page.metrics, schema=PRINTED, orient="row")
-    metrics, words = measured([printed], source.label, notes)
-    return ncu_trace.build(source, "ncu-text", launches, metrics, words, notes)
+    metrics, texts = measured([printed], source.label, issues)
+    return ncu_trace.build(source, "ncu-text", launches, metrics, texts, issues)
 
 
 def _lines(source: Source) -> Iterator[str]:

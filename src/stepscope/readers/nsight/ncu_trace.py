@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.schema import Table
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.common.source import Source
 
 #: What a reader hands over for each launch, as printed: null where it does not say.
@@ -35,7 +35,7 @@ _NO_DURATION = "launches have no duration; ask ncu for it: --metrics gpu__time_d
 
 
 def build(
-    source: Source, kind: str, launches: pl.DataFrame, metrics: pl.DataFrame, words: pl.DataFrame, notes: Notes
+    source: Source, kind: str, launches: pl.DataFrame, metrics: pl.DataFrame, texts: pl.DataFrame, issues: IssueLog
 ) -> Trace:
     """The trace of all launches (columns LAUNCHES as text, a row each) and their metrics (`launch` is the row).
 
@@ -47,9 +47,9 @@ def build(
     n = launches.height
     facts = _Facts(metrics, n)
     duration = _aligned(roles.measured(metrics, "duration"), n).round().cast(pl.Int64)
-    notes.add("no_duration", "warning", duration.null_count(), _NO_DURATION)
+    issues.add("no_duration", "warning", duration.null_count(), _NO_DURATION)
     sm_count = facts.of(_SM_COUNT)
-    device_id, devices = _devices(launches, sm_count, facts, words)
+    device_id, devices = _devices(launches, sm_count, facts, texts)
     tracks = launches.select("host", "pid", "process", "context", "stream", device_id=device_id)
     track_id, distinct = _numbered(tracks)
     spans = pl.DataFrame({
@@ -64,7 +64,7 @@ def build(
         "spans": SPANS.conform(spans),
         "kernels": _kernels(launches, metrics, facts, sm_count),
         "kernel_metrics": KERNEL_METRICS.conform(metrics),
-        "issues": notes.table(),
+        "issues": issues.table(),
     }
     meta = Meta(source.label, kind, n_events=n, size_bytes=source.n_bytes, host=_only(launches["host"]))
     return Trace(meta, {name: frame for name, frame in tables.items() if not frame.is_empty()})
@@ -105,11 +105,11 @@ def _numbered(frame: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
 
 
 def _devices(
-    launches: pl.DataFrame, sm_count: pl.Series, facts: _Facts, words: pl.DataFrame
+    launches: pl.DataFrame, sm_count: pl.Series, facts: _Facts, texts: pl.DataFrame
 ) -> tuple[pl.Series, pl.DataFrame]:
     """For each launch its device_id, and the `devices` table."""
     number, distinct = _numbered(launches.select("host", "device", "cc"))
-    names = words.filter(words["metric"] == DEVICE_NAME).select(span_id="launch", value="text").unique("span_id")
+    names = texts.filter(texts["metric"] == DEVICE_NAME).select(span_id="launch", value="text").unique("span_id")
     described = pl.DataFrame({
         "number": number,
         "name": _aligned(names, launches.height).cast(pl.String),

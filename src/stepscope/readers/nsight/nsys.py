@@ -13,7 +13,7 @@ import polars as pl
 from stepscope.core.errors import UnknownFormat
 from stepscope.core.schema import KERNELS, TRANSFERS
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.memory import give_back
 from stepscope.readers.common.span_builder import Names, assemble
 from stepscope.readers.common.sqlite import opened
@@ -37,29 +37,29 @@ def read(source: Source) -> Trace:
 
     Raises CorruptInput (damaged database), UnknownFormat (another program's database), StepscopeError.
     """
-    notes = Notes()
+    issues = IssueLog()
     with opened(source) as db:
         if not any(table in db for table in _TABLES):
             what = ", ".join(db.tables[:5]) or "nothing"
             hint = "see `stepscope formats` for what can be read"
             raise UnknownFormat(f"{source.label} is an SQLite database of no known recorder: it holds {what}", hint)
-        trace = _trace(db, source, notes)
+        trace = _trace(db, source, issues)
     give_back()
     return trace
 
 
-def _trace(db: Database, source: Source, notes: Notes) -> Trace:
+def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:
     target, names = Target(db), Names()
     stop = db.rows("SELECT max(stopTime) FROM ANALYSIS_DETAILS")[0][0] if "ANALYSIS_DETAILS" in db else None
-    device = nsys_device.device_work(db, target, names, notes)
-    ranges = nsys_host.nvtx_ranges(db, target, names, notes, stop)
-    calls = nsys_host.runtime_calls(db, target, names, notes)
-    others = nsys_host.other_calls(db, target, names, stop)
-    parts = [*device.parts, *ranges.parts, *calls, *others]
+    device = nsys_device.device_work(db, target, names, issues)
+    ranges = nsys_host.nvtx_ranges(db, target, names, issues, stop)
+    calls = nsys_host.runtime_calls(db, target, names, issues)
+    other_calls = nsys_host.other_calls(db, target, names, stop)
+    parts = [*device.parts, *ranges.parts, *calls, *other_calls]
     rank = target.rank()
     tracks = target.tracks.table(rank, target.host)
     on_device = tracks["device_id"].is_not_null().to_numpy()
-    spans = assemble(parts, names.texts, on_device, notes, rank)
+    spans = assemble(parts, names.texts, on_device, issues, rank)
     ids = iter(spans.ids)
     tables = {"spans": spans.spans, "steps": spans.steps, "tracks": tracks}
     tables["kernels"] = _stacked(device.kernels, [next(ids) for _ in device.kernels], KERNELS.empty())
@@ -70,10 +70,10 @@ def _trace(db: Database, source: Source, notes: Notes) -> Trace:
     tables["devices"] = target.devices()
     if not spans.spans.is_empty() and tables["kernels"].is_empty() and tables["transfers"].is_empty():
         what = "no kernel, copy or fill was recorded: was the process that uses the GPU profiled, with --trace=cuda?"
-        notes.add("no_device_work", "warning", 1, what)
+        issues.add("no_device_work", "warning", 1, what)
     if spans.spans.is_empty():
-        notes.add("no_spans", "warning", 1, "the export holds nothing with a start and an end")
-    tables["issues"] = notes.table()
+        issues.add("no_spans", "warning", 1, "the export holds nothing with a start and an end")
+    tables["issues"] = issues.table()
     tables = {name: frame for name, frame in tables.items() if not frame.is_empty()}
     return Trace(_meta(db, source, target, rank, spans.spans, spans.origin_ns), tables)
 
@@ -86,15 +86,15 @@ def _stacked(
 
 
 def _meta(db: Database, source: Source, target: Target, rank: int | None, spans: pl.DataFrame, origin_ns: int) -> Meta:
-    told: dict[str, str] = {}
+    exported: dict[str, str] = {}
     for table in ("EXPORT_META_DATA", "META_DATA_EXPORT"):
         if table in db:
             wanted = "('EXPORT_PRODUCT_VERSION', 'EXPORT_SCHEMA_VERSION')"
-            told |= dict(db.rows(f"SELECT name, value FROM {table} WHERE name IN {wanted}"))  # noqa: S608
+            exported |= dict(db.rows(f"SELECT name, value FROM {table} WHERE name IN {wanted}"))  # noqa: S608
     facts = {
-        key: told[name]
+        key: exported[name]
         for key, name in (("nsys_version", "EXPORT_PRODUCT_VERSION"), ("nsys_schema", "EXPORT_SCHEMA_VERSION"))
-        if name in told
+        if name in exported
     }
     start = target.start_unix_ns
     return Meta(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.common.sqlite import Columns, Database
     from stepscope.readers.nsight.nsys_target import Target
 
@@ -53,7 +53,7 @@ class Device:
     transfers: list[Callable[[Rows], pl.DataFrame]]
 
 
-def device_work(db: Database, target: Target, names: Names, notes: Notes) -> Device:
+def device_work(db: Database, target: Target, names: Names, issues: IssueLog) -> Device:
     """All that ran on the devices. Kernels come first among the parts, then graphs, then copies and fills."""
     parts: list[Part] = []
     kernels: list[Callable[[Rows], pl.DataFrame]] = []
@@ -71,7 +71,7 @@ def device_work(db: Database, target: Target, names: Names, notes: Notes) -> Dev
         parts.append(part)
         kernels.append(_Kernels(part, cols, names, target).table)
         what = "launches of CUDA graphs are recorded as a whole: their kernels are not (--cuda-graph-trace=node)"
-        notes.add("whole_graphs", "warning", part.ts.size, what)
+        issues.add("whole_graphs", "warning", part.ts.size, what)
     if "bytes" in db.columns_of("CUPTI_ACTIVITY_KIND_MEMCPY"):
         cols = db.columns("CUPTI_ACTIVITY_KIND_MEMCPY", _TIMES | _WHERE | {"bytes": WIDE} | _COPY)
         key = cols["copyKind"] << 16 | cols["srcKind"] << 8 | cols["dstKind"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.common.sqlite import Database
     from stepscope.readers.nsight.nsys_target import Target
 
@@ -54,7 +54,7 @@ _OPERATOR = re.compile(
 _PLAIN_OPERATOR = re.compile(r"^aten::\w+$")
 
 
-def runtime_calls(db: Database, target: Target, names: Names, notes: Notes) -> list[Part]:
+def runtime_calls(db: Database, target: Target, names: Names, issues: IssueLog) -> list[Part]:
     """Calls of CUDA's runtime and driver, one row a call."""
     if "start" not in db.columns_of(RUNTIME):
         return []
@@ -63,8 +63,8 @@ def runtime_calls(db: Database, target: Target, names: Names, notes: Notes) -> l
     wraps = cols["eventClass"] == _WRAPPER
     if wraps.any():
         twice = ~wraps & (cols["eventClass"] != _DRIVER) & np.isin(link, link[wraps])
-        notes.add("double_calls", "info", int(twice.sum()), "calls were recorded twice, inside and out: one was kept")
-        cols, link = cols.kept(~twice), link[~twice]
+        issues.add("double_calls", "info", int(twice.sum()), "calls were recorded twice, inside and out: one was kept")
+        cols, link = cols.filtered(~twice), link[~twice]
     texts = db.texts("StringIds", unique(cols["nameId"])[0].tolist())
     name = names.of_keys(cols["nameId"], lambda i: _VERSION.sub("", texts.get(i) or "?"))
     category = np.where(cols["eventClass"] == _DRIVER, code_of("driver"), code_of("runtime")).astype(np.uint8)
@@ -118,14 +118,14 @@ class Ranges:
         return OPS.conform(frame)
 
 
-def nvtx_ranges(db: Database, target: Target, names: Names, notes: Notes, end_ns: int | None) -> Ranges:
+def nvtx_ranges(db: Database, target: Target, names: Names, issues: IssueLog, end_ns: int | None) -> Ranges:
     """Push/pop ranges on their threads, start/end ranges, which may cross threads, on a lane of their process."""
     if not {"start", "eventType"} <= set(db.columns_of("NVTX_EVENTS")):
         return Ranges([], np.empty(0, np.int64), {})
     types = f"eventType IN ({_PUSH_POP}, {_START_END}) AND start IS NOT NULL"
     cols = db.columns("NVTX_EVENTS", _TIMES | {"eventType": 8, "textId": WIDE}, types)
     n_marks = db.rows(f"SELECT count(*) FROM NVTX_EVENTS WHERE eventType = {_MARK}")[0][0]  # noqa: S608
-    notes.add("instants_dropped", "info", n_marks, "NVTX marks have no duration")
+    issues.add("instants_dropped", "info", n_marks, "NVTX marks have no duration")
     text, all_texts = _texts(db, cols["textId"], types)
     distinct, inverse = unique(text)
     kinds = [kind_of_range(all_texts[i]) for i in distinct.tolist()]
@@ -133,7 +133,7 @@ def nvtx_ranges(db: Database, target: Target, names: Names, notes: Notes, end_ns
     category = np.array([code_of(kind[0]) for kind in kinds], np.uint8)[inverse]
     ends = _closed(cols["start"], cols["end"], end_ns)
     open_ = "NVTX ranges were never closed: they last until the recording ends"
-    notes.add("open_ranges", "info", int((cols["end"] == ABSENT).sum()), open_)
+    issues.add("open_ranges", "info", int((cols["end"] == ABSENT).sum()), open_)
     parts = []
     lanes = {_PUSH_POP: (target.thread, "nvtx"), _START_END: (target.ranges, "nvtx_start_end")}
     for kind, (lane, recorded) in lanes.items():
@@ -142,7 +142,7 @@ def nvtx_ranges(db: Database, target: Target, names: Names, notes: Notes, end_ns
         what = category[mine] if kind == _PUSH_POP else "user_range"
         parts.append(Part(what, recorded, cols["start"][mine], ends[mine], tracks, name[mine]))
     loose = "NVTX start/end ranges may cross threads: no device work is counted as theirs"
-    notes.add("start_end_ranges", "info", parts[1].ts.size, loose)
+    issues.add("start_end_ranges", "info", parts[1].ts.size, loose)
     known = {
         i: (*kind[1:3], kind[3])
         for i, kind in zip(distinct.tolist(), kinds, strict=True)

@@ -19,7 +19,7 @@ from stepscope.readers.nsight.nsys_stats_files import HEADER, RENAMED, Column, c
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
 _STATED = re.compile(r"(\w+)\.py\b|'(\w+)' stats report|\((\w+)\):\s*$")
 _OTHER = rb"Processing \[|Running \[|SKIPPED|Generat|NOTICE|Export|\[\d+/\d+\]| \*\* |\r?\n"
@@ -72,7 +72,7 @@ class Printed:
             end = self.text.find(b"\n", end, self.end) + 1 or self.end
         return _parsed(self.text[self.start : end], len(self.columns))[0][column].drop_nulls().to_list()
 
-    def select(self, notes: Notes, **columns: pl.Expr) -> pl.DataFrame:
+    def select(self, issues: IssueLog, **columns: pl.Expr) -> pl.DataFrame:
         """The rows as these columns, made of the printed ones, which are texts and called by their numbers.
 
         Some MB are read at a time, so that a long table is never there as text and as columns both.
@@ -80,24 +80,24 @@ class Printed:
         frames = []
         for block in _blocks(self.text, self.start, self.end):
             rows, n_dropped = _parsed(block, len(self.columns))
-            notes.add("rows_dropped", "warning", n_dropped, "rows with too few fields were dropped")
+            issues.add("rows_dropped", "warning", n_dropped, "rows with too few fields were dropped")
             frames.append(rows.select(**columns))
         return pl.concat(frames)
 
-    def note_units(self, unit: str, notes: Notes, of: Sequence[str] = ()) -> None:
+    def note_units(self, unit: str, issues: IssueLog, of: Sequence[str] = ()) -> None:
         """Say which units numbers were rounded to, and which are not known. `of` are labels; without them all."""
         measures = [c.unit for c in self.columns if c.unit not in _NO_MEASURE and (not of or c.label in of)]
         large = [printed for printed in measures if _UNITS[unit].get(printed.lower(), 0.0) > 1]
         if large:
             what = f"numbers were printed in {large[0]}, and rounded to so many digits"
-            notes.add("rounded", "info", len(large), what)
+            issues.add("rounded", "info", len(large), what)
         odd = [printed for printed in measures if printed.lower() not in _UNITS[unit]]
         if odd:
             what = f"{odd[0]} is no unit of {'sizes' if unit == 'bytes' else 'times'} that is known"
-            notes.add("unknown_units", "warning", len(odd), f"columns are left out: {what}")
+            issues.add("unknown_units", "warning", len(odd), f"columns are left out: {what}")
 
 
-def printed_tables(text: bytes, file_report: str, notes: Notes) -> Iterator[Printed]:
+def printed_tables(text: bytes, file_report: str, issues: IssueLog) -> Iterator[Printed]:
     """Every table, also one without rows. `file_report` names the only one of a file that names none itself."""
     headers = list(_headers(text))
     before = 0
@@ -107,7 +107,7 @@ def printed_tables(text: bytes, file_report: str, notes: Notes) -> Iterator[Prin
         end = _end_of_rows(text, start, last)
         before = end
         if end == len(text):
-            end = _end_of_whole_rows(text, start, len(columns), notes)
+            end = _end_of_whole_rows(text, start, len(columns), issues)
         yield Printed(stated or (file_report if len(headers) == 1 else ""), columns, text, start, end)
 
 
@@ -145,13 +145,13 @@ def _end_of_rows(text: bytes, start: int, last: int) -> int:
     return last
 
 
-def _end_of_whole_rows(text: bytes, start: int, width: int, notes: Notes) -> int:
+def _end_of_whole_rows(text: bytes, start: int, width: int, issues: IssueLog) -> int:
     """Where the last row ends of a table with which the file ends; one that breaks off is left out and counted."""
-    cut = max(text.rfind(b"\n") + 1, start)
-    tail = text[cut:].decode("utf-8", "replace")
+    row_start = max(text.rfind(b"\n") + 1, start)
+    tail = text[row_start:].decode("utf-8", "replace")
     if tail.strip() and (tail.count('"') % 2 or len(next(csv.reader([tail]), [])) < width):
-        notes.add("truncated", "error", 1, "the file ends within a row")
-        return cut
+        issues.add("truncated", "error", 1, "the file ends within a row")
+        return row_start
     return len(text)
 
 

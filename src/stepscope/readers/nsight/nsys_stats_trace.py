@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.nsight.nsys_stats_text import Printed
 
 _AXES = "xyz"
@@ -52,11 +52,11 @@ class Events:
     on_device: bool
 
 
-def events_of(table: Printed, notes: Notes) -> list[Events]:
+def events_of(table: Printed, issues: IssueLog) -> list[Events]:
     """The rows of a table by sort."""
     if table.place("strm", "device") is not None:
-        return _work(table, notes)
-    frame = _whole(table.select(notes, **_events(table, notes, ("pid", "tid", "thread"))), notes)
+        return _work(table, issues)
+    frame = _whole(table.select(issues, **_events(table, issues, ("pid", "tid", "thread"))), issues)
     if table.place("corrid") is not None:
         driver = map_names(frame["name"], _is_driver, pl.Boolean()).fill_null(value=False).to_numpy()
         codes = np.where(driver, code_of("driver"), code_of("runtime")).astype(np.uint8)
@@ -69,14 +69,14 @@ def events_of(table: Printed, notes: Notes) -> list[Events]:
     return [Events(kinds.fill_null(code_of("user_range")).to_numpy(), "nvtx", frame, on_device=False)]
 
 
-def event_tables(events: Sequence[Events], notes: Notes) -> tuple[dict[str, pl.DataFrame], int]:
+def event_tables(events: Sequence[Events], issues: IssueLog) -> tuple[dict[str, pl.DataFrame], int]:
     """The tables of a Trace, and its origin in the recorder's ns. Calls and work are tied by their correlation."""
     work = [one.frame for one in events if one.on_device]
     calls = [one.frame["pid"] for one in events if not one.on_device]
     may_link = not work or not calls or pl.concat(calls).n_unique() == 1
     if not may_link:
         what = "calls of several processes count their launches alike: work cannot be tied to them"
-        notes.add("ambiguous_launches", "warning", sum(frame.height for frame in work), what)
+        issues.add("ambiguous_launches", "warning", sum(frame.height for frame in work), what)
     names, tracks = Names(), Tracks()
     devices, device_of = _devices(work)
     parts = []
@@ -84,7 +84,7 @@ def event_tables(events: Sequence[Events], notes: Notes) -> tuple[dict[str, pl.D
         track = _streams(one.frame, tracks, device_of) if one.on_device else _threads(one.frame, tracks)
         parts.append(_part(one, track, names, may_link=may_link))
     where = tracks.table(None, None)
-    spans = assemble(parts, names.texts, where["device_id"].is_not_null().to_numpy(), notes, None)
+    spans = assemble(parts, names.texts, where["device_id"].is_not_null().to_numpy(), issues, None)
     sides = [
         (one.category, one.frame.with_columns(span_id=pl.Series(ids, dtype=pl.UInt32)))
         for one, ids in zip(events, spans.ids, strict=True)
@@ -111,11 +111,11 @@ def event_tables(events: Sequence[Events], notes: Notes) -> tuple[dict[str, pl.D
     return found, spans.origin_ns
 
 
-def _events(table: Printed, notes: Notes, where: Sequence[str]) -> dict[str, pl.Expr]:
+def _events(table: Printed, issues: IssueLog, where: Sequence[str]) -> dict[str, pl.Expr]:
     """The columns that all events have, and those that say where they ran; null where the report has no such."""
     start, end, duration = (table.place(label) for label in ("start", "end", "duration"))
     begin = _ns(table, str(start))
-    table.note_units("ns", notes, of=("start", "end", "duration"))
+    table.note_units("ns", issues, of=("start", "end", "duration"))
     columns = {
         "start": begin,
         "end": _ns(table, end) if duration is None and end is not None else begin + _ns(table, str(duration)),
@@ -138,16 +138,16 @@ def _or_null(table: Printed, labels: Sequence[str], dtype: pl.DataType) -> pl.Ex
     return pl.lit(None, dtype) if at is None else pl.col(at).cast(dtype, strict=False)
 
 
-def _whole(frame: pl.DataFrame, notes: Notes) -> pl.DataFrame:
+def _whole(frame: pl.DataFrame, issues: IssueLog) -> pl.DataFrame:
     sound = frame.drop_nulls(["start", "end"])
     lost = frame.height - sound.height
-    notes.add("incomplete_rows", "warning", lost, "rows without a start or an end were dropped")
+    issues.add("incomplete_rows", "warning", lost, "rows without a start or an end were dropped")
     return sound
 
 
-def _work(table: Printed, notes: Notes) -> list[Events]:
+def _work(table: Printed, issues: IssueLog) -> list[Events]:
     """Kernels with how they were launched, copies and fills with what they moved."""
-    common = _events(table, notes, ("device", "context", "stream"))
+    common = _events(table, issues, ("device", "context", "stream"))
     columns = dict(common)
     for what, label in (("grid", "grd"), ("block", "blk")):
         columns |= {f"{what}_{a}": _or_null(table, (label + a,), pl.Int32()) for a in _AXES}
@@ -155,12 +155,12 @@ def _work(table: Printed, notes: Notes) -> list[Events]:
     columns["shared_bytes"] = _bytes(table, "stcsmem") + _bytes(table, "dymsmem")
     columns["bytes"] = _bytes(table, "bytes")
     columns |= {name: _or_null(table, _LABELS[name], Name) for name in ("src", "dst")}
-    table.note_units("bytes", notes, of=("stcsmem", "dymsmem", "bytes"))
+    table.note_units("bytes", issues, of=("stcsmem", "dymsmem", "bytes"))
     at = table.place("throughput", "thru")
     rate = None if at is None else _RATE.match(table.columns[int(at)].unit)
     if at is not None and rate is not None:
         columns["recorded_bytes_per_s"] = number(at) * size_of(rate["unit"])
-    frame = _whole(table.select(notes, **columns), notes)
+    frame = _whole(table.select(issues, **columns), issues)
     is_kernel = frame["grid_x"].is_not_null() | map_names(frame["name"], _is_plain, pl.Boolean()).fill_null(value=True)
     is_set = map_names(frame["name"], _is_fill, pl.Boolean()).fill_null(value=False)
     moved = ("bytes", "src", "dst", "recorded_bytes_per_s")

@@ -142,8 +142,8 @@ def _rows(db: Database, table: str, *columns: str, where: str = "1") -> list[tup
     have = db.columns_of(table)
     if not have:
         return []
-    words = ", ".join(c if c in have else "NULL" for c in columns)
-    return db.rows(f"SELECT {words} FROM {table} WHERE {where}")  # noqa: S608  the names are ours
+    selected = ", ".join(c if c in have else "NULL" for c in columns)
+    return db.rows(f"SELECT {selected} FROM {table} WHERE {where}")  # noqa: S608  the names are ours
 
 
 def _thread_names(db: Database) -> dict[int, str]:

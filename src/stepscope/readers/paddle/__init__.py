@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.errors import CorruptInput
 from stepscope.core.files import rank_in
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.memory import give_back
 from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.formats import PADDLE_PROTOBUF
@@ -23,7 +23,7 @@ from stepscope.readers.paddle._tables import build_tables
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
-    from stepscope.readers.paddle._recording import Recording
+    from stepscope.readers.paddle._columns import Recording
 
 _HEAD = 64
 _WORKER = re.compile(r"host_(?P<host>.+?)pid_\d+(?:_time_|\.|$)")
@@ -36,29 +36,29 @@ def read(source: Source) -> Trace:
     Raises CorruptInput (no event can be read of a file that is damaged), StepscopeError (size limit); lesser damage is
     counted in `issues`.
     """
-    notes = Notes()
+    issues = IssueLog()
     chunks = source.chunks()
     head = b""
     while len(head) < _HEAD and (chunk := next(chunks, b"")):
         head += chunk
     chunks = chain((head,), chunks)
     is_protobuf = PADDLE_PROTOBUF.match(head) is not None
-    recording = _protobuf.decode(Wire(chunks), notes) if is_protobuf else _json.decode(b"".join(chunks), notes)
+    recording = _protobuf.decode(Wire(chunks), issues) if is_protobuf else _json.decode(b"".join(chunks), issues)
     if source.damage:
-        notes.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
-    if not recording.n_events and notes.has("error"):
+        issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
+    if not recording.n_events and issues.has("error"):
         msg = "not one of its events can be read"
         raise CorruptInput(msg, "copy or record the profile again", path=source.label, offset=source.n_bytes)
     rank = rank_in(source.path)
     worker = _WORKER.search(PurePath(source.path).name)
     host = worker["host"] if worker else None
-    tables, origin_ns = build_tables(recording, notes, rank=rank, host=host)
+    tables, origin_ns = build_tables(recording, issues, rank=rank, host=host)
     give_back()
     if "spans" not in tables:
-        notes.add("no_spans", "warning", 1, "the trace holds nothing with a start and an end")
-    issues = notes.table()
-    if not issues.is_empty():
-        tables["issues"] = issues
+        issues.add("no_spans", "warning", 1, "the trace holds nothing with a start and an end")
+    table = issues.table()
+    if not table.is_empty():
+        tables["issues"] = table
     return Trace(_meta(recording, source, rank, host, origin_ns), tables)
 
 

@@ -1,23 +1,131 @@
-"""From decoded events of Paddle's JSON to columns: the only loops over them, each over one block."""
+"""What a Paddle profile holds, in columns, the same from protobuf and JSON; and JSON's decoded events as columns.
+
+Times are ns on the recorder's clock (Unix time in all files known). Rows of `host` are in the order of the file: thread
+by thread, each breadth first. A link is a row of the table that it points into, −1 for the root of its thread.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Raw, Struct
+from msgspec import field as renamed
 
 from stepscope.readers.common.columns import ABSENT, Interned, columns_of
-from stepscope.readers.paddle._recording import MEMORY_TYPES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
-    from stepscope.readers.paddle._events import Event
+    Rows = list[tuple[int, "Event"]]
+    Columns = Mapping[str, NDArray[Any]]
 
-    Rows = list[tuple[int, Event]]
+
+_NOTHING = Raw(b"")
+
+
+class Args(Struct, gc=False, frozen=True):
+    """`args` of an event."""
+
+    start_time: str = ""
+    end_time: str = ""
+    correlation: int = renamed(name="correlation id", default=ABSENT)
+    input_shapes: Raw = _NOTHING
+    input_dtypes: Raw = _NOTHING
+    callstack: str = ""
+    stream: int = ABSENT
+    registers: int = renamed(name="registers per thread", default=ABSENT)
+    shared_bytes: int = renamed(name="shared memory", default=ABSENT)
+    blocks_per_sm: float | None = renamed(name="blocks per SM", default=None)
+    warps_per_sm: float | None = renamed(name="warps per SM", default=None)
+    grid: list[int] | None = None
+    block: list[int] | None = None
+    occupancy: float | None = renamed(name="theoretical achieved occupancy %", default=None)
+    occupancy_old: float | None = renamed(name="est. achieved occupancy %", default=None)
+    size_bytes: int = renamed(name="bytes", default=ABSENT)
+    bandwidth: float | None = renamed(name="memory bandwidth (GB/s)", default=None)
+    place: str = ""
+    addr: int = ABSENT
+    increase_bytes: int = ABSENT
+    current_allocated: int = ABSENT
+    current_reserved: int = ABSENT
+    peak_allocated: int = ABSENT
+    peak_reserved: int = ABSENT
+
+
+_NO_ARGS = Args()
+
+
+class Event(Struct, gc=False):
+    """One element of `traceEvents`. `ts` is whole µs of Unix time, `dur` µs; threads are text, streams numbers."""
+
+    name: str = ""
+    pid: int | None = None
+    tid: int | str | None = None
+    ts: int | None = None
+    dur: float | None = None
+    ph: str = ""
+    cat: str = ""
+    args: Args = _NO_ARGS
+
+
+#: Event types by their number in protobuf; JSON has these names. In Paddle 2.x number 15 was MluRuntime.
+TYPES = (
+    "Operator", "Dataloader", "ProfileStep", "CudaRuntime", "Kernel", "Memcpy", "Memset", "UserDefined",
+    "OperatorInner", "Forward", "Backward", "Optimization", "Communication", "PythonOp", "PythonUserDefined",
+    "DygraphKernelLaunch", "StaticKernelLaunch",
+)  # fmt: skip
+MEMORY_TYPES = ("Allocate", "Free", "ReservedAllocate", "ReservedFree")
+
+#: The columns of each table. Those of names, types and texts are numbers of `Recording.names`, `.types` and `.texts`,
+#: rates are fractions, the others whole numbers; ABSENT and NaN stand for what is unknown.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "host": ("name", "type", "start", "end", "pid", "tid", "parent"),
+    "runtime": ("name", "type", "start", "end", "pid", "tid", "correlation", "host"),
+    "device": ("name", "type", "start", "end", "device", "stream", "correlation", "runtime"),
+    "kernels": (
+        "device", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes",
+        "blocks_per_sm", "warps_per_sm", "est_occupancy_ratio",
+    ),
+    "transfers": ("device", "bytes", "src", "dst", "bytes_per_s"),
+    "memory": (
+        "ts", "type", "address", "bytes", "pid", "tid", "place", "allocated", "reserved", "peak_allocated",
+        "peak_reserved", "host",
+    ),
+    "arguments": ("host", "shapes", "types", "stack"),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Recording:
+    """One recorded cycle: tables of COLUMNS, the texts that they number (the first one empty), what the file says."""
+
+    host: Columns
+    runtime: Columns
+    device: Columns
+    kernels: Columns
+    transfers: Columns
+    memory: Columns
+    arguments: Columns
+    names: list[str]
+    types: list[str]
+    texts: list[str]
+    version: str | None = None
+    span_index: int | None = None
+    extra: dict[str, str] = field(default_factory=dict)
+    devices: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def n_events(self) -> int:
+        """Events of all kinds."""
+        return sum(int(table["type"].size) for table in (self.host, self.runtime, self.device, self.memory))
+
 
 _DIGITS = re.compile(r"\d{1,18}")
 _PER_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
@@ -146,8 +254,8 @@ def _dtype(name: str) -> type[np.generic]:
 
 def _bare(name: str) -> str:
     """Without the duration that Paddle puts behind it, as in `matmul[1.234 us]`."""
-    cut = name.rfind("[") if name.endswith("s]") else -1
-    return name if cut < 0 else name[:cut]
+    bracket = name.rfind("[") if name.endswith("s]") else -1
+    return name if bracket < 0 else name[:bracket]
 
 
 def _ns(text: str) -> int:

@@ -13,21 +13,89 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from stepscope.core.intervals import enclosing
+from stepscope.readers.chrome.salvage import FAILS, repaired
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.paddle._columns import Events
-from stepscope.readers.paddle._events import blocks
-from stepscope.readers.paddle._recording import COLUMNS, Recording
+from stepscope.readers.paddle._columns import COLUMNS, Event, Events, Recording
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
     Ints = NDArray[np.int64]
     Table = dict[str, NDArray[Any]]
+    from collections.abc import Iterator
+
+
+#: Small enough that a block's objects stay in the processor's cache.
+BLOCK = 1 << 18
+_BLOCKS = msgspec.json.Decoder(list[Event], strict=False)
+_ELEMENT = msgspec.json.Decoder(Event, strict=False)
+#: Paddle begins each element with its name.
+_BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"name"\s*:|\{\s*\}\s*$)')
+#: A text that was not escaped reaches to where the line goes on as Paddle writes it.
+_TEXT = re.compile(rb'("(?:name|callstack)"\s*:\s*")(.*?)(?="\s*,\s*"(?:pid|id)"\s*:|"\s*\n\s*\})', re.DOTALL)
+_TO_ESCAPE = re.compile(rb'["\\\x00-\x1f]')
+
+
+def blocks(text: bytes, start: int, end: int, issues: IssueLog) -> Iterator[list[Event]]:
+    """The events in text[start:end], the inside of the array. Elements that cannot be read are counted."""
+    while start < end:
+        border = _BORDER.search(text, min(start + BLOCK, end), end)
+        cut, after = (end, end) if border is None else (border.start() + 1, border.end())
+        yield _decoded(text[start:cut], start, issues)
+        start = after
+
+
+def _decoded(block: bytes, at: int, issues: IssueLog) -> list[Event]:
+    try:
+        if b"\\" not in block:
+            return _BLOCKS.decode(b"[" + block + b"]")
+    except FAILS:
+        pass
+    block = escaped(block, issues)
+    try:
+        return _BLOCKS.decode(b"[" + block + b"]")
+    except FAILS:
+        pass
+    return list(_elements(repaired(block, issues), at, issues))
+
+
+def escaped(text: bytes, issues: IssueLog) -> bytes:
+    """The text with names and call stacks written as JSON wants it; how many needed that is noted."""
+    n = 0
+
+    def mended(match: re.Match[bytes]) -> bytes:
+        nonlocal n
+        if not _TO_ESCAPE.search(match[2]):
+            return match[0]
+        n += 1
+        return match[1] + json.dumps(match[2].decode("utf-8", "replace"), ensure_ascii=False)[1:-1].encode()
+
+    found = _TEXT.sub(mended, text)
+    issues.add(
+        "unescaped_names", "info", n, "names with quotes, backslashes or control characters, which Paddle writes raw"
+    )
+    return found
+
+
+def _elements(block: bytes, at: int, issues: IssueLog) -> Iterator[Event]:
+    """Every element that can be read by itself."""
+    start = 0
+    for border in [*(m.start() + 1 for m in _BORDER.finditer(block)), len(block)]:
+        piece = block[start:border].strip(b", \t\r\n")
+        try:
+            if piece:
+                yield _ELEMENT.decode(piece)
+        except FAILS:
+            what = f"elements that are not valid JSON, first at about byte {at + start:,}"
+            issues.add("damaged_events", "error", 1, what)
+        start = border
+
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 #: The end of the array: Paddle puts an empty object there, and in any case only there a bracket follows a brace.
@@ -39,13 +107,13 @@ _EXACT_NS = 8_192_000
 _MOST_US = 2**51
 
 
-def decode(text: bytes, notes: Notes) -> Recording:
-    """The whole document. What is damaged is left out, and counted in `notes`."""
-    start, end, meta = _outline(text, notes)
+def decode(text: bytes, issues: IssueLog) -> Recording:
+    """The whole document. What is damaged is left out, and counted in `issues`."""
+    start, end, meta = _outline(text, issues)
     events = Events()
-    for block in blocks(text, start, end, notes):
+    for block in blocks(text, start, end, issues):
         events.add(block)
-    recording = _linked(events, notes)
+    recording = _linked(events, issues)
     version, index = meta.get("schemaVersion"), str(meta.get("span_index", meta.get("span_indx", "")))
     recording.version = str(version) if version else None
     recording.span_index = int(index) if index.isdecimal() and len(index) < 10 else None
@@ -55,7 +123,7 @@ def decode(text: bytes, notes: Notes) -> Recording:
     return recording
 
 
-def _outline(text: bytes, notes: Notes) -> tuple[int, int, dict[str, Any]]:
+def _outline(text: bytes, issues: IssueLog) -> tuple[int, int, dict[str, Any]]:
     """Where the inside of the events array begins and ends; the other fields of the document."""
     opening = _ARRAY.search(text)
     start = len(text) if opening is None else opening.end()
@@ -63,7 +131,7 @@ def _outline(text: bytes, notes: Notes) -> tuple[int, int, dict[str, Any]]:
     for pattern, near in itertools.product(_ENDS, (max(start, len(text) - _TAIL), start)):
         closing = closing or next(iter(deque(pattern.finditer(text, near), maxlen=1)), None)
     if closing is None:
-        notes.add("truncated", "error", 1, f"the file ends inside its events, after {len(text):,} bytes")
+        issues.add("truncated", "error", 1, f"the file ends inside its events, after {len(text):,} bytes")
     end = len(text) if closing is None else closing.start(1)
     head = text[: len(text) if opening is None else opening.start()]
     meta = _object(head.strip().rstrip(b",") + b"}") or {}
@@ -87,14 +155,14 @@ def _lines(text: bytes) -> dict[str, str]:
     return dict(pairs)
 
 
-def _linked(events: Events, notes: Notes) -> Recording:
+def _linked(events: Events, issues: IssueLog) -> Recording:
     """The columns with absolute times and with links, from the order of the file and the nesting of times."""
     host, runtime, device, memory = (events.table(kind) for kind in ("host", "runtime", "device", "memory"))
     origin = _origin(host, runtime, device)
     for table in (host, runtime, device):
         _place(table, origin)
     host["parent"] = _parents(host)
-    runtime["host"] = _inside(host, runtime, _holder(host, runtime), notes)
+    runtime["host"] = _inside(host, runtime, _holder(host, runtime), issues)
     memory["ts"] = np.where(memory["ts"] == ABSENT, ABSENT, memory["ts"] * 1000)
     memory["host"] = _holder(host, memory)
     inside = (memory["host"] >= 0) & (memory["ts"] >= 0)
@@ -163,13 +231,13 @@ def _holder(host: Table, table: Table) -> Ints:
     return np.where((last >= 0) & (host["tid"][last] == table["tid"]), last, -1)
 
 
-def _inside(host: Table, calls: Table, holder: Ints, notes: Notes) -> Ints:
+def _inside(host: Table, calls: Table, holder: Ints, issues: IssueLog) -> Ints:
     """The holders less those that a call is not inside of: the event that it was made in is missing."""
     at = np.maximum(holder, 0)
     apart = holder >= 0
     if apart.any():
         apart &= (calls["from"] < host["from"][at]) | (calls["from"] > host["to"][at])
-    notes.add(
+    issues.add(
         "odd_parents", "warning", int(apart.sum()), "calls of the runtime behind an event that does not hold them"
     )
     return np.where(apart, -1, holder)

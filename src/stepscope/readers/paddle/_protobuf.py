@@ -6,13 +6,14 @@ here: Paddle 3.x itself writes two that its own schema does not know, and theref
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.readers.common.columns import ABSENT, Interned, columns_of
-from stepscope.readers.paddle import _messages
-from stepscope.readers.paddle._recording import MEMORY_TYPES, TYPES, Recording
+from stepscope.readers.common.protobuf import BYTES, FLOAT, INT, Wire
+from stepscope.readers.paddle._columns import MEMORY_TYPES, TYPES, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,22 +21,112 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.readers.common.columns import Column
-    from stepscope.readers.common.issues import Notes
-    from stepscope.readers.common.protobuf import Damage, Wire
+    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.protobuf import Damage
 
     Ints = NDArray[np.int64]
     Table = dict[str, NDArray[Any]]
     Children = tuple[Ints, Ints, Ints]  # owner, start, end
+    from collections.abc import Callable
+
+    from stepscope.readers.common.protobuf import Contents
+
+
+MANY = BYTES + "*"
+DOCUMENT = {
+    1: ("version", BYTES), 2: ("span_index", INT), 3: ("threads", MANY), 4: ("extra", MANY), 5: ("devices", MANY),
+}  # fmt: skip
+THREAD = {1: ("tid", INT), 2: ("nodes", MANY)}
+HOST_NODE = {
+    1: ("id", INT), 2: ("parent", INT), 3: ("event", BYTES), 4: ("runtime", MANY), 5: ("memory", MANY),
+    6: ("arguments", MANY),
+}  # fmt: skip
+HOST_EVENT = {
+    1: ("name", BYTES), 2: ("type", INT), 3: ("start", INT), 4: ("end", INT), 5: ("pid", INT), 6: ("tid", INT),
+}  # fmt: skip
+RUNTIME_NODE = {1: ("event", BYTES), 2: ("device", MANY)}
+RUNTIME_EVENT = {
+    1: ("name", BYTES), 2: ("start", INT), 3: ("end", INT), 4: ("pid", INT), 5: ("tid", INT), 6: ("correlation", INT),
+}  # fmt: skip
+WRAPPER = {1: ("event", BYTES)}
+DEVICE_EVENT = {
+    1: ("name", BYTES), 2: ("type", INT), 3: ("start", INT), 4: ("end", INT), 5: ("device", INT), 7: ("stream", INT),
+    8: ("correlation", INT), 9: ("kernel", BYTES), 10: ("memcpy", BYTES), 11: ("memset", BYTES),
+}  # fmt: skip
+KERNEL = {
+    1: ("block_x", INT), 2: ("block_y", INT), 3: ("block_z", INT), 4: ("grid_x", INT), 5: ("grid_y", INT),
+    6: ("grid_z", INT), 7: ("dynamic", INT), 8: ("static", INT), 9: ("registers", INT), 15: ("blocks_per_sm", FLOAT),
+    16: ("warps_per_sm", FLOAT), 17: ("est_occupancy_ratio", FLOAT),
+}  # fmt: skip
+MEMCPY = {1: ("bytes", INT), 3: ("src", BYTES), 4: ("dst", BYTES)}
+MEMSET = {1: ("bytes", INT), 2: ("dst", BYTES)}
+MEMORY = {
+    1: ("ts", INT), 2: ("type", INT), 3: ("address", INT), 4: ("pid", INT), 5: ("tid", INT), 6: ("bytes", INT),
+    7: ("place", BYTES), 8: ("allocated", INT), 9: ("reserved", INT), 10: ("peak_allocated", INT),
+    11: ("peak_reserved", INT),
+}  # fmt: skip
+ARGUMENTS = {5: ("shapes", BYTES), 6: ("types", BYTES), 7: ("stack", BYTES)}
+PAIR = {1: ("key", BYTES), 2: ("value", BYTES)}
+DEVICE_PROPERTY = {
+    1: ("id", INT), 2: ("name", BYTES), 3: ("totalGlobalMem", INT), 4: ("computeMajor", INT),
+    5: ("computeMinor", INT), 13: ("smCount", INT),
+}  # fmt: skip
+KEYED = {1: ("keys", MANY), 2: ("values", MANY)}
+
+
+def pairs(wire: Wire, messages: Contents) -> dict[str, str]:
+    """Messages of a key and a value."""
+    found = wire.columns(messages, PAIR)
+    keys, values = (wire.slices(found[name]) for name in ("key", "value"))
+    return {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in zip(keys, values, strict=True)}
+
+
+def device_properties(wire: Wire, messages: Contents) -> list[dict[str, Any]]:
+    """What each device is, by the names that JSON has for it."""
+    found = wire.columns(messages, DEVICE_PROPERTY)
+    names = [name.decode("utf-8", "replace") for name in wire.slices(found.pop("name"))]
+    columns = {key: [None if v == ABSENT else v for v in values.tolist()] for key, values in found.items()}
+    return [{"name": name, **{key: values[i] for key, values in columns.items()}} for i, name in enumerate(names)]
+
+
+def keyed(message: bytes, values: Callable[[bytes], Any]) -> bytes:
+    """A message of keys and values as compact JSON, empty if there are no keys."""
+    wire = Wire([message])
+    found = wire.columns(wire.whole(), KEYED)
+    keys, raw = (wire.slices(found[name][1:]) for name in ("keys", "values"))
+    if not keys:
+        return b""
+    by_key = {key.decode("utf-8", "replace"): values(text) for key, text in zip(keys, raw, strict=False)}
+    return json.dumps(by_key, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def shapes_of(message: bytes) -> list[list[int]]:
+    """The shapes of one argument: a message of messages of numbers."""
+    wire = Wire([message])
+    _, starts, ends = wire.columns(wire.whole(), {1: ("shapes", MANY)})["shapes"]
+    shapes: list[list[int]] = [[] for _ in range(starts.size)]
+    owners, sizes = wire.columns((starts, ends), {1: ("sizes", INT + "*")})["sizes"]
+    for owner, size in zip(owners.tolist(), sizes.tolist(), strict=True):
+        shapes[owner].append(size)
+    return shapes
+
+
+def words_of(message: bytes) -> list[str]:
+    """The element types of one argument."""
+    wire = Wire([message])
+    _, starts, ends = wire.columns(wire.whole(), {1: ("words", MANY)})["words"]
+    return [word.decode("utf-8", "replace") for word in wire.slices((starts, ends))]
+
 
 _BLOCK = 1 << 16  # messages whose fields are in memory at a time
 _CHILDREN = ("runtime", "memory", "arguments")
 
 
-def decode(wire: Wire, notes: Notes) -> Recording:
-    """The whole document. What is damaged is left out, and counted in `notes`."""
-    top = wire.columns(wire.whole(), _messages.DOCUMENT, clip=True)
-    trees = wire.columns(top["threads"][1:], _messages.THREAD, clip=True)
-    decoder = _Decoder(wire, notes)
+def decode(wire: Wire, issues: IssueLog) -> Recording:
+    """The whole document. What is damaged is left out, and counted in `issues`."""
+    top = wire.columns(wire.whole(), DOCUMENT, clip=True)
+    trees = wire.columns(top["threads"][1:], THREAD, clip=True)
+    decoder = _Decoder(wire, issues)
     tree, starts, ends = trees["nodes"]
     host, children = decoder.host(tree, starts, ends, trees["tid"])
     runtime, of_runtime = decoder.runtime(children["runtime"])
@@ -44,7 +135,7 @@ def decode(wire: Wire, notes: Notes) -> Recording:
     arguments = decoder.arguments(children["arguments"])
     version = wire.slices(top["version"])[0].decode("utf-8", "replace")
     span_index = int(top["span_index"][0])
-    _note(wire.damage, notes)
+    _note(wire.damage, issues)
     return Recording(
         host,
         runtime,
@@ -58,17 +149,17 @@ def decode(wire: Wire, notes: Notes) -> Recording:
         texts=[text.decode("utf-8", "replace") for text in decoder.texts],
         version=version or None,
         span_index=None if span_index == ABSENT else span_index,
-        extra=_messages.pairs(wire, top["extra"][1:]),
-        devices=_messages.device_properties(wire, top["devices"][1:]),
+        extra=pairs(wire, top["extra"][1:]),
+        devices=device_properties(wire, top["devices"][1:]),
     )
 
 
 class _Decoder:
     """The numbers given to names, types and texts so far, and a function for each kind of message."""
 
-    def __init__(self, wire: Wire, notes: Notes) -> None:
+    def __init__(self, wire: Wire, issues: IssueLog) -> None:
         self.wire = wire
-        self.notes = notes
+        self.issues = issues
         self.names, self.texts = Interned(), Interned({b"": 0})
         self.types = Interned((name, i) for i, name in enumerate(TYPES))
 
@@ -77,8 +168,8 @@ class _Decoder:
         cols = _growing("name", "type", "start", "end", "pid", "tid", "id", "parent")
         found: dict[str, list[Children]] = {kind: [] for kind in _CHILDREN}
         for low, high in _blocks(starts.size):
-            node = self.wire.columns((starts[low:high], ends[low:high]), _messages.HOST_NODE)
-            event = self.wire.columns(node["event"], _messages.HOST_EVENT)
+            node = self.wire.columns((starts[low:high], ends[low:high]), HOST_NODE)
+            event = self.wire.columns(node["event"], HOST_EVENT)
             self._extend(cols, {**event, "id": node["id"], "parent": node["parent"]}, TYPES)
             for kind, parts in found.items():
                 owner, first, last = node[kind]
@@ -87,10 +178,10 @@ class _Decoder:
         whole["tid"] = np.where(tid[tree] == ABSENT, whole["tid"], tid[tree])
         is_root = whole["parent"] == -1
         up = self._parents(tree, whole.pop("id"), whole["parent"], is_root)
-        kept, place = self._usable(whole, ~is_root)
+        chosen, place = self._usable(whole, ~is_root)
         whole["parent"] = np.where(up >= 0, place[up], -1)
         self._name_mlu_runtime(whole)
-        host = {name: column[kept] for name, column in whole.items()}
+        host = {name: column[chosen] for name, column in whole.items()}
         children = {kind: _concatenated(parts) for kind, parts in found.items()}
         return host, {kind: (place[owner], first, last) for kind, (owner, first, last) in children.items()}
 
@@ -100,16 +191,16 @@ class _Decoder:
         cols = _growing("name", "type", "start", "end", "pid", "tid", "correlation")
         found: list[Children] = []
         for low, high in _blocks(starts.size):
-            node = self.wire.columns((starts[low:high], ends[low:high]), _messages.RUNTIME_NODE)
-            event = self.wire.columns(node["event"], _messages.RUNTIME_EVENT)
+            node = self.wire.columns((starts[low:high], ends[low:high]), RUNTIME_NODE)
+            event = self.wire.columns(node["event"], RUNTIME_EVENT)
             self._extend(cols, {**event, "type": np.full(high - low, TYPES.index("CudaRuntime"))}, TYPES)
             of, first, last = node["device"]
             found.append((of + low, first, last))
         whole = _joined(cols)
         whole["host"] = owner
-        kept, place = self._usable(whole)
+        chosen, place = self._usable(whole)
         of, first, last = _concatenated(found)
-        return {name: column[kept] for name, column in whole.items()}, (place[of], first, last)
+        return {name: column[chosen] for name, column in whole.items()}, (place[of], first, last)
 
     def device(self, nodes: Children) -> tuple[Table, Table, Table]:
         """Kernels, copies and fills; then the details of kernels, and of copies and fills."""
@@ -117,8 +208,8 @@ class _Decoder:
         cols = _growing("name", "type", "start", "end", "device", "stream", "correlation")
         details: dict[str, list[Children]] = {"kernel": [], "memcpy": [], "memset": []}
         for low, high in _blocks(starts.size):
-            node = self.wire.columns((starts[low:high], ends[low:high]), _messages.WRAPPER)
-            event = self.wire.columns(node["event"], _messages.DEVICE_EVENT)
+            node = self.wire.columns((starts[low:high], ends[low:high]), WRAPPER)
+            event = self.wire.columns(node["event"], DEVICE_EVENT)
             self._extend(cols, event, TYPES)
             for kind, parts in details.items():
                 first, last = event[kind]
@@ -126,19 +217,19 @@ class _Decoder:
                 parts.append((have + low, first[have], last[have]))
         whole = _joined(cols)
         whole["runtime"] = owner
-        kept, place = self._usable(whole)
+        chosen, place = self._usable(whole)
         kernels = self._kernels(_concatenated(details["kernel"]), place)
         moved = [self._moved(_concatenated(details[k]), place, schema) for k, schema in _MOVED.items()]
         transfers = {name: np.concatenate([part[name] for part in moved]) for name in moved[0]}
-        return {name: column[kept] for name, column in whole.items()}, kernels, transfers
+        return {name: column[chosen] for name, column in whole.items()}, kernels, transfers
 
     def _kernels(self, messages: Children, place: Ints) -> Table:
         owner, starts, ends = messages
-        found = self.wire.columns((starts, ends), _messages.KERNEL)
+        found = self.wire.columns((starts, ends), KERNEL)
         dynamic, static = found.pop("dynamic"), found.pop("static")
         known = (dynamic != ABSENT) | (static != ABSENT)
         total = np.where(dynamic == ABSENT, 0, dynamic) + np.where(static == ABSENT, 0, static)
-        return _of_kept({**found, "shared_bytes": np.where(known, total, ABSENT), "device": place[owner]})
+        return _linked({**found, "shared_bytes": np.where(known, total, ABSENT), "device": place[owner]})
 
     def _moved(self, messages: Children, place: Ints, schema: dict[int, tuple[str, str]]) -> Table:
         owner, starts, ends = messages
@@ -146,13 +237,13 @@ class _Decoder:
         nothing = np.full(owner.size, -1, np.int64)
         for end in ("src", "dst"):
             found[end] = self.texts.codes(self.wire.slices(found.get(end, (nothing, nothing))))
-        return _of_kept({**found, "device": place[owner], "bytes_per_s": np.full(owner.size, np.nan)})
+        return _linked({**found, "device": place[owner], "bytes_per_s": np.full(owner.size, np.nan)})
 
     def memory(self, nodes: Children) -> Table:
         """Memory taken and given back, by tensors and by the allocator."""
         owner, starts, ends = nodes
-        node = self.wire.columns((starts, ends), _messages.WRAPPER)
-        found = self.wire.columns(node["event"], _messages.MEMORY)
+        node = self.wire.columns((starts, ends), WRAPPER)
+        found = self.wire.columns(node["event"], MEMORY)
         found["type"] = self._codes(found["type"], MEMORY_TYPES)
         found["place"] = self.texts.codes(self.wire.slices(found["place"]))
         found["host"] = owner
@@ -161,15 +252,15 @@ class _Decoder:
     def arguments(self, nodes: Children) -> Table:
         """What operators were called with; shapes and types as compact JSON."""
         owner, starts, ends = nodes
-        node = self.wire.columns((starts, ends), _messages.WRAPPER)
-        found = self.wire.columns(node["event"], _messages.ARGUMENTS)
-        for name, values in (("shapes", _messages.shapes_of), ("types", _messages.words_of)):
+        node = self.wire.columns((starts, ends), WRAPPER)
+        found = self.wire.columns(node["event"], ARGUMENTS)
+        for name, values in (("shapes", shapes_of), ("types", words_of)):
             raw = self.wire.slices(found[name])
-            told = {message: _messages.keyed(message, values) for message in set(raw)}
-            found[name] = self.texts.codes([told[message] for message in raw])
+            by_message = {message: keyed(message, values) for message in set(raw)}
+            found[name] = self.texts.codes([by_message[message] for message in raw])
         found["stack"] = self.texts.codes(self.wire.slices(found["stack"]))
         found["host"] = owner
-        return _of_kept(found, "host")
+        return _linked(found, "host")
 
     def _extend(self, cols: dict[str, Column], found: dict[str, Any], types: Sequence[str]) -> None:
         """Append a block; of names and types their numbers."""
@@ -190,11 +281,11 @@ class _Decoder:
         sound = (whole["start"] >= 0) & (whole["end"] >= 0)
         if wanted is not None:
             sound |= ~wanted
-        self.notes.add(
+        self.issues.add(
             "incomplete_events", "warning", int((~sound).sum()), "events without a start or an end were dropped"
         )
-        kept = sound if wanted is None else sound & wanted
-        return kept, np.where(kept, np.cumsum(kept) - 1, -1)
+        chosen = sound if wanted is None else sound & wanted
+        return chosen, np.where(chosen, np.cumsum(chosen) - 1, -1)
 
     def _parents(self, tree: Ints, ids: Ints, parents: Ints, is_root: NDArray[np.bool_]) -> Ints:
         """Row of each node's parent, −1 for the root and where there is none that was written before the node."""
@@ -207,7 +298,7 @@ class _Decoder:
         known = (parents >= 0) & (parents < size)
         up = np.where(known, row_of[np.where(known, first + parents, 0)], -1) if ids.size else row_of
         lost = ~is_root & ((up < 0) | (up >= rows))
-        self.notes.add("odd_parents", "warning", int(lost.sum()), "events inside one that is not there or comes later")
+        self.issues.add("odd_parents", "warning", int(lost.sum()), "events inside one that is not there or comes later")
         return np.where(is_root | lost, -1, up)
 
     def _name_mlu_runtime(self, host: Table) -> None:
@@ -219,7 +310,7 @@ class _Decoder:
             host["type"][rows[of_mlu[host["name"][rows]]]] = self.types["MluRuntime"]
 
 
-_MOVED = {"memcpy": _messages.MEMCPY, "memset": _messages.MEMSET}
+_MOVED = {"memcpy": MEMCPY, "memset": MEMSET}
 
 
 def _growing(*names: str) -> dict[str, Column]:
@@ -238,7 +329,7 @@ def _concatenated(parts: list[Children]) -> Children:
 _NONE = np.empty(0, np.int64)
 
 
-def _of_kept(table: Table, link: str = "device") -> Table:
+def _linked(table: Table, link: str = "device") -> Table:
     """Without the rows whose event was dropped."""
     return {name: column[table[link] >= 0] for name, column in table.items()}
 
@@ -247,8 +338,8 @@ def _blocks(n: int) -> Iterator[tuple[int, int]]:
     return ((low, min(low + _BLOCK, n)) for low in range(0, n, _BLOCK))
 
 
-def _note(damage: Damage, notes: Notes) -> None:
+def _note(damage: Damage, issues: IssueLog) -> None:
     at = damage.first_at
     example = "" if at is None else f"messages that break off, first at byte {at:,}"
-    notes.add("damaged_messages", "error", damage.n_messages, example)
-    notes.add("wrong_wire_types", "warning", damage.n_wire_types, "fields of another type than they have were left out")
+    issues.add("damaged_messages", "error", damage.n_messages, example)
+    issues.add("wrong_wire_types", "warning", damage.n_wire_types, "fields of an unexpected type were left out")

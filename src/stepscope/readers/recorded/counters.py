@@ -14,7 +14,7 @@ import polars as pl
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import COUNTERS
 from stepscope.core.trace import extent_ns
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.source import Source
 from stepscope.readers.recorded.side_files import with_issues
 
@@ -30,20 +30,20 @@ COLUMNS = {
 }
 
 
-def read_counters(path: str | Source, notes: Notes | None = None) -> pl.DataFrame:
+def read_counters(path: str | Source, issues: IssueLog | None = None) -> pl.DataFrame:
     """The side file as recorded: ts_ns (Unix), metric, unit, device, value. Rows that do not parse have nulls.
 
-    With `notes` a file that breaks off, as when its recorder was killed, is read up to its last whole row.
-    Raises StepscopeError (unreadable), CorruptInput (columns missing, not CSV or Parquet, damaged without `notes`).
+    With `issues` a file that breaks off, as when its recorder was killed, is read up to its last whole row.
+    Raises StepscopeError (unreadable), CorruptInput (columns missing, not CSV or Parquet, damaged without `issues`).
     """
     source = Source(path) if isinstance(path, str) else path
     text = b"".join(source.chunks())
     path = source.label
     if source.damage:
         end = text.rfind(b"\n") + 1
-        if notes is None or not text[:end] or text.startswith(b"PAR1"):
+        if issues is None or not text[:end] or text.startswith(b"PAR1"):
             raise CorruptInput(source.damage, "copy the file again", path=path, offset=source.n_bytes)
-        notes.add("counters_cut", "warning", 1, f"{path}: {source.damage}; read up to the last whole row")
+        issues.add("counters_cut", "warning", 1, f"{path}: {source.damage}; read up to the last whole row")
         text = text[:end]
     try:
         if text.startswith(b"PAR1"):
@@ -67,35 +67,35 @@ def attach(trace: Trace, path: str, *, required: bool) -> Trace:
 
     With `required` (the user named the file) a file that cannot be read raises; otherwise it is an issue.
     """
-    notes = Notes()
+    issues = IssueLog()
     try:
-        frame = read_counters(path, notes)
+        frame = read_counters(path, issues)
     except StepscopeError as error:
         if required:
             raise
-        notes.add("counters_unreadable", "warning", 1, error.message)
-        return with_issues(trace, notes)
-    sound = sound_rows(frame, path, notes)
+        issues.add("counters_unreadable", "warning", 1, error.message)
+        return with_issues(trace, issues)
+    sound = sound_rows(frame, path, issues)
     origin = trace.meta.origin_unix_ns
     if origin is None:
-        notes.add("counters_unplaced", "warning", sound.height, "the trace does not say when it began, in Unix time")
-        return with_issues(trace, notes)
+        issues.add("counters_unplaced", "warning", sound.height, "the trace does not say when it began, in Unix time")
+        return with_issues(trace, issues)
     placed = placed_on(sound, origin, trace.devices)
     spans = trace.spans
     if not spans.is_empty():
         first, last = extent_ns(spans)
         inside = placed.filter(pl.col("ts_ns").is_between(first - 10**9, last + 10**9)).height
         if not inside and placed.height:
-            notes.add("counters_elsewhere", "warning", placed.height, "no sample lies within a second of the trace")
+            issues.add("counters_elsewhere", "warning", placed.height, "no sample lies within a second of the trace")
     both = pl.concat([trace.counters, placed])
-    return with_issues(trace.with_tables(counters=both), notes)
+    return with_issues(trace.with_tables(counters=both), issues)
 
 
-def sound_rows(frame: pl.DataFrame, path: str, notes: Notes) -> pl.DataFrame:
-    """The rows that have a time, a metric, a device and a value; the others are counted in `notes`."""
+def sound_rows(frame: pl.DataFrame, path: str, issues: IssueLog) -> pl.DataFrame:
+    """The rows that have a time, a metric, a device and a value; the others are counted in `issues`."""
     sound = frame.drop_nulls(["ts_ns", "metric", "device", "value"])
     what = f"rows of {path} without time, metric or value"
-    notes.add("counters_dropped", "warning", frame.height - sound.height, what)
+    issues.add("counters_dropped", "warning", frame.height - sound.height, what)
     return sound
 
 

@@ -48,8 +48,8 @@ class Pages:
     def text(self, rows: Ints, offset: int, size: int) -> list[str]:
         """A text of some events."""
         into = self.words.view(np.uint8)
-        cut = into[(self.at[rows] * _WORD + offset)[:, None] + np.arange(size)]
-        return [bytes(row).split(b"\0", 1)[0].decode("utf-8", "replace") for row in cut]
+        texts = into[(self.at[rows] * _WORD + offset)[:, None] + np.arange(size)]
+        return [bytes(row).split(b"\0", 1)[0].decode("utf-8", "replace") for row in texts]
 
     def kind(self) -> NDArray[np.uint16]:
         """The number of the kind of each event."""
@@ -85,9 +85,9 @@ def _walked(words: NDArray[np.uint32], start: Ints, end: Ints, begin: NDArray[np
         now = ts[pages] + np.where(kind == _EXTEND, wide, delta)
         upper = begin[pages] & ~_STAMP_BITS
         ts[pages] = np.where(kind == _STAMP, (wide & _STAMP_BITS) | upper, now)
-        bytes_told = np.minimum(then, np.uint64(_USED)).astype(np.int64)
+        n_bytes = np.minimum(then, np.uint64(_USED)).astype(np.int64)
         length = np.where(kind >= _EXTEND, 2, 1 + kind.astype(np.int64))
-        length = np.where((kind == _LONG_EVENT) | (kind == _PADDING), 1 + -(-bytes_told // _WORD), length)
+        length = np.where((kind == _LONG_EVENT) | (kind == _PADDING), 1 + -(-n_bytes // _WORD), length)
         is_event = (kind <= _LONGEST_SHORT) & (here + length <= end[pages])
         found.append(
             (

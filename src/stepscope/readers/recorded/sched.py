@@ -6,27 +6,205 @@ function. A trace with events of its own is not made longer by them: they are cu
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from stepscope.core.errors import StepscopeError
+from stepscope.core.intervals import union
 from stepscope.core.schema import SCHED, SPANS, TRACKS
 from stepscope.core.trace import extent_ns
-from stepscope.readers.common.issues import Notes
-from stepscope.readers.recorded.sched_events import BLOCKED, ENDED, RUNNABLE, SLEEPS, STOPPED, Events, read_events
-from stepscope.readers.recorded.sched_spans import PREEMPTED, Spans, spans_of
+from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.recorded.sched_events import (
+    BLOCKED,
+    ENDED,
+    IN,
+    OUT,
+    RUNNABLE,
+    SLEEPS,
+    STOPPED,
+    WAKE,
+    Events,
+    read_events,
+)
 from stepscope.readers.recorded.side_files import SCHEDULING, recording_of, side_file, with_issues
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from numpy.typing import NDArray
-
     from stepscope.core.trace import Trace
+    from stepscope.readers.recorded.sched_events import Events
 
-    Ints = NDArray[np.int64]
+
+Ints = NDArray[np.int64]
+
+#: Why a wait began.
+PREEMPTED, WOKEN = 0, 1
+#: `state` of a thread that had the core when the recording ended.
+AT_END = -1
+_END = 3
+#: Names of the kernel's own threads that come often and stay shortly.
+_OF_KERNEL = re.compile(
+    r"(?:kworker|ksoftirqd|migration|irq|cpuhp|watchdog|rcu_\w+|rcuo\w|kcompactd|kswapd|jbd2|khugepaged)(?:/|\d*$)"
+)
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Spans in order of thread and start, on the monotonic clock. Units: ns.
+
+    `core` is where it ran, or got to run after it had waited (-1: it did not). `state` is of time on a core: how the
+    thread was when it lost it, or `AT_END`; `why` of a wait. `other` is who got the core after it or, after a wake-up,
+    had it until the thread got it: 0 for nobody, -1 if not known. `n_gaps` is how often a thread lost, or was given, a
+    core without an event for what must have been between; `n_from_idle` how often it got one from idle unseen.
+    """
+
+    tid: Ints
+    start_ns: Ints
+    end_ns: Ints
+    is_wait: NDArray[np.bool_]
+    core: Ints
+    state: Ints
+    why: Ints
+    other: Ints
+    n_gaps: int
+    n_from_idle: int
+
+
+def spans_of(events: Events) -> Spans:
+    """The spans of all threads."""
+    rows = _rows(events)
+    n_without_event = _from_idle(rows)
+    n = max(rows.ts.size - 1, 0)
+    a, b = _Rows(*(column[:n] for column in rows.columns())), _Rows(*(column[1:] for column in rows.columns()))
+    same = a.tid == b.tid
+    runs = same & (a.what == IN) & (((b.what == OUT) & (a.core == b.core)) | (b.what == _END))
+    waits = same & a.is_ready() & ((b.what == IN) | (b.what == _END))
+    if n_without_event:  # so may have been what followed the last wake-up
+        waits &= (a.what == OUT) | (b.what == IN)
+    at = np.flatnonzero(runs | waits)
+    # What follows must follow: a core is lost by who has one, and given to who has none.
+    gaps = same & ~runs & ((b.what == OUT) | ((a.what == IN) & (b.what == IN)))
+    is_wait, why = waits[at], np.where(a.what[at] == OUT, PREEMPTED, WOKEN)
+    until_end = b.what[at] == _END
+    # Who took the core is told when it is lost; who had it before, when it is got. A thread of the kernel takes it for
+    # a moment: where one came first, the last one is more to blame.
+    kernel = np.array([tid for tid, name in events.names.items() if _OF_KERNEL.match(name)], np.int64)
+    brief = np.isin(a.other[at], kernel) & (b.what[at] == IN) & (b.other[at] > 0)
+    preempted_first = is_wait & (why == PREEMPTED) & ~brief
+    found = Spans(
+        a.tid[at],
+        a.ts[at],
+        b.ts[at],
+        is_wait,
+        np.where(is_wait, np.where(until_end, -1, b.core[at]), a.core[at]),
+        np.where(is_wait | until_end, AT_END, b.state[at]),
+        why,
+        np.where(preempted_first, a.other[at], np.where(until_end, -1, b.other[at])),
+        int(gaps.sum()),
+        n_without_event,
+    )
+    return _without_losses(found, events.losses)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Events in order of thread and time."""
+
+    tid: Ints
+    ts: Ints
+    what: Ints
+    core: Ints
+    state: Ints
+    other: Ints
+
+    def columns(self) -> tuple[Ints, ...]:
+        return self.tid, self.ts, self.what, self.core, self.state, self.other
+
+    def take(self, rows: Ints) -> _Rows:
+        return _Rows(*(column[rows] for column in self.columns()))
+
+    def is_ready(self) -> NDArray[np.bool_]:
+        """After which a thread waits for a core."""
+        ready: NDArray[np.bool_] = ((self.what == OUT) & (self.state == RUNNABLE)) | (self.what == WAKE)
+        return ready
+
+    def ends(self) -> tuple[Ints, Ints]:
+        """The first and the last row of each thread."""
+        change = np.flatnonzero(np.diff(self.tid))
+        rows = min(self.tid.size, 1)
+        return np.append(np.zeros(rows, np.int64), change + 1), np.append(change, np.full(rows, self.tid.size - 1))
+
+
+def _rows(events: Events) -> _Rows:
+    """The events that change something, with those that the recording's start and end stand for.
+
+    A thread that first lost a core had it from the start, if it was there then. At the end all begin to be unknown.
+    """
+    order = np.argsort(events.tid, kind="stable")
+    columns = (events.tid, events.ts_ns, events.what, events.core, events.state, events.other)
+    rows = _Rows(*(column[order].astype(np.int64) for column in columns))
+    rows = rows.take(np.flatnonzero(~_is_idle_wake(rows)))
+    first, last = rows.ends()
+    heads = rows.take(first[rows.what[first] == OUT])
+    began = np.array([events.began.get(tid, _NEVER) for tid in heads.tid.tolist()], np.int64)
+    heads, began = heads.take(np.flatnonzero(began <= heads.ts)), began[began <= heads.ts]
+    tails = rows.take(last)
+    none = np.zeros(tails.tid.size, np.int64)
+    parts = [
+        (heads.tid, began, np.full(began.size, IN), heads.core, heads.state, heads.other),
+        rows.columns(),
+        (tails.tid, np.maximum(none + events.end_ns, tails.ts), none + _END, none - 1, none, none),
+    ]
+    whole = _Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return whole.take(np.argsort(whole.tid, kind="stable"))
+
+
+def _from_idle(rows: _Rows) -> int:
+    """Makes wake-ups that the loss of a core follows to what gave it, in place. How many those are."""
+    woke = rows.what[:-1] == WAKE
+    at = np.flatnonzero(woke & (rows.what[1:] == OUT) & (rows.tid[:-1] == rows.tid[1:]))
+    rows.what[at], rows.core[at], rows.other[at] = IN, rows.core[at + 1], 0
+    return int(at.size)
+
+
+def _is_idle_wake(rows: _Rows) -> NDArray[np.bool_]:
+    """Wake-ups of a thread that has a core or waits for one already."""
+    is_wake = rows.what == WAKE
+    place = np.arange(rows.tid.size)
+    # The last row before each that is no wake-up, if it is of the same thread.
+    before = np.maximum.accumulate(np.where(is_wake, -1, place))
+    has = (before >= 0) & (rows.tid[before] == rows.tid)
+    sleeps = ~has | ((rows.what[before] == OUT) & (rows.state[before] != RUNNABLE))
+    follows = np.append(False, is_wake[:-1] & (rows.tid[:-1] == rows.tid[1:])) if place.size else is_wake
+    idle: NDArray[np.bool_] = is_wake & (~sleeps | follows)
+    return idle
+
+
+def _without_losses(spans: Spans, losses: list[tuple[int, int, int]]) -> Spans:
+    """Without time on a core of which events were lost meanwhile, and without waits during which any were."""
+    if not losses:
+        return spans
+    cores, lows, highs = (np.array(column, np.int64) for column in zip(*losses, strict=True))
+    bad = spans.is_wait & _overlaps(spans, lows, highs)
+    for core in np.unique(cores).tolist():
+        mine = cores == core
+        bad |= ~spans.is_wait & (spans.core == core) & _overlaps(spans, lows[mine], highs[mine])
+    keep = ~bad
+    columns = {name: getattr(spans, name)[keep] for name in Spans.__slots__ if not name.startswith("n_")}
+    return replace(spans, **columns)
+
+
+def _overlaps(spans: Spans, lows: Ints, highs: Ints) -> NDArray[np.bool_]:
+    low, high = union(lows, np.maximum(highs, lows + 1))
+    at = np.searchsorted(high, spans.start_ns, side="right")
+    found: NDArray[np.bool_] = np.append(low, np.iinfo(np.int64).max)[at] < spans.end_ns
+    return found
 
 
 _WHEN_LOST = {RUNNABLE: "preempted", SLEEPS: "sleeps", BLOCKED: "blocked", STOPPED: "stopped", ENDED: "ended"}
@@ -43,28 +221,28 @@ def with_sched(trace: Trace, path: str) -> Trace:
     side = side_file(path, (SCHEDULING,))
     if side is None:
         return trace
-    notes = Notes()
+    issues = IssueLog()
     try:
-        events = read_events(side, notes)
+        events = read_events(side, issues)
     except StepscopeError as error:
-        notes.add("sched_unreadable", "warning", 1, error.message)
-        return with_issues(trace, notes)
+        issues.add("sched_unreadable", "warning", 1, error.message)
+        return with_issues(trace, issues)
     if trace.meta.origin_unix_ns is None:
         what = "scheduling events: the trace does not say when it began, in Unix time"
-        notes.add("sched_unplaced", "warning", events.ts_ns.size, what)
-        return with_issues(trace, notes)
-    return with_issues(_joined(trace, events, _processes(trace, events, path), notes), notes)
+        issues.add("sched_unplaced", "warning", events.ts_ns.size, what)
+        return with_issues(trace, issues)
+    return with_issues(_joined(trace, events, _processes(trace, events, path), issues), issues)
 
 
-def _joined(trace: Trace, events: Events, pids: set[int], notes: Notes) -> Trace:
+def _joined(trace: Trace, events: Events, pids: set[int], issues: IssueLog) -> Trace:
     """The trace with spans of threads of these processes."""
     spans = spans_of(events)
     what = f"switches that the kernel did not tell of, of {events.ts_ns.size:,}: what threads did there is not known"
-    notes.add("sched_gaps", "warning" if spans.n_gaps > _MANY * spans.tid.size else "info", spans.n_gaps, what)
+    issues.add("sched_gaps", "warning" if spans.n_gaps > _MANY * spans.tid.size else "info", spans.n_gaps, what)
     what = (
         "switches from an idle core that the kernel did not tell of: the thread counts as having it from its wake-up on"
     )
-    notes.add("sched_from_idle", "info", spans.n_from_idle, what)
+    issues.add("sched_from_idle", "info", spans.n_from_idle, what)
     first, last = (-_FAR, _FAR) if trace.spans.is_empty() else extent_ns(trace.spans)
     origin = trace.meta.origin_unix_ns or 0
     start = np.maximum(_unix_ns(events, spans.start_ns) - origin, first)
@@ -73,7 +251,7 @@ def _joined(trace: Trace, events: Events, pids: set[int], notes: Notes) -> Trace
     wanted = np.array([process.get(tid, tid) in pids for tid in of_thread.tolist()], np.bool_)
     at = np.flatnonzero((end > start) & wanted[np.searchsorted(of_thread, spans.tid)])
     if not at.size:
-        notes.add("sched_elsewhere", "warning", spans.tid.size, "no thread of the trace was scheduled while it lasts")
+        issues.add("sched_elsewhere", "warning", spans.tid.size, "no thread of the trace was scheduled while it lasts")
         return trace
     tids, lane = np.unique(spans.tid[at], return_inverse=True)
     tracks = _tracks(trace, tids.tolist(), process, events)
@@ -94,7 +272,7 @@ def _joined(trace: Trace, events: Events, pids: set[int], notes: Notes) -> Trace
     return trace.with_tables(
         tracks=pl.concat([TRACKS.conform(trace.tracks), tracks]),
         spans=pl.concat([SPANS.conform(trace.spans), SPANS.conform(rows)]),
-        sched=_sides(spans, at, ids, events),
+        sched=_sched_table(spans, at, ids, events),
     )
 
 
@@ -128,8 +306,8 @@ def _processes(trace: Trace, events: Events, path: str) -> set[int]:
     job = {process.get(tid, tid) for tid in (*events.began, *events.parent)}
     threads = trace.tracks.filter(pl.col("kind") == "thread")
     own = set(threads["pid"].drop_nulls().to_list()) & job
-    told = recording_of(path).get("processes") or []
-    profiled = {one["pid"] for one in told if one.get("torch") and one.get("steps")} & job
+    processes = recording_of(path).get("processes") or []
+    profiled = {one["pid"] for one in processes if one.get("torch") and one.get("steps")} & job
     if not own or profiled <= own:
         return job
     above = {
@@ -142,10 +320,10 @@ def _processes(trace: Trace, events: Events, path: str) -> set[int]:
 
 def _nearest(pid: int, above: dict[int, int], wanted: Collection[int]) -> int | None:
     """The first of some processes on the way up from one."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pid not in wanted:
-        seen.add(pid)
-        if above.get(pid, pid) in seen:
+        visited.add(pid)
+        if above.get(pid, pid) in visited:
             return None
         pid = above[pid]
     return pid
@@ -176,9 +354,9 @@ def _tracks(trace: Trace, tids: list[int], process: dict[int, int], events: Even
 
 def _name(tid: int, events: Events) -> str | None:
     """The name of a thread, or of the one that started it: it has that one's until it takes another."""
-    seen: set[int] = set()
-    while tid not in events.names and tid not in seen and tid in events.parent:
-        seen.add(tid)
+    visited: set[int] = set()
+    while tid not in events.names and tid not in visited and tid in events.parent:
+        visited.add(tid)
         tid = events.parent[tid]
     return events.names.get(tid)
 
@@ -200,7 +378,7 @@ def _names(spans: Spans, at: Ints, events: Events) -> pl.Series:
     return pl.Series([text(key) for key in keys.tolist()], dtype=pl.Categorical()).gather(place)
 
 
-def _sides(spans: Spans, at: Ints, ids: pl.Series, events: Events) -> pl.DataFrame:
+def _sched_table(spans: Spans, at: Ints, ids: pl.Series, events: Events) -> pl.DataFrame:
     """The table `sched`."""
     core, other, is_wait = spans.core[at], spans.other[at], spans.is_wait[at]
     known = pl.Series(other > 0)

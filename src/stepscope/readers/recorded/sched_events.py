@@ -1,7 +1,10 @@
 """The file of scheduling events that `stepscope record --sched` leaves, as columns: who got and lost a core, and when.
 
-Its form is told in stepscope/record/_sched_file.py: frames of packed facts, or of packed events as the kernel gives
+stepscope/record/sched/main.py describes its form: frames of packed facts, or of packed events as the kernel gives
 them, each with the time at which they were read.
+
+Records of the kernel's perf buffers: type (u32), flags (u16), bytes (u16); what the type has; then process, thread (u32
+each), time (u64), core and a spare (u32 each). Source: include/uapi/linux/perf_event.h of Linux.
 """
 
 from __future__ import annotations
@@ -17,14 +20,51 @@ from numpy.typing import NDArray
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.recorded import perf_records as perf
 from stepscope.readers.recorded.ring_pages import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
+
+
+LOST, COMM, EXIT, FORK, SWITCH = 2, 3, 4, 7, 14
+IS_OUT, IS_PREEMPTED = 1 << 13, 1 << 14
+_UNIT = 8
+
+
+def record_starts(content: bytes) -> Ints:
+    """Where each record begins, in bytes. A last one that is cut is left out.
+
+    Records follow one another, so that each tells where the next is. Where records could be is known: every eight
+    bytes. From each such place it is known where the next record would be, thence where the second, the fourth …
+    """
+    n = len(content) // _UNIT
+    sizes = np.frombuffer(content, np.uint16, n * _UNIT // 2)[3 :: _UNIT // 2].astype(np.int64) // _UNIT
+    # A size of 0, which no record has, would stand still: it ends the walk. Place n stands for the end.
+    jump = np.append(np.where(sizes > 0, np.minimum(np.arange(n) + sizes, n + 1), n + 1), [n, n + 1])
+    whole = jump[:n] <= n
+    on_way = np.zeros(n + 2, np.bool_)
+    on_way[0] = True
+    reached = np.zeros(1, np.int64)
+    while True:
+        more = np.unique(jump[reached])
+        more = more[~on_way[more]]
+        if not more.size:
+            break
+        on_way[more] = True
+        reached = np.concatenate((reached, more))
+        jump = jump[jump]
+    starts = np.flatnonzero(on_way[:n])
+    found: Ints = starts[whole[starts]] * _UNIT
+    return found
+
+
+def words_at(content: bytes, places: Ints) -> NDArray[np.uint32]:
+    """Words of four bytes at places (bytes, multiples of four)."""
+    found: NDArray[np.uint32] = np.frombuffer(content, np.uint32, len(content) // 4)[places // 4]
+    return found
 
 
 Ints = NDArray[np.int64]
@@ -83,36 +123,36 @@ class _Found:
     last: dict[int, int] = field(default_factory=dict)  # time of the last event of each core
     clocks: list[tuple[int, int]] = field(default_factory=list)
     n_lost: int = 0
-    lost_told: int = 0
+    n_lost_reported: int = 0
     end_ns: int = 0
     is_ended: bool = False
     full_ns: int | None = None
 
 
-def read_events(path: str, notes: Notes) -> Events:
+def read_events(path: str, issues: IssueLog) -> Events:
     """The events of a file. What was lost, or is missing at its end, is noted. Raises CorruptInput, StepscopeError."""
     found = _Found()
     with files.opened(path) as file, files.reaching(path):
         if file.read(len(MAGIC)) != MAGIC:
             raise CorruptInput("not a file of scheduling events", "record again with --sched", path=path)
-        for kind, core, time_ns, content in _frames(file, path, notes):
+        for kind, core, time_ns, content in _frames(file, path, issues):
             try:
-                _take(found, kind, core, time_ns, content, notes)
+                _take(found, kind, core, time_ns, content, issues)
             except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
-                notes.add("sched_damaged", "warning", 1, f"{path}: a frame says {error!r}; read up to it")
+                issues.add("sched_damaged", "warning", 1, f"{path}: a frame says {error!r}; read up to it")
                 break
             found.end_ns = max(found.end_ns, time_ns)
     if not found.clocks:
         raise CorruptInput("it breaks off before its first fact", "record again with --sched", path=path)
-    lost = max(found.n_lost, found.lost_told)
+    lost = max(found.n_lost, found.n_lost_reported)
     what = "the kernel's buffers were full: spans around the lost events are left out"
-    notes.add("sched_lost", "warning", lost or len(found.losses), what)
+    issues.add("sched_lost", "warning", lost or len(found.losses), what)
     if not found.is_ended:
-        notes.add("sched_cut", "warning", 1, f"{path}: the collector was killed, or goes on; its end is missing")
+        issues.add("sched_cut", "warning", 1, f"{path}: the collector was killed, or goes on; its end is missing")
     return _events(found)
 
 
-def _frames(file: IO[bytes], path: str, notes: Notes) -> Iterator[Frame]:
+def _frames(file: IO[bytes], path: str, issues: IssueLog) -> Iterator[Frame]:
     """Kind, core, time and content of each frame that is whole."""
     while head := file.read(_HEAD.size):
         packed = b""
@@ -125,23 +165,23 @@ def _frames(file: IO[bytes], path: str, notes: Notes) -> Iterator[Frame]:
         try:
             content = inflate.decompress(packed, min(n_content, _LARGEST) + 1)  # one more: to its checksum
         except zlib.error as error:
-            notes.add("sched_damaged", "warning", 1, f"{path}: {error}; read up to there")
+            issues.add("sched_damaged", "warning", 1, f"{path}: {error}; read up to there")
             return
         if not inflate.eof or len(content) != n_content:
-            notes.add("sched_damaged", "warning", 1, f"{path}: a frame has another length than it says; read up to it")
+            issues.add("sched_damaged", "warning", 1, f"{path}: a frame has another length than it says; read up to it")
             return
         yield kind, core, time_ns, content
 
 
-def _take(found: _Found, kind: int, core: int, time_ns: int, content: bytes, notes: Notes) -> None:
+def _take(found: _Found, kind: int, core: int, time_ns: int, content: bytes, issues: IssueLog) -> None:
     """What a frame holds."""
     if kind == _FACTS:
-        _hear(found, time_ns, json.loads(content), notes)
+        _hear(found, time_ns, json.loads(content), issues)
     elif kind == _EVENTS:
         {"tracefs": _take_pages, "perf": _take_records}[found.head["source"]](found, core, content)
 
 
-def _hear(found: _Found, time_ns: int, facts: dict[str, Any], notes: Notes) -> None:
+def _hear(found: _Found, time_ns: int, facts: dict[str, Any], issues: IssueLog) -> None:
     if "source" in facts:
         found.head = facts
     if "clocks" in facts:
@@ -153,16 +193,16 @@ def _hear(found: _Found, time_ns: int, facts: dict[str, Any], notes: Notes) -> N
     found.process.update(facts.get("threads", []))
     if "full_bytes" in facts:
         found.full_ns = time_ns
-        notes.add("sched_full", "warning", 1, f"the file reached {facts['full_bytes'] >> 20} MiB: no more was kept")
-    notes.add("sched_unwritten", "warning", facts.get("unwritten", 0), "events after the file was full")
+        issues.add("sched_full", "warning", 1, f"the file reached {facts['full_bytes'] >> 20} MiB: no more was kept")
+    issues.add("sched_unwritten", "warning", facts.get("unwritten", 0), "events after the file was full")
     if "end" in facts:
         found.is_ended = True
-        found.lost_told = sum(facts["lost"].values())
+        found.n_lost_reported = sum(facts["lost"].values())
 
 
 def _take_pages(found: _Found, core: int, content: bytes) -> None:
     pages = decoded(content, found.head["page_bytes"])
-    kinds, told = pages.kind(), found.head["events"]
+    kinds, formats = pages.kind(), found.head["events"]
     last = found.last.get(core, found.clocks[0][0] if found.clocks else 0)
     times = np.concatenate(([last], pages.ts_ns))
     if pages.ts_ns.size:
@@ -173,10 +213,10 @@ def _take_pages(found: _Found, core: int, content: bytes) -> None:
     found.n_lost += int(pages.n_lost.sum())
 
     def rows(name: str) -> Ints:
-        return np.flatnonzero(kinds == told[name]["id"])
+        return np.flatnonzero(kinds == formats[name]["id"])
 
     def column(name: str, at: Ints, column: str) -> Ints:
-        return pages.field(at, told[name]["fields"][column][0]).astype(np.int64)
+        return pages.field(at, formats[name]["fields"][column][0]).astype(np.int64)
 
     switch = rows("sched_switch")
     before, after, state = (column("sched_switch", switch, f) for f in ("prev_pid", "next_pid", "prev_state"))
@@ -192,7 +232,7 @@ def _take_pages(found: _Found, core: int, content: bytes) -> None:
     place = both.size - 1 - first
     for side, name in enumerate(("next_comm", "prev_comm")):
         mine = place % 2 == side
-        texts = pages.text(switch[place[mine] // 2], *told["sched_switch"]["fields"][name])
+        texts = pages.text(switch[place[mine] // 2], *formats["sched_switch"]["fields"][name])
         found.names.update(zip(distinct[mine].tolist(), texts, strict=True))
     for name in ("sched_wakeup", "sched_wakeup_new"):
         at = rows(name)
@@ -212,34 +252,34 @@ def _state(recorded: Ints) -> Ints:
 
 
 def _take_records(found: _Found, core: int, content: bytes) -> None:
-    starts = perf.record_starts(content)
-    head, sizes = perf.words_at(content, starts), perf.words_at(content, starts + 4)
+    starts = record_starts(content)
+    head, sizes = words_at(content, starts), words_at(content, starts + 4)
     flags, ends = sizes & 0xFFFF, starts + (sizes >> 16).astype(np.int64)
 
     def word(rows: Ints, at: int) -> Ints:
         """A word of some records, counted from their start, or if negative from their end."""
-        return perf.words_at(content, (starts[rows] if at >= 0 else ends[rows]) + at).astype(np.int64)
+        return words_at(content, (starts[rows] if at >= 0 else ends[rows]) + at).astype(np.int64)
 
     def time(rows: Ints) -> Ints:
         return word(rows, -16) + (word(rows, -12) << 32)
 
-    switch = np.flatnonzero(head == perf.SWITCH)
+    switch = np.flatnonzero(head == SWITCH)
     ts, tid = time(switch), word(switch, -20)
-    is_out, is_ready = ((flags[switch] & bit) != 0 for bit in (perf.IS_OUT, perf.IS_PREEMPTED))
+    is_out, is_ready = ((flags[switch] & bit) != 0 for bit in (IS_OUT, IS_PREEMPTED))
     none = np.zeros(ts.size, np.int64)
     state = np.where(is_out & ~is_ready, SLEEPS, RUNNABLE)
     found.parts.append((ts, tid, np.where(is_out, OUT, IN), none + core, state, none - 1))
     found.process.update(zip(tid.tolist(), word(switch, -24).tolist(), strict=True))
-    ended = np.flatnonzero(head == perf.EXIT)  # after which no switch of the thread is told any more
+    ended = np.flatnonzero(head == EXIT)  # after which no switch of the thread is told any more
     none = np.zeros(ended.size, np.int64)
     found.parts.append((time(ended), word(ended, 16), none + OUT, none + core, none + ENDED, none - 1))
-    forks = np.flatnonzero(head == perf.FORK)
+    forks = np.flatnonzero(head == FORK)
     found.parent.update(zip(word(forks, 16).tolist(), word(forks, 20).tolist(), strict=True))
     found.process.update(zip(word(forks, 16).tolist(), word(forks, 8).tolist(), strict=True))
-    for row in np.flatnonzero(head == perf.COMM).tolist():
+    for row in np.flatnonzero(head == COMM).tolist():
         text = content[int(starts[row]) + 16 : int(ends[row]) - 24]
         found.names[int(word(np.array([row]), 12)[0])] = text.split(b"\0", 1)[0].decode("utf-8", "replace")
-    lost = np.flatnonzero(head == perf.LOST)
+    lost = np.flatnonzero(head == LOST)
     if lost.size:
         found.n_lost += int(word(lost, 16).sum())
         times = time(lost)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.trace import Trace
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
 #: Each kind of side file, by the names that it may have.
 COUNTER_FILES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
@@ -46,7 +46,7 @@ def recording_of(path: str) -> dict[str, Any]:
     return recording if isinstance(recording, dict) and recording.get("recorder") == "stepscope" else {}
 
 
-def with_issues(trace: Trace, notes: Notes) -> Trace:
+def with_issues(trace: Trace, issues: IssueLog) -> Trace:
     """The trace with further issues."""
-    issues = notes.table()
-    return trace if issues.is_empty() else trace.with_tables(issues=pl.concat([ISSUES.conform(trace.issues), issues]))
+    table = issues.table()
+    return trace if table.is_empty() else trace.with_tables(issues=pl.concat([ISSUES.conform(trace.issues), table]))

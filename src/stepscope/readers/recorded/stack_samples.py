@@ -1,7 +1,7 @@
 """Python stacks that `stepscope record --stacks` left beside a trace: the table `stack_samples`, on the trace's time.
 
-The file is rows of several kinds, which record/_stack_file.py explains: frames, stacks of frames, threads and processes
-once each, and samples that refer to them.
+The file is rows of several kinds, which record/stacks/stack_file.py explains: frames, stacks of frames, threads and
+processes once each, and samples that refer to them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.names import map_names
 from stepscope.core.schema import STACK_SAMPLES, STACKS
 from stepscope.core.trace import extent_ns
-from stepscope.readers.common.issues import Notes
+from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.source import Source
 from stepscope.readers.recorded.side_files import STACK_FILES, recording_of, side_file, with_issues
 
@@ -50,36 +50,36 @@ def with_stacks(trace: Trace, path: str) -> Trace:
     """
     side = side_file(path, STACK_FILES)
     recording = recording_of(path)
-    notes = Notes()
+    issues = IssueLog()
     if recording.get("stacks_hz") and "n_stack_samples" not in recording:
         what = "the recorder was killed, or goes on: Python stacks of the last seconds may be missing"
-        notes.add("stacks_cut", "warning", 1, what)
+        issues.add("stacks_cut", "warning", 1, what)
     if side is None:
-        return with_issues(trace, notes)
+        return with_issues(trace, issues)
     try:
-        rows = read_stacks(side, notes)
+        rows = read_stacks(side, issues)
     except StepscopeError as error:
-        notes.add("stacks_unreadable", "warning", 1, error.message)
-        return with_issues(trace, notes)
+        issues.add("stacks_unreadable", "warning", 1, error.message)
+        return with_issues(trace, issues)
     origin = trace.meta.origin_unix_ns
     if origin is None:
-        notes.add("stacks_unplaced", "warning", 1, "the trace does not say when it began, in Unix time")
-        return with_issues(trace, notes)
+        issues.add("stacks_unplaced", "warning", 1, "the trace does not say when it began, in Unix time")
+        return with_issues(trace, issues)
     stacks = _stacks(rows, str(recording.get("cwd") or ""))
     samples = _own(rows, trace, path).filter(pl.col("kind").is_in(["W", "G"]))
     sound = samples.drop_nulls(["ts_ns", "dur_ns", *_THREAD, "n"]).join(stacks, on="id", how="semi")
     what = f"samples in {side} without time, thread or stack"
-    notes.add("stacks_dropped", "warning", samples.height - sound.height, what)
+    issues.add("stacks_dropped", "warning", samples.height - sound.height, what)
     used = stacks.join(sound, on="id", how="semi").sort("id")
     used = used.with_columns(stack_id=pl.int_range(trace.stacks.height, trace.stacks.height + pl.len()))
     placed = _placed(sound.join(used.select("id", "stack_id"), on="id"), rows, origin)
     if placed.height and _is_elsewhere(placed, trace):
-        notes.add("stacks_elsewhere", "info", placed.height, "no stack was seen while the profile was recorded")
+        issues.add("stacks_elsewhere", "info", placed.height, "no stack was seen while the profile was recorded")
     every = pl.concat([trace.stacks, STACKS.conform(used)])
-    return with_issues(trace.with_tables(stacks=every, stack_samples=placed), notes)
+    return with_issues(trace.with_tables(stacks=every, stack_samples=placed), issues)
 
 
-def read_stacks(path: str, notes: Notes) -> pl.DataFrame:
+def read_stacks(path: str, issues: IssueLog) -> pl.DataFrame:
     """All rows of a file as they are; what does not parse is null. One that breaks off is read as far as it goes.
 
     Raises StepscopeError (unreadable), CorruptInput (not such a file).
@@ -88,7 +88,7 @@ def read_stacks(path: str, notes: Notes) -> pl.DataFrame:
     text = b"".join(source.chunks())
     end = text.rfind(b"\n") + 1
     if source.damage:
-        notes.add("stacks_cut", "warning", 1, f"{path}: {source.damage}; read up to the last whole row")
+        issues.add("stacks_cut", "warning", 1, f"{path}: {source.damage}; read up to the last whole row")
     try:
         frame = pl.read_csv(
             io.BytesIO(text[:end]), separator="\t", quote_char=None, infer_schema=False, truncate_ragged_lines=True
@@ -106,11 +106,11 @@ _HINT = "record again with stepscope record --stacks"
 
 def _stacks(rows: pl.DataFrame, folder: str) -> pl.DataFrame:
     """The stacks that rows tell, each once. Columns: id, frames (outermost first, as in "train (train.py:12)")."""
-    told = rows.filter(pl.col("kind") == "F").drop_nulls(["id", "text"]).unique("id", keep="first")
-    file = map_names(told["file"].fill_null(""), lambda path: _short(path, folder), pl.String())
+    of_kind = rows.filter(pl.col("kind") == "F").drop_nulls(["id", "text"]).unique("id", keep="first")
+    file = map_names(of_kind["file"].fill_null(""), lambda path: _short(path, folder), pl.String())
     line = pl.when(pl.col("n") > 0).then(pl.format(":{}", "n")).otherwise(pl.lit(""))
     named = pl.when(file == "").then(pl.col("text")).otherwise(pl.format("{} ({}{})", "text", file, line))
-    frames = told.select(frame="id", name=named.str.replace_all(";", ",", literal=True))
+    frames = of_kind.select(frame="id", name=named.str.replace_all(";", ",", literal=True))
     stacks = rows.filter(pl.col("kind") == "S").drop_nulls(["id", "text"]).unique("id", keep="first")
     every = stacks.select("id", frame=pl.col("text").str.split(" ").cast(pl.List(pl.Int64), strict=False))
     flat = every.explode("frame", empty_as_null=True).join(frames, on="frame", how="left", maintain_order="left")
@@ -133,8 +133,8 @@ def _own(rows: pl.DataFrame, trace: Trace, path: str) -> pl.DataFrame:
     mine = set(trace.tracks["pid"].drop_nulls().unique().to_list())
     if len(profiles) < 2 or not mine:
         return rows
-    told = rows.filter(pl.col("kind") == "P").drop_nulls("pid").select("pid", "n")
-    return rows.filter(pl.col("pid").is_in(_descending(told.iter_rows(), mine)))
+    of_kind = rows.filter(pl.col("kind") == "P").drop_nulls("pid").select("pid", "n")
+    return rows.filter(pl.col("pid").is_in(_descending(of_kind.iter_rows(), mine)))
 
 
 def _descending(parents: Iterable[tuple[int, int | None]], wanted: set[int]) -> list[int]:

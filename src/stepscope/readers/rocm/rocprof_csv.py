@@ -16,7 +16,7 @@ from stepscope.readers.rocm.rocprof_records import AGENTS, AXES, CALLS, COPIES, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stepscope.readers.common.issues import Notes
+    from stepscope.readers.common.issues import IssueLog
 
 _AGENT = re.compile(r"^(?:Agent|GPU)\s+")
 #: Columns of rocprof-compute's table that are no counters.
@@ -26,7 +26,7 @@ _PMC_FACTS = re.compile(
 )
 
 
-def read_csv(source: Source, notes: Notes) -> Records:
+def read_csv(source: Source, issues: IssueLog) -> Records:
     """The records of a file and of those that belong to it. Raises CorruptInput, UnknownFormat, StepscopeError."""
     paths = family(source.path) if source.member is None else [source.path]
     frames: dict[str, list[pl.DataFrame]] = {"dispatches": [], "calls": [], "copies": [], "metrics": [], "agents": []}
@@ -44,7 +44,7 @@ def read_csv(source: Source, notes: Notes) -> Records:
     calls, copies = stacked(CALLS, frames["calls"]), stacked(COPIES, frames["copies"])
     whole = [frame.drop_nulls(["start", "end"]) for frame in (calls, copies)]
     lost = sum(a.height - b.height for a, b in zip((known, calls, copies), (sound, *whole), strict=True))
-    notes.add("incomplete_rows", "warning", lost, "rows without a start or an end were dropped")
+    issues.add("incomplete_rows", "warning", lost, "rows without a start or an end were dropped")
     return Records(
         dispatches=sound,
         calls=whole[0],

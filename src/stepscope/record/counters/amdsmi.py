@@ -39,7 +39,7 @@ class Gpus:
     first: int = 0
     #: Metrics by device: those that it refused, and those that it has told at least once.
     refused: dict[str, set[str]] = field(default_factory=dict)
-    told: dict[str, set[str]] = field(default_factory=dict)
+    reported: dict[str, set[str]] = field(default_factory=dict)
     #: What the firmware's accumulators showed the last time.
     ticks: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -69,7 +69,7 @@ def close(gpus: Gpus) -> None:
 def described(gpus: Gpus) -> list[dict[str, Any]]:
     """Name, memory and identity of each device, and the driver's version."""
     smi = gpus.amdsmi
-    found = []
+    devices = []
     for device, handle in _devices(gpus):
         facts: dict[str, Any] = {"device": device, "type": "rocm"}
         for name, call in (
@@ -81,8 +81,8 @@ def described(gpus: Gpus) -> list[dict[str, Any]]:
         ):
             for value in _asked(gpus, device, None, call, handle):
                 facts[name] = value
-        found.append(facts)
-    return found
+        devices.append(facts)
+    return devices
 
 
 def samples(gpus: Gpus) -> Iterator[Row]:
@@ -146,12 +146,12 @@ def link_totals(gpus: Gpus) -> Iterator[Row]:
 
 def issues(gpus: Gpus) -> list[dict[str, Any]]:
     """Metrics that devices refuse, named once."""
-    found = []
+    rows = []
     for device, refused in gpus.refused.items():
-        if missing := sorted(refused - gpus.told.get(device, set())):
+        if missing := sorted(refused - gpus.reported.get(device, set())):
             what = f"{device} does not tell: {', '.join(missing)}"
-            found.append(meta.issue("no_gpu_counters", what, severity="info", count=len(missing)))
-    return found
+            rows.append(meta.issue("no_gpu_counters", what, severity="info", count=len(missing)))
+    return rows
 
 
 def _throttling(gpus: Gpus, device: str, metrics: dict[str, Any]) -> Iterator[Row]:
@@ -194,7 +194,7 @@ def _asked(gpus: Gpus, device: str, metric: str | None, call: Callable[[Any], An
             gpus.refused.setdefault(device, set()).add(metric)
         return
     if metric is not None:
-        gpus.told.setdefault(device, set()).add(metric)
+        gpus.reported.setdefault(device, set()).add(metric)
     yield answer
 
 

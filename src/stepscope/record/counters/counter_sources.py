@@ -1,7 +1,7 @@
-"""All that is read of a job and its machine at one tick of the sampler, each thing as often as it deserves.
+"""Reads the counters of a job and its machine, some in every tick of the sampler and others less often.
 
-A tick takes what the kernel's files say, as it is; it is made into numbers later, for many ticks at a time. After the
-pause between two ticks nothing of ours is in the core's caches, and the same work takes three times as long.
+A tick only reads the kernel's files; they are parsed later, for many ticks at a time. The same work takes three times
+as long right after the pause between two ticks, when nothing of ours is in the core's caches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stepscope.record.counters.readings import (
     thread_times,
     throttled_ns,
 )
-from stepscope.record.system.proc import Kept, Texts, descendants, n_threads
+from stepscope.record.system.proc import OpenFiles, Texts, descendants, n_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from stepscope.record.counters.readings import Row
 
-__all__ = ["Looks"]
+__all__ = ["CounterSources"]
 
-#: Threads whose times are read in one tick; a job with more of them is read in every second tick, third …
+#: Threads whose times are read in one tick; with more of them, they are read in every second tick, third …
 _THREADS_A_TICK = 64
 #: /proc/stat has a line for each core: with more of them it is read less often.
 _CORES_A_TICK = 32
@@ -49,17 +49,17 @@ _CORE_FILES = ("/proc/stat",)
 _MACHINE_FILES = (
     *(f"/proc/pressure/{resource}" for resource in ("cpu", "io", "memory")), "/proc/diskstats", "/proc/net/dev",
 )  # fmt: skip
-#: A reading that took longer was interrupted, and belongs to no one moment: it is made again, so often.
+#: A reading that took longer was interrupted, so its time is not known: it is repeated, up to so many times.
 _INTERRUPTED_NS, _TRIES = 1_000_000, 4
 
 
-#: How what files held is added to the sample of that moment; False if the job is gone.
+#: Adds the contents of files to the sample of that moment; returns False if the process is gone.
 _Add = Callable[[Texts, Sample], bool | None]
 
 
 @dataclass(slots=True)
 class _Watched:
-    """A process of the job, with the files that are read of it, and how."""
+    """A process of the job, the files that are read of it, and the functions that parse them."""
 
     process: Process
     stat: tuple[str, ...]
@@ -86,14 +86,14 @@ class _Watched:
 
 
 @dataclass(slots=True)
-class Looks:
-    """Reads the job's processes and the machine, and keeps what the next rates need."""
+class CounterSources:
+    """Reads the job's processes and the machine, and remembers the readings that the next rates need."""
 
     root: int
     hz: float
     job_folder: Path
-    kept: Kept = field(default_factory=Kept)
-    seen: set[int] = field(default_factory=set)
+    files: OpenFiles = field(default_factory=OpenFiles)
+    pids: set[int] = field(default_factory=set)
     _watched: dict[int, _Watched] = field(default_factory=dict)
     _readings: list[tuple[str, int, int, Texts, _Add]] = field(default_factory=list)
     _before: dict[str, Sample] = field(default_factory=dict)
@@ -105,10 +105,10 @@ class Looks:
         self._cgroup = cgroup_file(self.root)
 
     def tick(self, number: int) -> None:
-        """Read what is due in this tick; all is in the first two."""
+        """Read what is due in this tick; everything is due in the first two."""
         if self._is_due(number, _TREE_HZ):
-            self._find()
-        self._of_machine(number)
+            self._update_processes()
+        self._read_machine(number)
         with_threads = number % (1 + sum(self._n_threads.values()) // _THREADS_A_TICK) == 0
         with_bytes, with_switches = self._is_due(number, _MACHINE_HZ), self._is_due(number, _SWITCHES_HZ)
         for watched in list(self._watched.values()):
@@ -123,11 +123,11 @@ class Looks:
                 self._read(watched.gc, *add[" gc"])
             if with_threads:
                 n_now = n_threads(texts[watched.stat[0]])
-                self._of_threads(watched, again=with_switches or len(watched.times) != n_now)
+                self._read_threads(watched, again=with_switches or len(watched.times) != n_now)
             if with_switches:
                 self._read(thread_files(watched.process.pid, "status"), *add[" switches"])
 
-    def _of_machine(self, number: int) -> None:
+    def _read_machine(self, number: int) -> None:
         if self._is_due(number, _MACHINE_HZ / max(1, (os.cpu_count() or 1) // _CORES_A_TICK)):
             self._read(_CORE_FILES, "cores", cores)
         if self._is_due(number, _MACHINE_HZ):
@@ -137,12 +137,12 @@ class Looks:
             self._slow(sample)
             self._readings.append(("slow", sample.time_ns, sample.clock_ns, Texts(), partial(_copied, read=sample)))
 
-    def _of_threads(self, watched: _Watched, *, again: bool) -> None:
-        """Their times. They are looked for again only if their number has changed: that takes as long as reading."""
+    def _read_threads(self, watched: _Watched, *, again: bool) -> None:
+        """The threads' times. Threads are listed again only if their number has changed, as listing takes long."""
         if again:
             watched.times = thread_files(watched.process.pid, "schedstat")
         if len(self._read(watched.times, *watched.add[" times"])) != len(watched.times):
-            watched.times = []  # one has ended, maybe for another that began
+            watched.times = []  # one has ended, and another may have started
 
     def rows(self) -> Iterator[tuple[int, list[Row]]]:
         """Unix time and rows of each group of counters that was read since the last time, in order of time."""
@@ -170,10 +170,10 @@ class Looks:
         return number % every == 0 or number == 1
 
     def _read(self, files: Iterable[str], group: str, add: _Add) -> Texts:
-        """Take what the files hold at a time that is known: that of the reading's middle. Empty if they are gone."""
+        """Read the files; the time of the reading is that of its middle. Empty if they are gone."""
         for _ in range(_TRIES):
             time_ns, clock_ns = time.time_ns(), time.monotonic_ns()
-            texts = self.kept.read_all(files)
+            texts = self.files.read_all(files)
             taken = time.monotonic_ns() - clock_ns
             if taken < _INTERRUPTED_NS:
                 break
@@ -182,17 +182,17 @@ class Looks:
         return texts
 
     def _slow(self, sample: Sample) -> None:
-        memory_and_clocks(self.kept, sample)
-        if self._cgroup and (text := self.kept.read(self._cgroup)):
+        memory_and_clocks(self.files, sample)
+        if self._cgroup and (text := self.files.read(self._cgroup)):
             sample.totals["cgroup_cpu_throttled_time", "ns/s", f"pid:{self.root}"] = throttled_ns(text)
 
-    def _find(self) -> None:
-        """Take in processes that began, let go of files of threads that ended."""
+    def _update_processes(self) -> None:
+        """Add processes that started, and forget those that ended."""
         alive = descendants(self.root)
         for pid in alive:
             if pid not in self._watched:
                 self._watched[pid] = _Watched.of(pid, self.job_folder)
-                self.seen.add(pid)
+                self.pids.add(pid)
         for watched in [watched for pid, watched in self._watched.items() if pid not in alive]:
             self._forget(watched)
         for watched in self._watched.values():
@@ -203,10 +203,10 @@ class Looks:
         pid = watched.process.pid
         self._watched.pop(pid, None)
         self._ended.append(watched.process)
-        self.kept.drop_below(f"/proc/{pid}/")
-        self.kept.drop(watched.gc[0])
+        self.files.drop_below(f"/proc/{pid}/")
+        self.files.drop(watched.gc[0])
 
 
 def _copied(_texts: Texts, sample: Sample, read: Sample) -> None:
-    """Of a sample that is made already."""
+    """Copy a sample that has been parsed already."""
     sample.levels, sample.totals = read.levels, read.totals

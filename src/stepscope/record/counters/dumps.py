@@ -1,4 +1,8 @@
-"""What a recording that keeps its last seconds alone is told: how many, when to dump them, how often."""
+"""Recordings that keep only the last seconds (`Ring`), and the dumps that they write when something happens.
+
+Each dump is a folder that is a recording of its own. The start-up hook in the job (slow steps) and users ask for dumps
+through a named pipe, the `Channel`; through a shared file the hook is asked for a profile of the next steps.
+"""
 
 from __future__ import annotations
 
@@ -22,107 +26,99 @@ from stepscope.record.system.proc import is_alive
 __all__ = ["Channel", "Dumps", "Ring", "opened", "request"]
 
 
+_PIPE, _WISH, _ANSWER = "asked", "wish", "answer-"
+#: As startup/_stepscope_steps.py reads them.
+_STEP = struct.Struct("<qqqq")
+_WISHED = struct.Struct("<qqq72s")
+_BLOCK = 1 << 16
+#: Without a profile to wait for, a dump goes on for so long after the event.
+_AFTER_S = 1.0
+_REASONS = ("slow-step", "signal", "request")
+#: How long a dump waits for a profile, or as long as the ring if that is longer.
+_PATIENCE_S = 60.0
+
+
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The last `keep_s` seconds are kept. A step slower than `trigger` times the median is dumped (None: none is)."""
+    """Keep the last `keep_s` seconds. Dump them if a step takes `trigger` times the median (None: do not)."""
 
     keep_s: float = 60.0
     trigger: float | None = None
     max_dumps: int = 10
 
     def wanted(self, steps: tuple[int, int] | None) -> dict[str, Any]:
-        """As the sampler is told of it; as many steps are profiled for a dump as from the start."""
+        """What the sampler needs to know. A dump profiles as many steps as the recording does."""
         return {**asdict(self), "n_steps": steps[1] - steps[0] if steps else 0}
 
     def environment(self) -> dict[str, str]:
-        """As the start-up hook is told of it."""
+        """What the start-up hook needs to know."""
         return {"STEPSCOPE_RECORD_TRIGGER": f"{self.trigger or 0:g}"}
 
 
-def opened(folder: Path, file: CounterFile, wanted: dict[str, Any] | None) -> tuple[Dumps | None, list[dict[str, Any]]]:
-    """What writes the dumps of a recording with a ring, and issues: without pipes only a signal can ask for one."""
-    if wanted is None:
-        return None, []
-    channel, issues = None, []
-    try:
-        channel = Channel(folder)
-    except OSError as error:
-        what = f"no dumps of slow steps or by --dump, only by signal: no pipe in {folder}: {error.strerror or error}"
-        issues.append(meta.issue("no_triggers", what))
-    return Dumps(folder, file, channel, wanted["keep_s"], wanted["max_dumps"], wanted["n_steps"]), issues
-
-
-_PIPE, _WISH, _ANSWER = "asked", "wish", "answer-"
-#: As startup/_stepscope_steps.py reads them.
-_STEP = struct.Struct("<qqqq")
-_WISHED = struct.Struct("<qqq72s")
-_BLOCK = 1 << 16
-
-
 class Channel:
-    """The sampler's end. Raises OSError when made (a file system without named pipes)."""
+    """The sampler's end of the pipe and of the shared file. Raises OSError (a file system without named pipes)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / meta.FOLDER
         pipe = self._folder / _PIPE
         os.mkfifo(pipe, 0o600)
-        # For reading and writing, so that there is always a writer, and the end of one is no end of all.
+        # Opened for writing too, so that it never reaches its end when another writer closes it.
         self.handle = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._wish = os.open(self._folder / _WISH, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         os.pwrite(self._wish, bytes(_WISHED.size), 0)
         self._rest = b""
 
     def messages(self) -> list[dict[str, Any]]:
-        """What has come since the last time. Lines that are no messages are left out."""
+        """New messages since the last call. Other lines are ignored."""
         try:
             while more := os.read(self.handle, _BLOCK):
                 self._rest += more
         except BlockingIOError:
             pass
         *lines, self._rest = self._rest.split(b"\n")
-        found = []
+        messages = []
         for line in lines:
             try:
                 message = json.loads(line)
             except ValueError:
                 continue
             if isinstance(message, dict):
-                found.append(message)
-        return found
+                messages.append(message)
+        return messages
 
     def steps(self) -> dict[int, int]:
-        """Steps made so far by each process that has made one, by its pid."""
-        found = {}
+        """By pid, the number of steps so far of each process that has made one."""
+        steps = {}
         for path in self._folder.glob("steps-*"):
             pid, text = path.name.partition("-")[2], path.read_bytes()
             if pid.isdecimal() and len(text) == _STEP.size and (made := _STEP.unpack(text)[0]):
-                found[int(pid)] = made
-        return found
+                steps[int(pid)] = made
+        return steps
 
     def wish(self, number: int, first: int, n_steps: int, name: str) -> None:
-        """Have the job's processes profile steps into a folder of the recording. Raises OSError."""
+        """Ask the job's processes to profile steps into a folder of the recording. Raises OSError."""
         wished = _WISHED.pack(number, first, n_steps, name.encode())
-        # The number goes last: who sees it sees the rest.
+        # The number is written last: a reader that sees it sees the rest.
         os.pwrite(self._wish, wished[8:], 8)
         os.pwrite(self._wish, wished[:8], 0)
 
     def answer(self, token: object, **fields: Any) -> None:
-        """To a user's request, if the message was one. Raises OSError."""
+        """Reply to a user's request, if the message was one. Raises OSError."""
         if isinstance(token, str) and token.isalnum():
             part = self._folder / f".{token}"
             part.write_text(json.dumps(fields), encoding="utf-8")
             part.replace(self._folder / f"{_ANSWER}{token}")
 
     def close(self) -> None:
-        """Let go of both."""
+        """Close both."""
         os.close(self.handle)
         os.close(self._wish)
 
 
 def request(folder: str | os.PathLike[str], timeout_s: float = 10.0) -> Path:
-    """Ask the recording that goes on in a folder to write a dump; the dump's folder.
+    """Ask the recording that runs in a folder to write a dump. Returns the dump's folder.
 
-    Raises StepscopeError (no recording with a ring goes on there, it takes no more dumps, it does not answer).
+    Raises StepscopeError (no recording with a ring runs there, it accepts no more dumps, it does not answer).
     """
     folder = Path(folder)
     hint = "name the folder of a recording that goes on, and was started with --keep"
@@ -142,35 +138,28 @@ def request(folder: str | os.PathLike[str], timeout_s: float = 10.0) -> Path:
         if time.monotonic() > deadline:
             raise StepscopeError(f"no dump of {folder}: its recorder does not answer", "see whether it still runs")
         time.sleep(0.02)
-    told = json.loads(answer.read_text(encoding="utf-8"))
+    reply = json.loads(answer.read_text(encoding="utf-8"))
     answer.unlink(missing_ok=True)
-    if "refused" in told:
-        raise StepscopeError(f"no dump of {folder}: {told['refused']}", told["hint"])
-    return folder / str(told["dump"])
-
-
-#: Without a profile to wait for, a dump goes on for so long after what happened.
-_AFTER_S = 1.0
-_REASONS = ("slow-step", "signal", "request")
-#: A profile is waited for at least so long, or as long as what is kept.
-_PATIENCE_S = 60.0
+    if "refused" in reply:
+        raise StepscopeError(f"no dump of {folder}: {reply['refused']}", reply["hint"])
+    return folder / str(reply["dump"])
 
 
 @dataclass(slots=True)
 class _Open:
-    """A dump that is not complete: its counters go on, and some processes write their profile."""
+    """A dump that is not complete: counters are still added, and some processes may write their profile."""
 
     path: Path
     file: CounterFile
     facts: dict[str, Any]
     began: float
     waits_for: set[int]
-    n_others: int = 0
+    n_skipped: int = 0
 
 
 @dataclass(slots=True)
 class Dumps:
-    """Writes dumps, as many as are allowed, one at a time."""
+    """Writes dumps, one at a time, up to the number allowed."""
 
     folder: Path
     file: CounterFile
@@ -185,7 +174,7 @@ class Dumps:
     _failures: list[str] = field(default_factory=list)
 
     def heard(self) -> list[dict[str, Any]]:
-        """Messages that ask for a dump; those that tell that a profile is written are dealt with."""
+        """New requests for a dump. Messages that a profile has been written are handled here."""
         asking = []
         for message in [] if self.channel is None else self.channel.messages():
             if _is_request(message):
@@ -197,14 +186,14 @@ class Dumps:
         return asking
 
     def take(self, message: dict[str, Any], issues: list[dict[str, Any]]) -> None:
-        """Make the dump that a message asks for, with the issues of the recording so far, or say why not.
+        """Make the dump that a message asks for, with the issues of the recording so far, or refuse it.
 
-        To be called after a flush, so that the file holds all there is.
+        Call it after a flush, so that the file is complete.
         """
         token = message.get("token")
         refused, hint = None, "try again in some seconds"
         if self._open is not None:
-            self._open.n_others += 1
+            self._open.n_skipped += 1
             refused = f"{self._open.path.name} is being written"
         elif len(self.made) >= self.most:
             self._n_left_out += 1
@@ -218,14 +207,14 @@ class Dumps:
                 self._failures.append(refused)
                 hint = "see whether the disk is full"
         if self.channel is not None:
-            told = {"refused": refused, "hint": hint} if refused else {"dump": self.made[-1]["folder"]}
+            reply = {"refused": refused, "hint": hint} if refused else {"dump": self.made[-1]["folder"]}
             try:
-                self.channel.answer(token, **told)
+                self.channel.answer(token, **reply)
             except OSError as error:
                 self._failures.append(f"no answer to --dump: {error.strerror or error}")
 
     def flushed(self, packed: bytes) -> None:
-        """Counters that were written since the last time: a dump that is not complete gets them too."""
+        """Add counters that were just written to the open dump too, and complete it when its time is over."""
         if self._open is None:
             return
         try:
@@ -241,7 +230,7 @@ class Dumps:
             self.complete()
 
     def complete(self) -> None:
-        """End the dump that is open, if one is."""
+        """Complete the open dump, if there is one."""
         dump, self._open = self._open, None
         if dump is None:
             return
@@ -250,12 +239,12 @@ class Dumps:
             patience = max(self.keep_s, _PATIENCE_S)
             what = f"no process made {self.n_steps} steps within {patience:.0f} s after it, or before the job ended"
             issues.append(meta.issue("profile_missing", what, severity="info"))
-        if dump.n_others:
+        if dump.n_skipped:
             what = f"{dump.path.name} was being written: no dump of their own for what happened meanwhile"
-            issues.append(meta.issue("dumps_left_out", what, severity="info", count=dump.n_others))
+            issues.append(meta.issue("dumps_left_out", what, severity="info", count=dump.n_skipped))
         try:
             dump.file.close()
-            processes, _ = meta.notes_of_job(self.folder)
+            processes, _ = meta.hook_messages(self.folder)
             ends = {"end_unix_ns": time.time_ns(), "clocks_at_end": meta.clocks()}
             meta.merge(dump.path, issues, processes=processes, **ends)
         except OSError as error:
@@ -263,21 +252,21 @@ class Dumps:
 
     def issues(self) -> list[dict[str, Any]]:
         """What could not be dumped."""
-        found = [meta.issue("dump_failed", failure) for failure in self._failures]
+        rows = [meta.issue("dump_failed", failure) for failure in self._failures]
         if self.made:
             what = f"folders in this one to report on and compare: {', '.join(dump['folder'] for dump in self.made)}"
-            found.append(meta.issue("dumps", what, severity="info", count=len(self.made)))
+            rows.append(meta.issue("dumps", what, severity="info", count=len(self.made)))
         if self._n_left_out:
             what = f"{self.most} dumps were made, which is all that may be (--max-dumps)"
-            found.append(meta.issue("dumps_left_out", what, severity="info", count=self._n_left_out))
-        return found
+            rows.append(meta.issue("dumps_left_out", what, severity="info", count=self._n_left_out))
+        return rows
 
     def _begin(self, message: dict[str, Any], issues: list[dict[str, Any]]) -> None:
         reason = str(message["ask"])
         number = len(self.made) + 1
         name = f"dump-{number:04d}-{reason}"
         steps = self._steps() if self.n_steps else {}
-        # The hook's processes are some steps further once they hear of it.
+        # By the time they read this, the processes are some steps further.
         first = max([*steps.values(), 0]) + 2 if steps else 0
         known = {key: message[key] for key in ("pid", "rank", "step", "step_ns", "median_ns") if key in message}
         facts: dict[str, Any] = {"reason": reason, "unix_ns": time.time_ns()}
@@ -298,7 +287,7 @@ class Dumps:
             self.channel.wish(number, first, self.n_steps, name)
 
     def _counters(self, path: Path) -> CounterFile:
-        """A file of counters that begins with what is kept. Raises OSError."""
+        """A new file of counters that begins with the ring's. Raises OSError."""
         file = CounterFile(path)
         try:
             file.append(b"" if self.file.tail is None else self.file.tail.packed())
@@ -326,14 +315,14 @@ class Dumps:
 
 
 def _is_request(message: dict[str, Any]) -> bool:
-    """Whether a message asks for a dump, with all that is told of its reason; anyone may write into the pipe."""
+    """Whether a message is a complete request for a dump: anyone can write into the pipe."""
     reason = message.get("ask")
     needed = ("pid", "step", "step_ns", "median_ns") if reason == "slow-step" else ()
     return reason in _REASONS and all(isinstance(message.get(name), int) and message[name] > 0 for name in needed)
 
 
 def _issue_of(facts: dict[str, Any]) -> dict[str, Any]:
-    """Why the dump was made, in words."""
+    """Why the dump was made."""
     if facts["reason"] == "slow-step":
         times = facts["step_ns"] / facts["median_ns"]
         who = f"rank {facts['rank']}" if facts.get("rank") is not None else f"process {facts['pid']}"
@@ -344,3 +333,16 @@ def _issue_of(facts: dict[str, Any]) -> dict[str, Any]:
         return meta.issue("slow_step", what)
     how = "a signal" if facts["reason"] == "signal" else "stepscope record --dump"
     return meta.issue("dump", f"the last seconds were asked for by {how}", severity="info")
+
+
+def opened(folder: Path, file: CounterFile, wanted: dict[str, Any] | None) -> tuple[Dumps | None, list[dict[str, Any]]]:
+    """The writer of dumps for a recording with a ring, and issues: without pipes only a signal can ask for a dump."""
+    if wanted is None:
+        return None, []
+    channel, issues = None, []
+    try:
+        channel = Channel(folder)
+    except OSError as error:
+        what = f"no dumps of slow steps or by --dump, only by signal: no pipe in {folder}: {error.strerror or error}"
+        issues.append(meta.issue("no_triggers", what))
+    return Dumps(folder, file, channel, wanted["keep_s"], wanted["max_dumps"], wanted["n_steps"]), issues

@@ -1,4 +1,4 @@
-"""Accelerators of whatever maker, watched on a thread: drivers may take their time, and the host must not wait."""
+"""Accelerators of all makers, sampled on a thread of their own: drivers can be slow, and the host must not wait."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ if TYPE_CHECKING:
 
     from stepscope.record.counters.readings import Row
 
-__all__ = ["Gpus", "Watch", "opened"]
+__all__ = ["GpuWatch", "Gpus", "opened"]
 
-#: What the makers' drivers show of themselves.
+#: Files that exist if the maker's driver is loaded.
 _NVIDIA, _AMD = "/proc/driver/nvidia", "/sys/class/kfd"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """What a maker's library tells: quickly changing counters, slowly changing ones, totals whose growth is a rate."""
+    """What a maker's library reports: counters that change quickly, or slowly, and totals whose growth is a rate."""
 
     described: Callable[[], list[dict[str, Any]]]
     quick: Callable[[], Iterator[Row]]
     slow: Callable[[], Iterator[Row]]
     totals: Callable[[], Iterator[Row]]
-    #: What the devices could not tell, and what they reported, at the end.
+    #: At the end: the counters that the devices did not report, and errors that they did.
     issues: Callable[[], list[dict[str, Any]]]
     close: Callable[[], None]
 
 
 def opened() -> tuple[list[Gpus], list[dict[str, Any]]]:
-    """The makers whose devices are here; as an issue why there are none, or none of one whose driver is here."""
-    found, reasons = [], []
+    """The makers that have devices here. As an issue: why there are none, or none of a maker whose driver is loaded."""
+    makers, reasons = [], []
     nvidia = nvml.opened()
     if not isinstance(nvidia, str):
-        found.append(_of_nvidia(nvidia))
+        makers.append(_of_nvidia(nvidia))
     amd = amdsmi.opened(0 if isinstance(nvidia, str) else len(nvidia.handles))
     if not isinstance(amd, str):
-        found.append(_of_amd(amd))
-    if isinstance(nvidia, str) and (not found or Path(_NVIDIA).exists()):
+        makers.append(_of_amd(amd))
+    if isinstance(nvidia, str) and (not makers or Path(_NVIDIA).exists()):
         reasons.append(nvidia)
     if isinstance(amd, str) and Path(_AMD).exists():
         reasons.append(amd)
-    return found, [meta.issue("no_gpu_counters", "; ".join(reasons), severity="info")] if reasons else []
+    return makers, [meta.issue("no_gpu_counters", "; ".join(reasons), severity="info")] if reasons else []
 
 
 def _of_nvidia(gpus: nvml.Gpus) -> Gpus:
@@ -73,18 +73,18 @@ def _of_amd(gpus: amdsmi.Gpus) -> Gpus:
     )
 
 
-class Watch:
-    """Samples the devices on a thread of its own. `tell(time_ns, rows)` is called on that thread."""
+class GpuWatch:
+    """Samples the devices on a thread of its own. `on_sample(time_ns, rows)` is called on that thread."""
 
-    def __init__(self, gpus: Gpus, hz: float, tell: Callable[[int, list[Row]], None]) -> None:
-        self._gpus, self._period, self._tell = gpus, 1 / hz, tell
+    def __init__(self, gpus: Gpus, hz: float, on_sample: Callable[[int, list[Row]], None]) -> None:
+        self._gpus, self._period, self._on_sample = gpus, 1 / hz, on_sample
         self._stop = threading.Event()
         self._before: dict[tuple[str, str], tuple[int, float]] = {}
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End, after the sample under way."""
+        """Stop, after the current sample."""
         self._stop.set()
         self._thread.join(timeout=2)
         if not self._thread.is_alive():
@@ -94,11 +94,11 @@ class Watch:
         next_slow = 0.0
         while not self._stop.wait(self._period):
             now = time.time_ns()
-            self._tell(now, list(self._gpus.quick()))
+            self._on_sample(now, list(self._gpus.quick()))
             if time.monotonic() >= next_slow:
                 next_slow = time.monotonic() + 1
                 now = time.time_ns()
-                self._tell(now, [*self._gpus.slow(), *self._rates()])
+                self._on_sample(now, [*self._gpus.slow(), *self._rates()])
 
     def _rates(self) -> Iterator[Row]:
         for metric, unit, device, total in self._gpus.totals():

@@ -37,11 +37,11 @@ class Gpus:
     events: tuple[Any, ...] = ()
     #: Metrics by device: those that it refused, and those that it has told at least once.
     refused: dict[str, set[str]] = field(default_factory=dict)
-    told: dict[str, set[str]] = field(default_factory=dict)
+    reported: dict[str, set[str]] = field(default_factory=dict)
     #: Xid errors by device: how often each number came.
     xids: dict[str, dict[int, int]] = field(default_factory=dict)
     #: When each device's last sample of its processes was taken, by the driver's clock. Units: µs.
-    seen_us: dict[str, int] = field(default_factory=dict)
+    last_us: dict[str, int] = field(default_factory=dict)
 
 
 def opened() -> Gpus | str:
@@ -74,7 +74,7 @@ def _listening(nvml: Any, handle: Any) -> Any:
 def described(gpus: Gpus) -> list[dict[str, Any]]:
     """Name, memory and identity of each device, and the driver's version."""
     nvml = gpus.nvml
-    found = []
+    devices = []
     for i, handle in enumerate(gpus.handles):
         device = f"gpu{i}"
         facts: dict[str, Any] = {"device": device, "type": "cuda"}
@@ -87,8 +87,8 @@ def described(gpus: Gpus) -> list[dict[str, Any]]:
         ):
             for value in _asked(gpus, device, None, call, handle):
                 facts[name] = value
-        found.append(facts)
-    return found
+        devices.append(facts)
+    return devices
 
 
 def samples(gpus: Gpus) -> Iterator[Row]:
@@ -150,12 +150,12 @@ def _processes(gpus: Gpus) -> Iterator[Row]:
             for process in running:
                 if process.usedGpuMemory is not None:
                     memory_of[process.pid] = memory_of.get(process.pid, 0.0) + float(process.usedGpuMemory)
-        since = gpus.seen_us.get(device, 0)
+        since = gpus.last_us.get(device, 0)
         call = partial(_used_since, nvml, since)
         for used in _asked(gpus, device, "process_gpu_usage", call, handle):
             for pid, percents in _by_pid(used).items():
                 use_of[pid] = use_of.get(pid, 0.0) + sum(percents) / len(percents)
-            gpus.seen_us[device] = max((sample.timeStamp for sample in used), default=since)
+            gpus.last_us[device] = max((sample.timeStamp for sample in used), default=since)
     for pid, n_bytes in memory_of.items():
         yield "process_gpu_mem_usage", "bytes", f"pid:{pid}", n_bytes
     for pid, percent in use_of.items():
@@ -167,11 +167,11 @@ def _used_since(nvml: Any, since_us: int, handle: Any) -> Any:
 
 
 def _by_pid(samples: Any) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
+    use: dict[int, list[float]] = {}
     for sample in samples:
         if sample.timeStamp:  # the driver leaves places of its list empty
-            found.setdefault(sample.pid, []).append(float(sample.smUtil))
-    return found
+            use.setdefault(sample.pid, []).append(float(sample.smUtil))
+    return use
 
 
 def _new_xids(gpus: Gpus, i: int, device: str) -> dict[int, int]:
@@ -189,19 +189,19 @@ def _new_xids(gpus: Gpus, i: int, device: str) -> dict[int, int]:
 
 def issues(gpus: Gpus) -> list[dict[str, Any]]:
     """Metrics that devices refuse, named once, and the Xid errors that came."""
-    found = []
+    rows = []
     for i in range(len(gpus.handles)):
         device = f"gpu{i}"
-        missing = gpus.refused.get(device, set()) - gpus.told.get(device, set())
+        missing = gpus.refused.get(device, set()) - gpus.reported.get(device, set())
         if gpus.events[i] is None:
             missing.add("gpu_xid_errors")
         if missing:
             what = f"{device} does not tell: {', '.join(sorted(missing))}"
-            found.append(meta.issue("no_gpu_counters", what, severity="info", count=len(missing)))
+            rows.append(meta.issue("no_gpu_counters", what, severity="info", count=len(missing)))
         for number, count in gpus.xids.get(device, {}).items():
             what = f"{device} reported Xid {number} (see NVIDIA's list of Xid errors)"
-            found.append(meta.issue("gpu_xid", what, severity="error", count=count))
-    return found
+            rows.append(meta.issue("gpu_xid", what, severity="error", count=count))
+    return rows
 
 
 def nvlink_totals(gpus: Gpus) -> Iterator[Row]:
@@ -230,7 +230,7 @@ def _asked(gpus: Gpus, device: str, metric: str | None, call: Callable[[Any], An
             gpus.refused.setdefault(device, set()).add(metric)
         return
     if metric is not None:
-        gpus.told.setdefault(device, set()).add(metric)
+        gpus.reported.setdefault(device, set()).add(metric)
     yield answer
 
 

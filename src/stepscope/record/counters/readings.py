@@ -1,4 +1,7 @@
-"""From two readings of the machine to the counters of the interval between them."""
+"""Parses what was read of the machine and of each process, and turns two readings into counters of the interval.
+
+Of a process: its threads' time on cores and waiting for one, memory, faults, bytes, context switches.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stepscope.record.system.proc import (
-    Kept,
+    OpenFiles,
     Texts,
     cgroup_cpu_stats,
     core_times,
@@ -51,16 +54,20 @@ __all__ = [
 ]
 
 
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_GC = struct.Struct("<qqq")
+
 Key = tuple[str, str, str]  # metric, unit, device
 Row = tuple[str, str, str, float]
 
 
 @dataclass(slots=True)
 class Sample:
-    """What was read at one time: levels as they stand, and totals whose growth is a rate.
+    """The values read at one time: levels, and totals whose growth is a rate.
 
-    `time_ns` is Unix time; `clock_ns` is of the clock that nobody sets, and tells how long an interval was. `shares`
-    are (part, whole) totals whose growth divided is a percentage.
+    `time_ns` is Unix time; `clock_ns` is monotonic, for the lengths of intervals. `shares` are totals (part, whole)
+    whose growth has a ratio, as a percentage.
     """
 
     time_ns: int
@@ -103,7 +110,7 @@ def cores(files: Texts, sample: Sample) -> None:
 
 
 def machine(files: Texts, sample: Sample) -> None:
-    """Adds what disks and networks do, and pressure: the time in which work waited for a resource."""
+    """Adds traffic of disks and networks, and pressure: the time in which work waited for a resource."""
     for resource in ("cpu", "io", "memory"):
         if text := files.read(f"/proc/pressure/{resource}"):
             for kind, total in pressure_us(text).items():
@@ -120,41 +127,36 @@ def machine(files: Texts, sample: Sample) -> None:
             sample.totals["net_sent_bytes_rate", "bytes/s", name] = sent
 
 
-def memory_and_clocks(kept: Kept, sample: Sample) -> None:
-    """Adds what changes slowly: memory of the host, clocks of the cores."""
-    if text := kept.read("/proc/meminfo"):
+def memory_and_clocks(files: OpenFiles, sample: Sample) -> None:
+    """Adds values that change slowly: memory of the host, clocks of the cores."""
+    if text := files.read("/proc/meminfo"):
         known = meminfo_bytes(text)
         for name, metric in (("MemAvailable", "host_mem_available"), ("Dirty", "host_mem_dirty")):
             if name in known:
                 sample.levels[metric, "bytes", "host"] = known[name]
         if known.get("SwapTotal"):
             sample.levels["host_swap_used", "bytes", "host"] = known["SwapTotal"] - known.get("SwapFree", 0)
-    for core, mhz in frequencies(kept).items():
+    for core, mhz in frequencies(files).items():
         sample.levels["cpu_frequency", "MHz", core] = mhz
 
 
-def frequencies(kept: Kept) -> dict[str, float]:
+def frequencies(files: OpenFiles) -> dict[str, float]:
     """The clock of each core in MHz, from cpufreq where there is one, else from /proc/cpuinfo."""
-    found = {}
+    clocks = {}
     for i in range(os.cpu_count() or 1):
-        text = kept.read(f"/sys/devices/system/cpu/cpu{i}/cpufreq/scaling_cur_freq")
+        text = files.read(f"/sys/devices/system/cpu/cpu{i}/cpufreq/scaling_cur_freq")
         if text is None:
             break
-        found[f"cpu{i}"] = int(text) / 1000
-    if found:
-        return found
+        clocks[f"cpu{i}"] = int(text) / 1000
+    if clocks:
+        return clocks
     lines = (read_once("/proc/cpuinfo") or "").splitlines()
-    clocks = [line.partition(":")[2] for line in lines if line.startswith("cpu MHz")]
-    return {f"cpu{i}": float(clock) for i, clock in enumerate(clocks)}
-
-
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-_GC = struct.Struct("<qqq")
+    values = [line.partition(":")[2] for line in lines if line.startswith("cpu MHz")]
+    return {f"cpu{i}": float(value) for i, value in enumerate(values)}
 
 
 class Grown:
-    """Totals of threads that come and go, as one pair that only grows: what an ended thread did stays counted."""
+    """Sums over threads that start and end, as one pair that only grows: ended threads stay counted."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, int]] = {}
@@ -162,9 +164,9 @@ class Grown:
         self.total = (0, 0)
 
     def add(self, now: dict[str, tuple[int, int]]) -> tuple[int, int]:
-        """The sums, after what each thread did since the last time.
+        """Add the growth of each thread's totals since the last call. Returns the sums.
 
-        All that a new thread did is new, except when the process itself is seen for the first time.
+        All of a new thread's total is growth, except in the first call for a process.
         """
         a, b = self.total
         for tid, (first, second) in now.items():
@@ -180,23 +182,23 @@ class Grown:
 
 @dataclass(slots=True)
 class Process:
-    """A process that is looked at, and what its threads did so far."""
+    """A process of the job, with the totals of its threads."""
 
     pid: int
     start_ticks: int | None = None
-    #: Whether it keeps a file of its garbage collections; looked for as it is new.
+    #: Whether it has the start-up hook, which writes a file of garbage collections.
     has_hook: bool = False
     times: Grown = field(default_factory=Grown)
     switches: Grown = field(default_factory=Grown)
 
     @property
     def device(self) -> str:
-        """As the counters name it."""
+        """Its name in the counters."""
         return f"pid:{self.pid}"
 
 
 def process_totals(files: Texts, sample: Sample, process: Process) -> bool:
-    """Adds use of cores, faults, number of threads. False if the process is gone, or another one now."""
+    """Adds use of cores, faults, number of threads. False if the process is gone, or its pid is another one's now."""
     folder, device = f"/proc/{process.pid}", process.device
     text = files.read(f"{folder}/stat")
     stat = process_stat(text) if text else None
@@ -211,7 +213,7 @@ def process_totals(files: Texts, sample: Sample, process: Process) -> bool:
 
 
 def process_bytes(files: Texts, sample: Sample, process: Process) -> None:
-    """Adds memory held, and bytes read from disks and written."""
+    """Adds resident memory, and bytes read from disks and written."""
     folder, device = f"/proc/{process.pid}", process.device
     if memory := files.read(f"{folder}/statm"):
         sample.levels["process_mem_rss", "bytes", device] = int(memory.split()[1]) * _PAGE
@@ -222,7 +224,7 @@ def process_bytes(files: Texts, sample: Sample, process: Process) -> None:
 
 
 def thread_files(pid: int, name: str) -> list[str]:
-    """The file of that name of each of its threads."""
+    """The file of that name of each thread of the process."""
     folder = f"/proc/{pid}/task"
     try:
         # Twenty times a second: Path takes thrice as long.
@@ -232,31 +234,31 @@ def thread_files(pid: int, name: str) -> list[str]:
 
 
 def thread_times(texts: Texts, sample: Sample, process: Process) -> None:
-    """Adds the time that its threads ran, and that they were ready and waited for a core, summed. Units: ns.
+    """Adds the summed time that its threads ran, and that they waited for a core. Units: ns.
 
     `texts` are the threads' files `schedstat`.
     """
-    found = {path: schedstat_ns(text) for path, text in texts.items() if text}
-    if found:
-        on_core, waiting = process.times.add(found)
+    times = {path: schedstat_ns(text) for path, text in texts.items() if text}
+    if times:
+        on_core, waiting = process.times.add(times)
         sample.totals["process_oncpu_time", "ns/s", process.device] = on_core
         sample.totals["process_runq_time", "ns/s", process.device] = waiting
 
 
 def thread_switches(texts: Texts, sample: Sample, process: Process) -> None:
-    """Adds how often its threads gave up their core (waited), and how often they lost it to others.
+    """Adds how often its threads gave up their core (to wait), and how often they were preempted.
 
     `texts` are the threads' files `status`.
     """
-    found = {path: switches(text) for path, text in texts.items() if text}
-    if found:
-        voluntary, involuntary = process.switches.add(found)
+    counts = {path: switches(text) for path, text in texts.items() if text}
+    if counts:
+        voluntary, involuntary = process.switches.add(counts)
         sample.totals["process_voluntary_ctx_switches", "1/s", process.device] = voluntary
         sample.totals["process_involuntary_ctx_switches", "1/s", process.device] = involuntary
 
 
 def garbage_collections(texts: Texts, sample: Sample, process: Process) -> None:
-    """Adds what Python's collector took, where the start-up hook runs in the process: it keeps a file of totals."""
+    """Adds garbage collections and their time, from the file of totals that the start-up hook writes."""
     text = next(iter(texts.values()), None)
     if text and len(text) >= _GC.size:
         count, taken_ns, began_ns = _GC.unpack_from(text)
@@ -267,12 +269,12 @@ def garbage_collections(texts: Texts, sample: Sample, process: Process) -> None:
 
 
 def cgroup_file(pid: int) -> str | None:
-    """The file that tells how long the job was stopped for having used up its share of CPU; None without a limit."""
+    """The file that has how long the job was throttled by its CPU limit; None without a limit."""
     text = read_once(f"/proc/{pid}/cgroup") or ""
     return next((path for path in cgroup_cpu_stats(text) if "throttled" in (read_once(path) or "")), None)
 
 
 def throttled_ns(text: bytes) -> int:
-    """Time in which a group of processes was stopped by its limit, as version 2 (µs) or 1 (ns) of cgroups tells it."""
+    """How long a group of processes was throttled, from cpu.stat of cgroups version 2 (µs) or 1 (ns)."""
     micro, nano = counted_lines(text, b"throttled_usec", b"throttled_time")
     return micro * 1000 or nano

@@ -1,7 +1,7 @@
-"""The sampler: a process of its own that reads counters of a job until it ends, is told to end, or nobody listens.
+"""The sampler: a process of its own that reads counters of a job until the job, the recorder or a signal ends it.
 
-`python -m stepscope.record.counters.sampler '{"folder": …, "hz": 20}'`; the job's pid comes as a line on standard
-input, and problems go to standard output as a line of JSON.
+`python -m stepscope.record.counters.sampler '{"folder": …, "hz": 20}'` reads the job's pid as a line from standard
+input, and writes problems to standard output as a line of JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from stepscope.record.counters import gpus as _gpus
-from stepscope.record.counters.counter_sources import Looks
+from stepscope.record.counters.counter_sources import CounterSources
 from stepscope.record.counters.dumps import opened as opened_ring
 from stepscope.record.counters.writer import NAME, CounterFile
 from stepscope.record.system import meta, tracefs
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _GPU_HZ = 10
-#: Of one core, over a second; beyond it samples are taken less often.
+#: Share of one core, over a second; if more is used, samples are taken less often.
 _BUDGET = 0.01
 _BUDGET_AFTER_S, _SMOOTHING = 5.0, 0.2
 
 
 def main(argument: str) -> int:
-    """Sample until the end. 0 if all was written, 1 if not (the disk is full), which the last line of output tells."""
+    """Sample until the end. 0 if everything was written; 1 if not: the last line of output says why."""
     wanted = json.loads(argument)
     folder = Path(wanted["folder"])
     ending = Ending()
@@ -51,18 +51,18 @@ def main(argument: str) -> int:
     issues += missing
     tell({"ready": True})
     root = pid_from(sys.stdin.fileno())
-    if root is None:  # the recorder was killed before it could say more, and nobody else clears up
+    if root is None:  # the recorder was killed before it could send it, and nobody else cleans up
         tracefs.remove_leftovers()
         meta.remove_leftovers(folder)
         return 1
     fields: dict[str, Any] = {"devices": [device for maker in gpus for device in maker.described()]}
-    looks = Looks(root, float(wanted["hz"]), folder / meta.FOLDER)
+    sources = CounterSources(root, float(wanted["hz"]), folder / meta.FOLDER)
     before = time.process_time()
-    # Nothing here makes cycles: no looking for them while we sample.
+    # Nothing here makes reference cycles, so there is nothing to collect while we sample.
     gc.disable()
     failure = None
     try:
-        issues += _sample(looks, file, ending, gpus, wanted.get("seconds"), dumps, issues)
+        issues += _sample(sources, file, ending, gpus, wanted.get("seconds"), dumps, issues)
     except OSError as error:
         failure = f"cannot write {folder / NAME}: {error.strerror or error}; counters end here, the job goes on"
         issues.append(meta.issue("counters_ended", failure, severity="error"))
@@ -72,12 +72,12 @@ def main(argument: str) -> int:
         issues += dumps.issues()
         fields["dumps"] = dumps.made
     fields["sampler_cpu_seconds"] = {name: round(seconds, 3) for name, seconds in cost.items()}
-    return _finish(folder, looks, file, ending, issues, failure, fields)
+    return _finish(folder, sources, file, ending, issues, failure, fields)
 
 
 def _finish(
     folder: Path,
-    looks: Looks,
+    sources: CounterSources,
     file: CounterFile,
     ending: Ending,
     issues: list[dict[str, Any]],
@@ -89,19 +89,19 @@ def _finish(
     except OSError as error:
         failure = failure or f"cannot write {file.path}: {error.strerror or error}"
     try:
-        processes, told = meta.notes_of_job(folder)
-        # If the recorder and its collector of scheduling events were killed, nobody else does.
+        processes, hook_issues = meta.hook_messages(folder)
+        # If the recorder and its collector of scheduling events were killed, nobody else removes them.
         tracefs.remove_leftovers()
         if failure is None:  # else the job is still running
             n_parts = meta.remove_leftovers(folder)
             if n_parts:
-                told.append(meta.issue("profile_cut", "the job ended while it wrote its profile", count=n_parts))
+                hook_issues.append(meta.issue("profile_cut", "the job ended while it wrote its profile", count=n_parts))
         meta.merge(
             folder,
-            [*issues, *told],
+            [*issues, *hook_issues],
             end_unix_ns=time.time_ns(),
             clocks_at_end=meta.clocks(),
-            pids=sorted(looks.seen),
+            pids=sorted(sources.pids),
             processes=processes,
             n_samples=file.n_samples,
             ended_by=ending.reason,
@@ -113,7 +113,7 @@ def _finish(
 
 
 def _sample(
-    looks: Looks,
+    sources: CounterSources,
     file: CounterFile,
     ending: Ending,
     gpus: list[_gpus.Gpus],
@@ -121,10 +121,10 @@ def _sample(
     dumps: Dumps | None,
     known: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Tick until the end. Issues that came up on the way. Raises OSError if the file cannot be written."""
+    """Tick until the end. Returns the issues of sampling. Raises OSError if the file cannot be written."""
     queue: SimpleQueue[tuple[int, list[Row]]] = SimpleQueue()
-    watches = [_gpus.Watch(maker, _GPU_HZ, lambda t, rows: queue.put((t, rows))) for maker in gpus]
-    handle = pidfd(looks.root)
+    watches = [_gpus.GpuWatch(maker, _GPU_HZ, lambda t, rows: queue.put((t, rows))) for maker in gpus]
+    handle = pidfd(sources.root)
     pipe = dumps.channel.handle if dumps is not None and dumps.channel is not None else None
     poll = select.poll()
     for each in (sys.stdin.fileno(), handle, pipe):
@@ -132,23 +132,23 @@ def _sample(
             poll.register(each, select.POLLIN | select.POLLHUP)
     start = time.monotonic()
     next_tick, next_flush, number = start, start + 1, 0
-    pace = _Pace(looks.hz)
+    pace = _Pace(sources.hz)
     try:
         while ending.reason is None:
-            looks.tick(number)
+            sources.tick(number)
             now = time.monotonic()
             if now >= next_flush:
-                _write(file, looks, queue, dumps)
+                _write(file, sources, queue, dumps)
                 pace.adapt(now - next_flush + 1, warm=now - start > _BUDGET_AFTER_S)
                 next_flush = now + 1
             number += 1
             next_tick = max(next_tick + pace.period, now)
-            while _wait(poll, next_tick, handle, ending, looks.root, pipe):
-                _serve(file, looks, queue, dumps, ending, known)
+            while _wait(poll, next_tick, handle, ending, sources.root, pipe):
+                _serve(file, sources, queue, dumps, ending, known)
             if seconds is not None and time.monotonic() - start >= seconds:
                 ending.reason = "duration"
-        looks.tick(1)
-        _write(file, looks, queue, dumps)
+        sources.tick(1)
+        _write(file, sources, queue, dumps)
     finally:
         for watch in watches:
             watch.stop()
@@ -159,26 +159,28 @@ def _sample(
 
 def _serve(
     file: CounterFile,
-    looks: Looks,
+    sources: CounterSources,
     queue: SimpleQueue[tuple[int, list[Row]]],
     dumps: Dumps | None,
     ending: Ending,
     known: list[dict[str, Any]],
 ) -> None:
-    """Make the dumps that someone has asked for, with all that has been read."""
+    """Make the dumps that were requested, with all that has been read."""
     n_signals, ending.n_asked = ending.n_asked, 0
     if dumps is None:
         return
     asking = [*dumps.heard(), *({"ask": "signal"} for _ in range(n_signals))]
     if asking:
-        _write(file, looks, queue, dumps)
+        _write(file, sources, queue, dumps)
     for message in asking:
         dumps.take(message, known)
 
 
-def _write(file: CounterFile, looks: Looks, queue: SimpleQueue[tuple[int, list[Row]]], dumps: Dumps | None) -> None:
-    """What the ticks have read, and what the accelerators' thread has left."""
-    for time_ns, rows in looks.rows():
+def _write(
+    file: CounterFile, sources: CounterSources, queue: SimpleQueue[tuple[int, list[Row]]], dumps: Dumps | None
+) -> None:
+    """Write what the ticks and the accelerators' threads have read."""
+    for time_ns, rows in sources.rows():
         file.add(time_ns, rows)
     while not queue.empty():
         file.add(*queue.get_nowait())  # nobody else takes from it
@@ -199,7 +201,7 @@ class _Pace:
         return self._stretch / self._hz
 
     def adapt(self, passed: float, *, warm: bool) -> None:
-        """Look at what was used since the last time. Units: s."""
+        """Account for the CPU time used since the last call, `passed` s ago."""
         before, self._spent = self._spent, time.process_time()
         self._used += _SMOOTHING * ((self._spent - before) / passed - self._used)
         if warm:
@@ -207,7 +209,7 @@ class _Pace:
             self._most = max(self._most, self._stretch)
 
     def issues(self) -> list[dict[str, Any]]:
-        """That it sampled less often, if it did."""
+        """An issue if it sampled less often than asked."""
         if self._most == 1:
             return []
         what = f"more than {_BUDGET:.0%} of a core was needed: down to {self._hz / self._most:.3g} samples a second"
@@ -215,14 +217,14 @@ class _Pace:
 
 
 def _stretched(stretch: int, used: float, hz: float) -> int:
-    """How many periods to wait between ticks, after a second in which that share of a core was used."""
+    """How many periods to wait between ticks, if that share of a core was used."""
     if used > _BUDGET:
         return min(stretch + 1, max(1, int(hz)))
     return stretch - 1 if stretch > 1 and used < 0.6 * _BUDGET else stretch
 
 
 def _wait(poll: select.poll, until: float, handle: int | None, ending: Ending, root: int, pipe: int | None) -> bool:
-    """Sleep until the time, or until the job or the one who started us is gone. True if someone wants a dump before."""
+    """Sleep until the time, or until the job or the recorder is gone. True if a dump is requested before."""
     while ending.reason is None:
         left = until - time.monotonic()
         events = dict(poll.poll(max(0.0, left * 1000)))

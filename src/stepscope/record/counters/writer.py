@@ -1,4 +1,4 @@
-"""The file of counters while it grows: packed, and whole up to its last second whatever happens to us."""
+"""The file of counters while it grows: packed, and readable up to its last second, whatever happens to us."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["HEADER", "NAME", "CounterFile", "Tail"]
 
 NAME = "counters.csv.gz"
-#: Six digits say more of a rate than is known; levels of memory are exact.
+#: Six digits are more than is known of a rate; sizes of memory are exact.
 _DIGITS = {"bytes": 15}
 HEADER = "ts_ns,metric,unit,device,value\n"
-#: A file that keeps its last seconds alone is written anew when it is so much longer than what it keeps.
+#: A file of the last seconds is rewritten when it is so many times longer than those.
 _SLACK = 1.25
 
 
@@ -35,7 +35,7 @@ class Tail:
         self.size = 0
 
     def add(self, start_ns: int, now_ns: int, packed: bytes) -> None:
-        """Take in a member, let go of those that ended before what is kept begins."""
+        """Add a member, and drop those that ended before the last seconds."""
         self._members.append((start_ns, packed))
         self.size += len(packed)
         while len(self._members) > 1 and self._members[1][0] < now_ns - self._keep_ns:
@@ -46,7 +46,7 @@ class Tail:
                 self.size -= len(old)
 
     def pin(self, now_ns: int) -> None:
-        """What is kept now stays in the file for good: a profile was taken meanwhile."""
+        """Keep the current last seconds in the file for good: a profile was taken in that time."""
         self._pinned_until = now_ns
 
     @property
@@ -55,14 +55,14 @@ class Tail:
         return self._members[0][0] if self._members else None
 
     def packed(self, *, with_pinned: bool = False) -> bytes:
-        """The members of the last seconds, and before them those that stay."""
+        """The members of the last seconds, after those that were pinned if asked."""
         return b"".join([*(self._pinned if with_pinned else ()), *(member for _, member in self._members)])
 
 
 class CounterFile:
     """`counters.csv.gz`, a sequence of gzip members, one for each flush, so that a kill loses the last one at most.
 
-    With `keep_s` it holds the last seconds alone: at most a quarter more, after which it is replaced.
+    With `keep_s` it holds only the last seconds: once it holds a quarter more, it is replaced.
     """
 
     def __init__(self, path: Path, keep_s: float | None = None) -> None:
@@ -85,7 +85,7 @@ class CounterFile:
         self.n_samples += len(self._lines) - before
 
     def flush(self) -> bytes:
-        """Write what was added since the last time, all or nothing; as it was packed. Raises OSError (a full disk)."""
+        """Write the new samples, all or nothing. Returns them as packed. Raises OSError (the disk is full)."""
         if not self._lines:
             return b""
         packed = _packed("".join(self._lines))
@@ -99,7 +99,7 @@ class CounterFile:
         return packed
 
     def append(self, packed: bytes) -> None:
-        """Members that are packed already, all or nothing. Raises OSError (the disk is full)."""
+        """Write members that are packed already, all or nothing. Raises OSError (the disk is full)."""
         size = os.fstat(self._handle).st_size
         try:
             _write_all(self._handle, packed)
@@ -108,7 +108,7 @@ class CounterFile:
             raise
 
     def close(self) -> None:
-        """The last flush; what is no longer to be kept goes. Raises OSError (the disk is full)."""
+        """Flush, drop everything before the last seconds, and close. Raises OSError (the disk is full)."""
         try:
             self.flush()
             if self.tail is not None and self.tail.size:
@@ -117,7 +117,7 @@ class CounterFile:
             os.close(self._handle)
 
     def _replace(self, whole: bytes) -> None:
-        """Put a new file in the place of ours, so that whoever reads sees the one or the other."""
+        """Replace the file as a whole, so that a reader sees either the old or the new one."""
         part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:

@@ -1,7 +1,12 @@
-"""The collector of scheduling events: a process of its own, from the job's start to its end, or until nobody listens.
+"""The collector of scheduling events: a process of its own that runs as long as the job and the recorder do.
 
-`python -m stepscope.record.sched.main '{"folder": …}'`; the job's pid comes as a line on standard input, and what is
-missing or went wrong goes to standard output as lines of JSON.
+`python -m stepscope.record.sched.main '{"folder": …}'` reads the job's pid as a line from standard input, and
+writes problems to standard output as lines of JSON.
+
+It writes `sched.ring`, a sequence of frames; if we are killed, the last one is missing or cut. The file begins with
+`MAGIC`. A frame is a head, `HEAD` (little-endian: kind, number of the core, bytes that follow, bytes that they unpack
+to, when it was read on the monotonic clock in ns), then zlib data: JSON (`FACTS`) or a source's data of one core
+(`EVENTS`).
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ _LEVEL = 1
 
 
 class SchedFile:
-    """`sched.ring`, in which each `flush` writes what was added since the last one. Raises OSError (disk full)."""
+    """`sched.ring`, whose frames are written by `flush`. Raises OSError (the disk is full)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,11 +53,11 @@ class SchedFile:
         self._put(MAGIC)
 
     def add(self, time_ns: int, core: int, content: bytes) -> None:
-        """Events of a core, which were read at a time."""
+        """Add events of a core, with the time at which they were read."""
         self._frame(EVENTS, core, content, time_ns)
 
-    def tell(self, time_ns: int, **facts: Any) -> None:
-        """Facts, as JSON."""
+    def add_facts(self, time_ns: int, **facts: Any) -> None:
+        """Add facts, as JSON."""
         self._frame(FACTS, 0, json.dumps(facts, separators=(",", ":")).encode(), time_ns)
 
     def _frame(self, kind: int, core: int, content: bytes, time_ns: int) -> None:
@@ -76,22 +81,22 @@ class SchedFile:
         self.size += len(content)
 
     def close(self) -> None:
-        """The last flush."""
+        """Flush and close."""
         try:
             self.flush()
         finally:
             os.close(self._handle)
 
 
-#: The file may grow to this; what comes later is counted, not written.
+#: The file may grow to this; later events are counted, not written.
 MOST_BYTES = 256 << 20
 _TICK_S = 1.0
-#: Listing the machine's threads may take so much of our time: at most every tick, at least twice a minute.
+#: The share of our time that listing the machine's threads may take, and the longest time between two listings.
 _LISTING, _LEAST_OFTEN_S = 0.002, 30.0
 
 
 def opened(try_tracefs: Callable[[], str | None] = tracefs.why_not) -> tuple[Source | None, dict[str, Any] | None]:
-    """The best source that we may use, and as an issue what the user does not get."""
+    """The best source that we may use, and an issue that says what the user does not get."""
     why = try_tracefs()
     if why is None:
         try:
@@ -106,7 +111,7 @@ def opened(try_tracefs: Callable[[], str | None] = tracefs.why_not) -> tuple[Sou
 
 
 def main(argument: str) -> int:
-    """Collect until the end. 0, or 1 if the last line of output tells why not all was written."""
+    """Collect until the end. 0 if everything was written; 1 if not: the last line of output says why."""
     folder = Path(json.loads(argument)["folder"])
     ending = Ending()
     ending.watch()
@@ -142,14 +147,14 @@ def _collected(folder: Path, source: Source, issue: dict[str, Any] | None, endin
 def _collect(source: Source, file: SchedFile, root: int, ending: Ending) -> None:
     """Read and write until the end. Raises OSError."""
     begin = time.process_time()
-    file.tell(time.monotonic_ns(), source=source.source, root=root, clocks=meta.clocks(), **source.facts())
+    file.add_facts(time.monotonic_ns(), source=source.source, root=root, clocks=meta.clocks(), **source.facts())
     poll, handle = select.poll(), pidfd(root)
     for each in (sys.stdin.fileno(), *([] if handle is None else [handle])):
         poll.register(each, select.POLLIN | select.POLLHUP)
     source.register(poll)
     threads = source.follow(root)
     names = [(read_once(f"/proc/{pid}/task/{tid}/comm") or "").strip() for tid, pid in threads]
-    file.tell(time.monotonic_ns(), began=threads, names=names)
+    file.add_facts(time.monotonic_ns(), began=threads, names=names)
     file.flush()
     next_tick = next_listing = time.monotonic() + _TICK_S
     try:
@@ -163,7 +168,7 @@ def _collect(source: Source, file: SchedFile, root: int, ending: Ending) -> None
                 if now >= next_listing or ending.reason is not None:
                     _list(source, file, root)
                     next_listing = now + min((time.monotonic() - now) / _LISTING, _LEAST_OFTEN_S)
-                file.tell(time.monotonic_ns(), clocks=meta.clocks())
+                file.add_facts(time.monotonic_ns(), clocks=meta.clocks())
                 file.flush()
         if ending.reason is None:
             _wait(poll, source, file, root, handle, ending)
@@ -172,7 +177,9 @@ def _collect(source: Source, file: SchedFile, root: int, ending: Ending) -> None
             _take(source, file)
         lost = {str(core): count for core, count in source.lost().items() if count}
         cost = time.process_time() - begin
-        file.tell(time.monotonic_ns(), end=ending.reason, lost=lost, cpu_seconds=round(cost, 3), clocks=meta.clocks())
+        file.add_facts(
+            time.monotonic_ns(), end=ending.reason, lost=lost, cpu_seconds=round(cost, 3), clocks=meta.clocks()
+        )
     finally:
         if handle is not None:
             os.close(handle)
@@ -187,18 +194,18 @@ def _take(source: Source, file: SchedFile) -> None:
 def _list(source: Source, file: SchedFile, root: int) -> None:
     threads = source.new_threads(root)
     if threads:
-        file.tell(time.monotonic_ns(), threads=threads)
+        file.add_facts(time.monotonic_ns(), threads=threads)
 
 
 def _wait(poll: select.poll, source: Source, file: SchedFile, root: int, handle: int | None, ending: Ending) -> None:
-    """The file is as long as it may get: until the end, events are counted by the kernel alone."""
-    file.tell(time.monotonic_ns(), full_bytes=file.size, clocks=meta.clocks())
+    """The file has reached its limit: until the end, the kernel only counts events."""
+    file.add_facts(time.monotonic_ns(), full_bytes=file.size, clocks=meta.clocks())
     file.flush()
     source.unregister(poll)
     while ending.reason is None:
         ending.look(dict(poll.poll(_TICK_S * 1000)), handle, root)
     source.stop()
-    file.tell(time.monotonic_ns(), unwritten=source.unread())
+    file.add_facts(time.monotonic_ns(), unwritten=source.unread())
 
 
 if __name__ == "__main__":

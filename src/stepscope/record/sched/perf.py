@@ -1,8 +1,8 @@
-"""Switches of the job's threads from perf events, which need no root: when each got a core, and lost it.
+"""Context switches of the job's threads from perf events, which need no root: when each thread got and lost a core.
 
-It is not told when a thread that slept became ready, so waits after a wake-up are not known; those after a preemption
-are. The records of the kernel's buffers are kept as they are. Closing the handles, as the end of our process does,
-ends it all.
+They do not say when a sleeping thread became ready, so waits after a wake-up are not known, but waits after a
+preemption are. The kernel's records are stored as they are. Closing the handles, as the end of our process does, ends
+the recording.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CLOCK_MONOTONIC = 1
 #: perf_event_attr of 112 bytes: type, size, config, period, sample type, read format, flags, watermark, then clock id.
 _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIiQIHH")
 _CLOEXEC, _SET_OUTPUT = 8, 0x2405
-#: A page of control and 128 of data a core: what every user may have (kernel.perf_event_mlock_kb is 516).
+#: For each core a control page and 128 of data: every user may have so many (kernel.perf_event_mlock_kb is 516).
 _DATA_PAGES = 128
 _HEAD, _TAIL = 1024, 1032
 _U64 = struct.Struct("<Q")
@@ -69,8 +69,8 @@ def _open(pid: int, core: int) -> int:
     )
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    words = [ctypes.c_long(value) for value in (number, pid, core, -1, _CLOEXEC)]
-    handle = int(call(words[0], ctypes.c_char_p(attributes), *words[1:]))
+    arguments = [ctypes.c_long(value) for value in (number, pid, core, -1, _CLOEXEC)]
+    handle = int(call(arguments[0], ctypes.c_char_p(attributes), *arguments[1:]))
     if handle < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -88,7 +88,7 @@ class Switches:
         self._buffers: dict[int, mmap.mmap] = {}
 
     def facts(self) -> dict[str, Any]:
-        """What is needed to decode the records."""
+        """Facts that are needed to decode the records."""
         return {}
 
     def follow(self, root: int) -> list[tuple[int, int]]:
@@ -96,12 +96,12 @@ class Switches:
 
         (thread, process) of each. Raises OSError.
         """
-        found: dict[int, int] = {}
-        while new := {tid: pid for tid, pid in threads_of(root).items() if tid not in found}:
+        threads: dict[int, int] = {}
+        while new := {tid: pid for tid, pid in threads_of(root).items() if tid not in threads}:
             for tid in new:
                 self._follow(tid)
-            found.update(new)
-        return sorted(found.items())
+            threads.update(new)
+        return sorted(threads.items())
 
     def _follow(self, tid: int) -> None:
         for core in range(os.cpu_count() or 1):
@@ -119,36 +119,36 @@ class Switches:
                 self._of_core[core] = handle
 
     def register(self, poll: select.poll) -> None:
-        """Let a poll tell when a core's buffer fills up."""
+        """Have a poll return when a core's buffer fills up."""
         for handle in self._of_core.values():
             poll.register(handle, select.POLLIN)
 
     def unregister(self, poll: select.poll) -> None:
-        """Not any more."""
+        """Undo `register`."""
         for handle in self._of_core.values():
             poll.unregister(handle)
 
     def read(self) -> list[tuple[int, bytes]]:
-        """(core, records) of what came since the last time."""
+        """New records of each core: (core, records)."""
         return [(core, records) for core, buffer in self._buffers.items() if (records := _records(buffer))]
 
     def new_threads(self, _root: int) -> list[tuple[int, int]]:
-        """None: the records tell."""
+        """None: new threads are in the records."""
         return []
 
     def lost(self) -> dict[int, int]:
-        """None: the records tell."""
+        """None: losses are in the records."""
         return {}
 
     def unread(self) -> int:
-        """How many records are in the buffers, about."""
+        """About how many records are in the buffers."""
         return sum(len(_records(buffer)) for buffer in self._buffers.values()) // 32
 
     def stop(self) -> None:
-        """Nothing to do: the records tell when each was made."""
+        """Nothing to do: the records have their times."""
 
     def close(self) -> None:
-        """End it."""
+        """End the recording."""
         for buffer in self._buffers.values():
             buffer.close()
         for handle in self._handles:
@@ -157,7 +157,7 @@ class Switches:
 
 
 def _records(buffer: mmap.mmap) -> bytes:
-    """What lies between the buffer's tail and head, which is then free for others."""
+    """The records between the buffer's tail and head, which are then removed from the buffer."""
     head, tail = (_U64.unpack_from(buffer, at)[0] for at in (_HEAD, _TAIL))
     size = len(buffer) - mmap.PAGESIZE
     low, high = tail % size, head % size
@@ -165,8 +165,8 @@ def _records(buffer: mmap.mmap) -> bytes:
     if head == tail:
         return b""
     if low < high:
-        found = buffer[start + low : start + high]
+        records = buffer[start + low : start + high]
     else:
-        found = buffer[start + low : start + size] + buffer[start : start + high]
+        records = buffer[start + low : start + size] + buffer[start : start + high]
     _U64.pack_into(buffer, _TAIL, head)
-    return found
+    return records

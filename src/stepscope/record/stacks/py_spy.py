@@ -1,4 +1,8 @@
-"""py-spy: where it is, how it is called, and what we lack if it may not look into a process."""
+"""py-spy: where it is, how it is called, which rights it needs, and one process of it.
+
+It writes its samples into a pipe whose name is removed before py-spy runs, so that nothing is left, whichever process
+dies.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +25,38 @@ from stepscope.record.system.proc import read_once
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CHANGES", "HOLDERS", "INSTALL", "TREE", "Spy", "denied", "is_python", "look_command", "program", "remedy"]
+__all__ = [
+    "CHANGES",
+    "HOLDERS",
+    "INSTALL",
+    "TREE",
+    "PySpyProcess",
+    "denied",
+    "is_python",
+    "program",
+    "record_command",
+    "remedy",
+]
 
 
 INSTALL = "py-spy is not installed: pip install 'stepscope[record]'"
-#: When the stack of any thread changed; or how often each stack of threads that held the GIL was seen.
+#: Output of all threads: when their stacks changed; of threads that held the GIL: how often each stack was sampled.
 CHANGES = ("--format", "chrometrace", "--idle")
 HOLDERS = ("--format", "raw", "--gil")
-#: And at all that descend from it. Costs some percent of a core: it searches /proc ten times a second.
+#: Samples descendants too. This costs some percent of a core: py-spy searches /proc ten times a second.
 TREE = ("--subprocesses",)
 _SYS_PTRACE = 19
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
 def program() -> str | None:
-    """The program that comes with our Python, or else the first on PATH."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    """The py-spy that is installed with our Python, or else the first on PATH; None if there is none."""
+    own = Path(sys.executable).with_name("py-spy")
+    return str(own) if os.access(own, os.X_OK) else shutil.which("py-spy")
 
 
-def look_command(spy: str, pid: int, hz: int) -> list[str]:
-    """Looks at a process without stopping it, until interrupted; what is to be written is for more words to say."""
+def record_command(spy: str, pid: int, hz: int) -> list[str]:
+    """The command that samples a process, without stopping it, until interrupted; output options are to be added."""
     ways = ["--threads", "--nonblocking", "--full-filenames"]
     return [spy, "record", "--pid", str(pid), "--rate", str(hz), *ways]
 
@@ -56,7 +71,7 @@ def is_python(pid: int) -> bool:
 
 
 def denied(pid: int) -> bool:
-    """Whether the system does not let us read the memory of a process that is there."""
+    """Whether the system forbids us to read the memory of a process that exists."""
     try:
         os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC))
     except PermissionError:
@@ -67,7 +82,7 @@ def denied(pid: int) -> bool:
 
 
 def remedy(pid: int) -> str:
-    """What to do so that py-spy may read the memory of that process: a sentence with a command."""
+    """What the user can do to let py-spy read the memory of that process: a sentence with a command."""
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid
     except OSError:
@@ -106,8 +121,13 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class Spy:
-    """A py-spy that has been started, to write what it sees to us. Raises OSError."""
+class PySpyProcess:
+    """A py-spy process, from its start until its samples are here, with the Unix time from which its times count.
+
+    Its times count from its start, which it does not report. But at its end it opens the pipe, copies its events, takes
+    the time of the last ones, formats everything and writes it. So that time is between the opening of the pipe and the
+    first byte, somewhat before the middle; with few events the two are close together. Raises OSError.
+    """
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         self._pipe = _pipe(folder)
@@ -122,7 +142,7 @@ class Spy:
         self.cpu_seconds = 0.0
         us = os.getpid()
 
-        def prepare() -> None:  # in the child: it ends when we do, even if we are killed
+        def prepare() -> None:  # in the child: the kernel ends it when we end, even if we are killed
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != us:
                 os._exit(1)
@@ -148,11 +168,11 @@ class Spy:
 
     @property
     def handle(self) -> int:
-        """Where it talks, for `poll`."""
+        """The end of the pipe that it writes messages to, for `poll`."""
         return self._voice
 
     def listen(self) -> bool:
-        """Take in what it has said; whether it is still there. It says that it samples, and at the end how often."""
+        """Read its new messages: that it samples, and at the end how often. Returns whether it still runs."""
         if not self._opened_ns:
             self._waited_ns = _waited_ns(self._reader.native_id)
         while select.select([self.handle], [], [], 0)[0]:
@@ -165,13 +185,13 @@ class Spy:
         return True
 
     def interrupt(self) -> None:
-        """Ask it to write what it has; one that has not begun has nothing."""
+        """Have it write its samples and end. One that has not begun to sample is killed."""
         self._waited_ns = _waited_ns(self._reader.native_id)
         # Not Popen's own way, which would wait for it, and keep what it used to itself.
         os.kill(self.process.pid, signal.SIGKILL if self.ready_ns is None else signal.SIGINT)
 
     def end(self) -> bytes:
-        """Wait for its end, after an interrupt: what it wrote, nothing if it was lost."""
+        """Wait for its end, after an interrupt. Returns what it wrote, empty if that was lost."""
         deadline = time.monotonic() + _END_S
         while self.listen() and time.monotonic() < deadline:
             select.select([self.handle], [], [], max(0.0, deadline - time.monotonic()))
@@ -188,14 +208,14 @@ class Spy:
         return bytes(self._data)
 
     def zero_ns(self, last_us: int) -> int:
-        """The Unix time from which it counted, if the last time that it wrote is `last_us`."""
+        """The Unix time from which its times count, if the last of them is `last_us`."""
         last_ns = self._opened_ns + int(_LAST_TIME * max(0, self._first_ns - self._opened_ns))
         return min(max(last_ns - last_us * 1000, self.started_ns), self.ready_ns or last_ns)
 
     def _read(self) -> None:
         handle = os.open(f"/proc/self/fd/{self._pipe}", os.O_RDONLY | os.O_CLOEXEC)  # until py-spy opens it too
         now = time.time_ns()
-        # Less the time for which we were ready, and others had the core.
+        # Minus the time for which this thread was ready to run but had no core.
         self._opened_ns = now - max(0, _waited_ns(threading.get_native_id()) - self._waited_ns)
         with os.fdopen(handle, "rb", 0) as file:
             while piece := file.read(1 << 18):
@@ -203,7 +223,7 @@ class Spy:
                 self._data += piece
 
     def _unblock(self) -> None:
-        """It ended, perhaps without opening the pipe: the one who reads must not wait for that."""
+        """Stop the reader from waiting for py-spy, which may have ended without opening the pipe."""
         while self._reader.is_alive():
             try:
                 os.close(os.open(f"/proc/self/fd/{self._pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
@@ -213,13 +233,13 @@ class Spy:
 
 
 def _waited_ns(tid: int | None) -> int:
-    """For how long a thread of ours has been ready to run and did not."""
-    words = (read_once(f"/proc/self/task/{tid}/schedstat") or "").split()
-    return int(words[1]) if len(words) > 1 else 0
+    """For how long a thread of ours has been ready to run but had no core."""
+    times = (read_once(f"/proc/self/task/{tid}/schedstat") or "").split()
+    return int(times[1]) if len(times) > 1 else 0
 
 
 def _pipe(folder: Path) -> int:
-    """A handle of a new named pipe, whose name is gone. Raises OSError."""
+    """A handle of a new named pipe, whose name is removed. Raises OSError."""
     for place in (folder, Path(tempfile.gettempdir())):  # some file systems have no pipes
         path = place / f".stacks-{os.getpid()}-{time.monotonic_ns()}"
         try:

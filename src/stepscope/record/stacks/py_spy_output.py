@@ -1,7 +1,7 @@
-"""What py-spy writes, as stacks of threads: from when to when each was seen, or how often.
+"""Py-spy's output as stacks of threads: when each began and ended, or how often it was sampled.
 
-Its trace tells changes alone: a frame that begins or ends. A thread's stack holds from the look that showed it first to
-the one that showed another; looks between that showed the same are not in it.
+Py-spy's trace has only changes: frames that begin or end. A thread has a stack from the sample that first shows it to
+the sample that shows another one; samples of the same stack in between are not in the trace.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Frame", "Seen", "from_events", "from_folded", "n_samples", "with_counts"]
+__all__ = ["Frame", "StackSpan", "from_events", "from_folded", "n_samples", "with_counts"]
 
 #: Function, file, line; 0 if that is not known.
 Frame = tuple[str, str, int]
@@ -25,7 +25,7 @@ _SAMPLES = re.compile(rb"Samples: (\d+) Errors: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StackSpan:
     """A stack of one thread, outermost frame first. Times: us from when py-spy began."""
 
     start_us: int
@@ -35,7 +35,7 @@ class Seen:
     thread: str
     frames: tuple[Frame, ...]
     n_samples: int = 1
-    #: The processes it descends from, the first one that py-spy looked at first, then itself: pid and command.
+    #: Pid and command of the process, last, after those of its ancestors from the first one that py-spy sampled.
     processes: tuple[tuple[int, str], ...] = ()
 
 
@@ -47,13 +47,13 @@ class _Open:
 
 @dataclass(slots=True)
 class _Threads:
-    """Stacks as they are after some events. py-spy tells threads apart by a number that forked processes share."""
+    """The threads' stacks after some events. Py-spy identifies threads by a number that forked processes share."""
 
     stacks: dict[int, list[Frame]] = field(default_factory=dict)
     shown: dict[tuple[int, int], _Open] = field(default_factory=dict)
 
-    def after(self, events: list[dict[str, Any]]) -> Iterator[Seen]:
-        """The stack that ended with a look at one thread of one process, if one did."""
+    def after(self, events: list[dict[str, Any]]) -> Iterator[StackSpan]:
+        """Apply one sample of one thread. Yields the stack that ended with it, if one did."""
         key, pid, at = events[0]["tid"], events[0]["pid"], events[0]["ts"]
         stack = self.stacks.setdefault(key, [])
         for event in events:
@@ -64,42 +64,42 @@ class _Threads:
                 stack.pop()
         before = self.shown.pop((key, pid), None)
         if before is not None:
-            yield from _seen(before, at, pid)
+            yield from _span(before, at, pid)
         if stack:
             self.shown[key, pid] = _Open(at, tuple(stack))
 
-    def at_end(self, at: int) -> Iterator[Seen]:
-        """What was still shown."""
+    def at_end(self, at: int) -> Iterator[StackSpan]:
+        """The stacks that had not ended by then."""
         for (_, pid), last in self.shown.items():
-            yield from _seen(last, at, pid)
+            yield from _span(last, at, pid)
 
 
-def from_events(events: Sequence[dict[str, Any]]) -> list[Seen]:
+def from_events(events: Sequence[dict[str, Any]]) -> list[StackSpan]:
     """Stacks from events of py-spy's chrometrace, in the order in which they ended."""
     threads = _Threads()
-    found: list[Seen] = []
-    look: list[dict[str, Any]] = []
+    spans: list[StackSpan] = []
+    sample: list[dict[str, Any]] = []
     for event in events:
         if event.get("ph") not in {"B", "E"}:
             continue
-        if look and not _same_look(look[-1], event):
-            found += threads.after(look)
-            look = []
-        look.append(event)
-    if look:
-        found += threads.after(look)
-        found += threads.at_end(max(event["ts"] for event in events))
-    return found
+        if sample and not _same_sample(sample[-1], event):
+            spans += threads.after(sample)
+            sample = []
+        sample.append(event)
+    if sample:
+        spans += threads.after(sample)
+        spans += threads.at_end(max(event["ts"] for event in events))
+    return spans
 
 
-def _same_look(before: dict[str, Any], event: dict[str, Any]) -> bool:
-    """A look at a thread ends frames, then begins others, all at one time."""
+def _same_sample(before: dict[str, Any], event: dict[str, Any]) -> bool:
+    """Whether two events are of one sample, which ends frames, then begins others, all at one time."""
     same = before["tid"] == event["tid"] and before["pid"] == event["pid"] and before["ts"] == event["ts"]
     return same and not (before["ph"] == "B" and event["ph"] == "E")
 
 
-def _seen(last: _Open, end_us: int, pid: int) -> Iterator[Seen]:
-    """One, or none if the thread was not in Python."""
+def _span(last: _Open, end_us: int, pid: int) -> Iterator[StackSpan]:
+    """The stack as a span; none if the thread was not in Python."""
     processes = []
     rest = list(last.stack)
     while rest and (match := _PROCESS.fullmatch(rest[0][0])) and not rest[0][1]:
@@ -110,15 +110,15 @@ def _seen(last: _Open, end_us: int, pid: int) -> Iterator[Seen]:
         return
     name = thread[2] or ""
     tid = int(thread[1], 0)
-    yield Seen(last.start_us, end_us, pid, tid, name, tuple(rest[1:]), processes=tuple(processes))
+    yield StackSpan(last.start_us, end_us, pid, tid, name, tuple(rest[1:]), processes=tuple(processes))
 
 
-def from_folded(text: str, end_us: int, pid: int) -> list[Seen]:
-    """Stacks from py-spy's raw format with full file names: a stack and how often it was seen, a line each.
+def from_folded(text: str, end_us: int, pid: int) -> list[StackSpan]:
+    """Stacks from py-spy's raw format with full file names: each line is a stack and how often it was sampled.
 
-    They are of the process `pid` where a line names none.
+    Lines that name no process are of the process `pid`.
     """
-    found = []
+    spans = []
     for line in text.splitlines():
         match = _FOLDED.fullmatch(line)
         thread = _THREAD.fullmatch(match["thread"]) if match else None
@@ -127,8 +127,8 @@ def from_folded(text: str, end_us: int, pid: int) -> list[Seen]:
         pids = re.findall(r'process (\d+):"', match["processes"] or "")
         frames = tuple(_frame(frame) for frame in match["frames"].split(";"))
         tid, n = int(thread[1], 0), int(match["n"])
-        found.append(Seen(0, end_us, int(pids[-1]) if pids else pid, tid, thread[2] or "", frames, n))
-    return found
+        spans.append(StackSpan(0, end_us, int(pids[-1]) if pids else pid, tid, thread[2] or "", frames, n))
+    return spans
 
 
 def _frame(text: str) -> Frame:
@@ -137,14 +137,14 @@ def _frame(text: str) -> Frame:
 
 
 def n_samples(output: bytes | bytearray) -> tuple[int, int] | None:
-    """How many stacks py-spy says that it took, and how often it failed; None if it does not."""
+    """How many stacks py-spy reports to have sampled, and how often it failed; None if it reports neither."""
     match = _SAMPLES.search(output)
     return (int(match[1]), int(match[2])) if match else None
 
 
-def with_counts(seen: Sequence[Seen], n: int | None) -> list[int]:
-    """How many looks showed each stack: at least one, and else its share of all that were taken, by time."""
-    whole = sum(each.end_us - each.start_us for each in seen)
+def with_counts(spans: Sequence[StackSpan], n: int | None) -> list[int]:
+    """How many samples each stack had: its share, by duration, of all `n` samples, but at least one."""
+    whole = sum(each.end_us - each.start_us for each in spans)
     if not n or not whole:
-        return [1] * len(seen)
-    return [max(1, round(n * (each.end_us - each.start_us) / whole)) for each in seen]
+        return [1] * len(spans)
+    return [max(1, round(n * (each.end_us - each.start_us) / whole)) for each in spans]

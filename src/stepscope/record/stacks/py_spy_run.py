@@ -1,6 +1,6 @@
-"""One py-spy after the other on one process, or on a process and all that descend from it.
+"""Runs of py-spy on one process, or on a process and its descendants, one after the other.
 
-py-spy writes at its end alone, so another follows every few seconds: the next is at work before the last one ends, and
+py-spy writes only when it ends, so a new run takes over every few seconds. It starts before the last one ends, so that
 no time is lost.
 """
 
@@ -13,33 +13,39 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stepscope.record.stacks import py_spy, py_spy_output
-from stepscope.record.stacks.py_spy import Spy
+from stepscope.record.stacks.py_spy import PySpyProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from stepscope.record.stacks.py_spy_output import StackSpan
     from stepscope.record.stacks.stack_file import StackFile
 
+    #: Process and thread; the time now and how long a thread has run on a core, in ns.
     Thread = tuple[int, int]
     Ran = tuple[int, int]
-    from collections.abc import Mapping
+    OnCore = Callable[[int, int], Ran | None]
 
-    from stepscope.record.stacks.py_spy_output import Seen
+__all__ = ["Ledger", "ProcessWatch", "PySpyRun", "RunResult"]
 
-    OnCore = Callable[[int, int], tuple[int, int] | None]
-
-__all__ = ["Ledger", "Look", "Watch", "Witnessed"]
-
-
-#: One look in so many asks which thread holds the GIL.
+#: How long a run lasts. The first one is short, to learn what it costs.
+_FIRST_S, _LONGEST_S, _SHORTEST_S = 2.0, 10.0, 2.0
+#: A run should write no more than this: the more it writes at its end, the less exact its times are.
+_MOST_BYTES = 800_000
+_MOST_FAILURES = 5
+#: py-spy cannot be interrupted in its first moments. The samples of such a short run are lost, which is not reported.
+_MATTERS_S = 1.0
+#: How long a new Python process needs until py-spy can read its stacks.
+_SETTLES_S = 0.5
+#: The run that asks which threads hold the GIL samples so many times less often than the one of all threads.
 _GIL_EVERY = 10
 
 
-class Look:
-    """Two py-spy at work on a process, with `tree` on all that descend from it too.
+class PySpyRun:
+    """Two py-spy processes that sample one process (with `tree`, its descendants too): all threads, and GIL holders.
 
-    `cpu` is what each thread had run when they began. Raises OSError (they cannot be started).
+    `cpu` is how long each thread had run when they started. Raises OSError (they cannot be started).
     """
 
     def __init__(
@@ -52,40 +58,40 @@ class Look:
         self._hz = hz
         self._cpu = cpu
         self._pid = pid
-        words = [*py_spy.look_command(spy, pid, hz), *(py_spy.TREE if tree else [])]
-        self._all = Spy([*words, *py_spy.CHANGES], folder)
+        command = [*py_spy.record_command(spy, pid, hz), *(py_spy.TREE if tree else [])]
+        self._all = PySpyProcess([*command, *py_spy.CHANGES], folder)
         self._gil_hz = gil_hz = max(1, hz // _GIL_EVERY)
-        words = [*py_spy.look_command(spy, pid, gil_hz), *(py_spy.TREE if tree else [])]
-        self._gil = Spy([*words, *py_spy.HOLDERS], folder)
+        command = [*py_spy.record_command(spy, pid, gil_hz), *(py_spy.TREE if tree else [])]
+        self._gil = PySpyProcess([*command, *py_spy.HOLDERS], folder)
 
     @property
     def handle(self) -> int:
-        """Where it talks, for `poll`."""
+        """The end of the pipe that it writes messages to, for `poll`."""
         return self._all.handle
 
     @property
     def is_ready(self) -> bool:
-        """Whether it samples by now; the rarer one too."""
+        """Whether both have begun to sample."""
         return self.was_ready and self._gil.ready_ns is not None
 
     @property
     def was_ready(self) -> bool:
-        """Whether it began to sample all threads."""
+        """Whether it has begun to sample all threads."""
         return self._all.ready_ns is not None
 
     @property
     def complaint(self) -> str:
-        """Why py-spy could not, in its words."""
+        """Py-spy's own error message; empty if it wrote none."""
         lines = self._all.output.decode(errors="replace").splitlines()
         return next((line.partition(": ")[2] for line in lines if line.startswith("Error: ")), "")
 
     def listen(self) -> bool:
-        """Take in what is said; whether it is still at work."""
+        """Read new messages. Whether it still runs."""
         self._gil.listen()
         return self._all.listen()
 
-    def end(self) -> Witnessed | None:
-        """End it; what it saw, or None if that is lost."""
+    def end(self) -> RunResult | None:
+        """End it. Returns what it sampled, or None if that is lost."""
         self.seconds = time.monotonic() - self.began_s
         for each in (self._all, self._gil):
             each.interrupt()
@@ -98,7 +104,7 @@ class Look:
             return None
         last_us = max((event["ts"] for event in events), default=0)
         counts = py_spy_output.n_samples(self._all.output) or (0, 0)
-        return Witnessed(
+        return RunResult(
             self._all.zero_ns(last_us),
             last_us,
             self._hz,
@@ -112,46 +118,46 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Witnessed:
-    """What a look saw. Times in us count from `zero_ns`, in Unix time."""
+class RunResult:
+    """The stacks that a run sampled. Times in us count from `zero_ns`, which is Unix time."""
 
     zero_ns: int
     end_us: int
     hz: int
     gil_hz: int
-    stacks: tuple[Seen, ...]
-    held: tuple[Seen, ...]
+    stacks: tuple[StackSpan, ...]
+    held: tuple[StackSpan, ...]
     n_samples: int
     n_errors: int
     cpu: Mapping[Thread, tuple[int, int]]
 
     def write(self, file: StackFile, until: dict[int, int], gone: Mapping[Thread, int], on_core: OnCore) -> int:
-        """Add it to the file. For how many ns, since the look before, nobody looked.
+        """Add it to the file. Returns for how many ns before this run nothing was sampled.
 
-        `until` is when each process was looked at last, which is kept up to date: looks overlap, and what the one
-        before has seen stands. `gone` is when threads had ended, of which py-spy says nothing.
+        `until` is the time up to which each process has been sampled, and is updated. Runs overlap: of what two of them
+        sampled, the earlier one's stacks count. `gone` is when threads ended, which py-spy does not report.
         """
-        file.look(self.zero_ns, self.end_us * 1000, self.hz)
+        file.run(self.zero_ns, self.end_us * 1000, self.hz)
         before = dict(until)
         first: dict[int, int] = {}
         threads: dict[Thread, int] = {}
-        for seen, n in zip(self.stacks, py_spy_output.with_counts(self.stacks, self.n_samples), strict=True):
-            start, end = self.zero_ns + seen.start_us * 1000, self.zero_ns + seen.end_us * 1000
-            first[seen.pid] = min(start, first.get(seen.pid, start))
-            until[seen.pid] = max(end, until.get(seen.pid, end))
-            ended = gone.get((seen.pid, seen.tid), 0)
-            kept_start = max(start, before.get(seen.pid, 0))
-            kept_end = min(end, ended) if ended > start else end
-            if kept_end <= kept_start:
+        for span, n in zip(self.stacks, py_spy_output.with_counts(self.stacks, self.n_samples), strict=True):
+            start, end = self.zero_ns + span.start_us * 1000, self.zero_ns + span.end_us * 1000
+            first[span.pid] = min(start, first.get(span.pid, start))
+            until[span.pid] = max(end, until.get(span.pid, end))
+            ended = gone.get((span.pid, span.tid), 0)
+            new_start = max(start, before.get(span.pid, 0))
+            new_end = min(end, ended) if ended > start else end
+            if new_end <= new_start:
                 continue
-            _name(file, seen)
-            threads.setdefault((seen.pid, seen.tid), kept_start)
-            kept = max(1, round(n * (kept_end - kept_start) / (end - start)))
-            file.add("W", (kept_start, kept_end - kept_start), seen.pid, seen.tid, seen.frames, kept)
-        for seen in self.held:
-            _name(file, seen)
-            held = seen.n_samples * 1_000_000_000 // self.gil_hz
-            file.add("G", (self.zero_ns, held), seen.pid, seen.tid, seen.frames, seen.n_samples)
+            _name(file, span)
+            threads.setdefault((span.pid, span.tid), new_start)
+            n_new = max(1, round(n * (new_end - new_start) / (end - start)))
+            file.add("W", (new_start, new_end - new_start), span.pid, span.tid, span.frames, n_new)
+        for span in self.held:
+            _name(file, span)
+            held = span.n_samples * 1_000_000_000 // self.gil_hz
+            file.add("G", (self.zero_ns, held), span.pid, span.tid, span.frames, span.n_samples)
         for (pid, tid), began in threads.items():
             now = on_core(pid, tid)
             if now is not None:
@@ -160,43 +166,32 @@ class Witnessed:
         return max((start - before[pid] for pid, start in first.items() if pid in before), default=0)
 
 
-def _name(file: StackFile, seen: Seen) -> None:
+def _name(file: StackFile, span: StackSpan) -> None:
     parent = 0
-    for pid, command in seen.processes:
+    for pid, command in span.processes:
         file.process(pid, parent, command)
         parent = pid
-    file.thread(seen.pid, seen.tid, seen.thread)
-
-
-#: How long py-spy looks before another takes over: at first briefly, so as to learn what it costs.
-_FIRST_S, _LONGEST_S, _SHORTEST_S = 2.0, 10.0, 2.0
-#: How much it is to write in one go: with more, its times are less sure.
-_MOST_BYTES = 800_000
-_MOST_FAILURES = 5
-#: py-spy cannot be interrupted in its first moments: what it saw then is lost, and no matter.
-_MATTERS_S = 1.0
-#: How long a new Python needs until py-spy can look into it.
-_SETTLES_S = 0.5
+    file.thread(span.pid, span.tid, span.thread)
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Where all watches of a job write, and what they count together."""
+    """Where all watches of a job write, and the counts that they share."""
 
     file: StackFile
     folder: Path
     spy: str
     asked_hz: int
-    #: How much of a core all watches together may use.
+    #: Share of a core that all watches together may use.
     allowed: float
     on_core: Callable[[int, int], Ran | None]
     least_hz: int = 0
     lost_ns: int = 0
     cpu_seconds: float = 0.0
     failure: str = ""
-    #: Looks whose stacks were lost; stacks that could not be read.
+    #: `lost`: runs whose stacks were lost. `errors`: stacks that could not be read.
     counts: Counter[str] = field(default_factory=Counter)
-    #: When each process was looked at last, and when threads were found to be gone. Unix time, ns.
+    #: Up to when each process has been sampled, and when threads turned out to have ended. Unix time, ns.
     until: dict[int, int] = field(default_factory=dict)
     gone: dict[Thread, int] = field(default_factory=dict)
 
@@ -204,8 +199,8 @@ class Ledger:
         self.least_hz = self.asked_hz
 
 
-class Watch:
-    """Looks at a process (with `tree`, at all that descend from it too) until it ends or `end` is called."""
+class ProcessWatch:
+    """Samples a process (with `tree`, its descendants too) in runs, until it ends or `finish` is called."""
 
     def __init__(self, pid: int, ledger: Ledger, *, tree: bool) -> None:
         self.pid = pid
@@ -214,91 +209,91 @@ class Watch:
         self._hz = ledger.asked_hz
         self._length_s = _FIRST_S
         self._failures = 0
-        self._look: Look | None = None
-        self._next: Look | None = None
+        self._run: PySpyRun | None = None
+        self._next: PySpyRun | None = None
 
     @property
     def handles(self) -> list[int]:
-        """What to wait for."""
-        return [look.handle for look in (self._look, self._next) if look is not None]
+        """Handles to poll."""
+        return [run.handle for run in (self._run, self._next) if run is not None]
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing needs to be done soon: a look is at work, and no other is about to take over."""
-        return self._failures >= _MOST_FAILURES or (self._look is not None and self._next is None)
+        """Whether nothing needs to be done soon: one run samples, and no other is about to take over."""
+        return self._failures >= _MOST_FAILURES or (self._run is not None and self._next is None)
 
     def turn(self, cpu: Callable[[], dict[Thread, Ran]], newest_s: float, share: float) -> None:
         """Do what is due. Raises OSError (the disk is full, no process can be started).
 
-        `cpu` is what each thread has run by now, `newest_s` when the last process of the tree began, `share` the part
-        of a core that this watch may use.
+        `cpu` returns how long each thread has run by now, `newest_s` is when the newest process of the tree started,
+        and `share` is the part of a core that this watch may use.
         """
         if self._next is not None and not self._next.listen():
             self._fail(self._next)
             self._next = None
-        if self._look is not None and not self._look.listen():  # the process has ended, or py-spy has
-            self._take(self._look, share)
-            self._look = None
+        if self._run is not None and not self._run.listen():  # the process has ended, or py-spy has
+            self._take(self._run, share)
+            self._run = None
         if self._next is not None and self._next.is_ready:
-            if self._look is not None:
-                self._take(self._look, share)
-            self._look, self._next = self._next, None
+            if self._run is not None:
+                self._take(self._run, share)
+            self._run, self._next = self._next, None
         elif self._next is None and self._failures < _MOST_FAILURES and self._is_due(newest_s):
-            self._next = Look(self._ledger.spy, self.pid, self._hz, self._ledger.folder, cpu(), tree=self._tree)
+            self._next = PySpyRun(self._ledger.spy, self.pid, self._hz, self._ledger.folder, cpu(), tree=self._tree)
 
     def finish(self) -> None:
-        """The last looks. Raises OSError (the disk is full)."""
-        looks, self._look, self._next = (self._look, self._next), None, None
-        for look in looks:
-            if look is not None:
-                self._take(look, 1.0)
+        """End the runs and write their stacks. Raises OSError (the disk is full)."""
+        runs, self._run, self._next = (self._run, self._next), None, None
+        for run in runs:
+            if run is not None:
+                self._take(run, 1.0)
 
     def drop(self) -> None:
-        """Let go of everything, after an error."""
-        for look in (self._look, self._next):
-            if look is not None:
-                look.end()
-        self._look = self._next = None
+        """End the runs without writing, after an error."""
+        for run in (self._run, self._next):
+            if run is not None:
+                run.end()
+        self._run = self._next = None
 
     def _is_due(self, newest_s: float) -> bool:
-        """Whether another look is to begin: soon after a process has begun, too, that this one may have missed."""
-        if self._look is None:
+        """Whether to start another run: after its time, or soon after a new process that the current one may miss."""
+        if self._run is None:
             return True
-        due_s = self._look.began_s + self._length_s
-        if self._tree and newest_s > self._look.began_s:
-            due_s = min(due_s, max(self._look.began_s + _SHORTEST_S, newest_s + _SETTLES_S))
+        due_s = self._run.began_s + self._length_s
+        if self._tree and newest_s > self._run.began_s:
+            due_s = min(due_s, max(self._run.began_s + _SHORTEST_S, newest_s + _SETTLES_S))
         return time.monotonic() >= due_s
 
-    def _fail(self, look: Look) -> None:
-        look.end()
-        self._failed(look)
+    def _fail(self, run: PySpyRun) -> None:
+        run.end()
+        self._failed(run)
 
-    def _failed(self, look: Look) -> None:
-        self._ledger.cpu_seconds += look.cpu_seconds
-        self._ledger.counts["lost"] += look.was_ready and look.seconds > _MATTERS_S
-        self._ledger.failure = look.complaint or self._ledger.failure
+    def _failed(self, run: PySpyRun) -> None:
+        self._ledger.cpu_seconds += run.cpu_seconds
+        self._ledger.counts["lost"] += run.was_ready and run.seconds > _MATTERS_S
+        self._ledger.failure = run.complaint or self._ledger.failure
         self._failures += 1
 
-    def _take(self, look: Look, share: float) -> None:
-        """End a look and write what it saw. Raises OSError."""
-        seen = look.end()
-        if seen is None:
-            self._failed(look)
+    def _take(self, run: PySpyRun, share: float) -> None:
+        """End a run and write what it sampled. Raises OSError."""
+        result = run.end()
+        if result is None:
+            self._failed(run)
             return
         ledger = self._ledger
-        ledger.cpu_seconds += look.cpu_seconds
-        ledger.counts["errors"] += seen.n_errors
+        ledger.cpu_seconds += run.cpu_seconds
+        ledger.counts["errors"] += result.n_errors
         self._failures = 0
-        ledger.lost_ns += seen.write(ledger.file, ledger.until, ledger.gone, ledger.on_core)
+        ledger.lost_ns += result.write(ledger.file, ledger.until, ledger.gone, ledger.on_core)
         ledger.file.flush()
-        self._adapt(look, share)
+        self._adapt(run, share)
 
-    def _adapt(self, look: Look, share: float) -> None:
-        """Look less often if it costs too much, and shorter if it gives too much."""
-        used = look.cpu_seconds / max(look.seconds, 1e-3)
-        if look.seconds > 1:
+    def _adapt(self, run: PySpyRun, share: float) -> None:
+        """Sample less often if it costs too much, and make runs shorter if they write too much."""
+        used = run.cpu_seconds / max(run.seconds, 1e-3)
+        if run.seconds > 1:
             times = min(2.0, max(0.1, 0.9 * share / max(used, 1e-3)))
             self._hz = max(1, min(self._ledger.asked_hz, int(self._hz * times)))
             self._ledger.least_hz = min(self._ledger.least_hz, self._hz)
-        fits = look.seconds * _MOST_BYTES / max(1, look.size_bytes)
+        fits = run.seconds * _MOST_BYTES / max(1, run.size_bytes)
         self._length_s = min(_LONGEST_S, max(_SHORTEST_S, fits))

@@ -15,17 +15,17 @@ __all__ = ["HEADER", "NAME", "StackFile"]
 
 NAME = "stacks.tsv.gz"
 #: Kinds of rows: P process (n: its parent), T thread, F frame (n: line), S stack (text: frames, outermost first),
-#: W stack of a thread, G stack of one that held the GIL (n: samples), C time on a core (n: ns), L a look (n: Hz).
+#: W stack of a thread, G stack of one that held the GIL (n: samples), C time on a core (n: ns), L a run (n: Hz).
 HEADER = "kind\tid\tts_ns\tdur_ns\tpid\ttid\tn\ttext\tfile\n"
-#: Bounds what an endless job writes; some days at 100 Hz.
+#: Limits what an endless job writes: enough for some days at 100 Hz.
 _MOST_BYTES = 1 << 29
-#: Stacks that are remembered so as to write them once; then it begins anew.
+#: So many stacks are remembered, to write each once; with more, it starts again.
 _MOST_STACKS = 1 << 17
 _BLANKS = str.maketrans("\t\n\r", "   ")
 
 
 class StackFile:
-    """`stacks.tsv.gz`, a sequence of gzip members, one for each look of some seconds. Raises OSError (disk full)."""
+    """`stacks.tsv.gz`, a sequence of gzip members, one for each run of some seconds. Raises OSError (disk full)."""
 
     def __init__(self, path: Path, most_bytes: int = _MOST_BYTES) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class StackFile:
         self._frames: dict[Frame, int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._n_stacks = 0
-        self._told: dict[tuple[str, int, int], tuple[int, str]] = {}
+        self._written: dict[tuple[str, int, int], tuple[int, str]] = {}
         self._lines = [HEADER]
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.flush()
@@ -45,30 +45,30 @@ class StackFile:
         return os.fstat(self._handle).st_size >= self._most_bytes
 
     def add(self, kind: str, time: tuple[int, int], pid: int, tid: int, frames: tuple[Frame, ...], n: int) -> None:
-        """A stack of a thread, and how many samples it stands for. Units: time, start and duration in ns of Unix."""
+        """A stack of a thread, with its number of samples. `time` is start (Unix) and duration. Units: ns."""
         stack = self._stack(frames)
         self._lines.append(f"{kind}\t{stack}\t{time[0]}\t{time[1]}\t{pid}\t{tid}\t{n}\t\t\n")
         self.n_samples += n
 
-    def look(self, start_ns: int, dur_ns: int, hz: int) -> None:
-        """That stacks were looked for, so often a second."""
+    def run(self, start_ns: int, dur_ns: int, hz: int) -> None:
+        """A time in which stacks were sampled, `hz` times a second."""
         self._lines.append(f"L\t\t{start_ns}\t{dur_ns}\t\t\t{hz}\t\t\n")
 
     def on_core(self, start_ns: int, dur_ns: int, pid: int, tid: int, ns: int) -> None:
-        """How long a thread ran on a core meanwhile."""
+        """How long a thread ran on a core in that time."""
         self._lines.append(f"C\t\t{start_ns}\t{dur_ns}\t{pid}\t{tid}\t{ns}\t\t\n")
 
     def process(self, pid: int, parent: int, command: str) -> None:
-        """A process and the one that started it (0: not looked at)."""
-        self._tell("P", pid, 0, parent, command)
+        """A process and its parent (0: not sampled)."""
+        self._write_once("P", pid, 0, parent, command)
 
     def thread(self, pid: int, tid: int, name: str) -> None:
         """A thread's name."""
-        self._tell("T", pid, tid, 0, name)
+        self._write_once("T", pid, tid, 0, name)
 
-    def _tell(self, kind: str, pid: int, tid: int, n: int, text: str) -> None:
-        if self._told.get((kind, pid, tid)) != (n, text):
-            self._told[kind, pid, tid] = (n, text)
+    def _write_once(self, kind: str, pid: int, tid: int, n: int, text: str) -> None:
+        if self._written.get((kind, pid, tid)) != (n, text):
+            self._written[kind, pid, tid] = (n, text)
             self._lines.append(f"{kind}\t\t\t\t{pid}\t{tid}\t{n}\t{text.translate(_BLANKS)}\t\n")
 
     def _stack(self, frames: tuple[Frame, ...]) -> int:
@@ -106,7 +106,7 @@ class StackFile:
             raise
 
     def close(self) -> None:
-        """Done; what was not flushed is lost. A file that got no stack is taken away."""
+        """Close it. What was not flushed is lost. A file without stacks is removed."""
         if not self.n_samples:
             self.path.unlink(missing_ok=True)
         os.close(self._handle)

@@ -1,4 +1,7 @@
-"""What is done when torch, paddle or jax has been imported: a profile is planned, and steps are looked out for."""
+"""What happens when torch, paddle or jax has been imported: a profile is planned, and steps are watched.
+
+A profile of a time window has a clock: a thread that has the profile begin and end near its times.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ _TICK_S = 0.02
 _INNER = frozenset(("__torch_dispatch__", "__torch_function__", "__del__", "_find_and_load"))
 
 
-def after_import(framework: str, module: ModuleType, notes: Any, steps: str, window: str) -> None:
-    """Note the framework; watch the process if a profile is wanted (see `_stepscope_job.start`)."""
+def after_import(framework: str, module: ModuleType, log: Any, steps: str, window: str) -> None:
+    """Report the framework, and watch the process if a profile is wanted (see `_stepscope_job.start`)."""
     files = _module("profile")
     version = str(getattr(module, "__version__", "?"))
     facts = {framework: version}  # type: dict[str, Any]
@@ -33,17 +36,17 @@ def after_import(framework: str, module: ModuleType, notes: Any, steps: str, win
     if settings is None and trigger:  # none but for dumps of the recorder's
         settings = files.Settings()
     make = {"torch": _torch, "paddle": _paddle, "jax": _jax}[framework]
-    made = make(module, notes, settings, files, _ends(notes.folder, trigger)) if settings is not None else None
-    # After that: the recorder says why there is no profile by the last that it was told.
-    notes.add(**facts)
+    made = make(module, log, settings, files, _ends(log.folder, trigger)) if settings is not None else None
+    # Reported last: the recorder explains a missing profile by the last messages.
+    log.add(**facts)
     if made is None:
         return
-    profile, told = made
-    if told is None:
-        notes.issue("profile_left_out", "%s %s does not let us see when a step ends" % (framework, version))
+    profile, listener = made
+    if listener is None:
+        log.issue("profile_left_out", "%s %s does not let us see when a step ends" % (framework, version))
         return
     _at_the_end(profile)
-    os.register_at_fork(after_in_child=told.in_child)
+    os.register_at_fork(after_in_child=listener.in_child)
     if settings.is_window:
         ask = profile.ask if profile.any_thread else _on_main_thread(profile)
 
@@ -54,33 +57,33 @@ def after_import(framework: str, module: ModuleType, notes: Any, steps: str, win
         os.register_at_fork(after_in_child=watch_the_time)
 
 
-def _torch(torch: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) -> Any:
+def _torch(torch: ModuleType, log: Any, settings: Any, files: Any, ends: Any) -> Any:
     adapter = _module("torch")
     if adapter.is_helper():
         return None
-    profile = files.Profile(adapter.TorchProfiler(torch, notes.folder, files), notes, settings, ends)
-    steps = _module("steps").Steps(profile, notes)
+    profile = files.Profile(adapter.TorchProfiler(torch, log.folder, files), log, settings, ends)
+    steps = _module("steps").Steps(profile, log)
     return profile, steps if adapter.watch(torch, steps) else None
 
 
-def _paddle(paddle: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) -> Any:
+def _paddle(paddle: ModuleType, log: Any, settings: Any, files: Any, ends: Any) -> Any:
     adapter = _module("paddle")
-    profiler = adapter.PaddleProfiler(paddle, notes.folder, files)
-    profile = files.Profile(profiler, notes, settings, ends)
-    steps = _module("steps").Steps(profile, notes)
+    profiler = adapter.PaddleProfiler(paddle, log.folder, files)
+    profile = files.Profile(profiler, log, settings, ends)
+    steps = _module("steps").Steps(profile, log)
     return profile, steps if adapter.watch(paddle, steps, profiler) else None
 
 
-def _jax(jax: ModuleType, notes: Any, settings: Any, files: Any, ends: Any) -> Any:
+def _jax(jax: ModuleType, log: Any, settings: Any, files: Any, ends: Any) -> Any:
     adapter = _module("jax")
-    profiler = adapter.JaxProfiler(jax, notes.folder, files)
-    profile = files.Profile(profiler, notes, settings, ends)
-    steps = _module("steps").Steps(profile, notes)
+    profiler = adapter.JaxProfiler(jax, log.folder, files)
+    profile = files.Profile(profiler, log, settings, ends)
+    steps = _module("steps").Steps(profile, log)
     return profile, steps if adapter.watch(jax, steps, profiler) else None
 
 
 def _ends(folder: str, trigger: str) -> Any:
-    """What tells a recorder that makes dumps of the ends of steps; None if it makes none."""
+    """Reports the ends of steps to a recorder that makes dumps; None if it makes none."""
     if not trigger:
         return None
     ends = _module("step_messages").StepEnds(folder, float(trigger))
@@ -89,7 +92,7 @@ def _ends(folder: str, trigger: str) -> Any:
 
 
 def _at_the_end(profile: Any) -> None:
-    """Have the profile told when the process ends: a forked child of multiprocessing leaves out atexit."""
+    """Have the profile finished when the process ends; forked children of multiprocessing skip atexit."""
     atexit.register(profile.at_exit)
     util = sys.modules.get("multiprocessing.util")
     if util is not None:
@@ -98,12 +101,12 @@ def _at_the_end(profile: Any) -> None:
 
 
 def _module(name: str) -> ModuleType:
-    """One of ours: its folder is on the path while a framework's import ends."""
+    """A module of this folder, which is on the path while a framework's import ends."""
     return importlib.import_module("_stepscope_" + name)
 
 
 def _run_clock(profile: Any, begin_ns: int, ask: Callable[[], None]) -> None:
-    """Have `profile` asked, from its first moment on, when it waits for what no step brings."""
+    """From the window's start on, call `ask` whenever the profile waits and no step comes."""
 
     def clock() -> None:
         time.sleep(max(0, begin_ns - time.monotonic_ns()) * 1e-9)
@@ -112,14 +115,14 @@ def _run_clock(profile: Any, begin_ns: int, ask: Callable[[], None]) -> None:
                 ask()
             time.sleep(_TICK_S)
 
-    # Not by the module threading: the job finds no more threads there than its own.
+    # Not with the module threading: the job must find only its own threads there.
     _thread.start_new_thread(clock, ())
 
 
 def _on_main_thread(profile: Any) -> Callable[[], None]:
-    """A function that has `profile` asked on the main thread, between two instructions of its code.
+    """A function that has `profile.ask` called on the main thread, between two instructions of its code.
 
-    The main thread does so when it next runs Python code: no signal interrupts what it waits for.
+    The main thread does so when it next runs Python code; no signal interrupts its system calls.
     """
     import ctypes
 

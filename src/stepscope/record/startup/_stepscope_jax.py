@@ -54,14 +54,14 @@ class JaxProfiler:
     def start(self) -> None:
         """Profile from now on: what JAX and XLA do. Each call of Python as well would slow the job down."""
         profiler = self._jax.profiler
-        words = {}  # type: dict[str, Any]
+        options = {}  # type: dict[str, Any]
         if hasattr(profiler, "ProfileOptions"):
-            words["profiler_options"] = profiler.ProfileOptions()
-            words["profiler_options"].python_tracer_level = 0
+            options["profiler_options"] = profiler.ProfileOptions()
+            options["profiler_options"].python_tracer_level = 0
         self._start_ns = time.time_ns()
         self.is_starting = True
         try:
-            profiler.start_trace(self._into, **words)
+            profiler.start_trace(self._into, **options)
         finally:
             self.is_starting = False
 
@@ -81,12 +81,12 @@ class JaxProfiler:
     def write(self) -> bool:
         """Write rankN.jax.trace.json.gz, and in it when it began. Raises OSError, LookupError (JAX left none)."""
         try:
-            found = glob.glob(os.path.join(glob.escape(self._into), "plugins", "profile", "*", "*.trace.json.gz"))
-            if not found:
+            traces = glob.glob(os.path.join(glob.escape(self._into), "plugins", "profile", "*", "*.trace.json.gz"))
+            if not traces:
                 raise LookupError("jax.profiler left no trace.json.gz")
             path = self._files.target(self.folder, self._rank(), ENDING)
             head = b'{"baseTimeNanoseconds":%d,"jax_version":"%s",' % (self._began(), self._version())
-            self._files.pack(_with_head(found[0], head), self.folder, path)
+            self._files.pack(_with_head(traces[0], head), self.folder, path)
         finally:
             shutil.rmtree(self._into, ignore_errors=True)
         return True
@@ -96,10 +96,10 @@ class JaxProfiler:
 
     def _began(self) -> int:
         """Unix time at which times of the trace are 0: as the profile itself says, or when we had it started."""
-        found = glob.glob(os.path.join(glob.escape(self._into), "plugins", "profile", "*", "*.xplane.pb"))
+        files = glob.glob(os.path.join(glob.escape(self._into), "plugins", "profile", "*", "*.xplane.pb"))
         reader = getattr(self._jax.profiler, "ProfileData", None)
-        if reader is not None and found:
-            for plane in reader.from_file(found[0]).planes:
+        if reader is not None and files:
+            for plane in reader.from_file(files[0]).planes:
                 for name, value in plane.stats:
                     if name == "profile_start_time":
                         return int(value)
@@ -147,7 +147,7 @@ def watch(jax: ModuleType, steps: Any, profiler: JaxProfiler) -> bool:
     @functools.wraps(start)
     def start_trace(*args: Any, **kwargs: Any) -> Any:
         if not profiler.is_starting:
-            steps.profile.cut("the job uses jax.profiler itself")
+            steps.profile.make_way("the job uses jax.profiler itself")
         return start(*args, **kwargs)
 
     vars(inner)["start_trace"] = vars(jax.profiler)["start_trace"] = start_trace

@@ -1,4 +1,4 @@
-"""The start-up hook: Python's garbage collections as a file of totals, and a profile of some steps through torch."""
+"""The start-up hook: counts garbage collections, and has processes profiled once they import torch, paddle or jax."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-#: Collections, time that those took that ended, when the one began that runs now (0 if none does). Units: ns.
+#: Collections that ended, their time, and when the one that runs now began (0: none runs). Units: ns.
 _TOTALS = struct.Struct("<qqq")
 
 
 _YAMA_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _PR_SET_PTRACER = 0x59616D61
-#: What is looked out for, and profiled.
+#: The frameworks that are profiled.
 FRAMEWORKS = ("torch", "paddle", "jax")
 _ERRORS = (AttributeError, ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 
 
-class Notes:
-    """What this process tells the recorder: a line of JSON each, which the system appends whole."""
+class HookLog:
+    """Messages of this process to the recorder, in `.job/notes`: lines of JSON, appended as a whole."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def add(self, **fields: Any) -> None:
-        """Tell it; without a word if the folder is gone or full."""
+        """Write a message; nothing happens if the folder is gone or full."""
         fields["pid"] = os.getpid()
         line = ("{%s}\n" % ", ".join('"%s": %s' % (name, _json(value)) for name, value in fields.items())).encode()
         try:
@@ -74,7 +74,7 @@ def _escaped(sign: str) -> str:
 
 
 class Collections:
-    """Counts garbage collections and their time in a file that the sampler reads: 24 bytes, in memory of both."""
+    """Counts garbage collections and their time in a file of 24 bytes, which we and the sampler have mapped."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -83,7 +83,7 @@ class Collections:
         self.open()
 
     def open(self) -> None:
-        """A file of this process' own; again in a forked child, which begins at 0."""
+        """Create the file of this process; called again in a forked child, which begins at 0."""
         self._count = self._taken = self._began = 0
         self._memory = None
         path = os.path.join(self._folder, ".job", "gc-%d" % os.getpid())
@@ -96,7 +96,7 @@ class Collections:
             return
 
     def called(self, phase: str, _info: object) -> None:
-        """As gc.callbacks wants it."""
+        """A function for gc.callbacks."""
         if self._memory is None:
             return
         now = time.monotonic_ns()
@@ -117,7 +117,7 @@ class AfterImport:
         self._loaders = {}  # type: dict[str, Any]
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """As the others find it, with us as loader."""
+        """The spec that the other finders give, with us as its loader."""
         if name not in self._calls or name in self._loaders:
             return None
         self._loaders[name] = None
@@ -137,7 +137,7 @@ class AfterImport:
         return loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """As the module's own loader does, which is put back before the module's code can see us."""
+        """As the module's own loader does, which is restored before the module's code can see us."""
         name = module.__name__
         loader = self._loaders[name]
         if module.__spec__ is not None:
@@ -151,11 +151,11 @@ class AfterImport:
 
 def start(folder: str, steps: str, window: str = "") -> None:
     """Begin to watch this process. `steps` is A:B, `window` two times of the monotonic clock; neither: no profile."""
-    notes = Notes(folder)
+    log = HookLog(folder)
     collections = Collections(folder)
     gc.callbacks.append(collections.called)
     os.register_at_fork(after_in_child=collections.open)
-    notes.add(python="%d.%d.%d" % sys.version_info[:3], executable=sys.executable)
+    log.add(python="%d.%d.%d" % sys.version_info[:3], executable=sys.executable)
     here = os.path.dirname(os.path.abspath(__file__))
 
     def after(framework: str) -> Any:
@@ -163,9 +163,9 @@ def start(folder: str, steps: str, window: str = "") -> None:
             sys.path.insert(0, here)
             try:
                 frameworks = importlib.import_module("_stepscope_frameworks")
-                frameworks.after_import(framework, module, notes, steps, window)
+                frameworks.after_import(framework, module, log, steps, window)
             except _ERRORS as error:  # a version that is unlike those we know
-                notes.issue("profile_failed", "%s cannot be watched: %r" % (framework, error))
+                log.issue("profile_failed", "%s cannot be watched: %r" % (framework, error))
             finally:
                 sys.path.remove(here)
 

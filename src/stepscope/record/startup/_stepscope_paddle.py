@@ -185,7 +185,7 @@ def _watch_profilers(kind: Any, profile: Any, profiler: PaddleProfiler) -> None:
     @functools.wraps(make)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if not profiler.is_making:
-            profile.cut("the job uses paddle.profiler itself")
+            profile.make_way("the job uses paddle.profiler itself")
         make(self, *args, **kwargs)
 
     kind.__init__ = init

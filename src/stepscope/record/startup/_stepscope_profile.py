@@ -1,7 +1,7 @@
-"""When a profile begins and ends, whatever framework takes it: at steps A and B, or at two times.
+"""When a profile begins and ends, in all frameworks: at steps A and B, or at two times.
 
-A profiler must not be started or stopped just anywhere: the places where a framework's hooks know that it is safe are
-the begins of steps and what they name to us as safe points.
+A profiler cannot be started or stopped anywhere. It is safe where steps begin, and at other safe points that the hooks
+of a framework report.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Trace files are packed while the job waits: quickly.
 _LEVEL = 1
-#: How long a time window waits for a step to begin or end, in longest steps seen, and if none was seen lately.
+#: How long a time window waits for a step to begin or end: in longest steps, at least; and when steps count as recent.
 _GAPS, _PATIENCE_NS, _LATELY_NS = 3, 250_000_000, 30_000_000_000
 
 _WAITING, _PREPARED, _RUNNING, _OVER = range(4)
@@ -65,8 +65,8 @@ class Profile:
     `ends` tells the recorder of each step, and us of its wishes: profiles of some later steps, for its dumps.
     """
 
-    def __init__(self, profiler: Any, notes: Any, settings: Settings, ends: Any = None) -> None:
-        self._profiler, self._notes, self._settings = profiler, notes, settings
+    def __init__(self, profiler: Any, log: Any, settings: Settings, ends: Any = None) -> None:
+        self._profiler, self._log, self._settings = profiler, log, settings
         self._ends = ends
         #: The recorder's wish that is being fulfilled, and the next one.
         self._wish = self._next = None  # type: Any
@@ -86,7 +86,7 @@ class Profile:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be profiled, and nobody wants to know of steps."""
+        """Whether nothing more is to be profiled, and the recorder does not need steps."""
         return self._state == _OVER and self._ends is None
 
     @property
@@ -96,11 +96,11 @@ class Profile:
 
     @property
     def is_near(self) -> bool:
-        """Whether a profiler is prepared or runs, so that what tells steps apart must stay as it is."""
+        """Whether a profiler is prepared or runs, so that the source of steps must not change."""
         return self._state in (_PREPARED, _RUNNING)
 
     def is_content(self) -> bool:
-        """Whether begins of steps like this one are all it needs: no times are to be met, and it is safe here."""
+        """Whether begins of steps like this one are enough: there is no time window, and it is safe here."""
         return not self._settings.is_window and bool(self._profiler.is_safe())
 
     def step_begins(self, n: int) -> None:
@@ -118,7 +118,7 @@ class Profile:
         self._answer()
 
     def safe_point(self, *, may_begin: bool = True) -> None:
-        """Between two events of the framework, on this thread; `may_begin`: it is one that goes on for some time."""
+        """A safe point on this thread; `may_begin`: a profile may begin here, as the thread is not short-lived."""
         if self._state == _OVER or (self._state == _WAITING and not may_begin):
             return
         if self._owed is not None:
@@ -129,7 +129,7 @@ class Profile:
             self._at(None)
 
     def _tell(self, n: int) -> None:
-        """Tell the recorder of the step that has ended, and hear whether it wants some more profiled."""
+        """Report the step that has ended to the recorder, and take its next wish."""
         if self.is_near:
             self._ends.skip()
         self._next = self._ends.ended(n) or self._next
@@ -138,17 +138,17 @@ class Profile:
         wish, self._wish, self._next = self._next, self._next, None
         first = max(wish.first, n + 1)
         self._settings = Settings(first=first, last=first + wish.n_steps)
-        self._profiler.folder = os.path.join(self._notes.folder, wish.name)
+        self._profiler.folder = os.path.join(self._log.folder, wish.name)
         self._is_marked, self._owed, self._state = False, None, _WAITING
 
     def _answer(self) -> None:
-        """The recorder waits for the profile that it wished for: it is there, or will not be."""
+        """Tell the recorder that the profile that it waits for is written, or will not be."""
         if self._wish is not None and self._state == _OVER:
             wish, self._wish = self._wish, None
             self._ends.tell(profiled=wish.name)
 
     def waits(self) -> bool:
-        """Whether a time window needs a safe point now, and steps that could bring one are not expected soon."""
+        """Whether a time window needs a safe point now, and no step is expected soon."""
         now = time.monotonic_ns()
         settings = self._settings
         due = settings.end_ns if self._state == _RUNNING else settings.start_ns
@@ -158,24 +158,24 @@ class Profile:
         return now > due + (max(_PATIENCE_NS, _GAPS * self._gap_ns) if is_lively else 0)
 
     def ask(self) -> None:
-        """What a time window waits for may be done here and now, without a step."""
+        """Begin or end a time window now, without a step."""
         if self._state != _OVER and self.waits():
             self._at(None, is_last_chance=True)
 
-    def cut(self, why: str) -> None:
-        """The job wants the profiler for itself: ours makes way."""
+    def make_way(self, why: str) -> None:
+        """End ours, as the job wants the profiler for itself."""
         if self._state == _OVER or self._is_busy:
             return
         if self._state == _WAITING:
             self._state = _OVER
-            self._notes.issue("profile_left_out", why + ": none of ours was taken", "info")
+            self._log.issue("profile_left_out", why + ": none of ours was taken", "info")
         else:
-            self._notes.issue("profile_cut", "%s: ours ended at step %d" % (why, self.n_steps))
+            self._log.issue("profile_cut", "%s: ours ended at step %d" % (why, self.n_steps))
             self._finish()
         self._answer()
 
     def at_exit(self) -> None:
-        """The process ends: write what there is, and tell how far it came."""
+        """The process ends: write what there is, and report the number of steps."""
         if os.getpid() != self._pid:
             return
         self._pid = 0  # once is enough
@@ -183,31 +183,29 @@ class Profile:
             # Left running it would crash the process now.
             self._state = _OVER
             self._try(self._profiler.stop, "the profiler did not stop")
-            self._notes.issue(
-                "profile_failed", "the thread that was profiled came to no place where it could be stopped"
-            )
+            self._log.issue("profile_failed", "the thread that was profiled came to no place where it could be stopped")
         if self._state == _RUNNING and self._has_whole():
             if self._settings.is_window:
                 if time.monotonic_ns() < self._settings.end_ns:
-                    self._notes.issue("profile_short", "the job ended before the window did", "info")
+                    self._log.issue("profile_short", "the job ended before the window did", "info")
             else:
                 text = "the job ended at step %d, before step %d" % (self.n_steps, self._settings.last)
-                self._notes.issue("profile_short", text, "info")
+                self._log.issue("profile_short", text, "info")
         if self._state in (_PREPARED, _RUNNING):
             self._finish()
         self._state = _OVER
         self._answer()
-        self._notes.add(steps=self.n_steps)
+        self._log.add(steps=self.n_steps)
 
     def _thread_ends(self) -> None:
         """The thread that is profiled ends, after which the profiler could not be stopped."""
         if self._state == _RUNNING and self._is_here() and os.getpid() == self._pid:
-            self._notes.issue("profile_short", "the thread that was profiled ended before its profile did", "info")
+            self._log.issue("profile_short", "the thread that was profiled ended before its profile did", "info")
             self._finish()
             self._answer()
 
     def in_child(self) -> None:
-        """In a forked child a profile under way is its parent's; one that has not begun is its own."""
+        """In a forked child: a running profile is its parent's; one that has not begun is its own."""
         self._pid = os.getpid()
         self._lock = _thread.allocate_lock()
         self._is_busy = False
@@ -216,7 +214,7 @@ class Profile:
             self._state, self._wish = _OVER, None
 
     def _at(self, n: int | None, *, is_last_chance: bool = False) -> None:
-        # Whoever comes while another thread, or an interrupted call of this one, is at it goes on: steps are owed.
+        # If another thread, or an interrupted call of this one, holds the lock, go on: the step is remembered.
         if not self._lock.acquire(False):
             return
         try:
@@ -259,7 +257,7 @@ class Profile:
         elif (
             self._state == _RUNNING
             and now >= settings.end_ns
-            # Rather than to cut a step in two, its end is waited for.
+            # Wait for the end of the step, so as not to cut it in two.
             and (n is not None or not self._is_marked or is_last_chance)
         ):
             self._finish()
@@ -271,7 +269,7 @@ class Profile:
         if why is not None:
             self._state = _OVER
             if why:
-                self._notes.issue("profile_left_out", why + ": none of ours was taken", "info")
+                self._log.issue("profile_left_out", why + ": none of ours was taken", "info")
             return
         if self._ends is not None:
             self._ends.skip()
@@ -318,7 +316,7 @@ class Profile:
         except self._profiler.errors as error:
             self._state = _OVER
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            self._notes.issue("profile_failed", "%s: %s" % (failed, reason), severity)
+            self._log.issue("profile_failed", "%s: %s" % (failed, reason), severity)
             return False
         return True
 
@@ -334,7 +332,7 @@ class Profile:
 
 
 class _End:
-    """Calls a function when the thread ends that keeps this among what is its own."""
+    """Calls a function when the thread ends that has this in its thread-local data."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -344,7 +342,7 @@ class _End:
 
 
 def rank_of(environment: Any) -> int | None:
-    """The process' number in the job, by what its launcher says; None where it is alone or nobody says."""
+    """The process' rank in the job, from its launcher's variables; None for a single process, or if none is set."""
     names = (
         ("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMIX_RANK", ""),
         ("PMI_RANK", "PMI_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM"), ("SLURM_PROCID", "SLURM_NTASKS"),

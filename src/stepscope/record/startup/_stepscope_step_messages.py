@@ -1,8 +1,8 @@
-"""The end of each training step as a message to the recorder, and the recorder's wish for a profile of the next ones.
+"""Reports the end of each training step to the recorder, and receives its wishes for a profile of the next steps.
 
 `.job/steps-PID` holds four numbers in memory shared with whoever reads it: steps made, when the last one ended
 (CLOCK_MONOTONIC, ns), how long it took (ns), and the median of the steps before it (ns; 0 while there are too few).
-A step much slower than that is told at once, as a line of JSON through the pipe `.job/asked`.
+A step much slower than that is reported at once, as a line of JSON through the pipe `.job/asked`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _STEP = struct.Struct("<qqqq")
 _WISH = struct.Struct("<qqq72s")
 #: The median is that of so many steps; with fewer no step is called slow.
 _WINDOW, _FEWEST = 64, 8
-#: A rank that is behind the others by no more than this profiles the same steps as they do.
-_BEHIND = 3
+#: A rank that lags by no more steps than this profiles the same steps as the other ranks.
+_LAG = 3
 
 
 class Wish(NamedTuple):
@@ -35,7 +35,7 @@ class Wish(NamedTuple):
 
 
 class StepEnds:
-    """Tells the ends of steps of this process, finds slow ones, and hears of the recorder's wishes."""
+    """Reports the ends of steps of this process, finds slow ones, and reads the recorder's wishes."""
 
     def __init__(self, folder: str, slower: float) -> None:
         """`slower`: how many times the median a slow step takes; 0 to call none slow."""
@@ -46,7 +46,7 @@ class StepEnds:
         self.open()
 
     def open(self) -> None:
-        """Begin to tell of this process; again in a forked child."""
+        """Begin to report this process' steps; called again in a forked child."""
         self._recent = collections.deque()  # type: collections.deque[int]
         self._sorted = []  # type: list[int]
         self._last_ns = 0
@@ -72,11 +72,11 @@ class StepEnds:
         return self._wish(n_steps)
 
     def skip(self) -> None:
-        """The step that runs now is not like the others: a profiler starts, runs, or writes."""
+        """The current step is not to be compared with others: a profiler starts, runs, or writes."""
         self._is_unlike = True
 
     def tell(self, **fields: Any) -> None:
-        """A message to the recorder; nobody hears it where it is gone."""
+        """Send a message to the recorder; nothing happens if it is gone."""
         line = json.dumps(dict(fields, pid=os.getpid(), rank=os.environ.get("RANK"))) + "\n"
         try:
             handle = os.open(os.path.join(self._job, "asked"), os.O_WRONLY | os.O_NONBLOCK)
@@ -105,7 +105,7 @@ class StepEnds:
     def _wish(self, n_steps: int) -> Wish:
         self._heard, first, n, name = _WISH.unpack_from(self._wishes)
         # Of ranks in lockstep all can still profile the same steps; others begin with their next.
-        if not n_steps < first <= n_steps + 1 + _BEHIND:
+        if not n_steps < first <= n_steps + 1 + _LAG:
             first = n_steps + 1
         return Wish(self._heard, first, n, name.rstrip(b"\0").decode())
 

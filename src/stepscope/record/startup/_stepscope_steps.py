@@ -1,7 +1,7 @@
 """Where a job's steps begin: at ranges that it names so, else at an optimizer's steps, else at calls of its model.
 
-All three are told here as they happen; the surest one that was told decides, and from the begin of a profile on
-none other.
+All three are reported here as they happen. The most reliable one so far decides, and it stays the same from the begin
+of a profile on.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NAME = re.compile(
     r"((?:[a-z]+[ _:#./-]*)?(?:step|iter|iteration|batch))[ _:#./-]*\d+",
     re.IGNORECASE,
 )
-#: An optimizer that steps so often while the one that told steps did not takes its place.
+#: An optimizer that steps so often while the one that marked steps did not takes its place.
 _TAKES_OVER = 10
 
-#: A thread that called models so often is no thread of a moment, as one for each request would be.
+#: A thread that called models so often is not short-lived, as one for each request would be.
 _KNOWN = 3
 
 _NOTHING, _MODULE, _OPTIMIZER, _RANGE = range(4)
@@ -28,15 +28,15 @@ _NAMES = (None, "module calls", "optimizer steps", "named ranges")
 
 
 class Steps:
-    """Counts steps of this process, and tells `profile` where each begins."""
+    """Counts steps of this process, and reports the begin of each to `profile`."""
 
-    def __init__(self, profile: Any, notes: Any) -> None:
-        self.profile, self._notes = profile, notes
+    def __init__(self, profile: Any, log: Any) -> None:
+        self.profile, self._log = profile, log
         self._source = _NOTHING
         self._range = None  # type: Any
         self._n_ranges = self._n_optimizer = 0
         self._optimizer = None  # type: Any
-        self._others = {}  # type: dict[int, int]
+        self._n_other_steps = {}  # type: dict[int, int]
         self._inside = {}  # type: dict[int, int]
         #: Of each thread: how often it called a module, and its modules: weak, whether it is a model, calls - 1.
         self._here = _thread._local()  # type: Any
@@ -47,7 +47,7 @@ class Steps:
         self.n_begun = 0
 
     def named_range(self, name: str) -> None:
-        """A range of this name begins. It is a step if a step's number ends it, and the first such range was alike."""
+        """A range of this name begins. It is a step if it ends with a number and is named like the first such range."""
         match = _NAME.fullmatch(name) if isinstance(name, str) and name[-1:].isdigit() else None
         if match is None:
             return
@@ -59,12 +59,12 @@ class Steps:
             self.marked()
 
     def marked(self) -> None:
-        """A range begins that is a step."""
+        """A range that is a step begins."""
         n, self._n_ranges = self._n_ranges, self._n_ranges + 1
         self._tell(_RANGE, n)
 
     def optimizer_begins(self) -> None:
-        """A step of an optimizer begins, which may call that of another one inside: the outermost counts."""
+        """A step of an optimizer begins. It may call that of another one inside; the outermost counts."""
         thread = _thread.get_ident()
         self.n_begun += 1
         self._inside[thread] = self._inside.get(thread, 0) + 1
@@ -79,16 +79,16 @@ class Steps:
             self.after_step(optimizer)
 
     def after_step(self, optimizer: Any) -> None:
-        """A step of an optimizer has ended, or was left out. Of several ones, one tells steps apart: the first."""
+        """A step of an optimizer has ended, or was left out. Of several optimizers only the first one marks steps."""
         self.has_optimizer = True
         now = self._optimizer() if self._optimizer is not None else None
         if now is not optimizer:
-            n_since = self._others.get(id(optimizer), 0) + 1
+            n_since = self._n_other_steps.get(id(optimizer), 0) + 1
             if now is not None and n_since < _TAKES_OVER:
-                self._others[id(optimizer)] = n_since
+                self._n_other_steps[id(optimizer)] = n_since
                 return
             self._optimizer = weakref.ref(optimizer)
-        self._others.clear()
+        self._n_other_steps.clear()
         self._n_optimizer += 1
         self._tell(_OPTIMIZER, self._n_optimizer)
 
@@ -109,13 +109,13 @@ class Steps:
         if not known[1]:
             return
         known[2] += 1
-        # Of several models the one that is called most often: the first to come to a number. Then it stays with it.
+        # Of several models the one that is called most often marks steps: the first to reach a number of calls.
         if known[2] > self._lead and (self._model is known or not self.profile.is_near):
             self._lead, self._model = known[2], known
             self._tell(_MODULE, known[2])
 
     def is_enough(self) -> bool:
-        """Whether steps that end here, as one just did, are all that the profile needs."""
+        """Whether the profile needs no other events than ends of steps such as this one."""
         return self._source > _MODULE and self.profile.is_content()
 
     def in_child(self) -> None:
@@ -128,7 +128,7 @@ class Steps:
             if source < self._source or self.profile.is_near:
                 return
             self._source = source
-            self._notes.add(step_source=_NAMES[source])
+            self._log.add(step_source=_NAMES[source])
         self.profile.step_begins(n)
 
 

@@ -130,8 +130,8 @@ class TorchProfiler:
 
 def is_helper() -> bool:
     """Whether this process only compiles for another one: torch starts a pool of such."""
-    words = getattr(sys, "orig_argv", sys.argv)
-    return any("_inductor" in word and "compile_worker" in word for word in words)
+    arguments = getattr(sys, "orig_argv", sys.argv)
+    return any("_inductor" in word and "compile_worker" in word for word in arguments)
 
 
 #: Names that `_call` finds in the module of torch for whose function it stands.
@@ -273,7 +273,7 @@ def _watch_profilers(kind: Any, profile: Any) -> None:
 
     @functools.wraps(original)
     def prepare(self: Any, *args: Any, **kwargs: Any) -> Any:
-        profile.cut("the job uses torch.profiler itself")
+        profile.make_way("the job uses torch.profiler itself")
         return original(self, *args, **kwargs)
 
     kind._prepare_trace = prepare

@@ -1,4 +1,4 @@
-"""What the processes that record have in common: how they are told of the job, when to end, and how they answer."""
+"""What all processes that record have in common: how they get the job's pid, when they end, how they report."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Ending", "pid_from", "pidfd", "tell"]
 
 
 class Ending:
-    """Why to end, once there is a reason: a SIGTERM, the end of the job, or that of the one who started us.
+    """The reason to end, once there is one: a SIGTERM, the end of the job, or the end of the recorder.
 
-    `n_asked` is how often that one has asked for a dump.
+    `n_asked` counts requests of the recorder for a dump.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Ending:
         self.n_asked = 0
 
     def watch(self) -> None:
-        """End on SIGTERM; outlive what is meant for the job. The recorder holds its signals back, and we begin so."""
+        """End on SIGTERM, and ignore signals that are meant for the job. We inherit the recorder's blocked signals."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         for number in (signal.SIGINT, signal.SIGHUP):
@@ -36,7 +36,7 @@ class Ending:
         self.reason = f"signal {number}"
 
     def look(self, events: dict[int, int], handle: int | None, root: int) -> None:
-        """What a poll of standard input and of the job's handle (None: there is none, /proc tells) has found."""
+        """Handle the events of standard input and of the job's handle (None: look in /proc instead)."""
         if handle in events or (handle is None and not Path(f"/proc/{root}").exists()):
             self.reason = self.reason or "job"
         elif sys.stdin.fileno() in events:
@@ -47,15 +47,15 @@ class Ending:
 
 
 def pidfd(pid: int) -> int | None:
-    """A handle that a poll finds readable when the process ends."""
+    """A handle that becomes readable when the process ends; None if there is none."""
     try:
         return os.pidfd_open(pid)
-    except OSError:  # it is gone, or the kernel is older than 5.3: /proc tells
+    except OSError:  # it is gone, or the kernel is older than 5.3
         return None
 
 
 def pid_from(handle: int) -> int | None:
-    """The job's pid, from a line; None if the one who started us went away before there was a job."""
+    """Read a line with the job's pid; None if the recorder went away before it sent one."""
     text = b""
     while not text.endswith(b"\n"):
         more = os.read(handle, 64)
@@ -66,7 +66,7 @@ def pid_from(handle: int) -> int | None:
 
 
 def tell(message: dict[str, Any]) -> int:
-    """Say it to the one who started us, if that one still listens. 1, our exit code after an error."""
+    """Send a message to the recorder, if it is still there. Returns 1, our exit code after an error."""
     try:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()

@@ -15,12 +15,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "DUMPS", "FOLDER", "NAME", "PART", "clocks", "issue", "merge", "notes_of_job", "remove_leftovers", "this_host",
+    "DUMPS",
+    "FOLDER",
+    "NAME",
+    "PART",
+    "clocks",
+    "hook_messages",
+    "issue",
+    "merge",
+    "remove_leftovers",
+    "this_host",
     "write",
 ]  # fmt: skip
 
 NAME = "meta.json"
-#: Inside the recording, while the job runs: what its processes tell us.
+#: Inside the recording, while the job runs: messages and counters of its processes.
 FOLDER = ".job"
 #: Folders inside the recording that are recordings of their own.
 DUMPS = "dump-[0-9][0-9][0-9][0-9]-*"
@@ -34,9 +43,9 @@ def issue(code: str, example: str, *, severity: str = "warning", count: int = 1)
 
 
 def clocks() -> dict[str, int]:
-    """What the clocks show at one moment: Unix time, and the two that count from boot. Units: ns.
+    """The clocks at one moment: Unix time, and the two that count from boot. Units: ns.
 
-    The Unix time lies in the middle between two readings of the monotonic clock: the best of some tries.
+    The monotonic time is the middle of two readings around that of Unix time; the closest pair of some tries counts.
     """
     tries = [(time.monotonic_ns(), time.time_ns(), time.monotonic_ns()) for _ in range(5)]
     before, unix, after = min(tries, key=lambda times: times[2] - times[0])
@@ -84,24 +93,24 @@ def merge(folder: Path, issues: list[dict[str, Any]] | None = None, **fields: An
     write(folder, document)
 
 
-def notes_of_job(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What the start-up hook in the job's processes noted: who they are, and issues. A cut line is left out."""
+def hook_messages(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What the start-up hook wrote: facts of each of the job's processes, and issues. An incomplete line is ignored."""
     processes: dict[int, dict[str, Any]] = {}
     issues = []
     for line in (read_once(str(folder / FOLDER / "notes")) or "").splitlines():
         try:
-            note = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             continue
-        if "code" in note:
-            issues.append(note)
+        if "code" in message:
+            issues.append(message)
         else:
-            processes.setdefault(note["pid"], {}).update(note)
+            processes.setdefault(message["pid"], {}).update(message)
     return list(processes.values()), issues
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what only a running job needs, and files that it could not finish. How many of those there were."""
+    """Remove what only a running job needs, and unfinished files. Returns the number of the latter."""
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
     parts = [*folder.glob(f".*{PART}"), *folder.glob(f"{DUMPS}/.*{PART}")]
     for part in parts:

@@ -1,4 +1,7 @@
-"""The threads of the job, as they are now."""
+"""Files of the kernel, mostly in /proc: reading them often, parsing them, and listing processes and threads.
+
+The parsers are pure functions of bytes. Formats: proc(5) and Linux's own documentation.
+"""
 
 from __future__ import annotations
 
@@ -10,47 +13,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "Kept",
-    "ProcessStat",
-    "Texts",
-    "cgroup_cpu_stats",
-    "core_times",
-    "counted_lines",
-    "descendants",
-    "disk_bytes",
-    "is_alive",
-    "meminfo_bytes",
-    "n_threads",
-    "net_bytes",
-    "pressure_us",
-    "process_stat",
-    "read_once",
-    "schedstat_ns",
-    "switches",
-    "threads_of",
-]
-
+    "OpenFiles", "ProcessStat", "Texts", "cgroup_cpu_stats", "core_times", "counted_lines", "descendants",
+    "disk_bytes", "is_alive", "meminfo_bytes", "n_threads", "net_bytes", "pressure_us", "process_stat", "read_once",
+    "schedstat_ns", "switches", "threads_of",
+]  # fmt: skip
 
 _BLOCK = 1 << 16
 #: Files that are left for other uses when the limit of open ones is reached.
 _SPARE = 64
+_SECTOR = 512
+_KIB = 1024
+#: What may follow the name on a line that counts something, and how long such a line is at most.
+_AFTER_NAME, _LONGEST = (b":", b" ", b"\t"), 64
 
 
 class Texts(dict[str, bytes]):
-    """What files held when they were read: asked as the files are, later."""
+    """The contents of files, by path, with the `read` of `OpenFiles`."""
 
     read = dict.get
 
 
-class Kept:
-    """Open files by path. A file that is not there, or goes away, reads as None, and is tried again when asked for."""
+class OpenFiles:
+    """Files that stay open and are read from their start each time. A missing one reads as None, and is tried again."""
 
     def __init__(self, most: int | None = None) -> None:
         self._open: dict[str, int] = {}
         self._most = _raised_limit() - _SPARE if most is None else most
 
     def read(self, path: str) -> bytes | None:
-        """What the file holds now, up to 64 KiB; None if it cannot be read."""
+        """The first 64 KiB of the file as it is now; None if it cannot be read."""
         try:
             handle = self._open.get(path)
             if handle is None:
@@ -65,8 +56,8 @@ class Kept:
             return None
 
     def read_all(self, paths: Iterable[str]) -> Texts:
-        """What each of the files holds now; those that cannot be read are left out."""
-        found, opened = Texts(), self._open
+        """The files as they are now, without those that cannot be read."""
+        texts, opened = Texts(), self._open
         for path in paths:
             handle = opened.get(path)
             try:
@@ -75,8 +66,8 @@ class Kept:
                 self.drop(path)
                 text = self.read(path)
             if text is not None:
-                found[path] = text
-        return found
+                texts[path] = text
+        return texts
 
     def drop(self, path: str) -> None:
         """Close a file that is not needed any more."""
@@ -98,7 +89,7 @@ class Kept:
 
 
 def _raised_limit() -> int:
-    """How many files we may hold open, after asking for as many as we may ask for (but no more than 64 K)."""
+    """How many files we may have open, after raising the limit as far as allowed (but to 64 Ki at most)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 1 << 16 if hard == resource.RLIM_INFINITY else min(hard, 1 << 16)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -120,12 +111,6 @@ def read_once(path: str) -> str | None:
         return None
 
 
-_SECTOR = 512
-_KIB = 1024
-#: What may follow the name on a line that counts something, and how long such a line is at most.
-_AFTER_NAME, _LONGEST = (b":", b" ", b"\t"), 64
-
-
 class ProcessStat(NamedTuple):
     """Of /proc/PID/stat: parent, faults, threads, clock ticks of own work, and when it started, in ticks after boot."""
 
@@ -143,40 +128,40 @@ def core_times(text: bytes) -> dict[str, tuple[int, int]]:
     >>> core_times(b"cpu  10 0 5 80 5 0 0 0 0 0\ncpu0 10 0 5 80 5 0 0 0 0 0\nintr 1")
     {'host': (15, 100), 'cpu0': (15, 100)}
     """
-    found = {}
+    times = {}
     for line in text.split(b"\n"):
         if not line.startswith(b"cpu"):
             break
-        name, *words = line.split()
-        ticks = [int(word) for word in words[:8]]
+        name, *fields = line.split()
+        ticks = [int(field) for field in fields[:8]]
         idle = ticks[3] + ticks[4]
-        found["host" if name == b"cpu" else name.decode()] = (sum(ticks) - idle, sum(ticks))
-    return found
+        times["host" if name == b"cpu" else name.decode()] = (sum(ticks) - idle, sum(ticks))
+    return times
 
 
 def meminfo_bytes(text: bytes) -> dict[str, int]:
     """MemAvailable, Dirty, SwapFree … of /proc/meminfo, in bytes."""
-    found = {}
+    sizes = {}
     for line in text.split(b"\n"):
         name, colon, rest = line.partition(b":")
-        words = rest.split()
-        if colon and len(words) == 2:
-            found[name.decode()] = int(words[0]) * _KIB
-    return found
+        fields = rest.split()
+        if colon and len(fields) == 2:
+            sizes[name.decode()] = int(fields[0]) * _KIB
+    return sizes
 
 
 def disk_bytes(text: bytes) -> dict[str, tuple[int, int, int]]:
     """Bytes read and written and ms in which requests were open, of each whole disk, from /proc/diskstats."""
-    found: dict[str, tuple[int, int, int]] = {}
+    disks: dict[str, tuple[int, int, int]] = {}
     for line in text.split(b"\n"):
-        words = line.split()
-        if len(words) < 14:
+        fields = line.split()
+        if len(fields) < 14:
             continue
-        name = words[2].decode()
-        if name.startswith(("loop", "ram", "dm-", "zram", "md")) or _is_partition(name, found):
+        name = fields[2].decode()
+        if name.startswith(("loop", "ram", "dm-", "zram", "md")) or _is_partition(name, disks):
             continue
-        found[name] = (int(words[5]) * _SECTOR, int(words[9]) * _SECTOR, int(words[12]))
-    return found
+        disks[name] = (int(fields[5]) * _SECTOR, int(fields[9]) * _SECTOR, int(fields[12]))
+    return disks
 
 
 def _is_partition(name: str, disks: dict[str, tuple[int, int, int]]) -> bool:
@@ -185,13 +170,13 @@ def _is_partition(name: str, disks: dict[str, tuple[int, int, int]]) -> bool:
 
 def net_bytes(text: bytes) -> dict[str, tuple[int, int]]:
     """Bytes received and sent by each interface, from /proc/net/dev."""
-    found = {}
+    interfaces = {}
     for line in text.split(b"\n")[2:]:
         name, colon, rest = line.partition(b":")
-        words = rest.split()
-        if colon and len(words) >= 9:
-            found[name.strip().decode()] = (int(words[0]), int(words[8]))
-    return found
+        fields = rest.split()
+        if colon and len(fields) >= 9:
+            interfaces[name.strip().decode()] = (int(fields[0]), int(fields[8]))
+    return interfaces
 
 
 def pressure_us(text: bytes) -> dict[str, int]:
@@ -200,13 +185,13 @@ def pressure_us(text: bytes) -> dict[str, int]:
     >>> pressure_us(b"some avg10=0.00 avg60=0.00 avg300=0.00 total=1500\nfull avg10=0.00 total=20\n")
     {'some': 1500, 'full': 20}
     """
-    found = {}
+    totals = {}
     for line in text.split(b"\n"):
         kind, _, rest = line.partition(b" ")
         _, is_there, total = rest.partition(b"total=")
         if is_there:
-            found[kind.decode()] = int(total)
-    return found
+            totals[kind.decode()] = int(total)
+    return totals
 
 
 def process_stat(text: bytes) -> ProcessStat | None:
@@ -230,8 +215,8 @@ def n_threads(text: bytes) -> int:
     >>> n_threads(b"7 (a b) S" + b" 0" * 16 + b" 3 0 5 0")
     3
     """
-    words = text[text.rfind(b")") + 1 :].split(None, 18)
-    return int(words[17]) if len(words) > 18 else 0
+    fields = text[text.rfind(b")") + 1 :].split(None, 18)
+    return int(fields[17]) if len(fields) > 18 else 0
 
 
 def schedstat_ns(text: bytes) -> tuple[int, int]:
@@ -241,22 +226,22 @@ def schedstat_ns(text: bytes) -> tuple[int, int]:
 
 
 def cgroup_cpu_stats(text: str) -> list[str]:
-    r"""Where the kernel may tell of a process' CPU limits, best first, from /proc/PID/cgroup: version 2, then 1.
+    r"""Files that may have a process' CPU limits, best first, from its /proc/PID/cgroup: version 2, then 1.
 
     In a container the group's own path may not be visible: then the root of what is visible is the container's.
 
     >>> cgroup_cpu_stats("0::/user.slice/job.scope\n")
     ['/sys/fs/cgroup/user.slice/job.scope/cpu.stat', '/sys/fs/cgroup/cpu.stat']
     """
-    found = []
+    paths = []
     for line in text.splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
-            found += [f"/sys/fs/cgroup{folder}/cpu.stat" for folder in (path.rstrip("/"), "")]
+            paths += [f"/sys/fs/cgroup{folder}/cpu.stat" for folder in (path.rstrip("/"), "")]
         elif "cpu" in controllers.split(","):
-            found += [f"/sys/fs/cgroup/{controllers}{folder}/cpu.stat" for folder in (path.rstrip("/"), "")]
-    return list(dict.fromkeys(found))
+            paths += [f"/sys/fs/cgroup/{controllers}{folder}/cpu.stat" for folder in (path.rstrip("/"), "")]
+    return list(dict.fromkeys(paths))
 
 
 def switches(text: bytes) -> tuple[int, int]:
@@ -287,10 +272,10 @@ def descendants(root: int) -> list[int]:
     """The process and its children, theirs and so on, as they are now; the root first. Empty if it is gone."""
     if not is_alive(root):
         return []
-    found, queue = [], [root]
+    pids, queue = [], [root]
     while queue:
         pid = queue.pop(0)
-        found.append(pid)
+        pids.append(pid)
         try:
             tids = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  the same
         except OSError:
@@ -298,7 +283,7 @@ def descendants(root: int) -> list[int]:
         for tid in tids:
             children = read_once(f"/proc/{pid}/task/{tid}/children") or ""
             queue += [int(child) for child in children.split()]
-    return found
+    return pids
 
 
 def is_alive(pid: int) -> bool:
@@ -309,10 +294,10 @@ def is_alive(pid: int) -> bool:
 
 def threads_of(root: int) -> dict[int, int]:
     """The process of each thread of a process and its descendants."""
-    found = {}
+    processes = {}
     for pid in descendants(root):
         try:
-            found.update({int(tid): pid for tid in os.listdir(f"/proc/{pid}/task")})  # noqa: PTH208  names alone
+            processes.update({int(tid): pid for tid in os.listdir(f"/proc/{pid}/task")})  # noqa: PTH208  names alone
         except OSError:  # it is gone
             continue
-    return found
+    return processes

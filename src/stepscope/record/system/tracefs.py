@@ -1,7 +1,7 @@
 """The kernel's tracer as a source of scheduling events: an instance of our own in tracefs, for the job's threads alone.
 
-Its buffers are read as they are, page by page; nothing is decoded here. An instance is called after the process that
-made it and the moment it began, so that one that was left behind can be told from one in use.
+Its buffers are stored as they are, page by page; nothing is decoded here. The name of an instance has the pid and start
+time of the process that made it, so that leftovers can be distinguished from instances in use.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ def _place(places: tuple[Path, ...]) -> Path | None:
 
 
 def remove_leftovers(places: tuple[Path, ...] = PLACES) -> int:
-    """Remove instances whose makers are gone, as after a SIGKILL. How many those were."""
+    """Remove instances whose makers are gone, as after a SIGKILL. Returns their number."""
     place = _place(places)
     removed = 0
     try:
-        found = sorted((place / "instances").iterdir()) if place else []
+        instances = sorted((place / "instances").iterdir()) if place else []
     except OSError:
         return 0
-    for instance in found:
+    for instance in instances:
         match = _NAME.fullmatch(instance.name)
         if match and _began(int(match[1])) != match[2]:
             try:
                 instance.rmdir()
-            except OSError:  # somebody looks into it, or was faster
+            except OSError:  # somebody has it open, or was faster
                 continue
             removed += 1
     return removed
@@ -77,8 +77,8 @@ def remove_leftovers(places: tuple[Path, ...] = PLACES) -> int:
 def _began(pid: int) -> str | None:
     """When a process began, in ticks since boot, as text; None if it is gone, or only waits to be reaped."""
     text = read_once(f"/proc/{pid}/stat")
-    words = [] if text is None else text[text.rfind(")") + 2 :].split()
-    return None if not words or words[0] in {"Z", "X"} else words[19]
+    fields = [] if text is None else text[text.rfind(")") + 2 :].split()
+    return None if not fields or fields[0] in {"Z", "X"} else fields[19]
 
 
 class Tracefs:
@@ -113,7 +113,7 @@ class Tracefs:
         for name, value in (("options/record-tgid", "1"), ("buffer_percent", str(_WAKE_PERCENT))):
             if (self.folder / name).exists():  # since Linux 4.14 and 5.0
                 self._write(name, value)
-        # No thread yet but our own, which starts none: an empty list would mean all, be it for a moment.
+        # Only our own thread, which starts none: with an empty list all threads would be traced for a moment.
         self._write("set_event_pid", str(os.getpid()))
         for event in _EVENTS:
             self._write(f"events/sched/{event}/enable", "1")
@@ -128,39 +128,39 @@ class Tracefs:
             os.close(handle)
 
     def facts(self) -> dict[str, Any]:
-        """What is needed to decode the pages."""
+        """Facts that are needed to decode the pages."""
         formats = {name: read_once(str(self._place / f"events/sched/{name}/format")) or "" for name in _EVENTS}
         events = {name: _fields(text) for name, text in formats.items()}
         return {"page_bytes": self._page, "events": events, "cores": sorted(self._handles)}
 
     def follow(self, root: int) -> list[tuple[int, int]]:
-        """Trace all threads of a process and its descendants, and those that they start. (thread, process) of each."""
+        """Trace all threads of a process and its descendants, and all that they start. Returns (thread, process)."""
         self._write("tracing_on", "1")
-        found: dict[int, int] = {}
-        # Those that began before their parents were listed are in the next round.
-        while new := {tid: pid for tid, pid in threads_of(root).items() if tid not in found}:
-            # One write for all: each waits until every core has seen it.
-            # Truncating the list would empty it: others would be traced meanwhile, and their children from then on.
+        threads: dict[int, int] = {}
+        # Threads that started before their parents were listed are in the next round.
+        while new := {tid: pid for tid, pid in threads_of(root).items() if tid not in threads}:
+            # One write for all threads: each write waits for every core.
+            # Truncating would empty the list for a moment: all threads would be traced, and later their children.
             self._write("set_event_pid", " ".join(map(str, new)) + "\n", os.O_APPEND)
-            found.update(new)
-        return sorted(found.items())
+            threads.update(new)
+        return sorted(threads.items())
 
     def register(self, poll: select.poll) -> None:
-        """Let a poll tell when a core's buffer fills up."""
+        """Have a poll return when a core's buffer fills up."""
         for handle in self._polled():
             poll.register(handle, select.POLLIN)
 
     def unregister(self, poll: select.poll) -> None:
-        """Not any more."""
+        """Undo `register`."""
         for handle in self._polled():
             poll.unregister(handle)
 
     def _polled(self) -> list[int]:
-        """Handles that a poll can wait for; without a percentage it would return at every single event."""
+        """Handles to poll; none if the kernel has no percentage, as the poll would return at every event."""
         return list(self._handles.values()) if (self.folder / "buffer_percent").exists() else []
 
     def read(self) -> list[tuple[int, bytes]]:
-        """(core, pages) of what came since the last time."""
+        """New pages of each core: (core, pages)."""
         return [(core, pages) for core, handle in self._handles.items() if (pages := self._pages(handle))]
 
     def _pages(self, handle: int) -> bytes:
@@ -173,12 +173,12 @@ class Tracefs:
             if not page:
                 break
             pages.append(page)
-            if len(pages) > _MOST_KIB:  # it fills faster than we read: others want their turn
+            if len(pages) > _MOST_KIB:  # it fills faster than we read: the other cores must be read too
                 break
         return b"".join(pages)
 
     def new_threads(self, _root: int) -> list[tuple[int, int]]:
-        """(thread, process) of the machine's threads that ran since the last time."""
+        """(thread, process) of the threads of the machine that ran since the last call."""
         now = {}
         for line in (read_once(str(self._place / "saved_tgids")) or "").splitlines():
             tid, _, pid = line.partition(" ")
@@ -200,7 +200,7 @@ class Tracefs:
         return sum(int(line.partition(":")[2]) for line in lines if line.partition(":")[0] == name)
 
     def stop(self) -> None:
-        """No more events; those that are there can be read."""
+        """Stop tracing; events in the buffers can still be read."""
         self._write("tracing_on", "0")
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class Glance:
     ranks: tuple[int | None, ...]
 
 
-def tickets_of(session: Session, links: Links) -> tuple[store.Ticket, ...]:
+def tickets_of(session: Session, links: Links) -> tuple[store.CacheKey, ...]:
     """What the glance at these inputs is kept under, one ticket for each file; none if it is not to be kept.
 
     The first is that of the note. It follows from all files and from the addresses that stand in the cards.
@@ -68,7 +68,7 @@ def tickets_of(session: Session, links: Links) -> tuple[store.Ticket, ...]:
     return tuple(found) if len(found) == len(inputs) else ()
 
 
-def read_glance(tickets: Sequence[store.Ticket]) -> Glance | None:
+def read_glance(tickets: Sequence[store.CacheKey]) -> Glance | None:
     """The glance that was kept under these; None if there is none, or none that can be read."""
     content = store.noted(tickets[0]) if tickets else None
     if content is None:
@@ -81,7 +81,7 @@ def read_glance(tickets: Sequence[store.Ticket]) -> Glance | None:
         return None
 
 
-def store_glance(tickets: Sequence[store.Ticket], glance: Glance, meta: Meta) -> None:
+def store_glance(tickets: Sequence[store.CacheKey], glance: Glance, meta: Meta) -> None:
     """Keep it for the next server, unless a file changed since the tickets were made. `meta` is the first file's."""
     cards = [(card.title, card.value, card.details, card.links) for card in glance.cards]
     fields = {"cards": cards, "chart": glance.chart, "with_stacks": glance.with_stacks, "ranks": glance.ranks}

@@ -1,0 +1,41 @@
+"""Every surface says the same number by the same name: report, markdown, JSON, show, SQL, page, one-file page."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+import surface_checks
+
+#: With STEPSCOPE_SURFACES=all every trace is asked everything; without it, what fits into a run of all tests.
+EVERYTHING = os.environ.get("STEPSCOPE_SURFACES") == "all"
+SMALL_BYTES = 250_000
+COLLECTION = Path(__file__).parents[3] / "shared" / "data"
+
+
+def traces() -> list[str]:
+    """The files that hold a trace, the small ones only unless everything is asked for."""
+    with Path(__file__).with_name("every_trace.csv").open(newline="") as file:
+        paths = [row["path"] for row in csv.DictReader(file) if row["spans"]]
+    there = [path for path in paths if (COLLECTION / path).exists()]
+    return [path for path in there if EVERYTHING or (COLLECTION / path).stat().st_size < SMALL_BYTES]
+
+
+TRACES = traces()
+
+
+@pytest.mark.parametrize("path", TRACES)
+def test_the_report_and_its_tables_have_the_same_numbers(shared, path):
+    assert surface_checks.numbers(shared / path) == []
+
+
+@pytest.mark.parametrize("path", TRACES if EVERYTHING else TRACES[::5])
+def test_every_form_of_the_report_says_the_same(shared, path):
+    assert surface_checks.forms(shared / path) == []
+
+
+@pytest.mark.parametrize("path", TRACES if EVERYTHING else TRACES[2::8])
+def test_show_sql_and_the_page_give_the_same_tables(shared, path):
+    assert surface_checks.tables(shared / path) == []
