@@ -99,6 +99,6 @@ def advice_costs(facts: Facts, memory: pl.DataFrame | None, devices: pl.DataFram
         ),
     }
     return [
-        Cost(f"rule {rule.name}", told.found, None, (f"→ {told.remedy}",), rule.command, told_by.get(rule.name, ()))
+        Cost(f"rule {rule.name}", told.situation, None, (f"→ {told.remedy}",), rule.command, told_by.get(rule.name, ()))
         for rule, told in advice(facts)
     ]
