@@ -64,7 +64,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of ours. `module`, in this package, has the function `read(source) -> Trace`.
+    """A format of ours. `module`, in this package, has the function `function(source) -> Trace`.
 
     The first of the `signs` that fits says how sure it is; with `utf16` they also hold of text in that encoding.
     `companion_files(path)` are the files that are read together with one, itself among them; reading the first reads
@@ -81,6 +81,7 @@ class Format:
     is_superseded: Callable[[str], bool] | None = None
     cacheable: bool = False
     utf16: bool = False
+    function: str = "read"
 
     def sniff(self, path: str, head: bytes) -> float:
         """How sure it is that a file has this format, 0 to 1, by its first unpacked bytes and its name."""
@@ -95,7 +96,7 @@ class Format:
 
     def read(self, source: Source) -> Trace:
         """The trace in a source. Raises what the format's module raises: CorruptInput, UnknownFormat and others."""
-        trace: Trace = import_module(f"stepscope.readers.{self.module}").read(source)
+        trace: Trace = getattr(import_module(f"stepscope.readers.{self.module}"), self.function)(source)
         return trace
 
 
@@ -294,7 +295,8 @@ FORMATS = (
     Format(
         name="ncu-text",
         doc="Nsight Compute: what `ncu` prints for people, details or chosen metrics",
-        module="nsight.ncu_text",
+        module="nsight.ncu_csv",
+        function="read_text",
         signs=(
             # The title of a launch.
             Sign(
