@@ -24,3 +24,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 def examples() -> Path:
     """The folder of recorded traces: demo-cpu-2ranks (training, Python stacks), demo-cpu-decode (no stacks)."""
     return ROOT / "examples"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of some folders are of a kind, and all of these kinds are slow."""
+    for item in items:
+        for folder in ("conformance", "browser"):
+            if ROOT / "tests" / folder in item.path.parents:
+                item.add_marker(folder)
+                item.add_marker("slow")

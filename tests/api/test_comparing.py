@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.api.comparing import compare_sides, compare_table, group, split_case
+from stepscope.api.comparing import compare_table, compare_two_runs, group, split_case
 from stepscope.api.verbs import load_run
 from stepscope.core.errors import StepscopeError
 
@@ -24,7 +24,7 @@ def test_the_runs_of_a_case_are_its_folders(examples, runs):
 
 
 def test_two_runs_are_compared_and_named(runs):
-    comparison = compare_sides(*runs)
+    comparison = compare_two_runs(*runs)
     assert comparison.causes[0].category == "data_loading"
     assert comparison.facts == {"base": runs[0].paths[0], "other": runs[1].paths[0]}
 

@@ -67,9 +67,9 @@ def test_a_comparison_draws_itself_without_scripts_and_with_names_escaped(pair):
 
 
 def test_a_comparison_made_by_other_means_has_no_picture(pair):
-    from stepscope.api.comparing import compare_sides
+    from stepscope.api.comparing import compare_two_runs
 
-    bare = compare_sides(*map(load_run, pair))
+    bare = compare_two_runs(*map(load_run, pair))
     assert bare.plot() is None
     assert bare._repr_html_() is None
 
@@ -90,7 +90,7 @@ def test_a_report_without_a_figure_of_its_own_is_plotted_as_bars(pair):
     # A table with rows to draw but no figure does not stand in the way.
     frame = report.tables[0].frame
     other = Report("x", tables=(Block("x", Table("nothing", "x", ()), frame, drawn=frame),))
-    assert not display.dressed(other).plot().data
+    assert not display.with_display(other).plot().data
 
 
 @pytest.mark.parametrize("table", ["steps", "operators"])

@@ -13,7 +13,7 @@ from stepscope import analyses
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.trace import Run
 from stepscope.query import tables
-from stepscope.query.map_files import of_ranks, over_files, results_of
+from stepscope.query.map_files import calls_of_ranks, map_over_files, results_of
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def job(tmp_path_factory):
 def told(run, **more):
     seen = []
     labels = tables.file_labels(run.paths)
-    parts = of_ranks(run, labels, on_missing=lambda label, error: seen.append((label, error.message)), **more)
+    parts = calls_of_ranks(run, labels, on_missing=lambda label, error: seen.append((label, error.message)), **more)
     return [p.rank for p in parts], seen
 
 
@@ -75,7 +75,7 @@ def test_ranks_that_are_missing_broken_or_twice_there_are_told_and_left_out(job,
     (tmp_path / "rank4.pt.trace.json").write_text('{"traceEvents": [{')
     run = stepscope.load_run(tmp_path)
     for workers in (0, 2):
-        ranks, seen = told(run, each=over_files(run, workers=workers))
+        ranks, seen = told(run, each=map_over_files(run, workers=workers))
         assert ranks == [0, 1, 3]
         assert [label.rsplit("/", 1)[-1] for label, _ in seen] == [
             "rank4", "twin-rank1.pt.trace.json.gz", "each of 2 ranks of 6 (2, 5)",
@@ -98,17 +98,17 @@ def test_many_missing_ranks_are_told_by_the_first_of_them(monkeypatch):
 
 def test_one_trace_is_asked_in_this_process(examples):
     run = stepscope.load_run(examples / "demo-cpu-2ranks" / "rank0.pt.trace.json.gz")
-    assert over_files(run) is None
+    assert map_over_files(run) is None
     trace = next(iter(run))
-    assert over_files(trace) is None
-    (only,) = of_ranks(trace, ["x"], on_missing=lambda *_: None)
+    assert map_over_files(trace) is None
+    (only,) = calls_of_ranks(trace, ["x"], on_missing=lambda *_: None)
     assert only.rank == 0
 
 
 def test_a_trace_without_exchanges_is_an_error(examples):
     trace = stepscope.load(examples / "demo-cpu-decode" / "rank0.pt.trace.json.gz")
     with pytest.raises(MissingTable, match="collectives"):
-        of_ranks(trace, ["x"], on_missing=lambda *_: None)
+        calls_of_ranks(trace, ["x"], on_missing=lambda *_: None)
 
 
 def test_a_file_that_cannot_be_read_is_an_error_if_there_is_no_other():

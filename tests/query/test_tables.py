@@ -15,7 +15,7 @@ from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.schema import CYCLES, SPANS, TABLES, Column, Table
 from stepscope.core.trace import Meta, Result, Results, Run, Trace
 from stepscope.query import tables as views
-from stepscope.query.map_files import of_ranks
+from stepscope.query.map_files import calls_of_ranks
 
 WORK = Table(
     "work",
@@ -400,7 +400,7 @@ def test_of_ranks_none_of_which_can_be_read_the_first_error_is_raised():
     with pytest.raises(StepscopeError, match=r"a\.json"):
         views.collect(rank_parts(read), views.find("collectives"), on_missing=lambda *_: None)
     with pytest.raises(StepscopeError, match="no traces"):
-        of_ranks(Run((), read), [], on_missing=lambda *_: None)
+        calls_of_ranks(Run((), read), [], on_missing=lambda *_: None)
 
 
 def test_a_single_trace_is_one_rank(examples):

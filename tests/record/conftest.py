@@ -25,6 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and RECORDING_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("recording")
+            item.add_marker("slow")
 
 
 def _environment() -> dict[str, str]:

@@ -92,7 +92,7 @@ def test_rules_speak_where_no_cost_says_it_better(rows) -> None:
     )
     costs = [gemm, Cost("idle host_late", "The device waits", 9.0), Cost("compute norm", "Norms", 1.0)]
     found = {cost.kind: cost for cost in advice_costs(facts, held, rows.trace().devices, costs)}
-    assert {kind: cost.told_by for kind, cost in found.items()} == {
+    assert {kind: cost.covered_by for kind, cost in found.items()} == {
         "rule device_underused": ("idle host_late",),
         "rule tensor_cores_unused": ("compute gemm",),
         "rule memory_full": (),

@@ -22,8 +22,8 @@ from stepscope.reports import overview as overview_home
 from stepscope.reports._summary import Scope
 from stepscope.reports.overview import (
     WHAT,
-    keep_summary,
-    kept_summary,
+    cache_summary,
+    cached_summary,
     outlier_costs,
     overview,
     summarise,
@@ -304,7 +304,7 @@ def test_a_side_file_that_appears_counts_as_a_change(run, tmp_path):
 
 
 def test_of_many_files_only_summaries_are_kept(run, monkeypatch):
-    monkeypatch.setattr(overview_home, "_MOST_KEPT", 1)
+    monkeypatch.setattr(overview_home, "_MOST_CACHED", 1)
     text(settled(run))
     assert formats() == ["kineto, summary", "kineto, summary"]
 
@@ -320,10 +320,10 @@ def test_what_is_opened_otherwise_is_not_kept(run):
 def test_summaries_of_formats_that_are_several_files_are_not_kept(run):
     ticket = store.note_ticket(WHAT, settled(run).paths[0], ())
     summary = summarise(run.open_trace(run.paths[0]))
-    keep_summary(ticket, replace(summary, meta=replace(summary.meta, format="rocprof")))
-    assert kept_summary(ticket) is None
-    keep_summary(ticket, summary)
-    assert kept_summary(ticket).meta == summary.meta
+    cache_summary(ticket, replace(summary, meta=replace(summary.meta, format="rocprof")))
+    assert cached_summary(ticket) is None
+    cache_summary(ticket, summary)
+    assert cached_summary(ticket).meta == summary.meta
 
 
 class Evil:
@@ -346,7 +346,7 @@ def test_what_is_no_summary_is_not_made_into_one(run, content):
     trace = run.open_trace(run.paths[0])
     store.keep_noted(ticket, content, trace.meta, what=WHAT)
     assert store.noted(ticket) == content
-    assert kept_summary(ticket) is None
+    assert cached_summary(ticket) is None
 
 
 def test_kept_summaries_are_shown_in_the_cache_by_their_file(run):

@@ -85,7 +85,7 @@ def test_what_hosts_do_while_devices_idle_is_told_as_shares_of_the_bar() -> None
 
 def test_advice_without_a_price_is_left_out_where_a_cost_that_is_shown_says_it() -> None:
     cost, advice = Cost("compute gemm", "Matrix products", 30.0 * MS), Cost("rule x", "Tensor cores are not used", None)
-    told = Cost("rule y", "Told already", None, told_by=("compute gemm", "other"))
+    told = Cost("rule y", "Told already", None, covered_by=("compute gemm", "other"))
     findings = overview_of_ranks([summary(costs=(cost, advice, told))]).findings
     assert [finding.title for finding in findings] == ["Matrix products", "Tensor cores are not used"]
     findings = overview_of_ranks([summary(costs=(advice, told))]).findings

@@ -22,11 +22,11 @@ def split_case(run: Run) -> tuple[Run, Run] | None:
     """
     from stepscope.comparison.cases import split
 
-    sides = split(run.paths)
-    return None if sides is None else (Run(tuple(sides[0]), run.open_trace), Run(tuple(sides[1]), run.open_trace))
+    halves = split(run.paths)
+    return None if halves is None else (Run(tuple(halves[0]), run.open_trace), Run(tuple(halves[1]), run.open_trace))
 
 
-def compare_sides(base: Run, other: Run, *, anchor: str | None = None) -> Comparison:
+def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Comparison:
     """The comparison of two runs. Traces are read one at a time. Raises StepscopeError, MissingTable."""
     from stepscope.comparison import compare_runs, observe
     from stepscope.comparison.matching import as_repeats

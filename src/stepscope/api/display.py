@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from stepscope.renderers.figures import Drawn
     from stepscope.timing import Bench
 
-__all__ = ["bench_text", "dressed", "dressed_outcome", "plot"]
+__all__ = ["bench_text", "plot", "with_display", "with_display_of_comparison"]
 
 _BARS = "Where the time went"
 
 
-def dressed(report: Report) -> Report:
+def with_display(report: Report) -> Report:
     """A report that prints as the terminal shows it, draws itself in a notebook, and can be plotted."""
     return replace(report, to_text=_text, to_html=_html, to_figure=_figure)
 
 
-def dressed_outcome(outcome: Comparison) -> Comparison:
+def with_display_of_comparison(outcome: Comparison) -> Comparison:
     """The same for a comparison."""
     return replace(outcome, to_text=_outcome_text, to_html=_outcome_html, to_figure=_outcome_figure)
 
@@ -86,12 +86,12 @@ def _outcome_figure(outcome: Comparison) -> Any:
     return _of_plotly(drawn, figures.find("parts").title)
 
 
-def bench_text(found: Bench) -> str:
+def bench_text(bench: Bench) -> str:
     """The measurements as the terminal shows them."""
     from stepscope import renderers, timing
 
     draw = renderers.find("terminal").table
-    return timing.text(found, lambda block: str(draw(block, renderers.Screen()))) if draw else repr(found)
+    return timing.text(bench, lambda block: str(draw(block, renderers.Screen()))) if draw else repr(bench)
 
 
 def plot(

@@ -97,12 +97,12 @@ def report(
 
     Raises MissingExtra (dask), StepscopeError.
     """
-    from stepscope.query.map_files import over_files
+    from stepscope.query.map_files import map_over_files
     from stepscope.reports.overview import overview
 
     opened = _opened(source)
-    each = over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
-    return display.dressed(overview(opened, each=each))
+    each = map_over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
+    return display.with_display(overview(opened, each=each))
 
 
 def compare(
@@ -125,28 +125,28 @@ def compare(
     >>> found.verdict, found.causes
     ('no_difference', ())
     """
-    from stepscope.api.comparing import compare_sides, split_case
+    from stepscope.api.comparing import compare_two_runs, split_case
 
     if other is None:
         run = _as_run(base) if isinstance(base, (Trace, Run)) else load_run(base, counters=counters)
-        sides = split_case(run)
-        if sides is None:
+        runs = split_case(run)
+        if runs is None:
             hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
             raise StepscopeError("one run alone: there is nothing to compare it with", hint)
-        return display.dressed_outcome(compare_sides(*sides, anchor=anchor))
+        return display.with_display_of_comparison(compare_two_runs(*runs, anchor=anchor))
 
     def run_of(side: Source | Iterable[PathLike]) -> Run:
         return _as_run(side) if isinstance(side, (Trace, Run)) else load_run(side, counters=counters)
 
-    return display.dressed_outcome(compare_sides(run_of(base), run_of(other), anchor=anchor))
+    return display.with_display_of_comparison(compare_two_runs(run_of(base), run_of(other), anchor=anchor))
 
 
 def compare_report(base: Run, other: Run) -> Report:
     """The comparison of two runs as a report: what `stepscope compare` shows. Raises StepscopeError, MissingTable."""
-    from stepscope.api.comparing import compare_sides
+    from stepscope.api.comparing import compare_two_runs
     from stepscope.reports.comparison import comparison
 
-    return display.dressed(comparison(compare_sides(base, other)))
+    return display.with_display(comparison(compare_two_runs(base, other)))
 
 
 def show(
@@ -166,10 +166,10 @@ def show(
     Raises UnknownName (table, option), MissingTable, MissingExtra (dask), StepscopeError.
     """
     from stepscope.query import tables
-    from stepscope.query.map_files import over_files
+    from stepscope.query.map_files import map_over_files
 
     opened = _opened(source)
-    each = over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
+    each = map_over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
     frame, _ = tables.collect(opened, tables.find(name), on_missing=_warn, each=each, **options)
     return frame
 
@@ -271,10 +271,10 @@ def _open_once(source: Trace | Run, progress: Callable[[int, int], None] | None)
     unread = [path for path in source.paths if not readers.is_at_hand(path, max_bytes=source.open_trace.max_bytes)]
     how = cluster.plan(unread)
     if how.n_workers > 1:
-        cluster.mapped(partial(_kept, source.open_trace), unread, how=how, on_done=progress)
+        cluster.mapped(partial(_open_into_cache, source.open_trace), unread, how=how, on_done=progress)
 
 
-def _kept(open_trace: Callable[[str], Trace], path: str) -> None:
+def _open_into_cache(open_trace: Callable[[str], Trace], path: str) -> None:
     """Open a file so that it is in the cache. What cannot be read will be told by whoever reads it next."""
     from stepscope import store
     from stepscope.core.errors import StepscopeError
@@ -328,7 +328,7 @@ def bench(
     elif sweep is not None:
         document = sweep
     budget = timing.Budget(warmup, repeats, seconds)
-    found = timing.bench(
+    measured = timing.bench(
         timing.resolve(function),
         None if against is None else timing.resolve(against),
         cases=timing.cases_of(document, arguments or {}, where=where),
@@ -337,7 +337,7 @@ def bench(
         device=device,
         progress=progress,
     )
-    return replace(found, to_text=display.bench_text)
+    return replace(measured, to_text=display.bench_text)
 
 
 def export(source: Source, to: str, *, output: PathLike | None = None, **options: Any) -> str | bytes:

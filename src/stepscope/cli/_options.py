@@ -24,7 +24,7 @@ def flags_of(owner: HasOptions) -> dict[str, Option]:
     return flags
 
 
-def parsed(owner: HasOptions, words: Sequence[str], help_with: str) -> tuple[list[str], dict[str, Any]]:
+def parsed(owner: HasOptions, arguments: Sequence[str], help_with: str) -> tuple[list[str], dict[str, Any]]:
     """Paths and options among the words that follow the table's name; `help_with` is the command that lists them.
 
     Raises typer.BadParameter, which ends with exit code 2, for an unknown option or a value that does not fit.
@@ -32,7 +32,7 @@ def parsed(owner: HasOptions, words: Sequence[str], help_with: str) -> tuple[lis
     known = flags_of(owner)
     paths: list[str] = []
     options: dict[str, Any] = {}
-    rest = list(words)
+    rest = list(arguments)
     while rest:
         word = rest.pop(0)
         if not word.startswith("-") or word == "-":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stepscope.timing import Bench
 
 SETTINGS: dict[str, Any] = {"short_help": "How long a Python function takes, beside a reference."}
-_WORDS = {"True": True, "False": False, "None": None}  # as Python writes what JSON writes small
+_LITERALS = {"True": True, "False": False, "None": None}  # as Python writes what JSON writes small
 _DIFFERS = 3
 
 
@@ -90,7 +90,7 @@ def command(
     check_target(output, [sweep] if sweep else [], force=force)
     try:
         with _imports_from_here(), _progress(wanted=not no_progress) as tell, contextlib.redirect_stdout(sys.stderr):
-            found = verbs.bench(
+            bench = verbs.bench(
                 function,
                 against=against,
                 sweep=sweep,
@@ -114,11 +114,11 @@ def command(
     where = Screen() if output else screen()
     for_people = renderer.name in {"terminal", "markdown"}
     content = (
-        _text(found, draw, where) if for_people else draw(Block(found.table.name, found.table, found.frame), where)
+        _text(bench, draw, where) if for_people else draw(Block(bench.table.name, bench.table, bench.frame), where)
     )
     emit(content, output, force=force, drawn=renderer.name == "terminal")
     if fail_on_difference:
-        _gate(found)
+        _gate(bench)
 
 
 def _check_usage(
@@ -141,8 +141,8 @@ def _argument(word: str) -> tuple[str, Any]:
     name, equals, value = word.partition("=")
     if not (name and equals):
         raise typer.BadParameter(f"{word} is not of the form NAME=VALUE, as in n=1024", param_hint="--arg")
-    if value in _WORDS:
-        return name, _WORDS[value]
+    if value in _LITERALS:
+        return name, _LITERALS[value]
     try:
         return name, json.loads(value)
     except (ValueError, RecursionError):
@@ -191,18 +191,18 @@ def _progress(*, wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
         stream.flush()
 
 
-def _text(found: Bench, draw: Callable[[Block, Screen], str | bytes], where: Screen) -> str:
+def _text(bench: Bench, draw: Callable[[Block, Screen], str | bytes], where: Screen) -> str:
     from stepscope import timing
 
-    return timing.text(found, lambda block: str(draw(block, where)))
+    return timing.text(bench, lambda block: str(draw(block, where)))
 
 
-def _gate(found: Bench) -> None:
+def _gate(bench: Bench) -> None:
     counts = (
-        (found.n_differing, "differ by more than the tolerance"),
-        (found.n_not_compared, "gave back nothing to compare"),
+        (bench.n_differing, "differ by more than the tolerance"),
+        (bench.n_not_compared, "gave back nothing to compare"),
     )
-    said = [f"{n} of {len(found.outcomes)} cases {what}" for n, what in counts if n]
+    said = [f"{n} of {len(bench.outcomes)} cases {what}" for n, what in counts if n]
     if said:
         complain(f"error: {', '.join(said)}", colour=typer.colors.RED)
         raise typer.Exit(_DIFFERS)

@@ -69,12 +69,12 @@ def _block(where: Place) -> Block:
             Column("used", pl.String(), "when it was last opened, UTC"),
         ),
     )
-    found = store.entries(where)
-    used = pl.Series([entry.used_unix_ns for entry in found], dtype=pl.Int64).cast(pl.Datetime("ns"))
-    rows = [(e.source, e.format, e.source_bytes, e.stored_bytes) for e in found]
+    entries = store.entries(where)
+    used = pl.Series([entry.used_unix_ns for entry in entries], dtype=pl.Int64).cast(pl.Datetime("ns"))
+    rows = [(e.source, e.format, e.source_bytes, e.stored_bytes) for e in entries]
     frame = pl.DataFrame(rows, schema=list(table.dtypes.items())[:4], orient="row").with_columns(
         used=used.dt.strftime("%Y-%m-%d %H:%M:%S")
     )
-    kept = sum(entry.stored_bytes for entry in found)
-    note = f"{where.folder}: {units.size(kept)} of {units.size(where.limit_bytes)}"
+    stored = sum(entry.stored_bytes for entry in entries)
+    note = f"{where.folder}: {units.size(stored)} of {units.size(where.limit_bytes)}"
     return Block("cache", table, frame, note=note)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Run
     from stepscope.renderers import Renderer, Screen
 
-_SIDES = ("--base", "--other")
+_RUN_OPTIONS = ("--base", "--other")
 _GATE = re.compile(r"(?P<what>slower|faster)(:(?P<percent>\d+(\.\d+)?)\s*%)?|different")
 GATE_FAILED = 3
 OWN_TABLES = ("parts", "attribution", "resources", "effects", "ruled-out")
@@ -28,14 +28,14 @@ class _ManyPaths(TyperCommand):
     """`--base A B` means what `--base A --base B` does: all words up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        words, side = [], ""
+        spelled_out, side = [], ""
         for word in args:
             if word.startswith("-") and word != "-":
-                side = word if word in _SIDES else ""
-                words += [] if side else [word]
+                side = word if word in _RUN_OPTIONS else ""
+                spelled_out += [] if side else [word]
             else:
-                words += [side, word] if side else [word]
-        return super().parse_args(ctx, words)
+                spelled_out += [side, word] if side else [word]
+        return super().parse_args(ctx, spelled_out)
 
 
 SETTINGS: dict[str, Any] = {
@@ -95,16 +95,16 @@ def command(
     if fail_on is not None and _GATE.fullmatch(fail_on) is None:
         reason = f"not a condition: {fail_on}; write slower, slower:3% or different"
         raise typer.BadParameter(reason, param_hint="--fail-on")
-    left, right = _sides(paths or [], base or [], other or [])
+    left, right = _base_and_other(paths or [], base or [], other or [])
     renderer = renderer_for(format_name, output, "terminal")
     settings: dict[str, Any] = {"counters": counters, "max_bytes": max_bytes, "no_progress": no_progress}
     with opened([*left, *right], **settings) as run:
         check_target(output, run.paths, force=force)
         if right:
             # Not parts of `run`: a file that is on both sides is only once in it.
-            sides = Run(verbs.load_run(left).paths, run.open_trace), Run(verbs.load_run(right).paths, run.open_trace)
+            runs = Run(verbs.load_run(left).paths, run.open_trace), Run(verbs.load_run(right).paths, run.open_trace)
         elif len(left) == 1 and (is_case := comparing.split_case(run)) is not None:
-            sides = is_case
+            runs = is_case
         elif len(run.paths) > 1:
             emit(
                 _grouped(comparing.group(run), renderer, output), output, force=force, drawn=renderer.name == "terminal"
@@ -114,18 +114,18 @@ def command(
             hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
             raise StepscopeError("one recording alone: there is nothing to compare it with", hint)
         if table is not None and table not in OWN_TABLES:
-            text = _side_by_side(sides, table, renderer, output)
+            text = _side_by_side(runs, table, renderer, output)
             emit(text, output, force=force, drawn=renderer.name == "terminal")
             return
-        found = comparing.compare_sides(*sides, anchor=anchor)
-    text = _written(found, table, renderer, output, [*left, *right])
+        result = comparing.compare_two_runs(*runs, anchor=anchor)
+    text = _written(result, table, renderer, output, [*left, *right])
     emit(text, output, force=force, drawn=renderer.name == "terminal")
-    if fail_on is not None and (reason := _failed(found, fail_on)):
+    if fail_on is not None and (reason := _failed(result, fail_on)):
         complain(f"failed: {reason}", colour=typer.colors.RED)
         raise typer.Exit(GATE_FAILED)
 
 
-def _sides(paths: list[str], base: list[str], other: list[str]) -> tuple[list[str], list[str]]:
+def _base_and_other(paths: list[str], base: list[str], other: list[str]) -> tuple[list[str], list[str]]:
     """What the words name as base and other; the other is empty if the one folder named holds both."""
     if base or other:
         if paths:
@@ -142,18 +142,18 @@ def _sides(paths: list[str], base: list[str], other: list[str]) -> tuple[list[st
 
 
 def _written(
-    found: Comparison, table: str | None, renderer: Renderer, output: str | None, named: list[str]
+    result: Comparison, table: str | None, renderer: Renderer, output: str | None, named: list[str]
 ) -> str | bytes:
     from stepscope.renderers import Screen
     from stepscope.reports.comparison import comparison, tables
 
     shown = Screen() if output else screen()
     if table is not None:
-        return _drawn(renderer, tables(found)[table], shown)
+        return _drawn(renderer, tables(result)[table], shown)
     if renderer.report is None:
         hint = f"name a table with --table: {', '.join(OWN_TABLES)}"
         raise typer.BadParameter(f"a comparison is not written as {renderer.name}; {hint}", param_hint="--format")
-    report = comparison(found)
+    report = comparison(result)
     if renderer.name == "html":
         from stepscope.web.pages.single_file import comparison_page
 
@@ -169,12 +169,12 @@ def _grouped(report: Report, renderer: Renderer, output: str | None) -> str | by
     return renderer.report(report, Screen() if output else screen())
 
 
-def _side_by_side(sides: tuple[Run, Run], name: str, renderer: Renderer, output: str | None) -> str | bytes:
+def _side_by_side(runs: tuple[Run, Run], name: str, renderer: Renderer, output: str | None) -> str | bytes:
     from stepscope.api import comparing
     from stepscope.renderers import Screen
 
     return _drawn(
-        renderer, comparing.compare_table(*sides, name, on_missing=_left_out), Screen() if output else screen()
+        renderer, comparing.compare_table(*runs, name, on_missing=_left_out), Screen() if output else screen()
     )
 
 
@@ -184,12 +184,12 @@ def _drawn(renderer: Renderer, block: Block, shown: Screen) -> str | bytes:
     return renderer.table(block, shown)
 
 
-def _failed(found: Comparison, condition: str) -> str:
+def _failed(result: Comparison, condition: str) -> str:
     """Why the gate is closed, or nothing. A change counts if it is sure and beyond what healthy runs differ."""
     gate = _GATE.fullmatch(condition)
-    step = found.step_time
+    step = result.step_time
     if gate is None or gate["what"] is None:
-        return f"the runs are different ({found.reason})" if found.verdict == "different" else ""
+        return f"the runs are different ({result.reason})" if result.verdict == "different" else ""
     if step is None or not step.is_different or not step.base:
         return ""
     relative = step.delta / step.base * (1 if gate["what"] == "slower" else -1)

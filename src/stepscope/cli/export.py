@@ -21,7 +21,9 @@ SETTINGS: dict[str, Any] = {
 
 def command(
     ctx: typer.Context,
-    words: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option(
@@ -47,13 +49,13 @@ def command(
     if help_wanted:
         emit(_help(ctx, to) + "\n", None)
         return
-    if to is None or not words:
+    if to is None or not arguments:
         raise typer.BadParameter(
             "PATH and --to KIND are needed, as in 'stepscope export trace.json --to tensorboard -o views.json'; "
             f"kinds: {', '.join(exports.names())}"
         )
     kind = exports.find(to)
-    paths, options = parsed(kind, words, f"stepscope export --to {to} --help")
+    paths, options = parsed(kind, arguments, f"stepscope export --to {to} --help")
     if not paths:
         raise typer.BadParameter(f"PATH is missing, as in 'stepscope export trace.json --to {to}'")
     if kind.folder and output in (None, STDOUT):
@@ -81,9 +83,9 @@ def command(
 def _help(ctx: typer.Context, to: str | None) -> str:
     from stepscope import exports
 
-    found = [exports.find(name) for name in (exports.names() if to is None else [to])]
+    kinds = [exports.find(name) for name in (exports.names() if to is None else [to])]
     text = ctx.get_help()
-    for kind in found:
+    for kind in kinds:
         text += f"\n\nKind {kind.name}: {kind.doc}"
         for flag, default in (option.usage() for option in kind.options().values()):
             text += f"\n  {flag}  {default}".rstrip()

@@ -73,16 +73,16 @@ def command(
 
             emit(report_page(run), output, force=force, drawn=False)
             return
-        found = verbs.report(run, workers=workers, memory_limit=limit, dask=dask, progress=tell)
-    text = renderer.report(found, Screen() if output else screen())
+        result = verbs.report(run, workers=workers, memory_limit=limit, dask=dask, progress=tell)
+    text = renderer.report(result, Screen() if output else screen())
     emit(text, output, force=force, drawn=renderer.name == "terminal")
     if strict:
-        _check_whole(found)
+        _check_whole(result)
 
 
-def _check_whole(found: Report) -> None:
+def _check_whole(report: Report) -> None:
     kinds = (("missing_ranks", "missing"), ("left_out", "not readable"), ("duplicates", "there twice"))
-    counts = [(len(entries), what) for key, what in kinds if isinstance(entries := found.meta.get(key), list)]
-    told = [f"{n:,} {what}" for n, what in counts if n]
-    if told:
-        raise StepscopeError(f"the job is not whole: {', '.join(told)}", "without --strict the rest is enough")
+    counts = [(len(entries), what) for key, what in kinds if isinstance(entries := report.meta.get(key), list)]
+    gaps = [f"{n:,} {what}" for n, what in counts if n]
+    if gaps:
+        raise StepscopeError(f"the job is not whole: {', '.join(gaps)}", "without --strict the rest is enough")

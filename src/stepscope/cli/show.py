@@ -46,7 +46,9 @@ def command(
     table: Annotated[
         str | None, typer.Argument(metavar="TABLE", help="Its name; 'stepscope tables' lists them.")
     ] = None,
-    words: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")
+    ] = None,
     where: Annotated[
         str | None, typer.Option(metavar="SQL", help='Only rows for which it holds: "total_ns > 1000000".')
     ] = None,
@@ -95,17 +97,17 @@ def command(
     which rank (or trace) a row comes from.
     """
     from stepscope.query import tables
-    from stepscope.query.map_files import over_files
+    from stepscope.query.map_files import map_over_files
 
     if help_wanted:
         _help(ctx, table)
         return
-    if table is None or not words:
+    if table is None or not arguments:
         raise typer.BadParameter(
             "TABLE and PATH are needed, as in 'stepscope show kernels trace.json'; 'stepscope tables' lists the tables"
         )
     analysis = tables.find(table)
-    paths, options = parsed(analysis, words, f"stepscope show {table} --help")
+    paths, options = parsed(analysis, arguments, f"stepscope show {table} --help")
     if not paths:
         raise typer.BadParameter(f"PATH is missing, as in 'stepscope show {table} trace.json'")
     renderer = renderer_for(format_name, output, "table")
@@ -126,7 +128,7 @@ def command(
         ranks_done(wanted=not no_progress) as tell,
     ):
         check_target(output, run.paths, force=force)
-        each = over_files(run, workers=workers, memory_limit=memory_bytes, dask=dask, progress=tell)
+        each = map_over_files(run, workers=workers, memory_limit=memory_bytes, dask=dask, progress=tell)
         source = next(iter(run)) if renderer.name == "html" and len(run) == 1 else run  # a figure asks a second time
         frame, schema = tables.collect(source, analysis, where=where, on_missing=tell_left_out, each=each, **options)
         if renderer.name == "html":

@@ -20,7 +20,7 @@ _STDIN = "-"
 
 
 def command(
-    words: Annotated[
+    arguments: Annotated[
         list[str], typer.Argument(metavar='PATH... "SELECT ..."', help="Files or folders, then the query; - is stdin.")
     ],
     format_name: Annotated[
@@ -57,11 +57,11 @@ def command(
     from stepscope.api import verbs
     from stepscope.query import tables
 
-    if len(words) < 2:
+    if len(arguments) < 2:
         raise typer.BadParameter("PATH and a query are needed, as in 'stepscope sql DIR \"SELECT * FROM steps\"'")
     # DuckDB reports as a leak, on standard error, what is not freed at the end.
     atexit.unregister(gc.freeze)
-    *paths, text = words
+    *paths, text = arguments
     if text == _STDIN:
         text = sys.stdin.read()
     renderer = renderer_for(format_name, output, "table")

@@ -90,9 +90,9 @@ def measured(metrics: pl.DataFrame, role: str) -> pl.DataFrame:
     if ranked.height == 1:  # the usual case, in which nothing needs to be chosen
         only = ranked.row(0, named=True)
         is_it = (pl.col("metric") == only["metric"]) & pl.col("unit").eq_missing(pl.lit(only["unit"], pl.String))
-        found = known.filter(is_it).select("span_id", value=pl.col("value") / only["per"]).collect()
-        if not found["span_id"].is_duplicated().any():
-            return found
+        values = known.filter(is_it).select("span_id", value=pl.col("value") / only["per"]).collect()
+        if not values["span_id"].is_duplicated().any():
+            return values
     keys = ["metric", "unit"]
     rows = known.join(ranked.lazy(), on=keys, how="inner", nulls_equal=True).collect()
     best = rows.filter(pl.col("rank") == pl.col("rank").min().over("span_id"))

@@ -110,8 +110,8 @@ def files_in(folder: str, *, deep: bool) -> list[str]:
     if is_url(folder):
         with reaching(folder):
             system, inner = _system(folder)
-            found = system.find(inner, maxdepth=None if deep else 1)
-            return sorted(_url_of(path, system, folder) for path in found)
+            paths = system.find(inner, maxdepth=None if deep else 1)
+            return sorted(_url_of(path, system, folder) for path in paths)
     try:
         os.scandir(folder).close()
     except OSError as error:
@@ -147,8 +147,10 @@ def state_of(path: str) -> tuple[object, ...] | None:
         system, inner = _system(path)
         system.invalidate_cache()
         facts = system.info(inner)
-    told = [str(facts[name]) for name in ("ETag", "etag", "md5Hash", "generation", "LastModified") if facts.get(name)]
-    return (facts["size"], *told) if told else None
+    versions = [
+        str(facts[name]) for name in ("ETag", "etag", "md5Hash", "generation", "LastModified") if facts.get(name)
+    ]
+    return (facts["size"], *versions) if versions else None
 
 
 def write(path: str, content: bytes) -> None:
@@ -218,8 +220,8 @@ def rank_in(path: str) -> int | None:
     >>> rank_in("run/rank3/trace.json"), rank_in("drank7.json")
     (3, None)
     """
-    found = _RANK.findall(path)
-    if not found or len(found[-1]) > 10:
+    numbers = _RANK.findall(path)
+    if not numbers or len(numbers[-1]) > 10:
         return None
-    number = int(found[-1])
+    number = int(numbers[-1])
     return number if number <= _MOST_RANK else None

@@ -116,8 +116,8 @@ class Hardware:
     def _unknown(self, name: str) -> str:
         near = difflib.get_close_matches(_plain(name), [_plain(a.name) for a in self.accelerators], n=3, cutoff=0.6)
         like = [a.name for a in self.accelerators if _plain(a.name) in near]
-        words = f" (like {', '.join(like)}?)" if like else ""
-        return f"{name!r} is not a known accelerator{words}: {_HINT}"
+        suggestion = f" (like {', '.join(like)}?)" if like else ""
+        return f"{name!r} is not a known accelerator{suggestion}: {_HINT}"
 
 
 def _near(memory_bytes: int, accelerator: Accelerator) -> bool:
@@ -137,8 +137,8 @@ def _matches(plain: str, patterns: Sequence[str]) -> bool:
 @cache
 def known() -> Hardware:
     """What the package knows."""
-    found = _decoded(_DATA.read_bytes(), str(_DATA))
-    return Hardware(found.accelerators, found.withheld)
+    shipped = _decoded(_DATA.read_bytes(), str(_DATA))
+    return Hardware(shipped.accelerators, shipped.withheld)
 
 
 def with_file(path: str | None) -> Hardware:
@@ -166,13 +166,13 @@ def _replaced(ours: Accelerator, given: Sequence[Accelerator]) -> bool:
 
 def _decoded(text: bytes, path: str) -> _File:
     try:
-        found = msgspec.json.decode(text, type=_File)
-        for accelerator in found.accelerators:
+        decoded = msgspec.json.decode(text, type=_File)
+        for accelerator in decoded.accelerators:
             _check(accelerator)
     except (msgspec.MsgspecError, UnicodeDecodeError, re.error, ValueError) as error:
         hint = 'as in {"accelerators": [{"name": "X", "memory_bytes_per_s": 3e12, "tensor": {"bf16": 1e15}}]}'
         raise StepscopeError(f"{path} is no description of accelerators: {error}", hint) from None
-    return found
+    return decoded
 
 
 def _check(accelerator: Accelerator) -> None:

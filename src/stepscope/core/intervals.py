@@ -156,12 +156,12 @@ def enclosing(starts: Ints, ends: Ints, groups: Ints) -> Ints:
 
 def nearest(parents: Ints, wanted: Bools) -> Ints:
     """For each row the nearest of itself, its parent, its parent's parent … that is wanted, -1 if none is."""
-    found = np.where(wanted, np.arange(parents.size), parents)
+    target = np.where(wanted, np.arange(parents.size), parents)
     pending = np.flatnonzero(~wanted & (parents >= 0))
     # Every pending row points past unwanted ancestors only; pointing where its target points doubles the stride.
-    while (pending := pending[(found[pending] >= 0) & ~wanted[found[pending]]]).size:
-        found[pending] = found[found[pending]]
-    return found
+    while (pending := pending[(target[pending] >= 0) & ~wanted[target[pending]]]).size:
+        target[pending] = target[target[pending]]
+    return target
 
 
 def ends_of(tracks: NDArray[np.integer], starts: Ints, ends: Ints, rows: Ints) -> Ints:
@@ -174,8 +174,8 @@ def ends_of(tracks: NDArray[np.integer], starts: Ints, ends: Ints, rows: Ints) -
     held = np.unique(tracks[rows])
     for low, high in zip(np.searchsorted(tracks, held), np.searchsorted(tracks, held, side="right"), strict=True):
         mine = slice(*np.searchsorted(rows, (low, high)))
-        found = low + np.searchsorted(starts[low:high], ends[rows[mine]])
-        after[mine] = np.maximum(after[mine], found)
+        next_row = low + np.searchsorted(starts[low:high], ends[rows[mine]])
+        after[mine] = np.maximum(after[mine], next_row)
     return after
 
 
@@ -184,9 +184,9 @@ def outermost(tracks: NDArray[np.integer], starts: Ints, ends: Ints, groups: Int
     lanes = groups * (int(tracks.max()) + 1) + tracks
     small = int(lanes.max()) < 1 << 16  # two-byte keys are sorted by counting
     order = np.argsort(lanes.astype(np.uint16) if small else lanes, kind="stable")
-    found = np.empty(lanes.size, np.bool_)
-    found[order] = enclosing(starts[order], ends[order], lanes[order]) < 0
-    return found
+    is_outermost = np.empty(lanes.size, np.bool_)
+    is_outermost[order] = enclosing(starts[order], ends[order], lanes[order]) < 0
+    return is_outermost
 
 
 def own_lengths(starts: Ints, ends: Ints, parents: Ints) -> Ints:
@@ -214,9 +214,9 @@ def innermost_at(groups: Ints, points: Ints, starts: Ints, ends: Ints, span_grou
 
     Rows are sorted by (span_group, start, -end) and `parents` is what `enclosing` returns for them.
     """
-    found = np.full(points.size, -1, np.int64)
+    innermost = np.full(points.size, -1, np.int64)
     if starts.size == 0 or points.size == 0:
-        return found
+        return innermost
     index = _run_index(span_groups)
     names = span_groups[np.searchsorted(index, np.arange(index[-1] + 1))]
     axis = _axis(len(names), starts, ends)
@@ -226,18 +226,18 @@ def innermost_at(groups: Ints, points: Ints, starts: Ints, ends: Ints, span_grou
     last = np.searchsorted(axis.place(index, starts), axis.place(group_index, at), side="right") - 1
     keep = (last >= 0) & (index[last] == group_index)
     pending, at, last = pending[keep], at[keep], last[keep]
-    found[pending] = last
+    innermost[pending] = last
     for _ in range(_HOPS):
-        closed = (found[pending] >= 0) & (ends[found[pending]] <= at)
+        closed = (innermost[pending] >= 0) & (ends[innermost[pending]] <= at)
         pending, at = pending[closed], at[closed]
         if pending.size == 0:
-            return found
-        found[pending] = parents[found[pending]]
+            return innermost
+        innermost[pending] = parents[innermost[pending]]
     # What is left has ended far below a deep stack; the last open row may lie in an earlier group, then there is none.
-    pending, at = pending[found[pending] >= 0], at[found[pending] >= 0]
-    last = _last_open(_maxima(ends), found[pending], at)
-    found[pending] = np.where((last >= 0) & (index[last] == index[found[pending]]), last, -1)
-    return found
+    pending, at = pending[innermost[pending] >= 0], at[innermost[pending] >= 0]
+    last = _last_open(_maxima(ends), innermost[pending], at)
+    innermost[pending] = np.where((last >= 0) & (index[last] == index[innermost[pending]]), last, -1)
+    return innermost
 
 
 def level(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
@@ -295,14 +295,14 @@ def _maxima(values: Ints) -> list[Ints]:
 
 def _last_open(tree: list[Ints], last: Ints, at: Ints) -> Ints:
     """For each query the greatest row <= last whose end > at, -1 if none; `tree` is that of the ends."""
-    found = np.empty(last.size, np.int64)
+    rows = np.empty(last.size, np.int64)
     for lo in range(0, last.size, _CHUNK):
-        found[lo : lo + _CHUNK] = _query(tree, last[lo : lo + _CHUNK], at[lo : lo + _CHUNK])
-    return found
+        rows[lo : lo + _CHUNK] = _query(tree, last[lo : lo + _CHUNK], at[lo : lo + _CHUNK])
+    return rows
 
 
 def _query(tree: list[Ints], last: Ints, at: Ints) -> Ints:
-    found = np.full(last.size, -1, np.int64)
+    rows = np.full(last.size, -1, np.int64)
     hits: list[tuple[Ints, Ints]] = []  # per height: queries whose answer lies in a block of it, and the blocks
     query, block = np.flatnonzero(last >= 0), last[last >= 0]
     for ends in tree:
@@ -319,8 +319,8 @@ def _query(tree: list[Ints], last: Ints, at: Ints) -> Ints:
         block = 2 * block + 1
         block -= ends[block] <= at[query]
         query, block = np.concatenate((query, new_query)), np.concatenate((block, new_block))
-    found[query] = block
-    return found
+    rows[query] = block
+    return rows
 
 
 def _length_below(iv: Intervals, below: Ints, points: Ints) -> Ints:

@@ -157,7 +157,7 @@ tensile,ck,miopen   cijk_\w*_mi\d+x\d|mfma|xdl|gtcx\d|ck_fmha|attn_fwd
 """
 _TENSOR_CORE = re.compile("|".join(pattern.pattern for _, pattern in _compiled(_TENSOR_CORE_RULES)))
 #: Kernels around such a kernel that have its name but no matrix product.
-_BESIDE_TENSOR_CORE = re.compile(
+_AROUND_TENSOR_CORE = re.compile(
     r"preprocess|postprocess|splitkv_combine|combine_kernel|dot_do_o|convert_dq|splitkreduce"
 )
 
@@ -172,7 +172,7 @@ def is_tensor_core(name: str) -> bool:
     the others continue them to Hopper, Blackwell and CDNA.
     """
     lower = _kernel_itself(name).lower()
-    if _BESIDE_TENSOR_CORE.search(lower) or (INDUCTOR_KERNEL.match(lower) and not lower.startswith("triton_tem")):
+    if _AROUND_TENSOR_CORE.search(lower) or (INDUCTOR_KERNEL.match(lower) and not lower.startswith("triton_tem")):
         return False
     return _TENSOR_CORE.search(lower) is not None
 

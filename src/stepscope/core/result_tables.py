@@ -32,11 +32,11 @@ def _spread(unit: str, part: str = "", word: str = "") -> Iterator[Column]:
         yield Column(f"{part}{name}_{unit}", dtype, f"{text}{word}", unit)
 
 
-def _times(name: str, doc: str, *others: Column) -> Table:
-    """What things cost, by name and whatever `others` tell them apart."""
+def _times(name: str, doc: str, *further: Column) -> Table:
+    """What things cost, by name and whatever `further` keys tell them apart."""
     total = Column("total_ns", _WHOLE, "summed duration", "ns")
     share = Column("share_ratio", _MEAN, "its part of the summed duration of all rows", "ratio")
-    return Table(name, f"{doc}, as nsys stats says", (_NAME, *others, _CALLS, total, share, *_spread("ns")))
+    return Table(name, f"{doc}, as nsys stats says", (_NAME, *further, _CALLS, total, share, *_spread("ns")))
 
 
 def _sizes(name: str, doc: str) -> Table:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     Each = Callable[[Callable[[str], Any], Sequence[str]], list[Any]]
 
 #: Missing ranks that are told by number.
-_TOLD = 8
+_NAMED = 8
 
-__all__ = ["calls_of_file", "of_ranks", "over_files", "results_of"]
+__all__ = ["calls_of_file", "calls_of_ranks", "map_over_files", "results_of"]
 
 
-def over_files(
+def map_over_files(
     source: Trace | Run,
     *,
     workers: int | None = None,
@@ -48,11 +48,11 @@ def over_files(
     limit = None if memory_limit is None else units.parse_size(memory_limit)
     how = cluster.plan(source.paths, workers=workers, memory_limit=limit)
     # Who reads in this process is told of bytes already.
-    told = progress if dask is not None or how.n_workers else None
-    return partial(cluster.mapped, how=how, dask=dask, on_done=told)
+    on_done = progress if dask is not None or how.n_workers else None
+    return partial(cluster.mapped, how=how, dask=dask, on_done=on_done)
 
 
-def of_ranks(
+def calls_of_ranks(
     source: Trace | Run, labels: Sequence[str], *, on_missing: OnMissing, each: Each | None = None
 ) -> list[RankCalls]:
     """What analyses of ranks need of each trace; none of these outlives its turn. `labels` says what files are called.
@@ -70,20 +70,20 @@ def of_ranks(
         paths = list(source.paths)
         read = partial(calls_of_file, source.open_trace)
         outcomes = each(read, paths) if each and len(paths) > 1 else [read(path) for path in paths]
-    broken = [(i, found) for i, found in enumerate(outcomes) if isinstance(found, StepscopeError)]
-    parts = [found for found in outcomes if not isinstance(found, StepscopeError)]
+    broken = [(i, outcome) for i, outcome in enumerate(outcomes) if isinstance(outcome, StepscopeError)]
+    parts = [outcome for outcome in outcomes if not isinstance(outcome, StepscopeError)]
     if not parts:
         raise broken[0][1] if broken else StepscopeError("no traces given")
     for i, error in broken:
         on_missing(labels[i], error)
-    whole, _, notes = by_rank(parts)
-    for label, words in notes:
-        on_missing(label, StepscopeError(words))
+    whole, _, left_out = by_rank(parts)
+    for label, reason in left_out:
+        on_missing(label, StepscopeError(reason))
     there = [*(part.rank for part in parts), *(files.rank_in(paths[i]) for i, _ in broken)]
     world, missing = missing_of((r for r in there if r is not None), (part.world_size for part in parts))
     if missing and len(parts) > 1:
         of = f" of {world:,}" if world else ""
-        some = ", ".join(map(str, missing[:_TOLD])) + (" …" if len(missing) > _TOLD else "")
+        some = ", ".join(map(str, missing[:_NAMED])) + (" …" if len(missing) > _NAMED else "")
         who = f"rank {some}{of}" if len(missing) == 1 else f"each of {len(missing):,} ranks{of} ({some})"
         on_missing(who, StepscopeError("no file is for it"))
     return list(whole)
@@ -114,10 +114,10 @@ def results_of(
         yield _result(source, analysis, options)
         return
     one = partial(_result_of_file, source.open_trace, analysis, options)
-    for found in each(one, source.paths) if each and len(source.paths) > 1 else map(one, source.paths):
-        if isinstance(found, _Refused) or (isinstance(found, StepscopeError) and len(source.paths) == 1):
-            raise found.error if isinstance(found, _Refused) else found
-        yield (None, found) if isinstance(found, StepscopeError) else found
+    for outcome in each(one, source.paths) if each and len(source.paths) > 1 else map(one, source.paths):
+        if isinstance(outcome, _Refused) or (isinstance(outcome, StepscopeError) and len(source.paths) == 1):
+            raise outcome.error if isinstance(outcome, _Refused) else outcome
+        yield (None, outcome) if isinstance(outcome, StepscopeError) else outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.result_tables import RESULTS
 from stepscope.core.schema import ISSUES, TABLES, Column, Table
 from stepscope.core.trace import Run, Trace
-from stepscope.query.map_files import of_ranks, results_of
+from stepscope.query.map_files import calls_of_ranks, results_of
 from stepscope.renderers import figures
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def collect(
         return filtered(_compared(source, analysis, options), where), analysis.output
     labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
     if analysis.scope == "ranks":
-        parts_of_ranks = of_ranks(source, labels, on_missing=on_missing, each=each)
+        parts_of_ranks = calls_of_ranks(source, labels, on_missing=on_missing, each=each)
         return filtered(analysis(parts_of_ranks, **options), where), analysis.output
     if analysis.run is _as_it_is:
         each = None  # a table as it is takes longer to send than to read

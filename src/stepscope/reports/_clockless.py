@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _NO_CLOCK = "The file knows in which order kernels ran, but not when: idle time, overlap and steps cannot be told."
 _LOW = 0.1
-_WORTH_TELLING = 0.01
-_CLASSES, _OTHERS = 6, "other"
+_LEAST_SAVED = 0.01
+_CLASSES, _OTHER = 6, "other"
 _RATIOS = {"tensor_ratio": "tensor cores busy", "dram_ratio": "memory bandwidth used", "sm_ratio": "SMs busy"}
 
 
@@ -63,8 +63,8 @@ def summary_without_clock(trace: Trace, quality: tuple[Lack, ...]) -> Summary:
 def parts_by_class(classes: pl.DataFrame) -> dict[str, int]:
     """The time of the costliest classes, and of all others together. `classes` come longest first."""
     times = dict(classes.select("kernel_class", "total_ns").iter_rows())
-    parts = {name: times.pop(name) for name in list(times)[:_CLASSES] if name != _OTHERS}
-    return parts | {_OTHERS: sum(times.values())}
+    parts = {name: times.pop(name) for name in list(times)[:_CLASSES] if name != _OTHER}
+    return parts | {_OTHER: sum(times.values())}
 
 
 def hardware_use(trace: Trace) -> tuple[Note, ...]:
@@ -83,9 +83,9 @@ def hardware_use(trace: Trace) -> tuple[Note, ...]:
 
 def _fusible(trace: Trace, whole_ns: int) -> tuple[Note, ...]:
     """What putting runs of memory-bound kernels together would save, where their traffic is known."""
-    found = fusion(trace.spans, trace.tracks, None, trace.kernel_metrics, trace.devices, by="all").row(0, named=True)
-    low, high = found["saved_low_ns"], found["saved_high_ns"]
-    if not whole_ns or high is None or high < _WORTH_TELLING * whole_ns:
+    saving = fusion(trace.spans, trace.tracks, None, trace.kernel_metrics, trace.devices, by="all").row(0, named=True)
+    low, high = saving["saved_low_ns"], saving["saved_high_ns"]
+    if not whole_ns or high is None or high < _LEAST_SAVED * whole_ns:
         return ()
     text = f"fusing runs of memory-bound kernels would save {percent(low / whole_ns)} to {percent(high / whole_ns)}"
     return (Note(text, "fusion", "show fusion"),)

@@ -112,13 +112,13 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
 
 def _busy(work: pl.DataFrame, times: Occupied, devices: pl.DataFrame, scope: Scope) -> dict[str, float]:
     used = label_devices(work.select("device_id").unique().sort("device_id"), devices)
-    found = {}
+    ratios = {}
     for device_id, label in used.select("device_id", "device").iter_rows():
         own = work.filter(pl.col("device_id").eq_missing(pl.lit(device_id, pl.UInt32))) if used.height > 1 else None
         busy = times.busy if own is None else union(own["ts_ns"].to_numpy(), own["end_ns"].to_numpy())
         ratio = float(covered(busy, *scope.windows).sum()) / scope.whole_ns if scope.whole_ns else 0.0
-        found[label or f"device {device_id}"] = ratio
-    return found
+        ratios[label or f"device {device_id}"] = ratio
+    return ratios
 
 
 def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns: int) -> list[Cost]:
@@ -138,7 +138,7 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
         its = work.filter(work["name"].is_in(mine["name"].implode()))
         ops = pl.DataFrame({"op": of_spans(trace.spans, its["op_id"], "name"), "ns": its["dur_ns"]}).drop_nulls()
         tops = ops.group_by("op").agg(pl.col("ns").sum()).sort("ns", descending=True).head(3)
-        told = shares([(str(op), op_ns / ns) for op, op_ns in tops.iter_rows()], at_least=0.1)
+        operators = shares([(str(op), op_ns / ns) for op, op_ns in tops.iter_rows()], at_least=0.1)
         largest, _, largest_ns, _ = mine.row(0)
         detail = per_step(n, ns, scope.n, "kernel", stepped=bool(scope.numbers))
         if mine.height > 1:
@@ -148,8 +148,8 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
                 if largest_ns > 0.99 * ns
                 else f"; largest {shorten(largest)}, {part}"
             )
-        title = f"{_TITLES[group]}: {told}" if told else _TITLES[group]
-        command = "show operators" if told else "show kernels"
+        title = f"{_TITLES[group]}: {operators}" if operators else _TITLES[group]
+        command = "show operators" if operators else "show kernels"
         advice = _advice(group, mine, n, ns, trace.devices)
         costs.append(Cost(f"compute {group}", title, cost_ns, (detail, *advice), command))
     return costs
@@ -189,8 +189,8 @@ def _communication(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Sco
     by_kind = calls.group_by("what").agg(pl.len().alias("n"), pl.col("dur_ns", "exposed").sum())
     by_kind = by_kind.sort("exposed", descending=True)
     summed = by_kind["exposed"].sum()
-    told = [(what, exposed / summed) for what, _, _, exposed in by_kind.iter_rows()] if summed else []
-    lead = shares([part for part in told if part[0] != UNNAMED], at_least=0.1)
+    by_share = [(what, exposed / summed) for what, _, _, exposed in by_kind.iter_rows()] if summed else []
+    lead = shares([part for part in by_share if part[0] != UNNAMED], at_least=0.1)
     whole = int(covered(times.communication, *scope.windows).sum())
     detail = per_step(calls.height, sum_of(calls["dur_ns"]), scope.n, "call", stepped=bool(scope.numbers))
     if whole:
@@ -213,11 +213,11 @@ def _communication(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Sco
 def _collective(calls: pl.DataFrame, trace: Trace) -> pl.Series:
     """What each communication kernel does: as recorded with it or with its operator, else as its name says."""
     recorded = trace.collectives.select("span_id", "collective").drop_nulls()
-    sides = [
+    recorded_by = [
         calls.select(span_id=c).join(recorded, on="span_id", how="left", maintain_order="left")
         for c in ("span_id", "op_id")
     ]
-    known = pl.select(pl.coalesce(*(side["collective"].cast(pl.String) for side in sides))).to_series()
+    known = pl.select(pl.coalesce(*(frame["collective"].cast(pl.String) for frame in recorded_by))).to_series()
     named = calls["name"].cast(pl.String).to_frame("name").select(pl.coalesce(known, "name")).to_series()
     return map_names(named, label_of, pl.String())
 

@@ -50,8 +50,8 @@ def host_time(trace: Trace, operators: pl.DataFrame | None, scope: Scope) -> Hos
     `operators` is the result of that analysis, null where there are none.
     """
     spans = trace.spans
-    found = divided(spans, scope.lows, scope.highs, talk_apart=True)
-    by_window = {part: found[column].to_numpy() for part, column in _COLUMNS.items()}
+    lengths_by_part = divided(spans, scope.lows, scope.highs, talk_apart=True)
+    by_window = {part: lengths_by_part[column].to_numpy() for part, column in _COLUMNS.items()}
     parts = {name: int(lengths.sum()) for name, lengths in by_window.items()}
     costs = [
         *_operators(trace, operators, scope, parts[OPERATORS]),
@@ -103,8 +103,8 @@ def _communication(spans: pl.DataFrame, scope: Scope, part_ns: int) -> list[Cost
     kinds = calls.with_columns(what=map_names(calls["name"], label_of, pl.String()))
     sums = kinds.group_by("what").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
     whole = sums["dur_ns"].sum()
-    told = shares([(what, ns / whole) for what, ns in sums.iter_rows()], at_least=0.1) if whole else ""
-    title = f"Communication with other ranks while no operator runs: {told}"
+    kinds_by_share = shares([(what, ns / whole) for what, ns in sums.iter_rows()], at_least=0.1) if whole else ""
+    title = f"Communication with other ranks while no operator runs: {kinds_by_share}"
     detail = counted(calls.height / scope.n, "call") + (" a step" if scope.numbers else "")
     advice = "→ a rank that comes late makes the others wait here: compare the ranks' own operators"
     return [Cost(TALK, title, part_ns, (detail, advice), "show user-ranges")]
@@ -153,8 +153,10 @@ def _python(spans: pl.DataFrame) -> str:
     mine = mine.filter(pl.col("category") == "python").group_by("name").agg(pl.col("ns").sum())
     mine = mine.sort("ns", descending=True)
     whole = mine["ns"].sum()
-    told = shares([(str(name), ns / whole) for name, ns in mine.head(2).iter_rows()], at_least=0.1) if whole else ""
-    return f"Most of Python's own time: {told}" if told else ""
+    functions = (
+        shares([(str(name), ns / whole) for name, ns in mine.head(2).iter_rows()], at_least=0.1) if whole else ""
+    )
+    return f"Most of Python's own time: {functions}" if functions else ""
 
 
 def has_host_work(spans: pl.DataFrame) -> bool:

@@ -44,12 +44,13 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     starts = gaps["ts_ns"].to_numpy()
     inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
     gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)
-    told = {
+    cost_of_cause = {
         "host_late": _host_late, "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other,
         "unlinked": _unlinked,
     }  # fmt: skip
     costs = [
-        told[str(cause)](mine, trace, scope) for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
+        cost_of_cause[str(cause)](mine, trace, scope)
+        for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
     ]
     return [*costs, *_ends(work, trace, scope, idle_ns - sum_of(gaps["ns"]))]
 
@@ -79,9 +80,9 @@ def _often(gaps: pl.DataFrame, scope: Scope) -> str:
 def _place(gaps: pl.DataFrame, trace: Trace) -> str:
     """The part of the program in which the work after the gaps was launched, if much of it is in one."""
     for categories, lead in ((("python",), "at"), (("user_range",), "in"), (("module",), "in")):
-        found = most_of(trace.spans, gaps["launch_id"], gaps["ns"], categories)
-        if found is not None and found[1] >= 0.3:
-            return f"{percent(found[1])} of it {lead} {found[0]}"
+        place = most_of(trace.spans, gaps["launch_id"], gaps["ns"], categories)
+        if place is not None and place[1] >= 0.3:
+            return f"{percent(place[1])} of it {lead} {place[0]}"
     return ""
 
 
@@ -115,8 +116,8 @@ def _longest(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
     after = op or shorten(kernel)
     when = f" in step {gap['step']}" if gap["step"] is not None and len(scope.numbers) > 1 else ""
     doing = during(trace.spans, gap["ts_ns"], gap["ts_ns"] + min(gap["late_ns"], gap["dur_ns"]))
-    told = f": the host was in {doing}" if doing and doing != after else ""
-    return f"→ look at the longest gap{when}, before {after}{told}"
+    host = f": the host was in {doing}" if doing and doing != after else ""
+    return f"→ look at the longest gap{when}, before {after}{host}"
 
 
 def _is_launching(gaps: pl.DataFrame) -> bool:

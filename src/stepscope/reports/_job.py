@@ -36,19 +36,19 @@ class Job:
 
     def sentences(self) -> list[str]:
         """What is missing, in words."""
-        told = []
+        sentences = []
         if self.broken:
             first = self.broken[0][1].message
-            told.append(f"{counted(len(self.broken), 'file')} left out: {_listed(self.broken)} ({first}).")
+            sentences.append(f"{counted(len(self.broken), 'file')} left out: {_listed(self.broken)} ({first}).")
         if self.twice:
             ranks = ranges([rank for _, rank in self.twice])
             n, noun = len(self.twice), "rank" if len({rank for _, rank in self.twice}) == 1 else "ranks"
-            told.append(f"{counted(n, 'file')} left out: {_listed(self.twice)} (another file has {noun} {ranks}).")
+            sentences.append(f"{counted(n, 'file')} left out: {_listed(self.twice)} (another file has {noun} {ranks}).")
         if self.missing and len(self.summaries) > 1:
             of = f" of {self.world_size:,}" if self.world_size else ""
             verb = "is" if len(self.missing) == 1 else "are"
-            told.append(f"{counted(len(self.missing), 'rank')}{of} {verb} missing: {_first(self.missing)}")
-        return told
+            sentences.append(f"{counted(len(self.missing), 'rank')}{of} {verb} missing: {_first(self.missing)}")
+        return sentences
 
     def facts(self) -> dict[str, object]:
         """The same for machines."""
@@ -67,31 +67,35 @@ def job_of(paths: Sequence[str], outcomes: Sequence[Summary | StepscopeError]) -
     Files of one rank are recordings of their own, unless most ranks have one: then the first stands for the rank.
     Raises the first error if no file could be read.
     """
-    broken = [(path, found) for path, found in zip(paths, outcomes, strict=True) if isinstance(found, StepscopeError)]
+    broken = [
+        (path, outcome) for path, outcome in zip(paths, outcomes, strict=True) if isinstance(outcome, StepscopeError)
+    ]
     sound = [
-        (path, found) for path, found in zip(paths, outcomes, strict=True) if not isinstance(found, StepscopeError)
+        (path, outcome)
+        for path, outcome in zip(paths, outcomes, strict=True)
+        if not isinstance(outcome, StepscopeError)
     ]
     if not sound:
         raise broken[0][1] if broken else StepscopeError("no traces given")
-    kept, twice = _first_of_each(sound)
-    summaries = tuple(summary for _, summary in kept)
+    first_of_rank, twice = _first_of_each(sound)
+    summaries = tuple(summary for _, summary in first_of_rank)
     there = [*(summary.meta.rank for summary in summaries), *(files.rank_in(path) for path, _ in broken)]
     world, missing = missing_of((r for r in there if r is not None), (s.meta.world_size for s in summaries))
     return Job(summaries, tuple(broken), tuple(twice), missing, world)
 
 
 def _first_of_each(sound: list[tuple[str, Summary]]) -> tuple[list[tuple[str, Summary]], list[tuple[str, int]]]:
-    seen: set[int] = set()
-    kept, twice = [], []
+    ranks: set[int] = set()
+    first, twice = [], []
     for path, summary in sound:
         rank = summary.meta.rank
-        if rank is not None and rank in seen:
+        if rank is not None and rank in ranks:
             twice.append((path, rank))
             continue
-        kept.append((path, summary))
+        first.append((path, summary))
         if rank is not None:
-            seen.add(rank)
-    return (kept, twice) if len(twice) < len(seen) else (sound, [])
+            ranks.add(rank)
+    return (first, twice) if len(twice) < len(ranks) else (sound, [])
 
 
 def _first(ranks: Sequence[int]) -> str:

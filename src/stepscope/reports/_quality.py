@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
-_TOLD_HERE = ("no_launch", "no_operator")  # by share of time, which says more than their count
-_TOLD_ALWAYS = ("counters_stitched",)  # which counts kernels, and tells their share of time
-_WORTH_TELLING = 0.001
+_SHARE_SAYS_MORE = ("no_launch", "no_operator")  # by share of time, which says more than their count
+_ALWAYS_SHOWN = ("counters_stitched",)  # which counts kernels, and tells their share of time
+_LEAST_SHARE = 0.001
 
 
 def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack, ...]:
     """What is missing of links, unmarked or cut steps, and what the reader dropped. `work`: as of `device_work`."""
-    found: list[Lack] = []
+    lacks: list[Lack] = []
     if work is not None:
-        found += _links(trace, work)
-        found += _edges(scope, work)
+        lacks += _links(trace, work)
+        lacks += _edges(scope, work)
     elif _launches(trace):
-        found.append(Lack("no_device", "The host launched device work, but none of it was recorded."))
-    found += _steps(trace, scope)
-    found += told_issues(trace.issues)
-    return tuple(found)
+        lacks.append(Lack("no_device", "The host launched device work, but none of it was recorded."))
+    lacks += _steps(trace, scope)
+    lacks += lacks_of_issues(trace.issues)
+    return tuple(lacks)
 
 
 def _launches(trace: Trace) -> bool:
@@ -47,23 +47,23 @@ def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
     if not trace.spans["category"].is_in(["operator", "runtime", "driver"]).any():
         what = "No launches or operators are in the trace: whose the device work is, and why it waited, cannot be told."
         return [Lack("no_host", what)]
-    found = []
+    lacks = []
     loose = work.filter(pl.col("launch_id").is_null())
     ratio = sum_of(loose["dur_ns"]) / whole
-    if ratio > _WORTH_TELLING:
+    if ratio > _LEAST_SHARE:
         what = f"No launch record of {counted(loose.height, 'piece')} of device work ({percent(ratio)} of device time)."
-        found.append(Lack("no_launch", what))
+        lacks.append(Lack("no_launch", what))
     if not (trace.spans["category"] == "operator").any():
         what = "No operators are in the trace: record them with ProfilerActivity.CPU to see whose the kernels are."
-        return [*found, Lack("no_operators", what)]
+        return [*lacks, Lack("no_operators", what)]
     linked = work.filter(pl.col("launch_id").is_not_null() & pl.col("op_id").is_null())
     ratio = sum_of(linked["dur_ns"]) / whole
     if ratio > 0.01:
         calls = of_spans(trace.spans, linked["launch_id"], "name")
         replayed = sum_of(linked["dur_ns"].filter(map_names(calls, is_graph_launch, pl.Boolean()))) / whole
         why = "" if replayed < ratio / 2 else ": replayed graphs do not say by which operators they were captured"
-        found.append(Lack("no_operator", f"{percent(ratio)} of device time belongs to no operator{why}."))
-    return found
+        lacks.append(Lack("no_operator", f"{percent(ratio)} of device time belongs to no operator{why}."))
+    return lacks
 
 
 def _edges(scope: Scope, work: pl.DataFrame) -> list[Lack]:
@@ -90,13 +90,13 @@ def _steps(trace: Trace, scope: Scope) -> list[Lack]:
     return [Lack("outside_steps", what)]
 
 
-def told_issues(issues: pl.DataFrame) -> tuple[Lack, ...]:
+def lacks_of_issues(issues: pl.DataFrame) -> tuple[Lack, ...]:
     """What the reader dropped, guessed or repaired, if it was more than a note; and what was joined to it."""
-    is_loud = (pl.col("severity") != "info") & ~pl.col("code").is_in(_TOLD_HERE)
-    loud = issues.filter(pl.col("code").is_in(_TOLD_ALWAYS) | is_loud)
-    found = []
+    is_loud = (pl.col("severity") != "info") & ~pl.col("code").is_in(_SHARE_SAYS_MORE)
+    loud = issues.filter(pl.col("code").is_in(_ALWAYS_SHOWN) | is_loud)
+    lacks = []
     for code, _, n, example in loud.iter_rows():
         text = example or code.replace("_", " ")
-        times = f" ({count(n)} ×)." if n > 1 and code not in _TOLD_ALWAYS else "."
-        found.append(Lack(code, f"{text[0].upper()}{text[1:]}{times}"))
-    return tuple(found)
+        times = f" ({count(n)} ×)." if n > 1 and code not in _ALWAYS_SHOWN else "."
+        lacks.append(Lack(code, f"{text[0].upper()}{text[1:]}{times}"))
+    return tuple(lacks)

@@ -28,7 +28,7 @@ _TOOLS = {
 _DEVICE_USE = "show device-utilisation"
 _SHOWN = 3
 _LEAST_SHARE = 0.01
-_WORTH_TELLING = 0.005  # of the bar
+_LEAST_OF_BAR = 0.005  # of the bar
 _APART = 0.03  # ranks nearer than that are told as one
 _NEARLY_ALL = 0.98
 _GOOD_PART = 0.1
@@ -59,37 +59,37 @@ def _stragglers(summaries: Sequence[Summary]) -> Stragglers:
 
 def _quality(summaries: Sequence[Summary]) -> list[str]:
     """Each sort of lack once, in the words of the first that has it."""
-    told = []
+    sentences = []
     for kind in dict.fromkeys(lack.kind for summary in summaries for lack in summary.quality):
         having = [(summary, lack.text) for summary in summaries for lack in summary.quality if lack.kind == kind]
         (first, text), n = having[0], len(having)
-        if len(summaries) > 1 and (n < len(summaries) or len({words for _, words in having}) > 1):
-            others = f", alike on {counted(n - 1, 'other')}" if n > 1 else ""
-            text = f"{text.removesuffix('.')} (on {first.label}{others})."
-        told.append(text)
-    return told
+        if len(summaries) > 1 and (n < len(summaries) or len({each_text for _, each_text in having}) > 1):
+            also = f", alike on {counted(n - 1, 'other')}" if n > 1 else ""
+            text = f"{text.removesuffix('.')} (on {first.label}{also})."
+        sentences.append(text)
+    return sentences
 
 
 def _headline(summaries: Sequence[Summary]) -> str:
     first = summaries[0].meta
     version = (first.framework_version or "").partition("+")[0]
-    words = [f"{first.framework} {version}".strip() if first.framework else _TOOLS.get(first.format, first.format)]
+    facts = [f"{first.framework} {version}".strip() if first.framework else _TOOLS.get(first.format, first.format)]
     devices = Counter(name for summary in summaries for name in summary.devices)
-    words += [name if n == 1 else f"{n} × {name}" for name, n in devices.items()]
+    facts += [name if n == 1 else f"{n} × {name}" for name, n in devices.items()]
     launches = [summary.n_launches for summary in summaries if summary.n_launches is not None]
     if not devices and not launches and any(summary.parts for summary in summaries):
-        words.append("CPU only")
-    words += filter(None, [_whose(summaries), _steps(summaries)])
+        facts.append("CPU only")
+    facts += filter(None, [_whose(summaries), _steps(summaries)])
     if len(launches) == len(summaries):
         whole = sum(summary.recorded_ns for summary in summaries)
-        words += [f"{duration(whole)} in kernels"] if whole else []
-        words.append(f"{counted(sum(launches), 'launch', 'launches')} read")
-        return " · ".join(words)
+        facts += [f"{duration(whole)} in kernels"] if whole else []
+        facts.append(f"{counted(sum(launches), 'launch', 'launches')} read")
+        return " · ".join(facts)
     longest = max(summary.recorded_ns for summary in summaries)
     is_of_sums = not longest and any(summary.tables for summary in summaries)
-    words += [] if is_of_sums else [f"{duration(longest)} recorded"]
-    words.append(f"{count(sum(summary.meta.n_events for summary in summaries))} events read")
-    return " · ".join(words)
+    facts += [] if is_of_sums else [f"{duration(longest)} recorded"]
+    facts.append(f"{count(sum(summary.meta.n_events for summary in summaries))} events read")
+    return " · ".join(facts)
 
 
 def _whose(summaries: Sequence[Summary]) -> str:
@@ -112,23 +112,23 @@ def _steps(summaries: Sequence[Summary]) -> str:
 
 
 def _bars(summaries: Sequence[Summary], *, wait_for_each_other: bool) -> tuple[Bar, ...]:
-    told = [summary for summary in summaries if summary.parts]
-    if not told:
+    timed = [summary for summary in summaries if summary.parts]
+    if not timed:
         return ()
-    whole = sum(sum(summary.windows_ns) for summary in told)
-    names = dict.fromkeys(name for summary in told for name in summary.parts)
-    parts = [Part(name, sum(s.parts.get(name, 0) for s in told) / whole) for name in names] if whole else []
-    lengths = [length for summary in told for length in summary.windows_ns]
-    stepped = any(summary.numbers for summary in told)
+    whole = sum(sum(summary.windows_ns) for summary in timed)
+    names = dict.fromkeys(name for summary in timed for name in summary.parts)
+    parts = [Part(name, sum(s.parts.get(name, 0) for s in timed) / whole) for name in names] if whole else []
+    lengths = [length for summary in timed for length in summary.windows_ns]
+    stepped = any(summary.numbers for summary in timed)
     value = duration(statistics.fmean(lengths))
     if stepped and len(lengths) > 2 and whole:
         value += f" ±{percent(statistics.stdev(lengths) / statistics.fmean(lengths))}"
-    whole_label = "Device" if told[0].devices else "Recording"
-    label = "Step" if stepped else whole_label if told[0].n_launches is None else "Kernels"
-    notes = [*_apart(told, named=not wait_for_each_other), *_busy(told), *_mfu(told), *_use(told), *_memory(told)]
+    whole_label = "Device" if timed[0].devices else "Recording"
+    label = "Step" if stepped else whole_label if timed[0].n_launches is None else "Kernels"
+    notes = [*_apart(timed, named=not wait_for_each_other), *_busy(timed), *_mfu(timed), *_use(timed), *_memory(timed)]
     if len(summaries) == 1:
         notes += summaries[0].notes
-    notes += _while_idle(told, whole)
+    notes += _while_idle(timed, whole)
     return (Bar(label, value, tuple(part for part in parts if part.ratio > 0), tuple(notes)),)
 
 
@@ -189,8 +189,10 @@ def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[Note]:
     sums = Counter[str]()
     for summary in summaries:
         sums.update(summary.while_idle)
-    told = [f"{what} {percent(ns / whole_ns)}" for what, ns in sums.most_common(3) if ns > _WORTH_TELLING * whole_ns]
-    return [Note(f"host while idle: {', '.join(told)}", "idle time", "show idle")] if told else []
+    activities = [
+        f"{what} {percent(ns / whole_ns)}" for what, ns in sums.most_common(3) if ns > _LEAST_OF_BAR * whole_ns
+    ]
+    return [Note(f"host while idle: {', '.join(activities)}", "idle time", "show idle")] if activities else []
 
 
 def _memory(summaries: Sequence[Summary]) -> list[Note]:
@@ -207,22 +209,24 @@ def _memory(summaries: Sequence[Summary]) -> list[Note]:
 
 def _findings(summaries: Sequence[Summary], late: Sequence[Finding]) -> tuple[Finding, ...]:
     """The costs that are largest, and the ranks that make others wait, which are part of what the others pay."""
-    told = [summary for summary in summaries if sum(summary.windows_ns)]
-    if not told:
+    with_time = [summary for summary in summaries if sum(summary.windows_ns)]
+    if not with_time:
         return tuple(late)
-    whole = sum(sum(summary.windows_ns) for summary in told)
-    kinds = dict.fromkeys(cost.kind for summary in told for cost in summary.costs)
-    found = []
+    whole = sum(sum(summary.windows_ns) for summary in with_time)
+    kinds = dict.fromkeys(cost.kind for summary in with_time for cost in summary.costs)
+    candidates = []
     for kind in kinds:
-        of_rank = {i: cost for i, summary in enumerate(told) for cost in summary.costs if cost.kind == kind}
-        finding = _finding(told, of_rank, whole)
+        of_rank = {i: cost for i, summary in enumerate(with_time) for cost in summary.costs if cost.kind == kind}
+        finding = _finding(with_time, of_rank, whole)
         if finding.share_ratio is None or finding.share_ratio >= _LEAST_SHARE:
-            found.append((kind, finding))
-    timed = sorted(((k, f) for k, f in found if f.value_ns is not None), key=lambda kf: -(kf[1].value_ns or 0))[:_SHOWN]
+            candidates.append((kind, finding))
+    timed = sorted(((k, f) for k, f in candidates if f.value_ns is not None), key=lambda kf: -(kf[1].value_ns or 0))[
+        :_SHOWN
+    ]
     shown = {kind for kind, _ in timed}
-    told_by = {cost.kind: set(cost.told_by) for summary in told for cost in summary.costs}
+    covered_by = {cost.kind: set(cost.covered_by) for summary in with_time for cost in summary.costs}
     # What has no price in time stands behind what has, unless that says it already.
-    more = [finding for kind, finding in found if finding.value_ns is None and not told_by[kind] & shown]
+    more = [finding for kind, finding in candidates if finding.value_ns is None and not covered_by[kind] & shown]
     return (*_causes_first(timed, late), *more)
 
 

@@ -10,7 +10,7 @@ from stepscope.core.report import Block
 from stepscope.core.result_tables import NSYS
 from stepscope.core.schema import ATTRIBUTION, Column, Table
 from stepscope.reports._clockless import parts_by_class
-from stepscope.reports._quality import told_issues
+from stepscope.reports._quality import lacks_of_issues
 from stepscope.reports._summary import Lack, Summary
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def summarise_sums(results: Results) -> Summary:
     tables = [_block(results, name, title) for name, title in _SHOWN.items() if name in results.results]
     if "cuda_gpu_mem_size_sum" in results.results:
         tables.append(_sizes(results.result("cuda_gpu_mem_size_sum")))
-    quality = (_NO_CLOCK, *told_issues(results.issues))
+    quality = (_NO_CLOCK, *lacks_of_issues(results.issues))
     if "kernels" not in results.results:
         return Summary(results.meta, recorded_ns=0, tables=tuple(tables), quality=quality, issues=results.issues)
     kernels = results.result("kernels")

@@ -43,7 +43,7 @@ class Cost:
     ns: float | None
     details: tuple[str, ...] = ()
     command: str = ""
-    told_by: tuple[str, ...] = ()
+    covered_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROWS = 6
 _NUMBERED = re.compile(r"(?:\.\d+)+$")
-_KEPT = 30  # rows kept of each rank, so that what is large on all of them is not lost
+_ROWS_OF_RANK = 30  # rows kept of each rank, so that what is large on all of them is not lost
 _LEAST_SHARE = 0.001
 
 TRACKS = Table(
@@ -56,7 +56,7 @@ def operator_block(operators: pl.DataFrame) -> Block:
         if on_device
         else ("host_self_ns", "share_ratio", "host_total_ns")
     )
-    frame = operators.select("name", "calls", *measures).head(_KEPT)
+    frame = operators.select("name", "calls", *measures).head(_ROWS_OF_RANK)
     return Block("Operators", OPERATORS, frame, "show operators")
 
 
@@ -66,7 +66,7 @@ def kernel_block(kernels: pl.DataFrame) -> Block:
     frame = kernels.select("calls", "total_ns", "share_ratio").with_columns(name=short)
     frame = frame.group_by("name", maintain_order=True).agg(pl.all().sum()).sort("total_ns", descending=True)
     frame = frame.select("name", "calls", "total_ns", "share_ratio", mean_ns=pl.col("total_ns") / pl.col("calls"))
-    return Block("Kernels", KERNEL_SUMMARY, frame.head(_KEPT), "show kernels")
+    return Block("Kernels", KERNEL_SUMMARY, frame.head(_ROWS_OF_RANK), "show kernels")
 
 
 def _readable(name: str) -> str:
@@ -94,7 +94,9 @@ def track_block(trace: Trace) -> Block:
         .with_columns(share_ratio=pl.col("busy_ns") / whole if whole else None)
         .sort("busy_ns", "track_id", descending=[True, False])
     )
-    return Block("Tracks, by time in which something is open", TRACKS, TRACKS.conform(frame).head(_KEPT), "show tracks")
+    return Block(
+        "Tracks, by time in which something is open", TRACKS, TRACKS.conform(frame).head(_ROWS_OF_RANK), "show tracks"
+    )
 
 
 def name_block(trace: Trace) -> Block:
@@ -107,18 +109,18 @@ def name_block(trace: Trace) -> Block:
     frame = frame.group_by("name").agg(calls=pl.len().cast(pl.Int64), self_ns=pl.col("self_ns").sum())
     whole = frame["self_ns"].sum()
     frame = frame.with_columns(share_ratio=pl.col("self_ns") / whole if whole else None)
-    frame = NAMES.conform(frame).sort("self_ns", "calls", descending=True).head(_KEPT)
+    frame = NAMES.conform(frame).sort("self_ns", "calls", descending=True).head(_ROWS_OF_RANK)
     return Block("Names, by their own time", NAMES, frame, "show spans --sort dur")
 
 
 def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
     """The blocks of all ranks as one set: measures summed over ranks, averages remade, the first rows kept."""
-    found = []
+    tables = []
     for title in dict.fromkeys(block.title for of_rank in blocks for block in of_rank):
         mine = [block for of_rank in blocks for block in of_rank if block.title == title]
         if "share_ratio" not in mine[0].frame.columns:  # no shares of a whole: nothing to add up
             frame = pl.concat([block.frame for block in mine])
-            found.append(Block(title, mine[0].table, frame, mine[0].command))
+            tables.append(Block(title, mine[0].table, frame, mine[0].command))
             continue
         frame = mine[0].frame if len(mine) == 1 else _summed([block.frame for block in mine])
         frame = frame.filter(pl.col("share_ratio").fill_null(1.0) >= _LEAST_SHARE).head(ROWS)
@@ -126,8 +128,8 @@ def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
             frame = frame.with_columns(map_names(frame["name"], shorten, pl.String()).alias("name"))
         note = f"Sums over {len(mine)} traces." if len(mine) > 1 else ""
         if not frame.is_empty():
-            found.append(Block(title, mine[0].table, frame, mine[0].command, note))
-    return tuple(found)
+            tables.append(Block(title, mine[0].table, frame, mine[0].command, note))
+    return tuple(tables)
 
 
 def _summed(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:

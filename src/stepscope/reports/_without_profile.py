@@ -31,9 +31,9 @@ def scheduling_blocks(trace: Trace) -> list[Block]:
     """The threads that waited longest for a core; none where scheduling was not recorded."""
     if trace.sched.is_empty():
         return []
-    found = scheduling(trace.spans, trace.tracks, trace.sched)
-    shown = found.filter(pl.col("runq_ns") > 0).head(_MOST_THREADS).select(_THREAD_COLUMNS)
-    title = f"Threads and cores, longest waits of {found.height}"
+    threads = scheduling(trace.spans, trace.tracks, trace.sched)
+    shown = threads.filter(pl.col("runq_ns") > 0).head(_MOST_THREADS).select(_THREAD_COLUMNS)
+    title = f"Threads and cores, longest waits of {threads.height}"
     return [Block(title, SCHEDULING, shown, "show scheduling")] if shown.height else []
 
 

@@ -37,9 +37,9 @@ def mfu_at_a_glance(trace: Trace, work: pl.DataFrame) -> tuple[dict[str, float],
         return {}, ()
     windows = windows_of(trace.spans, trace.tracks, trace.steps, work)
     roofs = roofs_of(trace.devices, None, None)
-    found = mfu_of(work, windows, trace.spans, trace.ops, trace.kernels, roofs, by="all").row(0, named=True)
-    ratio, known, reason = found["mfu_ratio"], found["known_ratio"], found["reason"]
-    if reason == NO_PRODUCTS or not found["window_ns"]:
+    total = mfu_of(work, windows, trace.spans, trace.ops, trace.kernels, roofs, by="all").row(0, named=True)
+    ratio, known, reason = total["mfu_ratio"], total["known_ratio"], total["reason"]
+    if reason == NO_PRODUCTS or not total["window_ns"]:
         return {}, ()
     if ratio is not None and known is not None and known >= _LEAST_KNOWN:
         return {"mfu_ratio": ratio, "mfu_known_ratio": known}, ()
@@ -65,8 +65,8 @@ def host_while_idle(spans: pl.DataFrame, busy: Intervals, scope: Scope) -> dict[
     Empty where nothing of the host was recorded. Units: ns.
     """
     parts = divided([("busy", busy), *host_parts(spans).items()], *scope.windows)
-    told = {word: int(parts[part].sum()) for part, word in _ON_HOST.items()}
-    return told if any(ns for word, ns in told.items() if word != "other") else {}
+    lengths = {word: int(parts[part].sum()) for part, word in _ON_HOST.items()}
+    return lengths if any(ns for word, ns in lengths.items() if word != "other") else {}
 
 
 def use_of(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dict[str, float], Facts]:
@@ -92,13 +92,20 @@ def advice_costs(facts: Facts, memory: pl.DataFrame | None, devices: pl.DataFram
     """
     if memory is not None:
         facts = replace(facts, memory=memory_held(memory, devices))
-    told_by: Mapping[str, tuple[str, ...]] = {
+    covered_by: Mapping[str, tuple[str, ...]] = {
         "device_underused": tuple(cost.kind for cost in costs if cost.kind.startswith("idle")),
         "tensor_cores_unused": tuple(
             cost.kind for cost in costs if any("tensor cores" in text for text in cost.details)
         ),
     }
     return [
-        Cost(f"rule {rule.name}", told.found, None, (f"→ {told.remedy}",), rule.command, told_by.get(rule.name, ()))
-        for rule, told in advice(facts)
+        Cost(
+            f"rule {rule.name}",
+            recommendation.situation,
+            None,
+            (f"→ {recommendation.remedy}",),
+            rule.command,
+            covered_by.get(rule.name, ()),
+        )
+        for rule, recommendation in advice(facts)
     ]

@@ -39,8 +39,8 @@ def most_of(
     wanted = own.cast(spans["name"].dtype)
     if wanted.is_empty():
         return None
-    found = _nearest(spans, ids, categories, wanted)
-    sums = pl.DataFrame({"name": spans["name"].gather(found), "weight": weights}).drop_nulls("name")
+    around = _nearest(spans, ids, categories, wanted)
+    sums = pl.DataFrame({"name": spans["name"].gather(around), "weight": weights}).drop_nulls("name")
     whole = weights.sum()
     if sums.is_empty() or not whole:
         return None
@@ -73,15 +73,15 @@ def _nearest(spans: pl.DataFrame, ids: pl.Series, categories: Sequence[str], nam
     wanted = (spans["category"].is_in(list(categories)) & spans["name"].is_in(names.implode())).to_numpy()
     above = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     row = ids.cast(pl.Int64).fill_null(-1).to_numpy()
-    found = np.full(row.size, -1, np.int64)
+    nearest = np.full(row.size, -1, np.int64)
     at = np.flatnonzero(row >= 0)
     row = row[at]
     for _ in range(_HOPS):
         if not row.size:
             break
         hit = wanted[row]
-        found[at[hit]] = row[hit]
+        nearest[at[hit]] = row[hit]
         row, at = above[row[~hit]], at[~hit]
         row, at = row[row >= 0], at[row >= 0]
-    known = pl.Series(found)
+    known = pl.Series(nearest)
     return known.set(known < 0, None).cast(pl.UInt32)

@@ -29,7 +29,7 @@ from stepscope.reports._device import device_time
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
 from stepscope.reports._phrases import counted
-from stepscope.reports._quality import quality, told_issues
+from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._results import summarise_results
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from stepscope.reports._summary import Scope
 
-__all__ = ["WHAT", "keep_summary", "kept_summary", "overview", "overview_of_ranks", "summarise", "summarise_file"]
+__all__ = ["WHAT", "cache_summary", "cached_summary", "overview", "overview_of_ranks", "summarise", "summarise_file"]
 
 
 WHAT = "summary"
@@ -72,19 +72,19 @@ _KNOWN = {
 _TYPES = "polars.datatypes.classes"
 
 
-def kept_summary(ticket: store.CacheKey) -> Summary | None:
+def cached_summary(ticket: store.CacheKey) -> Summary | None:
     """The summary that was kept with that ticket; None if there is none, or none that can be read."""
     content = store.noted(ticket)
     if content is None:
         return None
     try:
-        found = _Careful(io.BytesIO(zlib.decompress(content))).load()
+        summary = _Careful(io.BytesIO(zlib.decompress(content))).load()
     except (zlib.error, pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError):
         return None
-    return found if isinstance(found, Summary) else None
+    return summary if isinstance(summary, Summary) else None
 
 
-def keep_summary(ticket: store.CacheKey, summary: Summary) -> None:
+def cache_summary(ticket: store.CacheKey, summary: Summary) -> None:
     """Keep a summary of a file that was read after the ticket was made; only of formats that are one file each."""
     content = zlib.compress(pickle.dumps(summary, protocol=pickle.HIGHEST_PROTOCOL), level=1)
     store.keep_noted(ticket, content, summary.meta, what=WHAT)
@@ -124,9 +124,9 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
     more = {name: int(values[worst]) - statistics.median(values.tolist()) for name, values in by_window.items()}
     grown = max(more, key=lambda name: more[name])
     detail = f"{duration(more[grown])} of the difference is {grown}"
-    others = int(slow.sum()) - 1
-    if others:
-        detail += f"; {counted(others, 'other step')} took more than {_SLOW} × the median"
+    n_others = int(slow.sum()) - 1
+    if n_others:
+        detail += f"; {counted(n_others, 'other step')} took more than {_SLOW} × the median"
     if worst == 0:
         detail += "; it is the first one recorded: if that is warm-up, let the profiler's schedule skip it"
     times = f"{lengths[worst] / median:.1f} × the median"
@@ -137,7 +137,7 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
 _MEBIBYTE = 1 << 20
 #: Of jobs with more files only summaries are kept on disk: to write all traces takes a tenth of the time of reading
 #: them, and they would drive out what is asked for more often.
-_MOST_KEPT = 64
+_MOST_CACHED = 64
 
 
 def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
@@ -151,7 +151,7 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
         return overview_of_ranks([summarise(source)])
     n_files = len(source.paths)
     most_calls = MOST_CALLS // n_files if n_files > 1 else 0
-    one = partial(summarise_file, source.open_trace, most_calls=most_calls, keep_trace=n_files <= _MOST_KEPT)
+    one = partial(summarise_file, source.open_trace, most_calls=most_calls, keep_trace=n_files <= _MOST_CACHED)
     outcomes = (each or _in_turn)(one, source.paths)
     job = job_of(source.paths, outcomes)
     report = overview_of_ranks(job.summaries, *job.sentences())
@@ -168,18 +168,18 @@ def summarise_file(
     """
     try:
         depends = open_trace.depends(path) if isinstance(open_trace, Opener) else None
-        ticket = None if depends is None else store.note_ticket(WHAT, path, (most_calls, *depends))
-        kept = None if ticket is None else kept_summary(ticket)
-        if kept is not None:
-            return kept
+        key = None if depends is None else store.note_ticket(WHAT, path, (most_calls, *depends))
+        cached = None if key is None else cached_summary(key)
+        if cached is not None:
+            return cached
         trace = open_trace.once(path) if isinstance(open_trace, Opener) and not keep_trace else open_trace(path)
         summary = summarise(trace)
         if most_calls:
             summary = replace(summary, calls=packed_calls(trace, most_calls))
     except StepscopeError as error:
         return error.with_traceback(None)
-    if ticket is not None:
-        keep_summary(ticket, summary)
+    if key is not None:
+        cache_summary(key, summary)
     return summary
 
 
@@ -195,22 +195,22 @@ def summarise(trace: Trace) -> Summary:
     if spans.is_empty() or only_scheduled(trace):
         return summary_of_counters(trace)
     if not trace.has_clock:
-        return summary_without_clock(trace, told_issues(trace.issues))
+        return summary_without_clock(trace, lacks_of_issues(trace.issues))
     scope = scope_of(trace)
     per_operator = _operators(trace)
     tables: list[Block] = [] if per_operator is None else [operator_block(per_operator)]
-    found: DeviceTime | HostTime | None
-    found = device = device_time(trace, scope) if spans["category"].is_in(DEVICE_WORK).any() else None
+    divided: DeviceTime | HostTime | None
+    divided = device = device_time(trace, scope) if spans["category"].is_in(DEVICE_WORK).any() else None
     if device is not None:
         tables += _kernel_tables(trace)
     elif has_host_work(spans) and (per_operator is not None or scope.numbers):
-        found = host_time(trace, per_operator, scope)
+        divided = host_time(trace, per_operator, scope)
     if not tables:
         tables = [track_block(trace), name_block(trace)]
     tables += python_block(trace, scope)
     tables += scheduling_blocks(trace)
     memory = None if trace.allocations.is_empty() else device_memory(trace.allocations, trace.steps)
-    costs = [] if found is None else [*found.costs, *outlier_costs(found.by_window, scope)]
+    costs = [] if divided is None else [*divided.costs, *outlier_costs(divided.by_window, scope)]
     if memory is not None:
         costs += _growth(memory, scope)
     use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
@@ -223,7 +223,7 @@ def summarise(trace: Trace) -> Summary:
         devices=_devices(trace, device),
         numbers=scope.numbers,
         windows_ns=tuple((scope.highs - scope.lows).tolist()),
-        parts={} if found is None else found.parts,
+        parts={} if divided is None else divided.parts,
         busy={} if device is None else device.busy,
         use={**use, **mfu},
         while_idle={} if device is None else device.while_idle,

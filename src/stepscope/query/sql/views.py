@@ -85,7 +85,7 @@ def tables() -> list[tuple[str, str, Table]]:
 
 def resolve(names: Names) -> list[View]:
     """What the names of a query stand for: as in `stepscope show`, with _ for -. Raises UnknownName."""
-    found = []
+    resolved = []
     for schema, name in names.tables:
         known = _known(schema, name)
         shadowed = not schema and name.lower() in names.shadowed
@@ -94,8 +94,8 @@ def resolve(names: Names) -> list[View]:
                 "table", f"{schema}.{name}" if schema else name, known_names(), listed_by="stepscope tables"
             )
         if known is not None:
-            found.append(View(schema, name, known[0], shadowed))
-    return found
+            resolved.append(View(schema, name, known[0], shadowed))
+    return resolved
 
 
 def _known(schema: str, name: str) -> tuple[Analysis | None] | None:
@@ -223,13 +223,13 @@ def _listed(facts: Sequence[dict[str, object]]) -> pl.DataFrame:
     return pl.DataFrame(facts, schema=dict(_FILES.dtypes))
 
 
-def _joined(found: Sequence[tuple[str, int | None, str]], *, own_rank: bool) -> str:
+def _joined(stored: Sequence[tuple[str, int | None, str]], *, own_rank: bool) -> str:
     """The rows of all files, with the rank and the name of the trace that each is of."""
     rows = ", ".join(
         f"({i}::UBIGINT, {'NULL' if rank is None else rank}::INTEGER, {_text(label)})"
-        for i, (_, rank, label) in enumerate(found)
+        for i, (_, rank, label) in enumerate(stored)
     )
-    paths = ", ".join(_text(path) for path, _, _ in found)
+    paths = ", ".join(_text(path) for path, _, _ in stored)
     rank, rest = ("coalesce(t.rank, o.rank) AS rank", "t.* EXCLUDE (rank)") if own_rank else ("o.rank", "t.*")
     return (
         f"SELECT {rank}, o.trace, {rest} FROM read_parquet([{paths}]) AS t"  # noqa: S608  our own files

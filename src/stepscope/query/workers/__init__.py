@@ -49,9 +49,9 @@ def mapped(
         if on_done is not None:
             on_done(n_done, len(paths))
     again = [(number, paths[number]) for number, result in enumerate(results) if _is_worth_another_try(result)]
-    alone = Plan(min(how.n_workers, 1), how.worker_bytes)
-    for number, result in _through(function, packed, again, alone, dask):
-        results[number] = _in_words(result, paths[number])
+    one_worker = Plan(min(how.n_workers, 1), how.worker_bytes)
+    for number, result in _through(function, packed, again, one_worker, dask):
+        results[number] = _explained(result, paths[number])
     return results
 
 
@@ -78,8 +78,8 @@ def _is_worth_another_try(result: object) -> bool:
     return isinstance(result, Died) or (isinstance(result, StepscopeError) and not isinstance(result, _FINAL))
 
 
-def _in_words(result: Any, path: str) -> Any:
+def _explained(result: Any, path: str) -> Any:
     if isinstance(result, Died):
-        msg = f"the process that read {path} {result.words}, twice"
+        msg = f"the process that read {path} {result.ending}, twice"
         return StepscopeError(msg, "read it by itself, or give fewer workers more memory with --workers 1")
     return result

@@ -37,7 +37,7 @@ class Died:
     exit_code: int
 
     @property
-    def words(self) -> str:
+    def ending(self) -> str:
         """How it ended, for people."""
         if self.exit_code == -9:
             return "was killed (signal 9), as the system does when memory runs out"
