@@ -119,16 +119,16 @@ def same_kernels(names: Iterable[str], known: Sequence[str]) -> Mapping[str, tup
         by_base[parts.base].append(other)
         if parts.form is not None:
             by_form[parts.form].append(other)
-    found: dict[str, tuple[str, ...]] = {}
+    same: dict[str, tuple[str, ...]] = {}
     for name in names:
         parts = parsed(name)
         if name in exact:
-            found[name] = (name,)
+            same[name] = (name,)
         elif parts.form in by_form:
-            found[name] = tuple(by_form[parts.form])
+            same[name] = tuple(by_form[parts.form])
         elif matches := tuple(other for other in by_base[parts.base] if parts.may_be(parsed(other))):
-            found[name] = matches
-    return found
+            same[name] = matches
+    return same
 
 
 SIZES = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
@@ -141,9 +141,9 @@ def launches_of(trace: Trace) -> pl.DataFrame:
     """`span_id`, `name`, `dur_ns`, SIZES and `threads` of each kernel, null where not known."""
     kernels = trace.spans.filter(pl.col("category") == "kernel").select("span_id", "name", "dur_ns")
     sizes = trace.kernels.select("span_id", *SIZES)
-    sides = [pl.col(name).cast(pl.Int64) for name in SIZES]
+    extents = [pl.col(name).cast(pl.Int64) for name in SIZES]
     kernels = kernels.join(sizes, on="span_id", how="left", maintain_order="left")
-    return kernels.with_columns(threads=pl.reduce(lambda a, b: a * b, sides))
+    return kernels.with_columns(threads=pl.reduce(lambda a, b: a * b, extents))
 
 
 def matched(timeline: pl.DataFrame, counted: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -164,8 +164,8 @@ def matched(timeline: pl.DataFrame, counted: pl.DataFrame) -> tuple[pl.DataFrame
     groups = groups.with_row_index("group")
     of_kind = of_kind.with_row_index("group", offset=groups.height)
     wanted = timeline.join(kinds, on="name", how="left", maintain_order="left")
-    found = _sized(wanted.select(*keys, "threads").unique(), groups, of_kind, keys)
-    per_launch = wanted.join(found, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    group_of = _sized(wanted.select(*keys, "threads").unique(), groups, of_kind, keys)
+    per_launch = wanted.join(group_of, on=keys, how="left", nulls_equal=True, maintain_order="left")
     members_of = pl.concat([groups.select("group", "span_id"), of_kind.select("group", "span_id")])
     per_launch = per_launch.with_columns(is_mixed=pl.col("is_mixed").fill_null(value=False))
     return members_of.explode("span_id", empty_as_null=False), per_launch.select("span_id", "group", "rule", "is_mixed")
@@ -173,8 +173,8 @@ def matched(timeline: pl.DataFrame, counted: pl.DataFrame) -> tuple[pl.DataFrame
 
 def _kinds(names: pl.Series, known: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Numbers for kernels: that of each name of the timeline, and all those that a counted name stands for."""
-    distinct, others = (series.unique(maintain_order=True).drop_nulls() for series in (names, known))
-    same = same_kernels(distinct.cast(pl.String), others.cast(pl.String).to_list())
+    distinct, counted = (series.unique(maintain_order=True).drop_nulls() for series in (names, known))
+    same = same_kernels(distinct.cast(pl.String), counted.cast(pl.String).to_list())
     numbers: Mapping[tuple[str, ...], int] = {those: i for i, those in enumerate(dict.fromkeys(same.values()))}
     kinds = pl.DataFrame(
         [(name, numbers[those], len(those) > 1) for name, those in same.items()],
@@ -206,10 +206,10 @@ def _sized(wanted: pl.DataFrame, groups: pl.DataFrame, of_kind: pl.DataFrame, ke
     nearest = nearest.sort("apart", "order").unique(keys, keep="first", maintain_order=True)
     near = nearest.select(*keys, "group", rule=_rule("nearest"))
     rest = rest.join(near, on=keys, how="anti", nulls_equal=True)
-    alone = rest.join(of_kind.select("kind", "group"), on="kind", how="inner").select(
+    by_name = rest.join(of_kind.select("kind", "group"), on="kind", how="inner").select(
         *keys, "group", rule=_rule("name")
     )
-    return pl.concat([exact, near, alone])
+    return pl.concat([exact, near, by_name])
 
 
 def _rule(name: str) -> pl.Expr:
@@ -252,11 +252,11 @@ def stitched(timeline: Trace, counters: Trace) -> Trace:
     launches = launches.join(own.select("span_id").unique(), on="span_id", how="anti", maintain_order="left")
     members, per_launch = matched(launches, counted)
     metrics, left_out = _metrics(per_launch, members, counters.kernel_metrics)
-    notes = [*_coverage(launches, per_launch, counters), *_devices(timeline, counters)]
+    issues = [*_coverage(launches, per_launch, counters), *_devices(timeline, counters)]
     if left_out:
         what = f"counters that no analysis looks at are left out, as there would be too many rows: {left_out[0]} …"
-        notes.append(("metrics_left_out", "info", len(left_out), what))
-    rows = pl.DataFrame(notes, schema=dict(ISSUES.dtypes), orient="row")
+        issues.append(("metrics_left_out", "info", len(left_out), what))
+    rows = pl.DataFrame(issues, schema=dict(ISSUES.dtypes), orient="row")
     return timeline.with_tables(
         kernel_metrics=pl.concat([own, metrics]).sort("span_id", maintain_order=True) if own.height else metrics,
         kernels=_kernels(timeline, per_launch, members, counters.kernels),
@@ -321,12 +321,12 @@ def _kernels(timeline: Trace, per_launch: pl.DataFrame, members: pl.DataFrame, c
     columns = (*_FILLED, *_FILLED_IF_SAME)
     known = members.join(counted.select("span_id", *columns), on="span_id", how="inner")
     known = known.group_by("group").agg(pl.col(columns).mean().name.suffix("_counted"))
-    found = per_launch.drop_nulls("group").join(known, on="group", how="left", maintain_order="left")
+    means = per_launch.drop_nulls("group").join(known, on="group", how="left", maintain_order="left")
     frame = timeline.kernels
     missing = per_launch.select("span_id").join(frame.select("span_id"), on="span_id", how="anti")
     if missing.height:
         frame = pl.concat([frame, KERNELS.conform(missing)]).sort("span_id")
-    frame = frame.join(found, on="span_id", how="left", maintain_order="left")
+    frame = frame.join(means, on="span_id", how="left", maintain_order="left")
     is_same = pl.col("rule") == RULES[0]
     filled = [pl.coalesce(name, f"{name}_counted").alias(name) for name in _FILLED]
     filled += [pl.coalesce(name, pl.when(is_same).then(f"{name}_counted")).alias(name) for name in _FILLED_IF_SAME]
@@ -342,8 +342,8 @@ def _coverage(launches: pl.DataFrame, per_launch: pl.DataFrame, counters: Trace)
     n = frame.height - frame["rule"].null_count()
     covered = sum(ns for rule, ns in times.items() if rule is not None)
     text = f"counters of {counters.meta.path} cover {percent(covered / whole)} of the time of kernels"
-    told = [f"{percent(times[rule] / whole)} {_RULE_LABELS[rule]}" for rule in RULES if rule in times]
-    text += f" ({', '.join(told)})" if told else ""
+    by_rule = [f"{percent(times[rule] / whole)} {_RULE_LABELS[rule]}" for rule in RULES if rule in times]
+    text += f" ({', '.join(by_rule)})" if by_rule else ""
     bare = frame.filter(pl.col("rule").is_null()).group_by("name").agg(pl.col("dur_ns").sum())
     if bare.height:
         name, ns = bare.sort("dur_ns", pl.col("name").cast(pl.String), descending=[True, False]).row(0)

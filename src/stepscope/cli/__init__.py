@@ -8,11 +8,12 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-from typing import TYPE_CHECKING, Annotated
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.cli import bench, cache, compare, export, formats, record, report, serve, show, sql, tables
 from stepscope.cli._output import complain
 from stepscope.core.errors import StepscopeError
 
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EPILOG = "Start with: stepscope report TRACE"
-_VERBS = (report, show, compare, serve, sql, record, export, tables, formats, bench, cache)
+#: Modules of this package, in the order of the help.
+VERBS = ("report", "show", "compare", "serve", "sql", "record", "export", "tables", "formats", "bench", "cache")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 fine, 1 bad input or refused, 2 usage, 3 a gate failed."""
-    command = typer.main.get_command(_app())
+    words = sys.argv[1:] if argv is None else argv
+    verbs = words[:1] if words and words[0] in VERBS else VERBS
+    command = typer.main.get_command(_app(verbs))
     if argv is None:  # the process is ours
         # Python looks for cycles once more before it ends, through all that was imported: 80 ms for nothing.
         atexit.register(gc.freeze)
@@ -41,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _app() -> typer.Typer:
+def _app(verbs: Sequence[str] = VERBS) -> typer.Typer:
     # Plain help and tracebacks: rich doubles the time of --help.
     app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
     app.callback(epilog=_EPILOG)(_root)
-    for verb in _VERBS:
-        name = verb.__name__.rpartition(".")[2]
+    for name in verbs:
+        verb: Any = import_module(f"stepscope.cli.{name}")
         app.command(name, **verb.SETTINGS)(verb.command)
     return app
 

@@ -101,7 +101,7 @@ def advice_costs(facts: Facts, memory: pl.DataFrame | None, devices: pl.DataFram
     return [
         Cost(
             f"rule {rule.name}",
-            recommendation.found,
+            recommendation.situation,
             None,
             (f"→ {recommendation.remedy}",),
             rule.command,

@@ -140,7 +140,7 @@ def test_a_trace_without_host_and_device_is_refused() -> None:
 
 def said(**facts: Any) -> dict[str, str]:
     """Texts of the rules that speak, by name."""
-    return {rule.name: f"{told.found}: {told.remedy}" for rule, told in advice(Facts(**facts))}
+    return {rule.name: f"{advised.situation}: {advised.remedy}" for rule, advised in advice(Facts(**facts))}
 
 
 def test_nothing_known_is_nothing_advised() -> None:

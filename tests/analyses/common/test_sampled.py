@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.common.sampled import (
-    looks_back,
+    covers_the_past,
     means,
     pieces_of,
     resources_of,
@@ -128,7 +128,7 @@ def test_a_single_sample_stands_for_its_own_instant():
 
 def test_units_tell_rates_from_levels():
     units = pl.Series(["bytes/s", "%", "ns/s", "MHz", "bytes", None], dtype=pl.Categorical)
-    assert looks_back(units).to_list() == [True, True, True, False, False, False]
+    assert covers_the_past(units).to_list() == [True, True, True, False, False, False]
 
 
 def test_samples_of_nobody_and_no_numbers_are_left_out():

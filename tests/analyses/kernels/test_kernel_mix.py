@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from kernel_launches_of import GEMM, NORM, POINTWISE, spans_of
 
-from stepscope.analyses.kernels.kernel_mix import ANALYSIS, KERNEL_MIX, OTHERS, kernel_mix
+from stepscope.analyses.kernels.kernel_mix import ANALYSIS, KERNEL_MIX, REST, kernel_mix
 from stepscope.analyses.kernels.kernel_mix import GEMM as ALL_GEMM
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Meta, Trace
@@ -22,7 +22,7 @@ def test_matrix_products_are_one_name() -> None:
 
 def test_what_is_beyond_the_top_is_one_row() -> None:
     got = kernel_mix(SPANS_5, top=2)
-    assert got.select("name", "calls", "n_names", "total_ns", "share_ratio").rows()[-1] == (OTHERS, 2, 2, 25, 0.25)
+    assert got.select("name", "calls", "n_names", "total_ns", "share_ratio").rows()[-1] == (REST, 2, 2, 25, 0.25)
     assert got["cumulative_ratio"][-1] == 1.0
     with pytest.raises(StepscopeError, match="top is 0"):
         kernel_mix(SPANS_5, top=0)

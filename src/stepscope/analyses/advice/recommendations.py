@@ -55,14 +55,14 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What a rule says: its measure, the threshold that it is beyond, what was found, and what to try.
+    """What a rule says: its measure, the threshold that it exceeds, the situation, and what to try.
 
     Rules that look for something being there have neither measure nor threshold.
     """
 
     value: float | None
     threshold: float | None
-    found: str
+    situation: str
     remedy: str
 
 
@@ -79,16 +79,16 @@ class Rule:
 def advice(facts: Facts) -> Iterator[tuple[Rule, Advice]]:
     """What the rules have to say, in their order."""
     for rule in RULES:
-        found = rule.judge(facts)
-        if found is not None:
-            yield rule, found
+        verdict = rule.judge(facts)
+        if verdict is not None:
+            yield rule, verdict
 
 
-def _above(value: float | None, threshold: float, found: str, remedy: str) -> Advice | None:
-    """The advice if the value is known and above the threshold; {} in what was found is the value."""
+def _above(value: float | None, threshold: float, situation: str, remedy: str) -> Advice | None:
+    """The advice if the value is known and above the threshold; {} in the situation is the value."""
     if value is None or value <= threshold:
         return None
-    return Advice(value, threshold, found.format(percent(value)), remedy)
+    return Advice(value, threshold, situation.format(percent(value)), remedy)
 
 
 def _data_loading(facts: Facts) -> Advice | None:
@@ -101,8 +101,8 @@ def _data_loading(facts: Facts) -> Advice | None:
 def _data_parallel(facts: Facts) -> Advice | None:
     if facts.n_data_parallel < 2:
         return None
-    found = f"One process drives {facts.n_data_parallel} devices by DataParallel"
-    return Advice(None, None, found, "DistributedDataParallel, with a process for each, is faster")
+    situation = f"One process drives {facts.n_data_parallel} devices by DataParallel"
+    return Advice(None, None, situation, "DistributedDataParallel, with a process for each, is faster")
 
 
 def _slow_backend(facts: Facts) -> Advice | None:
@@ -122,16 +122,16 @@ def _device_underused(facts: Facts) -> Advice | None:
     low = {device: ratio for device, ratio in facts.busy.items() if ratio < 0.5}
     if not low:
         return None
-    told = ", ".join(f"{device} {percent(ratio)}" for device, ratio in low.items())
-    return Advice(min(low.values()), 0.5, f"Kernels run for little of the time ({told})", "try a larger batch")
+    ratios = ", ".join(f"{device} {percent(ratio)}" for device, ratio in low.items())
+    return Advice(min(low.values()), 0.5, f"Kernels run for little of the time ({ratios})", "try a larger batch")
 
 
 def _tensor_cores_unused(facts: Facts) -> Advice | None:
     if facts.on_units is None or facts.on_units > 0 or facts.capability is None or facts.capability < 7:
         return None
     remedy = "autocast to bfloat16, or allow TF32" if facts.capability >= 8 else "autocast to float16"
-    found = "Tensor cores are not used, but {} of kernel time is in operators that could use them"
-    return _above(facts.eligible, 0.05, found, remedy)
+    situation = "Tensor cores are not used, but {} of kernel time is in operators that could use them"
+    return _above(facts.eligible, 0.05, situation, remedy)
 
 
 def _memory_full(facts: Facts) -> Advice | None:
@@ -139,29 +139,31 @@ def _memory_full(facts: Facts) -> Advice | None:
     if not full:
         return None
     device = max(full, key=lambda name: full[name])
-    found = f"Tensors hold up to {percent(full[device])} of the memory of {device}"
-    return Advice(full[device], 0.9, found, "activation checkpointing, autocast or a smaller batch make room")
+    situation = f"Tensors hold up to {percent(full[device])} of the memory of {device}"
+    return Advice(full[device], 0.9, situation, "activation checkpointing, autocast or a smaller batch make room")
 
 
 def _launch_bound(facts: Facts) -> Advice | None:
     if facts.short is None or facts.short <= 0.5:
         return None
-    found = (
+    situation = (
         f"{percent(facts.short)} of launches take longer than the work they queue, and the device waits {{}} of the "
         "time for them"
     )
-    return _above(facts.late, 0.1, found, "torch.compile, captured graphs, fused or foreach operators, a larger batch")
+    return _above(
+        facts.late, 0.1, situation, "torch.compile, captured graphs, fused or foreach operators, a larger batch"
+    )
 
 
 def _pageable_copies(facts: Facts) -> Advice | None:
-    found = "Copies from or to pageable memory take {} of the time while no kernel runs"
-    return _above(facts.pageable, 0.01, found, "pin_memory=True and non_blocking=True would hide them")
+    situation = "Copies from or to pageable memory take {} of the time while no kernel runs"
+    return _above(facts.pageable, 0.01, situation, "pin_memory=True and non_blocking=True would hide them")
 
 
 def _sync_waits(facts: Facts) -> Advice | None:
-    found = "The device runs dry for {} of the time because the host waits for it before it launches more"
+    situation = "The device runs dry for {} of the time because the host waits for it before it launches more"
     remedy = "read values (.item(), .cpu(), print) rarely and late, drop explicit synchronize()"
-    return _above(facts.sync, 0.05, found, remedy)
+    return _above(facts.sync, 0.05, situation, remedy)
 
 
 #: The rules of the TensorBoard profiler plugin in its order, then those that it does not have.
@@ -256,8 +258,15 @@ def recommendations(
         facts = _with_waits(facts, spans, tracks, work, inside, whole)
         facts = replace(facts, pageable=_pageable_ns(work, transfers, inside) / whole)
     rows = [
-        (rule.name, rule.origin, told.value, told.threshold, f"{told.found}: {told.remedy}", rule.command)
-        for rule, told in advice(facts)
+        (
+            rule.name,
+            rule.origin,
+            verdict.value,
+            verdict.threshold,
+            f"{verdict.situation}: {verdict.remedy}",
+            rule.command,
+        )
+        for rule, verdict in advice(facts)
     ]
     return pl.DataFrame(rows, schema=dict(RECOMMENDATIONS.dtypes), orient="row")
 

@@ -27,8 +27,8 @@ def device_of_tracks(tracks: pl.DataFrame, devices: pl.DataFrame) -> pl.Series:
     rows = tracks.select("track_id", "device_id", "kind").join(known, on="device_id", how="left").sort("track_id")
     lane = pl.col("kind").cast(pl.String).is_in(_LANES).fill_null(value=False)
     device = pl.when(pl.col("device_id").is_null()).then(pl.lit(HOST)).otherwise(pl.col("device").fill_null("gpu"))
-    found = pl.when(~lane).then(device)
-    return rows.select(device=found)["device"]
+    shown = pl.when(~lane).then(device)
+    return rows.select(device=shown)["device"]
 
 
 def counted_at(spans: pl.DataFrame) -> Ints:

@@ -88,8 +88,8 @@ def whole(spans: pl.DataFrame) -> tuple[int, int]:
 
     Units: ns. What a profiler does before and after is left out.
     """
-    kept = spans.filter(spans["category"].is_in(("operator", "dataloader", *DEVICE_WORK)))
-    return extent_ns(spans if kept.is_empty() else kept)
+    profiled = spans.filter(spans["category"].is_in(("operator", "dataloader", *DEVICE_WORK)))
+    return extent_ns(spans if profiled.is_empty() else profiled)
 
 
 def windows_of(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:

@@ -13,7 +13,7 @@ from stepscope.core.schema import DEVICE_WORK
 __all__ = ["of_each", "split"]
 
 Tables = Mapping[str, pl.DataFrame]
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 #: A process with less of all host spans than this, and no device work, is somebody's helper.
 _LEAST_SHARE = 0.05
@@ -23,22 +23,22 @@ _ROWS_OF_SPANS = ("ops", "frames", "kernels", "transfers", "collectives", "kerne
 
 
 def of_each(
-    tables: Tables, find: Callable[[dict[str, pl.DataFrame]], Found]
-) -> list[tuple[int | None, dict[str, pl.DataFrame], Found]]:
+    tables: Tables, find: Callable[[dict[str, pl.DataFrame]], Answer]
+) -> list[tuple[int | None, dict[str, pl.DataFrame], Answer]]:
     """What `find` finds in the tables of each process that `split` gives; those for which it raises are left out.
 
     Raises StepscopeError, that of the last one, if it does so for all.
     """
-    found: list[tuple[int | None, dict[str, pl.DataFrame], Found]] = []
+    answers: list[tuple[int | None, dict[str, pl.DataFrame], Answer]] = []
     refused: StepscopeError | None = None
     for pid, mine in split(tables):
         try:
-            found.append((pid, mine, find(mine)))
+            answers.append((pid, mine, find(mine)))
         except StepscopeError as error:
             refused = error
-    if not found and refused is not None:
+    if not answers and refused is not None:
         raise refused
-    return found
+    return answers
 
 
 def split(tables: Tables) -> list[tuple[int | None, dict[str, pl.DataFrame]]]:
@@ -78,15 +78,15 @@ def _restricted(tables: Tables, keep: pl.Series) -> dict[str, pl.DataFrame]:
     mask = keep.fill_null(value=False)
     numbers = mask.cum_sum().cast(pl.UInt32) - 1
     new = numbers.zip_with(mask, pl.Series([None], dtype=pl.UInt32))
-    found = dict(tables)
-    kept = spans.filter(mask)
-    found["spans"] = kept.with_columns(new.gather(kept[name]).alias(name) for name in _REFERENCES)
+    restricted = dict(tables)
+    remaining = spans.filter(mask)
+    restricted["spans"] = remaining.with_columns(new.gather(remaining[name]).alias(name) for name in _REFERENCES)
     for name in _ROWS_OF_SPANS:
-        if name in found and found[name].height:
-            side = found[name]
-            found[name] = side.with_columns(span_id=new.gather(side["span_id"])).drop_nulls("span_id")
-    if "steps" in found and found["steps"].height:
-        numbers_marked = kept.filter(kept["category"] == "step")["step"].drop_nulls()
+        if name in restricted and restricted[name].height:
+            side = restricted[name]
+            restricted[name] = side.with_columns(span_id=new.gather(side["span_id"])).drop_nulls("span_id")
+    if "steps" in restricted and restricted["steps"].height:
+        numbers_marked = remaining.filter(remaining["category"] == "step")["step"].drop_nulls()
         if numbers_marked.len():
-            found["steps"] = found["steps"].filter(pl.col("step").is_in(numbers_marked.implode()))
-    return found
+            restricted["steps"] = restricted["steps"].filter(pl.col("step").is_in(numbers_marked.implode()))
+    return restricted

@@ -20,7 +20,7 @@ __all__ = [
     "Pieces",
     "Resource",
     "Stretches",
-    "looks_back",
+    "covers_the_past",
     "means",
     "pieces_of",
     "resources_of",
@@ -78,8 +78,8 @@ def means(held: Stretches, values: Floats, lows: Ints, highs: Ints) -> tuple[Flo
     def within(steps: Floats) -> Floats:
         after = np.cumsum(steps)
         curve = np.stack((after - steps, after), axis=1).ravel()
-        found: Floats = np.interp(highs, knots, curve) - np.interp(lows, knots, curve)
-        return found
+        sums: Floats = np.interp(highs, knots, curve) - np.interp(lows, knots, curve)
+        return sums
 
     known = within(lengths)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -88,7 +88,7 @@ def means(held: Stretches, values: Floats, lows: Ints, highs: Ints) -> tuple[Flo
     return np.where(known > 0, mean, np.nan), count
 
 
-def looks_back(units: pl.Series) -> pl.Series:
+def covers_the_past(units: pl.Series) -> pl.Series:
     """Whether samples in each unit cover the interval before them: rates, and percent of time busy."""
     return units.cast(pl.String).str.contains(r"/s$|^%$").fill_null(value=False)
 
@@ -103,13 +103,13 @@ def series_of(counters: pl.DataFrame) -> list[tuple[str, str, str | None, Stretc
     sound = counters.filter(
         pl.col("device").is_not_null(), pl.col("metric").is_not_null(), pl.col("value").is_finite()
     ).select(pl.col("device", "metric", "unit").cast(pl.String), "ts_ns", "value")
-    found = []
+    series = []
     for (device, metric), mine in sound.sort(*SERIES, "ts_ns").partition_by(SERIES, as_dict=True).items():
         times, values = _readings(mine["ts_ns"].to_numpy(), mine["value"].to_numpy())
         unit = mine["unit"][0]
-        backward = bool(looks_back(mine["unit"].head(1))[0])
-        found.append((str(device), str(metric), unit, stretches(times, backward=backward), values))
-    return found
+        backward = bool(covers_the_past(mine["unit"].head(1))[0])
+        series.append((str(device), str(metric), unit, stretches(times, backward=backward), values))
+    return series
 
 
 def _readings(times: Ints, values: Floats) -> tuple[Ints, Floats]:
@@ -149,11 +149,11 @@ class Pieces:
 
 def resources_of(counters: pl.DataFrame) -> list[list[Resource]]:
     """The resources that samples tell of, those sampled at the same times together."""
-    found: dict[tuple[bytes, bytes], list[Resource]] = {}
+    resources: dict[tuple[bytes, bytes], list[Resource]] = {}
     for device, metric, unit, held, values in series_of(counters):
-        together = found.setdefault((held.times.tobytes(), held.starts.tobytes()), [])
+        together = resources.setdefault((held.times.tobytes(), held.starts.tobytes()), [])
         together.append(Resource(device, metric, unit, held, values))
-    return list(found.values())
+    return list(resources.values())
 
 
 def pieces_of(held: Stretches, starts: Ints, ends: Ints, group: Ints, n_groups: int) -> Pieces:

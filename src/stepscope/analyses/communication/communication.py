@@ -89,12 +89,12 @@ def _on_device(
         work = _no_work(spans, tracks)
     recorded = (pl.col("category") == "kernel") & pl.col("span_id").is_in(collectives["span_id"].implode())
     talks = recorded | (pl.col("sort") == COMMUNICATION)
-    found, computation = work.filter(talks), work.filter(~talks & (pl.col("sort") != MEMCPY))
-    if found.is_empty():
+    exchanging, computation = work.filter(talks), work.filter(~talks & (pl.col("sort") != MEMCPY))
+    if exchanging.is_empty():
         ranges = spans.filter(pl.col("category") == "device_range")
         ranges = ranges.filter(talks_to_ranks(ranges["name"]))
-        found = ranges.join(tracks.select("track_id", "rank"), on="track_id", how="left")
-    return found, computation
+        exchanging = ranges.join(tracks.select("track_id", "rank"), on="track_id", how="left")
+    return exchanging, computation
 
 
 def _no_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
@@ -115,29 +115,29 @@ def _on_host(
     host = spans.filter(pl.col("category").is_in(("operator", "user_range")))
     host = host.with_columns(library=map_names(host["name"], library_of, pl.String()))
     timed = pl.col("library").is_in(_TIMED)
-    found = host.filter(timed if only_host_libraries else pl.col("library") != "c10d")
-    if found.is_empty() and not only_host_libraries:
-        found = host.filter(pl.col("span_id").is_in(collectives["span_id"].implode()))
-        if found.is_empty():
-            found = host.filter(pl.col("library") == "c10d")
-    chosen = found["span_id"].implode()
-    inside = nearest_span(spans, found["parent_id"], lambda ids: ids.is_in(chosen))
-    found = found.with_columns(measured=pl.when(timed).then(pl.lit("host")).otherwise(pl.lit("call")))
-    return found.filter(inside.is_null()).join(tracks.select("track_id", "rank"), on="track_id", how="left")
+    operators = host.filter(timed if only_host_libraries else pl.col("library") != "c10d")
+    if operators.is_empty() and not only_host_libraries:
+        operators = host.filter(pl.col("span_id").is_in(collectives["span_id"].implode()))
+        if operators.is_empty():
+            operators = host.filter(pl.col("library") == "c10d")
+    chosen = operators["span_id"].implode()
+    inside = nearest_span(spans, operators["parent_id"], lambda ids: ids.is_in(chosen))
+    operators = operators.with_columns(measured=pl.when(timed).then(pl.lit("host")).otherwise(pl.lit("call")))
+    return operators.filter(inside.is_null()).join(tracks.select("track_id", "rank"), on="track_id", how="left")
 
 
 def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Series], pl.Series]) -> pl.Series:
     """For each id of a host span the nearest of it and those around it that is wanted; null where none is."""
-    found = ids.cast(pl.Int64).fill_null(-1).to_numpy().copy()
-    pending = np.flatnonzero(found >= 0)
+    nearest = ids.cast(pl.Int64).fill_null(-1).to_numpy().copy()
+    pending = np.flatnonzero(nearest >= 0)
     while pending.size:
-        at = pl.Series(found[pending], dtype=pl.UInt32())
+        at = pl.Series(nearest[pending], dtype=pl.UInt32())
         passed = ~wanted(at)
         pending = pending[passed.to_numpy()]
         above = of_spans(spans, at.filter(passed), "parent_id")
-        found[pending] = above.cast(pl.Int64).fill_null(-1).to_numpy()
-        pending = pending[found[pending] >= 0]
-    return pl.Series(found).replace(-1, None).cast(pl.UInt32())
+        nearest[pending] = above.cast(pl.Int64).fill_null(-1).to_numpy()
+        pending = pending[nearest[pending] >= 0]
+    return pl.Series(nearest).replace(-1, None).cast(pl.UInt32())
 
 
 def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
@@ -190,8 +190,8 @@ def _inputs(ops: pl.DataFrame, operators: pl.Series) -> pl.DataFrame:
         schema={"input_bytes": pl.Int64(), "input_dtype": pl.String()},
         orient="row",
     )
-    found = called.join(pl.concat((sorts, sizes), how="horizontal"), on=keys, how="left", nulls_equal=True)
-    return found.select(operator="span_id", input_bytes="input_bytes", input_dtype="input_dtype").unique("operator")
+    known = called.join(pl.concat((sorts, sizes), how="horizontal"), on=keys, how="left", nulls_equal=True)
+    return known.select(operator="span_id", input_bytes="input_bytes", input_dtype="input_dtype").unique("operator")
 
 
 def _size(shapes: str | None, types: str | None) -> tuple[int | None, str | None]:
@@ -206,10 +206,10 @@ def _size(shapes: str | None, types: str | None) -> tuple[int | None, str | None
 
 def _listed(text: str | None) -> list[Any]:
     try:
-        found = json.loads(text or "[]")
+        listed = json.loads(text or "[]")
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return listed if isinstance(listed, list) else []
 
 
 def _computing(
@@ -217,11 +217,11 @@ def _computing(
 ) -> dict[int | None, Intervals]:
     """When each rank computed: on its devices, or on the host where it has none that do."""
     ranks: list[int | None] = rows["rank"].unique().to_list()
-    found = {
+    on_devices = {
         rank: union(part["ts_ns"].to_numpy(), part["end_ns"].to_numpy())
         for (rank,), part in computation.partition_by("rank", as_dict=True).items()
     }
-    return {rank: found[rank] if rank in found else _host_computing(spans, tracks, rank) for rank in ranks}
+    return {rank: on_devices[rank] if rank in on_devices else _host_computing(spans, tracks, rank) for rank in ranks}
 
 
 def _host_computing(spans: pl.DataFrame, tracks: pl.DataFrame, rank: int | None) -> Intervals:

@@ -50,29 +50,29 @@ def amdahl(spans: pl.DataFrame, *, by: By = "name", top: int = 10, merge_gemm: b
         raise StepscopeError(f"top is {top}, and must be 1 or more")
     launches = kernel_launches(spans, needed_by="amdahl")
     if by == "name":
-        found = shares_by_name(launches, merge_gemm=merge_gemm)
+        rows = shares_by_name(launches, merge_gemm=merge_gemm)
     else:
         key = launches["kernel_class"] if by == "class" else _operators(spans, launches)
-        found = launches.with_columns(name=key.cast(pl.String)).group_by("name").agg(
+        rows = launches.with_columns(name=key.cast(pl.String)).group_by("name").agg(
             calls=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum()
         )  # fmt: skip
-        found = ranked(found, "name").drop_nulls("name")
+        rows = ranked(rows, "name").drop_nulls("name")
     share, cumulative = pl.col("share_ratio"), pl.col("share_ratio").cum_sum()
-    found = found.with_columns(
+    rows = rows.with_columns(
         rank=pl.int_range(1, pl.len() + 1),
         cumulative_ratio=cumulative,
         **{f"speedup_{f}": 1 / (1 - cumulative * (1 - 1 / f)) for f in FACTORS},
         **{f"alone_{f}": 1 / (1 - share * (1 - 1 / f)) for f in FACTORS},
     )
-    return AMDAHL.conform(found.head(top))
+    return AMDAHL.conform(rows.head(top))
 
 
 def _operators(spans: pl.DataFrame, launches: pl.DataFrame) -> pl.Series:
     """Name of the operator behind each launch. Raises MissingTable if there is none for any."""
-    found = of_spans(spans, of_spans(spans, launches["span_id"], "op_id"), "name")
-    if found.null_count() == len(found):
+    operators = of_spans(spans, of_spans(spans, launches["span_id"], "op_id"), "name")
+    if operators.null_count() == len(operators):
         raise MissingTable("operators of kernels", needed_by="amdahl by op", hint="try --by name or --by class")
-    return found
+    return operators
 
 
 ANALYSIS = Analysis(

@@ -53,8 +53,8 @@ def launches_with_state(
 def letter(column: str, low: float, high: float) -> pl.Expr:
     """L below `low`, H above `high`, M between and at the limits; null if unknown."""
     value = pl.col(column)
-    found = pl.when(value < low - _SLACK).then(pl.lit("L")).when(value > high + _SLACK).then(pl.lit("H"))
-    return pl.when(value.is_not_null()).then(found.otherwise(pl.lit("M")))
+    known = pl.when(value < low - _SLACK).then(pl.lit("L")).when(value > high + _SLACK).then(pl.lit("H"))
+    return pl.when(value.is_not_null()).then(known.otherwise(pl.lit("M")))
 
 
 KERNEL_BINS = Table(
@@ -90,8 +90,8 @@ def kernel_bins(
     Raises MissingTable (no kernels, counters), UnknownName (states).
     """
     launches = launches_with_state(spans, kernels, metrics, states, needed_by="kernel-bins")
-    found = launches.group_by("state", "is_gemm").agg(calls=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum())
-    return KERNEL_BINS.conform(ranked(found, "state", "is_gemm"))
+    bins = launches.group_by("state", "is_gemm").agg(calls=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum())
+    return KERNEL_BINS.conform(ranked(bins, "state", "is_gemm"))
 
 
 ANALYSIS = Analysis(

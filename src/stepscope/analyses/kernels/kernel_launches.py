@@ -57,11 +57,11 @@ def with_ratios(launches: pl.DataFrame, metrics: pl.DataFrame | None, *, needed_
     """
     metrics = KERNEL_METRICS.empty() if metrics is None else metrics
     for column in RATIOS:
-        found = measured(metrics, column.removesuffix("_ratio")).rename({"value": column})
-        if found.is_empty():
+        values = measured(metrics, column.removesuffix("_ratio")).rename({"value": column})
+        if values.is_empty():
             launches = launches.with_columns(pl.lit(None, dtype=pl.Float64).alias(column))
         else:
-            launches = launches.join(found, on="span_id", how="left", maintain_order="left")
+            launches = launches.join(values, on="span_id", how="left", maintain_order="left")
     launches = launches.with_columns(max_ratio=pl.max_horizontal(RATIOS))
     if needed_by and launches["max_ratio"].null_count() == launches.height:
         what = "utilisation of kernels (kernel_metrics)"
@@ -71,9 +71,9 @@ def with_ratios(launches: pl.DataFrame, metrics: pl.DataFrame | None, *, needed_
 
 def with_threads(launches: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
     """The launches with `threads`: blocks by threads of a block, null where the trace does not say."""
-    sides = [pl.col(f"{what}_{axis}").cast(pl.Int64) for what in ("grid", "block") for axis in "xyz"]
+    extents = [pl.col(f"{what}_{axis}").cast(pl.Int64) for what in ("grid", "block") for axis in "xyz"]
     known = KERNELS.empty() if kernels is None else kernels
-    sizes = known.select("span_id", threads=pl.reduce(lambda a, b: a * b, sides))
+    sizes = known.select("span_id", threads=pl.reduce(lambda a, b: a * b, extents))
     return launches.join(sizes, on="span_id", how="left", maintain_order="left")
 
 
@@ -106,7 +106,7 @@ def shares_by_name(launches: pl.DataFrame, *, merge_gemm: bool) -> pl.DataFrame:
     per_name = launches.group_by("name").agg(
         pl.col("is_gemm").first(), calls=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum()
     )
-    found = per_name.group_by(group.alias("name")).agg(
+    groups = per_name.group_by(group.alias("name")).agg(
         pl.col("calls").sum(), pl.col("total_ns").sum(), n_names=pl.len().cast(pl.Int64)
     )
-    return ranked(found, "name").select("name", "calls", "n_names", "total_ns", "share_ratio")
+    return ranked(groups, "name").select("name", "calls", "n_names", "total_ns", "share_ratio")

@@ -11,14 +11,14 @@ from stepscope.core.schema import SPANS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "KERNEL_MIX", "kernel_mix"]
 
-OTHERS = "(all others)"
+REST = "(all others)"
 
 KERNEL_MIX = Table(
     "kernel-mix",
     "of how few names the time of kernels is made",
     (
         Column("rank", pl.Int64(), "1 is the longest in total", key=True),
-        Column("name", Name, f"kernel; {GEMM}; {OTHERS}", key=True),
+        Column("name", Name, f"kernel; {GEMM}; {REST}", key=True),
         Column("calls", pl.Int64(), "launches"),
         Column("n_names", pl.Int64(), "distinct names in this row"),
         Column("total_ns", pl.Int64(), "summed duration", "ns"),
@@ -40,13 +40,13 @@ def kernel_mix(spans: pl.DataFrame, *, top: int = 30, merge_gemm: bool = True) -
     """
     if top < 1:
         raise StepscopeError(f"top is {top}, and must be 1 or more")
-    found = shares_by_name(kernel_launches(spans, needed_by="kernel-mix"), merge_gemm=merge_gemm)
-    rest = found[top:]
+    shares = shares_by_name(kernel_launches(spans, needed_by="kernel-mix"), merge_gemm=merge_gemm)
+    rest = shares[top:]
     if not rest.is_empty():
-        sums = rest.select(pl.lit(OTHERS).alias("name"), pl.col("calls", "n_names", "total_ns", "share_ratio").sum())
-        found = pl.concat([found[:top], sums])
+        sums = rest.select(pl.lit(REST).alias("name"), pl.col("calls", "n_names", "total_ns", "share_ratio").sum())
+        shares = pl.concat([shares[:top], sums])
     return KERNEL_MIX.conform(
-        found.with_columns(rank=pl.int_range(1, pl.len() + 1), cumulative_ratio=pl.col("share_ratio").cum_sum())
+        shares.with_columns(rank=pl.int_range(1, pl.len() + 1), cumulative_ratio=pl.col("share_ratio").cum_sum())
     )
 
 

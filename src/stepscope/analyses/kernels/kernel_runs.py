@@ -82,18 +82,18 @@ def kernel_runs(
         "gemm_ns": pl.col("gemm_ns").sum(),
     }
     keys = KEYS[by]
-    found = runs.group_by(keys, maintain_order=True).agg(**measures) if keys else runs.select(**measures)
-    found = found.with_columns(
+    grouped = runs.group_by(keys, maintain_order=True).agg(**measures) if keys else runs.select(**measures)
+    grouped = grouped.with_columns(
         share_ratio=pl.col("total_ns") / pl.lit(whole or None, dtype=pl.Float64),
         gemm_ratio=pl.when(pl.col("total_ns") > 0).then(pl.col("gemm_ns") / pl.col("total_ns")),
     )
     if by == "state":
-        found = found.sort("total_ns", "state", descending=[True, False], nulls_last=True)
+        grouped = grouped.sort("total_ns", "state", descending=[True, False], nulls_last=True)
     if by == "all":
-        found = found.with_columns(mean_states=pl.lit(_mean_states(launches["state"], window), dtype=pl.Float64))
+        grouped = grouped.with_columns(mean_states=pl.lit(_mean_states(launches["state"], window), dtype=pl.Float64))
     if by != "run":
-        found = found.drop("first_id")
-    return found.select(pl.col(k).cast(t) for k, t in KERNEL_RUNS.dtypes.items() if k in found.columns)
+        grouped = grouped.drop("first_id")
+    return grouped.select(pl.col(k).cast(t) for k, t in KERNEL_RUNS.dtypes.items() if k in grouped.columns)
 
 
 def _mean_states(states: pl.Series, window: int) -> float | None:

@@ -68,34 +68,34 @@ def kernel_similarity(
     representative, away = _absorbed(vectors, order, distance, fixed=fixed)
     grouped = launches.with_columns(representative=pl.Series(representative), distance=pl.Series(away))
     grouped = grouped.filter(pl.col("representative") >= 0)
-    found = grouped.group_by("representative", maintain_order=True).agg(
+    groups = grouped.group_by("representative", maintain_order=True).agg(
         calls=pl.len(),
         n_names=pl.col("name").n_unique(),
         total_ns=pl.col("dur_ns").sum(),
         mean_distance=pl.col("distance").mean(),
         max_distance=pl.col("distance").max(),
     )
-    chosen = launches[found["representative"]]
+    chosen = launches[groups["representative"]]
     share = pl.col("total_ns") / pl.lit(whole_ns or None, dtype=pl.Float64)
-    found = found.with_columns(
+    groups = groups.with_columns(
         representative_id=chosen["span_id"], name=chosen["name"], share_ratio=share, n_counters=vectors.shape[1]
     )
-    found = found.sort("total_ns", "representative_id", descending=[True, False])
-    return KERNEL_SIMILARITY.conform(found.with_columns(cumulative_ratio=pl.col("share_ratio").cum_sum()))
+    groups = groups.sort("total_ns", "representative_id", descending=[True, False])
+    return KERNEL_SIMILARITY.conform(groups.with_columns(cumulative_ratio=pl.col("share_ratio").cum_sum()))
 
 
 def _vectors(launches: pl.DataFrame, metrics: pl.DataFrame) -> tuple[pl.DataFrame, Floats]:
     """The launches that have any of the counters, and a row of these for each."""
-    found = {}
+    columns = {}
     for part in HARDWARE_VECTOR:
         values = measured(metrics, f"vector_{part}")
         if not values.is_empty():
-            found[part] = launches.join(values, on="span_id", how="left", maintain_order="left")["value"]
-    if len(found) < _LEAST_COUNTERS:
+            columns[part] = launches.join(values, on="span_id", how="left", maintain_order="left")["value"]
+    if len(columns) < _LEAST_COUNTERS:
         what = f"at least {_LEAST_COUNTERS} of the {len(HARDWARE_VECTOR)} counters of a hardware vector"
         hint = f"profile with ncu --page raw --set full; it compares {', '.join(HARDWARE_VECTOR)}"
         raise MissingTable(what, needed_by="kernel-similarity", hint=hint)
-    frame = pl.DataFrame(found)
+    frame = pl.DataFrame(columns)
     has_any = frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series()
     return launches.filter(has_any), frame.filter(has_any).fill_null(0.0).to_numpy()
 

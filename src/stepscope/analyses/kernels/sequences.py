@@ -59,13 +59,15 @@ def sequences(spans: pl.DataFrame, *, operator: str = "aten::", min_kernels: int
         what = f"operator with {operator!r} in its name and at least {min_kernels} kernels"
         raise MissingTable(what, needed_by="sequences", hint="other names and lengths: operator=…, min_kernels=…")
     by_call = roots.select("name", "dur_ns")[patterns["root"]]
-    found = (
+    grouped = (
         patterns.hstack(by_call)
         .group_by("name", "pattern", "n_kernels")
         .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("device_ns").sum(), host_ns=pl.col("dur_ns").sum())
     )
-    found = found.with_columns(_in_words(found["pattern"], spans["name"]))
-    return SEQUENCES.conform(found).sort("count", "device_ns", "name", "pattern", descending=[True, True, False, False])
+    grouped = grouped.with_columns(_as_text(grouped["pattern"], spans["name"]))
+    return SEQUENCES.conform(grouped).sort(
+        "count", "device_ns", "name", "pattern", descending=[True, True, False, False]
+    )
 
 
 def _roots(spans: pl.DataFrame, roots: pl.DataFrame, op_ids: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> pl.Series:
@@ -80,12 +82,12 @@ def _roots(spans: pl.DataFrame, roots: pl.DataFrame, op_ids: np.ndarray[tuple[in
     return pl.Series(np.where((last >= 0) & inside & (roots["track_id"].to_numpy()[last] == tracks), last, -1))
 
 
-def _in_words(patterns: pl.Series, names: pl.Series) -> pl.Series:
+def _as_text(patterns: pl.Series, names: pl.Series) -> pl.Series:
     """Patterns of codes as text: the names are looked up once for each distinct code."""
     codes = patterns.explode().unique()
     rows = pl.DataFrame({"code": names.to_physical(), "name": names}).unique("code")
-    words = codes.to_frame("code").join(rows, on="code", how="left")
-    text = dict(zip(words["code"], words["name"].cast(pl.String), strict=True))
+    named = codes.to_frame("code").join(rows, on="code", how="left")
+    text = dict(zip(named["code"], named["name"].cast(pl.String), strict=True))
     return pl.Series("pattern", [" | ".join(text[code] or "?" for code in pattern) for pattern in patterns.to_list()])
 
 

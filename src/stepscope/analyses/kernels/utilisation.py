@@ -164,9 +164,9 @@ def _curve(launches: pl.DataFrame) -> pl.DataFrame:
     used = known.select(pl.col("max_ratio"), so_far=pl.col("dur_ns").cum_sum(), n=pl.int_range(1, pl.len() + 1))
     steps = pl.DataFrame({"up_to_ratio": [percent / 100 for percent in range(101)]})
     steps = steps.with_columns(limit=pl.col("up_to_ratio") + 1e-9)
-    found = steps.join_asof(used, left_on="limit", right_on="max_ratio", strategy="backward")
+    curve = steps.join_asof(used, left_on="limit", right_on="max_ratio", strategy="backward")
     whole = used["so_far"].max()
-    return found.select(
+    return curve.select(
         "up_to_ratio",
         calls=pl.col("n").fill_null(0).cast(pl.Int64),
         total_ns=pl.col("so_far").fill_null(0),
@@ -188,18 +188,18 @@ def _over_time(launches: pl.DataFrame, n: int) -> pl.DataFrame:
         so_far = np.concatenate(([0.0], np.cumsum(weights.cast(pl.Float64).fill_null(0.0).to_numpy() * durations)))
         return np.diff(np.interp(edges, ends, so_far))
 
-    found = {"from_ns": pl.Series(edges[:-1]), "total_ns": pl.Series(np.diff(edges))}
+    columns = {"from_ns": pl.Series(edges[:-1]), "total_ns": pl.Series(np.diff(edges))}
     begun = np.searchsorted(ends[:-1], edges)
-    found["calls"] = pl.Series(np.diff(begun))
+    columns["calls"] = pl.Series(np.diff(begun))
     for name in (*RATIOS, "max_ratio"):
         known = within(launches[name].is_not_null())
         mean = np.divide(within(launches[name]), known, out=np.full(known.size, np.nan), where=known > 0)
-        found[name] = pl.Series(mean).fill_nan(None)
+        columns[name] = pl.Series(mean).fill_nan(None)
     classes = launches["kernel_class"].unique(maintain_order=True)
     parts = np.array([within(launches["kernel_class"] == name) for name in classes])
     if len(classes):
-        found["kernel_class"] = classes.gather(pl.Series(parts.argmax(axis=0)))
-    frame = pl.DataFrame(found)
+        columns["kernel_class"] = classes.gather(pl.Series(parts.argmax(axis=0)))
+    frame = pl.DataFrame(columns)
     return frame.select(pl.col(k).cast(t) for k, t in UTILISATION.dtypes.items() if k in frame.columns)
 
 

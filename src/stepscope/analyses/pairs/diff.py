@@ -38,13 +38,13 @@ DIFF = Table(
         ),
         Column("cumulative_delta_ns", pl.Float64(), "that of all rows so far", "ns"),
         *(
-            Column(f"{side}_{name}", pl.Float64(), f"{words}, per step, in the {side}", unit)
-            for name, (words, unit) in _WHAT.items()
+            Column(f"{side}_{name}", pl.Float64(), f"{text}, per step, in the {side}", unit)
+            for name, (text, unit) in _WHAT.items()
             for side in ("base", "other")
         ),
         *(
-            Column(f"delta_{name}", pl.Float64(), f"{words}, per step, how much more in the other", unit)
-            for name, (words, unit) in _WHAT.items()
+            Column(f"delta_{name}", pl.Float64(), f"{text}, per step, how much more in the other", unit)
+            for name, (text, unit) in _WHAT.items()
         ),
     ),
 )
@@ -70,23 +70,23 @@ def diff(base: Trace, other: Trace, *, by: Literal["operator", "part"] = "operat
     side = _operators if by == "operator" else _parts
     key = "name" if by == "operator" else "part"
     left, right = side(base), side(other)
-    found = left.join(right, on=key, how="full", coalesce=True, suffix="_other", maintain_order="left_right")
+    rows = left.join(right, on=key, how="full", coalesce=True, suffix="_other", maintain_order="left_right")
     measures = [c for c in _WHAT if c in left.columns and c in right.columns]
     columns = {}
     for name in measures:
         columns[f"base_{name}"] = pl.col(name)
         columns[f"other_{name}"] = pl.col(f"{name}_other")
         columns[f"delta_{name}"] = pl.col(f"{name}_other").fill_null(0) - pl.col(name).fill_null(0)
-    found = found.select(key, *(expr.cast(pl.Float64).alias(name) for name, expr in columns.items()))
+    rows = rows.select(key, *(expr.cast(pl.Float64).alias(name) for name, expr in columns.items()))
     if by == "operator":
         own = "device_self_ns" if "device_self_ns" in measures else "host_self_ns"
-        found = found.with_columns(delta_ns=pl.col(f"delta_{own}"))
-        found = found.sort(pl.col("delta_ns").abs(), key, descending=[True, False], nulls_last=True)
+        rows = rows.with_columns(delta_ns=pl.col(f"delta_{own}"))
+        rows = rows.sort(pl.col("delta_ns").abs(), key, descending=[True, False], nulls_last=True)
     else:
-        found = found.with_columns(delta_ns=_own_change(measures))
-    found = found.with_columns(cumulative_delta_ns=pl.col("delta_ns").cum_sum())
-    known = set(found.columns)
-    return DIFF.conform(found).select(c for c in DIFF.dtypes if c in known)
+        rows = rows.with_columns(delta_ns=_own_change(measures))
+    rows = rows.with_columns(cumulative_delta_ns=pl.col("delta_ns").cum_sum())
+    known = set(rows.columns)
+    return DIFF.conform(rows).select(c for c in DIFF.dtypes if c in known)
 
 
 def _own_change(measures: list[str]) -> pl.Expr:
@@ -131,10 +131,10 @@ def _parts(trace: Trace) -> pl.DataFrame:
         "device_total_ns": work[tops],
     }
     measures = ["host_total_ns", *(["device_total_ns"] if work.any() else [])]
-    found = pl.DataFrame(rows).sort("ts_ns", maintain_order=True)
+    frame = pl.DataFrame(rows).sort("ts_ns", maintain_order=True)
     sums = {c: pl.col(c).sum() / _n_steps(trace) for c in measures}
     calls = pl.len() / _n_steps(trace)
-    return found.group_by("part", maintain_order=True).agg(calls=calls, **sums)
+    return frame.group_by("part", maintain_order=True).agg(calls=calls, **sums)
 
 
 def _part_names(

@@ -95,8 +95,8 @@ def module_tree(calls: ModuleCalls) -> tuple[pl.DataFrame, Ints]:
         up = np.where(calls.above[members] >= 0, node[calls.above[members]], -1)
         keys = calls.labels[members].with_columns(up=pl.Series(up))
         distinct = keys.unique(maintain_order=True).with_columns(node=pl.int_range(n_nodes, n_nodes + pl.len()))
-        found = keys.join(distinct, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")
-        node[members] = found["node"].to_numpy()
+        matches = keys.join(distinct, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")
+        node[members] = matches["node"].to_numpy()
         levels.append(distinct)
         n_nodes += distinct.height
         is_member = np.zeros(calls.rows.size, np.bool_)
@@ -200,11 +200,11 @@ def modules(
     sums = _sums(spans, arrows, calls, row)
     # Sums of whole nanoseconds are exact in a double up to 104 days.
     columns = {c: np.bincount(row, values, minlength=rows.height).astype(np.int64) for c, values in sums.items()}
-    found = MODULES.conform(rows.with_columns(**columns))
+    result = MODULES.conform(rows.with_columns(**columns))
     if by != "class":
-        return found.drop("module_class")
+        return result.drop("module_class")
     costs = ("device_self_ns", "host_self_ns", "calls", "module_class")
-    return found.drop("path", "depth", "module_id").sort(costs, descending=[True, True, True, False])
+    return result.drop("path", "depth", "module_id").sort(costs, descending=[True, True, True, False])
 
 
 def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls, row: Ints) -> dict[str, Ints]:

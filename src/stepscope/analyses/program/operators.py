@@ -70,7 +70,7 @@ def operators(
     calls = np.flatnonzero(is_operator)
     if calls.size == 0:
         raise MissingTable("operators", needed_by="operators", hint="record the host side too: ProfilerActivity.CPU")
-    found, group = _groups(spans["name"], ops, calls, by)
+    frame, group = _groups(spans["name"], ops, calls, by)
     work = spans.select("name", "dur_ns", "category", "op_id").filter(spans["category"].is_in(DEVICE_WORK))
     tracks, starts, durations = (spans[c].to_numpy()[calls] for c in ("track_id", "ts_ns", "dur_ns"))
     first = outermost(tracks, starts, starts + durations, group)
@@ -86,9 +86,9 @@ def operators(
         sums["device_total_ns"] = _device_total(own["device_self_ns"], np.flatnonzero(first), after)
         sums["tc_total_ns"] = _device_total(own["tc_self_ns"], np.flatnonzero(first), after)
     # Sums of whole nanoseconds are exact in a double up to 104 days.
-    columns = {c: np.bincount(group, values, minlength=found.height).astype(np.int64) for c, values in sums.items()}
-    found = found.with_columns(calls=np.bincount(group, minlength=found.height), **columns)
-    return _named(found, stacks, by, int(work["dur_ns"].sum()))
+    columns = {c: np.bincount(group, values, minlength=frame.height).astype(np.int64) for c, values in sums.items()}
+    frame = frame.with_columns(calls=np.bincount(group, minlength=frame.height), **columns)
+    return _named(frame, stacks, by, int(work["dur_ns"].sum()))
 
 
 def _groups(names: pl.Series, ops: pl.DataFrame, calls: Ints, by: str) -> tuple[pl.DataFrame, Ints]:
@@ -153,28 +153,28 @@ def _device_total(own: Ints, wanted: Ints, after: Ints) -> Ints:
     return total
 
 
-def _named(found: pl.DataFrame, stacks: pl.DataFrame, by: str, work_ns: int) -> pl.DataFrame:
-    rank = "device_self_ns" if "device_self_ns" in found.columns else "host_self_ns"
-    whole = work_ns if rank == "device_self_ns" else found[rank].sum()
-    found = found.with_columns(
+def _named(frame: pl.DataFrame, stacks: pl.DataFrame, by: str, work_ns: int) -> pl.DataFrame:
+    rank = "device_self_ns" if "device_self_ns" in frame.columns else "host_self_ns"
+    whole = work_ns if rank == "device_self_ns" else frame[rank].sum()
+    frame = frame.with_columns(
         share_ratio=pl.col(rank) / whole if whole else None, host_mean_ns=pl.col("host_ns") / pl.col("calls")
     )
-    eligible = map_names(found["name"], is_tensor_core_eligible, pl.Boolean())
+    eligible = map_names(frame["name"], is_tensor_core_eligible, pl.Boolean())
     if rank == "device_self_ns":
         for part in ("self", "total"):
             device = pl.col(f"device_{part}_ns")
-            found = found.with_columns(
+            frame = frame.with_columns(
                 pl.when(device > 0).then(pl.col(f"tc_{part}_ns") / device).alias(f"tc_{part}_ratio")
             )
-        eligible |= found["tc_self_ns"] > 0
-    found = found.with_columns(tc_eligible=eligible)
+        eligible |= frame["tc_self_ns"] > 0
+    frame = frame.with_columns(tc_eligible=eligible)
     if by == "stack":
         text = stacks.select("stack_id", stack=pl.col("frames").list.join(";"))
-        found = found.join(text, left_on="key", right_on="stack_id", how="left")
+        frame = frame.join(text, left_on="key", right_on="stack_id", how="left")
     elif by == "shape":
-        found = found.rename({"key": "input_shapes"})
-    found = OPERATORS.conform(found).sort(rank, "host_total_ns", "calls", "name", descending=[True, True, True, False])
-    return found.drop({"name": ("input_shapes", "stack"), "shape": ("stack",), "stack": ("input_shapes",)}[by])
+        frame = frame.rename({"key": "input_shapes"})
+    frame = OPERATORS.conform(frame).sort(rank, "host_total_ns", "calls", "name", descending=[True, True, True, False])
+    return frame.drop({"name": ("input_shapes", "stack"), "shape": ("stack",), "stack": ("input_shapes",)}[by])
 
 
 ANALYSIS = Analysis(

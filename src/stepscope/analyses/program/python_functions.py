@@ -39,8 +39,8 @@ def python_functions(
     It is `python-stacks` by function. Units: number of looks; ratios 0..1. Source: as there.
     Raises as it does.
     """
-    found = python_stacks(samples, stacks, tracks, steps, by="function", step=step, gil=gil, idle=idle)
-    return PYTHON_FUNCTIONS.conform(found)
+    frame = python_stacks(samples, stacks, tracks, steps, by="function", step=step, gil=gil, idle=idle)
+    return PYTHON_FUNCTIONS.conform(frame)
 
 
 ANALYSIS = Analysis(

@@ -71,12 +71,12 @@ def python_stacks(
     if not counted["dur_ns"].sum():
         what = "looks at threads that hold the GIL" if gil else "looks at Python stacks"
         raise MissingTable(what, needed_by="python-stacks", hint="record with stepscope record --stacks")
-    found = _by_function(counted, stacks) if by == "function" else _by_stack(counted, stacks)
-    found = PYTHON_STACKS.conform(found.with_columns(cs.ends_with("samples").round()))
+    result = _by_function(counted, stacks) if by == "function" else _by_stack(counted, stacks)
+    result = PYTHON_STACKS.conform(result.with_columns(cs.ends_with("samples").round()))
     keys = ["rank", "function"] if by == "function" else ["rank", "pid", "thread", "stack"]
     descending = [True, True] + [False] * len(keys)
-    found = found.sort("share_ratio", "total_ratio", *keys, descending=descending, nulls_last=True)
-    return found.drop(
+    result = result.sort("share_ratio", "total_ratio", *keys, descending=descending, nulls_last=True)
+    return result.drop(
         {"stack": ("function", "total_samples", "total_ratio"), "function": ("pid", "thread", "stack")}[by]
     )
 
@@ -84,7 +84,7 @@ def python_stacks(
 def counted_stacks(samples: pl.DataFrame, *, gil: bool = False, idle: bool = False) -> pl.DataFrame:
     """Samples to count, with `looks` (a Float64) for their number: of threads that do anything, or hold the GIL."""
     mine = samples.filter(pl.col("on_gil") if gil else ~pl.col("on_gil"))
-    mine = mine.with_columns(looks=pl.col("n_samples").cast(pl.Float64))
+    mine = mine.with_columns(samples=pl.col("n_samples").cast(pl.Float64))
     if idle or gil:
         return mine
     time = pl.col("dur_ns").filter(pl.col("oncpu_ratio").is_not_null())
@@ -103,7 +103,7 @@ def _within(counted: pl.DataFrame, steps: pl.DataFrame, step: int) -> pl.DataFra
     high = low + window["window_ns"][0]
     inside = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
     mine = counted.filter((inside > 0) & (pl.col("dur_ns") > 0))
-    return mine.with_columns(looks=pl.col("looks") * inside / pl.col("dur_ns"), dur_ns=inside)
+    return mine.with_columns(samples=pl.col("samples") * inside / pl.col("dur_ns"), dur_ns=inside)
 
 
 def _ranks(samples: pl.DataFrame, tracks: pl.DataFrame) -> pl.Series:
@@ -117,7 +117,7 @@ def _ranks(samples: pl.DataFrame, tracks: pl.DataFrame) -> pl.Series:
 
 def _by_stack(counted: pl.DataFrame, stacks: pl.DataFrame) -> pl.DataFrame:
     keys = [pl.col("rank"), pl.col("pid"), pl.col("thread").cast(pl.String)]
-    sums = counted.group_by(*keys, "stack_id").agg(samples=pl.col("looks").sum(), share_ratio=_share(counted))
+    sums = counted.group_by(*keys, "stack_id").agg(samples=pl.col("samples").sum(), share_ratio=_share(counted))
     text = stacks.select("stack_id", stack=pl.col("frames").list.join(";"))
     # Threads of a pool may have one name.
     return (
@@ -129,7 +129,7 @@ def _by_stack(counted: pl.DataFrame, stacks: pl.DataFrame) -> pl.DataFrame:
 
 def _by_function(counted: pl.DataFrame, stacks: pl.DataFrame) -> pl.DataFrame:
     """Own and total looks of each function, whatever line it was at."""
-    sums = counted.group_by("rank", "stack_id").agg(samples=pl.col("looks").sum(), share_ratio=_share(counted))
+    sums = counted.group_by("rank", "stack_id").agg(samples=pl.col("samples").sum(), share_ratio=_share(counted))
     frames = pl.col("frames").list.eval(pl.element().str.replace(_LINE, ")"))
     whole = sums.join(stacks.select("stack_id", frames=frames), on="stack_id")
     own = whole.with_columns(function=pl.col("frames").list.last())
@@ -138,8 +138,8 @@ def _by_function(counted: pl.DataFrame, stacks: pl.DataFrame) -> pl.DataFrame:
     on = on.group_by("rank", "function").agg(
         total_samples=pl.col("samples").sum(), total_ratio=pl.col("share_ratio").sum()
     )
-    found = on.join(own, on=["rank", "function"], how="left", nulls_equal=True).drop_nulls("function")
-    return found.with_columns(pl.col("samples", "share_ratio").fill_null(0.0))
+    result = on.join(own, on=["rank", "function"], how="left", nulls_equal=True).drop_nulls("function")
+    return result.with_columns(pl.col("samples", "share_ratio").fill_null(0.0))
 
 
 def _share(counted: pl.DataFrame) -> pl.Expr:

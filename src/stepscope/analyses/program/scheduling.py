@@ -85,19 +85,19 @@ def scheduling(
     rows = rows.join(ran, on="span_id", how="left", maintain_order="left").with_columns(
         whole_ns=pl.col("dur_ns"), begins=pl.lit(value=True)
     )
-    seen = rows.group_by("track_id").agg(first_ns=pl.col("ts_ns").min(), last_ns=pl.col("end_ns").max())
+    extents = rows.group_by("track_id").agg(first_ns=pl.col("ts_ns").min(), last_ns=pl.col("end_ns").max())
     if by == "step":
-        rows, seen = _by_step(rows, seen, STEPS.empty() if steps is None else steps)
+        rows, extents = _by_step(rows, extents, STEPS.empty() if steps is None else steps)
     keys = [key for key in _KEYS[by] if key in rows.columns]
     of_lane = ["step", "track_id"] if by == "step" else ["track_id"]
     lanes = rows.select(*of_lane, *(key for key in keys if key not in of_lane)).unique(maintain_order=True)
     known = (
-        lanes.join(seen, on=of_lane, how="left")
+        lanes.join(extents, on=of_lane, how="left")
         .group_by(keys)
         .agg(seen_ns=(pl.col("last_ns") - pl.col("first_ns")).sum())
     )
-    found = rows.group_by(keys, maintain_order=True).agg(**_sums()).join(known, on=keys, how="left", nulls_equal=True)
-    found = found.join(_behind(rows, keys), on=keys, how="left", nulls_equal=True).with_columns(
+    sums = rows.group_by(keys, maintain_order=True).agg(**_sums()).join(known, on=keys, how="left", nulls_equal=True)
+    sums = sums.join(_longest_waited_for(rows, keys), on=keys, how="left", nulls_equal=True).with_columns(
         asleep_ns=pl.col("seen_ns") - pl.col("oncpu_ns") - pl.col("runq_ns"),
         running_ratio=pl.col("oncpu_ns") / pl.col("seen_ns"),
         waiting_ratio=pl.col("runq_ns") / pl.col("seen_ns"),
@@ -105,7 +105,7 @@ def scheduling(
     columns = [column for column in SCHEDULING.columns if column.name not in _absent(by)]
     order = ["step"] * (by == "step") + ["runq_ns", "oncpu_ns", *(k for k in ("pid", "tid") if k in keys)]
     falls = [name in {"runq_ns", "oncpu_ns"} for name in order]
-    return found.select(pl.col(c.name).cast(c.dtype) for c in columns).sort(order, descending=falls)
+    return sums.select(pl.col(c.name).cast(c.dtype) for c in columns).sort(order, descending=falls)
 
 
 def _lanes(tracks: pl.DataFrame) -> pl.DataFrame:
@@ -134,7 +134,7 @@ def _sums() -> dict[str, pl.Expr]:
     }
 
 
-def _behind(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+def _longest_waited_for(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     """For each group the name that was waited for longest."""
     waits = rows.filter(pl.col("is_wait") & pl.col("other").is_not_null()).with_columns(pl.col("other").cast(pl.String))
     sums = waits.group_by(*keys, "other", "other_is_own").agg(behind_ns=pl.col("dur_ns").sum())
@@ -142,7 +142,7 @@ def _behind(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     return top.select(*keys, "behind_ns", behind="other", behind_is_own="other_is_own")
 
 
-def _by_step(rows: pl.DataFrame, seen: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _by_step(rows: pl.DataFrame, extents: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rows cut at the bounds of steps, a row for each that they reach into; and when each lane was seen in each."""
     if steps.is_empty():
         raise MissingTable("steps", needed_by="scheduling by step", hint="mark steps with profiler.step()")
@@ -151,7 +151,7 @@ def _by_step(rows: pl.DataFrame, seen: pl.DataFrame, steps: pl.DataFrame) -> tup
     highs = lows + windows["window_ns"].to_numpy()
     numbers = windows["step"]
 
-    def cut(frame: pl.DataFrame, low: str, high: str) -> pl.DataFrame:
+    def clipped(frame: pl.DataFrame, low: str, high: str) -> pl.DataFrame:
         start, end = frame[low].to_numpy(), frame[high].to_numpy()
         row, window = reached(start, end, (lows, highs))
         return frame[row].with_columns(
@@ -161,10 +161,10 @@ def _by_step(rows: pl.DataFrame, seen: pl.DataFrame, steps: pl.DataFrame) -> tup
             at_start=pl.Series(start[row] >= lows[window]),
         )
 
-    pieces = cut(rows, "ts_ns", "end_ns").with_columns(
+    pieces = clipped(rows, "ts_ns", "end_ns").with_columns(
         dur_ns=pl.col("end_ns") - pl.col("ts_ns"), begins=pl.col("at_start")
     )
-    return pieces, cut(seen, "first_ns", "last_ns").drop("at_start")
+    return pieces, clipped(extents, "first_ns", "last_ns").drop("at_start")
 
 
 ANALYSIS = Analysis(

@@ -51,7 +51,7 @@ def user_ranges(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
     ends = pl.col("ts_ns") + pl.col("dur_ns")
     whole = spans.select(ends.max() - pl.col("ts_ns").min()).item()
     length = pl.col("dur_ns")
-    found = ranges.group_by("name", "side").agg(
+    sums = ranges.group_by("name", "side").agg(
         pl.len().cast(pl.Int64).alias("count"),
         total_ns=length.sum(),
         mean_ns=length.mean(),
@@ -59,13 +59,13 @@ def user_ranges(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
         max_ns=length.max(),
         std_ns=length.std(),
     )
-    found = found.with_columns(share_ratio=pl.col("total_ns") / whole if whole else None)
+    sums = sums.with_columns(share_ratio=pl.col("total_ns") / whole if whole else None)
     work = spans.filter(pl.col("category").is_in(DEVICE_WORK)).sort("ts_ns")
     if not work.is_empty():
         host, device = ranges.filter(pl.col("side") == "host"), ranges.filter(pl.col("side") == "device")
         launched = [_launched(host, spans, work), _ran(device, tracks, work)]
-        found = found.join(pl.concat(launched), on=["name", "side"], how="left")
-    return USER_RANGES.conform(found).sort("total_ns", "name", "side", descending=[True, False, False])
+        sums = sums.join(pl.concat(launched), on=["name", "side"], how="left")
+    return USER_RANGES.conform(sums).sort("total_ns", "name", "side", descending=[True, False, False])
 
 
 def _launched(ranges: pl.DataFrame, spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:

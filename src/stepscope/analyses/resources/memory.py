@@ -72,22 +72,22 @@ def memory(
         raise MissingTable("allocations", needed_by="memory", hint="record with profile_memory=True")
     events = _levels(allocations)
     if by == "time":
-        found = events.select("device_id", "ts_ns", "allocated_bytes", "reserved_bytes")
+        result = events.select("device_id", "ts_ns", "allocated_bytes", "reserved_bytes")
     elif by in _CALLERS:
-        found = _by_caller(events, spans, ops, stacks, by)
+        result = _by_caller(events, spans, ops, stacks, by)
     else:
-        found = device_memory(allocations, steps)
-        found = found.join(devices.select("device_id", capacity_bytes="memory_bytes"), on="device_id", how="left")
-        found = found.sort("peak_allocated_bytes", "device_id", descending=[True, False])
-    known = [c for c in MEMORY.dtypes if c in {*found.columns, "device"}]
-    return MEMORY.conform(label_devices(found, devices)).select(known)
+        result = device_memory(allocations, steps)
+        result = result.join(devices.select("device_id", capacity_bytes="memory_bytes"), on="device_id", how="left")
+        result = result.sort("peak_allocated_bytes", "device_id", descending=[True, False])
+    known = [c for c in MEMORY.dtypes if c in {*result.columns, "device"}]
+    return MEMORY.conform(label_devices(result, devices)).select(known)
 
 
 def device_memory(allocations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """A row per device with its peaks, growth and counts, as in `memory`. Units: bytes; ns."""
     events = _levels(allocations)
     first = pl.col("allocated_bytes").first() - pl.col("bytes").first()
-    found = events.group_by("device_id", maintain_order=True).agg(
+    totals = events.group_by("device_id", maintain_order=True).agg(
         peak_allocated_bytes=pl.col("allocated_bytes").max(),
         peak_reserved_bytes=pl.col("reserved_bytes").max(),
         peak_ts_ns=pl.col("ts_ns").get(pl.col("allocated_bytes").arg_max()),
@@ -97,18 +97,18 @@ def device_memory(allocations: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFram
         n_frees=(pl.col("bytes") < 0).sum().cast(pl.Int64),
     )
     if steps.is_empty():
-        return found
+        return totals
     bounds = steps.sort("ts_ns").select("step", "ts_ns", end=pl.col("ts_ns") + pl.col("dur_ns"))
-    at = pl.DataFrame({"ts_ns": bounds["end"]}).join(found.select("device_id"), how="cross").sort("ts_ns")
+    at = pl.DataFrame({"ts_ns": bounds["end"]}).join(totals.select("device_id"), how="cross").sort("ts_ns")
     levels = events.select("device_id", "ts_ns", "allocated_bytes")
     ends = at.join_asof(levels, on="ts_ns", by="device_id", check_sortedness=False)  # both are sorted above
     growth = ends.group_by("device_id").agg(growth_bytes_per_step=pl.col("allocated_bytes").diff().median())
-    inside = found.select("device_id", "peak_ts_ns").sort("peak_ts_ns")
+    inside = totals.select("device_id", "peak_ts_ns").sort("peak_ts_ns")
     inside = inside.join_asof(bounds, left_on="peak_ts_ns", right_on="ts_ns").filter(
         pl.col("peak_ts_ns") < pl.col("end")
     )
     peak = inside.select("device_id", peak_step="step")
-    return found.join(growth, on="device_id", how="left").join(peak, on="device_id", how="left")
+    return totals.join(growth, on="device_id", how="left").join(peak, on="device_id", how="left")
 
 
 def _levels(allocations: pl.DataFrame) -> pl.DataFrame:
@@ -138,7 +138,7 @@ def _by_caller(
     if by == "stack":
         blocks = blocks.with_columns(_stack(callers, ops, stacks))
     keys = ("device_id", *_CALLERS[by])
-    found = blocks.group_by(keys).agg(
+    sums = blocks.group_by(keys).agg(
         at_peak_bytes=pl.col("bytes").filter(held).sum(),
         requested_bytes=pl.col("bytes").sum(),
         kept_bytes=pl.col("bytes").filter(~pl.col("is_freed")).sum(),
@@ -147,11 +147,11 @@ def _by_caller(
     )
     # Without addresses nobody knows which free belongs to which allocation.
     followed = blocks.group_by("device_id").agg(followed=pl.col("address").is_not_null().any())
-    found = found.join(followed, on="device_id", how="left").with_columns(
+    sums = sums.join(followed, on="device_id", how="left").with_columns(
         pl.when("followed").then(pl.col(c)).alias(c) for c in ("at_peak_bytes", "kept_bytes", "n_frees")
     )
     order = ("at_peak_bytes", "requested_bytes", *keys)
-    return found.sort(order, descending=[c.endswith("_bytes") for c in order], nulls_last=True)
+    return sums.sort(order, descending=[c.endswith("_bytes") for c in order], nulls_last=True)
 
 
 def _module(op_ids: pl.Series, spans: pl.DataFrame) -> pl.Series:

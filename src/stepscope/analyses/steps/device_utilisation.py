@@ -94,10 +94,10 @@ def device_utilisation(
         low, high = int(windows["ts_ns"][0]), int(windows["end_ns"][-1])
         edges = np.array([low, high]) if by == "device" else stretches(low, high, bucket_ns)
         windows = pl.DataFrame({"ts_ns": edges[:-1], "end_ns": edges[1:]})
-    found = utilisation_of(work, devices, launches, windows.drop("rank", strict=False))
-    found = label_devices(found, devices)
+    rows = utilisation_of(work, devices, launches, windows.drop("rank", strict=False))
+    rows = label_devices(rows, devices)
     left_out = {"device": ("step", "ts_ns"), "step": ("ts_ns",), "time": ("step",)}[by]
-    return DEVICE_UTILISATION.conform(found).drop(left_out)
+    return DEVICE_UTILISATION.conform(rows).drop(left_out)
 
 
 def utilisation_of(
@@ -127,7 +127,7 @@ def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: boo
     """What each window [low, high) holds of one device's kernels, sorted by start, column by column."""
     starts, ends = kernels["ts_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     length = highs - lows
-    found = {
+    measures = {
         "window_ns": pl.Series(length),
         "busy_ratio": _over(covered(union(starts, ends), lows, highs), length),
         "n_kernels": pl.Series(np.searchsorted(starts, highs) - np.searchsorted(starts, lows)),
@@ -142,15 +142,15 @@ def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: boo
     blocks = kernels["blocks_per_sm"].fill_null(0.0).fill_nan(0.0).to_numpy()
     if (blocks > 0).any():
         # Each is cut to 1 by itself too, which changes nothing and keeps sums small, hence exact.
-        found["est_sm_efficiency_ratio"] = _over(within(np.clip(blocks, 0.0, 1.0), most=1.0), length)
+        measures["est_sm_efficiency_ratio"] = _over(within(np.clip(blocks, 0.0, 1.0), most=1.0), length)
     occupancy = kernels["est_occupancy_ratio"]
     if occupancy.sum() > 0:
         known = within(occupancy.is_not_null().to_numpy())
-        found["est_occupancy_ratio"] = _over(within(occupancy.fill_null(0.0).to_numpy()), known)
+        measures["est_occupancy_ratio"] = _over(within(occupancy.fill_null(0.0).to_numpy()), known)
     if names_tell:
         uses = map_names(kernels["name"], is_tensor_core, pl.Boolean()).to_numpy()
-        found["tensor_core_ratio"] = _over(within(uses), within(np.ones(starts.size)))
-    return found
+        measures["tensor_core_ratio"] = _over(within(uses), within(np.ones(starts.size)))
+    return measures
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,11 +161,11 @@ def _unlinked(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     host = spans.filter(pl.col("category").is_in(("runtime", "driver")))
     host = host.filter(map_names(host["name"], is_launch_call, pl.Boolean()))
     ids = work["launch_id"].unique()
-    seen = of_spans(spans, ids, "correlation").drop_nulls()
-    alone = host.filter(
-        ~pl.col("span_id").is_in(ids.implode()) & ~pl.col("correlation").is_in(seen.implode()).fill_null(False)
+    linked = of_spans(spans, ids, "correlation").drop_nulls()
+    unlinked = host.filter(
+        ~pl.col("span_id").is_in(ids.implode()) & ~pl.col("correlation").is_in(linked.implode()).fill_null(False)
     )
-    return alone.group_by("name").agg(n_unlinked=pl.len())
+    return unlinked.group_by("name").agg(n_unlinked=pl.len())
 
 
 def _waits(work: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

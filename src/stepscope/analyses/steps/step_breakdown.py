@@ -120,12 +120,12 @@ def _each(rows: pl.DataFrame) -> pl.DataFrame:
 def _average(rows: pl.DataFrame) -> pl.DataFrame:
     whole = int(rows["total_ns"].sum())
     sums = [int(rows[f"{part}_ns"].sum()) for part in PARTS]
-    found = {
+    columns = {
         "part": list(PARTS),
         "mean_ns": [ns / rows.height for ns in sums],
         "share_ratio": [ns / whole if whole else None for ns in sums],
     }
-    return STEP_BREAKDOWN.conform(pl.DataFrame(found)).select(list(found))
+    return STEP_BREAKDOWN.conform(pl.DataFrame(columns)).select(list(columns))
 
 
 def divided(levels: Iterable[tuple[str, Intervals]], lows: Ints, highs: Ints) -> dict[str, Ints]:
@@ -133,17 +133,17 @@ def divided(levels: Iterable[tuple[str, Intervals]], lows: Ints, highs: Ints) ->
 
     Levels are disjoint sets. Units: those of the intervals. Source: the measure of a union less that of the one before.
     """
-    found = {}
+    parts = {}
     every: Intervals = np.empty(0, np.int64), np.empty(0, np.int64)
     taken = np.zeros(lows.size, np.int64)
     for name, level in levels:
         if level[0].size:
             every = _merged(every, level)
         reached = covered(every, lows, highs)
-        found[name] = reached - taken
+        parts[name] = reached - taken
         taken = reached
-    found["other"] = np.maximum(highs - lows, 0) - taken
-    return found
+    parts["other"] = np.maximum(highs - lows, 0) - taken
+    return parts
 
 
 def _merged(a: Intervals, b: Intervals) -> Intervals:

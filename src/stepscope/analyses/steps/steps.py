@@ -120,11 +120,11 @@ def host_time(
     talks = talk_of_host(spans) if talk_apart else None
     either = joined(loading, open_time(spans, works if talks is None else works & ~talks))
     fetched, active = covered(loading, lows, highs), covered(either, lows, highs)
-    found = {"dataloader_ns": fetched, "operator_ns": active - fetched, "other_host_ns": highs - lows - active}
+    parts = {"dataloader_ns": fetched, "operator_ns": active - fetched, "other_host_ns": highs - lows - active}
     if talks is not None:
         every = covered(joined(either, open_time(spans, talks)), lows, highs)
-        found |= {"exposed_communication_ns": every - active, "other_host_ns": highs - lows - every}
-    return {name: pl.Series(lengths) for name, lengths in found.items()}
+        parts |= {"exposed_communication_ns": every - active, "other_host_ns": highs - lows - every}
+    return {name: pl.Series(lengths) for name, lengths in parts.items()}
 
 
 def talk_of_host(spans: pl.DataFrame) -> pl.Series:
@@ -137,8 +137,8 @@ def open_time(spans: pl.DataFrame, wanted: pl.Series) -> Intervals:
     columns = spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy(), wanted.to_numpy()
     starts, durations, _ = columns
     parents = spans["parent_id"]
-    found = [_outer(columns, parents, low, min(low + _CHUNK, spans.height)) for low in range(0, spans.height, _CHUNK)]
-    rows = np.concatenate([np.empty(0, np.int64), *found])
+    outer = [_outer(columns, parents, low, min(low + _CHUNK, spans.height)) for low in range(0, spans.height, _CHUNK)]
+    rows = np.concatenate([np.empty(0, np.int64), *outer])
     return union(starts[rows], starts[rows] + durations[rows])
 
 
