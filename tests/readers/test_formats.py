@@ -95,7 +95,7 @@ def test_side_files_are_not_sure_enough_to_be_taken_for_traces_of_a_folder():
 @pytest.mark.parametrize("one", FORMATS, ids=lambda one: one.name)
 def test_every_format_has_a_module_that_reads_it(one):
     assert one.doc
-    assert callable(getattr(__import__(f"stepscope.readers.{one.module}", fromlist=["read"]), "read", None))
+    assert callable(getattr(__import__(f"stepscope.readers.{one.module}", fromlist=[one.function]), one.function, None))
 
 
 def test_the_surest_format_is_taken():

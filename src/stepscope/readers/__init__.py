@@ -89,8 +89,7 @@ def _opened(
     trace = _trace(Source(file, member, max_bytes, progress), keep=keep)
     if counters is None and side_file(file, (*COUNTER_FILES, *_OF_RECORDER)) is None:
         return trace
-    from stepscope.readers.recorded.counters import attach
-    from stepscope.readers.recorded.recording import FORMAT, with_recording
+    from stepscope.readers.recorded.counters import FORMAT, attach, with_recording
     from stepscope.readers.recorded.sched import with_sched
     from stepscope.readers.recorded.stack_samples import with_stacks
 

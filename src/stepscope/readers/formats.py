@@ -5,6 +5,7 @@ Recognising is data, so that opening a file imports the module of its own format
 
 from __future__ import annotations
 
+import csv
 import re
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.result_tables import NSYS, RESULTS
 from stepscope.core.schema import TABLES
-from stepscope.readers.common.csv import header_of
 from stepscope.readers.common.source import SQLITE_MAGIC
 from stepscope.readers.nsight import nsys_stats_files
-from stepscope.readers.recorded.counters import COLUMNS
+from stepscope.readers.recorded.side_files import COUNTER_COLUMNS
 from stepscope.readers.rocm import rocprof_files
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
     from stepscope.readers.common.source import Source
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -64,7 +65,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format of ours. `module`, in this package, has the function `read(source) -> Trace`.
+    """A format of ours. `module`, in this package, has the function `function(source) -> Trace`.
 
     The first of the `signs` that fits says how sure it is; with `utf16` they also hold of text in that encoding.
     `companion_files(path)` are the files that are read together with one, itself among them; reading the first reads
@@ -81,6 +82,7 @@ class Format:
     is_superseded: Callable[[str], bool] | None = None
     cacheable: bool = False
     utf16: bool = False
+    function: str = "read"
 
     def sniff(self, path: str, head: bytes) -> float:
         """How sure it is that a file has this format, 0 to 1, by its first unpacked bytes and its name."""
@@ -95,7 +97,7 @@ class Format:
 
     def read(self, source: Source) -> Trace:
         """The trace in a source. Raises what the format's module raises: CorruptInput, UnknownFormat and others."""
-        trace: Trace = import_module(f"stepscope.readers.{self.module}").read(source)
+        trace: Trace = getattr(import_module(f"stepscope.readers.{self.module}"), self.function)(source)
         return trace
 
 
@@ -114,6 +116,23 @@ class Reader:
     provides: tuple[str, ...]
     companion_files: Callable[[str], list[str]] | None = None
     cacheable: bool = False
+
+
+def header_of(head: bytes) -> list[str]:
+    """The fields of a file's first line, from its first bytes; none if that is no line of text."""
+    line = head.removeprefix(BYTE_ORDER_MARK).partition(b"\n")[0]
+    try:
+        return csv_fields(line.decode("utf-8").rstrip("\r"))
+    except UnicodeDecodeError:
+        return []
+
+
+def csv_fields(line: str) -> list[str]:
+    """The fields of a line of CSV; none if it is no such line."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
 
 
 def _is_text(head: bytes) -> bool:
@@ -294,7 +313,8 @@ FORMATS = (
     Format(
         name="ncu-text",
         doc="Nsight Compute: what `ncu` prints for people, details or chosen metrics",
-        module="nsight.ncu_text",
+        module="nsight.ncu_csv",
+        function="read_text",
         signs=(
             # The title of a launch.
             Sign(
@@ -326,7 +346,7 @@ FORMATS = (
     Format(
         name="latencyprism",
         doc="LatencyPrism's perf_data.csv, also packed: results; read with the counters_data.csv beside it",
-        module="latencyprism.perf_data",
+        module="latencyprism",
         signs=(
             Sign(
                 1.0,
@@ -339,7 +359,8 @@ FORMATS = (
     Format(
         name="latencyprism-counters",
         doc="LatencyPrism's counters_data.csv, also packed: samples of resources; read with perf_data.csv beside it",
-        module="latencyprism.counters_data",
+        module="latencyprism",
+        function="read_counters_data",
         signs=(Sign(0.3, columns=LATENCYPRISM_COUNTERS),),
         provides=("counters", "issues"),
         cacheable=True,
@@ -354,10 +375,10 @@ FORMATS = (
     Format(
         name="counters",
         doc="counters that `stepscope record` wrote without a profile (counters.csv, .gz, .zst, .parquet)",
-        module="recorded.recording",
+        module="recorded.counters",
         signs=(
             Sign(0.3, re.compile(rb"PAR1"), path=re.compile(r"(?:^|/)counters\.parquet/*\Z")),
-            Sign(0.3, columns=tuple(COLUMNS)),
+            Sign(0.3, columns=tuple(COUNTER_COLUMNS)),
         ),
         provides=("devices", "counters", "issues"),
     ),

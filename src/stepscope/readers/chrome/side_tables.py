@@ -12,7 +12,7 @@ from stepscope.core import intervals, names
 from stepscope.core.schema import ALLOCATIONS, COLLECTIVES, COUNTERS, FRAMES, KERNEL_METRICS, KERNELS, STACKS, TRANSFERS
 from stepscope.readers.chrome.spans import to_ns
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
-from stepscope.readers.common.links import nearest_op
+from stepscope.readers.common.span_builder import nearest_op
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

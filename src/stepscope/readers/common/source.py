@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import sys
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, cast
 
@@ -12,6 +16,7 @@ from stepscope.core.errors import CorruptInput, StepscopeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from zipfile import ZipFile
+
 
 CHUNK = 1 << 18
 #: Without --max-bytes, a packed file may unpack to 2 GiB or to 200 times its size, whichever is more: traces pack to
@@ -221,3 +226,33 @@ def _documents(archive: ZipFile) -> list[str]:
     if not names:
         raise ValueError("it is empty")
     return sorted(n for n in names if ".json" in n.lower()) or names
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Without the cyclic garbage collector: what is decoded holds no cycles, and looking for them costs a third."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+#: Reading less leaves less behind than fetching it again would cost.
+_LEAST_BYTES = 50_000_000
+
+
+def give_back(n_bytes: int | None = None) -> None:
+    """Return what the C library keeps of freed memory, after a file of so many bytes (if known) was read.
+
+    Does nothing where the library has no such call, or the file is small.
+
+    Reading leaves more than half of its peak behind as free heap, which Polars, with an allocator of its own, cannot
+    use: analyses would come on top of it.
+    """
+    if sys.platform == "linux" and (n_bytes is None or n_bytes >= _LEAST_BYTES):
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
+        if trim is not None:
+            trim(0)

@@ -8,14 +8,14 @@ the same steps one by one: `believable`, `operators`, `steps_of`, `span_table`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import polars as pl
 
+from stepscope.core import intervals
 from stepscope.core import names as rules
 from stepscope.core.schema import CATEGORIES, DEVICE_WORK, SPANS, STEPS, TRACKS, Category, Name
-from stepscope.readers.common import links
 from stepscope.readers.common.columns import ABSENT, nullable
 
 if TYPE_CHECKING:
@@ -27,6 +27,67 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
     Flags = NDArray[np.bool_]
+
+
+NO_SPAN = -1
+#: Ancestors looked at one by one, before looking all up at once pays. Overlapping calls may form chains of any length.
+_HOPS = 32
+
+
+def parents(ts: Rows, dur: Rows, track: NDArray[Any], is_host: Flags) -> Rows:
+    """Innermost open span of the same host track at each span's start; rows sorted by track, start, longest first."""
+    parent = intervals.enclosing(ts, ts + dur, track)
+    parent[~is_host] = NO_SPAN
+    return parent
+
+
+def launches(correlation: Rows, is_call: Flags, is_device: Flags) -> Rows:
+    """For device work the row of the call with the same correlation; of several the first. Ids below 1 bind nothing."""
+    launch = np.full(correlation.size, NO_SPAN, np.int64)
+    calls = np.flatnonzero(is_call & (correlation > 0))
+    work = np.flatnonzero(is_device & (correlation > 0))
+    if calls.size and work.size:
+        order = np.argsort(correlation[calls], kind="stable")
+        ids = correlation[calls][order]
+        at = np.minimum(np.searchsorted(ids, correlation[work]), ids.size - 1)
+        launch[work] = np.where(ids[at] == correlation[work], calls[order[at]], NO_SPAN)
+    return launch
+
+
+def nearest_op(rows: Rows, parent: Rows, is_op: Flags) -> Rows:
+    """For each of the rows the nearest ancestor, or itself, that is an operator."""
+    found = rows.astype(np.int64, copy=True)
+    open_ = np.flatnonzero((found >= 0) & ~is_op[found])
+    for _ in range(_HOPS):
+        if not open_.size:
+            return found
+        found[open_] = parent[found[open_]]
+        open_ = open_[(found[open_] >= 0) & ~is_op[found[open_]]]
+    found[open_] = intervals.nearest(parent, is_op)[found[open_]]
+    return found
+
+
+def by_external_id(op: Rows, calls: Rows, external: Rows, op_rows: Rows, op_external: Rows) -> None:
+    """Fill in operators of calls that lie in none on their thread, by the recorder's own id. Writes into `op`."""
+    open_ = (op[calls] < 0) & (external > 0)
+    valid = op_external > 0
+    if not open_.any() or not valid.any():
+        return
+    ids, rows = op_external[valid], op_rows[valid]
+    order = np.argsort(ids, kind="stable")
+    ids, rows = ids[order], rows[order]
+    wanted = external[open_]
+    at = np.minimum(np.searchsorted(ids, wanted), ids.size - 1)
+    op[calls[open_]] = np.where(ids[at] == wanted, rows[at], NO_SPAN)
+
+
+def step_of(points: Rows, starts: Rows, ends: Rows, numbers: Rows) -> Rows:
+    """Number of the step that holds each time; ABSENT between steps. Steps are disjoint and sorted."""
+    if not starts.size:
+        return np.full(points.size, ABSENT, np.int64)
+    at = intervals.locate((starts, ends), points)
+    return np.where(at >= 0, numbers[at], ABSENT)
+
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -170,9 +231,9 @@ def assemble(
     spans = _in_order(order, ts, dur, track, name, recorded, int(ts.min()) if ts.size else 0)
     category = _joined([_category(p) for p in parts], np.uint8)[order]
     is_device = is_device_track[spans.track]
-    parent = links.parents(spans.ts, spans.dur, spans.track, ~is_device)
+    parent = parents(spans.ts, spans.dur, spans.track, ~is_device)
     is_call = np.isin(category, CALLS)
-    launch = links.launches(_joined([_or_absent(p.link, p) for p in parts], np.int64)[order], is_call, is_device)
+    launch = launches(_joined([_or_absent(p.link, p) for p in parts], np.int64)[order], is_call, is_device)
     op = operators(category, is_device, parent, launch)
     steps, step = steps_of(spans, (category == CODE["step"]) & ~is_device, texts, rules.step_number, launch, rank)
     frame = span_table(
@@ -277,20 +338,20 @@ def operators(
     `external` are rows of calls and device work, and the recorder's own id of each span: they say it for calls outside
     of any operator on their thread.
     """
-    op = np.full(category.size, links.NONE, np.int64)
+    op = np.full(category.size, NO_SPAN, np.int64)
     is_op, is_call = category == CODE["operator"], np.isin(category, CALLS)
     op_rows, calls = np.flatnonzero(is_op), np.flatnonzero(is_call)
     if not op_rows.size:
         return op
-    op[calls] = links.nearest_op(calls, parent, is_op)
+    op[calls] = nearest_op(calls, parent, is_op)
     if external is not None:
         rows, ids = external
-        links.by_external_id(op, rows, ids[rows], op_rows, ids[op_rows])
+        by_external_id(op, rows, ids[rows], op_rows, ids[op_rows])
     work = np.flatnonzero(is_device)
     through = launch[work]
-    of_launch = np.where(through >= 0, op[through], links.NONE)
+    of_launch = np.where(through >= 0, op[through], NO_SPAN)
     loose = (through >= 0) & (of_launch < 0) & ~is_call[through]  # tied by an arrow to something that is no call
-    of_launch[loose] = links.nearest_op(through[loose], parent, is_op)
+    of_launch[loose] = nearest_op(through[loose], parent, is_op)
     op[work] = of_launch
     return op
 
@@ -319,7 +380,7 @@ def steps_of(
     frame = pl.DataFrame({"step": number, "ts_ns": starts, "dur_ns": lengths}).with_columns(
         pl.lit(rank, dtype=pl.Int32).alias("rank"), pl.lit("annotation").alias("source")
     )
-    step = links.step_of(spans.ts, starts, ends, number)
+    step = step_of(spans.ts, starts, ends, number)
     is_linked = launch >= 0
     step[is_linked] = step[launch[is_linked]]
     return STEPS.conform(frame), step

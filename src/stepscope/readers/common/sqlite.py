@@ -21,8 +21,7 @@ import numpy as np
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.memory import no_collection
-from stepscope.readers.common.source import CHUNK, packing_of
+from stepscope.readers.common.source import CHUNK, no_collection, packing_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -16,7 +16,7 @@ from stepscope.core import files
 from stepscope.core.errors import CorruptInput, MissingExtra
 from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.nsight import ncu_trace
-from stepscope.readers.nsight.ncu_values import DEVICE_NAME, MEASURED, WORDS, base_unit
+from stepscope.readers.nsight.ncu_trace import DEVICE_NAME, MEASURED, WORDS, base_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from stepscope.core.errors import CorruptInput
 from stepscope.core.files import rank_in
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.memory import give_back
 from stepscope.readers.common.protobuf import Wire
+from stepscope.readers.common.source import give_back
 from stepscope.readers.formats import PADDLE_PROTOBUF
 from stepscope.readers.paddle import _json, _protobuf
 from stepscope.readers.paddle._tables import build_tables

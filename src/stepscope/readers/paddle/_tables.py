@@ -28,8 +28,7 @@ from stepscope.core.schema import (
 )
 from stepscope.readers.chrome.tracks import device_type
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
-from stepscope.readers.common.links import nearest_op
-from stepscope.readers.common.span_builder import CODE, Sorted, believable, operators, span_table, steps_of
+from stepscope.readers.common.span_builder import CODE, Sorted, believable, nearest_op, operators, span_table, steps_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

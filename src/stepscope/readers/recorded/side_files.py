@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 
 #: Each kind of side file, by the names that it may have.
 COUNTER_FILES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
+COUNTER_COLUMNS = {
+    "ts_ns": pl.Int64(),
+    "metric": pl.String(),
+    "unit": pl.String(),
+    "device": pl.String(),
+    "value": pl.Float64(),
+}
 STACK_FILES = ("stacks.tsv.gz", "stacks.tsv")
 SCHEDULING = "sched.ring"
 RECORDING = "meta.json"

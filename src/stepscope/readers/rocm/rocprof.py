@@ -16,8 +16,7 @@ from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, TRANSFE
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.memory import give_back
-from stepscope.readers.common.source import SQLITE_MAGIC
+from stepscope.readers.common.source import SQLITE_MAGIC, give_back
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, code_of
 from stepscope.readers.common.sqlite import opened
 from stepscope.readers.rocm.rocprof_csv import read_csv

@@ -9,7 +9,10 @@ from perf_files import COLUMNS, GEMM, START_US, counters_text, perf_row, perf_te
 from stepscope.core.errors import CorruptInput, MissingTable, StepscopeError
 from stepscope.core.schema import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Results
-from stepscope.readers import expand, open_trace, reader_for
+from stepscope.readers import Source, expand, open_trace, reader_for
+from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.formats import header_of
+from stepscope.readers.latencyprism import nanoseconds, read_rows, unit_of
 
 
 @pytest.fixture
@@ -169,3 +172,144 @@ def test_a_file_cut_anywhere_gives_its_whole_rows_or_the_reason(tmp_path):
         else:
             assert whole <= found.height <= whole + 1
             assert found["calls"].to_list() == [4] * found.height
+
+
+@pytest.fixture
+def counters_data(tmp_path):
+    def read_samples(samples):
+        path = tmp_path / "result_counters_data.csv"
+        path.write_text(counters_text(samples), newline="")
+        return open_trace(str(path))
+
+    return read_samples
+
+
+def test_the_header_shows_the_format():
+    assert reader_for("x", b"counter_name,timestamp,value,hostname\r\n").name == "latencyprism-counters"
+
+
+def test_samples_are_of_a_process_of_the_host_or_of_some_gpu(counters_data):
+    trace = counters_data([
+        ("process_cpu_usage_4013652", f"{START_US + 2}.500000", 160.5), ("host_cpu_usage", f"{START_US}.000000", 6),
+        ("gpu_frequency", f"{START_US + 1}.250000", 1155),
+    ])  # fmt: skip
+    assert trace.counters.select("ts_ns", "device", "pid", "metric", "unit", "value").rows() == [
+        (0, "host", None, "host_cpu_usage", "%", 6.0),
+        (1_250, None, None, "gpu_frequency", "MHz", 1155.0),
+        (2_500, "pid:4013652", 4013652, "process_cpu_usage", "%", 160.5),
+    ]
+    assert trace.meta.origin_unix_ns == START_US * 1000
+    assert trace.issues.rows() == [("counters_pooled", "info", 1, "samples of all GPUs stand under one name")]
+
+
+def test_a_process_number_written_as_a_float_is_the_same_process(counters_data):
+    samples = [("process_mem_rss_4.013652e+06", f"{START_US}", 1), ("process_mem_rss_4013652", f"{START_US + 1}", 2)]
+    assert counters_data(samples).counters["pid"].to_list() == [4013652] * 2
+
+
+@pytest.mark.parametrize("name", ["process_cpu_usage", "process_x_1.5", "process_x_1e", "process_x_9e99"])
+def test_a_name_without_a_process_number_is_kept_as_it_is(counters_data, name):
+    found = counters_data([(name, f"{START_US}", 1)]).counters
+    assert found.select("metric", "pid").rows() == [(name, None)]
+
+
+def test_rows_without_a_time_or_value_are_dropped_and_counted(counters_data):
+    trace = counters_data(
+        [("net_rx_rate", "soon", 1), ("net_rx_rate", f"{START_US}", "much"), ("net_rx_rate", f"{START_US}", 1)]
+    )
+    assert trace.counters.height == 1
+    assert trace.issues.filter(pl.col("code") == "counters_dropped")["count"].to_list() == [2]
+
+
+def test_units_go_by_the_name():
+    units = {
+        "cpu_frequency": "MHz",
+        "gpu_sm_util": "ratio", "gpu_usage": "%", "process_gpu_mem_usage": "bytes",
+        "container_gpu_mem_usage": "%", "gpu_link_receive": "bytes/s", "net_tx_rate": "bytes/s",
+        "gpu_mem_used": "bytes",
+        "host_mem_free": "kB", "disk_free": "bytes", "process_mem_rss": "bytes", "cpu_temp": "°C", "gpu_power": "W",
+        "anything": None,
+    }  # fmt: skip
+    found = pl.DataFrame({"metric": list(units)}).select(unit_of(pl.col("metric"))).to_series()
+    assert found.to_list() == list(units.values())
+
+
+@pytest.fixture
+def rows_of(tmp_path):
+    def read(content: bytes, needed=("a",)):
+        path = tmp_path / "x.csv"
+        path.write_bytes(content)
+        log = IssueLog()
+        frame = read_rows(Source(str(path)), needed, log)
+        return frame, log.table()["code"].to_list()
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("head", "fields"),
+    [
+        (b"a,b\r\n1,2", ["a", "b"]),
+        (b'\xef\xbb\xbfa,"b,c"\n', ["a", "b,c"]),
+        (b"", []),
+        (b"\xff\xfe\n", []),
+        (b'"' + b"x" * 200_000 + b"\n", []),
+    ],
+    ids=["plain", "quoted, with a mark of byte order", "empty", "not text", "endless"],
+)
+def test_the_fields_of_the_first_line(head, fields):
+    assert header_of(head) == fields
+
+
+def test_rows_are_text_and_empty_fields_null(rows_of):
+    frame, codes = rows_of(b'\xef\xbb\xbfa,b\r\n1.50,"x, ""y"""\r\n,z\r\n')
+    assert frame.rows() == [("1.50", 'x, "y"'), (None, "z")]
+    assert codes == []
+
+
+@pytest.mark.parametrize("end", [b"3", b'3,"cut', b'3,"cut, he'])
+def test_a_last_row_that_breaks_off_is_dropped_and_counted(rows_of, end):
+    frame, codes = rows_of(b"a,b\n1,2\n" + end)
+    assert frame.rows() == [("1", "2")]
+    assert codes == ["truncated"]
+
+
+def test_a_last_row_that_is_whole_needs_no_newline(rows_of):
+    assert rows_of(b"a,b\n1,2\n3,4")[0].height == 2
+
+
+def test_what_can_be_unpacked_is_read(rows_of):
+    packed = gzip.compress(b"a,b\n" + b"".join(b"%d,%d\n" % (i * i, i) for i in range(9_999)))
+    frame, codes = rows_of(packed[: len(packed) // 2])
+    assert frame.height > 100
+    assert "damaged_packing" in codes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"b,c\n1,2\n", r"x\.csv at byte 0: no column a"),
+        (b"a,b\n", "a header and not one whole row"),
+        (b'a,b\n"1,x"y\n', "not one whole row"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_the_reason(rows_of, content, message):
+    with pytest.raises(CorruptInput, match=message) as caught:
+        rows_of(content)
+    assert caught.value.hint
+
+
+def test_a_stray_quote_costs_no_more_than_its_row(rows_of):
+    frame, codes = rows_of(b'a,b\r\n1,x\r\n2,"y" z"\r\n"3,y\r\n\r\n4,\r\n5,6,7\r\n')
+    assert frame.rows() == [("1", "x"), ("2", 'y z"'), ("4", None)]
+    assert codes == ["rows_dropped"]
+
+
+def test_signs_that_are_not_utf8_are_replaced(rows_of):
+    assert rows_of(b"a,b\n1,\xff\n")[0].rows() == [("1", "\ufffd")]
+
+
+def test_microseconds_become_nanoseconds_without_a_loss():
+    texts = ["1762935807026558.7500", "0.0010", "-3", "1e3", "soon", None, "9" * 16, "9" * 40]
+    found = pl.DataFrame({"t": texts}).select(nanoseconds("t")).to_series()
+    assert found.to_list() == [1_762_935_807_026_558_750, 1, -3_000, 1_000_000, *[None] * 4]
