@@ -97,8 +97,8 @@ async def table(site: Site, request: Request) -> Response:
     downloads = [(label, links.to(f"/download/{name}.{kind}", **same)) for kind, (label, _) in FORMATS.items()]
     return html(site, request, "table.html", title=name, doc=query_tables.find(name).doc, sheet=made, question=question,
                  choices=choices(name, dict(question.options)), parameters=parameters, page=page,
-                 per_page=_ROWS_PER_PAGE, all_columns=answer.frame.columns, again=again, sorted_by=sorted_by, downloads=downloads,
-                 remarks=answer.remarks, links=links)  # fmt: skip
+                 per_page=_ROWS_PER_PAGE, all_columns=answer.frame.columns, again=again, sorted_by=sorted_by,
+                 downloads=downloads, remarks=answer.remarks, links=links)  # fmt: skip
 
 
 async def download(site: Site, request: Request) -> Response:

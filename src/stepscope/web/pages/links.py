@@ -43,7 +43,7 @@ class Links:
         return self.to("/tables/" + quote(name, safe=""), **parameters)
 
     def command(self, text: str) -> str | None:
-        """The address of a command without its `stepscope`: 'show idle --by gap' is that table; None for other verbs."""
+        """The address of a command without its `stepscope`: 'show idle --by gap' is a table; None for other verbs."""
         try:
             parts = shlex.split(text)
         except ValueError:
