@@ -90,18 +90,18 @@ def communication(
     by: By = "collective",
     communication: str = "library",
 ) -> pl.DataFrame:
-    """One row per kind of collective, process group and element type (by step: per step too), longest in total first.
+    """One row per collective, process group and element type (by step: and per step), longest in total first.
 
-    The main columns are `calls`, `total_ns`, the time hidden behind computation (`hidden_ns`) or not (`exposed_ns`), and
-    the bandwidths. `merged_ns` is `hidden_ns` + `exposed_ns` and counts simultaneous calls once. Collectives of different
-    names that run at the same time share that time.
+    The main columns are `calls`, `total_ns`, the time hidden behind computation (`hidden_ns`) or not (`exposed_ns`),
+    and the bandwidths. `merged_ns` is `hidden_ns` + `exposed_ns` and counts simultaneous calls once. Collectives of
+    different names that run at the same time share that time.
 
-    `collectives` and `ops` are the trace's tables. Without the former, kernels and operators are recognised by name, and
-    sizes come from the shapes of the operators' inputs. A call is what one operator queued: the times of its kernels add
-    up, and its size counts once. Where no device communicates, as on CPUs, the host's operators are the calls. Those of
-    Gloo and MPI last as long as the transfer; of all others only the time to queue it is known (`call`). Where no device
-    computes, the host's other operators count as computation. `communication` says which kernels are collectives, as in
-    `timeline`.
+    `collectives` and `ops` are the trace's tables. Without the former, kernels and operators are recognised by name,
+    and sizes come from the shapes of the operators' inputs. A call is what one operator queued: the times of its
+    kernels add up, and its size counts once. Where no device communicates, as on CPUs, the host's operators are the
+    calls. Those of Gloo and MPI last as long as the transfer; of all others only the time to queue it is known
+    (`call`). Where no device computes, the host's other operators count as computation. `communication` says which
+    kernels are collectives, as in `timeline`.
 
     A kernel also waits until the other ranks have come. One rank alone cannot separate that wait from the transfer, so
     the bandwidths are lower bounds. They cover the calls whose size and time are known, and are null for `call`.

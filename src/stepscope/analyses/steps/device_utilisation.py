@@ -74,8 +74,8 @@ def device_utilisation(
 
     The window reaches from the first step's start to the last one's end, both on the side of the device as in
     `step-breakdown`; without steps it is the recording. By time it is cut into stretches of `bucket_ns`; the default is
-    the smallest power of ten µs that makes at most 100. The last one may be shorter. Kernels count with the part of them
-    that is within the window. `launches` is the trace's table `kernels`.
+    the smallest power of ten µs that makes at most 100. The last one may be shorter. Kernels count with the part of
+    them that is within the window. `launches` is the trace's table `kernels`.
 
     A launch fills as many multiprocessors as it has blocks, and all of them from one block per multiprocessor on;
     simultaneous launches add up to no more than all. Columns are null where kernels lack the facts: blocks per
@@ -155,7 +155,7 @@ def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: boo
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Starts and ends of intervals in order of time: `rows` has the interval's row, `signs` 1 for a start, −1 for an end."""
+    """Starts and ends of intervals in order of time: `rows` says whose, `signs` is 1 for a start and −1 for an end."""
 
     times: Ints
     rows: Ints

@@ -60,13 +60,13 @@ def idle(
     min_gap_ns: int = 0,
     kernel_wait_ns: int = 30_000,
 ) -> pl.DataFrame:
-    """One row per device and cause (by stream: per stream too; by gap: per gap): how long the device was idle, and why.
+    """One row per device and cause (by stream: and stream; by gap: per gap): how long the device was idle, and why.
 
-    All streams of a device are merged, except by stream. A gap lies between the end of all earlier work and the start of
-    the next. When the host called for the work that ends the gap decides its cause:
+    All streams of a device are merged, except by stream. A gap lies between the end of all earlier work and the start
+    of the next. When the host called for the work that ends the gap decides its cause:
 
-    - after the gap had begun: the host was late. The cause is `data_loading` if at least half of the time from the gap's
-      start to the call was spent loading data, else `sync` if the host was inside a synchronising call in that time,
+    - after the gap had begun: the host was late. The cause is `data_loading` if at least half of the time from the
+      gap's start to the call was spent loading data, else `sync` if the host was inside a synchronising call in that time,
       else `host_late`. Only threads that queue device work are looked at.
     - before: `kernel_wait` if the gap is shorter than `kernel_wait_ns`, else `other`.
     - not known: `unlinked`.

@@ -67,8 +67,9 @@ def launches(
     """One row per launching call, by name or by operator; or per stream, how full its queue was (by queue).
 
     The delay of a call runs from its end to the start of its first work, and is never below 0. Much of it is usually
-    spent waiting in the queue; the latency is what remains after the previous work of that stream had ended. A call that
-    took longer than its work ("short") makes the device wait as soon as the queue runs empty. A graph launch is one call.
+    spent waiting in the queue; the latency is what remains after the previous work of that stream had ended. A call
+    that took longer than its work ("short") makes the device wait as soon as the queue runs empty. A graph launch is
+    one call.
 
     By queue, a call waits from its start until its first work on that stream starts. Statistics are over time.
 

@@ -64,8 +64,8 @@ def step_breakdown(
     memset, communication, runtime, dataloader, cpu_exec, other.
 
     A step ends when the device has done the last work that the step queued, or with its span on the host if that is
-    later. The next one begins there, or with its span on the host if that is later. So steps never overlap and are never
-    negative. Threads and devices are merged. Kernels of collectives count as communication, not as `kernel`;
+    later. The next one begins there, or with its span on the host if that is later. So steps never overlap and are
+    never negative. Threads and devices are merged. Kernels of collectives count as communication, not as `kernel`;
     `communication` says which those are, as in `timeline`. Named ranges count as work of the host (`cpu_exec`), frames
     of Python do not, so the result is the same with or without recorded stacks. Without marked steps the one row is the
     recording, from the first to the last operator, data loading or device work. Without device work the parts of the
@@ -146,7 +146,7 @@ def divided(levels: Iterable[tuple[str, Intervals]], lows: Ints, highs: Ints) ->
 
 
 def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
-    """When the host is in each of its parts, on any thread. Each part is a disjoint set; parts may overlap each other."""
+    """When the host is in each of its parts, on any thread. Each part is a disjoint set; parts may overlap."""
     category = spans["category"]
     return {
         "communication": open_time(spans, collectives_on_host(spans)),
@@ -157,7 +157,7 @@ def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
 
 
 def device_parts(work: pl.DataFrame) -> dict[str, Intervals]:
-    """When the devices are in each of their parts, from `device_work`. Each part is a disjoint set; parts may overlap."""
+    """When devices are in each of their parts; `work` is of `device_work`. Each part is disjoint; parts may overlap."""
     recorded = pl.col("category").cast(pl.String)
     part = pl.when(pl.col("sort") == COMMUNICATION).then(pl.lit("communication")).otherwise(recorded)
     work = work.sort("ts_ns").select("ts_ns", "end_ns", part=part)  # one sort serves every union

@@ -52,11 +52,11 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
     """One row per step and rank, in order of time: its length, and how device and host spent it.
 
     The main columns are `window_ns`, `computation_ns`, `exposed_communication_ns` and `idle_ns` of the device, and
-    `dataloader_ns` and `operator_ns` of the host. A step's window reaches from its start on the host to the start of the
-    next step, or to its own end if the next number is missing. Device time is what ran within the window, whichever step
-    queued it. `n_kernels` counts the kernels that the step queued, whenever they ran. Without device work the device
-    columns are null, and collectives on the host are a part of their own: then they do not count as operators, and the
-    four parts sum to the window.
+    `dataloader_ns` and `operator_ns` of the host. A step's window reaches from its start on the host to the start of
+    the next step, or to its own end if the next number is missing. Device time is what ran within the window, whichever
+    step queued it. `n_kernels` counts the kernels that the step queued, whenever they ran. Without device work the
+    device columns are null, and collectives on the host are a part of their own: then they do not count as operators,
+    and the four parts sum to the window.
 
     Units: ns; ratios 0..1.
     Source: windows start to start, as a training loop's own clock measures them; device columns as in `timeline`.

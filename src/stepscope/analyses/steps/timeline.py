@@ -60,9 +60,10 @@ def timeline(
     """One row per rank, device, stream, step or stretch of time: how the device's time divides.
 
     The main columns are `computation_ns`, `exposed_communication_ns`, `exposed_memcpy_ns` and `idle_ns`, which sum to
-    `total_ns`. Each kind of work is the union of its intervals over all streams (by rank and step: over all devices too),
-    so overlaps count once. Computation is every kernel that does not communicate, and fills. Exposed communication is
-    communication while nothing computes. Exposed memcpy is copies while no kernel runs. Idle is the rest.
+    `total_ns`. Each kind of work is the union of its intervals over all streams (by rank and step: over all devices
+    too), so overlaps count once. Computation is every kernel that does not communicate, and fills. Exposed
+    communication is communication while nothing computes. Exposed memcpy is copies while no kernel runs. Idle is the
+    rest.
 
     By step, the window reaches from the step's start on the host to the start of the next step (to its own end if the
     next number is missing), and work counts where it runs, not where it was queued. By stream, each stream is taken by
