@@ -32,6 +32,9 @@ BLOCK = 1 << 18
 #: The longest single element, or metadata, that is waited for before it counts as damage.
 LONGEST = 64 << 20
 
+#: How much of an element with false borders is waited for before it counts as damage.
+_MOST_AWAITED = 4 << 20
+
 #: How much is looked at to see what kind of times the file has.
 PROBE = 1 << 16
 
@@ -96,6 +99,10 @@ class Document:
                         self._note_truncated("before its closing brace")
                     break
             else:
+                most = min(LONGEST, _MOST_AWAITED)
+                if self._is_open and not self._eof and len(self._buf) < most:
+                    self._fill(min(2 * len(self._buf), most))  # every candidate was inside of an element that goes on
+                    continue
                 cut = self._likely(cuts)
                 events, block, end = self._save(cut)
             yield events, block
@@ -188,8 +195,8 @@ class Document:
             yield len(self._buf)
             return
         yield from cuts[:3]
-        # All three inside of something that is still open: a nested list, a string. Damage would show otherwise.
-        border = last_border(self._buf) if len(cuts) > 3 and self._is_open else None
+        # All are inside of something that is still open: a nested list, a string. Damage would show otherwise.
+        border = last_border(self._buf) if self._is_open else None
         if border is not None and border not in cuts[:3]:
             yield border
 
