@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HOST_LIBRARIES", "INDUCTOR_KERNEL", "KINDS", "POINT_TO_POINT", "SYNCHRONISING", "UNNAMED", "Collective",
     "bus_factor", "communication_mark", "is_collective_library", "is_communication", "kind_of", "kinds_of", "label_of",
-    "library_of", "talks_to_ranks",
+    "library_of", "size_of_whole", "talks_to_ranks",
 ]  # fmt: skip
 
 _CACHED = 1 << 16
@@ -209,3 +209,21 @@ def bus_factor(kind: pl.Expr, n: pl.Expr) -> pl.Expr:
     """
     factors = (pl.when(kind == each.name).then(each.bus(n)) for each in KINDS.values() if each.bus is not None)
     return pl.when((n > 1) | n.is_null()).then(pl.coalesce(factors))
+
+
+def size_of_whole(kind: pl.Expr, into: pl.Expr, out: pl.Expr, n: pl.Expr | None = None) -> pl.Expr:
+    """The size by which a collective is measured: all that is gathered or scattered, else what goes in or comes out.
+
+    `into` and `out` are the bytes of one rank, null where not known. Among `n` ranks the result of an all-gather
+    follows from what one rank puts in, and the input of a reduce-scatter from what one rank gets out.
+
+    Units: bytes. Source: nccl-tests, doc/PERFORMANCE.md.
+    """
+    n = pl.lit(None, pl.Int64) if n is None else n
+    return (
+        pl.when(kind == "allgather")
+        .then(pl.coalesce(out, into * n))
+        .when(kind == "reduce_scatter")
+        .then(pl.coalesce(into, out * n))
+        .otherwise(pl.max_horizontal(into, out))
+    )

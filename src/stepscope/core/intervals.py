@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "Intervals", "covered", "difference", "enclosing", "ends_of", "gaps", "innermost_at", "intersection", "level",
-    "locate", "nearest", "outermost", "own_lengths", "reached", "total", "union", "union_by",
+    "Intervals", "covered", "difference", "either", "enclosing", "ends_of", "gaps", "innermost_at", "intersection",
+    "level", "locate", "nearest", "outermost", "own_lengths", "reached", "total", "union", "union_by",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
@@ -67,6 +67,13 @@ def union_by(groups: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
 def total(iv: Intervals) -> int:
     """Summed length of disjoint intervals."""
     return int((iv[1] - iv[0]).sum())
+
+
+def either(a: Intervals, b: Intervals) -> Intervals:
+    """The points in one of two disjoint sets or in both, as a disjoint set."""
+    starts, ends = np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1]))
+    order = np.argsort(starts, kind="stable")  # merges what is sorted already, in linear time
+    return union(starts[order], ends[order])
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:

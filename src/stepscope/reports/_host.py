@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.host_spans import collectives_on_host
 from stepscope.analyses.steps.steps import host_time as divided
-from stepscope.analyses.steps.steps import talk_of_host
 from stepscope.core.collectives import label_of
 from stepscope.core.intervals import nearest, own_lengths
 from stepscope.core.names import map_names
@@ -50,7 +50,7 @@ def host_time(trace: Trace, operators: pl.DataFrame | None, scope: Scope) -> Hos
     `operators` is the result of that analysis, None if there are none.
     """
     spans = trace.spans
-    lengths_by_part = divided(spans, scope.lows, scope.highs, talk_apart=True)
+    lengths_by_part = divided(spans, scope.lows, scope.highs, collectives_apart=True)
     by_window = {part: lengths_by_part[column].to_numpy() for part, column in _COLUMNS.items()}
     parts = {name: int(lengths.sum()) for name, lengths in by_window.items()}
     costs = [
@@ -99,7 +99,7 @@ def _types(trace: Trace, calls: pl.DataFrame) -> list[str]:
 def _communication(spans: pl.DataFrame, scope: Scope, part_ns: int) -> list[Cost]:
     if part_ns <= 0:
         return []
-    calls = spans.select("name", "dur_ns").filter(talk_of_host(spans))
+    calls = spans.select("name", "dur_ns").filter(collectives_on_host(spans))
     kinds = calls.with_columns(what=map_names(calls["name"], label_of, pl.String()))
     sums = kinds.group_by("what").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
     whole = sums["dur_ns"].sum()

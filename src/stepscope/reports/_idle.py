@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.common.host_spans import open_time
 from stepscope.analyses.steps.idle import caused_gaps
-from stepscope.analyses.steps.steps import open_time
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_sync_call, map_names, shorten
 from stepscope.core.units import duration, percent

@@ -291,7 +291,7 @@ def test_numbers_are_links_that_do_not_stop_the_tab_key(client):
 
 def test_parts_of_the_bar_lead_to_what_they_are_made_of(client):
     found = Elements(client.get("/").text).elements
-    drawn = [a["data-behind"] for tag, a in found if tag == "rect" and "data-behind" in a]
+    drawn = [a["data-events"] for tag, a in found if tag == "rect" and "data-events" in a]
     assert any(target.startswith("/tables/idle?") for target in drawn)
     hrefs = {a.get("href") for tag, a in found if tag == "a"}
     assert set(drawn) <= hrefs
