@@ -165,3 +165,21 @@ def test_every_kind_has_a_factor_in_the_table_of_these_tests():
 def test_in_a_synchronising_collective_all_wait_for_all():
     assert collectives.SYNCHRONISING == ("allreduce", "reduce_scatter", "allgather", "alltoall", "barrier")
     assert set(collectives.POINT_TO_POINT) < set(collectives.KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "into", "out", "n", "size"),
+    [
+        ("allgather", 10, 80, 8, 80),
+        ("allgather", 10, None, 8, 80),
+        ("allgather", 10, None, None, None),
+        ("reduce_scatter", 80, 10, 8, 80),
+        ("reduce_scatter", None, 10, 8, 80),
+        ("allreduce", 10, None, 8, 10),
+        ("scatter", 10, 80, None, 80),
+        ("broadcast", None, None, 8, None),
+    ],
+)
+def test_the_size_of_a_collective_is_that_of_the_whole(kind, into, out, n, size):
+    whole = collectives.size_of_whole(pl.lit(kind), *(pl.lit(value, pl.Int64) for value in (into, out, n)))
+    assert pl.select(whole).item() == size

@@ -131,8 +131,9 @@ class TestUnionBy:
 
 class TestSetAlgebra:
     @given(PAIRS, PAIRS)
-    def test_intersection_and_difference_are_those_of_the_points(self, a, b):
+    def test_union_intersection_and_difference_are_those_of_the_points(self, a, b):
         left, right = iv.union(*arrays(a)), iv.union(*arrays(b))
+        assert listed(iv.either(left, right)) == runs(points(a) | points(b))
         assert listed(iv.intersection(left, right)) == runs(points(a) & points(b))
         assert listed(iv.difference(left, right)) == runs(points(a) - points(b))
 

@@ -14,12 +14,12 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import device_work, occupied
+from stepscope.analyses.common.host_spans import collectives_on_host, open_time
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles
 from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.analyses.steps.step_breakdown import divided
-from stepscope.analyses.steps.steps import open_time
 from stepscope.comparison._observe_results import observe_results
 from stepscope.comparison._resources import (
     by_cycle,
@@ -47,7 +47,6 @@ from stepscope.comparison.model import (
     WORKLOAD,
     Observation,
 )  # fmt: skip
-from stepscope.core.collectives import is_communication
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import DEVICE_WORK
@@ -223,8 +222,7 @@ def _levels(trace: Trace, threads: pl.Series) -> list[tuple[str, Intervals]]:
     calls = is_mine & category.is_in(("runtime", "driver"))
     waits = calls & _named(names, calls, is_sync_call)
     operators = is_mine & (category == "operator")
-    ranges = category.is_in(("operator", "user_range"))
-    collectives = ranges & _named(names, ranges, is_communication)
+    collectives = collectives_on_host(spans)
     levels += [
         (LOADING, open_time(spans, is_mine & (category == "dataloader"))),
         (SYNC, open_time(spans, waits)),

@@ -1,1 +1,1 @@
-"""One named table out of one trace or many: by name, by SQL, here or in other processes."""
+"""Tables of one trace or of many: by name or by SQL, computed in this process or in workers."""

@@ -1,4 +1,4 @@
-"""What is made of each file of a run, in this process or in others, and put together here."""
+"""Applies one function to each file of a run, in this process or in workers, and collects the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     #: Applies a function to files, here or in other processes: results in their order.
     Each = Callable[[Callable[[str], Any], Sequence[str]], list[Any]]
 
-#: Missing ranks that are told by number.
+#: How many missing ranks are listed by number.
 _NAMED = 8
 
 __all__ = ["calls_of_file", "calls_of_ranks", "map_over_files", "results_of"]
@@ -36,9 +36,9 @@ def map_over_files(
     dask: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Each | None:
-    """What applies a function to the files of a run, in this process or others, as `report` says of these options.
+    """A function that applies another one to the files of a run, with the options of `report`.
 
-    None where there is one trace: then the function is applied here. Raises StepscopeError (memory_limit).
+    None if there is one trace: the caller then applies its function itself. Raises StepscopeError (memory_limit).
     """
     if isinstance(source, Trace) or (len(source) == 1 and dask is None):
         return None
@@ -47,7 +47,7 @@ def map_over_files(
 
     limit = None if memory_limit is None else units.parse_size(memory_limit)
     how = cluster.plan(source.paths, workers=workers, memory_limit=limit)
-    # Who reads in this process is told of bytes already.
+    # Reading in this process reports its own progress, in bytes.
     on_done = progress if dask is not None or how.n_workers else None
     return partial(cluster.mapped, how=how, dask=dask, on_done=on_done)
 
@@ -55,10 +55,11 @@ def map_over_files(
 def calls_of_ranks(
     source: Trace | Run, labels: Sequence[str], *, on_missing: OnMissing, each: Each | None = None
 ) -> list[RankCalls]:
-    """What analyses of ranks need of each trace; none of these outlives its turn. `labels` says what files are called.
+    """The collective calls of each rank, for analyses of ranks. `labels` are names of the files for messages.
 
-    A trace that cannot be read, holds no exchanges, or is of a rank that another holds at the same time, is reported to
-    `on_missing` and left out; so are ranks that no file is for. Raises its error if no file tells anything.
+    Only one trace is in memory at a time. A trace is left out and reported to `on_missing` if it cannot be read, has no
+    collectives, or repeats another trace's rank; ranks without a file are reported too. Raises the first error if no
+    file is left.
     """
     from stepscope.analyses.ranks.groups import missing_of
     from stepscope.analyses.ranks.matching import by_rank
@@ -90,7 +91,7 @@ def calls_of_ranks(
 
 
 def calls_of_file(open_trace: Callable[[str], Trace], path: str) -> RankCalls | StepscopeError:
-    """What analyses of ranks need of one file, or why there is nothing."""
+    """The collective calls in one file, or the error that says why there are none."""
     try:
         return _calls_of(open_trace(path))
     except StepscopeError as error:
@@ -109,7 +110,7 @@ def _calls_of(trace: Trace) -> RankCalls | StepscopeError:
 def results_of(
     source: Trace | Run, analysis: Analysis, options: dict[str, Any], each: Each | None
 ) -> Iterator[tuple[int | None, pl.DataFrame | StepscopeError]]:
-    """Rank and result of each trace. No trace outlives its turn: only one is in memory at a time."""
+    """Rank and result of each trace. Only one trace is in memory at a time."""
     if isinstance(source, Trace):
         yield _result(source, analysis, options)
         return
@@ -122,7 +123,7 @@ def results_of(
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """What is wrong with the question, and not with a file."""
+    """An error in the question itself, which no other file would cure."""
 
     error: StepscopeError
 

@@ -1,9 +1,9 @@
-"""One named table out of one trace or many: an analysis' result or a raw table, filtered, grouped, sorted, cut.
+"""One named table of one trace or many: an analysis' result or a raw table, filtered, grouped, sorted, limited.
 
 A name is that of an analysis, or `trace.X` for table X as the reader made it (just `X` where no analysis is called so),
-or of a table that files of results hold. Of such a file a table is handed out as it is, not computed again.
-Of several traces the results are stacked, with `rank` as first column; where ranks are missing or not unique, `trace`
-(from the file's name) stands there instead. Analyses of ranks take all of them together.
+or of a table that files of results hold, which is returned as the file has it.
+Results of several traces are stacked. Their first column is `rank`, or `trace` (from the file's name) if ranks are
+missing or not unique. Analyses of ranks take all traces together.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ TRACE = Column("trace", pl.String(), "the file that it comes from", key=True)
 ROWS = Column("n_rows", pl.Int64(), "rows that were put together")
 
 _SUFFIXES = re.compile(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
-#: What cannot be added up: points in time, levels, averages, shares.
+#: Columns that cannot be added up: points in time, levels, averages, shares.
 _POINT = re.compile(
     r"(^|_)(ts|start|end|first|last)_ns$|(^|_)(mean|avg|median|std|p\d+|late)_|^total_(allocated|reserved)_bytes$"
 )
 _LEAST, _MOST = re.compile(r"(^|_)min_"), re.compile(r"(^|_)(max|peak)_")
-#: What ends of names say of units; the longer ones first.
+#: Units by the ends of column names, longer ends first.
 _UNITS = {"_bytes_per_s": "bytes/s", "_ns": "ns", "_bytes": "bytes", "_ratio": "ratio"}
 _ADDS_UP = re.compile(r"^n_|^(calls|count|bytes)$|_(ns|bytes|flop)$")
 
@@ -119,9 +119,9 @@ def collect(
 def drawn(
     source: Trace | Run, analysis: Analysis, frame: pl.DataFrame, *, each: Each | None = None, **options: Any
 ) -> pl.DataFrame | None:
-    """The rows that the figure of a table is drawn from: its own, or those that the figure asks for; None without one.
+    """The rows for the figure of a table: `frame` if it fits, else those that the figure asks for; None without figure.
 
-    `frame` is what `collect` returned, and told of the traces that lack it. Raises as `collect` does.
+    `frame` is what `collect` returned; traces without the table are not reported again. Raises as `collect` does.
     """
     if analysis.name not in figures.names():
         return None
@@ -152,7 +152,7 @@ def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFra
 
 
 def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series:
-    """The condition's value for each row, or a single one if it looks at none."""
+    """The condition's value for each row, or a single value if it uses no column."""
     used = list(dict.fromkeys(condition.meta.root_names()))
     for name in used:
         if name not in frame.columns:
@@ -163,10 +163,10 @@ def _truth(frame: pl.DataFrame, condition: pl.Expr) -> pl.Series:
 
 
 def grouped(frame: pl.DataFrame, table: Table, by: Sequence[str]) -> tuple[pl.DataFrame, Table]:
-    """Rows that agree in `by` put together: counts, durations and bytes are summed, min_ and max_ kept as such.
+    """Rows that agree in `by` put together: counts, durations and bytes are summed, min_ and max_ stay what they are.
 
-    What cannot be put together (averages, shares, points in time, texts) is left out; n_rows says how many rows there
-    were. Raises UnknownName (column).
+    Averages, shares, points in time and texts are left out, as they do not add up; n_rows is the number of rows.
+    Raises UnknownName (column).
     """
     by = [column_named(name, frame.columns) for name in by]
     numbers = [name for name in frame.select(cs.numeric()).columns if name not in by and name != ROWS.name]
@@ -215,7 +215,7 @@ def column_named(name: str, columns: Sequence[str]) -> str:
 
 
 def file_labels(paths: Sequence[str]) -> list[str]:
-    """A short name for each file, unique among them: its stem, or as much of its path as tells them apart."""
+    """A short name for each file, unique among them: its stem, or as much of its path as makes it unique."""
     stems = [_stem(PurePath(path).name) for path in paths]
     if len(set(stems)) == len(stems):
         return stems
@@ -225,7 +225,7 @@ def file_labels(paths: Sequence[str]) -> list[str]:
 
 
 def described(name: str, frame: pl.DataFrame) -> Table:
-    """A schema for a frame that no analysis declared: units are told by the ends of names, as everywhere."""
+    """A schema for a frame that no analysis declared: the ends of column names give their units."""
     columns = [Column(column, dtype, column, _unit(column, dtype)) for column, dtype in frame.schema.items()]
     return Table(name, name, tuple(columns))
 
@@ -252,7 +252,7 @@ def _as_it_is(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _result_table(table: Table) -> analyses.Analysis:
-    """A table that only files of results hold: of a recording it is missing."""
+    """A table that only files of results hold; for a recording it raises MissingTable."""
 
     def run() -> pl.DataFrame:
         """The frame as the file of results has it."""

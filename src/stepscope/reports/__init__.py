@@ -1,1 +1,1 @@
-"""Which tables stand together for a reader: `model` is the value, each other module fills one."""
+"""The reports: `overview` of one job, `comparison` of two runs, `roles` of many processes."""

@@ -1,4 +1,4 @@
-"""What there is to say of kernels whose order is known and whose times are not: what they cost and used, by class."""
+"""The summary of a file that has the order of kernels but not their times: cost and hardware use by kernel class."""
 
 from __future__ import annotations
 
@@ -28,16 +28,13 @@ _RATIOS = {"tensor_ratio": "tensor cores busy", "dram_ratio": "memory bandwidth 
 
 
 def summary_without_clock(trace: Trace, quality: tuple[Lack, ...]) -> Summary:
-    """The time of kernels by class, how much of the hardware they used, and the costliest of them.
-
-    `quality` is what else the data lacks.
-    """
+    """Kernel time by class, hardware use, and the costliest kernels. `quality` lists what else the data lacks."""
     lacks = (Lack("no_clock", _NO_CLOCK), *quality)
     n = trace.spans.height
     devices = tuple(trace.devices["name"].drop_nulls().to_list())
     try:
         classes = kernel_classes(trace.spans, trace.kernel_metrics)
-    except MissingTable:  # no kernel, or no durations, which the reader has told
+    except MissingTable:  # no kernel or no durations, which the reader has reported
         return Summary(trace.meta, 0, devices, quality=lacks, issues=trace.issues, n_launches=n)
     whole = int(classes["total_ns"].sum())
     vague = int(classes["vague_calls"].sum())
@@ -61,14 +58,14 @@ def summary_without_clock(trace: Trace, quality: tuple[Lack, ...]) -> Summary:
 
 
 def parts_by_class(classes: pl.DataFrame) -> dict[str, int]:
-    """The time of the costliest classes, and of all others together. `classes` come longest first."""
+    """The time of the costliest classes and of all the rest together. `classes` are sorted, longest first."""
     times = dict(classes.select("kernel_class", "total_ns").iter_rows())
     parts = {name: times.pop(name) for name in list(times)[:_CLASSES] if name != _OTHER}
     return parts | {_OTHER: sum(times.values())}
 
 
 def hardware_use(trace: Trace) -> tuple[Note, ...]:
-    """How much of the hardware was used, in words, where it was measured."""
+    """Notes on how much of the hardware was used; none if it was not measured."""
     if trace.kernel_metrics.is_empty():
         return ()
     try:
@@ -82,7 +79,7 @@ def hardware_use(trace: Trace) -> tuple[Note, ...]:
 
 
 def _fusible(trace: Trace, whole_ns: int) -> tuple[Note, ...]:
-    """What putting runs of memory-bound kernels together would save, where their traffic is known."""
+    """A note on what fusing memory-bound kernels would save; none if their traffic is not known."""
     saving = fusion(trace.spans, trace.tracks, None, trace.kernel_metrics, trace.devices, by="all").row(0, named=True)
     low, high = saving["saved_low_ns"], saving["saved_high_ns"]
     if not whole_ns or high is None or high < _LEAST_SAVED * whole_ns:

@@ -1,4 +1,4 @@
-"""Where a device's time went: how its steps divide, and what of it costs most."""
+"""Where the devices' time went: the parts of the steps, and the largest costs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
-#: Kernel classes told as one, and what to call them.
+#: Kernel classes that are shown as one group, and the groups' titles.
 _GROUPS = {
     **dict.fromkeys(("elementwise", "copy", "reduction", "random", "rope"), "pointwise"),
     **dict.fromkeys(("norm", "softmax"), "norm"),
@@ -66,7 +66,7 @@ _PLAIN_FP32 = re.compile(r"sgemm|scudnn|gemmSN_|(?:^|_)ffma_|simt_s", re.IGNOREC
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTime:
-    """What the devices did in the scope. `parts` are summed over its windows and add up to them.
+    """What the devices did in the scope. `parts` add up to the length of its windows.
 
     `while_idle` is what the host did in the idle part.
     """
@@ -122,7 +122,7 @@ def _busy(work: pl.DataFrame, times: Occupied, devices: pl.DataFrame, scope: Sco
 
 
 def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns: int) -> list[Cost]:
-    """A cost per class of kernels. Kernels at the same time share it, so that classes add up to all computation."""
+    """A cost per class of kernels. Concurrent kernels share their time, so that classes add up to all computation."""
     work = work.filter(pl.col("sort") == COMPUTATION).select("name", "dur_ns", "op_id")
     summed = int(work["dur_ns"].sum())
     if not summed:
@@ -156,13 +156,13 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
 
 
 def _group_of(name: str) -> str:
-    found = kernel_class(name)
-    found = _GROUPS.get(found, found)
-    return found if found in _TITLES else "other"
+    group = kernel_class(name)
+    group = _GROUPS.get(group, group)
+    return group if group in _TITLES else "other"
 
 
 def _advice(group: str, names: pl.DataFrame, n: int, ns: int, devices: pl.DataFrame) -> tuple[str, ...]:
-    """What could make this computation cheaper, where names and numbers show it."""
+    """Advice on making this computation cheaper, if names and numbers suggest any."""
     if group in ("gemm", "convolution"):
         plain = names.filter(
             map_names(names["name"], lambda k: bool(_PLAIN_FP32.search(k)) and not is_tensor_core(k), pl.Boolean())
@@ -204,14 +204,14 @@ def _communication(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Sco
         "→ start it earlier or overlap it (gradient buckets, prefetching), or send less; check for ranks that come late"
     )
     title = "Exposed communication, while nothing computes" + (f": {lead}" if lead else "")
-    # Tables count as other tools do, collective libraries alone, unless they are asked for any that talks to ranks.
+    # Like other tools, tables count collective libraries only, unless they are asked for all communication.
     in_libraries = bool(talks_to_ranks(calls["name"]).all())
     command = "show overlap --by name" if in_libraries else "show overlap --by name --communication any"
     return [Cost(TALK, title, exposed_ns, (detail, advice), command)]
 
 
 def _collective(calls: pl.DataFrame, trace: Trace) -> pl.Series:
-    """What each communication kernel does: as recorded with it or with its operator, else as its name says."""
+    """The kind of collective of each kernel: recorded with it or with its operator, else taken from its name."""
     recorded = trace.collectives.select("span_id", "collective").drop_nulls()
     recorded_by = [
         calls.select(span_id=c).join(recorded, on="span_id", how="left", maintain_order="left")

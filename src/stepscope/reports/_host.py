@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.host_spans import collectives_on_host
 from stepscope.analyses.steps.steps import host_time as divided
-from stepscope.analyses.steps.steps import talk_of_host
 from stepscope.core.collectives import label_of
 from stepscope.core.intervals import nearest, own_lengths
 from stepscope.core.names import map_names
@@ -37,7 +37,7 @@ _HOST = ("operator", "python", "user_range", "module", "dataloader", "runtime", 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostTime:
-    """How the scope's windows divide on the host, and what of it costs most."""
+    """The host's time in the scope: its parts and the largest costs."""
 
     parts: Mapping[str, int]
     by_window: Mapping[str, NDArray[np.int64]]
@@ -45,12 +45,12 @@ class HostTime:
 
 
 def host_time(trace: Trace, operators: pl.DataFrame | None, scope: Scope) -> HostTime:
-    """The host's time in the scope, threads merged: loading data before operators, operators before communication.
+    """The host's time in the scope, over all threads. Data loading counts before operators, these before communication.
 
-    `operators` is the result of that analysis, null where there are none.
+    `operators` is the result of that analysis, None if there are none.
     """
     spans = trace.spans
-    lengths_by_part = divided(spans, scope.lows, scope.highs, talk_apart=True)
+    lengths_by_part = divided(spans, scope.lows, scope.highs, collectives_apart=True)
     by_window = {part: lengths_by_part[column].to_numpy() for part, column in _COLUMNS.items()}
     parts = {name: int(lengths.sum()) for name, lengths in by_window.items()}
     costs = [
@@ -63,7 +63,7 @@ def host_time(trace: Trace, operators: pl.DataFrame | None, scope: Scope) -> Hos
 
 
 def _operators(trace: Trace, operators: pl.DataFrame | None, scope: Scope, part_ns: int) -> list[Cost]:
-    """The costliest operators. Where threads run at the same time they share it, so as not to exceed the part."""
+    """The costliest operators. Concurrent threads share their time, so that the sum does not exceed the part."""
     if operators is None:
         return []
     summed = operators["host_self_ns"].sum()
@@ -84,7 +84,7 @@ def _operators(trace: Trace, operators: pl.DataFrame | None, scope: Scope, part_
 
 
 def _types(trace: Trace, calls: pl.DataFrame) -> list[str]:
-    """A word on element types that are wider than training needs."""
+    """Advice if operators work on element types wider than training needs."""
     known = (
         trace.ops.select("span_id", "input_types").drop_nulls().join(calls.select("span_id", "dur_ns"), on="span_id")
     )
@@ -99,7 +99,7 @@ def _types(trace: Trace, calls: pl.DataFrame) -> list[str]:
 def _communication(spans: pl.DataFrame, scope: Scope, part_ns: int) -> list[Cost]:
     if part_ns <= 0:
         return []
-    calls = spans.select("name", "dur_ns").filter(talk_of_host(spans))
+    calls = spans.select("name", "dur_ns").filter(collectives_on_host(spans))
     kinds = calls.with_columns(what=map_names(calls["name"], label_of, pl.String()))
     sums = kinds.group_by("what").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)
     whole = sums["dur_ns"].sum()
@@ -133,7 +133,7 @@ def _other(trace: Trace, part_ns: int) -> list[Cost]:
 
 
 def _python(spans: pl.DataFrame) -> str:
-    """The program's own functions with the most own time, calls of libraries included."""
+    """The program's functions with the most self time, library calls included."""
     frames = spans.select("name").filter(spans["category"] == "python")
     if frames.is_empty():
         return ""
@@ -141,7 +141,7 @@ def _python(spans: pl.DataFrame) -> str:
     distinct = frames["name"].unique()
     own = distinct.filter(map_names(distinct, is_own_code, pl.Boolean()))
     wanted = ((spans["category"] != "python") | spans["name"].is_in(own.implode())).to_numpy()
-    # A frame of a library is time of the function that called it.
+    # Time in a library counts as the time of the function that called it.
     at = nearest(parents, wanted)
     above = np.where(parents >= 0, at[parents], -1)
     rows = np.flatnonzero(wanted)

@@ -1,4 +1,4 @@
-"""What idle time of a device is to be blamed on, in words that can be acted on."""
+"""The causes of a device's idle time, and what to do about each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.common.host_spans import open_time
 from stepscope.analyses.steps.idle import caused_gaps
-from stepscope.analyses.steps.steps import open_time
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_sync_call, map_names, shorten
 from stepscope.core.units import duration, percent
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
-#: What people call the operators in which a host waits for the device.
+#: Operators in which the host waits for the device, as they are written in a program.
 _WAITS = {
     "aten::_local_scalar_dense": ".item(), or a tensor used as a number or a condition",
     "aten::item": ".item(), or a tensor used as a number or a condition",
@@ -32,11 +32,11 @@ _WAITS = {
     "aten::unique": "unique()",
     "aten::_unique2": "unique()",
 }
-_MANY = 20  # gaps a step from which on launching, rather than one place in the program, is what is slow
+_MANY = 20  # with more gaps a step, launching itself is slow, and not one place in the program
 
 
 def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> list[Cost]:
-    """A cost for each cause of gaps between pieces of device work; one for the ends of the scope without any."""
+    """A cost for each cause of gaps in device work, and one for the idle time at the ends of the scope."""
     if idle_ns <= 0:
         return []
     work = work.select("rank", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step")
@@ -78,7 +78,7 @@ def _often(gaps: pl.DataFrame, scope: Scope) -> str:
 
 
 def _place(gaps: pl.DataFrame, trace: Trace) -> str:
-    """The part of the program in which the work after the gaps was launched, if much of it is in one."""
+    """The part of the program that launched most of the work after the gaps; empty if no part stands out."""
     for categories, lead in ((("python",), "at"), (("user_range",), "in"), (("module",), "in")):
         place = most_of(trace.spans, gaps["launch_id"], gaps["ns"], categories)
         if place is not None and place[1] >= 0.3:
@@ -109,7 +109,7 @@ def _host_late(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
 
 
 def _longest(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
-    """Where to look: the longest gap, what ended it and what the host was doing meanwhile."""
+    """The longest gap: the operator or kernel that ended it, and what the host did meanwhile."""
     gap = gaps.sort("ns", descending=True).row(0, named=True)
     ids = pl.Series([gap["op_id"], gap["after_id"]], dtype=pl.UInt32)
     op, kernel = of_spans(trace.spans, ids, "name")
@@ -121,7 +121,7 @@ def _longest(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
 
 
 def _is_launching(gaps: pl.DataFrame) -> bool:
-    """Whether most of the time lies in gaps too short for anything but the launches themselves."""
+    """Whether most idle time is in gaps so short that only launches fit into them."""
     short = sum_of(gaps.filter(pl.col("dur_ns") < 100_000)["ns"])
     return short > 0.5 * sum_of(gaps["ns"])
 
@@ -160,7 +160,7 @@ def _loading(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
 
 
 def loader_advice(trace: Trace) -> str:
-    """What to change in the data loader, as far as its name tells how it works."""
+    """What to change in the data loader, whose name says how it works."""
     names = trace.spans["name"].filter(trace.spans["category"] == "dataloader").unique().cast(pl.String).to_list()
     if any("SingleProcess" in name for name in names):
         return "→ batches are made in the training process itself: DataLoader(num_workers=…, pin_memory=True)"

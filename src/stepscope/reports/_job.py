@@ -1,4 +1,4 @@
-"""The files of a job: which of them a report stands on, and which ranks lack, broke, or are there twice."""
+"""The files of a job: which a report uses, which cannot be read, and which ranks are missing or duplicate."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _NAMED, _RUNS = 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a report stands on, `summaries`, and what it does without.
+    """The summaries that a report uses, and the files and ranks that it does without.
 
-    `broken` are paths of files that could not be read, with the error; `twice` paths of files whose rank another file
-    has, with that rank; `missing` the ranks that no file is for, of `world_size` where that is known.
+    `broken` are paths of unreadable files with their errors, `twice` paths of files whose rank another file has, with
+    that rank, and `missing` the ranks without a file, out of `world_size` if that is known.
     """
 
     summaries: tuple[Summary, ...]
@@ -35,7 +35,7 @@ class Job:
     world_size: int | None = None
 
     def sentences(self) -> list[str]:
-        """What is missing, in words."""
+        """Sentences on the files left out and the ranks missing."""
         sentences = []
         if self.broken:
             first = self.broken[0][1].message
@@ -51,7 +51,7 @@ class Job:
         return sentences
 
     def facts(self) -> dict[str, object]:
-        """The same for machines."""
+        """The same as data, for JSON."""
         return {
             "missing_ranks": list(self.missing),
             "left_out": [
@@ -62,9 +62,9 @@ class Job:
 
 
 def job_of(paths: Sequence[str], outcomes: Sequence[Summary | StepscopeError]) -> Job:
-    """The job that files make up, from what reading each gave.
+    """The job that the files make up. `outcomes` are their summaries or errors.
 
-    Files of one rank are recordings of their own, unless most ranks have one: then the first stands for the rank.
+    If most ranks have one file only, further files of a rank are left out; else each file is its own recording.
     Raises the first error if no file could be read.
     """
     broken = [
@@ -99,7 +99,7 @@ def _first_of_each(sound: list[tuple[str, Summary]]) -> tuple[list[tuple[str, Su
 
 
 def _first(ranks: Sequence[int]) -> str:
-    """'2–3, 5.', '2, 4, 6, 8 …': the ranks, or of many runs of them those that come first."""
+    """'2–3, 5.', '2, 4, 6, 8 …': the ranks; if they form many runs, only the first runs."""
     jumps = [i for i in range(1, len(ranks)) if ranks[i] != ranks[i - 1] + 1]
     return f"{ranges(ranks)}." if len(jumps) < _RUNS else f"{ranges(ranks[: jumps[_RUNS - 1]])} …"
 

@@ -1,4 +1,4 @@
-"""Phrases of reports: counts with their nouns, lists of numbers, names that people know."""
+"""Phrases of reports: counts with nouns, ranges of numbers, shares of a whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def counted(n: float, noun: str, plural: str = "") -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """'0–7', '3', '0–3, 6': whole numbers in ascending order, runs drawn together; at most four runs are spelt out."""
+    """'0–7', '3', '0–3, 6': whole numbers in ascending order, with at most four runs spelt out."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:
@@ -36,7 +36,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def shares(parts: Sequence[tuple[str, float]], *, at_least: float = 0.05, most: int = 3) -> str:
-    """'aten::mm 62 %, aten::addmm 30 %': the parts of a whole that are worth naming; one alone if it is nearly all."""
+    """'aten::mm 62 %, aten::addmm 30 %': the largest parts of a whole; only the first if it is nearly all."""
     if parts and parts[0][1] > 0.95:
         return parts[0][0]
     return ", ".join(f"{name} {percent(ratio)}" for name, ratio in parts[:most] if ratio >= at_least)

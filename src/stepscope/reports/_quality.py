@@ -1,4 +1,4 @@
-"""What the data lacks, in sentences: what a reader of the report must know before trusting it."""
+"""What the data lacks: sentences that a reader needs before trusting the report."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
-_SHARE_SAYS_MORE = ("no_launch", "no_operator")  # by share of time, which says more than their count
-_ALWAYS_SHOWN = ("counters_stitched",)  # which counts kernels, and tells their share of time
+_SHARE_SAYS_MORE = ("no_launch", "no_operator")  # shown by their share of time instead, which says more than the count
+_ALWAYS_SHOWN = ("counters_stitched",)  # an info, but it says which share of kernel time has counters
 _LEAST_SHARE = 0.001
 
 
 def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack, ...]:
-    """What is missing of links, unmarked or cut steps, and what the reader dropped. `work`: as of `device_work`."""
+    """Missing links, unmarked or incomplete steps, and what the reader dropped. `work` is from `device_work`."""
     lacks: list[Lack] = []
     if work is not None:
         lacks += _links(trace, work)
@@ -91,7 +91,7 @@ def _steps(trace: Trace, scope: Scope) -> list[Lack]:
 
 
 def lacks_of_issues(issues: pl.DataFrame) -> tuple[Lack, ...]:
-    """What the reader dropped, guessed or repaired, if it was more than a note; and what was joined to it."""
+    """The reader's warnings on what it dropped, guessed or repaired, and the result of joining kernel counters."""
     is_loud = (pl.col("severity") != "info") & ~pl.col("code").is_in(_SHARE_SAYS_MORE)
     loud = issues.filter(pl.col("code").is_in(_ALWAYS_SHOWN) | is_loud)
     lacks = []

@@ -1,4 +1,4 @@
-"""The summaries of the ranks of a job as one report: means over ranks, and how far they are apart."""
+"""One report from the summaries of all ranks: means over ranks, and how much ranks differ."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _DEVICE_USE = "show device-utilisation"
 _SHOWN = 3
 _LEAST_SHARE = 0.01
 _LEAST_OF_BAR = 0.005  # of the bar
-_APART = 0.03  # ranks nearer than that are told as one
+_APART = 0.03  # smaller differences between ranks are not mentioned
 _NEARLY_ALL = 0.98
 _GOOD_PART = 0.1
 
 
 def overview_of_ranks(summaries: Sequence[Summary], *more_quality: str) -> Report:
-    """One report of the summaries of all ranks of a job, or of a single trace's."""
+    """The report of all ranks of a job, or of a single trace."""
     summaries = sorted(summaries, key=lambda s: (s.meta.rank is None, s.meta.rank or 0))
     late = _stragglers(summaries)
     return Report(
@@ -58,7 +58,7 @@ def _stragglers(summaries: Sequence[Summary]) -> Stragglers:
 
 
 def _quality(summaries: Sequence[Summary]) -> list[str]:
-    """Each sort of lack once, in the words of the first that has it."""
+    """A sentence for each kind of lack: that of the first rank that has it."""
     sentences = []
     for kind in dict.fromkeys(lack.kind for summary in summaries for lack in summary.quality):
         having = [(summary, lack.text) for summary in summaries for lack in summary.quality if lack.kind == kind]
@@ -133,7 +133,7 @@ def _bars(summaries: Sequence[Summary], *, wait_for_each_other: bool) -> tuple[B
 
 
 def _apart(summaries: Sequence[Summary], *, named: bool) -> list[Note]:
-    """How far the ranks' mean steps are apart; which is slow only where that is not the doing of others."""
+    """How much the ranks' mean steps differ. With `named` it says which ranks are slowest and fastest."""
     means = {s.label: statistics.fmean(s.windows_ns) for s in summaries if s.numbers}
     if len(means) < 2:
         return []
@@ -163,7 +163,7 @@ def _busy(summaries: Sequence[Summary]) -> list[Note]:
 
 
 def _mfu(summaries: Sequence[Summary]) -> list[Note]:
-    """Mean over ranks; a lower bound where not all products of matrices are known."""
+    """MFU, mean over ranks; a lower bound if not all matrix products are known."""
     ratios = [s.use["mfu_ratio"] for s in summaries if "mfu_ratio" in s.use]
     if not ratios:
         return []
@@ -208,7 +208,7 @@ def _memory(summaries: Sequence[Summary]) -> list[Note]:
 
 
 def _findings(summaries: Sequence[Summary], late: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The costs that are largest, and the ranks that make others wait, which are part of what the others pay."""
+    """The largest costs, and the ranks that make others wait (`late`)."""
     with_time = [summary for summary in summaries if sum(summary.windows_ns)]
     if not with_time:
         return tuple(late)
@@ -225,15 +225,15 @@ def _findings(summaries: Sequence[Summary], late: Sequence[Finding]) -> tuple[Fi
     ]
     shown = {kind for kind, _ in timed}
     covered_by = {cost.kind: set(cost.covered_by) for summary in with_time for cost in summary.costs}
-    # What has no price in time stands behind what has, unless that says it already.
+    # Findings without a time come last, and only if no finding above covers them.
     more = [finding for kind, finding in candidates if finding.value_ns is None and not covered_by[kind] & shown]
     return (*_causes_first(timed, late), *more)
 
 
 def _causes_first(timed: Sequence[tuple[str, Finding]], late: Sequence[Finding]) -> list[Finding]:
-    """All by what they cost; but a rank that makes others wait stands before communication of which it is a good part.
+    """Findings by cost, except that a rank that makes others wait comes before the communication time that it causes.
 
-    What the others wait is in there: it is a cause, and the other its effect.
+    It does so if it causes a good part of that time: a cause comes before its effect.
     """
     waits = max((f.value_ns or 0.0 for kind, f in timed if kind == TALK), default=0.0)
     places = [(f.value_ns or 0.0, 0, f) for _, f in timed]
@@ -245,7 +245,7 @@ def _causes_first(timed: Sequence[tuple[str, Finding]], late: Sequence[Finding])
 
 
 def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: int) -> Finding:
-    """The same cost of several ranks: the mean over all of them, in the words of the one that pays most."""
+    """One finding for the same cost on several ranks: the mean over all, with the details of the most costly rank."""
     stepped = any(summary.numbers for summary in summaries)
     each = {i: (of_rank[i].ns or 0.0) / summaries[i].n if i in of_rank else 0.0 for i in range(len(summaries))}
     most, least = max(of_rank, key=lambda i: each[i]), min(each, key=lambda i: each[i])

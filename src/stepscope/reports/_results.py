@@ -1,4 +1,4 @@
-"""What a file of results has to say in a report: how long its cycles took, and which functions most of them."""
+"""Summaries of files of results: the costliest functions of cycles, or the sums of `nsys stats`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _NO_CLOCK = Lack("sums", "These are sums by name: when things ran, and what waited for what, cannot be told.")
-#: Which summaries are shown and what they are called, the most telling first.
+#: Tables that are shown and their titles, the most useful first.
 _SHOWN = {
     "cuda_gpu_kern_sum": "Kernels",
     "cuda_gpu_mem_time_sum": "Copies and fills",
@@ -39,11 +39,11 @@ _MOVED = Table(
         Column("share_ratio", pl.Float64(), "its part of all", "ratio"),
     ),
 )
-_ROWS = 30  # of each file, so that what is large in all of them is not lost
+_ROWS = 30  # of each file: enough that names that are large in all files remain
 
 
 def summarise_sums(results: Results) -> Summary:
-    """What a report needs of one file of summaries."""
+    """The summary of one file of sums by name."""
     tables = [_block(results, name, title) for name, title in _SHOWN.items() if name in results.results]
     if "cuda_gpu_mem_size_sum" in results.results:
         tables.append(_sizes(results.result("cuda_gpu_mem_size_sum")))
@@ -91,14 +91,14 @@ FUNCTIONS = Table(
 
 
 def summarise_results(results: Results) -> Summary:
-    """What a report needs of one file of results."""
+    """The summary of one file of results."""
     if results.results.keys() & NSYS.keys():
         return summarise_sums(results)
     if not {"cycles", "attribution"} <= set(results.results):
         return Summary(results.meta, recorded_ns=0, quality=(_NO_TIMELINE,), issues=results.issues)
     cycles, attribution = results.result("cycles"), results.result("attribution")
     lengths = cycles["dur_ns"].drop_nulls()
-    # A function stands in a row for each of its metrics.
+    # A function has a row for each of its metrics.
     per_cycle = attribution.unique(["cycle", "host", "pid", "device", "name"], maintain_order=True)
     frame = per_cycle.group_by("name", maintain_order=True).agg(pl.col("calls", "total_ns").sum())
     whole = int(lengths.sum())
@@ -114,7 +114,7 @@ def summarise_results(results: Results) -> Summary:
 
 
 def _extent_ns(cycles: pl.DataFrame) -> int:
-    """From the first start to the last end; if starts are unknown, the length of all cycles."""
+    """From the first start to the last end; without known starts, the summed length of cycles."""
     known = cycles.drop_nulls(["ts_ns", "dur_ns"])
     if known.is_empty():
         return int(cycles["dur_ns"].sum())

@@ -1,4 +1,4 @@
-"""Who makes the others wait, in a report of many ranks: what each rank hands over for that, and what is said of it."""
+"""Ranks that make others wait: the calls that each rank contributes, and the findings made from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_CALLS", "Stragglers", "packed_calls", "stragglers_among"]
 
-#: Exchanges of all ranks together that a report looks at: more take more than some seconds and half a gigabyte.
+#: Collective calls of all ranks that a report analyses: more would take many seconds and over half a gigabyte.
 MOST_CALLS = 1_000_000
 _SHOWN = 3
 _IN_PHASE = {"forward": "in the forward pass", "backward": "in the backward pass", "optimizer": "in the optimizer"}
@@ -35,10 +35,10 @@ _FACTS = (
 
 @dataclass(frozen=True, slots=True)
 class Stragglers:
-    """What is told of ranks that make others wait: findings, the largest first, and the same for machines.
+    """Ranks that make others wait: as findings, the largest first, and as `facts` for JSON.
 
-    `compared` says whether ranks share exchanges: then each waits for the others, so that how long its steps take does
-    not tell who is slow.
+    `compared` says whether ranks share collectives. If so each waits for the rest, and step times do not show which
+    rank is slow.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -47,7 +47,7 @@ class Stragglers:
 
 
 def packed_calls(trace: Trace, most: int) -> bytes | None:
-    """The rank's exchanges with others (the first `most`, in whole steps), packed; None if it has none that tell."""
+    """The rank's first `most` collective calls, in whole steps, as bytes; None if it has none that can be compared."""
     try:
         calls = rank_calls(trace)
     except MissingTable:
@@ -56,14 +56,14 @@ def packed_calls(trace: Trace, most: int) -> bytes | None:
 
 
 def stragglers_among(packs: Sequence[bytes], *, step_ns: float | None) -> Stragglers:
-    """What is told of ranks that make others wait, from what `packed_calls` gave of each; nothing of a healthy job.
+    """The ranks that make others wait, from the `packed_calls` of each rank; empty for a healthy job.
 
-    `step_ns` is the mean time of a step, of which findings say their part; null where there are no steps.
+    `step_ns` is the mean time of a step, which turns shares into times; None without steps.
     """
     parts = _unpacked(packs)
     try:
         evidence = straggler_evidence(parts)
-    except MissingTable:  # a single rank, or ranks that share no exchange
+    except MissingTable:  # a single rank, or ranks that share no collective
         return Stragglers()
     rows = evidence.stragglers.rows(named=True)
     findings = [_finding(row, evidence, step_ns) for row in rows[:_SHOWN]]
@@ -74,7 +74,7 @@ def stragglers_among(packs: Sequence[bytes], *, step_ns: float | None) -> Stragg
 
 
 def _unpacked(packs: Sequence[bytes]) -> list[RankCalls]:
-    """The parts of all ranks. Those of a large group have its members in common, not each a list of its own."""
+    """The calls of all ranks. Ranks of a group share one tuple of its members, to save memory."""
     members: dict[tuple[int, ...], tuple[int, ...]] = {}
     parts: list[RankCalls] = []
     for pack in packs:
@@ -110,7 +110,7 @@ def _finding(row: Mapping[str, Any], evidence: Evidence, step_ns: float | None) 
 
 
 def _name(rank: int | None, evidence: Evidence) -> str:
-    """What a rank is called: by its number, or where its trace does not tell that, by its file."""
+    """The name of a rank: its number, or its file if the trace does not have the number."""
     if rank is None:
         return ""
     part = evidence.job.parts[evidence.job.ranks.index(rank)]
@@ -118,7 +118,7 @@ def _name(rank: int | None, evidence: Evidence) -> str:
 
 
 def _when(row: Mapping[str, Any]) -> str:
-    """From when to when it is so: nothing to say if it always is."""
+    """When the rank makes others wait."""
     first, last = row["since_step"], row["until_step"]
     since = f"since {duration(row['since_ns'])} into the recording" if first is None else f"since step {first}"
     if row["pattern"] == "periodic" and row["period"]:

@@ -1,4 +1,4 @@
-"""What one trace has to say, in few numbers and words: small enough to keep one for each of many ranks."""
+"""The summary of one trace: all that a report needs, small enough to hold one for each of many ranks."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
-#: The kind of what exchanges with other ranks cost.
+#: The kind of the cost of communication with other ranks.
 TALK = "communication"
 SLOWEST_STEPS = "show steps --sort -window_ns"
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Something that took time: how much over the whole scope, and what to say of it.
+    """Something that took time: how much over the whole scope, with a title and details.
 
-    `kind` is the same on every rank, so that the same thing can be told of several ranks. Costs of one summary do not
-    overlap in meaning, except `outlier`, which says when time was lost and not where. `told_by` are kinds that say it
-    better: where one of them is shown, this one is not.
+    `kind` is the same on every rank, so that costs of several ranks become one finding. Costs of one summary do not
+    overlap, except `outlier`, which says when time was lost and not where. `covered_by` are kinds that say it better: a
+    report that shows one of them leaves this cost out.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A sentence on what the data lacks. `kind` is the same on every rank, the figures in `text` are the rank's own."""
+    """A sentence on what the data lacks. `kind` is the same on every rank; numbers in `text` are the rank's own."""
 
     kind: str
     text: str
@@ -56,7 +56,7 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The device with the highest peak."""
+    """The device with the highest peak of memory."""
 
     device: str | None
     peak_bytes: int
@@ -66,12 +66,12 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """The stretch of a recording that a summary is about: its steps' windows, else all device work, else everything."""
+    """The part of a recording that a summary covers: the windows of steps, else all device work, else everything."""
 
     lows: Ints
     highs: Ints
     numbers: tuple[int, ...] = ()  # of the steps, in the order of the windows
-    late_ns: int = 0  # device work of the only step after its end on the host, which the window takes in
+    late_ns: int = 0  # device work of the only step after its end on the host, which the window includes
 
     @property
     def windows(self) -> Intervals:
@@ -107,8 +107,8 @@ class Summary:
     recorded_ns: int
     devices: tuple[str, ...] = ()  # product or kind of each device that worked
     numbers: tuple[int, ...] = ()  # of the steps
-    windows_ns: tuple[int, ...] = ()  # what each step took; without steps the scope's one window
-    parts: Mapping[str, int] = field(default_factory=dict)  # how the windows divide, summed over them
+    windows_ns: tuple[int, ...] = ()  # length of each step; without steps, of the scope's one window
+    parts: Mapping[str, int] = field(default_factory=dict)  # parts of the windows, summed over them
     busy: Mapping[str, float] = field(default_factory=dict)  # share of the windows in which each device worked
     use: Mapping[str, float] = field(default_factory=dict)  # of `device-utilisation`, means over devices; of `mfu`
     while_idle: Mapping[str, int] = field(default_factory=dict)  # what the host did while no device worked
@@ -119,7 +119,7 @@ class Summary:
     quality: tuple[Lack, ...] = ()
     issues: pl.DataFrame | None = None
     n_launches: int | None = None  # of kernels whose order is known and whose times are not
-    calls: bytes | None = None  # its exchanges with other ranks, packed
+    calls: bytes | None = None  # its collective calls, packed
 
     @property
     def n(self) -> int:
@@ -128,17 +128,17 @@ class Summary:
 
     @property
     def label(self) -> str:
-        """What the trace is called beside others."""
+        """A name for the trace among the traces of its job."""
         if self.meta.rank is not None:
             return f"rank {self.meta.rank}"
         return self.meta.path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
 def scope_of(trace: Trace) -> Scope:
-    """What to report on. The trace has at least one span.
+    """The scope of a trace, which has at least one span.
 
-    A lone step lasts until the device has done what it queued: its host may be long ahead, and no other step follows
-    in which that work would count.
+    A single step lasts until the device has finished the step's work: the host may be far ahead, and no later step
+    would count that work.
     """
     spans = trace.spans
     is_work = spans["category"].is_in(DEVICE_WORK)

@@ -1,4 +1,4 @@
-"""The small tables at the end of a report: what took most, by operator, kernel, track or name."""
+"""The small tables at the end of a report: the costliest operators, kernels, tracks or names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROWS = 6
 _NUMBERED = re.compile(r"(?:\.\d+)+$")
-_ROWS_OF_RANK = 30  # rows kept of each rank, so that what is large on all of them is not lost
+_ROWS_OF_RANK = 30  # rows of each rank: enough that names that are large on all ranks remain
 _LEAST_SHARE = 0.001
 
 TRACKS = Table(
@@ -70,7 +70,7 @@ def kernel_block(kernels: pl.DataFrame) -> Block:
 
 
 def _readable(name: str) -> str:
-    """The name without what tells its variants apart, under which they are shown as one: numbers that XLA gives too."""
+    """A short name that variants of a kernel share: without template arguments and without the numbers of XLA."""
     return shorten(_NUMBERED.sub("", name))
 
 
@@ -100,7 +100,7 @@ def track_block(trace: Trace) -> Block:
 
 
 def name_block(trace: Trace) -> Block:
-    """What took most time itself, by name."""
+    """The names with the most self time."""
     spans = trace.spans
     starts = spans["ts_ns"].to_numpy()
     parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
@@ -114,7 +114,7 @@ def name_block(trace: Trace) -> Block:
 
 
 def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
-    """The blocks of all ranks as one set: measures summed over ranks, averages remade, the first rows kept."""
+    """The blocks of all ranks as one set: sums over ranks, averages computed anew, the first rows only."""
     tables = []
     for title in dict.fromkeys(block.title for of_rank in blocks for block in of_rank):
         mine = [block for of_rank in blocks for block in of_rank if block.title == title]

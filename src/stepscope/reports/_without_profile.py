@@ -1,4 +1,4 @@
-"""What there is to say of a recording without spans: the resources that were sampled."""
+"""The summary of a recording without a profile: counters, scheduling and Python stacks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_THREADS = 5
 
 
 def only_scheduled(trace: Trace) -> bool:
-    """Whether time on cores and waits for them are all that the trace holds of events."""
+    """Whether the only spans of the trace are those of scheduling."""
     return 0 < trace.spans.height == trace.sched.height
 
 
@@ -43,10 +43,10 @@ _STACKS_COMMAND = "show python-stacks --by function"
 
 
 def python_block(trace: Trace, scope: Scope | None = None) -> list[Block]:
-    """The functions in which threads were seen most; none without stacks.
+    """The functions that most samples of Python stacks are in; none without stacks.
 
-    With steps it begins with the first of them: what a program does before is told by `show` alone. It goes on after
-    the last: a profile of few steps is too short to be looked at often.
+    If there are steps, samples count from the first step on; only `show` has those before it. Samples after the last
+    step count as well, because few steps contain few samples.
     """
     samples, title = trace.stack_samples, PYTHON_TITLE
     if scope is not None and scope.numbers:
@@ -67,12 +67,11 @@ _SCHEDULED = Lack("only_counters", "Counters and scheduling were recorded: when 
 _NO_PROFILE = Lack(
     "no_profile", "Counters and Python stacks were recorded, no profile: steps and operators are unknown."
 )
-#: Of many disks, interfaces, threads of cores, those that never did anything say nothing.
 _RESOURCE_COLUMNS = ("device", "metric", "unit", "mean", "p95", "max")
 
 
 def summary_of_counters(trace: Trace) -> Summary:
-    """Mean and highest use of each resource that was used at all; without counters, that there is nothing."""
+    """Mean and peak of each resource that was used at all; without counters, a summary that says so."""
     waits = scheduling_blocks(trace)
     if trace.counters.is_empty():
         lack = _SCHEDULED if waits else _NOTHING

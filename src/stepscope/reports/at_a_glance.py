@@ -1,4 +1,4 @@
-"""What is told at a glance beside the bar: how well kernels use the devices, and what the host does while they idle."""
+"""Notes for the report's bar: how well kernels use the devices, and what the host does while they are idle."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from stepscope.reports._summary import Scope
 
 
-#: With less of the products' time known the figure would say more of the recording than of the run.
+#: Share of the matrix products' time whose operations must be known: below, MFU would mislead.
 _LEAST_KNOWN = 0.5
 
 
 def mfu_at_a_glance(trace: Trace, work: pl.DataFrame) -> tuple[dict[str, float], tuple[Lack, ...]]:
-    """`mfu_ratio` and `mfu_known_ratio` over all steps, as in `show mfu --by all`; or a sentence that tells why not.
+    """`mfu_ratio` and `mfu_known_ratio` over all steps, as in `show mfu --by all`; or a sentence that says why not.
 
-    Neither where no kernel is a product of matrices. `work` is what `device_work` returns.
+    Both are empty if no kernel is a matrix product. `work` is what `device_work` returns.
     """
     if trace.ops.is_empty() or not (work["category"] == "kernel").any():
         return {}, ()
@@ -48,7 +48,7 @@ def mfu_at_a_glance(trace: Trace, work: pl.DataFrame) -> tuple[dict[str, float],
     return {}, (Lack("mfu", f"MFU is not told (show mfu): {reason}."),)
 
 
-#: Parts of the host's time as `step-breakdown` has them, in its order, and what to call them.
+#: Parts of the host's time in the order of `step-breakdown`, and their names here.
 _ON_HOST = {
     "communication": "communication",
     "runtime": "runtime calls",
@@ -60,7 +60,7 @@ _MEASURES = ("est_sm_efficiency_ratio", "est_occupancy_ratio", "tensor_core_rati
 
 
 def host_while_idle(spans: pl.DataFrame, busy: Intervals, scope: Scope) -> dict[str, int]:
-    """What the host does in the scope while no device does anything, in parts that add up to the idle time.
+    """What the host does in the scope while no device works: parts that add up to the idle time.
 
     Empty where nothing of the host was recorded. Units: ns.
     """
@@ -70,9 +70,9 @@ def host_while_idle(spans: pl.DataFrame, busy: Intervals, scope: Scope) -> dict[
 
 
 def use_of(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dict[str, float], Facts]:
-    """How well kernels use the devices in the scope, means over devices; and the facts about them that rules look at.
+    """How well kernels use the devices in the scope, means over devices, and the facts that rules of advice check.
 
-    `work` is what `device_work` returns. Without kernels there is nothing to say.
+    `work` is what `device_work` returns. Without kernels there are no means.
     """
     facts = with_program(Facts(), trace.spans, work, trace.devices)
     kernels = work.filter(work["category"] == "kernel")
@@ -86,7 +86,7 @@ def use_of(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dict[str, fl
 
 
 def advice_costs(facts: Facts, memory: pl.DataFrame | None, devices: pl.DataFrame, costs: Sequence[Cost]) -> list[Cost]:
-    """What rules advise beyond what the costs say; facts that costs tell better are left out of `facts`.
+    """The recommendations of rules as costs without a time. `costs` name those that cover them.
 
     `memory` is what `device_memory` returns.
     """

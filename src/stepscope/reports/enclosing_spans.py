@@ -1,4 +1,4 @@
-"""Where in the program something happened: the names of what was open around spans."""
+"""Where in the program something happened: the names of the spans around it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stepscope.core.names import map_names
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_HOPS = 500  # calls deeper than that inside one another are damage, not a program
-_MOST = 0.6  # of a stretch of time that a span must be open for to be told as what it was spent in
+_HOPS = 500  # deeper nesting is a damaged trace, not a program
+_MOST = 0.6  # share of an interval that a span must be open for, to be named as what the host was in
 _LIBRARY = re.compile(
     r"^<|^(?:torch|torch_\w+|_pytest|multiprocessing|concurrent|importlib|asyncio)[/\\]|^nn\.Module"
     r"|^## Call CompiledFxGraph|site-packages|dist-packages"
@@ -26,10 +26,9 @@ _LIBRARY = re.compile(
 def most_of(
     spans: pl.DataFrame, ids: pl.Series, weights: pl.Series, categories: Sequence[str]
 ) -> tuple[str, float] | None:
-    """What the spans with these ids lie in, and for how much of all weight; None where nothing is around them.
+    """The name of the spans that enclose most of these ids by weight, and its share; None if nothing encloses them.
 
-    Of the innermost spans of the categories around each it is the name with the most weight; frames of libraries are
-    passed over.
+    For each id the innermost enclosing span of the categories counts. Frames of libraries are skipped.
     """
     if ids.is_empty() or not weights.sum():
         return None
@@ -49,7 +48,7 @@ def most_of(
 
 
 def during(spans: pl.DataFrame, low: int, high: int) -> str:
-    """What the host was in for most of [low, high): a call and the place in the program, or '' if no span says so."""
+    """What the host was in for most of [low, high): a call and a place in the program; '' if no span covers it."""
     overlap = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
     open_ = spans.lazy().select("ts_ns", "dur_ns", "name", "category").filter(overlap > _MOST * (high - low)).collect()
     call = _shortest(open_, ("operator", "runtime", "driver", "dataloader"))
@@ -64,12 +63,12 @@ def _shortest(spans: pl.DataFrame, categories: Sequence[str]) -> str:
 
 @lru_cache(1 << 14)
 def is_own_code(name: str) -> bool:
-    """Whether a Python frame or range is the program's, not that of the framework or the standard library."""
+    """Whether a Python frame or range is the program's own, not the framework's or the standard library's."""
     return _LIBRARY.search(name) is None
 
 
 def _nearest(spans: pl.DataFrame, ids: pl.Series, categories: Sequence[str], names: pl.Series) -> pl.Series:
-    """For each id itself or the nearest span around it of one of the categories and names, null where there is none."""
+    """For each id the nearest span of the categories and names: itself or an enclosing one; null if there is none."""
     wanted = (spans["category"].is_in(list(categories)) & spans["name"].is_in(names.implode())).to_numpy()
     above = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     row = ids.cast(pl.Int64).fill_null(-1).to_numpy()

@@ -1,4 +1,4 @@
-"""The report: what was recorded, where the time of a step went, what costs most, and what the data lacks."""
+"""The report of a job: what was recorded, where the time of a step went, what costs most, and what the data lacks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ __all__ = ["WHAT", "cache_summary", "cached_summary", "overview", "overview_of_r
 
 WHAT = "summary"
 
-#: All that a summary is made of, by module.
+#: The classes that a cached summary may contain, by module.
 _KNOWN = {
     "polars.dataframe.frame": {"DataFrame"},
     "stepscope.core.schema": {"Table", "Column"},
@@ -68,12 +68,12 @@ _KNOWN = {
     "stepscope.core.report": {"Block", "Note"},
     "stepscope.reports._summary": {"Summary", "Cost", "Lack", "Memory"},
 }
-#: Element types, all of whose names begin with a capital.
+#: The module of element types, whose names begin with a capital.
 _TYPES = "polars.datatypes.classes"
 
 
 def cached_summary(ticket: store.CacheKey) -> Summary | None:
-    """The summary that was kept with that ticket; None if there is none, or none that can be read."""
+    """The summary in the cache under that key; None if there is none that can be read."""
     content = store.noted(ticket)
     if content is None:
         return None
@@ -85,13 +85,13 @@ def cached_summary(ticket: store.CacheKey) -> Summary | None:
 
 
 def cache_summary(ticket: store.CacheKey, summary: Summary) -> None:
-    """Keep a summary of a file that was read after the ticket was made; only of formats that are one file each."""
+    """Put a summary into the cache. The key must be older than the reading of the file."""
     content = zlib.compress(pickle.dumps(summary, protocol=pickle.HIGHEST_PROTOCOL), level=1)
     store.keep_noted(ticket, content, summary.meta, what=WHAT)
 
 
 class _Careful(pickle.Unpickler):
-    """Makes values of summaries and nothing else, whatever the bytes ask for."""
+    """Unpickles the classes of summaries and nothing else."""
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         """A class that is known. Raises UnpicklingError for all others."""
@@ -102,13 +102,13 @@ class _Careful(pickle.Unpickler):
 
 
 _SLOW = 1.3  # times the median
-_LEAST_SHARE = 0.02  # of all steps' time: what lies below is noise
+_LEAST_SHARE = 0.02  # of all steps' time: less is noise
 
 
 def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> list[Cost]:
-    """One cost for all slow steps, what they took beyond the median; it says what grew in the worst of them.
+    """One cost for all slow steps: their time beyond the median. It says which part grew in the slowest step.
 
-    `by_window` divides each step's time. With fewer than 4 steps there is no telling which is unusual.
+    `by_window` has the parts of each step's time. Fewer than 4 steps are too few to call one unusual.
     """
     lengths = scope.highs - scope.lows
     if len(scope.numbers) < 4:
@@ -124,9 +124,9 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
     more = {name: int(values[worst]) - statistics.median(values.tolist()) for name, values in by_window.items()}
     grown = max(more, key=lambda name: more[name])
     detail = f"{duration(more[grown])} of the difference is {grown}"
-    n_others = int(slow.sum()) - 1
-    if n_others:
-        detail += f"; {counted(n_others, 'other step')} took more than {_SLOW} × the median"
+    n_more = int(slow.sum()) - 1
+    if n_more:
+        detail += f"; {counted(n_more, 'other step')} took more than {_SLOW} × the median"
     if worst == 0:
         detail += "; it is the first one recorded: if that is warm-up, let the profiler's schedule skip it"
     times = f"{lengths[worst] / median:.1f} × the median"
@@ -135,17 +135,17 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
 
 
 _MEBIBYTE = 1 << 20
-#: Of jobs with more files only summaries are kept on disk: to write all traces takes a tenth of the time of reading
-#: them, and they would drive out what is asked for more often.
+#: Of jobs with more files only summaries are cached: writing all traces takes a tenth of the reading time, and they
+#: would displace entries that are used more often.
 _MOST_CACHED = 64
 
 
 def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
-    """The report of one trace, or of all traces of a run, of which one at a time is in memory.
+    """The report of one trace, or of all traces of a run, with one of them in memory at a time.
 
-    `each` applies a function to the files of a run, if they are not to be read here one after the other. Files that
-    cannot be read are left out, and named; so are missing ranks and those that are there twice. Raises StepscopeError
-    if no file can be read.
+    `each` applies a function to the files of a run; without it they are read here, one after the other. The report
+    names files that cannot be read, missing ranks, and ranks with several files. Raises StepscopeError if no file can
+    be read.
     """
     if isinstance(source, Trace):
         return overview_of_ranks([summarise(source)])
@@ -161,10 +161,9 @@ def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
 def summarise_file(
     open_trace: Callable[[str], Trace], path: str, *, most_calls: int = 0, keep_trace: bool = True
 ) -> Summary | StepscopeError:
-    """What a report needs of one file, or why it cannot be read. It is kept on disk for the next time.
+    """The summary of one file, or the error that prevents it. The summary is cached.
 
-    With `most_calls` it holds so many of its exchanges with other ranks; without `keep_trace` the trace itself is not
-    kept.
+    With `most_calls` it holds so many collective calls. Without `keep_trace` the trace itself is not cached.
     """
     try:
         depends = open_trace.depends(path) if isinstance(open_trace, Opener) else None
@@ -188,7 +187,7 @@ def _in_turn(function: Callable[[str], Outcome], paths: Sequence[str]) -> list[O
 
 
 def summarise(trace: Trace) -> Summary:
-    """What a report needs of one trace, without keeping the trace."""
+    """The summary of one trace."""
     if isinstance(trace, Results) and trace.spans.is_empty():
         return summarise_results(trace)
     spans = trace.spans
@@ -251,7 +250,7 @@ def _kernel_tables(trace: Trace) -> list[Block]:
 
 
 def _devices(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:
-    """The product, or else the kind, of each device that worked; none where none did."""
+    """The product name, or else the type, of each device that worked."""
     if device is None:
         return ()
     used = device.work.select("device_id").unique(maintain_order=True)
@@ -261,7 +260,7 @@ def _devices(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:
 
 
 def _peak(trace: Trace, memory: pl.DataFrame) -> Memory | None:
-    """The accelerator with the highest peak; of a recording without any, the host."""
+    """The accelerator with the highest peak of memory; the host if no accelerator was recorded."""
     known = label_devices(memory, trace.devices).join(
         trace.devices.select("device_id", "type", capacity_bytes="memory_bytes"), on="device_id", how="left"
     )
@@ -273,7 +272,7 @@ def _peak(trace: Trace, memory: pl.DataFrame) -> Memory | None:
 
 
 def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:
-    """A finding where tensors hold more after each step, by amounts that will matter."""
+    """A cost if tensors hold more memory after each step, by amounts that matter."""
     if len(scope.numbers) < 4 or "growth_bytes_per_step" not in memory.columns:
         return []
     least = pl.max_horizontal(pl.lit(_MEBIBYTE), pl.col("peak_allocated_bytes") * 0.001)

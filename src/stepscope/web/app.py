@@ -15,7 +15,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.renderers.figures import plotly_path
 from stepscope.web.guard import Guard, Rules, is_loopback, rules_for
 from stepscope.web.pages import calls, handlers, overview, sql
-from stepscope.web.pages.site import Site, endpoint, environment, not_found, static_path
+from stepscope.web.pages.site import Site, endpoint, environment, no_such_page, static_path
 from stepscope.web.session import Session
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def create_app(session: Session, rules: Rules | None = None) -> Starlette:
         Mount("/static", StaticFiles(directory=static_path())),
         at("/{page}", handlers.page),
     ]
-    lost = partial(not_found, site)
+    lost = partial(no_such_page, site)
     app = Starlette(
         routes=routes, middleware=[Middleware(Guard, rules=rules or Rules())], exception_handlers={404: lost, 405: lost}
     )

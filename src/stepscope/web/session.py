@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _RESCAN_S = 2.0
 _MOST_PENDING = 64
 _MOST_ANSWERS, _MOST_ANSWER_BYTES = 64, 1 << 30
-#: A failure is told to those who ask again so shortly after; later it is tried again.
+#: For so long a failure is the answer; after that the question is tried again.
 _FAILURE_LASTS_S = 30.0
 
 
@@ -63,7 +63,7 @@ class _Opener:
 
 
 class Session:
-    """Inputs by number, read on demand and kept while memory allows; answers kept by key.
+    """Inputs by number, read on demand and held while memory allows; answers by key.
 
     Numbers never change: a file that appears later in a watched folder gets the next one. A file that changed since it
     was read is read again, and what was worked out of it is forgotten. All methods may be called from any thread.
@@ -124,16 +124,16 @@ class Session:
             return self._paths[index]
 
     def run(self, indices: Sequence[int]) -> Run:
-        """These inputs as one job, read through what is kept here."""
+        """These inputs as one job, read through this session."""
         return Run(tuple(self.path(i) for i in indices), _Opener(self))
 
     def depends(self, path: str) -> tuple[object, ...] | None:
-        """What the trace depends on besides its file, as `Opener` says."""
+        """What the trace depends on in addition to its file, as `Opener` says."""
         given = FileOpener(self._counters, None, self._max_bytes, None) if self._run is None else self._run.open_trace
         return given.depends(path) if isinstance(given, Opener) else None
 
     def trace(self, index: int) -> Trace:
-        """The trace, read now if it is not kept. Raises StepscopeError."""
+        """The trace, read now if it is not held. Raises StepscopeError."""
         return self.open_path(self.path(index))
 
     def open_path(self, path: str) -> Trace:
@@ -180,7 +180,7 @@ class Session:
                 self._scenes.pop(gone, None)
 
     def scene(self, index: int) -> Scene:
-        """The trace laid out for the timeline, kept as long as the trace is. Raises StepscopeError."""
+        """The trace laid out for the timeline, held as long as the trace is. Raises StepscopeError."""
         path = self.path(index)
         trace = self.open_path(path)
         stamp = stamp_of(path)
@@ -232,7 +232,7 @@ class Session:
         return [(Path(path).name, min(done / sizes[path], 1.0)) for path, done in reading.items()]
 
     def heights(self, indices: Sequence[int]) -> dict[str, int] | None:
-        """Rows of each table in these inputs together; None unless all of them are kept."""
+        """Rows of each table in these inputs together; None unless all of them are held."""
         with self._lock:
             entries = [self._traces.get(self._paths[i]) for i in indices]
         rows: dict[str, int] = {}

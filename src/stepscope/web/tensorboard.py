@@ -85,7 +85,7 @@ _THREADS = 6
 
 
 def as_wsgi(app: ASGIApp, *, prefix: str) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
-    """The app under `prefix` of a WSGI server, which has cut nothing off the path. Bodies of requests are not read."""
+    """The app under `prefix` of a WSGI server, which passes the whole path. Bodies of requests are not read."""
     # The server's thread may have an event loop of its own, in which no other can run.
     threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="stepscope-wsgi")
 

@@ -115,7 +115,7 @@ def test_without_a_device_exchanges_are_apart(host: list[tuple[int, int, int, st
         window & {t for _, ts, dur, c in host if c == category for t in range(ts, ts + dur)}
         for category in ("dataloader", "operator", "python")
     )
-    got = host_time(spans, np.array([low]), np.array([low + length]), talk_apart=True)
+    got = host_time(spans, np.array([low]), np.array([low + length]), collectives_apart=True)
     assert got["operator_ns"].to_list() == [len(ran - loaded)]
     assert got["exposed_communication_ns"].to_list() == [len(talked - ran - loaded)]
     assert sum(lengths[0] for lengths in got.values()) == length

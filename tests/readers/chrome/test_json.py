@@ -64,6 +64,7 @@ def tables(trace):
     return {name: frame.rows() for name, frame in trace.tables.items()}
 
 
+@pytest.mark.slow
 @given(events, metas, metas, layouts, st.integers(1, 400), st.booleans())
 @example([x("},{" * 30, 1, 2), op("next", 5, 1)], {}, {}, {"indent": 2}, 7, False)
 @example([op("a", 1, 2) | {"args": {"x": [{"y": [{}, {}, {}]}] * 9}}, op("b", 5, 1)], {}, {}, {}, 40, True)
@@ -93,6 +94,7 @@ def test_any_size_of_block_gives_the_same_tables(found, before, after, layout, s
     }
 
 
+@pytest.mark.slow
 @given(events.filter(len), st.integers(1, 200), st.sampled_from([b"", b"\n", b",", b" ,\n"]))
 def test_a_bare_array_may_end_after_any_event(found, size, ending):
     with cut_at(size):

@@ -14,7 +14,7 @@ from stepscope.reports import overview as report_home
 from stepscope.store._key import settled
 from stepscope.web.app import create_app
 from stepscope.web.pages import overview
-from stepscope.web.pages.overview import Glance, read_glance, store_glance, tickets_of
+from stepscope.web.pages.overview import Glance, cache_keys, read_glance, store_glance
 from stepscope.web.pages.site import links_of
 from stepscope.web.session import Session
 
@@ -80,7 +80,7 @@ def page(session):
 
 
 def tickets(session):
-    return tickets_of(session, links_of(session, tuple(one.index for one in session.inputs())))
+    return cache_keys(session, links_of(session, tuple(one.index for one in session.inputs())))
 
 
 @pytest.mark.parametrize("n_files", [1, 2])

@@ -66,7 +66,7 @@ def test_inputs_that_lack_the_data_are_named(folder):
     written(folder / "rank2.json", document([event("aten::mm", 0, 5)], rank=2))
     session = Session([str(folder)])
     found = answered(session, Question("kernels", (0, 1, 2)))
-    assert "rank2 is left out" in found.notes[0]
+    assert "rank2 is left out" in found.remarks[0]
     session.close()
 
 

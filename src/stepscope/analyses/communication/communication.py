@@ -16,7 +16,8 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_work import COMMUNICATION, MEMCPY, device_work, of_spans
-from stepscope.core.collectives import bus_factor, kinds_of, library_of, talks_to_ranks
+from stepscope.analyses.common.host_spans import collectives_on_host
+from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of_whole, talks_to_ranks
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import Intervals, covered, difference, union, union_by
 from stepscope.core.names import map_names
@@ -228,7 +229,7 @@ def _host_computing(spans: pl.DataFrame, tracks: pl.DataFrame, rank: int | None)
     """When some thread of a rank was in an operator and in no exchange within it."""
     own = tracks.filter(pl.col("rank").eq_missing(pl.lit(rank)))["track_id"].implode()
     host = spans.filter(pl.col("track_id").is_in(own) & pl.col("category").is_in(("operator", "user_range")))
-    waits = talks_to_ranks(host["name"], "any")
+    waits = collectives_on_host(host)
     busy = host.filter(~waits & (host["category"] == "operator"))
     waiting = host.filter(waits).partition_by("track_id", as_dict=True)
     parts = [
@@ -247,14 +248,6 @@ def _union_of(spans: pl.DataFrame) -> Intervals:
 By = Literal["collective", "step"]
 _WHAT = ("rank", "collective", "group", "dtype", "measured")
 KEYS = {"collective": _WHAT, "step": ("step", *_WHAT)}
-#: The size of a call is that of the whole: what all gather, what is to be scattered, else what goes in or comes out.
-_SIZE = (
-    pl.when(pl.col("kind") == "allgather")
-    .then("out_bytes")
-    .when(pl.col("kind") == "reduce_scatter")
-    .then("in_bytes")
-    .otherwise(pl.max_horizontal("in_bytes", "out_bytes"))
-)
 COMMUNICATION_SUMMARY = Table(
     "communication",
     "what the exchanges with other ranks cost",
@@ -332,7 +325,9 @@ def communication(
     calls = parts.group_by("call_id", maintain_order=True).agg(
         *(pl.col(c).first() for c in (*keys, "group_size", "in_bytes", "out_bytes")), ns=pl.col("dur_ns").sum()
     )
-    calls = calls.with_columns(kind=kinds_of(calls["collective"])).with_columns(size=_SIZE)
+    calls = calls.with_columns(kind=kinds_of(calls["collective"])).with_columns(
+        size=size_of_whole(pl.col("kind"), pl.col("in_bytes"), pl.col("out_bytes"))
+    )
     result = calls.group_by(keys).agg(
         group_size=pl.when(pl.col("group_size").n_unique() == 1).then(pl.col("group_size").first()),
         calls=pl.len().cast(pl.Int64),

@@ -12,7 +12,7 @@ import polars as pl
 from stepscope.analyses.ranks.calls import KINDS, Kind, RankCalls
 from stepscope.analyses.ranks.grouped_medians import Segments, numbered, occurrence, segments
 from stepscope.analyses.ranks.groups import Group, groups_of, listed
-from stepscope.core.collectives import POINT_TO_POINT
+from stepscope.core.collectives import POINT_TO_POINT, size_of_whole
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.schema import Column, Name, Table
@@ -397,18 +397,12 @@ class _Sizes:
 
 
 def _sizes(calls: pl.DataFrame, members: Ints, parts: Segments) -> _Sizes:
-    """The size of a collective: all that is gathered or scattered, else what goes in or out.
-
-    The ranks of an all-to-all may send different amounts: its size is their mean.
-    """
-    into, out = (ints(calls[c]) for c in ("in_bytes", "out_bytes"))
-    kind = calls["kind"].to_physical().to_numpy()
-    n = np.empty(into.size, np.int64)
+    """The size of each collective. The ranks of an all-to-all may send different amounts: its size is their mean."""
+    n = np.empty(calls.height, np.int64)
     n[parts.order] = np.repeat(members, parts.sizes)
-    gathers, scatters = kind == _CODES["allgather"], kind == _CODES["reduce_scatter"]
-    rows = np.maximum(into, out)
-    rows = np.where(gathers, np.where(out >= 0, out, np.where(into >= 0, into * n, _ABSENT)), rows)
-    rows = np.where(scatters, np.where(into >= 0, into, np.where(out >= 0, out * n, _ABSENT)), rows)
+    size = size_of_whole(pl.col("kind"), pl.col("in_bytes"), pl.col("out_bytes"), pl.lit(pl.Series(n)))
+    rows = ints(calls.select(size=size)["size"])
+    kind = calls["kind"].to_physical().to_numpy()
     ranked = rows[parts.order]
     largest = np.maximum.reduceat(ranked, parts.starts)
     mean = np.add.reduceat(np.maximum(ranked, 0), parts.starts) // parts.sizes

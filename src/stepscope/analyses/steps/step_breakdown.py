@@ -10,10 +10,9 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_work import COMMUNICATION, device_work, windows_of
-from stepscope.analyses.steps.steps import joined, open_time
-from stepscope.core.collectives import talks_to_ranks
+from stepscope.analyses.common.host_spans import collectives_on_host, open_time
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import Intervals, Ints, covered, union
+from stepscope.core.intervals import Intervals, Ints, covered, either, union
 from stepscope.core.schema import DEVICE_WORK, SPANS, STEPS, TRACKS, Column, Table
 
 __all__ = [
@@ -107,7 +106,7 @@ def broken_down(
     if work.is_empty() and not any(starts.size for starts, _ in host.values()):
         hint = "record the host side too: ProfilerActivity.CPU"
         raise MissingTable("host or device work", needed_by=needed_by, hint=hint)
-    device["communication"] = joined(device["communication"], host.pop("communication"))
+    device["communication"] = either(device["communication"], host.pop("communication"))
     return divided([*device.items(), *host.items()], lows, highs)
 
 
@@ -138,7 +137,7 @@ def divided(levels: Iterable[tuple[str, Intervals]], lows: Ints, highs: Ints) ->
     taken = np.zeros(lows.size, np.int64)
     for name, level in levels:
         if level[0].size:
-            every = _merged(every, level)
+            every = either(every, level)
         reached = covered(every, lows, highs)
         parts[name] = reached - taken
         taken = reached
@@ -146,25 +145,14 @@ def divided(levels: Iterable[tuple[str, Intervals]], lows: Ints, highs: Ints) ->
     return parts
 
 
-def _merged(a: Intervals, b: Intervals) -> Intervals:
-    starts, ends = np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1]))
-    order = np.argsort(starts, kind="stable")  # merges what is sorted already, in linear time
-    return union(starts[order], ends[order])
-
-
 def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
     """When the host is in each of its parts, on any thread, as disjoint sets that overlap one another."""
     category = spans["category"]
-    ranges = category.is_in(("operator", "user_range"))
-    names = spans["name"]
-    talking = names.filter(ranges).unique()
-    talking = talking.filter(talks_to_ranks(talking, "any"))
-    talks = ranges & names.is_in(talking.implode()) if talking.len() else ranges & False
     return {
-        "communication": open_time(spans, talks),
+        "communication": open_time(spans, collectives_on_host(spans)),
         "runtime": open_time(spans, category.is_in(("runtime", "driver"))),
         "dataloader": open_time(spans, category == "dataloader"),
-        "cpu_exec": open_time(spans, ranges),
+        "cpu_exec": open_time(spans, category.is_in(("operator", "user_range"))),
     }
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.host_spans import collectives_on_host, open_time
 from stepscope.analyses.steps.timeline import timeline
-from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import Intervals, covered, union
+from stepscope.core.intervals import covered, either
 from stepscope.core.names import is_launch_call, map_names
 from stepscope.core.schema import SPANS, TRACKS, Column, Table
 from stepscope.core.schema import STEPS as TRACE_STEPS
@@ -19,11 +19,7 @@ from stepscope.core.schema import STEPS as TRACE_STEPS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "ANALYSIS", "STEPS", "host_time", "joined", "open_time", "require_steps", "steps", "talk_of_host", "with_windows",
-]  # fmt: skip
-
-_CHUNK = 1 << 17  # rows looked at together, so that scratch space stays small
+__all__ = ["ANALYSIS", "STEPS", "host_time", "require_steps", "steps", "with_windows"]
 
 STEPS = Table(
     "steps",
@@ -71,7 +67,7 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
         device = None
     rows = with_windows(steps)
     lows = rows["ts_ns"].to_numpy()
-    host = host_time(spans, lows, lows + rows["window_ns"].to_numpy(), talk_apart=device is None)
+    host = host_time(spans, lows, lows + rows["window_ns"].to_numpy(), collectives_apart=device is None)
     rows = rows.with_columns(
         pl.col("source").cast(pl.String),
         host_ns=pl.col("dur_ns"),
@@ -107,56 +103,24 @@ def with_windows(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def host_time(
-    spans: pl.DataFrame, lows: NDArray[np.int64], highs: NDArray[np.int64], *, talk_apart: bool = False
+    spans: pl.DataFrame, lows: NDArray[np.int64], highs: NDArray[np.int64], *, collectives_apart: bool = False
 ) -> dict[str, pl.Series]:
     """How the host spent each window [low, high): `dataloader_ns`, `operator_ns`, `other_host_ns`; they sum to it.
 
-    With `talk_apart` exchanges with other ranks, in operators or ranges, are no operators, and those during which
-    nothing else of these goes on are `exposed_communication_ns`, a fourth part.
+    With `collectives_apart`, operators and ranges of collectives do not count as operators. The time in which only they
+    are open is a fourth part, `exposed_communication_ns`.
 
     Units: ns. Source: union over all threads; what a data loader does in operators is data loading.
     """
     loading, works = open_time(spans, spans["category"] == "dataloader"), spans["category"] == "operator"
-    talks = talk_of_host(spans) if talk_apart else None
-    either = joined(loading, open_time(spans, works if talks is None else works & ~talks))
-    fetched, active = covered(loading, lows, highs), covered(either, lows, highs)
+    talks = collectives_on_host(spans) if collectives_apart else None
+    work = either(loading, open_time(spans, works if talks is None else works & ~talks))
+    fetched, active = covered(loading, lows, highs), covered(work, lows, highs)
     parts = {"dataloader_ns": fetched, "operator_ns": active - fetched, "other_host_ns": highs - lows - active}
     if talks is not None:
-        every = covered(joined(either, open_time(spans, talks)), lows, highs)
+        every = covered(either(work, open_time(spans, talks)), lows, highs)
         parts |= {"exposed_communication_ns": every - active, "other_host_ns": highs - lows - every}
     return {name: pl.Series(lengths) for name, lengths in parts.items()}
-
-
-def talk_of_host(spans: pl.DataFrame) -> pl.Series:
-    """Which spans are exchanges with other ranks as the host sees them: operators and ranges called so."""
-    return spans["category"].is_in(["operator", "user_range"]) & talks_to_ranks(spans["name"], "any")
-
-
-def open_time(spans: pl.DataFrame, wanted: pl.Series) -> Intervals:
-    """When some span of those wanted (a mask over all spans) is open on any thread, as disjoint intervals."""
-    columns = spans["ts_ns"].to_numpy(), spans["dur_ns"].to_numpy(), wanted.to_numpy()
-    starts, durations, _ = columns
-    parents = spans["parent_id"]
-    outer = [_outer(columns, parents, low, min(low + _CHUNK, spans.height)) for low in range(0, spans.height, _CHUNK)]
-    rows = np.concatenate([np.empty(0, np.int64), *outer])
-    return union(starts[rows], starts[rows] + durations[rows])
-
-
-def _outer(
-    columns: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]], parents: pl.Series, low: int, high: int
-) -> NDArray[np.int64]:
-    """Rows from low to high that are wanted and not within a wanted parent: no other matters to a union of them all."""
-    starts, durations, wanted = columns
-    rows = low + np.flatnonzero(wanted[low:high])
-    above = parents[low:high].cast(pl.Int64).fill_null(-1).to_numpy()[rows - low]
-    inside = (above >= 0) & wanted[above] & (starts[above] + durations[above] >= starts[rows] + durations[rows])
-    outer: NDArray[np.int64] = rows[~inside]
-    return outer
-
-
-def joined(a: Intervals, b: Intervals) -> Intervals:
-    """The points in either of two sets."""
-    return union(np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1])))
 
 
 def _counts(spans: pl.DataFrame) -> dict[str, pl.DataFrame]:

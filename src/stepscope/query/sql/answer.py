@@ -1,4 +1,4 @@
-"""A query run on a locked connection: bounded in time and memory, without files, network or settings; its answer."""
+"""Runs a query on a locked connection: bounded in time and memory, without files, network or settings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Stream:
 
 
 def connected(folder: Path, memory_bytes: int | None) -> DuckDBPyConnection:
-    """A database in memory, which sees the files of one folder and may use so much memory (80 % of it all if None)."""
+    """A database in memory that may read one folder and use `memory_bytes` (80 % of all memory if None)."""
     import duckdb
 
     connection = duckdb.connect(":memory:", config=_CONFIG)
@@ -60,7 +60,7 @@ def connected(folder: Path, memory_bytes: int | None) -> DuckDBPyConnection:
 
 
 def locked(connection: DuckDBPyConnection, statements: Iterable[str]) -> None:
-    """Run our own statements, then take the keys away."""
+    """Turn off external access, lock the settings, then run our own statements."""
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     for statement in statements:
@@ -75,7 +75,7 @@ def answer(
     columns: Iterable[str],
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> pl.DataFrame:
-    """The rows that a query gives. `columns` are those of the tables that it names, for the hint.
+    """The rows of a query. `columns` are those of the tables in it, for hints in errors.
 
     `on_start` is given a function that stops the query, from another thread and at any time.
     Raises UnknownName (column), StepscopeError (whatever else DuckDB refuses, too slow, too much memory, stopped).
@@ -97,7 +97,7 @@ def answer(
 def _stoppable(
     connection: DuckDBPyConnection, timeout_s: float | None, on_start: Callable[[Callable[[], None]], None] | None
 ) -> Iterator[None]:
-    """Queries in it are interrupted after a time, or by whoever was given the means to."""
+    """Queries inside are interrupted after a time, or by the function given to `on_start`."""
     import duckdb
 
     stopped = threading.Event()
@@ -133,7 +133,7 @@ def _stopped() -> StepscopeError:
 
 
 def _plain(relation: DuckDBPyRelation) -> DuckDBPyRelation:
-    """The same rows in types that Polars has. DuckDB has given each column a name of its own by now."""
+    """The same rows in types that Polars has. By now DuckDB has made the column names unique."""
     import duckdb
 
     try:
@@ -143,7 +143,7 @@ def _plain(relation: DuckDBPyRelation) -> DuckDBPyRelation:
 
 
 def _check_size(connection: DuckDBPyConnection, relation: DuckDBPyRelation) -> None:
-    """Raise StepscopeError if the rows would take more than the query may: DuckDB holds but once what repeats."""
+    """Raise StepscopeError if the rows would exceed the memory limit: DuckDB stores repeated values only once."""
     kinds = [str(kind) for kind in relation.types]
     texts = [f"sum(strlen(#{i}::VARCHAR))" for i, kind in enumerate(kinds, 1) if not _FIXED.fullmatch(kind)]
     (n_rows, *lengths), *_ = relation.aggregate(", ".join(["count(*)", *texts])).fetchall()

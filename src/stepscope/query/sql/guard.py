@@ -1,4 +1,4 @@
-"""What a query may be: one SELECT, over tables by name. DuckDB's own parser says what it is.
+"""Accepts one SELECT over tables by name and nothing else. DuckDB's own parser says what it is.
 
 That a statement begins with SELECT says little: `WITH x AS (COPY … TO 'file')` is one to DuckDB, and so is a call of
 `query('…')`. So every node of the parsed statement must be of a sort that only reads.
@@ -58,7 +58,7 @@ def names_in(text: str, connection: DuckDBPyConnection) -> Names:
 
 
 def _nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a parsed statement. Without recursion: queries may be nested deeply."""
+    """Every object of a parsed statement. It does not recurse, as queries may be nested deeply."""
     rest = [value]
     while rest:
         value = rest.pop()

@@ -54,7 +54,7 @@ _TRACE_FACTS = tuple(column.name for column in _FILES.columns[2:])
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A table under the name that the query uses: what it is, and, once the traces are read, the SQL that gives it."""
+    """A table under the name that the query uses, and the SQL for its rows once the traces are read."""
 
     schema: str
     name: str
@@ -63,19 +63,19 @@ class View:
 
     @property
     def raw(self) -> str | None:
-        """The trace's own table that it stands for, if it is one."""
+        """The trace's own table behind the view, if there is one."""
         name = self.question.output.name if self.question is not None else ""
         return name if name in TABLES and self.question == views.find(views.RAW + name) else None
 
 
 def known_names() -> list[str]:
-    """What a query may name."""
+    """The tables that a query may name."""
     names = [name for name, kind in views.names() if kind != "comparison"]
     return [TRACES, *(name.replace("-", "_") for name in names)]
 
 
 def tables() -> list[tuple[str, str, Table]]:
-    """The same with what each is ('traces', or as in `views.names`) and its columns; rank and trace may lack there."""
+    """Those tables, each with its kind and its schema, which may lack the columns rank and trace."""
     named = [(name, kind) for name, kind in views.names() if kind != "comparison"]
     return [
         (TRACES, TRACES, _FILES),
@@ -84,7 +84,7 @@ def tables() -> list[tuple[str, str, Table]]:
 
 
 def resolve(names: Names) -> list[View]:
-    """What the names of a query stand for: as in `stepscope show`, with _ for -. Raises UnknownName."""
+    """The views for the names of a query, which are those of `stepscope show` with _ for -. Raises UnknownName."""
     resolved = []
     for schema, name in names.tables:
         known = _known(schema, name)
@@ -99,7 +99,7 @@ def resolve(names: Names) -> list[View]:
 
 
 def _known(schema: str, name: str) -> tuple[Analysis | None] | None:
-    """The question that a name stands for, in a tuple, since that of the list of traces is None; None if unknown."""
+    """The analysis of that name in a tuple, (None,) for the list of traces; None if the name is unknown."""
     name = name.lower()
     if schema.lower() == _SCHEMA:
         return (views.find(views.RAW + name),) if name in TABLES else None
@@ -114,7 +114,7 @@ def _known(schema: str, name: str) -> tuple[Analysis | None] | None:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What the traces gave for one view: files of a raw table with the trace each is of, or frames of an analysis."""
+    """The parts of one view: files of a raw table, each with its trace, or frames of an analysis."""
 
     files: list[tuple[str, int | None, str]] = field(default_factory=list)
     frames: list[pl.DataFrame] = field(default_factory=list)
@@ -142,7 +142,7 @@ def views_of(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missi
 
 
 def _gathered(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missing: OnMissing) -> list[_Gathered]:
-    """What each view is made of, from one walk through the traces."""
+    """The parts of each view, from one pass over the traces."""
     gathered = [_Gathered() for _ in wanted]
     facts: list[dict[str, object]] = []
     broken: list[tuple[str, StepscopeError]] = []
@@ -167,7 +167,7 @@ def _gathered(source: Trace | Run, wanted: Sequence[View], folder: Path, on_miss
 
 
 def _body(view: View, into: _Gathered, target: Path) -> str:
-    """The SELECT that a view stands for."""
+    """The SELECT that defines a view."""
     if into.frames:
         pl.concat(into.frames, how="diagonal_relaxed").write_parquet(target)
         return f"SELECT * FROM read_parquet({_text(str(target))})"  # noqa: S608  our own file
@@ -206,7 +206,7 @@ def _gather(view: View, trace: Trace, label: str, into: _Gathered, target: Path)
 
 
 def _place(trace: Trace, name: str, target: Path) -> None:
-    """Put a table of the trace into a file of the folder: by a link if it lies in one. Raises MissingTable."""
+    """Put a table of the trace into the folder as a file: by a link if it is a file already. Raises MissingTable."""
     stored = trace.tables.file(name) if isinstance(trace.tables, StoredTables) else None
     if not trace.heights().get(name) and name != ISSUES.name:  # no issues is good news, not a lack of data
         trace.require(name)
@@ -224,7 +224,7 @@ def _listed(facts: Sequence[dict[str, object]]) -> pl.DataFrame:
 
 
 def _joined(stored: Sequence[tuple[str, int | None, str]], *, own_rank: bool) -> str:
-    """The rows of all files, with the rank and the name of the trace that each is of."""
+    """SQL for the rows of all files, each with the rank and name of its trace."""
     rows = ", ".join(
         f"({i}::UBIGINT, {'NULL' if rank is None else rank}::INTEGER, {_text(label)})"
         for i, (_, rank, label) in enumerate(stored)

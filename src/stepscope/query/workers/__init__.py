@@ -1,7 +1,6 @@
 """One function applied to the files of a job: in this process, in workers of this machine, or on a Dask cluster.
 
-What comes out is the same whichever it is: results in the order of the files, and for a file that gave none the error
-that says why.
+The outcome is the same everywhere: results in the order of the files, and an error for each file without a result.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ def mapped(
     dask: str | None = None,
     on_done: Callable[[int, int], None] | None = None,
 ) -> list[T | StepscopeError]:
-    """What the function gives for each file, in their order; it returns, and does not raise, a StepscopeError.
+    """The function's result for each file, in order. The function returns StepscopeErrors instead of raising them.
 
-    A file that failed is tried once more, when the others are done: its disk or its writer may have been busy. One
-    whose worker died then has a worker and the memory to itself. `on_done` is told how many files are done, and of how
-    many. A function that cannot be pickled is called in this process.
+    A file that failed is tried once more at the end, as its disk or its writer may have been busy; if its worker died,
+    it then has the memory to itself. `on_done` is called with the number of files done and of all files. A function
+    that cannot be pickled is called in this process.
 
     Raises MissingExtra (dask), StepscopeError (no scheduler).
     """

@@ -1,18 +1,20 @@
-"""How many processes a job of so many files is worth, and how many fit into memory."""
+"""How many processes a job deserves: by the sizes of its files, the free cores and the free memory."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.query.workers.machine import cores, memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Plan", "cores", "memory_bytes", "plan"]
+
 
 #: Measured: what a process needs before it reads, then for each byte of a trace; bytes that it reads in a second.
 _BASE_BYTES, _PER_BYTE, _BYTES_PER_S = 130_000_000, 0.9, 90_000_000
@@ -29,17 +31,17 @@ _SHARE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many processes, 0 for this one alone, and what each may take."""
+    """How many worker processes (0: read in this process only) and how much memory each may take."""
 
     n_workers: int
     worker_bytes: int
 
 
 def plan(paths: Sequence[str], *, workers: int | None = None, memory_limit: int | None = None) -> Plan:
-    """As many workers as there are cores and files, fewer where memory ends: `memory_limit`, or 80 % of what is free.
+    """As many workers as there are cores and files, or fewer so that they fit into memory.
 
-    `workers` asks for a number, 0 for none; memory bounds it all the same. Where all files are read sooner than a
-    process has started there are none.
+    Memory is `memory_limit`, or 80 % of what is free. `workers` asks for a number, 0 for none; memory still bounds it.
+    There are no workers if this process reads all files faster than a worker starts.
     """
     if any(path.startswith(_MINE) for path in paths):
         return Plan(0, _BASE_BYTES)
@@ -54,7 +56,7 @@ def plan(paths: Sequence[str], *, workers: int | None = None, memory_limit: int 
 
 
 def _unpacked_bytes(path: str) -> int:
-    """About how many bytes a trace unpacks to. To ask an object store for each would take long: a guess has to do."""
+    """Roughly how many bytes a trace unpacks to. For an object store it is a guess: asking for each file is slow."""
     if files.is_url(path):
         return _REMOTE_BYTES
     try:
@@ -64,3 +66,48 @@ def _unpacked_bytes(path: str) -> int:
     except StepscopeError:  # reading it will say what is wrong
         return 0
     return size * (_PACKED if path.lower().endswith(_PACKINGS) else 1)
+
+
+_CGROUP = Path("/sys/fs/cgroup")
+_UNKNOWN_BYTES = 4 << 30
+
+
+def cores() -> int:
+    """Cores that this process may run on; a container's share of them, if it has one."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, _, period = _limit("cpu.max").partition(" ")
+    if quota.isdecimal() and period.isdecimal() and int(period):
+        return max(1, min(mine, round(int(quota) / int(period))))
+    return mine
+
+
+def memory_bytes() -> int:
+    """Memory that is free for this process: of the machine, or what its container has left if that is less."""
+    free = _free_bytes()
+    most, used = _limit("memory.max"), _limit("memory.current")
+    if most.isdecimal() and used.isdecimal():
+        return max(0, min(free, int(most) - int(used)))
+    return free
+
+
+def _free_bytes() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        try:
+            return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        except (AttributeError, OSError, ValueError):  # Windows
+            return _UNKNOWN_BYTES
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    return int(facts.get("MemAvailable", facts["MemTotal"]).split()[0]) * 1024
+
+
+def _limit(name: str) -> str:
+    """A limit of the control group that this process is in (version 2), empty if there is none."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        mine = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), "")
+        inner = _CGROUP / mine / name
+        return (inner if inner.exists() else _CGROUP / name).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,4 +1,4 @@
-"""The same on Dask: workers of a cluster that runs already, or of one that is started here for as long as it takes."""
+"""The same on Dask: on a cluster that is already running, or on a local one that ends with the work."""
 
 from __future__ import annotations
 

@@ -1,24 +1,30 @@
-"""Worker processes of our own: each is asked for one item at a time, so that one that dies takes one item with it."""
+"""Worker processes of our own. Each gets one item at a time, so that a worker that dies loses only one item.
+
+A worker reads a pickled function and pickled items from standard input and writes pickled results. It is not a
+`multiprocessing` process, because that would import the user's own script again.
+"""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
-from stepscope.query.workers.worker import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Died", "pooled"]
+__all__ = ["COMMAND", "Died", "pooled", "serve"]
+
 
 #: For the GNU C library: memory that one file's blocks leave free serves the next, and does not go back to the system
 #: and come again page by page. Others do not look at these.
@@ -32,7 +38,7 @@ _PATIENCE_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """What is left of an item whose worker ended: its exit code, negative for a signal."""
+    """The result of an item whose worker ended: the exit code, negative for a signal."""
 
     exit_code: int
 
@@ -70,7 +76,7 @@ def pooled(function: bytes, items: Sequence[tuple[int, Any]], *, n_workers: int)
 
 
 def _stop(tasks: queue.SimpleQueue[tuple[int, Any]], tenders: Sequence[_Tender]) -> None:
-    """Nobody waits for the rest any more."""
+    """The caller has stopped waiting for the rest."""
     while True:
         try:
             tasks.get_nowait()
@@ -146,7 +152,7 @@ def _received(process: subprocess.Popen[bytes]) -> Any:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a process that has no more to read, or no longer answers; killed if it does not end."""
+    """Close the pipes of a process and wait for its exit code; kill it if it does not end in time."""
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             _closed(pipe)
@@ -162,3 +168,38 @@ def _closed(pipe: Any) -> None:
         pipe.close()
     except OSError:  # what was not yet written to a process that is gone
         return
+
+
+#: What the interpreter of a worker runs; its argument is the parent's list of places to import from.
+COMMAND = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from stepscope.query.workers.pool import main; main()"
+)
+
+
+def main() -> None:
+    """Serve standard input. Prints go to standard error, because standard output carries results."""
+    # Garbage is collected between items: doing so all the time costs a tenth of the work.
+    gc.disable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, results)
+
+
+def serve(tasks: IO[bytes], results: IO[bytes]) -> None:
+    """Read a function, then apply it to every item that follows."""
+    function: Any = _next(tasks)
+    while True:
+        try:
+            item = _next(tasks)
+        except EOFError:
+            return
+        pickle.dump(function(item), results, protocol=pickle.HIGHEST_PROTOCOL)
+        results.flush()
+        if not gc.isenabled():
+            gc.collect()
+            gc.freeze()  # what remains are imported modules: they need no further search
+
+
+def _next(tasks: IO[bytes]) -> object:
+    return pickle.load(tasks)  # noqa: S301  from the process that started this one

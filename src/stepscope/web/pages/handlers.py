@@ -17,7 +17,7 @@ from stepscope.web.pages.drilldown import difference_link, row_link
 from stepscope.web.pages.rows import FORMATS, attachment, known_format, sheet
 from stepscope.web.pages.sections import PAGES, asked_by, filled, lacking
 from stepscope.web.pages.site import Site, ask, html, inputs_of, links_to
-from stepscope.web.pages.table_query import Found, Question, answered, arranged, choices, question_of
+from stepscope.web.pages.table_query import Answer, Question, answered, arranged, choices, question_of
 from stepscope.web.session import Busy
 
 if TYPE_CHECKING:
@@ -47,20 +47,20 @@ async def page(site: Site, request: Request) -> Response:
 
 async def _section(site: Site, request: Request, inputs: tuple[int, ...], section: Section) -> dict[str, Any]:
     try:
-        found = await _answer(site, request, asked_by(section, inputs))
+        answer = await _answer(site, request, asked_by(section, inputs))
     except Busy:
         raise
     except StepscopeError as error:
         return lacking(section, error)
-    return filled(section, found, links_to(site, request, inputs), section.rows)
+    return filled(section, answer, links_to(site, request, inputs), section.rows)
 
 
-async def _answer(site: Site, request: Request, question: Question) -> Found:
-    """The whole table, before it is searched, grouped and sorted: it is kept, what is done with it is cheap."""
+async def _answer(site: Site, request: Request, question: Question) -> Answer:
+    """The whole table, before it is searched, grouped and sorted: the session holds it, and the rest is cheap."""
     bare = replace(question, search="", group=(), sort=(), columns=())
     key = (bare, site.session.stamps(question.inputs))
-    found: Found = await ask(site, request, key, lambda: answered(site.session, bare))
-    return found
+    answer: Answer = await ask(site, request, key, lambda: answered(site.session, bare))
+    return answer
 
 
 async def tables(site: Site, request: Request) -> Response:
@@ -74,39 +74,39 @@ async def tables(site: Site, request: Request) -> Response:
 
 async def table(site: Site, request: Request) -> Response:
     """One table, with its options."""
-    words = dict(request.query_params)
+    parameters = dict(request.query_params)
     name = request.path_params["name"]
-    question = question_of(name, inputs_of(site, request), words)
-    found = await _answer(site, request, question)
-    shown = await asyncio.to_thread(arranged, found, question)
-    page = int(words["page"]) if words.get("page", "").isdecimal() and len(words["page"]) < 9 else 1
+    question = question_of(name, inputs_of(site, request), parameters)
+    answer = await _answer(site, request, question)
+    shown = await asyncio.to_thread(arranged, answer, question)
+    page = int(parameters["page"]) if parameters.get("page", "").isdecimal() and len(parameters["page"]) < 9 else 1
     links = links_to(site, request, question.inputs)
     offset = (page - 1) * _ROWS_PER_PAGE
     made = sheet(shown.frame, shown.table, link=row_link(links, name), offset=offset, limit=_ROWS_PER_PAGE,
-                 sort=question.sort, keep_empty="all" in words)  # fmt: skip
-    kept = {k: v for k, v in words.items() if k not in ("page", "sort")}
+                 sort=question.sort, keep_empty="all" in parameters)  # fmt: skip
+    query = {k: v for k, v in parameters.items() if k not in ("page", "sort")} | {"sort": parameters.get("sort", "")}
 
     def again(**changed: object) -> str:
-        parameters = {**kept, "sort": words.get("sort", ""), **changed}
-        return links.table(name, **{k.replace(".", "__"): v for k, v in parameters.items()})
+        changed = {**query, **changed}
+        return links.table(name, **{k.replace(".", "__"): v for k, v in changed.items()})
 
     def sorted_by(column: str, order: str) -> str:
         return again(sort={"": column, "·": f"+{column}", "+": f"-{column}"}.get(order, f"+{column}"))
 
-    same = {k.replace(".", "__"): v for k, v in {**kept, "sort": words.get("sort", "")}.items()}
+    same = {k.replace(".", "__"): v for k, v in query.items()}
     downloads = [(label, links.to(f"/download/{name}.{kind}", **same)) for kind, (label, _) in FORMATS.items()]
     return html(site, request, "table.html", title=name, doc=query_tables.find(name).doc, sheet=made, question=question,
-                 choices=choices(name, dict(question.options)), words=words, page=page, per_page=_ROWS_PER_PAGE,
-                 all_columns=found.frame.columns, again=again, sorted_by=sorted_by, downloads=downloads,
-                 notes=found.notes, links=links)  # fmt: skip
+                 choices=choices(name, dict(question.options)), parameters=parameters, page=page,
+                 per_page=_ROWS_PER_PAGE, all_columns=answer.frame.columns, again=again, sorted_by=sorted_by,
+                 downloads=downloads, remarks=answer.remarks, links=links)  # fmt: skip
 
 
 async def download(site: Site, request: Request) -> Response:
     """One table as a file."""
     suffix, name = known_format(request.path_params["suffix"]), request.path_params["name"]
     question = question_of(name, inputs_of(site, request), dict(request.query_params))
-    found = await _answer(site, request, question)
-    shown = await asyncio.to_thread(arranged, found, question)
+    answer = await _answer(site, request, question)
+    shown = await asyncio.to_thread(arranged, answer, question)
     return await attachment(name, suffix, shown.frame, shown.table)
 
 
@@ -121,8 +121,8 @@ async def compare_page(site: Site, request: Request) -> Response:
         said = await _verdict(site, request, inputs)
         for name in analyses.names("pair"):
             for values in _ways(name):
-                words = {f"o.{k}": v for k, v in values.items()}
-                sections.append(await _comparison(site, request, question_of(name, inputs, words)))
+                parameters = {f"o.{k}": v for k, v in values.items()}
+                sections.append(await _comparison(site, request, question_of(name, inputs, parameters)))
     return html(site, request, "compare.html", title="Compare", pair=pair, parts=sections,
                  inputs=known, **said)  # fmt: skip
 
@@ -153,18 +153,18 @@ def _ways(name: str) -> list[dict[str, str]]:
 
 async def _comparison(site: Site, request: Request, question: Question) -> dict[str, Any]:
     title = " ".join([question.name, *(f"by {v}" for _, v in question.options)])
-    part: dict[str, Any] = {"title": title, "sheet": None, "chart": None, "error": None, "notes": (),
+    part: dict[str, Any] = {"title": title, "sheet": None, "chart": None, "error": None, "remarks": (),
                             "doc": query_tables.find(question.name).doc}  # fmt: skip
     try:
-        found = await _answer(site, request, question)
+        answer = await _answer(site, request, question)
     except StepscopeError as error:
         return {**part, "error": error}
-    link = difference_link(links_to(site, request, question.inputs), found.frame)
-    made = sheet(found.frame, found.table, link=link, limit=60)
+    link = difference_link(links_to(site, request, question.inputs), answer.frame)
+    made = sheet(answer.frame, answer.table, link=link, limit=60)
     return {
         **part,
         "sheet": made,
-        "notes": found.notes,
-        "frame": found.frame,
-        "chart": figures.drawn(question.name, found.frame),
+        "remarks": answer.remarks,
+        "frame": answer.frame,
+        "chart": figures.drawn(question.name, answer.frame),
     }

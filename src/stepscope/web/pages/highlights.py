@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.web.session import Session
 
 
-#: Parts of a step in words, those of the device before those of the host.
+#: Names of the parts of a step, those of the device before those of the host.
 _PARTS = {
     "computation_ns": "computation", "exposed_communication_ns": "exposed communication",
     "exposed_memcpy_ns": "exposed copies", "idle_ns": "device idle", "dataloader_ns": "data loading",
@@ -36,7 +36,7 @@ _CAUSES = {
     "other": "queued in time, started late", "unlinked": "the trace does not say what queued the next work",
 }  # fmt: skip
 _NAME = 70
-#: Spans of the host in which it waits for others, where there is no device to tell.
+#: Spans of the host in which it waits, used where no device was recorded.
 _WAITS = (
     "category = 'dataloader' OR (category IN ('operator', 'user_range') AND ("
     + " OR ".join(f"name LIKE '{library}:%'" for library in (*HOST_LIBRARIES, "ccl"))
@@ -46,7 +46,7 @@ _WAITS = (
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A question, its answer in a few words, the reason below, and where to look: (words, address).
+    """A question, its short answer, the reason below, and where to look: (text, address).
 
     Each line of the reason may have an address too, None if it has not.
     """

@@ -1,4 +1,4 @@
-"""Addresses of the page: where a command of the report leads to, and the events behind a row."""
+"""Addresses of the page: where a command of the report leads to, and the events of a row."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Links:
         return self.to("/tables/" + quote(name, safe=""), **parameters)
 
     def command(self, text: str) -> str | None:
-        """Where the words after `stepscope` lead to: 'show idle --by gap' to that table; None for other verbs."""
+        """The address of a command without its `stepscope`: 'show idle --by gap' is a table; None for other verbs."""
         try:
             parts = shlex.split(text)
         except ValueError:
@@ -75,7 +75,7 @@ class Links:
         return None
 
     def events(self, row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
-        """The timeline with the events behind a row: its span, its stretch of time, its step, or all of its name."""
+        """The timeline with the events of a row: its span, its stretch of time, its step, or all of its name."""
         index = self.input_of(row)
         parameters: dict[str, object] = {"t": index} if index is not None else {}
         if index is not None and row.get("span_id") is not None:

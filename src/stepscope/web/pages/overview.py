@@ -37,7 +37,7 @@ _MOST_FILES = 64
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What the first page shows besides the report: cards, the chart of the steps, whether operators have call stacks.
+    """What the first page adds to the report: cards, the chart of the steps, whether operators have call stacks.
 
     `ranks` are those of the inputs, in their order, null where unknown.
     """
@@ -48,10 +48,10 @@ class Glance:
     ranks: tuple[int | None, ...]
 
 
-def tickets_of(session: Session, links: Links) -> tuple[store.CacheKey, ...]:
-    """What the glance at these inputs is kept under, one ticket for each file; none if it is not to be kept.
+def cache_keys(session: Session, links: Links) -> tuple[store.CacheKey, ...]:
+    """The cache keys of the glance at these inputs, one for each file; none if it is not cached.
 
-    The first is that of the note. It follows from all files and from the addresses that stand in the cards.
+    The glance is stored under the first, which depends on all files and on the addresses in the cards.
     """
     inputs = links.inputs
     if not 0 < len(inputs) <= _MOST_FILES:
@@ -64,13 +64,13 @@ def tickets_of(session: Session, links: Links) -> tuple[store.CacheKey, ...]:
         first = None if own is None else store.note_ticket(_WHAT, paths[0], (*own, *about))
     except StepscopeError:  # unreadable: whoever reads it says so
         return ()
-    found = [ticket for ticket in (first, *further) if ticket is not None]
-    return tuple(found) if len(found) == len(inputs) else ()
+    keys = [key for key in (first, *further) if key is not None]
+    return tuple(keys) if len(keys) == len(inputs) else ()
 
 
-def read_glance(tickets: Sequence[store.CacheKey]) -> Glance | None:
-    """The glance that was kept under these; None if there is none, or none that can be read."""
-    content = store.noted(tickets[0]) if tickets else None
+def read_glance(keys: Sequence[store.CacheKey]) -> Glance | None:
+    """The glance stored under these keys; None if there is none or it cannot be read."""
+    content = store.noted(keys[0]) if keys else None
     if content is None:
         return None
     try:
@@ -81,25 +81,25 @@ def read_glance(tickets: Sequence[store.CacheKey]) -> Glance | None:
         return None
 
 
-def store_glance(tickets: Sequence[store.CacheKey], glance: Glance, meta: Meta) -> None:
-    """Keep it for the next server, unless a file changed since the tickets were made. `meta` is the first file's."""
+def store_glance(keys: Sequence[store.CacheKey], glance: Glance, meta: Meta) -> None:
+    """Keep it for the next server, unless a file changed since the keys were made. `meta` is the first file's."""
     cards = [(card.title, card.value, card.details, card.links) for card in glance.cards]
     fields = {"cards": cards, "chart": glance.chart, "with_stacks": glance.with_stacks, "ranks": glance.ranks}
     try:
-        if not all(map(store.unchanged, tickets[1:])):
+        if not all(map(store.unchanged, keys[1:])):
             return
     except StepscopeError:  # one is gone
         return
     content = zlib.compress(json.dumps(fields).encode("utf-8"), level=1)
-    store.keep_noted(tickets[0], content, meta, what=_WHAT)
+    store.keep_noted(keys[0], content, meta, what=_WHAT)
 
 
 def _card(title: str, value: str, details: list[list[Any]], links: list[list[Any]]) -> Card:
     return Card(title, value, _pairs(details), _pairs(links))
 
 
-def _pairs(found: list[list[Any]]) -> tuple[Any, ...]:
-    return tuple((words, address) for words, address in found)
+def _pairs(lists: list[list[Any]]) -> tuple[Any, ...]:
+    return tuple((text, address) for text, address in lists)
 
 
 #: What is begun before anyone asks is finished, if somebody comes for it in this time.
@@ -118,8 +118,8 @@ async def overview(site: Site, request: Request) -> Response:
     ]
     operator = operator_card(report, links, with_stacks=glance.with_stacks)
     at = sum(card.title in _BEFORE_OPERATOR for card in glance.cards)
-    found = [*glance.cards[:at], *([operator] if operator else []), *glance.cards[at:]]
-    page = html(site, request, "overview.html", title="Overview", report=report, cards=found, blocks=blocks,
+    shown = [*glance.cards[:at], *([operator] if operator else []), *glance.cards[at:]]
+    page = html(site, request, "overview.html", title="Overview", report=report, cards=shown, blocks=blocks,
                  chart=glance.chart, colours=figures.COLOURS, links=links)  # fmt: skip
     _read_ahead(session, before.inputs)
     return page
@@ -166,16 +166,16 @@ def _with_ranks(session: Session, links: Links) -> Links:
 
 
 def _glance(session: Session, links: Links) -> Glance:
-    """Kept from the last time, or made now."""
-    tickets = tickets_of(session, links)
-    glance = read_glance(tickets)
+    """The glance from the cache, or made now."""
+    keys = cache_keys(session, links)
+    glance = read_glance(keys)
     if glance is not None:
         session.know_ranks(dict(zip(links.inputs, glance.ranks, strict=True)))
         return glance
     made = _made(session, _with_ranks(session, links))
-    if tickets:
+    if keys:
         with suppress(StepscopeError):  # it cannot be read: the report says so
-            store_glance(tickets, made, session.trace(links.inputs[0]).meta)
+            store_glance(keys, made, session.trace(links.inputs[0]).meta)
     return made
 
 
@@ -188,5 +188,5 @@ def _made(session: Session, links: Links) -> Glance:
     with_stacks = False
     with suppress(StepscopeError):  # it cannot be read: the report says so
         with_stacks = has_stacks(session, links.inputs)
-    found = cards(session, links.inputs, links, steps=steps, operator=False)
-    return Glance(tuple(found), chart, with_stacks, tuple(session.rank(i) for i in links.inputs))
+    made = cards(session, links.inputs, links, steps=steps, operator=False)
+    return Glance(tuple(made), chart, with_stacks, tuple(session.rank(i) for i in links.inputs))

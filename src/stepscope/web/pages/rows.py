@@ -40,7 +40,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value in words, the raw one to sort by, for ratios the share to draw, of shortened names the whole."""
+    """A value as text, the raw one to sort by, the share to draw of a ratio, the whole of a shortened name."""
 
     text: str
     number: bool
@@ -72,7 +72,7 @@ def sheet(
 ) -> Sheet:
     """Rows `offset` and on, at most `limit`, of the frame; `columns` are those shown (all if none are named).
 
-    `link` makes the address behind a row, from all its columns. Columns without values are hidden unless `keep_empty`.
+    `link` makes the address of a row's events from all columns. Columns without values are hidden unless `keep_empty`.
     """
     shown = frame.slice(offset, limit)
     hidden = (
@@ -105,7 +105,7 @@ def sheet(
 
 
 def _inside_out(stack: str) -> str:
-    """Frames from the innermost on: that is where calls differ, and cells are cut at their end."""
+    """Frames from the innermost on: calls differ there, and long cells lose their end."""
     return " ← ".join(reversed(stack.split(";")))
 
 
@@ -116,7 +116,7 @@ def _cell(text: str, value: Any, number: bool, is_ratio: bool) -> Cell:  # noqa:
     full = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
     short = full
     if len(full) > _NAME:
-        # Names of kernels lose what says nothing; sentences and stacks are cut by the page where room is short.
+        # Names of kernels lose what says nothing; sentences and stacks are shortened by the page.
         is_name = ("::" in full or "<" in full) and not full.startswith(("[", "→"))
         short = shown_name(full, _NAME) if is_name else full
     return Cell(short, number, full=full if short != full else "")

@@ -9,7 +9,7 @@ from stepscope.query import tables
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import row_link
 from stepscope.web.pages.rows import sheet
-from stepscope.web.pages.table_query import Found, Question, arranged, question_of
+from stepscope.web.pages.table_query import Answer, Question, arranged, question_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +105,7 @@ def _sections_not_shown() -> tuple[Section, ...]:
 
 _MORE = {"more": Page("More", "What else was recorded and can be drawn.", _sections_not_shown())}
 PAGES: Mapping[str, Page] = {**_SUBJECTS, **(_MORE if _MORE["more"].sections else {})}
-#: Pages in the order of the menu: address, words.
+#: Pages in the order of the menu: address, label.
 NAVIGATION = (
     ("/overview", "Overview"),
     ("/timeline", "Timeline"),
@@ -121,27 +121,27 @@ def asked_by(section: Section, inputs: tuple[int, ...]) -> Question:
     return question_of(section.table, inputs, _parameters(section))
 
 
-def filled(section: Section, found: Found, links: Links | None, rows: int) -> dict[str, Any]:
-    """What the template draws: chart, sheet of `rows` rows, notes; without `links` no mark leads anywhere."""
-    shown = arranged(found, asked_by(section, ()))
-    columns = found.frame.columns
+def filled(section: Section, answer: Answer, links: Links | None, rows: int) -> dict[str, Any]:
+    """What the template draws: chart, sheet of `rows` rows, remarks; without `links` no mark leads anywhere."""
+    shown = arranged(answer, asked_by(section, ()))
+    columns = answer.frame.columns
     link = None if links is None else row_link(links, section.table)
     chart = None
     if section.chart:
         drawn = None if links is None else lambda row: links.events(row, columns)
-        chart = figures.drawn(section.table, found.frame, drawn)
+        chart = figures.drawn(section.table, answer.frame, drawn)
     made = None
     if not (section.chart_only and chart):
         columns_shown = [c for c in section.columns if c in columns] or columns
         made = sheet(shown.frame, shown.table, link=link, limit=rows, columns=columns_shown)
     parameters = {k.replace(".", "__"): v for k, v in _parameters(section).items()}
     more = None if links is None else links.table(section.table, **parameters)
-    return {"section": section, "sheet": made, "chart": chart, "error": None, "notes": found.notes, "more": more}
+    return {"section": section, "sheet": made, "chart": chart, "error": None, "remarks": answer.remarks, "more": more}
 
 
 def lacking(section: Section, error: StepscopeError) -> dict[str, Any]:
     """The same for a section whose data was not recorded."""
-    return {"section": section, "sheet": None, "chart": None, "error": error, "notes": (), "more": None}
+    return {"section": section, "sheet": None, "chart": None, "error": error, "remarks": (), "more": None}
 
 
 def _parameters(section: Section) -> dict[str, str]:

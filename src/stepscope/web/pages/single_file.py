@@ -52,7 +52,7 @@ def report_page(run: Run) -> str:
     inputs = tuple(range(len(run.paths)))
     report = verbs.report(session.run(inputs))
     for index in inputs:
-        session.rank(index)  # what is kept of a report does not tell the session
+        session.rank(index)  # a cached report does not tell the session the rank
     links = Links("", inputs, len(inputs), session.of_rank(inputs))
     pages = [
         (name, page, [_part(session, inputs, section) for section in page.sections]) for name, page in PAGES.items()
@@ -117,15 +117,15 @@ def _hash(text: str) -> str:
 
 def _part(session: Session, inputs: tuple[int, ...], section: Section) -> dict[str, Any]:
     try:
-        found = answered(session, asked_by(section, inputs))
+        answer = answered(session, asked_by(section, inputs))
     except StepscopeError as error:
         return lacking(section, error)
-    return filled(section, found, None, _ROWS)
+    return filled(section, answer, None, _ROWS)
 
 
 def _timeline(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | None:
     """The slowest step of each of the first traces: what the browser needs to draw it, and what was left out."""
-    layouts, parts, notes = [], [], []
+    layouts, parts, remarks = [], [], []
     shared = min(len(inputs), _MOST_TRACES)
     for index in inputs[:_MOST_TRACES]:
         try:
@@ -137,14 +137,14 @@ def _timeline(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | Non
         parts.append(base64.b64encode(zlib.compress(part.data, 9)).decode())
         layouts.append(_layout_of(scene, low, high, part))
         merged = f"; {part.n_merged:,} shorter spans are drawn as bars" if part.n_merged else ""
-        notes.append(f"{layouts[-1]['label']}: {about}{merged}")
+        remarks.append(f"{layouts[-1]['label']}: {about}{merged}")
     if len(inputs) > _MOST_TRACES:
-        notes.append(f"{len(inputs) - _MOST_TRACES:,} more traces are not drawn")
-    return {"layouts": layouts, "parts": "\n".join(parts), "notes": notes} if parts else None
+        remarks.append(f"{len(inputs) - _MOST_TRACES:,} more traces are not drawn")
+    return {"layouts": layouts, "parts": "\n".join(parts), "remarks": remarks} if parts else None
 
 
 def _layout_of(scene: Scene, low: int, high: int, part: Part) -> dict[str, Any]:
-    """The layout cut to what the part holds: its tracks with their lanes, its lines, its steps."""
+    """The layout of what the part holds: its tracks with their lanes, its lines, its steps."""
     stretch = {**layout(scene), "first_ns": low, "last_ns": high}
     stretch["lines"] = [stretch["lines"][i] for i in part.lines]
     stretch["steps"] = [list(step) for step in stretch["steps"] if step[1] < high and step[1] + step[2] > low]

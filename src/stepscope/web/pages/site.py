@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parents[1]
 #: How long a request waits for an answer: a page before it says that it is being worked out, a call before it gives up.
 _PAGE_PATIENCE_S, _CALL_PATIENCE_S = 0.4, 25.0
-#: How often a request that waits says so, and looks whether the browser has left.
+#: How often a waiting request renews its question and checks whether the browser has left.
 _ASK_AGAIN_S = 1.0
 _WAIT_HEADER = "x-stepscope-wait"
 _MOST_INPUTS = 4_096
@@ -96,7 +96,7 @@ def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Resp
     return answer
 
 
-async def not_found(site: Site, request: Request, error: Exception) -> Response:
+async def no_such_page(site: Site, request: Request, error: Exception) -> Response:
     """The page for an address that leads nowhere."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     cause = StepscopeError("There is no such page.", "the menu above leads to all of them")

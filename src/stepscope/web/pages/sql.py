@@ -12,7 +12,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.query import sql, tables
 from stepscope.web.pages.rows import FORMATS, attachment, known_format, sheet
 from stepscope.web.pages.site import Site, Waiting, ask, html, inputs_of, links_to
-from stepscope.web.pages.table_query import Found
+from stepscope.web.pages.table_query import Answer
 from stepscope.web.session import Busy
 from stepscope.web.workers import on_stop
 
@@ -133,11 +133,11 @@ async def sql_page(site: Site, request: Request) -> Response:
     session, inputs = site.session, inputs_of(site, request)
     text = _text(request)
     foreign = bool(text) and _is_foreign(request)
-    shown: dict[str, Any] = {"sheet": None, "notes": (), "error": None, "waiting": False, "downloads": []}
+    shown: dict[str, Any] = {"sheet": None, "remarks": (), "error": None, "waiting": False, "downloads": []}
     links = links_to(site, request, inputs)
     if text and not foreign:
         try:
-            found: Found = await ask(site, request, *_question(session, text, inputs))
+            answer: Answer = await ask(site, request, *_question(session, text, inputs))
         except Busy:
             raise
         except Waiting:
@@ -146,13 +146,14 @@ async def sql_page(site: Site, request: Request) -> Response:
             shown["error"] = error
         else:
             links = links_to(site, request, inputs)  # which rank is in which file may have become known by now
-            made = sheet(found.frame, found.table, link=links.events, limit=_ROWS_SHOWN, keep_empty=True)
+            made = sheet(answer.frame, answer.table, link=links.events, limit=_ROWS_SHOWN, keep_empty=True)
             files = [(label, links.to(f"/download/sql/rows.{kind}", q=text)) for kind, (label, _) in FORMATS.items()]
-            shown |= {"sheet": made, "notes": found.notes, "downloads": files}
+            shown |= {"sheet": made, "remarks": answer.remarks, "downloads": files}
     heights = session.heights(inputs)
     return html(site, request, "sql.html", 202 if shown["waiting"] else 200, title="SQL", text=text or FIRST,
                 tables=_listed(heights), examples=_fitting(heights, len(inputs)), limit=units.duration(LIMIT_S * 1e9),
-                longest=_LONGEST, foreign=foreign, words=dict(request.query_params), links=links, **shown)  # fmt: skip
+                longest=_LONGEST, foreign=foreign, parameters=dict(request.query_params),
+                links=links, **shown)  # fmt: skip
 
 
 async def sql_download(site: Site, request: Request) -> Response:
@@ -162,8 +163,8 @@ async def sql_download(site: Site, request: Request) -> Response:
         raise StepscopeError("there is no query", "ask one on the page SQL")
     if _is_foreign(request):
         raise StepscopeError("a link on another site leads here", "run the query on the page SQL first")
-    found: Found = await ask(site, request, *_question(site.session, text, inputs_of(site, request)))
-    return await attachment("stepscope-sql", suffix, found.frame, found.table)
+    answer: Answer = await ask(site, request, *_question(site.session, text, inputs_of(site, request)))
+    return await attachment("stepscope-sql", suffix, answer.frame, answer.table)
 
 
 def _text(request: Request) -> str:
@@ -174,39 +175,39 @@ def _is_foreign(request: Request) -> bool:
     return request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
 
 
-def _question(session: Session, text: str, inputs: tuple[int, ...]) -> tuple[Hashable, partial[Found]]:
+def _question(session: Session, text: str, inputs: tuple[int, ...]) -> tuple[Hashable, partial[Answer]]:
     return ("sql", text, inputs, session.stamps(inputs)), partial(_ran, session, text, inputs)
 
 
-def _ran(session: Session, text: str, inputs: tuple[int, ...]) -> Found:
+def _ran(session: Session, text: str, inputs: tuple[int, ...]) -> Answer:
     if len(text) > _LONGEST:
         hint = "ask for less, or on the command line: stepscope sql PATH -"
         raise StepscopeError(f"the query has {len(text):,} letters, {_LONGEST:,} are taken here", hint)
-    notes: list[str] = []
+    remarks: list[str] = []
     frame = verbs.sql(
         session.run(inputs),
         text,
         timeout_s=LIMIT_S,
         memory_limit=_MEMORY,
-        on_missing=lambda label, error: notes.append(f"{label} is left out: {error.message}"),
+        on_missing=lambda label, error: remarks.append(f"{label} is left out: {error.message}"),
         on_start=on_stop,
     )
-    return Found(frame, tables.described("sql", frame), tuple(dict.fromkeys(notes)))
+    return Answer(frame, tables.described("sql", frame), tuple(dict.fromkeys(remarks)))
 
 
 @cache
 def _known() -> tuple[tuple[str, str, str, tuple[Column, ...]], ...]:
     """Kind, name, line and columns of each table, with the rank and the file that all have."""
-    found = []
+    described = []
     for name, kind, table in sql.tables():
         own = (tables.RANK, tables.TRACE, *(c for c in table.columns if c.name not in ("rank", "trace")))
-        found.append((kind, name, table.doc, own))
-    return tuple(found)
+        described.append((kind, name, table.doc, own))
+    return tuple(described)
 
 
 def _listed(heights: Mapping[str, int] | None) -> dict[str, list[Listed]]:
-    """Tables by kind, in words."""
-    groups: dict[str, list[Listed]] = {words: [] for words in _KINDS.values()}
+    """The tables under the title of their kind."""
+    groups: dict[str, list[Listed]] = {title: [] for title in _KINDS.values()}
     for kind, name, doc, columns in _known():
         n_rows = None if heights is None or kind != "table" else heights.get(name.removeprefix(tables.RAW), 0)
         groups[_KINDS[kind]].append(Listed(name, doc, columns, n_rows))

@@ -1,4 +1,4 @@
-"""From the words of an address to a table: which one, with which options, filtered, grouped, sorted, cut."""
+"""From the parameters of an address to a table: which one, its options, its filter, its groups, its order."""
 
 from __future__ import annotations
 
@@ -47,79 +47,79 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """An answer: rows, the schema of their columns, and what was left out, in words."""
+class Answer:
+    """The rows, the schema of their columns, and a sentence on each thing that was left out."""
 
     frame: pl.DataFrame
     table: Table
-    notes: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = field(default=())
 
 
-def question_of(name: str, inputs: Sequence[int], words: Mapping[str, str]) -> Question:
+def question_of(name: str, inputs: Sequence[int], parameters: Mapping[str, str]) -> Question:
     """The question in an address' parameters. Raises UnknownName (table), StepscopeError (an option's value)."""
     analysis = tables.find(name)
     known = analysis.options()
     options = []
     for option in known.values():
-        text = words.get(_OPTION + option.name, "")
+        text = parameters.get(_OPTION + option.name, "")
         if text:
             options.append((option.name, option.decode(text)))
     return Question(
         name,
         tuple(inputs),
         tuple(options),
-        _text(words, "where"),
-        _text(words, "search"),
-        _listed(words, "group"),
-        _listed(words, "sort"),
-        _listed(words, "columns"),
+        _text(parameters, "where"),
+        _text(parameters, "search"),
+        _listed(parameters, "group"),
+        _listed(parameters, "sort"),
+        _listed(parameters, "columns"),
     )
 
 
-def _text(words: Mapping[str, str], name: str) -> str:
-    text = words.get(name, "").strip()
+def _text(parameters: Mapping[str, str], name: str) -> str:
+    text = parameters.get(name, "").strip()
     if len(text) > _LONGEST_TEXT:
         raise StepscopeError(f"{name} is too long", f"at most {_LONGEST_TEXT} letters")
     return text
 
 
-def _listed(words: Mapping[str, str], name: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in _text(words, name).split(",") if word.strip("+- "))
+def _listed(parameters: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in _text(parameters, name).split(",") if word.strip("+- "))
 
 
 def choices(name: str, chosen: Mapping[str, Any]) -> list[Choice]:
     """The options of a table, for a form."""
-    found = []
+    fields = []
     for option in tables.find(name).options().values():
         values, value = option.choices, chosen.get(option.name, option.default)
         if option.kind is bool:
             values, value = ("true", "false"), str(bool(value)).lower()
         shown = "" if value is None else str(value)
-        found.append(Choice(option.name, option.kind.__name__, tuple(map(str, values)), shown))
-    return found
+        fields.append(Choice(option.name, option.kind.__name__, tuple(map(str, values)), shown))
+    return fields
 
 
-def answered(session: Session, question: Question) -> Found:
+def answered(session: Session, question: Question) -> Answer:
     """The table as its analysis gives it, all rows. Raises StepscopeError."""
     analysis = tables.find(question.name)
     inputs = question.inputs
     if analysis.scope == "pair" and len(inputs) != 2:
         raise StepscopeError(f"{question.name} compares two traces", "pick two under Compare")
-    notes: list[str] = []
+    remarks: list[str] = []
     source = session.run(inputs)
     frame, table = tables.collect(
         source,
         analysis,
         where=question.where or None,
-        on_missing=lambda label, error: notes.append(f"{label} is left out: {error.message}"),
+        on_missing=lambda label, error: remarks.append(f"{label} is left out: {error.message}"),
         **dict(question.options),
     )
-    return Found(frame, table, tuple(notes))
+    return Answer(frame, table, tuple(remarks))
 
 
-def arranged(found: Found, question: Question) -> Found:
+def arranged(answer: Answer, question: Question) -> Answer:
     """The rows searched, grouped, sorted, with the columns asked for. Raises UnknownName (column)."""
-    frame, table = found.frame, found.table
+    frame, table = answer.frame, answer.table
     if question.search:
         texts = frame.select(cs.string() | cs.categorical() | cs.enum()).columns
         sought = question.search.lower()
@@ -128,4 +128,4 @@ def arranged(found: Found, question: Question) -> Found:
     if question.group:
         frame, table = tables.grouped(frame, table, question.group)
     frame = tables.ordered(frame, table, question.sort)
-    return Found(tables.chosen(frame, question.columns), table, found.notes)
+    return Answer(tables.chosen(frame, question.columns), table, answer.remarks)

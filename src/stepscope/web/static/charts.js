@@ -54,10 +54,10 @@ export function drawCharts(root) {
     });
   };
   // Far down the page they wait until they are seen: drawing takes time.
-  const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) { seen.unobserve(entry.target); draw(entry.target); }
+  const visible = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) { visible.unobserve(entry.target); draw(entry.target); }
   }, { rootMargin: "300px" });
-  figures.forEach((element) => seen.observe(element));
+  figures.forEach((element) => visible.observe(element));
   const redraw = () => figures.filter((element) => element.dataset.drawn).forEach(draw);
   document.addEventListener("themechange", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);

@@ -123,7 +123,7 @@ function drawLanes(context, state, row, y, at, scale) {
         context.fillText(name.length <= room ? name : name.slice(0, Math.max(room - 1, 1)) + "…", left + 3, top + LANE / 2 - 0.5);
       }
       if (hit || (state.selected && state.selected.trace === row.trace.index && state.selected.id === data.id[i])) {
-        context.strokeStyle = hit ? state.colours.found : state.colours.text;
+        context.strokeStyle = hit ? state.colours.match : state.colours.text;
         context.lineWidth = 2;
         context.strokeRect(left + 1, top + 0.5, Math.max(right - left - 2, 1), LANE - 3);
       }
@@ -271,10 +271,10 @@ function drawScrollbar(context, state, pinned) {
 
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], TIMES = ["ns", "µs", "ms", "s"];
 
-function scaled(value, words, factor) {
+function scaled(value, units, factor) {
   let rest = value, at = 0;
-  while (Math.abs(rest) >= factor && at < words.length - 1) [rest, at] = [rest / factor, at + 1];
-  return `${Number(rest.toPrecision(3))} ${words[at]}`;
+  while (Math.abs(rest) >= factor && at < units.length - 1) [rest, at] = [rest / factor, at + 1];
+  return `${Number(rest.toPrecision(3))} ${units[at]}`;
 }
 
 /** A value with its unit as people say it: 1.5 GiB, 2.4 MiB/s, 30 ms; time per time is a share. */

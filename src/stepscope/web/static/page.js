@@ -7,7 +7,7 @@ const root = document.body.dataset.root || "";
 function toggleTheme() {
   const dark = getComputedStyle(document.documentElement).getPropertyValue("--is-dark").trim() === "1";
   document.documentElement.dataset.theme = dark ? "light" : "dark";
-  try { localStorage.setItem("stepscope-theme", document.documentElement.dataset.theme); } catch { /* not kept then */ }
+  try { localStorage.setItem("stepscope-theme", document.documentElement.dataset.theme); } catch { /* not stored then */ }
   document.dispatchEvent(new CustomEvent("themechange"));
 }
 
@@ -33,19 +33,19 @@ function shortenForms() {
 
 async function wait() {
   const bar = document.getElementById("progress");
-  const words = document.getElementById("working");
+  const status = document.getElementById("working");
   const poll = setInterval(async () => {
     try {
       const state = await (await fetch(root + "/api/progress")).json();
       if (state.reading.length) {
         bar.value = state.reading.reduce((sum, one) => sum + one.ratio, 0) / state.reading.length;
-        words.textContent = "Reading " + state.reading.map((one) => one.name).join(", ");
+        status.textContent = "Reading " + state.reading.map((one) => one.name).join(", ");
       } else {
         bar.removeAttribute("value");
-        words.textContent = "Working out the answer";
+        status.textContent = "Working out the answer";
       }
     } catch {
-      words.textContent = "The server does not answer. Is stepscope still running?";
+      status.textContent = "The server does not answer. Is stepscope still running?";
     }
   }, 300);
   for (;;) {
@@ -83,9 +83,9 @@ function watch() {
   }, 5000);
 }
 
-// Drawn parts of a bar lead where their words in the legend do. Only addresses that the server made.
+// Drawn parts of a bar lead where their entries in the legend do. Only addresses that the server made.
 document.addEventListener("click", (event) => {
-  const target = event.target.closest?.("[data-behind]")?.dataset.behind;
+  const target = event.target.closest?.("[data-events]")?.dataset.events;
   if (target?.startsWith(root + "/")) location.href = target;
 });
 document.getElementById("theme")?.addEventListener("click", toggleTheme);

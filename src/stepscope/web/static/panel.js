@@ -1,8 +1,8 @@
-// The panel beside the timeline. Everything is put in as text: names come from traces and are never markup.
+// The panel next to the timeline. Everything is put in as text: names come from traces and are never markup.
 
-export function element(tag, words = {}, ...children) {
+export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(words)) {
+  for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else if (value !== undefined && value !== null) made.setAttribute(name, value);
   }

@@ -20,8 +20,8 @@ function rangesOf(lanes, count) {
 }
 
 export function serverSource(root) {
-  const call = async (index, path, words = {}, signal = undefined) => {
-    const query = new URLSearchParams(words).toString();
+  const call = async (index, path, parameters = {}, signal = undefined) => {
+    const query = new URLSearchParams(parameters).toString();
     for (let attempt = 0; ; attempt++) {
       const answer = await fetch(`${root}/api/trace/${index}/${path}${query ? "?" + query : ""}`, { signal });
       if (answer.ok) return answer;
@@ -97,9 +97,9 @@ export async function embeddedSource(element) {
           map.set(key, sum);
         }
       }
-      const told = (map) => [...map.values()].sort((a, b) => b.ns - a.ns).map((s) => ({ ...s, total: duration(s.ns), mean: duration(s.ns / s.count) }));
-      const names = told(sums);
-      return { length: duration(high - low), n_spans: n, device_busy: null, categories: told(kinds), names: names.slice(0, 50), names_left_out: Math.max(names.length - 50, 0) };
+      const listed = (map) => [...map.values()].sort((a, b) => b.ns - a.ns).map((s) => ({ ...s, total: duration(s.ns), mean: duration(s.ns / s.count) }));
+      const names = listed(sums);
+      return { length: duration(high - low), n_spans: n, device_busy: null, categories: listed(kinds), names: names.slice(0, 50), names_left_out: Math.max(names.length - 50, 0) };
     },
   };
 }

@@ -1,4 +1,4 @@
-// The editor of the page SQL: run by keyboard, names put in by a click, addresses that would be too long told.
+// The editor of the page SQL: run by keyboard, names put in by a click, a message where the address would be too long.
 const form = document.getElementById("ask");
 const editor = document.getElementById("query");
 const trouble = document.getElementById("too-long");

@@ -6,7 +6,7 @@ import { duration, embeddedSource, serverSource } from "./source.js";
 
 const $ = (id) => document.getElementById(id);
 const canvas = $("canvas"), context = canvas.getContext("2d"), panel = $("details"), tip = $("tip");
-const words = new URLSearchParams(location.search);
+const parameters = new URLSearchParams(location.search);
 const state = {
   traces: [], rows: { pinned: [], rows: [] }, data: new Map(), from: 0, to: 1, scroll: 0, width: 0, height: 0, range: null,
   selected: null, sought: null, folded: new Set(split("fold")), pinned: new Set(split("pin")), colours: {}, palette: [],
@@ -16,7 +16,7 @@ const asked = new Map();
 let source, bounds = [0, 1], framed = false, addressTimer = 0, askTimer = 0;
 
 function split(name) {
-  return (words.get(name) ?? "").split(",").filter(Boolean).map(decodeURIComponent);
+  return (parameters.get(name) ?? "").split(",").filter(Boolean).map(decodeURIComponent);
 }
 
 function trouble(error) {
@@ -30,32 +30,32 @@ function trouble(error) {
 async function start() {
   const embedded = $("embedded");
   source = embedded ? await embeddedSource(embedded) : serverSource(document.body.dataset.root || "");
-  const chosen = (words.get("t") ?? "").split(",").filter(Boolean).map(Number);
+  const chosen = (parameters.get("t") ?? "").split(",").filter(Boolean).map(Number);
   let indices = chosen.length ? chosen : [...document.querySelectorAll("#inputs input")].map((box) => Number(box.value));
   if (embedded) indices = JSON.parse(embedded.dataset.layouts).map((_, i) => i);
   if (!indices.length) indices = [0];
   if (!chosen.length && indices.length > 8) indices = indices.slice(0, 8);
   // A trace that cannot be drawn is told, and does not keep the others from being drawn.
-  const found = await Promise.allSettled(indices.map((index) => source.layout(index)));
-  const failed = found.filter((one) => one.status === "rejected");
+  const results = await Promise.allSettled(indices.map((index) => source.layout(index)));
+  const failed = results.filter((one) => one.status === "rejected");
   if (failed.length) trouble(failed[0].reason);
-  if (failed.length === found.length) return;
-  state.traces = indices.map((index, i) => ({ index, layout: found[i].value, offset: 0 })).filter((one) => one.layout);
+  if (failed.length === results.length) return;
+  state.traces = indices.map((index, i) => ({ index, layout: results[i].value, offset: 0 })).filter((one) => one.layout);
   const layouts = state.traces.map((one) => one.layout);
-  align(words.get("align") ?? usualAlignment(layouts));
+  align(parameters.get("align") ?? usualAlignment(layouts));
   fillSteps();
   themeChanged();
   resize();
   place();
-  if (words.get("range")) {
-    const [low, high] = words.get("range").split("-").map(Number);
+  if (parameters.get("range")) {
+    const [low, high] = parameters.get("range").split("-").map(Number);
     if (Number.isFinite(low) && high > low) select([low, high]);
   }
-  if (words.get("q")) {
-    $("find").value = words.get("q");
-    await find(words.get("q"), Boolean(words.get("exact")), !words.get("from"));
+  if (parameters.get("q")) {
+    $("find").value = parameters.get("q");
+    await find(parameters.get("q"), Boolean(parameters.get("exact")), !parameters.get("from"));
   }
-  if (words.get("span")) await open(Number(words.get("of") ?? state.traces[0].index), Number(words.get("span")), !words.get("from"));
+  if (parameters.get("span")) await open(Number(parameters.get("of") ?? state.traces[0].index), Number(parameters.get("span")), !parameters.get("from"));
   document.documentElement.dataset.timeline = "ready";
 }
 
@@ -66,11 +66,11 @@ function align(how) {
 }
 
 function place() {
-  const low = Number(words.get("from") ?? NaN), high = Number(words.get("to") ?? NaN);
-  const step = words.get("step") && state.traces[0].layout.steps.find(([number]) => String(number) === words.get("step"));
+  const low = Number(parameters.get("from") ?? NaN), high = Number(parameters.get("to") ?? NaN);
+  const step = parameters.get("step") && state.traces[0].layout.steps.find(([number]) => String(number) === parameters.get("step"));
   if (high > low) go(low, high);
   else if (step) {
-    $("step").value = words.get("step");
+    $("step").value = parameters.get("step");
     goToStep(step);
   } else whole();
 }
@@ -101,7 +101,7 @@ function themeChanged() {
   const dark = colour("--is-dark") === "1";
   state.colours = {
     back: colour("--panel"), panel: colour("--panel"), text: colour("--text"), quiet: colour("--quiet"), line: colour("--line"), lane: colour("--lane"),
-    accent: colour("--accent"), onSpan: dark ? "#f3f6f9" : "#10161c", found: dark ? "#ffd24d" : "#c25700", arrow: dark ? "#ffb454" : "#b34700",
+    accent: colour("--accent"), onSpan: dark ? "#f3f6f9" : "#10161c", match: dark ? "#ffd24d" : "#c25700", arrow: dark ? "#ffb454" : "#b34700",
     range: dark ? "rgb(116 182 242 / 14%)" : "rgb(11 95 165 / 10%)", step: dark ? "rgb(255 255 255 / 13%)" : "rgb(0 0 0 / 14%)",
   };
   state.palette = palette(dark, state.traces[0]?.layout.categories ?? []);
@@ -206,7 +206,7 @@ function received(trace, data) {
 function remember() {
   clearTimeout(addressTimer);
   addressTimer = setTimeout(() => {
-    const set = (name, value) => (value ? words.set(name, value) : words.delete(name));
+    const set = (name, value) => (value ? parameters.set(name, value) : parameters.delete(name));
     const isWhole = state.from <= bounds[0] && state.to >= bounds[1];
     set("from", isWhole ? "" : String(Math.floor(state.from)));
     set("to", isWhole ? "" : String(Math.ceil(state.to)));
@@ -218,7 +218,7 @@ function remember() {
     set("fold", [...state.folded].map(encodeURIComponent).join(","));
     set("pin", [...state.pinned].map(encodeURIComponent).join(","));
     set("align", $("align")?.value);
-    const query = words.toString();
+    const query = parameters.toString();
     try { history.replaceState(null, "", location.pathname + (query ? "?" + query : "")); } catch { /* a file's address cannot change everywhere */ }
   }, 250);
 }
@@ -289,12 +289,12 @@ async function find(q, exact = false, jump = true) {
     },
   };
   try {
-    const found = await Promise.all(state.traces.map(async (trace) => ({ trace, ...(await source.search(trace.index, q, exact)) })));
+    const matches = await Promise.all(state.traces.map(async (trace) => ({ trace, ...(await source.search(trace.index, q, exact)) })));
     if (search.q !== q) return;
-    search.hits = found.flatMap((one) => one.hits.map(([id, track, start, length]) => ({ trace: one.trace, id, track, start, length })));
+    search.hits = matches.flatMap((one) => one.hits.map(([id, track, start, length]) => ({ trace: one.trace, id, track, start, length })));
     search.hits.sort((a, b) => a.start + a.trace.offset - b.start - b.trace.offset);
-    search.count = found.reduce((sum, one) => sum + one.count, 0);
-    search.total = found.map((one) => one.total).join(" + ");
+    search.count = matches.reduce((sum, one) => sum + one.count, 0);
+    search.total = matches.map((one) => one.total).join(" + ");
     if (search.hits.length && jump) {
       const best = search.hits.reduce((most, hit, i) => (hit.length > search.hits[most].length ? i : most), 0);
       await step(best - search.at, true);
@@ -350,9 +350,9 @@ function rowAt(y) {
 
 // What is under the pointer: a span, a bar of short ones, a sample, a row.
 function under(x, y) {
-  const found = rowAt(y);
-  if (!found?.row) return null;
-  const { row, inside } = found;
+  const place = rowAt(y);
+  if (!place?.row) return null;
+  const { row, inside } = place;
   const data = state.data.get(row.trace.index);
   if (x < LABELS || row.kind === "group" || !data) return { row };
   const time = timeAt(x) - row.trace.offset - data.low, slack = ((state.to - state.from) / (state.width - LABELS)) * 1.5;
@@ -379,17 +379,17 @@ function under(x, y) {
 }
 
 function hover(x, y) {
-  const found = under(x, y);
-  canvas.style.cursor = found?.span !== undefined || found?.bar !== undefined || x < LABELS ? "pointer" : "default";
+  const target = under(x, y);
+  canvas.style.cursor = target?.span !== undefined || target?.bar !== undefined || x < LABELS ? "pointer" : "default";
   let lines = null;
-  if (found?.span !== undefined) {
-    const { data, span } = found;
-    lines = [data.names[data.name[span]], `${duration(data.dur[span])} · ${found.row.trace.layout.categories[data.category[span]]}`];
-  } else if (found?.bar !== undefined) {
-    const { data, bar } = found, n = data.bar_count[bar];
+  if (target?.span !== undefined) {
+    const { data, span } = target;
+    lines = [data.names[data.name[span]], `${duration(data.dur[span])} · ${target.row.trace.layout.categories[data.category[span]]}`];
+  } else if (target?.bar !== undefined) {
+    const { data, bar } = target, n = data.bar_count[bar];
     lines = [`${n > 1 ? `${n} short spans` : "a short span"}, busy ${Math.round(data.bar_busy[bar] * 100)} %`, "click to zoom in"];
-  } else if (found?.value !== undefined && found.value !== null) lines = [amount(found.value, found.row.line.unit), found.row.label];
-  else if (found?.row && x < LABELS) lines = [found.row.label];
+  } else if (target?.value !== undefined && target.value !== null) lines = [amount(target.value, target.row.line.unit), target.row.label];
+  else if (target?.row && x < LABELS) lines = [target.row.label];
   tip.hidden = !lines;
   if (!lines) return;
   tip.replaceChildren(...lines.flatMap((line, i) => (i ? [document.createElement("br"), line] : [line])));
@@ -405,15 +405,15 @@ function toggle(set, key) {
 }
 
 function click(x, y) {
-  const found = under(x, y);
-  if (!found) return;
-  const { row } = found;
+  const target = under(x, y);
+  if (!target) return;
+  const { row } = target;
   if (x < LABELS || row.kind === "group") {
     if (row.kind === "track" && x > LABELS - 22) toggle(state.pinned, row.key);
     else if (row.kind !== "line") toggle(state.folded, row.key);
-  } else if (found.span !== undefined) open(row.trace.index, found.data.id[found.span]);
-  else if (found.bar !== undefined) {
-    if (found.data.bar_count[found.bar] === 1 && (state.to - state.from) < 200) open(row.trace.index, found.data.bar_id[found.bar]);
+  } else if (target.span !== undefined) open(row.trace.index, target.data.id[target.span]);
+  else if (target.bar !== undefined) {
+    if (target.data.bar_count[target.bar] === 1 && (state.to - state.from) < 200) open(row.trace.index, target.data.bar_id[target.bar]);
     else zoom(1 / 8, x);
   } else if (state.selected) {
     state.selected = null;
@@ -454,8 +454,8 @@ canvas.addEventListener("pointerup", (event) => {
 });
 canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
 canvas.addEventListener("dblclick", (event) => {
-  const found = under(event.offsetX, event.offsetY);
-  if (found?.span !== undefined) show(found.row.trace, found.row.track.id, found.data.low + found.data.start[found.span], found.data.dur[found.span], true);
+  const target = under(event.offsetX, event.offsetY);
+  if (target?.span !== undefined) show(target.row.trace, target.row.track.id, target.data.low + target.data.start[target.span], target.data.dur[target.span], true);
 });
 canvas.addEventListener("wheel", (event) => {
   // In a report the wheel moves the page, unless a key says otherwise.
@@ -506,8 +506,8 @@ $("previous").addEventListener("click", () => step(-1));
 $("all").addEventListener("click", whole);
 $("align")?.addEventListener("change", () => { align($("align").value); asked.clear(); layRows(); whole(); });
 $("step").addEventListener("change", () => {
-  const found = state.traces[0].layout.steps.find(([step]) => String(step) === $("step").value);
-  return found ? goToStep(found) : whole();
+  const chosen = state.traces[0].layout.steps.find(([step]) => String(step) === $("step").value);
+  return chosen ? goToStep(chosen) : whole();
 });
 $("keys").addEventListener("click", () => {
   $("help").hidden = !$("help").hidden;

@@ -164,7 +164,7 @@ def value_at(times: np.ndarray[Any, Any], values: np.ndarray[Any, Any], point: i
 
 
 def shortened(name: str) -> str:
-    """The name, cut where it is too long for a screen."""
+    """The name, shortened where it is too long for a screen."""
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
@@ -175,7 +175,7 @@ def short(name: str) -> str:
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
-    """The header and arrays as bytes. Arrays are of u1, u2, u4, i4, f4 or f8; others raise KeyError."""
+    """The header and arrays as bytes. Arrays are of u1, u2, u4, i4, f4 or f8; any other raises KeyError."""
     pieces, described, offset = [], [], 0
     for name, array in arrays.items():
         data = np.ascontiguousarray(array).tobytes()

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.analyses.common.host_spans import collectives_on_host, open_time
+from stepscope.core.intervals import enclosing
+from stepscope.core.schema import SPANS
+
+ROW = st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12), st.booleans())
+
+
+@given(st.lists(ROW, max_size=12))
+def test_open_time_holds_each_nanosecond_of_wanted_spans(rows: list[tuple[int, int, int, bool]]) -> None:
+    rows = sorted(rows, key=lambda row: (row[0], row[1], -row[2]))
+    frame = pl.DataFrame(rows, schema=("track_id", "ts_ns", "dur_ns", "wanted"), orient="row")
+    track, start, length = (frame[c].cast(pl.Int64).to_numpy() for c in ("track_id", "ts_ns", "dur_ns"))
+    parents = pl.Series("parent_id", enclosing(start, start + length, track)).replace(-1, None)
+    spans = SPANS.conform(frame.with_row_index("span_id").with_columns(parents))
+    lows, highs = open_time(spans, frame["wanted"].cast(pl.Boolean))
+    got = [at for low, high in zip(lows, highs, strict=True) for at in range(low, high)]
+    assert got == sorted({at for _, ts, dur, wanted in rows if wanted for at in range(ts, ts + dur)})
+    assert np.all(lows[1:] > highs[:-1])
+
+
+def test_collectives_on_the_host_are_operators_and_ranges_called_so() -> None:
+    rows = [
+        ("gloo:all_reduce", "user_range"),
+        ("c10d::allreduce_", "operator"),
+        ("aten::mm", "operator"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel"),
+        ("gloo:all_reduce", "python"),
+    ]
+    spans = SPANS.conform(pl.DataFrame(rows, schema=("name", "category"), orient="row").with_row_index("span_id"))
+    assert collectives_on_host(spans).to_list() == [True, True, False, False, False]
+    assert collectives_on_host(spans[2:]).to_list() == [False, False, False]
