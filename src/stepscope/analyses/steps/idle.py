@@ -66,8 +66,8 @@ def idle(
     of the next. When the host called for the work that ends the gap decides its cause:
 
     - after the gap had begun: the host was late. The cause is `data_loading` if at least half of the time from the
-      gap's start to the call was spent loading data, else `sync` if the host was inside a synchronising call in that time,
-      else `host_late`. Only threads that queue device work are looked at.
+      gap's start to the call was spent loading data, else `sync` if the host was inside a synchronising call then, else
+      `host_late`. Only threads that queue device work are looked at.
     - before: `kernel_wait` if the gap is shorter than `kernel_wait_ns`, else `other`.
     - not known: `unlinked`.
 
