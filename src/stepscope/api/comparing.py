@@ -1,4 +1,4 @@
-"""Compares runs: reads traces one at a time, observes their processes, and compares or groups these."""
+"""Compares runs: reads one trace at a time, observes its processes, and compares or groups them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def compare_table(base: Run, other: Run, name: str, *, on_missing: Callable[[str
 
 
 def group(run: Run) -> Report:
-    """Groups of processes that do the same, and how each differs from the largest.
+    """Groups of processes that do the same, and how each group differs from the largest.
 
     Raises StepscopeError, MissingTable.
     """

@@ -1,4 +1,4 @@
-"""How values show themselves: as text, as HTML in a notebook, as figures of Plotly. Values know none of it."""
+"""Gives reports, comparisons and benchmarks their display: text, HTML for notebooks, Plotly figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BARS = "Where the time went"
 
 
 def with_display(report: Report) -> Report:
-    """A report that prints as the terminal shows it, draws itself in a notebook, and can be plotted."""
+    """The report with functions to print it as in the terminal, to draw it in a notebook and to plot it."""
     return replace(report, to_text=_text, to_html=_html, to_figure=_figure)
 
 
@@ -47,7 +47,7 @@ def _html(report: Report) -> str:
 
 
 def _figure(report: Report) -> Any:
-    """The report's own figure if it has one, as a comparison has, else its bars: a `plotly.graph_objects.Figure`."""
+    """The report's own figure, as that of a comparison, else its bars: a `plotly.graph_objects.Figure`."""
     from stepscope.renderers import figures
     from stepscope.renderers.figures.stacked import bars
 
@@ -73,9 +73,9 @@ def _outcome_html(outcome: Comparison) -> str:
 
 
 def _outcome_figure(outcome: Comparison) -> Any:
-    """From the base's step, part by part, to the other's: a `plotly.graph_objects.Figure`.
+    """The step time of the base and, part by part, what changed: a `plotly.graph_objects.Figure`.
 
-    Raises StepscopeError if there is no step time to account for.
+    Raises StepscopeError if the step times are unknown.
     """
     from stepscope.renderers import figures
     from stepscope.reports.comparison import bounded_parts
@@ -99,14 +99,14 @@ def plot(
 ) -> Any:
     """The figure of a table, as a `plotly.graph_objects.Figure`.
 
-    The table is asked for with the options that the figure needs, unless `options` say otherwise. Raises UnknownName
-    (no figure goes with the table, option), MissingTable, StepscopeError (nothing to draw).
+    The table gets the options that the figure needs, unless `options` say otherwise. Raises UnknownName
+    (no figure for the table, option), MissingTable, StepscopeError (nothing to draw).
     """
     from stepscope.query import tables
     from stepscope.renderers import figures
 
     if name not in figures.names():
-        tables.find(name)  # a name that no table has is told as such
+        tables.find(name)  # an unknown table has its own error
         raise UnknownName("figure", name, figures.names())
     figure = figures.find(name)
     frame, _ = tables.collect(source, tables.find(name), on_missing=on_missing, **{**figure.options, **options})
@@ -122,6 +122,6 @@ def _of_plotly(drawn: Drawn, title: str) -> Any:
     from stepscope.renderers import figures
 
     made = figures.titled(drawn, title)
-    # On the clear background of the plain form, a notebook's own theme would show through.
+    # The plain form has a transparent background, through which a notebook's theme would show.
     plain = {k: v for k, v in made["layout"].items() if k not in ("paper_bgcolor", "plot_bgcolor")}
     return go.Figure({"data": made["data"], "layout": {**plain, "template": "plotly_white"}})

@@ -1,4 +1,4 @@
-"""How traces are opened: with the counters recorded along with them, joined to kernel counters where given."""
+"""Opens traces, with the counters recorded along with them and, if given, kernel counters joined to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def loaded(
     progress: Callable[[int], None] | None = None,
     cache: bool = True,
 ) -> Trace:
-    """A trace, read or taken from the cache, as `stepscope.load` says. With `cache` false it is not put there."""
+    """A trace, read or taken from the cache, as in `stepscope.load`. With `cache` false it is not put there."""
     side_file = None if counters is None else os.fspath(counters)
     read = readers.open_trace if cache else readers.open_once
     trace = read(os.fspath(path), counters=side_file, max_bytes=max_bytes, progress=progress)
@@ -44,7 +44,7 @@ def loaded(
 
 @dataclass(frozen=True, slots=True)
 class FileOpener:
-    """Opens one file of a run, in this process or in another one, which does not report progress."""
+    """Opens one file of a run. It can be pickled for another process, which then reports no progress."""
 
     counters: str | None
     kernel_counters: Trace | str | None
@@ -60,7 +60,7 @@ class FileOpener:
         return self._opened(path, cache=False)
 
     def depends(self, path: str) -> tuple[object, ...] | None:
-        """What a trace follows from besides its file; null if other traces or files elsewhere are joined to it."""
+        """All that a trace depends on besides its file; None if other traces or files elsewhere are joined to it."""
         if self.counters is not None or self.kernel_counters is not None:
             return None
         return (self.max_bytes, *((side, *(files.state_of(side) or ())) for side in readers.side_files(path)))

@@ -1,4 +1,4 @@
-"""The public verbs as functions, such as load, report, compare, show. The command line calls these same ones."""
+"""The public verbs as functions: load, report, compare, show and so on. The command line calls them too."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def load(
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """Read one file, or a folder with one trace, with the counters recorded beside it (or in the file `counters`).
+    """Read one file, or a folder with one trace, with the counters recorded with it (or in the file `counters`).
 
     `kernel_counters` is a trace or file with hardware counters of single kernels, as Nsight Compute measures them; they
-    are joined to the kernels of this timeline. `max_bytes` bounds what a file may unpack to. `progress` is called with
-    the number of bytes read so far.
+    are joined to the kernels of this timeline. `max_bytes` limits the unpacked size of a file. `progress` is called
+    with the number of bytes read so far.
 
     Raises UnknownFormat, CorruptInput, UnsupportedVersion, StepscopeError (unreadable, unpacks to more than allowed),
     MissingTable (`kernel_counters` and no kernels).
@@ -60,10 +60,10 @@ def load_run(
     max_bytes: int | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Run:
-    """The traces of one job: files, folders, patterns. Each is read when iterated over, none is kept.
+    """The traces of one job: files, folders, patterns. Iterating reads each, and keeps none in memory.
 
     `counters`, `kernel_counters` and `max_bytes` are those of `load`; a file of kernel counters is read once.
-    `progress` is called with the file and the bytes read of it. Raises StepscopeError if nothing is there.
+    `progress` is called with the file and the bytes read of it. Raises StepscopeError if there is no file.
 
     >>> [trace.rank for trace in load_run("examples/demo-cpu-2ranks")]
     [0, 1]
@@ -89,11 +89,11 @@ def report(
 ) -> Report:
     """Where the time went and what to do about it: print it, or hand it to a renderer.
 
-    `source` is a trace, a run, or what `load_run` takes. The files of a run are summarised by as many processes as
-    there are cores, as many as fit into memory (`memory_limit`, as in '8GB'; 80 % of what is free by default), or as
-    `workers` says, 0 being this process alone; or by Dask, on the cluster whose scheduler's address (or file) is
-    `dask`, or on one of this machine (`local`). What comes out is the same. `progress` is told how many files other
-    processes have done, and of how many. Files that cannot be read are left out, and told.
+    `source` is a trace, a run, or what `load_run` takes. Worker processes summarise the files of a run: as many as
+    there are cores, or fewer so that they fit into `memory_limit` ('8GB'; by default 80 % of the free memory).
+    `workers` sets their number; 0 is this process alone. `dask` is the address (or file) of a Dask scheduler to use
+    instead, or `local`. The result is the same. `progress` is called with the number of files that workers have done
+    and the number of all files. The report names files that cannot be read.
 
     Raises MissingExtra (dask), StepscopeError.
     """
@@ -112,12 +112,12 @@ def compare(
     counters: PathLike | None = None,
     anchor: str | None = None,
 ) -> Comparison:
-    """Whether two runs differ, by how much and how sure, where the difference went, and what caused it.
+    """Whether two runs differ, by how much and how surely, where the difference is, and what caused it.
 
-    Each side is a trace, a run, or what `load_run` takes: a file, a folder of ranks, several repeats. With one side
-    only, it is a folder that holds folders normal… and abnormal…. `anchor` names the function, range or kernel whose
-    calls mark the cycles; without it steps do, or what comes again. Print the result, or read `verdict`, `step_time`,
-    `parts`, `effects`, `causes`. Units: ns.
+    Each of the two is a trace, a run, or what `load_run` takes: a file, a folder of ranks, several repeats. With
+    `base` alone, it is a folder that holds folders normal… and abnormal…. `anchor` names the function, range or kernel
+    whose calls mark the cycles; the default is steps, else what repeats. Print the result, or read `verdict`,
+    `step_time`, `parts`, `effects`, `causes`. Units: ns.
 
     Raises StepscopeError (nothing to compare, no cycles), MissingTable.
 
@@ -162,7 +162,7 @@ def show(
     """The result of an analysis, or a raw table, as a frame; `options` are the analysis' own.
 
     Of several traces the results are stacked, `rank` first (or `trace`, from the file's name, where ranks are missing
-    or not unique). Files are read as `report` reads them, by processes or Dask. What is left out is told by a warning.
+    or not unique). Files are read as `report` reads them, by processes or Dask. A warning names what is left out.
     Raises UnknownName (table, option), MissingTable, MissingExtra (dask), StepscopeError.
     """
     from stepscope.query import tables
@@ -175,7 +175,7 @@ def show(
 
 
 def tables() -> pl.DataFrame:
-    """What `show` and `sql` know by name: a row for each table, with its kind and what it holds.
+    """The tables that `show` and `sql` know: a row for each, with its kind and description.
 
     >>> tables().columns
     ['name', 'kind', 'doc']
@@ -210,8 +210,8 @@ def plot(source: Source, name: str = "steps", **options: Any) -> Any:
 
     Tables with one are steps, operators, kernels, communication, memory, timeline, device-utilisation, roofline,
     utilisation, python-stacks; and diff, of two traces.
-    `options` are the analysis' own; those that the figure needs (by="time" of memory) need not be given. Raises
-    UnknownName (table, option; or no figure goes with it), MissingTable, StepscopeError (nothing to draw).
+    `options` are the analysis' own; those that the figure needs (by="time" of memory) are set. Raises
+    UnknownName (table, option; or a table without figure), MissingTable, StepscopeError (nothing to draw).
 
     >>> figure = plot("examples/demo-cpu-decode", "operators")
     >>> figure.data[0].type
@@ -230,14 +230,14 @@ def sql(
     progress: Callable[[int, int], None] | None = None,
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> pl.DataFrame:
-    """What a SELECT gives over the tables of all traces of a source, as a frame.
+    """The rows of a SELECT over the tables of all traces of a source, as a frame.
 
     Tables are called as in `show`, with _ for -, and have the columns `rank` and `trace`; `traces` has a row for each
-    trace. The query reads these and nothing else: no files, no network, no settings. `timeout_s` bounds its time (300 s
-    by default), `memory_limit` (as in '4GB') its memory. Traces that are left out are told to `on_missing` (a warning
-    by default). Many files that were not opened before are first read by several processes, into the cache: `progress`
-    is told how many they have done, and of how many. `on_start` is given, when the query begins to run, a function that
-    stops it, from another thread.
+    trace. The query reads these and nothing else: no files, no network, no settings. `timeout_s` limits its time (300 s
+    by default), `memory_limit` (as in '4GB') its memory. `on_missing` is called for each trace that is left out (by
+    default it warns). Files that are not in the cache are first read into it, many of them by several processes:
+    `progress` is called with the number of files done and of all. `on_start` is called when the query begins, with a
+    function that stops it from another thread.
 
     Raises UnknownName (table, column), MissingTable, StepscopeError (anything but a SELECT, too slow, too big).
 
@@ -260,7 +260,7 @@ def sql(
 
 
 def _open_once(source: Trace | Run, progress: Callable[[int, int], None] | None) -> None:
-    """Let several processes open what is not in the cache yet, if that is worth starting them."""
+    """Let several processes read files into the cache, if there are enough files to be worth it."""
     from stepscope import readers
     from stepscope.api.loading import FileOpener
     from stepscope.query import workers as cluster
@@ -275,7 +275,7 @@ def _open_once(source: Trace | Run, progress: Callable[[int, int], None] | None)
 
 
 def _open_into_cache(open_trace: Callable[[str], Trace], path: str) -> None:
-    """Open a file so that it is in the cache. What cannot be read will be told by whoever reads it next."""
+    """Open a file so that it is in the cache. Errors are ignored here: the next reader reports them."""
     from stepscope import store
     from stepscope.core.errors import StepscopeError
 
@@ -302,13 +302,13 @@ def bench(
     """Time a function, and compare its time and result with those of the function `against`: print it, or its frame.
 
     Functions are callables or 'module:function'. `sweep` is a table as in docs/bench.md, or the .toml or .json file
-    that holds it; `arguments` are passed in every case, whatever the sweep says of them. {"shape": [16, 32], "dtype":
-    "float32", "seed": 0} stands for an array, of the library that the function works with, on `device` (without it, on
+    that holds it; `arguments` are passed in every case and override the sweep. {"shape": [16, 32], "dtype":
+    "float32", "seed": 0} becomes an array of the library that the function uses, on `device` (without it, on
     the accelerator if the library sees one). Other objects are passed as they are: both functions get the same.
 
     `repeats` are measured of each function and case, or as many as fit into `seconds` (1 if neither is given), after
     `warmup` calls. `tolerances` are (relative, absolute) by element type, in place of those of
-    torch.testing.assert_close. `progress` is told how many cases are done, and of how many.
+    torch.testing.assert_close. `progress` is called with the number of cases done and of all cases.
 
     Units: ns; a speedup above 1 is faster than the reference.
     Raises StepscopeError (functions, sweep, arguments, results of different shape), FunctionFailed (with what the
@@ -341,7 +341,7 @@ def bench(
 
 
 def export(source: Source, to: str, *, output: PathLike | None = None, **options: Any) -> str | bytes:
-    """The run in a form that another tool's users know, whole, as the content of a file.
+    """The run in the format of another tool, as the content of a file.
 
     `to` is the kind (`stepscope export --help` lists them), `options` are its own. Of a kind that is a folder
     (parquet), `output` is that folder or its URL, which must not exist yet, and is returned. Raises UnknownName (kind,

@@ -27,11 +27,11 @@ VERBS = ("report", "show", "compare", "serve", "sql", "record", "export", "table
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 fine, 1 bad input or refused, 2 usage, 3 a gate failed."""
-    words = sys.argv[1:] if argv is None else argv
-    verbs = words[:1] if words and words[0] in VERBS else VERBS
+    arguments = sys.argv[1:] if argv is None else argv
+    verbs = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
     command = typer.main.get_command(_app(verbs))
     if argv is None:  # the process is ours
-        # Python looks for cycles once more before it ends, through all that was imported: 80 ms for nothing.
+        # At its end Python would collect garbage in all imported modules once more: 80 ms for nothing.
         atexit.register(gc.freeze)
     try:
         command.main(args=None if argv is None else list(argv), prog_name="stepscope")

@@ -1,4 +1,4 @@
-"""The C library's memory allocator, set for a process that reads one big file and ends."""
+"""Settings of the C library's memory allocator for a process that reads one big file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_freed_memory() -> None:
-    """Let freed memory be used again instead of going back to the system block by block.
+    """Reuse freed memory instead of returning it to the system block by block.
 
-    A reader takes and frees the same few megabytes for each block of the file. glibc would give them back each time,
-    and each return costs page faults: a tenth of the time that reading takes. Does nothing without glibc.
+    A reader takes and frees the same few megabytes for each block of the file. glibc would return them each time, which
+    costs page faults: a tenth of the reading time. Does nothing without glibc.
     """
     if sys.platform == "linux":
         tune = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,4 +1,4 @@
-"""An analysis' or export's own options among the words of a command line."""
+"""Parses the options of an analysis or export from the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def flags_of(owner: HasOptions) -> dict[str, Option]:
 
 
 def parsed(owner: HasOptions, arguments: Sequence[str], help_with: str) -> tuple[list[str], dict[str, Any]]:
-    """Paths and options among the words that follow the table's name; `help_with` is the command that lists them.
+    """The paths and options in the arguments after the table's name; `help_with` is the command that lists options.
 
     Raises typer.BadParameter, which ends with exit code 2, for an unknown option or a value that does not fit.
     """

@@ -1,4 +1,4 @@
-"""Where text goes: standard output, or a file that appears whole or not at all."""
+"""Writes to standard output, or to a file that appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DRAWN = "█▒░→·"
 
 
 def screen() -> Screen:
-    """What standard output can show: its width and colour if it is a terminal, else 100 plain columns."""
+    """Width and colour of standard output: those of the terminal, else 100 columns without colour."""
     from stepscope.renderers import Screen
 
     tty = sys.stdout.isatty()
@@ -32,12 +32,12 @@ def screen() -> Screen:
 
 
 def coloured() -> bool:
-    """Whether the user takes colour on a terminal. Source: no-color.org."""
+    """Whether the user wants colour on a terminal. Source: no-color.org."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def renderer_for(format_name: str | None, output: str | None, default: str) -> Renderer:
-    """What to write with: the format asked for, else the one of the file's suffix, else the default."""
+    """The renderer of the format asked for, else of the file's suffix, else the default."""
     from stepscope import renderers
 
     if format_name is not None:
@@ -46,7 +46,7 @@ def renderer_for(format_name: str | None, output: str | None, default: str) -> R
 
 
 def check_target(output: str | None, inputs: Sequence[str], *, force: bool, folder: bool = False) -> None:
-    """Refuse before the work what would be refused after it; `folder`: what is made is one.
+    """Check before the work that the output may be written. `folder`: the output is a folder.
 
     Raises WouldOverwrite, StepscopeError.
     """
@@ -84,7 +84,7 @@ def _check_file(output: str, inputs: Sequence[str], *, force: bool) -> None:
 def emit(content: str | bytes, output: str | None, *, force: bool = False, drawn: bool = True) -> None:
     """Write to a file, or to standard output if none is named.
 
-    `drawn` says that the text was made for a terminal; other text is made harmless to one before it goes there.
+    `drawn` says that the text was made for a terminal; in other text control characters are escaped for a terminal.
     Raises WouldOverwrite, StepscopeError.
     """
     if output is not None and output != STDOUT:
@@ -102,7 +102,7 @@ def emit(content: str | bytes, output: str | None, *, force: bool = False, drawn
 
 
 def emit_stream(pieces: Iterable[str], output: str | None, *, force: bool = False) -> None:
-    """Write text that comes piece by piece: to a file, packed where it is called .gz or .zst, or to standard output.
+    """Write text piece by piece, to standard output or to a file, which is compressed if it is called .gz or .zst.
 
     Raises WouldOverwrite, StepscopeError.
     """
@@ -135,7 +135,7 @@ def _packed(pieces: Iterator[bytes], output: str) -> Iterator[bytes]:
 
 
 def complain(text: str, *, colour: str = "") -> None:
-    """A line on standard error, with nothing in it that a terminal would obey."""
+    """Write a line to standard error, with control characters escaped."""
     from stepscope.renderers.cells import printable
 
     text = printable(text)
@@ -194,7 +194,7 @@ def _harmless(text: str) -> str:
 
 
 def _writable(text: str, stream: TextIO) -> str:
-    """The text with what the stream's encoding lacks as escapes."""
+    """The text with escapes for characters that the stream's encoding lacks."""
     encoding = stream.encoding or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 

@@ -1,4 +1,4 @@
-"""How far reading has got, on standard error, and only at a terminal."""
+"""Shows the progress of reading on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _EVERY_S = 0.1
 
 @contextmanager
 def progress(paths: Sequence[str], *, wanted: bool) -> Iterator[Callable[[str, int], None] | None]:
-    """What `load_run` tells the bytes read to; None if there is nobody to look. The line is wiped at the end.
+    """The `progress` function for `load_run`; None without a terminal. The line is erased at the end.
 
-    `paths` are looked at when reading begins: they may be filled in until then.
+    `paths` may be filled in until reading begins.
     """
     if not (wanted and sys.stderr.isatty()):
         yield None
@@ -32,7 +32,7 @@ def progress(paths: Sequence[str], *, wanted: bool) -> Iterator[Callable[[str, i
         nonlocal drawn_at
         if not sizes:
             sizes.update({p: _size(p) for p in paths})
-        if path not in read:  # files are read one after the other: those before are done
+        if path not in read:  # files are read one after the other: earlier ones are done
             read.update({earlier: sizes.get(earlier, 0) for earlier in read})
         read[path] = n_bytes
         now = time.monotonic()
@@ -49,7 +49,7 @@ def progress(paths: Sequence[str], *, wanted: bool) -> Iterator[Callable[[str, i
 
 @contextmanager
 def ranks_done(*, wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """What is told how many files of a job are done; None if there is nobody to look. The line is wiped at the end."""
+    """A function that shows how many files are done; None without a terminal. The line is erased at the end."""
     if not (wanted and sys.stderr.isatty()):
         yield None
         return

@@ -1,4 +1,4 @@
-"""From the words of a command line to a Run: files found, sizes parsed, progress shown."""
+"""Opens the run that a command line names: shared options, sizes, progress."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def opened(
     *,
     no_progress: bool,
 ) -> Iterator[Run]:
-    """The run that the words name. Raises StepscopeError if nothing is there; typer.BadParameter for a wrong size."""
+    """The run at the paths. Raises StepscopeError if nothing is there; typer.BadParameter for a wrong size."""
     from stepscope.api.verbs import load_run
     from stepscope.cli._allocator import keep_freed_memory
 
@@ -85,7 +85,7 @@ def _let_interrupts_through() -> None:
 
 
 def size_of(text: str, *, option: str = "--max-bytes") -> int:
-    """Bytes from words such as 20GB. Raises typer.BadParameter."""
+    """Bytes of a size such as 20GB. Raises typer.BadParameter."""
     from stepscope.core import units
 
     try:
@@ -95,7 +95,7 @@ def size_of(text: str, *, option: str = "--max-bytes") -> int:
 
 
 def seconds_of(text: str, *, option: str, default_unit: str = "") -> float:
-    """Seconds from words such as 90s or 1h30m; of a number alone, in the default unit. Raises typer.BadParameter."""
+    """Seconds of a duration such as 90s or 1h30m; a plain number is in the default unit. Raises typer.BadParameter."""
     from stepscope.core import units
 
     try:

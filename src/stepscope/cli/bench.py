@@ -1,4 +1,4 @@
-"""`stepscope bench`: how long a Python function takes, beside a reference, and whether they give the same."""
+"""`stepscope bench`: how long a Python function takes, and how it compares with a reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stepscope.timing import Bench
 
 SETTINGS: dict[str, Any] = {"short_help": "How long a Python function takes, beside a reference."}
-_LITERALS = {"True": True, "False": False, "None": None}  # as Python writes what JSON writes small
+_LITERALS = {"True": True, "False": False, "None": None}  # Python's spellings of JSON's true, false and null
 _DIFFERS = 3
 
 
@@ -164,7 +164,7 @@ def _tolerance(word: str) -> tuple[str, tuple[float, float]]:
 
 @contextmanager
 def _imports_from_here() -> Iterator[None]:
-    """As `python -m` does: an installed command does not look into the current folder."""
+    """Import from the current folder too, as `python -m` does and an installed command does not."""
     sys.path.insert(0, "")
     try:
         yield
@@ -174,7 +174,7 @@ def _imports_from_here() -> Iterator[None]:
 
 @contextmanager
 def _progress(*, wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """The number of the case on standard error, only at a terminal, and wiped at the end."""
+    """Show the number of the case on standard error, if that is a terminal; it is erased at the end."""
     stream = sys.stderr
     if not (wanted and stream.isatty()):
         yield None

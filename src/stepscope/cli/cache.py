@@ -1,4 +1,4 @@
-"""`stepscope cache`: what is kept of files that were opened, and how to be rid of it."""
+"""`stepscope cache`: lists and clears the cache of opened files."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ OWN_TABLES = ("parts", "attribution", "resources", "effects", "ruled-out")
 
 
 class _ManyPaths(TyperCommand):
-    """`--base A B` means what `--base A --base B` does: all words up to the next option."""
+    """`--base A B` means `--base A --base B`: it takes all arguments up to the next option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         spelled_out, side = [], ""
@@ -126,7 +126,7 @@ def command(
 
 
 def _base_and_other(paths: list[str], base: list[str], other: list[str]) -> tuple[list[str], list[str]]:
-    """What the words name as base and other; the other is empty if the one folder named holds both."""
+    """The paths of base and other; other is empty if one folder holds both."""
     if base or other:
         if paths:
             raise typer.BadParameter(f"{paths[0]} belongs to no side: name all runs with --base and --other")
@@ -185,7 +185,7 @@ def _drawn(renderer: Renderer, block: Block, shown: Screen) -> str | bytes:
 
 
 def _failed(result: Comparison, condition: str) -> str:
-    """Why the gate is closed, or nothing. A change counts if it is sure and beyond what healthy runs differ."""
+    """Why the gate fails, or . A change counts if it is sure and larger than differences of healthy runs."""
     gate = _GATE.fullmatch(condition)
     step = result.step_time
     if gate is None or gate["what"] is None:

@@ -1,4 +1,4 @@
-"""`stepscope export`: a run in a form that another tool's users know."""
+"""`stepscope export`: writes a run in the format of another tool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.cli._options import parsed
 from stepscope.cli._output import STDOUT, check_target, complain, emit, emit_stream
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, With, opened
 
-# What is not an option of ours may be one of the kind. Help waits until the kind is known.
+# Unknown options may belong to the kind, and help needs the kind too.
 SETTINGS: dict[str, Any] = {
     "context_settings": {"ignore_unknown_options": True},
     "add_help_option": False,

@@ -1,4 +1,4 @@
-"""`stepscope formats`: what can be read."""
+"""`stepscope formats`: lists the formats that can be read."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def command(
         raise typer.BadParameter("name a folder to record into", param_hint="-o DIR")
     _check(is_command=bool(command_line), is_joined=pid is not None, duration=duration, trigger=trigger)
     if memory and (pid is not None or no_profiler):
-        raise typer.BadParameter("is told by a profile, which only a command that we start has", param_hint="--memory")
+        raise typer.BadParameter("needs a profile, and only a job started by `record` has one", param_hint="--memory")
     more: dict[str, Any] = {
         "hz": hz,
         "sched": sched,
@@ -131,7 +131,7 @@ def _ring(keep: str | None, trigger: str | None, max_dumps: int) -> Ring | None:
 
 
 def _tell(done: Recorded, output: str) -> None:
-    """What went wrong, and on a terminal what to do next: else the job's own output stays as it was."""
+    """Report problems and, on a terminal only, how to read the recording."""
     for problem in done.problems:
         complain(f"error: {problem}", colour=typer.colors.RED)
     for remark in done.remarks:

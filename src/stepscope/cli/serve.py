@@ -1,4 +1,4 @@
-"""`stepscope serve`: the page, on loopback."""
+"""`stepscope serve`: serves the page on loopback."""
 
 from __future__ import annotations
 

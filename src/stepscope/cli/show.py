@@ -1,4 +1,4 @@
-"""`stepscope show`: one table, in whatever form."""
+"""`stepscope show`: one table, in any format."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _help(ctx: typer.Context, table: str | None) -> None:
 
 
 def described(analysis: Analysis) -> str:
-    """What an analysis answers, its options and its columns, in words."""
+    """The help of one table: its description, options and columns."""
     import textwrap
 
     text = inspect.getdoc(analysis.run) or analysis.doc

@@ -59,7 +59,7 @@ def command(
 
     if len(arguments) < 2:
         raise typer.BadParameter("PATH and a query are needed, as in 'stepscope sql DIR \"SELECT * FROM steps\"'")
-    # DuckDB reports as a leak, on standard error, what is not freed at the end.
+    # DuckDB would report objects that are not freed at the end as leaks, on standard error.
     atexit.unregister(gc.freeze)
     *paths, text = arguments
     if text == _STDIN:

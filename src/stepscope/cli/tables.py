@@ -1,4 +1,4 @@
-"""`stepscope tables`: what can be shown."""
+"""`stepscope tables`: lists the tables that can be shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(
 
 
 def write(block: Block, format_name: str | None, output: str | None, *, force: bool) -> None:
-    """Write a small table as asked for."""
+    """Write a small table in the format asked for."""
     from stepscope.renderers import Screen
 
     renderer = renderer_for(format_name, output, "table")
@@ -63,7 +63,7 @@ def _one(name: str) -> Block:
 
 
 def block_of(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str | None, ...]], note: str) -> Block:
-    """Words in rows and columns as a Block, so that every renderer can write them."""
+    """Rows of text as a Block, so that every renderer can write them."""
     import polars as pl
 
     from stepscope.core.report import Block

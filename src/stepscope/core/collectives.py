@@ -1,8 +1,8 @@
-"""What a collective is: the kinds there are, what kernels, operators and records of each are called, what it moves.
+"""What a collective is: its kinds, the names of its kernels, operators and records, and how much data it moves.
 
 A collective is any exchange of data between ranks, so messages from one rank to another count too. Names are those of
 NCCL, RCCL, HCCL, CNCL, oneCCL, Gloo, MPI, UCC, XLA, NVSHMEM, DeepEP and of the custom kernels of inference engines.
-Everything here looks at names alone. Exports that imitate other tools keep those tools' own lists of names.
+Everything here uses names alone. Exports that imitate other tools keep those tools' own lists of names.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def _there_and_back(n: pl.Expr) -> pl.Expr:
 
 
 class Collective(NamedTuple):
-    """A kind of collective. `pattern` is searched in names in lower case; the first kind of KINDS that fits decides."""
+    """A kind of collective. `pattern` is searched in lower-case names; the first match in KINDS counts."""
 
     name: str
-    label: str  # as reports call it
+    label: str  # in reports
     pattern: str
     bus: Callable[[pl.Expr], pl.Expr] | None  # bus bandwidth by algorithm bandwidth among n ranks; None: moves nothing
-    synchronises: bool = False  # no rank can leave before all have come
-    distinct: bool = False  # whatever has such a name communicates; other patterns occur in names of plain kernels too
+    synchronises: bool = False  # no rank can leave before all ranks have arrived
+    distinct: bool = False  # only communication has such names; other patterns occur in names of plain kernels too
 
 
 #: Every kind, by its name.
@@ -84,9 +84,9 @@ KINDS = {
 }
 SYNCHRONISING = tuple(kind.name for kind in KINDS.values() if kind.synchronises)
 POINT_TO_POINT = ("send_recv", "send", "recv")
-#: What a collective is called whose name does not say its kind.
+#: The label of a collective whose name does not say its kind.
 UNNAMED = "communication"
-#: Kernels that say how they do it, not what: the all-reduces of inference engines, and DeepEP's exchange of tokens.
+#: Kernels named after their method: the all-reduces of inference engines, and DeepEP's all-to-all of tokens.
 _BY_METHOD = {"allreduce": r"one_?shot|two_?shot|lamport", "alltoall": r"dispatch|combine"}
 _PATTERNS = tuple(
     (name, re.compile(pattern))
@@ -122,7 +122,7 @@ def is_communication(name: str) -> bool:
 
     Collective libraries (NCCL and its kin), point-to-point and one-sided transports, the custom all-reduces of
     inference engines, expert dispatch and combine over the network, and `c10d::`, `nccl:`, `gloo:` operators on the
-    host. What only prepares an exchange on its own device does not count.
+    host. Kernels that only prepare data on their own device do not count.
     """
     lower = name.lower()
     return _COMMUNICATION.search(lower) is not None and _MENTION.search(lower) is None
@@ -130,7 +130,7 @@ def is_communication(name: str) -> bool:
 
 @lru_cache(_CACHED)
 def is_collective_library(name: str) -> bool:
-    """Whether a kernel is one of a collective library: NCCL and its kin, vLLM's cross_device_reduce, XLA's collectives.
+    """Whether a kernel is from a collective library: NCCL and its kin, vLLM's cross_device_reduce, XLA's collectives.
 
     Narrower than `is_communication`, which also knows kernels that talk to other ranks by themselves.
     """
@@ -145,7 +145,7 @@ def communication_mark(name: str) -> str:
 
 
 def talks_to_ranks(names: pl.Series, communication: str = "library") -> pl.Series:
-    """Whether each name is one of communication: `library`, `any`, or a regular expression to search for.
+    """Whether each name is communication: `library`, `any`, or a regular expression to search for.
 
     `library` is `is_collective_library`, `any` is `is_communication`.
     Raises StepscopeError if `communication` is no regular expression.
@@ -162,9 +162,9 @@ def talks_to_ranks(names: pl.Series, communication: str = "library") -> pl.Serie
 
 @lru_cache(_CACHED)
 def kind_of(name: str) -> str | None:
-    """The kind of collective that a kernel, an operator or a record is about; None where its name does not say.
+    """The kind of collective that a kernel, an operator or a record names; None if the name does not say.
 
-    The name must be one of communication: a plain kernel may also reduce, gather or dispatch.
+    Only pass names of communication: plain kernels also reduce, gather or dispatch.
 
     >>> kind_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kind_of("mpi:bcast"), kind_of("ncclDevKernel_Generic")
     ('allreduce', 'broadcast', None)
@@ -179,7 +179,7 @@ def kinds_of(names: pl.Series) -> pl.Series:
 
 
 def label_of(name: str) -> str:
-    """What people call the collective of that name: `all-reduce`, or `communication` where the name does not say.
+    """The label of the collective of that name: `all-reduce`, or `communication` if the name does not say.
 
     >>> label_of("hcom_allReduce__586_0_1"), label_of("all-gather.2"), label_of("ncclDevKernel_Generic")
     ('all-reduce', 'all-gather', 'communication')

@@ -1,7 +1,7 @@
-"""What a hardware counter measures, as far as its name says: the roles that analyses ask for.
+"""The roles of hardware counters, by their names: what analyses ask for, whatever the counter is called.
 
 Names are those of Nsight Compute, both the counters' own (`sm__throughput.avg…`) and the labels of its details page,
-and those of kernel tables. Each role has its patterns in order of preference, the first being what it means exactly.
+and those of kernel tables. Each role has patterns in order of preference; the first is exact.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ROLES: dict[str, tuple[str, ...]] = {
     "tensor": (
         *_percent_of_peak("sm__pipe_tensor_cycles_active"),
         *_percent_of_peak("sm__inst_executed_pipe_tensor"),
-        # Of pipes told apart by type of element the busiest counts.
+        # Where pipes are counted by element type, the busiest counts.
         *_percent_of_peak(r"sm__pipe_tensor_(?:op|type)_\w+_cycles_active"),
         *_percent_of_peak(r"sm__inst_executed_pipe_tensor_op_\w+"),
         "Tensor",
@@ -59,7 +59,7 @@ _ROLES: dict[str, tuple[str, ...]] = {
 } | {f"vector_{k}": tuple(p for c in v for p in _percent_of_peak(c)) for k, v in HARDWARE_VECTOR.items()}
 _COMPILED = {role: tuple(re.compile(p) for p in patterns) for role, patterns in _ROLES.items()}
 
-#: Roles whose values are shares of what the hardware can do at most, 0 to 1.
+#: Roles whose values are shares of the hardware's peak, 0 to 1.
 RATIO_ROLES = tuple(role for role in _ROLES if role != "duration")
 
 
@@ -74,9 +74,9 @@ def preference(metric: str, role: str) -> int | None:
 
 
 def measured(metrics: pl.DataFrame, role: str) -> pl.DataFrame:
-    """`span_id` and `value` of every launch that has a known value in a role, from the best counter that fills it.
+    """`span_id` and `value` of every launch that has a known value in a role, from the best counter for it.
 
-    Of several equally good ones the largest counts. Percentages become ratios, 0 to 1; a time stays in ns.
+    Of several equally good counters the largest value counts. Percentages become ratios, 0 to 1; a time stays in ns.
     `metrics` is the table `kernel_metrics`.
     """
     distinct = metrics.select("metric", "unit").unique()

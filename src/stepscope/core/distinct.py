@@ -1,4 +1,4 @@
-"""A function applied to each distinct value of a column of names, and not to each row."""
+"""Applies a function to each distinct value of a column of names instead of to each row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | 
     series = series.cast(pl.Categorical()) if isinstance(series.dtype, pl.String) else series
     if not series.len():
         return pl.Series(series.name, [], dtype=dtype)
-    # By the categories' numbers, in NumPy: joining a table of names to the column takes several times as long.
+    # By the categories' numbers, in NumPy: joining a table of names to the column is several times slower.
     at = series.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
     at = at - at.min()
     first = np.full(int(at.max()) + 1, -1, np.int64)

@@ -1,4 +1,4 @@
-"""What stepscope raises: one base class whose children say what was wrong, where, and what to do next."""
+"""The errors of stepscope: each says what was wrong, where, and what to do next."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class StepscopeError(Exception):
         self.hint = hint
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Children are made from other words than those that they end up with: they are not made anew elsewhere.
+        # Subclasses take other arguments than the message, so unpickling must not call their constructors.
         return _revived, (type(self), self.__dict__)
 
 
 def _revived(kind: type[StepscopeError], state: dict[str, object]) -> StepscopeError:
-    """An error as it was in the process that it comes from."""
+    """The unpickled error, as it was in the process that raised it."""
     error = kind.__new__(kind)
     StepscopeError.__init__(error, str(state["message"]), str(state["hint"]))
     error.__dict__.update(state)
@@ -63,7 +63,7 @@ class UnsupportedVersion(StepscopeError):
 
 
 class MissingTable(StepscopeError):
-    """An analysis needs data that this trace does not hold."""
+    """An analysis needs data that this trace does not have."""
 
     def __init__(self, what: str, *, needed_by: str = "", providers: Sequence[str] = (), hint: str = "") -> None:
         reason = (
@@ -105,7 +105,7 @@ class MissingExtra(StepscopeError):
 
 
 class FunctionFailed(StepscopeError):
-    """A function of the user's that was to be measured raised; what it raised is the `__cause__`."""
+    """The user's function raised while it was measured; its exception is the `__cause__`."""
 
 
 class WouldOverwrite(StepscopeError):

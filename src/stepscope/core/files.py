@@ -1,9 +1,9 @@
-"""Where files are: local paths, and URLs that fsspec understands (s3://, gs://, memory:// …), asked in the same words.
+"""One interface to local paths and to the URLs that fsspec understands (s3://, gs://, memory:// …).
 
-fsspec is imported when the first URL is met. What an object store refuses comes out as the same errors as for files.
+fsspec is imported when the first URL is met. Failures of object stores raise the same errors as those of files.
 """
 
-# os.path says no where Path raises: names too long, folders that may not be searched.
+# os.path returns False where Path raises: names too long, folders that may not be searched.
 # ruff: noqa: PTH110, PTH112, PTH118, PTH123, PTH207
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RANK = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
 _MOST_RANK = 2**31 - 1
 #: Object stores whose packages the extra `cloud` installs.
 _CLOUD = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl")
-#: What packages behind fsspec raise beside OSError, where they are imported.
+#: Exceptions of packages behind fsspec that are no OSErrors, if those packages are imported.
 _FOREIGN = (
     ("botocore.exceptions", "BotoCoreError"),
     ("botocore.exceptions", "ClientError"),
@@ -53,7 +53,7 @@ def joined(folder: str, name: str) -> str:
 
 
 def split(path: str) -> tuple[str, str]:
-    """The folder that a file lies in, and its name there."""
+    """The folder of a file, and its name there."""
     if is_url(path):
         folder, _, name = path.rstrip("/").rpartition("/")
         return folder, name
@@ -61,7 +61,7 @@ def split(path: str) -> tuple[str, str]:
 
 
 def absolute(path: str) -> str:
-    """The path from the root, for a URL the URL: the same wherever the process stands."""
+    """The absolute path; a URL is returned as it is."""
     return path if is_url(path) else os.path.abspath(path)  # noqa: PTH100  Path.absolute keeps a/../b
 
 
@@ -93,7 +93,7 @@ def opened(path: str) -> IO[bytes]:
 
 
 def size_of(path: str) -> int:
-    """Bytes of the file as it lies there. Raises StepscopeError (also for a pipe or device, which has none)."""
+    """Size of the file as stored. Raises StepscopeError (also for a pipe or device, which has none)."""
     with reaching(path):
         if is_url(path):
             system, inner = _system(path)
@@ -121,12 +121,12 @@ def files_in(folder: str, *, deep: bool) -> list[str]:
 
 
 def is_pattern(path: str) -> bool:
-    """Whether the path has a sign that stands for others: `*`, `?`, `[`."""
+    """Whether the path has a wildcard: `*`, `?`, `[`."""
     return glob.has_magic(path)
 
 
 def matching(pattern: str) -> list[str]:
-    """Files and folders that the pattern stands for, sorted; none if there are none. Raises StepscopeError."""
+    """Files and folders that match the pattern, sorted. Raises StepscopeError."""
     if not is_url(pattern):
         return sorted(glob.glob(pattern, recursive=True))
     with reaching(pattern):
@@ -135,7 +135,7 @@ def matching(pattern: str) -> list[str]:
 
 
 def state_of(path: str) -> tuple[object, ...] | None:
-    """What changes whenever the content of the file does, as far as its file system tells; None if it tells nothing.
+    """A value that changes whenever the file's content does; None if the file system has nothing of the kind.
 
     Of a local file: device, inode, size, and the times of the last change of content and of anything. Raises
     StepscopeError.
@@ -154,7 +154,7 @@ def state_of(path: str) -> tuple[object, ...] | None:
 
 
 def write(path: str, content: bytes) -> None:
-    """Write an object: it appears whole or not at all, as object stores have it. For URLs. Raises StepscopeError."""
+    """Write an object to a URL: object stores show it whole or not at all. Raises StepscopeError."""
     with reaching(path, doing="write"):
         system, inner = _system(path)
         system.makedirs(inner.rpartition("/")[0], exist_ok=True)
@@ -169,19 +169,18 @@ def remove_folder(path: str) -> None:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    found: tuple[Any, str] = import_module("fsspec.core").url_to_fs(url)
-    return found
+    return cast("tuple[Any, str]", import_module("fsspec.core").url_to_fs(url))
 
 
 def _url_of(path: str, system: Any, like: str) -> str:
-    """The URL of an object, spelled as the user spells those beside it: some have a third slash."""
+    """The URL of an object, spelled like the user's URL `like`: some have a third slash."""
     url = str(system.unstrip_protocol(path))
     return url if ":///" in like else url.replace(":///", "://", 1)
 
 
 @contextmanager
 def reaching(path: str, *, doing: str = "read") -> Iterator[None]:
-    """What goes wrong within, in the file system or on the way to an object store, comes out as StepscopeError."""
+    """Turn errors of the file system or an object store into StepscopeErrors."""
     try:
         yield
     except ImportError as error:
@@ -215,7 +214,7 @@ def unreachable(path: str, error: BaseException, *, doing: str = "read") -> Step
 
 
 def rank_in(path: str) -> int | None:
-    """The number behind the last `rank` in the path; None if there is none, or one that no job has.
+    """The number after the last `rank` in the path; None if there is none, or one too large for a rank.
 
     >>> rank_in("run/rank3/trace.json"), rank_in("drank7.json")
     (3, None)

@@ -1,8 +1,8 @@
-"""What each accelerator can do at most: peaks by element type, bandwidths, sizes; from `hardware.json` beside this.
+"""Peaks of each accelerator: rates by element type, bandwidths, sizes; from `hardware.json` in this folder.
 
-A device is found by its name as the recorder gives it, whatever the maker's words around it. Where a name fits several
-products, what else is known of the device decides; where that does not, or the device contradicts the product of its
-name, nothing is found and the reason is told: peaks are never guessed.
+A device is identified by its recorded name, without the maker's additions. If a name fits several products, the other
+facts of the device decide. If these do not decide, or contradict the product, `find` returns the reason instead: peaks
+are never guessed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOISE = re.compile(
     r"|accelerator|oam)\b|\((?:r|tm|c)\)|[®™]",
     re.IGNORECASE,
 )
-#: Memory as a device tells it is a little less than its data sheet says (whose GB are GiB): some is kept for itself.
+#: A device reports a little less memory than its data sheet (whose GB are GiB), because it reserves some for itself.
 _MEMORY_RATIO = (0.93, 1.02)
 _HINT = "give its peaks with --hardware FILE; see docs/hardware.md"
 
@@ -50,7 +50,7 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
     def peak(self, precision: str | None, *, matrix: bool, tensor_core: bool | None = None) -> float | None:
-        """FLOP/s of that precision, as fp32 or bf16; None if it is not told.
+        """FLOP/s of that precision, as fp32 or bf16; None if it is not known.
 
         `matrix`: the work is a product of matrices. In fp32 it runs on matrix units (as tf32 on NVIDIA) only if
         `tensor_core` says that the kernel does so, unless the units do fp32 itself. What vector units cannot do
@@ -89,10 +89,10 @@ class Hardware:
     withheld: Sequence[_Withheld]
 
     def find(self, name: str | None, *, units: int | None = None, memory_bytes: int | None = None) -> Accelerator | str:
-        """The product of a device by its name, or why there is none.
+        """The product of a device by its name, or the reason why there is none.
 
         `units` (multiprocessors or compute units) and `memory_bytes` decide among products of one name, and must not
-        contradict the one that is found.
+        contradict the result.
 
         >>> known().find("NVIDIA A100-SXM4-80GB").name
         'A100 80GB SXM'
@@ -126,7 +126,7 @@ def _near(memory_bytes: int, accelerator: Accelerator) -> bool:
 
 
 def _plain(name: str) -> str:
-    """A name without the maker's words, in small letters, words apart by blanks."""
+    """A name without the maker's additions, in lower case, with single spaces."""
     return " ".join(re.sub(r"[-_/,]", " ", _NOISE.sub(" ", name)).lower().split())
 
 
@@ -136,13 +136,13 @@ def _matches(plain: str, patterns: Sequence[str]) -> bool:
 
 @cache
 def known() -> Hardware:
-    """What the package knows."""
+    """The products that the package knows."""
     shipped = _decoded(_DATA.read_bytes(), str(_DATA))
     return Hardware(shipped.accelerators, shipped.withheld)
 
 
 def with_file(path: str | None) -> Hardware:
-    """What the package knows and, before it, what a file of the user's says: the same form, sources not needed.
+    """The products of the user's file, then those of the package. The file has the same form; sources are optional.
 
     A product of the file replaces ours of the same name. Raises StepscopeError (unreadable, not of that form).
     """
@@ -160,7 +160,7 @@ def with_file(path: str | None) -> Hardware:
 
 
 def _replaced(ours: Accelerator, given: Sequence[Accelerator]) -> bool:
-    """Whether a product of the user's answers to our product's name."""
+    """Whether a product of the user matches the name of ours."""
     return any(_matches(_plain(ours.name), (*a.match, re.escape(_plain(a.name)))) for a in given)
 
 

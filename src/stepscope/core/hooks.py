@@ -1,6 +1,6 @@
-"""How values reach the public verbs that are built on them: `trace.report()` is `stepscope.report(trace)`.
+"""How values call the public verbs, which are built on them: `trace.report()` is `stepscope.report(trace)`.
 
-Values know nothing of the verbs. `stepscope/__init__` says here where they are.
+The values do not import the verbs. `stepscope/__init__` registers here how to find them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _finders: list[Callable[[str], Callable[..., Any]]] = []
 
 
 def use_verbs(finder: Callable[[str], Callable[..., Any]]) -> None:
-    """Say what finds a public verb by its name; the last one given counts."""
+    """Register the function that finds a public verb by name; it replaces the previous one."""
     _finders[:] = [finder]
 
 

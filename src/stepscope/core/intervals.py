@@ -1,11 +1,11 @@
-"""Interval algebra on NumPy arrays: union, intersection, gaps, nesting, own time, how many at once.
+"""Interval algebra on NumPy arrays: union, intersection, gaps, nesting, self time, number at once.
 
 Intervals are half-open [start, end) with int64 bounds in any one unit (times in ns here); a set of intervals is a pair
 `(starts, ends)`. "Disjoint" means sorted, non-empty and not touching, as `union` returns it. Nothing loops over rows in
-Python and nothing is rounded. Results are new arrays or views of the arguments, never the arguments changed.
+Python and nothing is rounded. Results are new arrays or views; arguments are never changed.
 
 Groups (one thread, one stream) are handled by laying them end to end on one axis, so that a single sorted pass serves
-all of them. Nesting is one question, "which is the last earlier interval that still lasts?", answered for all rows at
+all of them. Nesting asks one question, "which is the last earlier interval that is still open?", for all rows at
 once in a tree of maxima of ends: O(n log n) whatever the depth and whether or not intervals overlap partially.
 """
 
@@ -26,8 +26,8 @@ Bools = NDArray[np.bool_]
 Intervals = tuple[Ints, Ints]
 
 _INT64_MAX = 2**63 - 1
-_CHUNK = 1 << 17  # rows worked on at a time where temporary arrays are many: they stay in the cache
-_HOPS = 8  # steps from parent to parent before the tree, which needs building, pays
+_CHUNK = 1 << 17  # rows per piece of work, so that the many temporary arrays stay in the CPU cache
+_HOPS = 8  # steps from parent to parent, after which building the tree pays
 
 
 def union(starts: Ints, ends: Ints) -> Intervals:
@@ -112,7 +112,7 @@ def covered(iv: Intervals, lows: Ints, highs: Ints) -> Ints:
 
 
 def reached(starts: Ints, ends: Ints, iv: Intervals) -> tuple[Ints, Ints]:
-    """(row, i) for each interval [start, end), which may overlap others, and each disjoint interval that it meets."""
+    """(row, i) for each interval [start, end) and each disjoint interval i that it overlaps."""
     first = np.searchsorted(iv[1], starts, side="right")
     counts = np.maximum(np.searchsorted(iv[0], ends, side="left") - first, 0)
     row = np.repeat(np.arange(counts.size), counts)
@@ -120,7 +120,7 @@ def reached(starts: Ints, ends: Ints, iv: Intervals) -> tuple[Ints, Ints]:
 
 
 def locate(iv: Intervals, points: Ints) -> Ints:
-    """Index of the disjoint interval that holds each point, -1 where none does."""
+    """Index of the disjoint interval that contains each point, -1 if none does."""
     if iv[0].size == 0:
         return np.full(points.size, -1, np.int64)
     index = np.searchsorted(iv[0], points, side="right") - 1
@@ -162,7 +162,7 @@ def enclosing(starts: Ints, ends: Ints, groups: Ints) -> Ints:
 
 
 def nearest(parents: Ints, wanted: Bools) -> Ints:
-    """For each row the nearest of itself, its parent, its parent's parent … that is wanted, -1 if none is."""
+    """For each row the nearest wanted row among itself and its ancestors, -1 if none is wanted."""
     target = np.where(wanted, np.arange(parents.size), parents)
     pending = np.flatnonzero(~wanted & (parents >= 0))
     # Every pending row points past unwanted ancestors only; pointing where its target points doubles the stride.
@@ -187,7 +187,7 @@ def ends_of(tracks: NDArray[np.integer], starts: Ints, ends: Ints, rows: Ints) -
 
 
 def outermost(tracks: NDArray[np.integer], starts: Ints, ends: Ints, groups: Ints) -> NDArray[np.bool_]:
-    """Whether each row lies in no other row of its group on its track; sorted by (track, start, -end)."""
+    """Whether no other row of its group and track encloses each row; rows are sorted by (track, start, -end)."""
     lanes = groups * (int(tracks.max()) + 1) + tracks
     small = int(lanes.max()) < 1 << 16  # two-byte keys are sorted by counting
     order = np.argsort(lanes.astype(np.uint16) if small else lanes, kind="stable")
@@ -197,7 +197,7 @@ def outermost(tracks: NDArray[np.integer], starts: Ints, ends: Ints, groups: Int
 
 
 def own_lengths(starts: Ints, ends: Ints, parents: Ints) -> Ints:
-    """Each row's length less what its direct children cover of it, each point once; never negative.
+    """Self time: each row's length minus the part that its direct children cover; never negative.
 
     `parents` holds row indices or -1, as `enclosing` returns; children are clipped to their parent.
     """
@@ -207,7 +207,9 @@ def own_lengths(starts: Ints, ends: Ints, parents: Ints) -> Ints:
     # One sort of a packed key groups the children by parent and keeps their order in time.
     key = np.sort(parents[children] * n + children)
     del children
-    cuts = np.searchsorted(key, key[_CHUNK::_CHUNK] // max(n, 1) * n)  # whole families, some _CHUNK rows a piece
+    cuts = np.searchsorted(
+        key, key[_CHUNK::_CHUNK] // max(n, 1) * n
+    )  # families stay whole, about _CHUNK rows per piece
     for piece in np.split(key, cuts):
         above = piece // max(n, 1)
         row = piece - above * n
@@ -240,7 +242,7 @@ def innermost_at(groups: Ints, points: Ints, starts: Ints, ends: Ints, span_grou
         if pending.size == 0:
             return innermost
         innermost[pending] = parents[innermost[pending]]
-    # What is left has ended far below a deep stack; the last open row may lie in an earlier group, then there is none.
+    # The rest ended deep inside a stack. If the last open row is of an earlier group, there is none.
     pending, at = pending[innermost[pending] >= 0], at[innermost[pending] >= 0]
     last = _last_open(_maxima(ends), innermost[pending], at)
     innermost[pending] = np.where((last >= 0) & (index[last] == index[innermost[pending]]), last, -1)
@@ -262,15 +264,15 @@ def level(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One axis on which groups lie end to end, a gap between them: group k's times at k * width and up."""
+    """One axis with all groups end to end and gaps between them: group k's times start at k * width."""
 
     low: int
     high: int
     width: int
-    ranks: Ints | None  # the distinct times, where the times themselves would not fit: then their ranks are placed
+    ranks: Ints | None  # the distinct times if the times themselves would not fit: their ranks are placed instead
 
     def place(self, index: Ints, times: Ints) -> Ints:
-        """Position of each time (within low and high) of each group, in an order that is theirs."""
+        """Position on the axis of each time (within low and high) of each group; it keeps their order."""
         if self.ranks is None:
             return index * self.width + (times - self.low)
         return index * self.width + (np.searchsorted(self.ranks, times, side="right") - 1)
@@ -310,7 +312,7 @@ def _last_open(tree: list[Ints], last: Ints, at: Ints) -> Ints:
 
 def _query(tree: list[Ints], last: Ints, at: Ints) -> Ints:
     rows = np.full(last.size, -1, np.int64)
-    hits: list[tuple[Ints, Ints]] = []  # per height: queries whose answer lies in a block of it, and the blocks
+    hits: list[tuple[Ints, Ints]] = []  # per height: queries whose answer is in a block of it, and the blocks
     query, block = np.flatnonzero(last >= 0), last[last >= 0]
     for ends in tree:
         # Blocks 0..block of this height are still to be searched, backwards. An odd one is the right half of its pair.
@@ -344,7 +346,7 @@ def _run_index(groups: Ints) -> Ints:
 
 
 def _distinct(a: Ints, b: Ints) -> Ints:
-    # Not np.unique, whose hashing of millions of distinct values takes fifty times as long as sorting them.
+    # Not np.unique: it hashes millions of distinct values, fifty times slower than sorting them.
     values = np.sort(np.concatenate((a, b)))
     distinct: Ints = values[np.concatenate((np.ones(min(values.size, 1), np.bool_), values[1:] != values[:-1]))]
     return distinct

@@ -1,9 +1,9 @@
 r"""What the name of a kernel, an operator or a runtime call says about it.
 
-Every function here is pure, looks at the name alone and is cached. Names are those that CUDA, HIP, Triton, Inductor,
+Every function here is pure, uses the name alone and is cached. Names are those that CUDA, HIP, Triton, Inductor,
 cuBLAS, cuDNN, CUTLASS, Tensile, Composable Kernel, MIOpen, aiter, FlashAttention, xFormers, vLLM, SGLang, DeepEP,
 FBGEMM, XLA, CANN and the like give. Rules are tables of patterns, searched in the lower-case name (identifiers inside
-mangled names count); what no rule tells is `other`, not a guess.
+mangled names count); what no rule matches is `other`, not a guess.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
     "transfer_kind",
 ]  # fmt: skip
 
-#: Everything that `kernel_class` can say. `memory` is what a copy engine does (copies and fills), `copy` is a kernel
+#: All results of `kernel_class`. `memory` is the work of copy engines (copies and fills), `copy` is a kernel
 #: that only moves data (transpose, concatenate, gather), `moe` the routing and fused experts of a mixture of experts.
 KERNEL_CLASSES = (
     "gemm", "convolution", "attention", "norm", "softmax", "elementwise", "reduction", "copy", "collective",
@@ -35,7 +35,7 @@ _CACHED = 1 << 16
 _KERNEL_CLASS_RULES = r"""
 # what is left of cutlass::Kernel<…> in a table that cuts names at the first bracket: nearly always a product
 gemm          ^kernel2?$
-# what is told by a prefix or an exact word, before words that also occur inside other kernels' names
+# prefixes and exact words come before words that also occur inside other kernels' names
 memory        ^(?:hip)?mem(?:cpy|set)|^\[cuda\smem|copy(?:host|device)to|copybuffer|^dma|memset
 memory        fillfunctor|fill_?buffer|^(?:zeroslike|oneslike|fill)(?:d|v\d)?$
 elementwise   ^triton_poi_
@@ -101,7 +101,7 @@ def _compiled(table: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 _KERNEL_CLASS = _compiled(_KERNEL_CLASS_RULES)
 
 
-#: CANN names a kernel by where it comes from: a path of scopes, or the operator, its implementation and the kernel.
+#: CANN names a kernel by its origin: a path of scopes, or the operator, its implementation and the kernel.
 _ASCEND = re.compile(r"^(?:.*/(\w+)-op\d+|aclnn\w+_(\w+?))$")
 _BRACKET = re.compile(r"[()]")
 
@@ -122,7 +122,7 @@ def _kernel_itself(name: str) -> str:
 
 @lru_cache(_CACHED)
 def kernel_class(name: str) -> str:
-    """What sort of work a device kernel does: one of KERNEL_CLASSES.
+    """What kind of work a device kernel does: one of KERNEL_CLASSES.
 
     >>> kernel_class("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn")
     'gemm'
@@ -132,7 +132,7 @@ def kernel_class(name: str) -> str:
 
 @lru_cache(_CACHED)
 def kernel_rule(name: str) -> tuple[str, str]:
-    """The class of a device kernel, and the part of its name by which it was told; empty for `other`.
+    """The class of a device kernel, and the part of its name that decided it; empty for `other`.
 
     >>> kernel_rule("nvjet_hsh_128x64_64x8_2x1_v_bz_TNN"), kernel_rule("saxpy")
     (('gemm', 'nvjet'), ('elementwise', 'axpy'))
@@ -140,8 +140,8 @@ def kernel_rule(name: str) -> tuple[str, str]:
     if is_communication(name):
         return "collective", communication_mark(name)
     lower = _kernel_itself(name).lower()
-    matches = ((found, pattern.search(lower)) for found, pattern in _KERNEL_CLASS)
-    return next(((found, match.group()) for found, match in matches if match), ("other", ""))
+    matches = ((kind, pattern.search(lower)) for kind, pattern in _KERNEL_CLASS)
+    return next(((kind, match.group()) for kind, match in matches if match), ("other", ""))
 
 
 # A library or two, the parts of its kernels' names by which their use of matrix units shows.
@@ -301,7 +301,7 @@ _GENERIC = re.compile(r"elementwise_kernel|^reduce_kernel|multi_tensor_apply_ker
 
 @lru_cache(_CACHED)
 def shorten(name: str, width: int = 60) -> str:
-    """A readable form of at most `width` characters, to show and not to join on: different names may become the same.
+    """A readable form of at most `width` characters, for display only: different names may become the same.
 
     Return type, arguments, template arguments and namespaces that say nothing go; of a generic kernel's template
     arguments the function it applies stays. Itanium-mangled names are read as far as their nested name goes.
@@ -332,8 +332,8 @@ def _without_arguments(text: str) -> str:
     if _CONTAINERS.match(base) and inside.startswith("<"):
         return re.split(r"[<(>,]", inside[1:], maxsplit=1)[0] or base
     if _GENERIC.search(base):
-        found = _INNER.findall(inside)
-        return f"{base}<{found[0]}>" if found else base
+        parts = _INNER.findall(inside)
+        return f"{base}<{parts[0]}>" if parts else base
     return base.strip()
 
 

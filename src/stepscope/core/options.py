@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class HasOptions(Protocol):
-        """What has options of its own: an analysis, an export."""
+        """Anything with its own options: an analysis, an export."""
 
         @property
         def name(self) -> str:
@@ -34,7 +34,7 @@ _KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false"}
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One keyword option: its Python name, the type of its value, the values it may take (empty: any), its default."""
+    """One keyword option: its Python name, type, allowed values (empty: any) and default."""
 
     name: str
     kind: type
@@ -60,7 +60,7 @@ class Option:
         return f"{self.flag} {self.values}".rstrip(), shown
 
     def decode(self, text: str, *, called: str = "") -> Any:
-        """The value that a text means; `called` is what the error calls the option. Raises StepscopeError."""
+        """The value of a text; `called` is the option's name in errors. Raises StepscopeError."""
         given = f"{called or self.name} {text[:40]}"
         try:
             value = _as_bool(text) if self.kind is bool else self.kind(text[:_LONGEST_TEXT])
@@ -73,7 +73,7 @@ class Option:
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
-    """The keyword-only parameters of a function by name. Raises TypeError if a text cannot stand for one's value.
+    """The keyword-only parameters of a function by name. Raises TypeError if a text cannot give a value.
 
     Only their annotations are evaluated: others may name what is imported for type checking alone.
     """

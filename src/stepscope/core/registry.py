@@ -1,7 +1,6 @@
-"""What can be asked for by name: readers, analyses, renderers, figures and exports all register here.
+"""Registries of things with names: readers, analyses, renderers, figures and exports.
 
-Our own are listed by module, so that nothing is imported before it is asked for. Other packages offer theirs as entry
-points.
+Ours are listed by module, so that nothing is imported before it is needed. Other packages add theirs as entry points.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Registry(Generic[T]):
         return [*self.modules, *sorted(set(self._entry_points()) - set(self.modules))]
 
     def find(self, name: str) -> T:
-        """The value of that name. Raises UnknownName; TypeError if another package offers something else."""
+        """The value of that name. Raises UnknownName; TypeError if another package provides some other class."""
         if name in self.modules:
             module, _, constant = self.modules[name].partition(":")
             value: Any = getattr(import_module(module), constant or self.constant)

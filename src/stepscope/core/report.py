@@ -1,8 +1,8 @@
-"""What a report is: a frozen value of words and raw numbers, which every renderer sees and none computes.
+"""The report: a frozen value of texts and raw numbers. Renderers show it and compute nothing.
 
 Numbers stay raw (ns, ratios 0..1, rows of frames); renderers round and give units. Text is as recorded: renderers
-escape it. A Report knows no renderer either: `stepscope.report` hands it some in `to_text`, `to_html` and `to_figure`,
-so that it prints as the terminal shows it and a notebook draws it, while this module imports none.
+escape it. This module imports no renderer: `stepscope.report` sets `to_text`, `to_html` and `to_figure`, so that a
+report prints as in the terminal and draws itself in a notebook.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A short fact below a bar: `about` is its subject in a word, `command` shows more, as words after `stepscope`."""
+    """A short fact below a bar: `about` is its subject, `command` the arguments of `stepscope` that show more."""
 
     text: str
     about: str
@@ -43,7 +43,7 @@ class Note:
 class Bar:
     """A whole and its pieces: `label` ('Step'), `value` in words ('431 ms ±2.1 %'), parts in drawing order.
 
-    The parts need not reach 1: what is left is drawn empty. `notes` are short facts set below the bar, side by side.
+    The parts may add up to less than 1: the rest is drawn empty. `notes` are short facts below the bar.
     """
 
     label: str
@@ -57,7 +57,7 @@ class Finding:
     """Something that costs time, in one line; `details` are the lines below: evidence, '→ what to do'.
 
     `value_ns` is what it costs, `value_label` of what ('per step', 'in all'), `share_ratio` the same as a share of that
-    whole; null where unknown. `command` looks further, as words after `stepscope`: 'show idle'.
+    whole; null where unknown. `command` are arguments of `stepscope` that show more: 'show idle'.
     """
 
     title: str
@@ -70,10 +70,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A small table of the report: the frame's columns are shown as they stand, `table` says their units.
+    """A small table of the report: the frame's columns are shown as they are, `table` has their units.
 
     Give the few columns and rows that help at a glance (5 to 8 rows); `command` shows the rest, `note` is one line.
-    `drawn` are rows that a figure of this table is made from, where those are not the rows shown.
+    `drawn` are the rows for a figure of this table, if they differ from the rows shown.
     """
 
     title: str
@@ -89,9 +89,9 @@ class Report:
     """One screen about one trace or run.
 
     `headline` is one line: what was recorded. `quality` are sentences on what the data lacks, `issues` the table of
-    that name (`schema.ISSUES`) of all traces. `meta` are facts that JSON can hold, for machines: paths, ranks, counts.
-    `title` is the kind of report in a word, `findings_title` the heading of the findings. `document` is what JSON says
-    in place of the report's own shape, where a kind of report has a shape of its own.
+    that name (`schema.ISSUES`) of all traces. `meta` are facts for JSON: paths, ranks, counts.
+    `title` is the kind of report in a word, `findings_title` the heading of the findings. `document` replaces
+    the report in JSON, for kinds of report with their own JSON shape.
     """
 
     headline: str
@@ -118,7 +118,7 @@ class Report:
         return f"Report({self.headline!r}, {len(self.findings)} findings, {len(self.tables)} tables)"
 
     def plot(self) -> Any:
-        """The bars, or what a comparison accounts for, as a Plotly figure; None of a report made by other means."""
+        """The bars, or the parts of a comparison, as a Plotly figure; None if no verb made the report."""
         return None if self.to_figure is None else self.to_figure(self)
 
     def _repr_html_(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Tables that files of results hold in place of a recording, by the name under which they are shown.
+"""Tables of files of results, which hold no recording, by the names under which they are shown.
 
 Those of Nsight Systems have the names of its own reports, as they are since 2023 (cuda_gpu_kern_sum was gpukernsum).
 """
@@ -25,7 +25,7 @@ _PLACE = (Column("pid", _WHOLE, "process", key=True), Column("tid", _WHOLE, "thr
 
 
 def _spread(unit: str, part: str = "", word: str = "") -> Iterator[Column]:
-    """Mean, median, least, most and deviation of the parts (`call_`) that a row is about."""
+    """Mean, median, minimum, maximum and deviation over the calls of a row."""
     texts = {"mean": "mean", "p50": "median", "min": "least", "max": "most", "std": "standard deviation"}
     for name, text in texts.items():
         dtype = _WHOLE if name in ("min", "max") else _MEAN
@@ -33,7 +33,7 @@ def _spread(unit: str, part: str = "", word: str = "") -> Iterator[Column]:
 
 
 def _times(name: str, doc: str, *further: Column) -> Table:
-    """What things cost, by name and whatever `further` keys tell them apart."""
+    """Times by name and by the `further` key columns."""
     total = Column("total_ns", _WHOLE, "summed duration", "ns")
     share = Column("share_ratio", _MEAN, "its part of the summed duration of all rows", "ratio")
     return Table(name, f"{doc}, as nsys stats says", (_NAME, *further, _CALLS, total, share, *_spread("ns")))

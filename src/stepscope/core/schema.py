@@ -1,7 +1,7 @@
-"""Every table that a trace can hold: names, types, units, one line each. The only place for them.
+"""Every table that a trace can hold: names, types, units and one line of description. They are defined only here.
 
 Intervals are half-open. Time is Int64 nanoseconds from the trace's origin. Null means unknown: never −1, never 0
-for absent. Result tables of analyses are declared with the same two classes, beside their analysis.
+for absent. Result tables of analyses are declared with the same two classes, next to their analysis.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TrackKind = pl.Enum(TRACK_KINDS)
 Severity = pl.Enum(SEVERITIES)
 Name = pl.Categorical()
 
-#: Work that occupies an accelerator. `sync` and `device_range` lie on device tracks too but occupy nothing.
+#: Work that occupies an accelerator. `sync` and `device_range` are on device tracks too but occupy nothing.
 DEVICE_WORK = ("kernel", "memcpy", "memset")
 
 
@@ -344,7 +344,7 @@ ISSUES = Table(
 #: Of a function's events in a cycle, those during which its metric was sampled; the others' values are interpolated.
 SAMPLED = ("all", "some", "none")
 #: What tells where cycles begin: marked steps, calls of a function, of a kernel, the sequence of kernels, the clock.
-FOUND_BY = ("annotation", "function", "kernel", "sequence", "period")
+CYCLE_STARTS = ("annotation", "function", "kernel", "sequence", "period")
 CYCLES = Table(
     "cycles",
     "a turn of the program's main loop, or another stretch of it that comes again",
@@ -357,7 +357,7 @@ CYCLES = Table(
         Column("anchor", Name, "function whose calls mark the cycles"),
         Column("phase", Name, "prefill or decode, where a serving engine does both"),
         Column("is_complete", pl.Boolean(), "false of those at either end that were recorded in part; null: not known"),
-        Column("found_by", pl.Enum(FOUND_BY), "what told them: annotation, function, kernel, sequence, period"),
+        Column("found_by", pl.Enum(CYCLE_STARTS), "what told them: annotation, function, kernel, sequence, period"),
         Column(
             "agreement_ratio", pl.Float64(), "names that come as often in one cycle as in the next, if found", "ratio"
         ),

@@ -1,7 +1,7 @@
-"""The values in the middle: a Trace or Results, and a Run of many.
+"""Trace, Results and Run: the values between readers and everything else.
 
-A Trace is what one process recorded: frozen tables and metadata. Results are tables that another program computed. A
-Run is all of these from one job.
+A Trace is the recording of one process: frozen tables and metadata. Results are tables that another program computed. A
+Run is all traces or results of one job.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NO_CLOCK = "counters of kernels come without a clock: record a timeline too (ns
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What the file says of itself. Every field is null where the format has no such fact."""
+    """The metadata of a file. A field is None if the format has no such fact."""
 
     path: str
     format: str
@@ -56,25 +56,25 @@ class Meta:
     framework: str | None = None
     framework_version: str | None = None
     origin_unix_ns: int | None = None
-    #: The origin of the tables' times on the clock that the file's own times count.
+    #: The origin of the tables' times, on the clock of the file.
     origin_recorded_ns: int = 0
-    #: Whether the file spells durations as 12.0 or 12.345, not as 12; the first one tells.
+    #: Whether the file writes durations as 12.0 or 12.345 and not as 12; the first duration decides.
     decimal_times: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)
 
 
 def extent_ns(spans: pl.DataFrame) -> tuple[int, int]:
-    """First start and last end of some (not no) spans. Units: ns from the trace's origin."""
+    """First start and last end of spans, of which there is at least one. Units: ns from the trace's origin."""
     starts = spans["ts_ns"].to_numpy()
     return int(starts.min()), int((starts + spans["dur_ns"].to_numpy()).max())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredTables(Mapping[str, "pl.DataFrame"]):
-    """Tables that lie in files and are read when they are asked for, then kept.
+    """Tables in files, which are read on first use and stay in memory.
 
     `files` has the Parquet file of each table, `n_rows` its length, `read` makes the frame of one; `made` are frames
-    that stand in place of files or beside them. `lease` is held as long as the files are needed.
+    that replace files or have none. `lease` keeps the files from being deleted.
     """
 
     files: Mapping[str, str]
@@ -103,7 +103,7 @@ class StoredTables(Mapping[str, "pl.DataFrame"]):
         return name in self.made or name in self.files
 
     def file(self, name: str) -> str | None:
-        """Where the table lies, None if it is not in a file."""
+        """The file of the table; None if it is not in a file."""
         return None if name in self.made else self.files.get(name)
 
     def height(self, name: str) -> int:
@@ -257,7 +257,7 @@ class Trace:
 
     @property
     def sched(self) -> pl.DataFrame:
-        """What is known of time on cores, and of waits for them."""
+        """Threads' time on cores and their waits for cores."""
         return self.table("sched")
 
     @property
@@ -267,7 +267,7 @@ class Trace:
 
     @property
     def reservations(self) -> pl.DataFrame:
-        """Memory that the allocator took and gave back."""
+        """Memory that the allocator reserved and released."""
         return self.table("reservations")
 
     @property
@@ -282,7 +282,7 @@ class Trace:
 
     @property
     def stack_samples(self) -> pl.DataFrame:
-        """Python stacks of threads, seen from outside."""
+        """Samples of the threads' Python stacks, taken from outside the process."""
         return self.table("stack_samples")
 
     @property
@@ -292,7 +292,7 @@ class Trace:
 
     @property
     def step_costs(self) -> pl.DataFrame:
-        """What the training loop's own timer measured."""
+        """Measurements of the training loop's own timer."""
         return self.table("step_costs")
 
     @property
@@ -311,9 +311,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Results(Trace):
-    """What a file of results holds in place of a recording: tables already computed, by the name they are shown under.
+    """A file of results instead of a recording: computed tables, by the names under which they are shown.
 
-    It is read like a trace: `tables` has what was recorded besides, such as counters, and lacks the rest.
+    It behaves like a trace: `tables` has anything recorded as well, such as counters.
     """
 
     results: Mapping[str, Result] = field(default_factory=dict)
@@ -337,7 +337,7 @@ class Results(Trace):
         return self.results[name].frame
 
     def _repr_html_(self) -> str:
-        """For a notebook: what the file is, its results, and the tables recorded besides."""
+        """For a notebook: what the file is, its results, and any recorded tables."""
         rows = [(name, f"{result.frame.height:,}", result.table.doc) for name, result in self.results.items()]
         rows += [(name, f"{n_rows:,}", TABLES[name].doc) for name, n_rows in self.heights().items() if n_rows]
         return _element(self.meta.path, _about(self.meta), ("table", "rows", "a row is"), rows)
@@ -350,21 +350,21 @@ class Results(Trace):
 
 @runtime_checkable
 class Opener(Protocol):
-    """What opens the files of a run, where what was made of a file may be kept for the next time."""
+    """Opens the files of a run, through the cache."""
 
     def __call__(self, path: str) -> Trace:
         """The trace in a file."""
 
     def once(self, path: str) -> Trace:
-        """The same, where nobody will ask for the trace again: it is not kept."""
+        """The trace in a file, which is not put into the cache."""
 
     def depends(self, path: str) -> tuple[object, ...] | None:
-        """What a trace follows from besides its file, so that it changes when the trace does; null if too much."""
+        """Everything besides its file that a trace depends on; None if that cannot be listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Many traces of one job, read one at a time: iterating opens each, and holds none."""
+    """The traces of one job. Iterating opens one trace after the other and keeps none."""
 
     paths: tuple[str, ...]
     open_trace: Callable[[str], Trace] = field(repr=False)
@@ -373,14 +373,14 @@ class Run:
         return len(self.paths)
 
     def __getitem__(self, place: int) -> Trace:
-        """The trace at a place among the paths, opened now."""
+        """The trace of the path at that index, opened now."""
         return self.open_trace(self.paths[place])
 
     def __iter__(self) -> Iterator[Trace]:
         return (self.open_trace(path) for path in self.paths)
 
     def _repr_html_(self) -> str:
-        """For a notebook: the files, of very many the first. Opens none of them."""
+        """For a notebook: the (first) files. Opens none of them."""
         shown = [(path,) for path in self.paths[:_MOST_PATHS]]
         more = len(self.paths) - len(shown)
         rows = [*shown, (f"{more:,} more",)] if more else shown
@@ -412,7 +412,7 @@ class Run:
 
 
 def _about(meta: Meta) -> str:
-    """What a file says of itself, in a line."""
+    """The metadata of a file in one line."""
     framework = " ".join(fact for fact in (meta.framework, meta.framework_version) if fact)
     of = f" of {meta.world_size:,}" if meta.world_size else ""
     rank = "" if meta.rank is None else f"rank {meta.rank}{of}"

@@ -89,7 +89,7 @@ def number(value: float | None) -> str:
 
 
 def render(value: Any, unit: str | None = None) -> str:
-    """Any value in the words of its column's unit: ns (µs, ms, s), bytes, ratio, bytes/s, FLOP, FLOP/s, count, None.
+    """Any value in its column's unit: ns (µs, ms, s), bytes, ratio, bytes/s, FLOP, FLOP/s, count, None.
 
     A unit that is not known follows the number as it stands; a value that is not a number is shown as its text.
     """
@@ -143,7 +143,7 @@ def parse_duration(text: str, *, default_unit: str = "") -> int:
 
 
 def _parts(text: str) -> list[tuple[Decimal, str]]:
-    """Amounts and their units, as written; empty if the text is anything else."""
+    """Amounts and their units, as written; empty if the text is not made of these."""
     parts, end = [], 0
     while match := _QUANTITY.match(text, end):
         parts.append((Decimal(match.group(1)), match.group(2)))
@@ -162,7 +162,7 @@ def _unreadable(what: str, text: str | int, hint: str) -> StepscopeError:
 
 
 def _special(value: float | None) -> str:
-    """The text of what has no digits."""
+    """The text of a value without digits."""
     if value is None or math.isnan(value):
         return UNKNOWN
     return "∞" if value > 0 else "-∞"

@@ -157,9 +157,9 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
 
 
 def _group_of(name: str) -> str:
-    found = kernel_class(name)
-    found = _GROUPS.get(found, found)
-    return found if found in _TITLES else "other"
+    group = kernel_class(name)
+    group = _GROUPS.get(group, group)
+    return group if group in _TITLES else "other"
 
 
 def _advice(group: str, names: pl.DataFrame, n: int, ns: int, devices: pl.DataFrame) -> tuple[str, ...]:

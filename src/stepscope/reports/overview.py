@@ -124,9 +124,9 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
     more = {name: int(values[worst]) - statistics.median(values.tolist()) for name, values in by_window.items()}
     grown = max(more, key=lambda name: more[name])
     detail = f"{duration(more[grown])} of the difference is {grown}"
-    n_others = int(slow.sum()) - 1
-    if n_others:
-        detail += f"; {counted(n_others, 'other step')} took more than {_SLOW} × the median"
+    n_more = int(slow.sum()) - 1
+    if n_more:
+        detail += f"; {counted(n_more, 'other step')} took more than {_SLOW} × the median"
     if worst == 0:
         detail += "; it is the first one recorded: if that is warm-up, let the profiler's schedule skip it"
     times = f"{lengths[worst] / median:.1f} × the median"
