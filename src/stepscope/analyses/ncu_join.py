@@ -41,7 +41,7 @@ _INLINE = re.compile(r"\bstd::__\w+::")
 _BRACKETS = re.compile(r"\([^()]*\)")
 _TEMPLATE = re.compile(r"<[^<>]*>")
 SIZES = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
-#: By what a launch found its counters, surest first. Of these only the first says that it was the same launch.
+#: How a launch was matched to counters, surest first. Only the first means that the launches are the same.
 RULES = ("size", "nearest", "name")
 Rule = pl.Enum(RULES)
 #: The row of `issues` that says how much of the timeline has counters now.
@@ -54,18 +54,19 @@ _FILLED = ("registers", "est_occupancy_ratio")
 _FILLED_IF_SAME = ("shared_bytes", "blocks_per_sm", "warps_per_sm")
 _METRIC = ("metric", "unit")
 _WORTH_TELLING = 0.001
-#: More rows than that would take more than a gigabyte: then only counters stay that an analysis looks at.
+#: More rows would take more than a gigabyte. Then only counters that an analysis reads are joined.
 MOST_ROWS = 1 << 25
 
 
 def stitched(timeline: Trace, counters: Trace) -> Trace:
     """The timeline with the counters in `kernel_metrics`, and with what it lacks of registers, occupancy and the like.
 
-    A kernel gets the means over the counted launches of the same name, grid and block; if there are none, those of the
-    nearest number of threads (of two the first), or if the size is not known those of all launches of the name; of
-    these only counters that do not grow with the work (percentages, rates). Names are compared without return type,
-    argument types and spelling (`(int)4`, `4`), and where one side tells less, by what both tell. Kernels that have
-    counters of their own keep them. A row of `issues` says how much of the kernels' time is covered, and by which rule.
+    A kernel gets the means over the counted launches of the same name, grid and block. If there are none, it gets those
+    of the launches with the nearest number of threads (of two the first); if its size is not known, those of all
+    launches of the name. In both cases only counters that do not grow with the work (percentages, rates) are taken.
+    Names are compared without return type, argument types and spelling (`(int)4`, `4`). If one of them is less
+    complete, only the parts that both have are compared. Kernels that have counters of their own keep them. A row of
+    `issues` says how much of the kernels' time is covered, and by which rule.
 
     Raises MissingTable (no kernels in the timeline, no counters in the other).
     """
@@ -116,13 +117,13 @@ def _metrics(per_launch: pl.DataFrame, members: pl.DataFrame, metrics: pl.DataFr
 
 
 def _n_rows(used: pl.DataFrame, means: pl.DataFrame) -> int:
-    """Rows of the result, or somewhat less."""
+    """How many rows the result has at least."""
     of_group = means.group_by("group").len("n")
     return int(used.join(of_group, on="group", how="inner")["n"].cast(pl.Int64).sum())
 
 
 def _looked_at(named: pl.DataFrame) -> pl.Series:
-    """Whether an analysis looks at a counter."""
+    """Whether some analysis reads each counter."""
     from stepscope.analyses.costs.kernel_costs import role_of
 
     rows = named.select(pl.col(_METRIC).cast(pl.String)).rows()
@@ -145,7 +146,7 @@ def _spread(launches: pl.DataFrame, means: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kernels(timeline: Trace, per_launch: pl.DataFrame, members: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
-    """The timeline's `kernels` with a row for each kernel, unknown columns filled in from counted launches."""
+    """The timeline's `kernels` with one row per kernel; unknown values come from counted launches."""
     columns = (*_FILLED, *_FILLED_IF_SAME)
     known = members.join(counted.select("span_id", *columns), on="span_id", how="inner")
     known = known.group_by("group").agg(pl.col(columns).mean().name.suffix("_counted"))
@@ -162,7 +163,7 @@ def _kernels(timeline: Trace, per_launch: pl.DataFrame, members: pl.DataFrame, c
 
 
 def _coverage(launches: pl.DataFrame, per_launch: pl.DataFrame, counters: Trace) -> Iterator[tuple[str, str, int, str]]:
-    """What share of the kernels' time has counters, by which rule, and what costs most of the rest."""
+    """What share of the kernels' time has counters, by which rule, and the costliest kernel without."""
     frame = launches.select("name", dur_ns=pl.col("dur_ns").fill_null(0))
     frame = frame.with_columns(per_launch.select("rule", "is_mixed"))
     whole = max(int(frame["dur_ns"].sum()), 1)
@@ -187,7 +188,7 @@ def _coverage(launches: pl.DataFrame, per_launch: pl.DataFrame, counters: Trace)
 
 
 def _devices(timeline: Trace, counters: Trace) -> Iterator[tuple[str, str, int, str]]:
-    """A word of warning where the counters are of another product."""
+    """A warning if the counters are of another product."""
     ours, theirs = (set(trace.devices["name"].drop_nulls().to_list()) for trace in (timeline, counters))
     if ours and theirs and not ours & theirs:
         what = f"counters are of {', '.join(sorted(theirs))}, the timeline is of {', '.join(sorted(ours))}"
@@ -208,7 +209,8 @@ def matched(timeline: pl.DataFrame, counted: pl.DataFrame) -> tuple[pl.DataFrame
 
     Both arguments are as of `launches_of`. The first result has `group` and `span_id`, a row for each counted launch of
     a group: those of a kernel with the same grid and block, or all of a kernel. The second has `span_id`, `group` and
-    `rule`, null where nothing matches, and `is_mixed`: several counted names may be this one's. In order of `timeline`.
+    `rule`, null where nothing matches, and `is_mixed`: several counted names may be this kernel. In order of
+    `timeline`.
     """
     kinds, members = _kinds(timeline["name"], counted["name"])
     counted = counted.join(members, on="name", how="inner", maintain_order="left").with_row_index("order")
@@ -229,7 +231,7 @@ def matched(timeline: pl.DataFrame, counted: pl.DataFrame) -> tuple[pl.DataFrame
 
 
 def _kinds(names: pl.Series, known: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Numbers for kernels: that of each name of the timeline, and all those that a counted name stands for."""
+    """Numbers of kernels: that of each name of the timeline, and all those that a counted name may mean."""
     distinct, counted = (series.unique(maintain_order=True).drop_nulls() for series in (names, known))
     same = same_kernels(distinct.cast(pl.String), counted.cast(pl.String).to_list())
     numbers: Mapping[tuple[str, ...], int] = {those: i for i, those in enumerate(dict.fromkeys(same.values()))}
@@ -274,10 +276,10 @@ def _rule(name: str) -> pl.Expr:
 
 
 def same_kernels(names: Iterable[str], known: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """For each name those of the known ones that mean the same kernel; names of unknown kernels are left out.
+    """For each name the known names of the same kernel. Names of unknown kernels are left out.
 
-    The name itself, if it is known; or else those that are the same with all their template arguments; or else those
-    of which either side says less.
+    These are the name itself, if it is known; else those that are equal with all template arguments; else those that
+    are equal as far as both are complete.
     """
     exact = set(known)
     by_form: dict[str, list[str]] = defaultdict(list)
@@ -305,7 +307,7 @@ class KernelName:
 
     form: str | None
     path: tuple[str, ...]
-    is_made_for: bool  # its template arguments are told
+    is_made_for: bool  # its template arguments are known
 
     @property
     def base(self) -> str:
@@ -313,7 +315,7 @@ class KernelName:
         return self.path[-1]
 
     def may_be(self, other: KernelName) -> bool:
-        """Whether one may be the other's name with less said: of namespaces, or all of the template's arguments."""
+        """Whether one may be the other without some namespaces, or without all template arguments."""
         if self.form is not None and self.form == other.form:
             return True
         if self.is_made_for and other.is_made_for:
@@ -344,14 +346,14 @@ def parsed(name: str) -> KernelName:
 
 
 def _innermost_first(pattern: re.Pattern[str], text: str) -> str:
-    """The text without what stands in brackets, however deep."""
+    """The text without brackets and what is inside them, however deep."""
     while (shorter := pattern.sub("", text)) != text:
         text = shorter
     return text
 
 
 def _last_word(text: str) -> str:
-    """What stands behind the last blank that is in no template: the name, without the type of what it returns."""
+    """The text after the last blank outside of templates: the name without the return type."""
     depth = 0
     for i in range(len(text) - 1, -1, -1):
         depth += (text[i] == ">") - (text[i] == "<")

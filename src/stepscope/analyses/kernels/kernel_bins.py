@@ -30,7 +30,7 @@ _SLACK = 1e-12
 def launches_with_state(
     spans: pl.DataFrame, kernels: pl.DataFrame | None, metrics: pl.DataFrame | None, states: str, *, needed_by: str
 ) -> pl.DataFrame:
-    """Kernel launches in order, with `state`; null where what it needs was not measured.
+    """Kernel launches in order, with `state`; null where its counters were not measured.
 
     `casio`: threads, multiprocessors, memory (a launch of few threads is `L**`, whatever else). `tensor-dram`: tensor
     cores, memory. `auto`: casio's where some launch has all three. Redzone checkers are left out, as casio does.
@@ -81,7 +81,7 @@ def kernel_bins(
     *,
     states: States = "auto",
 ) -> pl.DataFrame:
-    """Share of time in each state, matrix products apart, longest first. States without any time are left out.
+    """One row per state, matrix products apart, longest first: its launches and share of time. Unused states are left out.
 
     `casio`: three letters, for threads (L under 4,000, H over 32,000), multiprocessors and memory (L under 10 %, H over
     70 %); the limits themselves are M. A launch of few threads is `L**`, so there are 19 states. `tensor-dram`: two
@@ -89,8 +89,8 @@ def kernel_bins(
     out. `metrics` and `kernels` are the tables `kernel_metrics` and `kernels`.
 
     Units: ns, ratio.
-    Source: casio's scripts (ASPLOS 2024), which call matrix products what a list of names and a pattern hold; here the
-    class `gemm` is meant.
+    Source: casio's scripts (ASPLOS 2024), which know matrix products by a list of names and a pattern; here they are
+    the class `gemm`.
     Raises MissingTable (no kernels, counters), UnknownName (states).
     """
     launches = launches_with_state(spans, kernels, metrics, states, needed_by="kernel-bins")
@@ -140,11 +140,12 @@ def kernel_runs(
     states: States = "auto",
     window: int = 19,
 ) -> pl.DataFrame:
-    """Runs of launches in the same state: their mean length in all, by state, or each run by itself in order.
+    """One row for all runs of launches in the same state, per state, or per run in order: how many launches they last.
 
-    The runs in order, each as wide as its share of time, are the chronological strip of casio's figures; by state they
-    are its summed one. `states` is that of `kernel-bins`; `metrics` and `kernels` are the tables `kernel_metrics` and
-    `kernels`. `mean_states` is null where there are fewer launches than `window`.
+    The main columns are `n_runs`, `mean_calls`, `share_ratio` and `gemm_ratio`. The runs in order, each as wide as its
+    share of time, are the chronological strip of casio's figures; by state they are its summed one. `states` is that of
+    `kernel-bins`; `metrics` and `kernels` are the tables `kernel_metrics` and `kernels`. `mean_states` is null where
+    there are fewer launches than `window`.
 
     Units: ns, ratio, launches.
     Source: casio's scripts (ASPLOS 2024); its window is as long as it has states, 19.

@@ -33,10 +33,11 @@ KERNEL_MIX = Table(
 
 
 def kernel_mix(spans: pl.DataFrame, *, top: int = 30, merge_gemm: bool = True) -> pl.DataFrame:
-    """The `top` names by time, and one row for all others.
+    """One row per kernel name, longest first, for the `top` of them, and one row for all others.
 
-    The rank at which `cumulative_ratio` reaches 0.8 or 0.9 is how many names make 80 or 90 % of the time. `merge_gemm`
-    counts all matrix products as one name, as their variants differ by tile and not by work.
+    The main columns are `share_ratio` and `cumulative_ratio`: the rank at which the latter reaches 0.8 or 0.9 is how
+    many names make 80 or 90 % of the time. `merge_gemm` counts all matrix products as one name, as their variants
+    differ by tile and not by work.
 
     Units: ns, ratio.
     Source: casio's scripts (ASPLOS 2024).
@@ -85,10 +86,11 @@ AMDAHL = Table(
 
 
 def amdahl(spans: pl.DataFrame, *, by: By = "name", top: int = 10, merge_gemm: bool = False) -> pl.DataFrame:
-    """What all kernels' time would become, if the `top` most expensive names, classes or operators were faster.
+    """One row per kernel name, class or operator, for the `top` by time: how much faster all kernels would be if it were.
 
-    In row N it is the first N together that take a half or a tenth of their time. By operator, kernels that belong to
-    none are left out of the ranking, but not out of the time. `merge_gemm` counts matrix products as one name.
+    `alone_2` and `alone_10` are the speed-up if only this one took a half or a tenth of its time, `speedup_2` and
+    `speedup_10` if all rows up to this one did. By operator, kernels that belong to none are left out of the ranking,
+    but not out of the time. `merge_gemm` counts matrix products as one name.
 
     Units: ns, ratio; speed-ups are times (2 is twice as fast).
     Source: Amdahl's law over summed durations, as in casio's scripts, which take the top three framework operators.
@@ -118,7 +120,7 @@ def amdahl(spans: pl.DataFrame, *, by: By = "name", top: int = 10, merge_gemm: b
 
 
 def _operators(spans: pl.DataFrame, launches: pl.DataFrame) -> pl.Series:
-    """Name of the operator behind each launch. Raises MissingTable if there is none for any."""
+    """Name of the operator that queued each launch. Raises MissingTable if no launch has one."""
     operators = of_spans(spans, of_spans(spans, launches["span_id"], "op_id"), "name")
     if operators.null_count() == len(operators):
         raise MissingTable("operators of kernels", needed_by="amdahl by op", hint="try --by name or --by class")
