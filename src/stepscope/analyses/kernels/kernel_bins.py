@@ -81,7 +81,7 @@ def kernel_bins(
     *,
     states: States = "auto",
 ) -> pl.DataFrame:
-    """One row per state, matrix products apart, longest first: its launches and share of time. Unused states are left out.
+    """One row per state, matrix products apart, longest first: its launches and its share of time.
 
     `casio`: three letters, for threads (L under 4,000, H over 32,000), multiprocessors and memory (L under 10 %, H over
     70 %); the limits themselves are M. A launch of few threads is `L**`, so there are 19 states. `tensor-dram`: two

@@ -86,7 +86,7 @@ AMDAHL = Table(
 
 
 def amdahl(spans: pl.DataFrame, *, by: By = "name", top: int = 10, merge_gemm: bool = False) -> pl.DataFrame:
-    """One row per kernel name, class or operator, for the `top` by time: how much faster all kernels would be if it were.
+    """One row per kernel name, class or operator, for the `top` by time: the gain if it were faster.
 
     `alone_2` and `alone_10` are the speed-up if only this one took a half or a tenth of its time, `speedup_2` and
     `speedup_10` if all rows up to this one did. By operator, kernels that belong to none are left out of the ranking,
