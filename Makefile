@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
 DEMO := examples/demo-cpu-2ranks
 
-.PHONY: help demo test quick lint format bench docs clean
+.PHONY: help demo test browser quick lint format bench docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,8 +17,11 @@ help: ## this list
 demo: $(VENV)/.runs ## the report of a recorded training, in an environment made for it
 	$(BIN)/stepscope report $(DEMO)
 
-test: $(VENV)/.develops ## all tests and docstring examples; with COVERAGE=1 branch coverage too, which must reach the bar in pyproject.toml
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal $(if $(COVERAGE),--cov --cov-report=term)
+test: $(VENV)/.develops ## all tests but those in a browser, and docstring examples; with COVERAGE=1 branch coverage too, which must reach the bar in pyproject.toml
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal -m "not browser" $(if $(COVERAGE),--cov --cov-report=term)
+
+browser: $(VENV)/.develops ## the page in a real browser; skipped where there is no chromium
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal tests/browser
 
 quick: $(VENV)/.develops ## the tests that take no time, for daily work
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal -m "not slow"

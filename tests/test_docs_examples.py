@@ -30,6 +30,7 @@ def captures():
                     yield pytest.param(command, output, id=f"{path.name}: {command[:60]}")
 
 
+@pytest.mark.slow
 def test_python_examples_run_in_order(monkeypatch):
     monkeypatch.chdir(ROOT)
     text = (DOCS / "python.md").read_text(encoding="utf-8")
@@ -40,6 +41,7 @@ def test_python_examples_run_in_order(monkeypatch):
         exec(compile(block, "docs/python.md", "exec", dont_inherit=True), space)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "output"), list(captures()))
 def test_captures_show_what_the_command_prints(command, output, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)

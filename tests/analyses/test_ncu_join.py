@@ -256,6 +256,7 @@ def plainly(timeline, counted):
     return found
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(launch, min_size=1, max_size=12), st.lists(launch, min_size=1, max_size=12))
 def test_every_launch_finds_what_a_plain_search_finds(timeline, counted):

@@ -43,6 +43,7 @@ def pair(tmp_path):
     return written(tmp_path / "a", loading=100), written(tmp_path / "b", loading=2000)
 
 
+@pytest.mark.slow
 def test_a_comparison_is_plotted_from_the_base_to_the_other(pair):
     found = stepscope.compare(*pair)
     figure = found.plot()

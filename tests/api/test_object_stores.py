@@ -101,6 +101,7 @@ def run(capsys, *words):
     return code, told.out, told.err
 
 
+@pytest.mark.slow
 def test_a_prefix_is_a_folder_and_names_that_merely_begin_alike_are_none_of_its_files(capsys, bucket):
     for path in (bucket, f"{bucket}/", f"{bucket}/rank*.gz"):
         code, out, err = run(capsys, "report", path)
@@ -108,6 +109,7 @@ def test_a_prefix_is_a_folder_and_names_that_merely_begin_alike_are_none_of_its_
         assert out.startswith("PyTorch · CPU only · ranks 0–1")
 
 
+@pytest.mark.slow
 def test_traces_are_exported_without_renaming_and_read_again(capsys, bucket):
     kept = "bucket://traces/kept"
     assert run(capsys, "export", bucket, "--to", "parquet", "-o", kept)[0] == 0

@@ -10,6 +10,7 @@ RECORDINGS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RECORDINGS)
 @pytest.mark.parametrize("check", [surface_checks.forms, surface_checks.tables, surface_checks.numbers])
 def test_surfaces_agree(examples, path, check):

@@ -148,6 +148,7 @@ def test_an_export_that_is_a_folder_needs_one(folder, tmp_path_factory):
         stepscope.export(folder, "tensorboard", output=target)
 
 
+@pytest.mark.slow
 def test_a_job_is_reported_the_same_by_however_many_processes(folder):
     told = []
     here = stepscope.report(folder, workers=0, progress=lambda *n: told.append(n))
@@ -165,6 +166,7 @@ def test_what_opens_a_run_goes_to_other_processes_without_its_progress(folder):
     assert (again.max_bytes, again.progress) == (10**6, None)
 
 
+@pytest.mark.slow
 def test_what_is_missing_of_a_job_is_in_its_report(folder):
     events = {"distributedInfo": {"rank": 1, "world_size": 5}, "traceEvents": EVENTS}
     (folder / "rank1-copy.json").write_text(json.dumps(events))
@@ -182,6 +184,7 @@ def test_what_is_missing_of_a_job_is_in_its_report(folder):
     assert any("rank4.json is empty" in line for line in report.quality)
 
 
+@pytest.mark.slow
 def test_files_that_were_never_opened_are_read_by_several_before_a_query(folder, tmp_path, monkeypatch):
     from stepscope import readers, store
     from stepscope.query import workers
@@ -231,6 +234,7 @@ def test_tables_lists_what_show_knows_and_schema_of_its_columns(examples):
     assert caught.value.hint.startswith("known: operators, ")
 
 
+@pytest.mark.slow
 def test_values_have_the_verbs_as_methods(examples):
     run = stepscope.load_run(examples / "demo-cpu-2ranks")
     assert (len(run), run[0].rank, run[-1].rank) == (2, 0, 1)

@@ -58,6 +58,7 @@ def test_pieces_of_work_are_compared_phase_by_phase():
     assert record_cost.of_pairs(pieces, [(0, 100, True), (300, 400, False)]) == {"wall": [], "cpu": []}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
 @pytest.mark.parametrize("case", record_cost.CASES[:2], ids=["what records beside it", "its hook"])
 def test_a_job_is_measured_with_and_without(case):

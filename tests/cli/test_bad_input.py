@@ -56,6 +56,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_file_that_holds_nothing_is_refused_in_one_line_and_a_hint(run, tmp_path, name):
     content, words = CASES[name]

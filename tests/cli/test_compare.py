@@ -29,6 +29,7 @@ def test_json_has_its_facts_at_the_top(run):
     assert [row["base"][0]["n_cycles"] for row in found["processes"]] == [10]
 
 
+@pytest.mark.slow
 def test_equal_runs_are_no_difference_and_have_no_cause(run):
     found = json.loads(run("compare", str(DEMO / "normal0"), str(DEMO / "normal1"), "--format", "json").out)
     assert (found["verdict"], found["causes"]) == ("no_difference", [])
@@ -43,6 +44,7 @@ def test_repeats_are_named_with_base_and_other(run):
     assert [len(found["processes"][0][side]) for side in ("base", "other")] == [2, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("condition", "code"), [("slower:3%", 3), ("slower", 3), ("slower:90%", 0), ("faster:1%", 0), ("different", 3)]
 )
@@ -64,6 +66,7 @@ def test_a_gate_that_cannot_be_read_is_a_wrong_use(run):
     assert "not a condition: slower:lots" in result.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["parts", "attribution", "resources", "effects", "ruled-out"])
 def test_every_table_of_the_comparison_can_be_had_as_csv(run, name):
     head = run("compare", *SIDES, "--table", name, "--format", "csv").out.split("\n")[0]
@@ -103,6 +106,7 @@ def test_one_recording_alone_has_nothing_to_be_compared_with(run):
     assert "nothing to compare it with" in result.err
 
 
+@pytest.mark.slow
 def test_several_runs_are_grouped_by_what_they_do(run, tmp_path):
     for name in ("a", "b", "c"):
         side = "abnormal" if name == "c" else "normal0"

@@ -73,6 +73,7 @@ def verdict(base, other):
     return judge(effect, stalls([base], [other]), has_cause=False)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "noise", "correlation"), [(30, 0.01, 0.0), (30, 0.05, 0.5), (25, 0.1, 0.0), (60, 0.03, 0.8), (12, 0.02, 0.3)]
 )

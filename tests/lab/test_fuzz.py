@@ -29,6 +29,7 @@ def test_a_case_follows_from_its_number_alone(mutations):
     assert len(set(made[0])) == 40
 
 
+@pytest.mark.slow
 def test_some_cases_go_through_everything(tmp_path):
     done = run("--cases", "4", "--first", "77", "--jobs", "2", "--keep", str(tmp_path))
     assert done.returncode == 0, done.stdout

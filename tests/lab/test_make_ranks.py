@@ -28,6 +28,7 @@ def test_the_files_say_what_the_tables_say(tmp_path):
     assert found["lateness_ns"][0] == pytest.approx(job.injected_ns[5], rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "cause"),
     [(("--compute", "5:1000"), "compute"), (("--data", "5:9000"), "data loading"), (("--clock", "5:0.2"), "clock"),

@@ -30,6 +30,7 @@ def told(run, **more):
     return [p.rank for p in parts], seen
 
 
+@pytest.mark.slow
 def test_where_files_are_read_changes_nothing(job):
     here = stepscope.show(job, "stragglers", workers=0)
     assert here["rank"].to_list() == [3]
@@ -38,6 +39,7 @@ def test_where_files_are_read_changes_nothing(job):
         assert stepscope.show(job, name, workers=2).equals(stepscope.show(job, name, workers=0))
 
 
+@pytest.mark.slow
 def test_on_dask_too(job):
     pytest.importorskip("distributed")
     here = stepscope.show(job, "stragglers", workers=0)

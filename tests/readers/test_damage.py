@@ -67,6 +67,7 @@ def sound(trace):
     return trace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "document",
     [DOCUMENT, TAIL, DOCUMENT[DOCUMENT.index(b"[") : -1], packed(EVENTS, a=1)],
@@ -136,6 +137,7 @@ def test_a_gzip_damaged_from_the_start_is_refused():
     assert caught.value.hint
 
 
+@pytest.mark.slow
 def test_each_flipped_byte_loads_or_is_refused():
     for at in range(len(DOCUMENT)):
         data = bytearray(DOCUMENT)
@@ -251,6 +253,7 @@ def nested(depth: int) -> bytes:
     return b"[" * depth + b"]" * depth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("depth", "phases"), [(500, "XCM"), (2_000, "XCM"), (10**6, "X")])
 def test_deep_nesting_costs_at_most_its_own_event(depth, phases):
     for deep in (nested(depth), b'{"a":' * depth + b"1" + b"}" * depth, b"[" * depth):
@@ -272,6 +275,7 @@ def test_deep_nesting_costs_at_most_its_own_event(depth, phases):
             assert column(trace.spans, "name").count("n") >= (1 if deep == b"[" * depth else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", [b"[" * 10**6, nested(10**6), b'{"a":' * 10**6, b'{"traceEvents":' + nested(10**6) + b"}", b"[{" * 10**6]
 )
@@ -281,6 +285,7 @@ def test_nothing_but_nesting_is_no_trace(text):
     assert caught.value.hint
 
 
+@pytest.mark.slow
 def test_deep_nesting_beside_the_events_costs_the_other_fields():
     good = packed([op("n", 1, 1)])
     for data in (good[:-1] + b',"a":' + nested(10**6) + b"}", b'{"a":' + nested(10**6) + b"," + good[1:]):
@@ -304,6 +309,7 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_bytes", [None, 10 << 20])
 def test_a_decompression_bomb_is_refused(four_gigabytes, max_bytes):
     before, began = peak_mib(), time.monotonic()
@@ -370,6 +376,7 @@ def mutated(data: bytes, kind: str, place: int, what) -> bytes:
 EXACT = TAIL.replace(b'"ts":', b'"ts":171234567890123').replace(b'"dur":', b'"dur":0.00')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [TAIL, EXACT, json.dumps(EVENTS, indent=1).encode()], ids=["compact", "Unix times", "bare"]
 )

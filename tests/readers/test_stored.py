@@ -17,6 +17,7 @@ def run(examples, tmp_path_factory):
     return target
 
 
+@pytest.mark.slow
 def test_a_stored_run_reports_what_its_files_do(run, examples):
     assert str(stepscope.report(run)) == str(stepscope.report(examples / "demo-cpu-2ranks"))
 

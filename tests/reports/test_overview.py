@@ -200,6 +200,7 @@ row_values = st.tuples(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(row_values, min_size=1, max_size=20),
@@ -274,6 +275,7 @@ def formats():
     return sorted(entry.format for entry in store.entries(store.place()))
 
 
+@pytest.mark.slow
 def test_a_report_of_the_same_ranks_is_made_of_kept_summaries(run, monkeypatch):
     first = text(settled(run))
     assert formats() == ["kineto", "kineto", "kineto, summary", "kineto, summary"]
@@ -289,6 +291,7 @@ def test_so_is_the_report_of_one_file(run, monkeypatch):
     assert text(one) == first
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_is_read_again(run):
     text(settled(run))
     path = run.paths[0]
@@ -331,6 +334,7 @@ class Evil:
         return os.system, ("true",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [

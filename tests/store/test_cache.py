@@ -90,6 +90,7 @@ def test_the_least_recently_used_go_first(where, full):
     assert names(room) == {"a", "c", "d"}
 
 
+@pytest.mark.slow
 def test_the_limit_holds_whatever_the_process_believes(where, full):
     room = replace(where, limit_bytes=int(4.5 * small(where, full)))
     for i in range(30):
@@ -205,6 +206,7 @@ for i in range(10_000):
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_moment_leaves_nothing_that_is_read(where, full, tmp_path):
     keep(Place(tmp_path / "source", 10**9), "trace", full)
     random.seed(8)

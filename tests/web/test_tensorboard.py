@@ -103,6 +103,7 @@ def board(tmp_path):
         process.communicate()
 
 
+@pytest.mark.slow
 def test_the_installed_plugin_is_served_by_tensorboard_itself(board):
     def get(path):
         request = urllib.request.Request(board + path, headers={"x-stepscope-wait": "1"})

@@ -65,14 +65,14 @@ def test_two_are_worked_on_at_a_time_in_order(workers, gate):
     assert sorted(begun) == [0, 1, 2, 3]
 
 
-def test_what_waits_and_is_wanted_by_nobody_is_never_begun(workers, gate, monkeypatch):
+def test_what_waits_and_is_wanted_by_nobody_is_never_begun(workers, gate):
     held = [workers.submit(gate.wait, wanted_s=1e6) for _ in range(2)]
     begun = []
     left = workers.submit(lambda: begun.append("left"))
     kept = workers.submit(lambda: begun.append("kept"))
     ahead = workers.submit(lambda: begun.append("ahead"), wanted_s=1e6)
-    monkeypatch.setattr(_workers, "_UNWANTED_S", 0.05)
-    time.sleep(0.1)
+    for task in (left, kept):
+        task.wanted_at -= 60  # nobody has asked for it since
     workers.want(kept)
     workers.tend()
     assert left.answer.cancelled()

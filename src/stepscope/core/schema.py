@@ -87,6 +87,10 @@ DEVICES = Table(
         Column("compute_capability", pl.String(), "architecture version, as in 9.0 or gfx942"),
     ),
 )
+#: A device as in cuda:0, or as in cpu where it has no ordinal; from rows of the table above.
+DEVICE_LABEL = pl.when(pl.col("index").is_not_null()).then(pl.format("{}:{}", "type", "index")).otherwise("type")
+#: A device in rows with its label (`device`) and its `device_id`, either of which may be null.
+DEVICE_OR_NUMBER = pl.coalesce("device", pl.format("device {}", "device_id"), pl.lit("device"))
 TRACKS = Table(
     "tracks",
     "where spans lie: a thread, a stream, an annotation lane",

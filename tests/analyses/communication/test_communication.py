@@ -284,6 +284,7 @@ WORK = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(WORK, st.sampled_from(("collective", "step")))
 def test_times_and_sizes_equal_a_count_of_nanoseconds(work: list[tuple[int, int, int, str, int, int]], by: str) -> None:
     rows = sorted(work)

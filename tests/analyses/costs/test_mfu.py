@@ -208,6 +208,7 @@ SIZES = st.integers(1, 6).map(lambda n: 256 * n)
 PRODUCTS = st.tuples(SIZES, SIZES, SIZES, st.sampled_from([BF16, FP32]), st.integers(0, 2), st.integers(1, 50))
 
 
+@pytest.mark.slow
 @given(st.lists(PRODUCTS, min_size=1, max_size=8))
 def test_the_ratio_equals_a_plain_sum(products):
     products = sorted(products, key=lambda p: p[4])

@@ -144,6 +144,7 @@ def graph_of(case, text):
     return Graph(case, text, scale_of(rules(text), case.spans, case.threads, case.work), moments)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     cases,

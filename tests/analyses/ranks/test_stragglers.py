@@ -26,6 +26,7 @@ def test_of_32_ranks_with_clocks_off_by_a_millisecond_the_late_one_is_named_with
     assert table["confidence"][0] > 0.99
 
 
+@pytest.mark.slow
 def test_of_a_thousand_ranks_too():
     table, truth = stragglers_in(Layout(dp=1024), LATE, steps=12, layers=1, buckets=2)
     assert table["rank"].to_list() == [16]
@@ -38,6 +39,7 @@ def test_of_a_job_in_three_dimensions_only_the_late_one_is_named():
     assert table["lateness_ns"][0] == pytest.approx(truth.injected_ns[16], rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [Layout(dp=32), Layout(dp=4), Layout(tp=8, dp=4), Layout(tp=2, dp=4, pp=2)], ids=str)
 def test_of_healthy_ranks_none_is_named(layout):
     named = sum(stragglers_in(layout, seed=seed, jitter=0.05)[0].height > 0 for seed in range(20))

@@ -169,6 +169,7 @@ def test_measures_equal_counting_each_nanosecond(
     assert got["tensor_core_ratio"] == pytest.approx(sum(1 for at in open_ for k in at if k[2] > 1) / every)
 
 
+@pytest.mark.slow
 @given(some_kernels, st.integers(1, 30))
 def test_the_curve_adds_up_to_the_whole(some: list[tuple[int, int, float, float]], bucket: int) -> None:
     spans = spans_of(*(kernel(STREAM_7, *k[:2]) for k in sorted(some)), (STREAM_8, 0, 60, "copy", "memcpy"))

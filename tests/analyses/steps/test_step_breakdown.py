@@ -132,6 +132,7 @@ events = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(events, min_size=1, max_size=15), st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
 def test_parts_equal_counting_each_nanosecond_and_add_up_to_the_step(
     some: list[tuple[int, int, int, str]], start: int, first: int, second: int

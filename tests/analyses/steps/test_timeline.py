@@ -145,6 +145,7 @@ WORK = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(WORK, st.lists(st.integers(0, 50), min_size=2, max_size=4, unique=True).map(sorted))
 def test_times_equal_a_count_of_nanoseconds_and_steps_sum_to_the_whole(
     work: list[tuple[int, int, int, tuple[str, str]]], bounds: list[int]

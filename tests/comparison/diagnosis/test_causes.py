@@ -13,11 +13,13 @@ from stepscope.comparison.model import CATEGORIES
 BASE = Job()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_healthy_runs_of_a_training_have_no_cause(seed):
     assert not diagnose(case_of(BASE, BASE, seed=1000 * seed)).causes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_healthy_runs_of_a_serving_job_have_no_cause(seed):
     few = replace(gpu_job(), cycles=4 + seed % 12)

@@ -39,6 +39,7 @@ def test_results_are_those_of_this_process(scheduler, tmp_path):
     assert there[4].message == here[4].message
 
 
+@pytest.mark.slow
 def test_a_report_is_the_same_on_a_cluster_of_its_own(examples):
     run = stepscope.load_run([examples / "demo-cpu-2ranks", examples / "demo-cpu-decode"])
     told = []
@@ -50,6 +51,7 @@ def test_a_report_is_the_same_on_a_cluster_of_its_own(examples):
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
+@pytest.mark.slow
 def test_a_file_that_kills_workers_is_told_and_the_rest_read(tmp_path):
     paths = [str(tmp_path / name) for name in ("one", "bomb", "two")]
     for path in paths:
@@ -60,6 +62,7 @@ def test_a_file_that_kills_workers_is_told_and_the_rest_read(tmp_path):
     assert "bomb was killed" in found[1].message
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_once_changes_nothing(tmp_path):
     path = tmp_path / "mine"
     path.write_bytes(b"xyz")

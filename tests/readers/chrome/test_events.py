@@ -68,6 +68,7 @@ def test_exact_times_are_kept_digit_by_digit(value, exact):
     assert coerce({"ts": value}, ExactEvent).ts == exact
 
 
+@pytest.mark.slow
 @given(st.dictionaries(keys, json_values), arguments, st.sampled_from([Event, ExactEvent]))
 def test_any_object_gives_an_event(raw, args, kind):
     event = coerce({**raw, "args": args}, kind)

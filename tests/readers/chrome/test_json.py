@@ -64,6 +64,7 @@ def tables(trace):
     return {name: frame.rows() for name, frame in trace.tables.items()}
 
 
+@pytest.mark.slow
 @given(events, metas, metas, layouts, st.integers(1, 400), st.booleans())
 @example([x("},{" * 30, 1, 2), op("next", 5, 1)], {}, {}, {"indent": 2}, 7, False)
 @example([op("a", 1, 2) | {"args": {"x": [{"y": [{}, {}, {}]}] * 9}}, op("b", 5, 1)], {}, {}, {}, 40, True)
@@ -93,6 +94,7 @@ def test_any_size_of_block_gives_the_same_tables(found, before, after, layout, s
     }
 
 
+@pytest.mark.slow
 @given(events.filter(len), st.integers(1, 200), st.sampled_from([b"", b"\n", b",", b" ,\n"]))
 def test_a_bare_array_may_end_after_any_event(found, size, ending):
     with cut_at(size):
@@ -217,3 +219,13 @@ def test_no_more_than_so_much_metadata_is_kept_after_the_events():
         trace = read(data)
     assert trace.spans.height == 1
     assert dict(trace.meta.facts) == {"a": "1"}
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 100, 400])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_borders_inside_of_long_texts_are_no_borders(size, indent):
+    # So long that the buffer holds none of the true borders, or only a few of the false ones.
+    many = [op('},{"ph":"X"}' * (7 * i % 90) + "," * (13 * i % 3_000), i, 1) for i in range(40)]
+    with cut_at(size):
+        trace = read(json.dumps({"traceEvents": many}, indent=indent).encode())
+    assert (trace.meta.n_events, issues(trace)) == (40, {})

@@ -44,6 +44,7 @@ def test_what_json_forbids_is_replaced_and_counted(text, mended, noted):
     json.loads(mended)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(-1e99, 1e99) | st.text(),

@@ -202,6 +202,7 @@ def test_recorded_texts_prevail_over_frames():
     assert stacks(trace) == {"a": ["y", "x"], "b": None}
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("fgo"), st.integers(0, 30), st.integers(1, 12)), max_size=25))
 def test_stacks_equal_those_of_a_walk_up_the_parents(found):
     trace = read(

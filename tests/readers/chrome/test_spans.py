@@ -68,6 +68,7 @@ def test_side_tables_follow_their_spans_when_others_are_dropped():
 intervals = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10), st.integers(1, 3)), max_size=30)
 
 
+@pytest.mark.slow
 @given(intervals)
 def test_rows_are_sorted_by_track_start_and_length_and_keep_the_recorded_order_else(found):
     trace = read([x(f"{i}", ts, dur, "a", tid=tid) for i, (ts, dur, tid) in enumerate(found)])
@@ -76,6 +77,7 @@ def test_rows_are_sorted_by_track_start_and_length_and_keep_the_recorded_order_e
     assert len(got) == len(found)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("BE"), st.integers(0, 8), st.integers(1, 2)), max_size=30))
 def test_begin_and_end_are_joined_like_brackets(edges):
     edges.sort(key=lambda edge: edge[1])

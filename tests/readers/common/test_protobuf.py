@@ -49,6 +49,7 @@ def one_by_one(messages, monkeypatch):
     return listed(wire.fields(places)), wire.damage
 
 
+@pytest.mark.slow
 @given(MESSAGES, st.binary(max_size=30))
 def test_in_lockstep_the_same_is_found_as_one_by_one(messages, rubbish):
     messages = [*messages, rubbish]

@@ -63,6 +63,7 @@ def unpacked(path: str, member: str | None = None, **options) -> tuple[bytes, So
     return b"".join(source.chunks()), source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", [None, *PACK])
 def test_content_is_unpacked_whatever_the_name(written, packing):
     data, source = unpacked(written(PACK[packing](DATA) if packing else DATA))
@@ -70,6 +71,7 @@ def test_content_is_unpacked_whatever_the_name(written, packing):
     assert (source.n_bytes, source.damage) == (len(DATA), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_zip_gives_its_first_json_document_or_the_one_asked_for(written, method):
     path = written(

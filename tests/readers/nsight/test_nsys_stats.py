@@ -133,6 +133,7 @@ def test_what_holds_nothing_is_refused_with_what_to_do(read, text, kind, words):
     assert caught.value.hint
 
 
+@pytest.mark.slow
 def test_damage_is_told(read):
     whole = gzip.compress(
         b"".join(KERN_HEADER.encode() + f"1.0,{i},1,1,1,1,1,1,k{i * 7919}\n".encode() for i in range(3000))

@@ -165,6 +165,7 @@ def test_nothing_but_damage_is_corrupt(read):
 PATCHES = st.lists(st.tuples(st.integers(8, 2000), st.integers(0, 12), st.binary(max_size=12)), min_size=1, max_size=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BOTH)
 @settings(max_examples=int(os.environ.get("MUTATED_PROFILES", "30")))
 @given(patches=PATCHES)

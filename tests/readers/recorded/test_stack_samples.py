@@ -109,6 +109,7 @@ def test_stacks_of_another_time_are_told(tmp_path):
     assert issues(open_trace(str(path)))["stacks_elsewhere"] == 6
 
 
+@pytest.mark.slow
 def test_what_a_kill_left_is_read_as_far_as_it_goes(tmp_path):
     put(tmp_path)
     whole = (tmp_path / "stacks.tsv.gz").read_bytes()

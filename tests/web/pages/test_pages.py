@@ -27,6 +27,7 @@ from stepscope.web.session import Session
 ADDRESSES = [path for path, _ in NAVIGATION]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_every_page_of_the_menu_answers(client, address):
     answer = client.get(address)
@@ -36,6 +37,7 @@ def test_every_page_of_the_menu_answers(client, address):
     assert 'aria-current="page"' in answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, _ in tables.names()])
 def test_every_table_has_a_page_or_says_what_it_lacks(client, name):
     answer = client.get(f"/tables/{name}", params={"t": "0,1"})
@@ -190,6 +192,7 @@ def hostile(tmp_path):
     session.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "address",
     [
@@ -225,6 +228,7 @@ def test_a_document_of_results_has_pages_too(tmp_path):
     session.close()
 
 
+@pytest.mark.slow
 def test_an_error_after_the_patience_has_ended_is_kept_for_who_asks_next(session, monkeypatch, completed):
     monkeypatch.setattr(_site, "_PAGE_PATIENCE_S", 0)
     gate, trouble = threading.Event(), []

@@ -82,6 +82,7 @@ def test_of_too_many_spans_the_short_ones_are_bars_and_that_is_said(folder, monk
     assert "shorter spans are drawn as bars" in text
 
 
+@pytest.mark.slow
 def test_tracks_have_the_lanes_that_are_used_in_the_step(page):
     layouts, parts = embedded(page)
     for kept, (header, arrays) in zip(layouts, parts, strict=True):

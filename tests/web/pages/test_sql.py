@@ -73,6 +73,7 @@ def test_long_answers_are_cut_and_say_so(client, monkeypatch):
     assert "Download all" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -179,6 +180,7 @@ def test_examples_are_those_that_the_recording_can_answer(client, tmp_path):
     session.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_are_text_wherever_they_stand(client, name):
     quoted = name.replace('"', '""')
@@ -203,6 +205,7 @@ WORDS = st.sampled_from([
 ])  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=12).map(" ".join)))
 def test_whatever_is_asked_the_page_answers(lasting, text):
@@ -215,6 +218,7 @@ def test_whatever_is_asked_the_page_answers(lasting, text):
 EACH = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
 
 
+@pytest.mark.slow
 @EACH
 def test_it_is_answered(example, tmp_path):
     for rank in range(2):
@@ -223,6 +227,7 @@ def test_it_is_answered(example, tmp_path):
     assert found.height or example.text == "SELECT * FROM issues" or "aten::copy_" in example.text
 
 
+@pytest.mark.slow
 @EACH
 def test_the_demo_answers_it_too(example, examples):
     found = load_run(examples / "demo-cpu-2ranks").sql(example.text)
