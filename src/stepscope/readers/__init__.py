@@ -157,18 +157,18 @@ def expand(paths: Iterable[str]) -> list[str]:
     the first is named.
     Raises StepscopeError if something named does not exist or holds no trace.
     """
-    found: list[str] = []
+    opened: list[str] = []
     for path in paths:
         if files.is_folder(path):
-            found += _folder(path)
+            opened += _folder(path)
         elif files.is_pattern(path) and not files.exists(path):
             matches = files.matching(path)
             if not matches:
                 raise StepscopeError(f"nothing matches {path}", "check the pattern")
-            found += expand(matches)
+            opened += expand(matches)
         else:
-            found += _members(path)
-    return _without_companions(list(dict.fromkeys(found)))
+            opened += _members(path)
+    return _without_companions(list(dict.fromkeys(opened)))
 
 
 def _without_companions(files: list[str]) -> list[str]:
@@ -200,14 +200,14 @@ def _members(path: str) -> list[str]:
 def _folder(path: str) -> list[str]:
     if stored := store.traces_in(path):
         return stored
-    if found := _traces_of(files.files_in(path, deep=False)):
-        return found
+    if traces := _traces_of(files.files_in(path, deep=False)):
+        return traces
     below = files.files_in(path, deep=True)
     # Dumps in a recording are recordings of their own, and meant only if there is nothing else.
     without_dumps = [file for file in below if not _DUMP.search(file.removeprefix(path))]
     for group in (without_dumps, below):
-        if found := _traces_of(group) or _counters_of(group):
-            return found
+        if traces := _traces_of(group) or _counters_of(group):
+            return traces
     raise StepscopeError(f"no trace in {path}", f"files considered are those ending in {', '.join(_ENDINGS)}")
 
 
@@ -233,11 +233,11 @@ def _stored_at(file: str) -> list[str]:
     return store.traces_in(folder) if name == store.META else []
 
 
-def _without_twins(found: list[str]) -> list[str]:
+def _without_twins(paths: list[str]) -> list[str]:
     """Paddle writes one recording as x.pb or as x.json; of a folder with both the exact one, protobuf, is read."""
-    kinds = [(match["name"], match["kind"]) if (match := _TWIN.fullmatch(file)) else (file, None) for file in found]
+    kinds = [(match["name"], match["kind"]) if (match := _TWIN.fullmatch(file)) else (file, None) for file in paths]
     exact = {name for name, kind in kinds if kind == "pb"}
-    return [file for file, (name, kind) in zip(found, kinds, strict=True) if kind != "json" or name not in exact]
+    return [file for file, (name, kind) in zip(paths, kinds, strict=True) if kind != "json" or name not in exact]
 
 
 def _shape(file: str) -> str:

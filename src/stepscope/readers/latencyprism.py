@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_OTHERS = (
+_OPTIONAL = (
     "hostname", "func_type", "sigma_pct", "duration", "interpolation_status", "anchor_name", "cycle_start_ts",
     "instances_count", "simple_name",
 )  # fmt: skip
@@ -62,20 +62,20 @@ def read(source: Source) -> Results:
     """
     issues = IssueLog()
     rows = read_rows(source, LATENCYPRISM_COLUMNS, issues)
-    rows = rows.with_columns(pl.lit(None, pl.String).alias(name) for name in _OTHERS if name not in rows.columns)
+    rows = rows.with_columns(pl.lit(None, pl.String).alias(name) for name in _OPTIONAL if name not in rows.columns)
     rows = _numbered(rows)
     sound = rows.drop_nulls(["cycle", "pid", "recorded_beta", "cycle_ns"])
     issues.add("rows_dropped", "warning", rows.height - sound.height, "rows without a cycle, process, β or duration")
     if sound.is_empty():
         raise CorruptInput("not one of its rows can be read", _HINT, path=source.label)
-    samples = _samples_beside(source, issues)
+    samples = _companion_samples(source, issues)
     times = [sound["start_ns"].min(), None if samples is None else samples["ts_ns"].min()]
     known = [time for time in times if isinstance(time, int)]
     origin = min(known) if known else None
     tables = {"issues": issues.table()}
     if samples is not None:
         tables["counters"] = placed(samples, origin or 0)
-    found = ((CYCLES, _cycles(sound, origin or 0)), (ATTRIBUTION, _attribution(sound)))
+    results = ((CYCLES, _cycles(sound, origin or 0)), (ATTRIBUTION, _attribution(sound)))
     meta = Meta(
         source.label,
         "latencyprism",
@@ -84,7 +84,7 @@ def read(source: Source) -> Results:
         framework="LatencyPrism",
         origin_unix_ns=origin,
     )
-    return Results(meta, tables, {table.name: Result(table, table.conform(frame)) for table, frame in found})
+    return Results(meta, tables, {table.name: Result(table, table.conform(frame)) for table, frame in results})
 
 
 def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
@@ -133,11 +133,11 @@ def _attribution(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _samples_beside(source: Source, issues: IssueLog) -> pl.DataFrame | None:
+def _companion_samples(source: Source, issues: IssueLog) -> pl.DataFrame | None:
     """The samples of the same run, if their file lies in the same folder. If it cannot be read that is an issue."""
     path = Path(source.path)
-    stem, found, _ = path.name.rpartition("perf_data.csv")
-    if source.member is not None or not found:
+    stem, suffix, _ = path.name.rpartition("perf_data.csv")
+    if source.member is not None or not suffix:
         return None
     names = [f"{stem}counters_data.csv{packing}" for packing in ("", ".gz", ".zst", ".xz", ".bz2")]
     side = next((str(path.with_name(name)) for name in names if path.with_name(name).exists()), None)
@@ -193,15 +193,15 @@ def read_samples(source: Source, issues: IssueLog) -> pl.DataFrame:
     number = name.str.extract(_OF_PROCESS, 2).cast(pl.Float64)
     pid = pl.when(number == number.round()).then(number.cast(pl.Int64, strict=False))
     metric = pl.when(pid.is_not_null()).then(name.str.extract(_OF_PROCESS, 1)).otherwise(name)
-    found = rows.select(
+    samples = rows.select(
         nanoseconds("timestamp").alias("ts_ns"),
         metric.alias("metric"),
         pid.alias("pid"),
         pl.col("value").cast(pl.Float64, strict=False),
     )
-    sound = found.drop_nulls(["ts_ns", "metric", "value"])
+    sound = samples.drop_nulls(["ts_ns", "metric", "value"])
     issues.add(
-        "counters_dropped", "warning", found.height - sound.height, f"rows of {source.label} without time or value"
+        "counters_dropped", "warning", samples.height - sound.height, f"rows of {source.label} without time or value"
     )
     pooled = pl.col("metric").str.starts_with("gpu_")
     issues.add("counters_pooled", "info", sound.filter(pooled).height, "samples of all GPUs stand under one name")
@@ -221,10 +221,10 @@ def placed(samples: pl.DataFrame, origin_ns: int) -> pl.DataFrame:
 
 def unit_of(metric: pl.Expr) -> pl.Expr:
     """The unit of a counter, by its name; null where the name does not tell."""
-    found: pl.Expr = pl.lit(None, dtype=pl.String)
+    units: pl.Expr = pl.lit(None, dtype=pl.String)
     for pattern, unit in reversed(_UNITS):
-        found = pl.when(metric.str.contains(pattern)).then(pl.lit(unit)).otherwise(found)
-    return found
+        units = pl.when(metric.str.contains(pattern)).then(pl.lit(unit)).otherwise(units)
+    return units
 
 
 def read_rows(source: Source, needed: Sequence[str], issues: IssueLog) -> pl.DataFrame:

@@ -37,9 +37,9 @@ def read(source: Source) -> Trace:
     issues = IssueLog()
     text = b"".join(source.chunks())
     try:
-        found = json.loads(text)
-        roots = [node for node in found if isinstance(node, dict) and "children" in node]
-        machine = next((n for n in reversed(found) if isinstance(n, dict) and "frame" not in n), {})
+        parts = json.loads(text)
+        roots = [node for node in parts if isinstance(node, dict) and "children" in node]
+        machine = next((n for n in reversed(parts) if isinstance(n, dict) and "frame" not in n), {})
         rows = _Rows(machine, issues)
         for root in roots:
             rows.add(root, None)

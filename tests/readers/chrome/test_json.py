@@ -219,3 +219,13 @@ def test_no_more_than_so_much_metadata_is_kept_after_the_events():
         trace = read(data)
     assert trace.spans.height == 1
     assert dict(trace.meta.facts) == {"a": "1"}
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 100, 400])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_borders_inside_of_long_texts_are_no_borders(size, indent):
+    # So long that the buffer holds none of the true borders, or only a few of the false ones.
+    many = [op('},{"ph":"X"}' * (7 * i % 90) + "," * (13 * i % 3_000), i, 1) for i in range(40)]
+    with cut_at(size):
+        trace = read(json.dumps({"traceEvents": many}, indent=indent).encode())
+    assert (trace.meta.n_events, issues(trace)) == (40, {})

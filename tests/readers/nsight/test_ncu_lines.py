@@ -79,13 +79,13 @@ def test_a_row_that_was_cut_is_left_out(lines, cut):
     found = lines((LONG + rows(0) + row(1, "x", "", "12"))[:-cut])
     text = b"".join(block for _, block in blocks(found))
     kept = row(1, "x", "", "12").encode()[:-1] if cut == 1 else b""  # only its line end is missing
-    assert (text, found.n_cut) == (rows(0).encode() + kept, int(cut > 1))
+    assert (text, found.n_truncated) == (rows(0).encode() + kept, int(cut > 1))
 
 
 def test_a_program_may_have_the_last_word(lines):
     found = lines(LONG + rows(0) + "bye")
     assert segments(found) == [(1, rows(0).encode())]
-    assert found.n_cut == 0
+    assert found.n_truncated == 0
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])

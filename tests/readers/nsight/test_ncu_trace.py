@@ -13,7 +13,7 @@ from stepscope.readers.nsight.ncu_trace import (
     LAUNCHES,
     MEASURED,
     PRINTED,
-    WORDS,
+    TEXTS,
     Notation,
     base_unit,
     build,
@@ -32,7 +32,7 @@ FIRST = {
 def trace_of(launches, metrics, words=()):
     return build(
         Source("x.csv"), "ncu-csv", pl.DataFrame(launches, schema=dict.fromkeys(LAUNCHES, pl.String())),
-        pl.DataFrame(metrics, schema=MEASURED, orient="row"), pl.DataFrame(list(words), schema=WORDS, orient="row"),
+        pl.DataFrame(metrics, schema=MEASURED, orient="row"), pl.DataFrame(list(words), schema=TEXTS, orient="row"),
         IssueLog(),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from stepscope.readers.common.columns import ABSENT
 from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.protobuf import Wire
 from stepscope.readers.paddle._columns import COLUMNS
-from stepscope.readers.paddle._protobuf import DOCUMENT, decode, device_properties, keyed, pairs, shapes_of, words_of
+from stepscope.readers.paddle._protobuf import DOCUMENT, decode, device_properties, keyed, pairs, shapes_of, texts_of
 
 
 def decoded(data):
@@ -156,9 +156,9 @@ def test_shapes_and_types_of_an_argument():
         [],
         [-1],
     ]
-    assert words_of(content(1, "float32") + content(1, "int64")) == ["float32", "int64"]
+    assert texts_of(content(1, "float32") + content(1, "int64")) == ["float32", "int64"]
 
 
 def test_keys_and_values_are_compact_json():
-    assert keyed(content(1, "X") + content(1, "Ü") + content(2, content(1, "a")), words_of) == b'{"X":["a"]}'
-    assert keyed(b"", words_of) == b""
+    assert keyed(content(1, "X") + content(1, "Ü") + content(2, content(1, "a")), texts_of) == b'{"X":["a"]}'
+    assert keyed(b"", texts_of) == b""

@@ -41,7 +41,7 @@ from stepscope.readers.recorded.sched_events import (
     decoded,
     read_events,
     record_starts,
-    words_at,
+    u32s_at,
 )
 
 
@@ -179,14 +179,14 @@ def test_records_are_found_one_after_the_other(sizes, cut):
         at += 8 * n
     starts = record_starts(content)
     assert starts.tolist() == expected
-    assert words_at(content, starts).tolist() == list(range(len(expected)))
+    assert u32s_at(content, starts).tolist() == list(range(len(expected)))
 
 
 def test_a_record_without_a_size_ends_the_walk():
     content = struct.pack("<IHH", 1, 0, 8) + struct.pack("<IHH", 2, 0, 0) + struct.pack("<IHH", 3, 0, 8)
     assert record_starts(content).tolist() == [0]
     assert record_starts(b"").tolist() == []
-    assert words_at(content, np.array([0, 8])).tolist() == [1, 2]
+    assert u32s_at(content, np.array([0, 8])).tolist() == [1, 2]
 
 
 BASE = 23_000_000_000_000

@@ -252,10 +252,10 @@ _MOST_DIGITS = 16
 
 def _external(args: list[Args]) -> list[int]:
     """The recorder's ids. PyTorch before 2.1 spells the key of calls in lower case."""
-    found = [a.external_id for a in args]
-    if ABSENT in found:
-        found = [a.external_id if a.external_id != ABSENT else a.external_id_old for a in args]
-    return found
+    ids = [a.external_id for a in args]
+    if ABSENT in ids:
+        ids = [a.external_id if a.external_id != ABSENT else a.external_id_old for a in args]
+    return ids
 
 
 def _texts(raws: list[msgspec.Raw]) -> list[bytes]:
@@ -271,10 +271,10 @@ def _is_launched(args: Args) -> bool:
 def _decoded(raw: bytes) -> dict[str, Any]:
     """The arguments as a dictionary; what is none, or cannot be read, as an empty one."""
     try:
-        found = msgspec.json.decode(raw)
+        fields = msgspec.json.decode(raw)
     except FAILS:
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _is_number(value: object) -> bool:

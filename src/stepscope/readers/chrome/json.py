@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
 
     #: Events; the JSON array that they were decoded from; where the array ended, if it did.
-    Found = tuple[list[AnyEvent], bytes, int | None]
+    Decoded = tuple[list[AnyEvent], bytes, int | None]
 
 #: Small enough that a block's objects stay in the processor's cache: 256 KiB takes a fifth less time than 1 MiB.
 BLOCK = 1 << 18
 #: The longest single element, or metadata, that is waited for before it counts as damage.
 LONGEST = 64 << 20
+
+#: How much of an element with false borders is waited for before it counts as damage.
+_MOST_AWAITED = 4 << 20
 
 #: How much is looked at to see what kind of times the file has.
 PROBE = 1 << 16
@@ -39,7 +42,7 @@ _BOM = b"\xef\xbb\xbf"
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\]"]', re.DOTALL)
 _KEY = b'"traceEvents"'
 _ARRAY = re.compile(rb"\s*:\s*\[")
-_CUT_OFF = re.compile(rb"\s*:?\s*\Z")
+_UNFINISHED = re.compile(rb"\s*:?\s*\Z")
 _FIRST_KEY = re.compile(rb'\[\s*\{\s*("[^"\\]*")')
 _TIME = re.compile(rb'"ts"\s*:\s*("?)-?(\d{1,20})(\.\d{0,20}[1-9])?')
 _MOST_FIELDS_DROPPED = 8
@@ -82,27 +85,31 @@ class Document:
         done = False
         while not done:
             self._fill(BLOCK)
-            cuts = [] if self._eof else self._cuts()
-            if not cuts and not self._eof and len(self._buf) < LONGEST:
+            borders = [] if self._eof else self._candidates()
+            if not borders and not self._eof and len(self._buf) < LONGEST:
                 self._more()
                 continue
-            for cut in self._ends(cuts):
-                found = self._decode(bytes(self._buf[:cut]) + (b"" if self._eof else b"]"))
-                if found is not None:
-                    events, block, end = found
+            for border in self._ends(borders):
+                decoded = self._decode(bytes(self._buf[:border]) + (b"" if self._eof else b"]"))
+                if decoded is not None:
+                    events, block, end = decoded
                     if end is not None:
                         self._read_tail(bytes(self._buf[end:]))
                     elif self._eof and not self.bare:
                         self._note_truncated("before its closing brace")
                     break
             else:
-                cut = self._likely(cuts)
-                events, block, end = self._save(cut)
+                most = min(LONGEST, _MOST_AWAITED)
+                if self._is_open and not self._eof and len(self._buf) < most:
+                    self._fill(min(2 * len(self._buf), most))  # every candidate was inside of an element that goes on
+                    continue
+                border = self._likely(borders)
+                events, block, end = self._save(border)
             yield events, block
             done = self._eof or end is not None
             if not done:
-                del self._buf[: cut + 1]
-                self._offset += cut
+                del self._buf[: border + 1]
+                self._offset += border
                 self._buf[0:0] = b"["
                 self._searched = 0
         self._close()
@@ -149,16 +156,16 @@ class Document:
         while True:
             for token in _TOKEN.finditer(self._buf, scanned):
                 sign = token.group()
-                if sign == b'"' or (sign == _KEY and _CUT_OFF.match(self._buf, token.end())):
+                if sign == b'"' or (sign == _KEY and _UNFINISHED.match(self._buf, token.end())):
                     break  # a string that is not whole yet, or the key without what follows it
                 scanned = token.end()
                 if sign in b"{[":
                     depth += 1
                 elif sign in b"}]":
                     depth -= 1
-                elif sign == _KEY and depth == 1 and (found := _ARRAY.match(self._buf, scanned)):
+                elif sign == _KEY and depth == 1 and (bracket := _ARRAY.match(self._buf, scanned)):
                     self._keep_meta(bytes(self._buf[: token.start()]) + b'"_":0}')
-                    return found.end() - 1
+                    return bracket.end() - 1
             else:
                 scanned = len(self._buf)
             if len(self._buf) >= LONGEST or self._eof:
@@ -172,35 +179,35 @@ class Document:
         msg = f"{self.source.label} is JSON but holds no traceEvents list"
         raise UnknownFormat(msg, "see `stepscope formats` for what can be read")
 
-    def _cuts(self) -> list[int]:
+    def _candidates(self) -> list[int]:
         """Commas of candidate borders, last first: those near the end, or else all."""
         for near in (2048, _NEAR, len(self._buf)):
             start = max(self._searched, len(self._buf) - near)
-            found = [self._buf.index(_COMMA, m.start()) for m in BORDER.finditer(self._buf, start)]
-            if found:
-                return found[::-1]
+            borders = [self._buf.index(_COMMA, m.start()) for m in BORDER.finditer(self._buf, start)]
+            if borders:
+                return borders[::-1]
         self._searched = max(0, len(self._buf) - _NEAR)  # a border may lie across the end
         return []
 
-    def _ends(self, cuts: list[int]) -> Iterator[int]:
+    def _ends(self, borders: list[int]) -> Iterator[int]:
         """Where to end the block: at one of the last candidates, or else where counting brackets finds a border."""
-        if self._eof or not cuts:
+        if self._eof or not borders:
             yield len(self._buf)
             return
-        yield from cuts[:3]
-        # All three inside of something that is still open: a nested list, a string. Damage would show otherwise.
-        border = last_border(self._buf) if len(cuts) > 3 and self._is_open else None
-        if border is not None and border not in cuts[:3]:
+        yield from borders[:3]
+        # All are inside of something that is still open: a nested list, a string. Damage would show otherwise.
+        border = last_border(self._buf) if self._is_open else None
+        if border is not None and border not in borders[:3]:
             yield border
 
-    def _likely(self, cuts: list[int]) -> int:
+    def _likely(self, borders: list[int]) -> int:
         """Where to end a damaged block: before an element that begins with the key with which the first one begins."""
         key = _FIRST_KEY.match(self._buf)
         like = re.compile(rb",\s*\{\s*" + re.escape(key.group(1))) if key else None
-        good = (cut for cut in cuts if like is None or like.match(self._buf, cut))
-        return next(good, cuts[0] if cuts else len(self._buf))
+        good = (border for border in borders if like is None or like.match(self._buf, border))
+        return next(good, borders[0] if borders else len(self._buf))
 
-    def _decode(self, block: bytes) -> Found | None:
+    def _decode(self, block: bytes) -> Decoded | None:
         """Events, the array that holds them, and where it ended if before the block did. None: it does not decode."""
         self._is_open = False
         try:
@@ -214,26 +221,26 @@ class Document:
             return None
         return self._decoder.decode(block[:end]), block[:end], end
 
-    def _save(self, cut: int) -> Found:
+    def _save(self, border: int) -> Decoded:
         """The slow way for a block that does not decode as it stands."""
-        if cut >= LONGEST:
+        if border >= LONGEST:
             self._lose(1, 0, f"elements longer than {LONGEST:,} bytes")
             return [], b"[]", None
-        text = repaired(bytes(self._buf[:cut]), self.issues)
-        found = self._decode(text + (b"" if self._eof else b"]"))
-        if found is None:
+        text = repaired(bytes(self._buf[:border]), self.issues)
+        decoded = self._decode(text + (b"" if self._eof else b"]"))
+        if decoded is None:
             saved = salvaged(text, self.kind)
-            found = saved.events, saved.array(), saved.end
+            decoded = saved.events, saved.array(), saved.end
             self._lose(saved.n_lost, saved.lost_at, "elements that are not valid JSON")
             self.issues.add("odd_commas", "warning", saved.n_commas, "elements parted by no comma or by several")
-            cut_off = saved.n_lost > 0 or not self.bare
+            is_truncated = saved.n_lost > 0 or not self.bare
         else:
-            cut_off = not self.bare
-        if found[2] is not None:
-            self._read_tail(text[found[2] :] + bytes(self._buf[cut:]))
-        elif self._eof and cut_off:
+            is_truncated = not self.bare
+        if decoded[2] is not None:
+            self._read_tail(text[decoded[2] :] + bytes(self._buf[border:]))
+        elif self._eof and is_truncated:
             self._note_truncated("inside traceEvents")
-        return found
+        return decoded
 
     def _lose(self, n: int, at: int | None, what: str) -> None:
         if n:
@@ -268,13 +275,13 @@ class Document:
         if b"\\u" in text:
             text = repaired(text, self.issues)
         try:
-            found = json.loads(text.decode("utf-8", "replace"), strict=False)
+            fields = json.loads(text.decode("utf-8", "replace"), strict=False)
         except (ValueError, RecursionError):
             if not quiet:
                 self.issues.add("metadata_unreadable", "warning", 1, "fields beside traceEvents are not valid JSON")
             return False
-        found.pop("_", None)
-        self.meta.update(found)
+        fields.pop("_", None)
+        self.meta.update(fields)
         return True
 
     def _close(self) -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _DURATION = re.compile(rb'"dur"\s*:\s*-?[0-9]+(\.)?')
 #: Parts of the document that are kept as JSON text: of the machine and of the job, not of what ran.
-_KEPT_WHOLE = ("deviceProperties", "distributedInfo")
+_FACTS_AS_JSON = ("deviceProperties", "distributedInfo")
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
 
 
@@ -128,7 +128,7 @@ def _meta(
     facts = {k: str(v) for k, v in meta.items() if isinstance(v, str | int | float) and not isinstance(v, bool)}
     if backend := _job(meta).get("backend"):
         facts["backend"] = str(backend)
-    for key in _KEPT_WHOLE:
+    for key in _FACTS_AS_JSON:
         if meta.get(key):
             facts[key] = json.dumps(meta[key])
     return Meta(
@@ -179,7 +179,7 @@ def build_tables(
     for heads, tails in launch_arrows(arrows, tracks, spans, parent, is_op):
         free = is_plain_work[heads] & ((launch[heads] < 0) | ~is_call[launch[heads]])
         launch[heads[free]] = tails[free]
-    op_sides = _ops(columns, spans, parent, category, name_list, tables)
+    ops = _ops(columns, spans, parent, category, name_list, tables)
     op = operators(category, is_device, parent, launch, (calls, external))
     is_step = (category == CODE["step"]) & ~is_device
     tables["steps"], step = steps_of(spans, is_step, name_list, names.step_number, launch, rank)
@@ -187,7 +187,7 @@ def build_tables(
     ids = {"correlation": correlation, "external_id": external}
     rows = {"parent_id": parent, "launch_id": launch, "op_id": op}
     tables["spans"] = span_table(spans, name_list, list(columns.cats), category, step, ids, rows, flow)
-    tables["ops"] = op_sides
+    tables["ops"] = ops
     tables["frames"] = side_tables.frames(columns, spans)
     tables["arrows"] = host_arrows(arrows, tracks)
     tables["kernels"] = side_tables.kernels(columns, spans, category == CODE["kernel"], name_list)

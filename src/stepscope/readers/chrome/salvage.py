@@ -24,7 +24,7 @@ _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _NOT_A_NUMBER = re.compile(
     rb"-?\b(?:Infinity|NaN|nan|inf)\b|\bN/A\b|-?\b\d+(?:\.\d+)?[eE]\+?0*(?:309|3[1-9]\d|[4-9]\d\d|\d{4,})\b"
 )
-_ODD_WORDS = (b"NaN", b"Inf", b"nan", b"inf", b"N/A")
+_ODD_VALUES = (b"NaN", b"Inf", b"nan", b"inf", b"N/A")
 _BIG = re.compile(rb"[eE]\+?\d\d\d")
 _ESCAPE = re.compile(
     rb'\\(?:u(?P<code>[0-9a-fA-F]{4})(?:\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2}))?|["\\/bfnrt])|(?P<bad>\\)'
@@ -104,7 +104,7 @@ def _without_odd_numbers(text: bytes) -> tuple[bytes, int]:
     # Without control characters, two of them can stand for the escapes that hide a quote.
     parts = text.replace(b"\\\\", b"\0").replace(b'\\"', b"\1").split(b'"')
     outside = b'"'.join(parts[::2])
-    suspect = any(word in outside for word in _ODD_WORDS) or _BIG.search(outside)  # ten times as fast as the pattern
+    suspect = any(word in outside for word in _ODD_VALUES) or _BIG.search(outside)  # ten times as fast as the pattern
     outside, n = _NOT_A_NUMBER.subn(b"null", outside) if suspect else (outside, 0)
     if not n:
         return text, 0
@@ -119,22 +119,22 @@ def closes(text: bytes | bytearray, after: int) -> bool:
 
 def last_border(text: bytes | bytearray) -> int | None:
     """The last comma between elements of the array that `text` begins with, found by counting brackets."""
-    depth, found = 0, None
+    depth, border = 0, None
     for token in _TOKEN.finditer(text):
         sign = token.group()
         if sign == b",":
             if depth == 1:
-                found = token.start()
+                border = token.start()
         elif sign in b"{[":
             depth += 1
         elif sign in b"}]":
             depth -= 1
-    return found
+    return border
 
 
 def salvaged(text: bytes, kind: type[AnyEvent]) -> Salvage:
     """Every element of the array `text` (it begins with a bracket and may end anywhere) that can be read."""
-    found = Salvage()
+    salvage = Salvage()
     elements = _Elements(kind)
     stops = [m.start() + 1 for m in BORDER.finditer(text)]
     stops.append(len(text))
@@ -142,28 +142,28 @@ def salvaged(text: bytes, kind: type[AnyEvent]) -> Salvage:
     while i < len(stops):
         event, end, i = elements.next(text, start, stops, i)
         if event is not None:
-            found.keep(event, text[start:end].strip(_BLANK))
+            salvage.keep(event, text[start:end].strip(_BLANK))
         # What stands between the element and the border: nothing, the end of the array, or damage.
         at = stops[i] - len(text[end : stops[i]].lstrip(_BLANK))
         if text[at : at + 1] == b"]" and closes(text, at + 1):
-            found.end = at + 1
+            salvage.end = at + 1
             break
         if event is None and at < stops[i]:
-            found.lose(at)
+            salvage.lose(at)
         again = text.find(b'{"', max(at, start + 1), stops[i])
         if event is None and (again < 0 or text[at : at + 1] == b"{"):
             if i == len(stops) - 1 and (tail := _TAIL.search(text, start)):
-                found.end = tail.end("array")
+                salvage.end = tail.end("array")
             again = -1
         elif event is not None and again == at:
-            found.n_commas += 1
+            salvage.n_commas += 1
         elif event is not None and at < stops[i]:
-            found.lose(at)
+            salvage.lose(at)
         if again >= 0:
             start = again
         else:
             start, i = stops[i] + 1, i + 1
-    return found
+    return salvage
 
 
 _BLANK = b" \t\r\n,"
@@ -181,11 +181,11 @@ class _Elements:
         """The element that begins at `start`, or None; where it ends; and the index of the border reached."""
         for j in range(first, min(first + _MOST_JOINED, len(stops))):
             piece = text[start : stops[j]]
-            event, end, cut_off = self._decode(piece)
+            event, end, is_truncated = self._decode(piece)
             if event is not None:
                 return event, start + end, j
             self._in_vain += len(piece)
-            if not cut_off or self._in_vain > _MOST_IN_VAIN:
+            if not is_truncated or self._in_vain > _MOST_IN_VAIN:
                 break
         return None, start, first
 
@@ -196,9 +196,9 @@ class _Elements:
         try:
             return self._event(body), len(piece), False
         except FAILS as error:
-            if (found := trailing_at(error)) is None:
+            if (trailing := trailing_at(error)) is None:
                 return None, 0, "truncated" in str(error)
-            end = found
+            end = trailing
         return self._event(body[:end]), lead + end, False
 
     def _event(self, body: bytes) -> AnyEvent | None:
@@ -212,5 +212,5 @@ class _Elements:
 
 def trailing_at(error: Exception) -> int | None:
     """Where the decoder found something after a complete value; None if that is not what it complains about."""
-    found = _TRAILING.search(str(error))
-    return int(found.group(1)) - 1 if found else None  # msgspec counts from 1
+    match = _TRAILING.search(str(error))
+    return int(match.group(1)) - 1 if match else None  # msgspec counts from 1

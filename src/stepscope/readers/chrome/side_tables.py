@@ -94,11 +94,11 @@ def stacks_from_frames(
 
 
 def _unwind(chain: int, outer: NDArray[np.int64], name: NDArray[np.int64], names: list[str]) -> list[str]:
-    found = []
+    stack = []
     while chain >= 0:
-        found.append(names[name[chain]])
+        stack.append(names[name[chain]])
         chain = int(outer[chain])
-    return found[::-1]
+    return stack[::-1]
 
 
 def _table(frames: list[list[str]], texts: list[str | None]) -> pl.DataFrame:
@@ -200,12 +200,12 @@ def spread_dims(dims: Rows, codes: NDArray[Any], have: NDArray[np.bool_], at: Ro
 def _dims(raw: bytes) -> tuple[int, int, int]:
     """`[32, 1, 1]` as recorded; anything else is unknown."""
     try:
-        found = json.loads(raw) if raw else None
+        sizes = json.loads(raw) if raw else None
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(v, int) and 0 <= v < 2**31 for v in found) or not found:
+        sizes = None
+    if not isinstance(sizes, list) or not all(isinstance(v, int) and 0 <= v < 2**31 for v in sizes) or not sizes:
         return (ABSENT, ABSENT, ABSENT)
-    x, y, z = (*found, 1, 1)[:3]
+    x, y, z = (*sizes, 1, 1)[:3]
     return (x, y, z)
 
 
@@ -304,8 +304,8 @@ def allocations(
         to_host[host] = np.arange(host.size)
         up = np.where(parent[host] >= 0, to_host[parent[host]], -1)
         ends = spans.ts[host] + spans.dur[host]
-        found = intervals.innermost_at(track, ts, spans.ts[host], ends, spans.track[host].astype(np.int64), up)
-        at = nearest_op(np.where(found >= 0, host[found], -1), parent, is_op)
+        innermost = intervals.innermost_at(track, ts, spans.ts[host], ends, spans.track[host].astype(np.int64), up)
+        at = nearest_op(np.where(innermost >= 0, host[innermost], -1), parent, is_op)
     index = cols["index"][order]
     of_index = tracks.device_of_index
     device = [of_index.get(i, -1) for i in np.unique(index).tolist()]

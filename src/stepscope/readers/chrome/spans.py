@@ -153,7 +153,7 @@ def launch_arrows(
     to_host = np.full(spans.ts.size, -1, np.int64)
     to_host[host] = np.arange(host.size)
     up = np.where(parent[host] >= 0, to_host[parent[host]], -1)
-    found = []
+    by_kind = []
     for cat in np.unique(cats):
         tails = np.flatnonzero((cats == cat) & start & ~tracks.is_device[track])
         heads = np.flatnonzero((cats == cat) & ~start & tracks.is_device[track])
@@ -174,8 +174,8 @@ def launch_arrows(
         )
         good = (work >= 0) & (inner >= 0)
         rows = host[inner[good]]
-        found.append((int((nearest_op(rows, parent, is_op) >= 0).sum()), work[good], rows))
-    for _, work, rows in sorted(found, key=lambda f: f[0]):
+        by_kind.append((int((nearest_op(rows, parent, is_op) >= 0).sum()), work[good], rows))
+    for _, work, rows in sorted(by_kind, key=lambda f: f[0]):
         yield work, rows
 
 

@@ -92,8 +92,8 @@ def device_type(
 
 
 def _properties(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = meta.get("deviceProperties")
-    return [p for p in found if isinstance(p, dict)] if isinstance(found, list) else []
+    properties = meta.get("deviceProperties")
+    return [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
 
 
 def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, host: str | None) -> Tracks:

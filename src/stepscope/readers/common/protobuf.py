@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[np.int64]
-    Words = NDArray[np.uint64]
+    U64s = NDArray[np.uint64]
     #: Where messages, or other contents, begin and end in the document; −1 stands for a missing one.
     Contents = tuple[Ints, Ints]
 
@@ -94,7 +94,7 @@ class Wire:
         self.damage = Damage()
         self._data = whole.getvalue()  # which hands out what it holds, and copies nothing
         # The eight bytes from each offset on as a number: overlapping, unaligned, and without a copy.
-        self._words: Words = np.ndarray((self.n_bytes + _PAD - 7,), "<u8", self._data, 0, (1,))
+        self._u64s: U64s = np.ndarray((self.n_bytes + _PAD - 7,), "<u8", self._data, 0, (1,))
 
     def whole(self) -> Contents:
         """The document as one message: its start and its end."""
@@ -125,11 +125,11 @@ class Wire:
             if not (at < stop).all():  # empty messages have no fields
                 block, at, stop = (column[at < stop] for column in (block, at, stop))
             while block.size >= _FEW and not clip:
-                found, ahead = self._turn(at, stop)
-                if not found.all():
-                    self.damage.give_up(int(at[~found].min()), int((~found).sum()))
-                number, wire, value, end, after = (column[found] for column in ahead)
-                block, stop = block[found], stop[found]
+                is_whole, ahead = self._turn(at, stop)
+                if not is_whole.all():
+                    self.damage.give_up(int(at[~is_whole].min()), int((~is_whole).sum()))
+                number, wire, value, end, after = (column[is_whole] for column in ahead)
+                block, stop = block[is_whole], stop[is_whole]
                 parts.append((block, number, wire, value, end))
                 more = after < stop
                 block, at, stop = block[more], after[more], stop[more]
@@ -156,16 +156,16 @@ class Wire:
         numbers = value.view(np.int64)
         fixed = np.flatnonzero(((wire == FIXED64) | (wire == FIXED32)) & ~bad)
         if fixed.size:
-            raw = self._words[content[fixed]]
+            raw = self._u64s[content[fixed]]
             half = wire[fixed] == FIXED32
             numbers[fixed] = np.where(half, raw & _u64(0xFFFFFFFF), raw).view(np.int64)
         return ~bad, (
             number, wire, np.where(is_length, after, numbers), end, np.where(is_length, end, after)
         )  # fmt: skip
 
-    def _varints(self, at: Ints) -> tuple[Words, Ints]:
+    def _varints(self, at: Ints) -> tuple[U64s, Ints]:
         """The varint at each offset and its length in bytes; length 0 where none ends within ten bytes."""
-        raw = self._words[at]
+        raw = self._u64s[at]
         stops = ~raw & _STOPS
         lowest = stops & (~stops + _ONE)
         below = lowest - _ONE  # all ones where no byte of the eight is the last
@@ -175,7 +175,7 @@ class Wire:
             value = (value & keep) | ((value & move) >> shift)
         long = np.flatnonzero(stops == 0)
         if long.size:
-            rest = self._words[at[long] + 8]
+            rest = self._u64s[at[long] + 8]
             ninth, tenth = rest & _LOW8, (rest >> _EIGHT) & _LOW8
             value[long] |= (ninth & _LOW7) << _u64(56)
             is_ten = ninth > _LOW7
@@ -244,7 +244,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _columns(fields: Fields, n: int, schema: Mapping[int, tuple[str, str]], damage: Damage) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for number, (name, kind) in schema.items():
         single = kind.removesuffix("*")
         mine = np.flatnonzero(fields.number == number)
@@ -255,16 +255,16 @@ def _columns(fields: Fields, n: int, schema: Mapping[int, tuple[str, str]], dama
         owner, value, end = fields.owner[mine], fields.value[mine], fields.end[mine]
         if kind.endswith("*"):
             order = np.argsort(value if single == BYTES else owner, kind="stable")
-            found[name] = (owner[order], value[order], end[order]) if single == BYTES else (owner[order], value[order])
+            values[name] = (owner[order], value[order], end[order]) if single == BYTES else (owner[order], value[order])
         elif single == INT:
-            found[name] = np.full(n, ABSENT, np.int64)
-            found[name][owner] = value
+            values[name] = np.full(n, ABSENT, np.int64)
+            values[name][owner] = value
         elif single == BYTES:
-            found[name] = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
-            found[name][0][owner], found[name][1][owner] = value, end
+            values[name] = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+            values[name][0][owner], values[name][1][owner] = value, end
         else:
-            found[name] = np.full(n, np.nan)
-            found[name][owner] = (
+            values[name] = np.full(n, np.nan)
+            values[name][owner] = (
                 value.view(np.float64) if single == DOUBLE else value.astype(np.uint32).view(np.float32)
             )
-    return found
+    return values

@@ -56,15 +56,15 @@ def launches(correlation: Rows, is_call: Flags, is_device: Flags) -> Rows:
 
 def nearest_op(rows: Rows, parent: Rows, is_op: Flags) -> Rows:
     """For each of the rows the nearest ancestor, or itself, that is an operator."""
-    found = rows.astype(np.int64, copy=True)
-    open_ = np.flatnonzero((found >= 0) & ~is_op[found])
+    op = rows.astype(np.int64, copy=True)
+    open_ = np.flatnonzero((op >= 0) & ~is_op[op])
     for _ in range(_HOPS):
         if not open_.size:
-            return found
-        found[open_] = parent[found[open_]]
-        open_ = open_[(found[open_] >= 0) & ~is_op[found[open_]]]
-    found[open_] = intervals.nearest(parent, is_op)[found[open_]]
-    return found
+            return op
+        op[open_] = parent[op[open_]]
+        open_ = open_[(op[open_] >= 0) & ~is_op[op[open_]]]
+    op[open_] = intervals.nearest(parent, is_op)[op[open_]]
+    return op
 
 
 def by_external_id(op: Rows, calls: Rows, external: Rows, op_rows: Rows, op_external: Rows) -> None:
@@ -109,11 +109,11 @@ class Names:
 
     def code(self, text: str) -> int:
         """The code of a text, a new one if it is new."""
-        found = self._codes.get(text)
-        if found is None:
-            found = self._codes[text] = len(self.texts)
+        known = self._codes.get(text)
+        if known is None:
+            known = self._codes[text] = len(self.texts)
             self.texts.append(text)
-        return found
+        return known
 
     def codes(self, texts: Iterable[str]) -> NDArray[np.uint32]:
         """The codes of several texts."""
@@ -278,7 +278,7 @@ def believable(
     negative = (dur < 0) & (dur != ABSENT)
     issues.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
     np.maximum(dur, 0, out=dur, where=dur != ABSENT)
-    is_sound = _near_the_others(ts, dur)
+    is_sound = _near_the_most(ts, dur)
     order = sorted_order(ts, dur, track)
     if not is_sound.all():
         n_wild = int((~is_sound & ~lacks_time).sum())
@@ -287,7 +287,7 @@ def believable(
     return _in_order(order, ts, dur, track, name, recorded, int(ts[is_sound].min()) if is_sound.any() else 0)
 
 
-def _near_the_others(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
+def _near_the_most(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
     is_sound: NDArray[np.bool_] = (ts != ABSENT) & (dur != ABSENT) & (dur <= 30 * _DAY_NS)
     if is_sound.any():
         middle = int(np.median(ts[is_sound]))

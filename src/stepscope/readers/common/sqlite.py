@@ -45,8 +45,8 @@ class Database:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
-        found = self.rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        self._names = {str(name) for (name,) in found}
+        tables = self.rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        self._names = {str(name) for (name,) in tables}
         self._columns: dict[str, tuple[str, ...]] = {}
 
     def __contains__(self, table: str) -> bool:
@@ -72,11 +72,11 @@ class Database:
     def texts(self, table: str, ids: Iterable[int]) -> dict[int, str]:
         """The texts of some ids of a table (id, value). Ids that it does not hold are left out."""
         wanted = sorted(set(ids))
-        found: dict[int, str] = {}
+        texts: dict[int, str] = {}
         for at in range(0, len(wanted) if table in self else 0, _IDS):
             some = ",".join(map(str, wanted[at : at + _IDS]))
-            found.update(self.rows(f"SELECT id, value FROM {_quoted(table)} WHERE id IN ({some})"))  # noqa: S608
-        return found
+            texts.update(self.rows(f"SELECT id, value FROM {_quoted(table)} WHERE id IN ({some})"))  # noqa: S608
+        return texts
 
     def column(self, table: str, expression: str, where: str = "1") -> list[Any]:
         """One column as a list, in the order of the table: for texts and for numbers with fractions."""
@@ -90,15 +90,15 @@ class Database:
         """
         have = {name: n for name, n in bits.items() if name in self.columns_of(table)}
         n_rows = int(self.rows(f"SELECT count(*) FROM {_quoted(table)} WHERE {where}")[0][0])  # noqa: S608
-        found = Columns({name: np.full(n_rows, ABSENT, np.int64) for name in bits if name not in have})
+        result = Columns({name: np.full(n_rows, ABSENT, np.int64) for name in bits if name not in have})
         groups = _groups(have)
         packed = self._integers(table, [_expression(group) for group in groups], where, n_rows)
         for group, values in zip(groups, packed, strict=True):
             if len(group) == 1:
-                found[group[0][0]] = values
+                result[group[0][0]] = values
             else:
-                found.add(_Packed(values, group, *self._odd(table, group, values, where)))
-        return found
+                result.add(_Packed(values, group, *self._odd(table, group, values, where)))
+        return result
 
     def _odd(self, table: str, group: list[tuple[str, int]], packed: Rows, where: str) -> tuple[Rows, dict[str, Rows]]:
         """Rows of which a number did not fit, and all their numbers."""
@@ -165,11 +165,11 @@ class _Packed:
         """One of the columns."""
         at = [known for known, _ in self.group].index(name)
         shift = sum(n_bits for _, n_bits in self.group[at + 1 :])
-        found = self.values >> shift
-        found &= (1 << self.group[at][1]) - 1
+        values = self.values >> shift
+        values &= (1 << self.group[at][1]) - 1
         if self.odd.size:
-            found[self.odd] = self.odd_values[name]
-        return found
+            values[self.odd] = self.odd_values[name]
+        return values
 
 
 class _NotWhole(Exception):

@@ -49,23 +49,23 @@ def read(source: Source) -> Trace:
     """
     issues = IssueLog()
     lines = Lines(source)
-    found = _Launches()
+    printed = _Launches()
     for header, frame in _frames(lines):
-        (found.add_long if header.is_long else found.add_wide)(header, frame)
-    if not found.n:
+        (printed.add_long if header.is_long else printed.add_wide)(header, frame)
+    if not printed.n:
         if lines.is_text:
             again = Source(source.path, source.member, source.max_bytes, source.progress)
             return read_text(again)
         raise _nothing(lines, source)
     if source.damage:
         issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
-    issues.add("cut_row", "warning", lines.n_cut, "the file ends within a row, which is left out")
+    issues.add("cut_row", "warning", lines.n_truncated, "the file ends within a row, which is left out")
     issues.add("ncu_errors", "warning", len(lines.errors), f"ncu reported: {next(iter(lines.errors), '')}")
     issues.add("ncu_warnings", "info", len(lines.warnings), f"ncu warned: {next(iter(lines.warnings), '')}")
     issues.add("reports_joined", "info", lines.n_reports * (lines.n_reports > 1), "reports in one file are read as one")
-    issues.add("rules_left_out", "info", found.n_rules, "rows of ncu's own advice are not kept")
-    issues.add("bare_rows", "warning", found.n_bare, "rows without the name of a metric are left out")
-    launches, reports = found.tables(issues)
+    issues.add("rules_left_out", "info", printed.n_rules, "rows of ncu's own advice are not kept")
+    issues.add("bare_rows", "warning", printed.n_bare, "rows without the name of a metric are left out")
+    launches, reports = printed.tables(issues)
     metrics, texts = measured(reports, source.label, issues)
     del reports  # as texts, before the tables are made
     trace = ncu_trace.build(source, "ncu-csv", launches, metrics, texts, issues)
@@ -290,12 +290,12 @@ class _Page:
             self.columns = ruler.end(1), ruler.end(2)
         elif self.columns is not None and self.launches and line.startswith("    "):
             self._metric(line, *self.columns)
-        elif found := _SECTION.match(line):
-            self.section, self.columns = found["section"], None
-        elif found := _PROCESS.match(line):
-            self.process = found.groupdict()
-        elif ", Context " in line and (found := _TITLE.match(line)):
-            self.launches.append(self.process | found.groupdict())
+        elif match := _SECTION.match(line):
+            self.section, self.columns = match["section"], None
+        elif match := _PROCESS.match(line):
+            self.process = match.groupdict()
+        elif ", Context " in line and (match := _TITLE.match(line)):
+            self.launches.append(self.process | match.groupdict())
             self.section = self.columns = None
 
     def _metric(self, line: str, first: int, second: int) -> None:

@@ -50,7 +50,7 @@ class Lines:
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     n_reports: int = 0
-    n_cut: int = 0
+    n_truncated: int = 0
     is_text: bool = False
     is_summary: bool = False
     is_instructions: bool = False
@@ -66,7 +66,7 @@ class Lines:
                 yield from self.segments(block)
                 continue
             start = block.rfind(b"\n") + 1
-            rows = block[:start] if start < len(block) and self._is_cut(block[start:]) else block
+            rows = block[:start] if start < len(block) and self._is_truncated(block[start:]) else block
             if rows and not rows.isspace():
                 yield self.header, rows
 
@@ -76,10 +76,10 @@ class Lines:
         while (hit := block.find(b"Kernel Name", at)) >= 0:
             start, end = block.rfind(b"\n", 0, hit) + 1, block.find(b"\n", hit)
             at = len(block) if end < 0 else end + 1
-            found = self._header(block[start:at].rstrip(b"\r\n"))
-            if found is not None:
+            header = self._header(block[start:at].rstrip(b"\r\n"))
+            if header is not None:
                 yield from self._rows(block[begin:start])
-                self.header, begin = found, at
+                self.header, begin = header, at
         yield from self._rows(block[begin:])
 
     def _header(self, line: bytes) -> Header | None:
@@ -116,7 +116,7 @@ class Lines:
                     pending = b""
                 continue
             pending = b""
-            if not line.endswith(b"\n") and self._is_cut(line):
+            if not line.endswith(b"\n") and self._is_truncated(line):
                 continue
             if row.match(line) is None:
                 self._other(line)
@@ -125,16 +125,16 @@ class Lines:
             else:
                 yield line
 
-    def _is_cut(self, line: bytes) -> bool:
+    def _is_truncated(self, line: bytes) -> bool:
         """Whether the file's last line, which has no end, is a row that ends before its last value."""
         header = self.header
         if header is None or _ROW[header.quoted].match(line) is None:
             return False
         last = header.columns.index("Metric Value") if header.is_long else len(header.columns) - 1
         n_before = line.count(b'","') if header.quoted else line.count(b",")
-        is_cut = line.count(b'"') % 2 == 1 or n_before < last
-        self.n_cut += is_cut
-        return is_cut
+        is_truncated = line.count(b'"') % 2 == 1 or n_before < last
+        self.n_truncated += is_truncated
+        return is_truncated
 
     def _other(self, line: bytes) -> None:
         """Keep what a line says that is no row, if it matters."""
@@ -153,12 +153,12 @@ def _whole_rows(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
         parts.append(chunk)
         size += len(chunk)
-        cut = chunk.rfind(b'\n"') + 1 or chunk.rfind(b"\n") + 1
-        if size < BLOCK or not cut:
+        end = chunk.rfind(b'\n"') + 1 or chunk.rfind(b"\n") + 1
+        if size < BLOCK or not end:
             continue
-        parts[-1] = chunk[:cut]
+        parts[-1] = chunk[:end]
         yield b"".join(parts)
-        parts, size = [chunk[cut:]], len(chunk) - cut
+        parts, size = [chunk[end:]], len(chunk) - end
     yield b"".join(parts)
 
 

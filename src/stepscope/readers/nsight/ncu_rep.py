@@ -16,7 +16,7 @@ from stepscope.core import files
 from stepscope.core.errors import CorruptInput, MissingExtra
 from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.nsight import ncu_trace
-from stepscope.readers.nsight.ncu_trace import DEVICE_NAME, MEASURED, WORDS, base_unit
+from stepscope.readers.nsight.ncu_trace import DEVICE_NAME, MEASURED, TEXTS, base_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ def read(source: Source) -> Trace:
     frame = pl.DataFrame(launches, schema=dict.fromkeys(ncu_trace.LAUNCHES, pl.String()))
     metrics = pl.DataFrame(values, schema=MEASURED, orient="row")
     metrics = metrics.with_columns(pl.when(pl.col("value").is_finite()).then("value"))
-    texts = pl.DataFrame(text_rows, schema=WORDS, orient="row")
+    texts = pl.DataFrame(text_rows, schema=TEXTS, orient="row")
     return ncu_trace.build(source, "ncu-rep", frame, metrics, texts, issues)
 
 
@@ -94,13 +94,13 @@ def _launch(action: Any, measured: dict[str, Any]) -> dict[str, str | None]:
         return str(int(value)) if isinstance(value, float) else None if value is None else str(value)
 
     major, minor = (fact(name) for name in _CC)
-    found = {column: fact(name) for column, name in _FACTS.items()}
+    facts = {column: fact(name) for column, name in _FACTS.items()}
     for what in ("grid", "block"):
         sizes = [fact(f"launch__{what}_dim_{axis}") for axis in "xyz"]
-        found[what] = f"({', '.join(size or '' for size in sizes)})"
-    found["cc"] = None if major is None else f"{major}.{minor or 0}"
-    found["name"] = action.name(action.NameBase_DEMANGLED) or action.name(action.NameBase_FUNCTION)
-    return found
+        facts[what] = f"({', '.join(size or '' for size in sizes)})"
+    facts["cc"] = None if major is None else f"{major}.{minor or 0}"
+    facts["name"] = action.name(action.NameBase_DEMANGLED) or action.name(action.NameBase_FUNCTION)
+    return facts
 
 
 @contextmanager

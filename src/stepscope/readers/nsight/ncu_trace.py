@@ -31,7 +31,7 @@ _OPEN = r"\d{1,3}D\d{3}$"
 _SAMPLE = 1000
 _SPACES = r"(\d)[ '\u2019\u00a0\u202f](\d)"
 #: Words that stand for a value that is not known.
-UNKNOWN_WORDS = ("", "n/a", "na", "nan", "-nan", "inf", "-inf", "(!) n/a", "(!) nan")
+UNKNOWN_VALUES = ("", "n/a", "na", "nan", "-nan", "inf", "-inf", "(!) n/a", "(!) nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +72,17 @@ def notation(values: pl.Series, is_percent: pl.Series) -> Notation:
     return Notation("," if is_open["."].any() and not is_open[","].any() else ".", assumed=bool(is_open["."].any()))
 
 
-def numbers(values: pl.Series, found: Notation) -> pl.Series:
+def numbers(values: pl.Series, written: Notation) -> pl.Series:
     """The values as doubles; null for what is no number of that notation, and for nan and inf."""
     text = values
     if text.str.contains(_SPACES).any():
         # Twice, as groups of one digit share neighbours.
         text = text.str.replace_all(_SPACES, "${1}${2}").str.replace_all(_SPACES, "${1}${2}")
-    has_group = text.str.contains(found.group, literal=True)
+    has_group = text.str.contains(written.group, literal=True)
     if has_group.any():
-        grouped = text.str.contains(_pattern(_GROUPED, found.decimal))
-        text = text.set(has_group & ~grouped, None).str.replace_all(found.group, "", literal=True)
-    if found.decimal == ",":
+        grouped = text.str.contains(_pattern(_GROUPED, written.decimal))
+        text = text.set(has_group & ~grouped, None).str.replace_all(written.group, "", literal=True)
+    if written.decimal == ",":
         text = text.str.replace(",", ".", literal=True)
     number = text.cast(pl.Float64, strict=False)
     return number.set(~number.is_finite(), None)
@@ -90,15 +90,15 @@ def numbers(values: pl.Series, found: Notation) -> pl.Series:
 
 def is_unknown(values: pl.Series) -> pl.Series:
     """Whether a text says that the value is not known."""
-    return values.str.to_lowercase().is_in(list(UNKNOWN_WORDS)).fill_null(value=True)
+    return values.str.to_lowercase().is_in(list(UNKNOWN_VALUES)).fill_null(value=True)
 
 
 def _first_like(values: pl.Series, pattern: str) -> str | None:
     """The first value that a pattern matches: most often it is among the first."""
     for part in (values.head(_SAMPLE), values[_SAMPLE:]):
-        found = part.filter(part.str.contains(pattern).fill_null(value=False))
-        if len(found):
-            return str(found[0])
+        matches = part.filter(part.str.contains(pattern).fill_null(value=False))
+        if len(matches):
+            return str(matches[0])
     return None
 
 
@@ -140,7 +140,7 @@ def _base_word(word: str) -> tuple[str, float]:
 PRINTED = {"launch": pl.UInt32(), "section": Name, "metric": Name, "unit": Name, "value": pl.String()}
 #: The same as numbers; and metrics that are words.
 MEASURED = {"launch": pl.UInt32(), "metric": Name, "unit": Name, "value": pl.Float64()}
-WORDS = {"launch": pl.UInt32(), "metric": Name, "text": pl.String()}
+TEXTS = {"launch": pl.UInt32(), "metric": Name, "text": pl.String()}
 
 _AMBIGUOUS = r"^[-+]?\d{1,3}[.,]\d{3}$"
 #: A list of unit numbers (`0,1`), which looks like a number with a fraction.
@@ -156,7 +156,7 @@ def measured(reports: Sequence[pl.DataFrame], path: str, issues: IssueLog) -> tu
     """
     parts = [_one_report(report, path, issues) for report in reports]
     if not parts:
-        return pl.DataFrame(schema=MEASURED), pl.DataFrame(schema=WORDS)
+        return pl.DataFrame(schema=MEASURED), pl.DataFrame(schema=TEXTS)
     values, texts = pl.concat([v for v, _ in parts]), pl.concat([w for _, w in parts])
     text_metrics = texts.filter(texts["metric"] != DEVICE_NAME)["metric"]
     if len(text_metrics):
@@ -166,21 +166,21 @@ def measured(reports: Sequence[pl.DataFrame], path: str, issues: IssueLog) -> tu
 
 
 def _one_report(report: pl.DataFrame, path: str, issues: IssueLog) -> tuple[pl.DataFrame, pl.DataFrame]:
-    report = _told_apart(report)
+    report = _with_distinct_names(report)
     text, unit = report["value"], report["unit"]
     has_unit = (unit != "").fill_null(value=False)
     tells = has_unit if has_unit.any() else ~report["metric"].is_in(list(_LISTS))
     is_percent = (unit == "%").fill_null(value=False)
-    found = notation(text, is_percent) if tells.all() else notation(text.filter(tells), is_percent.filter(tells))
-    if found.against is not None:
-        one, other = found.against
+    written = notation(text, is_percent) if tells.all() else notation(text.filter(tells), is_percent.filter(tells))
+    if written.against is not None:
+        one, other = written.against
         msg = f"its numbers are written in two ways: {one} and {other}"
         raise CorruptInput(msg, "profile again in one locale, as in LC_ALL=C ncu …", path=path)
-    if found.assumed:
+    if written.assumed:
         example = text.filter(text.str.contains(_AMBIGUOUS).fill_null(value=False))[0]
-        what = f"nothing tells what {example} means for certain: fractions are taken to begin with {found.decimal!r}"
+        what = f"nothing tells what {example} means for certain: fractions are taken to begin with {written.decimal!r}"
         issues.add("number_notation_assumed", "warning", 1, what)
-    value = numbers(text, found)
+    value = numbers(text, written)
     is_word = value.is_null()
     if is_word.any():
         is_word &= ~is_unknown(text)
@@ -194,7 +194,7 @@ def _one_report(report: pl.DataFrame, path: str, issues: IssueLog) -> tuple[pl.D
     return frame.filter(~is_word) if is_word.any() else frame, texts
 
 
-def _told_apart(report: pl.DataFrame) -> pl.DataFrame:
+def _with_distinct_names(report: pl.DataFrame) -> pl.DataFrame:
     """The details page may give one label in several sections: repeats go, other quantities get the section's name."""
     sections = report["section"]
     if sections.null_count() == report.height or sections.n_unique() < 2:
@@ -270,10 +270,10 @@ def build(
     return Trace(meta, {name: frame for name, frame in tables.items() if not frame.is_empty()})
 
 
-def _aligned(found: pl.DataFrame, n: int) -> pl.Series:
+def _aligned(values: pl.DataFrame, n: int) -> pl.Series:
     """Values by launch, a row for each of n launches."""
     frame = pl.DataFrame({"span_id": pl.int_range(n, dtype=pl.UInt32, eager=True)})
-    return frame.join(found, on="span_id", how="left", maintain_order="left")["value"]
+    return frame.join(values, on="span_id", how="left", maintain_order="left")["value"]
 
 
 class _Facts:
@@ -365,14 +365,14 @@ def _axes(dims: pl.Series, what: str, facts: _Facts) -> list[pl.Series]:
     """The three sizes in `(128, 1, 1)`, or else those among the metrics."""
     distinct = dims.unique().drop_nulls()
     parts = distinct.cast(pl.String).str.strip_chars("() ").str.split(", ")
-    found = []
+    axes = []
     for i, axis in enumerate(_AXES):
         sizes = _whole_series(parts.list.get(i, null_on_oob=True))
         known = dims.replace_strict(distinct, sizes, return_dtype=pl.Int64) if len(distinct) else None
         if known is None or known.null_count() == len(dims):
             known = facts.of((f"launch__{what}_dim_{axis}",)).cast(pl.Int64)
-        found.append(known)
-    return found
+        axes.append(known)
+    return axes
 
 
 def _whole(column: pl.Expr) -> pl.Expr:

@@ -225,8 +225,8 @@ class _Kernels:
         cols, absent = self.cols, np.full(ids.size, ABSENT, np.int64)
 
         def of(name: str) -> Rows:
-            found = cols.take(name)
-            return absent if found is None else found[order]
+            values = cols.take(name)
+            return absent if values is None else values[order]
 
         static, dynamic = of("staticSharedMemory"), of("dynamicSharedMemory")
         shared = np.where((static == ABSENT) | (dynamic == ABSENT), ABSENT, static + dynamic)

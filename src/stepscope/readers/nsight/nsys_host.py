@@ -109,11 +109,11 @@ class Ranges:
         if not rows.size:
             return OPS.empty()
         code = np.searchsorted(known, self.text[rows])
-        found = [self.operators[i] for i in known.tolist()]
+        operators = [self.operators[i] for i in known.tolist()]
         frame = pl.DataFrame({
             "span_id": ids[rows].astype(np.uint32),
-            "input_shapes": text_column(code, [shapes for _, shapes, _ in found]),
-            "sequence": nullable(np.array([seq for *_, seq in found], np.int64)[code], pl.Int64()),
+            "input_shapes": text_column(code, [shapes for _, shapes, _ in operators]),
+            "sequence": nullable(np.array([seq for *_, seq in operators], np.int64)[code], pl.Int64()),
         })  # fmt: skip
         return OPS.conform(frame)
 
@@ -157,14 +157,14 @@ def _texts(db: Database, text_id: Rows, where: str) -> tuple[Rows, list[str]]:
     known = db.texts("StringIds", ids.tolist())
     interned = Names()
     interned.code("")
-    found = np.zeros(text_id.size, np.int64)
+    codes = np.zeros(text_id.size, np.int64)
     by_id = text_id != ABSENT
-    found[by_id] = interned.of_keys(text_id[by_id], lambda i: known.get(i) or "")
+    codes[by_id] = interned.of_keys(text_id[by_id], lambda i: known.get(i) or "")
     if "text" in db.columns_of("NVTX_EVENTS") and not by_id.all():
         column = "textId" if "textId" in db.columns_of("NVTX_EVENTS") else "NULL"
         inline = db.column("NVTX_EVENTS", "ifnull(text, '')", f"{where} AND {column} IS NULL")
-        found[~by_id] = interned.codes(str(text) for text in inline)
-    return found, interned.texts
+        codes[~by_id] = interned.codes(str(text) for text in inline)
+    return codes, interned.texts
 
 
 def kind_of_range(text: str) -> tuple[str, str, str | None, int]:

@@ -95,7 +95,7 @@ def _guessed(table: Printed) -> str:
 
 def summaries(tables: Sequence[tuple[str, Printed]], issues: IssueLog) -> dict[str, Result]:
     """The result tables by name; tables of the same report become one. Beside a summary of kernels also `kernels`."""
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     for report in dict.fromkeys(name for name, _ in tables):
         mine = [_summary(report, table, issues) for name, table in tables if name == report]
         frame = pl.concat(mine)
@@ -105,11 +105,11 @@ def summaries(tables: Sequence[tuple[str, Printed]], issues: IssueLog) -> dict[s
                 whole = frame["total_ns"].sum()
                 frame = frame.with_columns(share_ratio=pl.col("total_ns") / whole if whole else None)
         order = next(c for c in ("total_ns", "total_bytes", "mean_ns") if c in frame.columns)
-        found[report] = Result(NSYS[report], frame.sort(order, descending=True, nulls_last=True, maintain_order=True))
-    if (kernels := found.get("cuda_gpu_kern_sum")) is not None:
+        results[report] = Result(NSYS[report], frame.sort(order, descending=True, nulls_last=True, maintain_order=True))
+    if (kernels := results.get("cuda_gpu_kern_sum")) is not None:
         classes = map_names(kernels.frame["name"], kernel_class, pl.String())
-        found["kernels"] = Result(_KERNELS, _KERNELS.conform(kernels.frame.with_columns(kernel_class=classes)))
-    return found
+        results["kernels"] = Result(_KERNELS, _KERNELS.conform(kernels.frame.with_columns(kernel_class=classes)))
+    return results
 
 
 def _summary(report: str, table: Printed, issues: IssueLog) -> pl.DataFrame:
@@ -169,14 +169,14 @@ def read(source: Source) -> Trace:
     """
     issues = IssueLog()
     results, events = _read(source, issues)  # without the text, which is large and done with
-    found, origin_ns = event_tables(events, issues) if events else ({}, 0)
-    if events and found["spans"].is_empty() and not results:
+    tables, origin_ns = event_tables(events, issues) if events else ({}, 0)
+    if events and tables["spans"].is_empty() and not results:
         raise CorruptInput("not one of its rows can be read", "run nsys stats again", path=source.label)
-    found["issues"] = issues.table()
+    tables["issues"] = issues.table()
     n_rows = sum(results[name].frame.height for name in results if name in NSYS)
-    n_events = found["spans"].height if events else n_rows
+    n_events = tables["spans"].height if events else n_rows
     meta = Meta(source.label, "nsys-stats", n_events=n_events, size_bytes=source.n_bytes, origin_recorded_ns=origin_ns)
-    held = {name: frame for name, frame in found.items() if not frame.is_empty()}
+    held = {name: frame for name, frame in tables.items() if not frame.is_empty()}
     give_back()
     return Results(meta, held, results) if results else Trace(meta, held)
 
@@ -214,7 +214,7 @@ class _Printed:
 
 
 def _printed(source: Source, issues: IssueLog) -> _Printed:
-    found = _Printed()
+    printed = _Printed()
     paths = family(source.path) if source.member is None else [source.path]
     for path in paths:
         part = source if path == source.path else Source(path, None, source.max_bytes)
@@ -231,10 +231,10 @@ def _printed(source: Source, issues: IssueLog) -> _Printed:
             what = "is a query of nsys' database in which kernels are numbers: their names stand in the table StringIds"
             raise UnknownFormat(f"{part.label} {what}", _EXPORT)
         name = named_by_file(Path(path).name)
-        found.tables += printed_tables(text, name[1] if name else "", issues)
-        found.reasons += skipped(text)
-        found.is_for_people |= FOR_PEOPLE.search(text) is not None
-    return found
+        printed.tables += printed_tables(text, name[1] if name else "", issues)
+        printed.reasons += skipped(text)
+        printed.is_for_people |= FOR_PEOPLE.search(text) is not None
+    return printed
 
 
 def _called(table: Printed) -> str:

@@ -61,8 +61,8 @@ class Printed:
 
     def place(self, *labels: str) -> str | None:
         """The first column of one of these labels, as `select` calls it: by its number."""
-        found = (i for label in labels for i, column in enumerate(self.columns) if column.label == label)
-        at = next(found, None)
+        places = (i for label in labels for i, column in enumerate(self.columns) if column.label == label)
+        at = next(places, None)
         return None if at is None else str(at)
 
     def first(self, column: str, n: int = 20) -> list[str]:
@@ -128,11 +128,11 @@ def skipped(text: bytes) -> list[str]:
 
 def _stated(text: bytes) -> str:
     """The report's name in the lines before its table, as it is now; empty if they do not tell."""
-    found = ""
+    report = ""
     for line in text.decode("utf-8", "replace").splitlines():
         if match := _STATED.search(line.rstrip()):
-            found = next(filter(None, match.groups()))
-    return RENAMED.get(found, found)
+            report = next(filter(None, match.groups()))
+    return RENAMED.get(report, report)
 
 
 def _end_of_rows(text: bytes, start: int, last: int) -> int:

@@ -85,22 +85,22 @@ def event_tables(events: Sequence[Events], issues: IssueLog) -> tuple[dict[str, 
         parts.append(_part(one, track, names, may_link=may_link))
     where = tracks.table(None, None)
     spans = assemble(parts, names.texts, where["device_id"].is_not_null().to_numpy(), issues, None)
-    sides = [
+    details = [
         (one.category, one.frame.with_columns(span_id=pl.Series(ids, dtype=pl.UInt32)))
         for one, ids in zip(events, spans.ids, strict=True)
         if one.on_device
     ]
     kernels = [
         KERNELS.conform(frame.with_columns(tensor_core=map_names(frame["name"], is_tensor_core, pl.Boolean())))
-        for category, frame in sides
+        for category, frame in details
         if category == "kernel"
     ]
     transfers = [
         TRANSFERS.conform(frame.with_columns(kind=map_names(frame["name"], transfer_kind, pl.String())))
-        for category, frame in sides
+        for category, frame in details
         if category != "kernel"
     ]
-    found = {
+    tables = {
         "devices": devices,
         "tracks": where,
         "spans": spans.spans,
@@ -108,7 +108,7 @@ def event_tables(events: Sequence[Events], issues: IssueLog) -> tuple[dict[str, 
         "kernels": pl.concat([KERNELS.empty(), *kernels]).sort("span_id"),
         "transfers": pl.concat([TRANSFERS.empty(), *transfers]).sort("span_id"),
     }
-    return found, spans.origin_ns
+    return tables, spans.origin_ns
 
 
 def _events(table: Printed, issues: IssueLog, where: Sequence[str]) -> dict[str, pl.Expr]:
@@ -170,7 +170,7 @@ def _work(table: Printed, issues: IssueLog) -> list[Events]:
         ("kernel", is_kernel, launched), ("memcpy", ~is_kernel & ~is_set, transferred),
         ("memset", ~is_kernel & is_set, transferred),
     )  # fmt: skip
-    return [Events(sort, sort, frame.select(kept).filter(mine), on_device=True) for sort, mine, kept in sorts]
+    return [Events(sort, sort, frame.select(wanted).filter(mine), on_device=True) for sort, mine, wanted in sorts]
 
 
 def _bytes(table: Printed, label: str) -> pl.Expr:
@@ -234,8 +234,8 @@ def _numbered(where: pl.DataFrame, track: Callable[..., int]) -> NDArray[np.uint
     """The track of each row; `track` is asked once for each distinct row."""
     keys = where.unique(maintain_order=True)
     keys = keys.with_columns(track=pl.Series([track(*row) for row in keys.rows()], dtype=pl.UInt32))
-    found = where.join(keys, on=where.columns, how="left", nulls_equal=True, maintain_order="left")["track"]
-    return found.to_numpy().astype(np.uint32)
+    tracks = where.join(keys, on=where.columns, how="left", nulls_equal=True, maintain_order="left")["track"]
+    return tracks.to_numpy().astype(np.uint32)
 
 
 def _part(events: Events, track: NDArray[np.uint32], names: Names, *, may_link: bool) -> Part:

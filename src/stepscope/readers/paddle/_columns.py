@@ -275,16 +275,16 @@ def _thread(tid: int | str | None) -> int:
     return tid if isinstance(tid, int) else int(match[0]) if match else ABSENT
 
 
-def _sizes(found: list[int] | None) -> tuple[int, ...]:
-    return tuple((found or []) + [ABSENT] * 3)[:3] if found and len(found) == 3 else (ABSENT,) * 3
+def _sizes(sizes: list[int] | None) -> tuple[int, ...]:
+    return tuple((sizes or []) + [ABSENT] * 3)[:3] if sizes and len(sizes) == 3 else (ABSENT,) * 3
 
 
 @lru_cache(1 << 14)
 def _compact(raw: bytes) -> str:
     """A JSON object without blanks; nothing if it has no keys. What is not valid stays as it is."""
     try:
-        found = json.loads(raw) if raw else None
-        text = json.dumps(found, separators=(",", ":"), ensure_ascii=False) if found else ""
+        value = json.loads(raw) if raw else None
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False) if value else ""
         return text.encode().decode()  # which lone surrogates do not survive
     except (ValueError, RecursionError):
         return raw.decode("utf-8", "replace")

@@ -46,8 +46,8 @@ def blocks(text: bytes, start: int, end: int, issues: IssueLog) -> Iterator[list
     """The events in text[start:end], the inside of the array. Elements that cannot be read are counted."""
     while start < end:
         border = _BORDER.search(text, min(start + BLOCK, end), end)
-        cut, after = (end, end) if border is None else (border.start() + 1, border.end())
-        yield _decoded(text[start:cut], start, issues)
+        stop, after = (end, end) if border is None else (border.start() + 1, border.end())
+        yield _decoded(text[start:stop], start, issues)
         start = after
 
 
@@ -76,11 +76,11 @@ def escaped(text: bytes, issues: IssueLog) -> bytes:
         n += 1
         return match[1] + json.dumps(match[2].decode("utf-8", "replace"), ensure_ascii=False)[1:-1].encode()
 
-    found = _TEXT.sub(mended, text)
+    valid = _TEXT.sub(mended, text)
     issues.add(
         "unescaped_names", "info", n, "names with quotes, backslashes or control characters, which Paddle writes raw"
     )
-    return found
+    return valid
 
 
 def _elements(block: bytes, at: int, issues: IssueLog) -> Iterator[Event]:
@@ -144,10 +144,10 @@ def _outline(text: bytes, issues: IssueLog) -> tuple[int, int, dict[str, Any]]:
 
 def _object(text: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return fields if isinstance(fields, dict) else None
 
 
 def _lines(text: bytes) -> dict[str, str]:
@@ -191,20 +191,20 @@ def _only(name: str, table: Table) -> Table:
 
 def _origin(*tables: Table) -> int:
     """Unix time of the start of the trace in ns: the only one that fits all starts, whose own times are cut to µs."""
-    start, cut = (np.concatenate([t[c] for t in tables]) for c in ("from", "ts"))
-    known = (start != ABSENT) & (cut != ABSENT)
+    start, whole_us = (np.concatenate([t[c] for t in tables]) for c in ("from", "ts"))
+    known = (start != ABSENT) & (whole_us != ABSENT)
     exact = known & (start < _EXACT_NS)
     if not exact.any():
-        return int((cut[known] * 1000 - start[known]).min()) if known.any() else 0
-    offset = cut[exact] * 1000 - start[exact]
+        return int((whole_us[known] * 1000 - start[known]).min()) if known.any() else 0
+    offset = whole_us[exact] * 1000 - start[exact]
     low, high = int(offset.max()), int(offset.min()) + 999
     return (low + high) // 2 if low <= high else int(np.median(offset)) + 500
 
 
 def _place(table: Table, origin: int) -> None:
     """Adds `start` and `end` in ns: from the start of the trace as written, but within the µs that `ts` says."""
-    cut, since = table["ts"] * 1000, table["from"]
-    start = np.where(since == ABSENT, cut, np.clip(origin + since, cut, cut + 999))
+    whole_us, since = table["ts"] * 1000, table["from"]
+    start = np.where(since == ABSENT, whole_us, np.clip(origin + since, whole_us, whole_us + 999))
     length = np.where(table["dur"] == ABSENT, table["to"] - since, table["dur"])
     lost = (since == ABSENT) | (table["to"] == ABSENT)
     unknown = (table["ts"] < 0) | (table["ts"] > _MOST_US) | ((table["dur"] == ABSENT) & lost)
@@ -217,9 +217,9 @@ def _place(table: Table, origin: int) -> None:
 def _parents(host: Table) -> Ints:
     """The innermost event around each, of its thread."""
     order = np.lexsort((np.arange(host["from"].size), -host["to"], host["from"], host["tid"]))
-    found = enclosing(host["from"][order], host["to"][order], host["tid"][order])
+    enclosed = enclosing(host["from"][order], host["to"][order], host["tid"][order])
     parent = np.full(order.size, -1, np.int64)
-    parent[order] = np.where(found >= 0, order[found], -1) if order.size else found
+    parent[order] = np.where(enclosed >= 0, order[enclosed], -1) if order.size else enclosed
     return parent
 
 

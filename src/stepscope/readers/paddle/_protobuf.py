@@ -76,24 +76,24 @@ KEYED = {1: ("keys", MANY), 2: ("values", MANY)}
 
 def pairs(wire: Wire, messages: Contents) -> dict[str, str]:
     """Messages of a key and a value."""
-    found = wire.columns(messages, PAIR)
-    keys, values = (wire.slices(found[name]) for name in ("key", "value"))
+    pairs = wire.columns(messages, PAIR)
+    keys, values = (wire.slices(pairs[name]) for name in ("key", "value"))
     return {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in zip(keys, values, strict=True)}
 
 
 def device_properties(wire: Wire, messages: Contents) -> list[dict[str, Any]]:
     """What each device is, by the names that JSON has for it."""
-    found = wire.columns(messages, DEVICE_PROPERTY)
-    names = [name.decode("utf-8", "replace") for name in wire.slices(found.pop("name"))]
-    columns = {key: [None if v == ABSENT else v for v in values.tolist()] for key, values in found.items()}
+    properties = wire.columns(messages, DEVICE_PROPERTY)
+    names = [name.decode("utf-8", "replace") for name in wire.slices(properties.pop("name"))]
+    columns = {key: [None if v == ABSENT else v for v in values.tolist()] for key, values in properties.items()}
     return [{"name": name, **{key: values[i] for key, values in columns.items()}} for i, name in enumerate(names)]
 
 
 def keyed(message: bytes, values: Callable[[bytes], Any]) -> bytes:
     """A message of keys and values as compact JSON, empty if there are no keys."""
     wire = Wire([message])
-    found = wire.columns(wire.whole(), KEYED)
-    keys, raw = (wire.slices(found[name][1:]) for name in ("keys", "values"))
+    fields = wire.columns(wire.whole(), KEYED)
+    keys, raw = (wire.slices(fields[name][1:]) for name in ("keys", "values"))
     if not keys:
         return b""
     by_key = {key.decode("utf-8", "replace"): values(text) for key, text in zip(keys, raw, strict=False)}
@@ -111,7 +111,7 @@ def shapes_of(message: bytes) -> list[list[int]]:
     return shapes
 
 
-def words_of(message: bytes) -> list[str]:
+def texts_of(message: bytes) -> list[str]:
     """The element types of one argument."""
     wire = Wire([message])
     _, starts, ends = wire.columns(wire.whole(), {1: ("words", MANY)})["words"]
@@ -166,12 +166,12 @@ class _Decoder:
     def host(self, tree: Ints, starts: Ints, ends: Ints, tid: Ints) -> tuple[Table, dict[str, Children]]:
         """Host events, and their children by kind, whose owners are rows of them."""
         cols = _growing("name", "type", "start", "end", "pid", "tid", "id", "parent")
-        found: dict[str, list[Children]] = {kind: [] for kind in _CHILDREN}
+        columns: dict[str, list[Children]] = {kind: [] for kind in _CHILDREN}
         for low, high in _blocks(starts.size):
             node = self.wire.columns((starts[low:high], ends[low:high]), HOST_NODE)
             event = self.wire.columns(node["event"], HOST_EVENT)
             self._extend(cols, {**event, "id": node["id"], "parent": node["parent"]}, TYPES)
-            for kind, parts in found.items():
+            for kind, parts in columns.items():
                 owner, first, last = node[kind]
                 parts.append((owner + low, first, last))
         whole = _joined(cols)
@@ -182,24 +182,24 @@ class _Decoder:
         whole["parent"] = np.where(up >= 0, place[up], -1)
         self._name_mlu_runtime(whole)
         host = {name: column[chosen] for name, column in whole.items()}
-        children = {kind: _concatenated(parts) for kind, parts in found.items()}
+        children = {kind: _concatenated(parts) for kind, parts in columns.items()}
         return host, {kind: (place[owner], first, last) for kind, (owner, first, last) in children.items()}
 
     def runtime(self, nodes: Children) -> tuple[Table, Children]:
         """Calls of the runtime under host events, and the device events under them."""
         owner, starts, ends = nodes
         cols = _growing("name", "type", "start", "end", "pid", "tid", "correlation")
-        found: list[Children] = []
+        columns: list[Children] = []
         for low, high in _blocks(starts.size):
             node = self.wire.columns((starts[low:high], ends[low:high]), RUNTIME_NODE)
             event = self.wire.columns(node["event"], RUNTIME_EVENT)
             self._extend(cols, {**event, "type": np.full(high - low, TYPES.index("CudaRuntime"))}, TYPES)
             of, first, last = node["device"]
-            found.append((of + low, first, last))
+            columns.append((of + low, first, last))
         whole = _joined(cols)
         whole["host"] = owner
         chosen, place = self._usable(whole)
-        of, first, last = _concatenated(found)
+        of, first, last = _concatenated(columns)
         return {name: column[chosen] for name, column in whole.items()}, (place[of], first, last)
 
     def device(self, nodes: Children) -> tuple[Table, Table, Table]:
@@ -225,56 +225,56 @@ class _Decoder:
 
     def _kernels(self, messages: Children, place: Ints) -> Table:
         owner, starts, ends = messages
-        found = self.wire.columns((starts, ends), KERNEL)
-        dynamic, static = found.pop("dynamic"), found.pop("static")
+        columns = self.wire.columns((starts, ends), KERNEL)
+        dynamic, static = columns.pop("dynamic"), columns.pop("static")
         known = (dynamic != ABSENT) | (static != ABSENT)
         total = np.where(dynamic == ABSENT, 0, dynamic) + np.where(static == ABSENT, 0, static)
-        return _linked({**found, "shared_bytes": np.where(known, total, ABSENT), "device": place[owner]})
+        return _linked({**columns, "shared_bytes": np.where(known, total, ABSENT), "device": place[owner]})
 
     def _moved(self, messages: Children, place: Ints, schema: dict[int, tuple[str, str]]) -> Table:
         owner, starts, ends = messages
-        found = self.wire.columns((starts, ends), schema)
+        columns = self.wire.columns((starts, ends), schema)
         nothing = np.full(owner.size, -1, np.int64)
         for end in ("src", "dst"):
-            found[end] = self.texts.codes(self.wire.slices(found.get(end, (nothing, nothing))))
-        return _linked({**found, "device": place[owner], "bytes_per_s": np.full(owner.size, np.nan)})
+            columns[end] = self.texts.codes(self.wire.slices(columns.get(end, (nothing, nothing))))
+        return _linked({**columns, "device": place[owner], "bytes_per_s": np.full(owner.size, np.nan)})
 
     def memory(self, nodes: Children) -> Table:
         """Memory taken and given back, by tensors and by the allocator."""
         owner, starts, ends = nodes
         node = self.wire.columns((starts, ends), WRAPPER)
-        found = self.wire.columns(node["event"], MEMORY)
-        found["type"] = self._codes(found["type"], MEMORY_TYPES)
-        found["place"] = self.texts.codes(self.wire.slices(found["place"]))
-        found["host"] = owner
-        return found
+        columns = self.wire.columns(node["event"], MEMORY)
+        columns["type"] = self._codes(columns["type"], MEMORY_TYPES)
+        columns["place"] = self.texts.codes(self.wire.slices(columns["place"]))
+        columns["host"] = owner
+        return columns
 
     def arguments(self, nodes: Children) -> Table:
         """What operators were called with; shapes and types as compact JSON."""
         owner, starts, ends = nodes
         node = self.wire.columns((starts, ends), WRAPPER)
-        found = self.wire.columns(node["event"], ARGUMENTS)
-        for name, values in (("shapes", shapes_of), ("types", words_of)):
-            raw = self.wire.slices(found[name])
+        pairs = self.wire.columns(node["event"], ARGUMENTS)
+        for name, values in (("shapes", shapes_of), ("types", texts_of)):
+            raw = self.wire.slices(pairs[name])
             by_message = {message: keyed(message, values) for message in set(raw)}
-            found[name] = self.texts.codes([by_message[message] for message in raw])
-        found["stack"] = self.texts.codes(self.wire.slices(found["stack"]))
-        found["host"] = owner
-        return _linked(found, "host")
+            pairs[name] = self.texts.codes([by_message[message] for message in raw])
+        pairs["stack"] = self.texts.codes(self.wire.slices(pairs["stack"]))
+        pairs["host"] = owner
+        return _linked(pairs, "host")
 
-    def _extend(self, cols: dict[str, Column], found: dict[str, Any], types: Sequence[str]) -> None:
+    def _extend(self, cols: dict[str, Column], columns: dict[str, Any], types: Sequence[str]) -> None:
         """Append a block; of names and types their numbers."""
         for name, column in cols.items():
             if name == "name":
-                column.extend(self.names.codes(self.wire.slices(found[name])))
+                column.extend(self.names.codes(self.wire.slices(columns[name])))
             else:
-                column.extend(self._codes(found[name], types) if name == "type" else found[name])
+                column.extend(self._codes(columns[name], types) if name == "type" else columns[name])
 
     def _codes(self, numbers: Ints, known: Sequence[str]) -> NDArray[np.uint32]:
         """Numbers of types' names, from numbers in the file. Those that we do not know are called by their number."""
         distinct, inverse = np.unique(numbers, return_inverse=True)
-        words = ["" if n == ABSENT else known[n] if 0 <= n < len(known) else str(n) for n in distinct.tolist()]
-        return self.types.codes(words)[inverse]
+        contents = ["" if n == ABSENT else known[n] if 0 <= n < len(known) else str(n) for n in distinct.tolist()]
+        return self.types.codes(contents)[inverse]
 
     def _usable(self, whole: Table, wanted: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.bool_], Ints]:
         """Which rows have times, and what number each gets among them (−1: none)."""

@@ -197,8 +197,8 @@ def transfers(recording: Recording, place: Rows, name: NDArray[np.uint32]) -> pl
 
 def collectives(spans: pl.DataFrame) -> pl.DataFrame:
     """The `collectives` table: what Paddle calls communication, by its name."""
-    found = spans.filter(spans["recorded_category"] == "Communication")
-    return COLLECTIVES.conform(found.select("span_id", collective="name"))
+    rows = spans.filter(spans["recorded_category"] == "Communication")
+    return COLLECTIVES.conform(rows.select("span_id", collective="name"))
 
 
 def memory(

@@ -149,8 +149,8 @@ def with_recording(trace: Trace, path: str) -> Trace:
         )
     facts = {name: _text(recording[name]) for name in _FACTS if recording.get(name) is not None}
     meta = replace(trace.meta, host=trace.meta.host or recording.get("host"), facts={**facts, **trace.meta.facts})
-    found = issues.table()
-    tables = trace.tables if found.is_empty() else {**trace.tables, "issues": pl.concat([trace.issues, found])}
+    table = issues.table()
+    tables = trace.tables if table.is_empty() else {**trace.tables, "issues": pl.concat([trace.issues, table])}
     return replace(trace, meta=meta, tables=tables)
 
 

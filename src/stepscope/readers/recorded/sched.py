@@ -97,7 +97,7 @@ def spans_of(events: Events) -> Spans:
     kernel = np.array([tid for tid, name in events.names.items() if _OF_KERNEL.match(name)], np.int64)
     brief = np.isin(a.other[at], kernel) & (b.what[at] == IN) & (b.other[at] > 0)
     preempted_first = is_wait & (why == PREEMPTED) & ~brief
-    found = Spans(
+    spans = Spans(
         a.tid[at],
         a.ts[at],
         b.ts[at],
@@ -109,7 +109,7 @@ def spans_of(events: Events) -> Spans:
         int(gaps.sum()),
         n_without_event,
     )
-    return _without_losses(found, events.losses)
+    return _without_losses(spans, events.losses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +203,8 @@ def _without_losses(spans: Spans, losses: list[tuple[int, int, int]]) -> Spans:
 def _overlaps(spans: Spans, lows: Ints, highs: Ints) -> NDArray[np.bool_]:
     low, high = union(lows, np.maximum(highs, lows + 1))
     at = np.searchsorted(high, spans.start_ns, side="right")
-    found: NDArray[np.bool_] = np.append(low, np.iinfo(np.int64).max)[at] < spans.end_ns
-    return found
+    overlaps: NDArray[np.bool_] = np.append(low, np.iinfo(np.int64).max)[at] < spans.end_ns
+    return overlaps
 
 
 _WHEN_LOST = {RUNNABLE: "preempted", SLEEPS: "sleeps", BLOCKED: "blocked", STOPPED: "stopped", ENDED: "ended"}
@@ -281,19 +281,19 @@ def _unix_ns(events: Events, times: Ints) -> Ints:
     offsets = events.unix_ns - events.clock_ns
     # A double holds the offset's changes to the nanosecond, not the offset.
     moved: Ints = np.rint(np.interp(times, events.clock_ns, offsets - offsets[0])).astype(np.int64)
-    found: Ints = times + offsets[0] + moved
-    return found
+    unix_ns: Ints = times + offsets[0] + moved
+    return unix_ns
 
 
 def _process_of(events: Events) -> dict[int, int]:
     """The process of each thread; of one that lived too shortly to be listed, that of the thread that started it."""
-    found = dict(events.process)
+    processes = dict(events.process)
     for tid in events.parent:
         line = [tid]
-        while line[-1] not in found and events.parent.get(line[-1], tid) not in line:
+        while line[-1] not in processes and events.parent.get(line[-1], tid) not in line:
             line.append(events.parent.get(line[-1], tid))
-        found.update(dict.fromkeys(line, found.get(line[-1], line[-1])))
-    return found
+        processes.update(dict.fromkeys(line, processes.get(line[-1], line[-1])))
+    return processes
 
 
 def _processes(trace: Trace, events: Events, path: str) -> set[int]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stepscope.readers.common.issues import IssueLog
 
 
-_WORD, _HEAD_WORDS = 4, 4
+_WORD, _HEAD_UNITS = 4, 4
 _USED = (1 << 20) - 1
 _MISSED, _MISSED_STORED = 1 << 31, 1 << 30
 _LONG_EVENT, _LONGEST_SHORT, _PADDING, _EXTEND, _STAMP = 0, 28, 29, 30, 31
@@ -46,7 +46,7 @@ class Pages:
     one), and `n_lost` how many, where the kernel tells.
     """
 
-    words: NDArray[np.uint32]
+    u32s: NDArray[np.uint32]
     at: Ints
     ts_ns: Ints
     lost_before: Ints
@@ -54,42 +54,42 @@ class Pages:
 
     def field(self, rows: Ints, offset: int) -> NDArray[np.int32]:
         """A field of four bytes of some events, `offset` bytes into their content."""
-        return self.words[self.at[rows] + offset // _WORD].view(np.int32)
+        return self.u32s[self.at[rows] + offset // _WORD].view(np.int32)
 
     def text(self, rows: Ints, offset: int, size: int) -> list[str]:
         """A text of some events."""
-        into = self.words.view(np.uint8)
+        into = self.u32s.view(np.uint8)
         texts = into[(self.at[rows] * _WORD + offset)[:, None] + np.arange(size)]
         return [bytes(row).split(b"\0", 1)[0].decode("utf-8", "replace") for row in texts]
 
     def kind(self) -> NDArray[np.uint16]:
         """The number of the kind of each event."""
-        return (self.words[self.at] & 0xFFFF).astype(np.uint16)
+        return (self.u32s[self.at] & 0xFFFF).astype(np.uint16)
 
 
 def decoded(content: bytes, page_bytes: int) -> Pages:
     """All events of some pages of one core, in order. What follows the last whole page is left out."""
     n_pages = len(content) // page_bytes
     # Events never end beyond their page, but damaged ones may say so: there are words to look at then.
-    words = np.zeros((n_pages + 1) * page_bytes // _WORD, np.uint32)
-    words[: n_pages * page_bytes // _WORD] = np.frombuffer(content, np.uint32, n_pages * page_bytes // _WORD)
-    heads = words.view(np.uint64)[: n_pages * page_bytes // 8].reshape(n_pages, page_bytes // 8)[:, :2]
-    start = np.arange(n_pages, dtype=np.int64) * (page_bytes // _WORD) + _HEAD_WORDS
+    u32s = np.zeros((n_pages + 1) * page_bytes // _WORD, np.uint32)
+    u32s[: n_pages * page_bytes // _WORD] = np.frombuffer(content, np.uint32, n_pages * page_bytes // _WORD)
+    heads = u32s.view(np.uint64)[: n_pages * page_bytes // 8].reshape(n_pages, page_bytes // 8)[:, :2]
+    start = np.arange(n_pages, dtype=np.int64) * (page_bytes // _WORD) + _HEAD_UNITS
     used = (heads[:, 1] & np.uint64(_USED)).astype(np.int64)
-    end = start + np.minimum(used, page_bytes - _HEAD_WORDS * _WORD) // _WORD
-    page, at, ts = _walked(words, start, end, heads[:, 0])
+    end = start + np.minimum(used, page_bytes - _HEAD_UNITS * _WORD) // _WORD
+    page, at, ts = _walked(u32s, start, end, heads[:, 0])
     missed = np.flatnonzero(heads[:, 1] & np.uint64(_MISSED))
     stored = (heads[missed, 1] & np.uint64(_MISSED_STORED)) != 0
-    return Pages(words, at, ts, np.searchsorted(page, missed), np.where(stored, words[end[missed]], 0))
+    return Pages(u32s, at, ts, np.searchsorted(page, missed), np.where(stored, u32s[end[missed]], 0))
 
 
-def _walked(words: NDArray[np.uint32], start: Ints, end: Ints, begin: NDArray[np.uint64]) -> tuple[Ints, Ints, Ints]:
+def _walked(u32s: NDArray[np.uint32], start: Ints, end: Ints, begin: NDArray[np.uint64]) -> tuple[Ints, Ints, Ints]:
     """Page, place and time of each event: a walk through all pages at once, an event of each at a time."""
     pages, at, ts = np.flatnonzero(end > start), start.copy(), begin.copy()
-    found: list[tuple[Ints, Ints, Ints]] = []
+    events: list[tuple[Ints, Ints, Ints]] = []
     while pages.size:
         here = at[pages]
-        head, then = words[here], words[here + 1].astype(np.uint64)
+        head, then = u32s[here], u32s[here + 1].astype(np.uint64)
         kind, delta = head & 31, (head >> 5).astype(np.uint64)
         is_end = (kind == _PADDING) & (delta == 0)
         wide = (then << np.uint64(_DELTA_BITS)) + delta
@@ -100,7 +100,7 @@ def _walked(words: NDArray[np.uint32], start: Ints, end: Ints, begin: NDArray[np
         length = np.where(kind >= _EXTEND, 2, 1 + kind.astype(np.int64))
         length = np.where((kind == _LONG_EVENT) | (kind == _PADDING), 1 + -(-n_bytes // _WORD), length)
         is_event = (kind <= _LONGEST_SHORT) & (here + length <= end[pages])
-        found.append(
+        events.append(
             (
                 pages[is_event],
                 np.asarray(here + 1 + (kind == _LONG_EVENT), np.int64)[is_event],
@@ -109,9 +109,9 @@ def _walked(words: NDArray[np.uint32], start: Ints, end: Ints, begin: NDArray[np
         )
         at[pages] = np.where(is_end, end[pages], here + length)
         pages = pages[at[pages] < end[pages]]
-    if not found:
+    if not events:
         return (np.empty(0, np.int64),) * 3
-    page, places, times = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    page, places, times = (np.concatenate(parts) for parts in zip(*events, strict=True))
     order = np.argsort(places, kind="stable")
     return page[order], places[order], times[order]
 
@@ -144,14 +144,14 @@ def record_starts(content: bytes) -> Ints:
         reached = np.concatenate((reached, more))
         jump = jump[jump]
     starts = np.flatnonzero(on_way[:n])
-    found: Ints = starts[whole[starts]] * _UNIT
-    return found
+    at: Ints = starts[whole[starts]] * _UNIT
+    return at
 
 
-def words_at(content: bytes, places: Ints) -> NDArray[np.uint32]:
+def u32s_at(content: bytes, places: Ints) -> NDArray[np.uint32]:
     """Words of four bytes at places (bytes, multiples of four)."""
-    found: NDArray[np.uint32] = np.frombuffer(content, np.uint32, len(content) // 4)[places // 4]
-    return found
+    u32s: NDArray[np.uint32] = np.frombuffer(content, np.uint32, len(content) // 4)[places // 4]
+    return u32s
 
 
 Ints = NDArray[np.int64]
@@ -197,7 +197,7 @@ class Events:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Content:
     """What the frames have told so far."""
 
     head: dict[str, Any] = field(default_factory=dict)
@@ -218,25 +218,25 @@ class _Found:
 
 def read_events(path: str, issues: IssueLog) -> Events:
     """The events of a file. What was lost, or is missing at its end, is noted. Raises CorruptInput, StepscopeError."""
-    found = _Found()
+    recorded = _Content()
     with files.opened(path) as file, files.reaching(path):
         if file.read(len(MAGIC)) != MAGIC:
             raise CorruptInput("not a file of scheduling events", "record again with --sched", path=path)
         for kind, core, time_ns, content in _frames(file, path, issues):
             try:
-                _take(found, kind, core, time_ns, content, issues)
+                _take(recorded, kind, core, time_ns, content, issues)
             except (ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError) as error:
                 issues.add("sched_damaged", "warning", 1, f"{path}: a frame says {error!r}; read up to it")
                 break
-            found.end_ns = max(found.end_ns, time_ns)
-    if not found.clocks:
+            recorded.end_ns = max(recorded.end_ns, time_ns)
+    if not recorded.clocks:
         raise CorruptInput("it breaks off before its first fact", "record again with --sched", path=path)
-    lost = max(found.n_lost, found.n_lost_reported)
+    lost = max(recorded.n_lost, recorded.n_lost_reported)
     what = "the kernel's buffers were full: spans around the lost events are left out"
-    issues.add("sched_lost", "warning", lost or len(found.losses), what)
-    if not found.is_ended:
+    issues.add("sched_lost", "warning", lost or len(recorded.losses), what)
+    if not recorded.is_ended:
         issues.add("sched_cut", "warning", 1, f"{path}: the collector was killed, or goes on; its end is missing")
-    return _events(found)
+    return _events(recorded)
 
 
 def _frames(file: IO[bytes], path: str, issues: IssueLog) -> Iterator[Frame]:
@@ -260,44 +260,44 @@ def _frames(file: IO[bytes], path: str, issues: IssueLog) -> Iterator[Frame]:
         yield kind, core, time_ns, content
 
 
-def _take(found: _Found, kind: int, core: int, time_ns: int, content: bytes, issues: IssueLog) -> None:
+def _take(recorded: _Content, kind: int, core: int, time_ns: int, content: bytes, issues: IssueLog) -> None:
     """What a frame holds."""
     if kind == _FACTS:
-        _hear(found, time_ns, json.loads(content), issues)
+        _hear(recorded, time_ns, json.loads(content), issues)
     elif kind == _EVENTS:
-        {"tracefs": _take_pages, "perf": _take_records}[found.head["source"]](found, core, content)
+        {"tracefs": _take_pages, "perf": _take_records}[recorded.head["source"]](recorded, core, content)
 
 
-def _hear(found: _Found, time_ns: int, facts: dict[str, Any], issues: IssueLog) -> None:
+def _hear(recorded: _Content, time_ns: int, facts: dict[str, Any], issues: IssueLog) -> None:
     if "source" in facts:
-        found.head = facts
+        recorded.head = facts
     if "clocks" in facts:
-        found.clocks.append((facts["clocks"]["monotonic_ns"], facts["clocks"]["unix_ns"]))
+        recorded.clocks.append((facts["clocks"]["monotonic_ns"], facts["clocks"]["unix_ns"]))
     if "began" in facts:
-        found.began.update({tid: time_ns for tid, _ in facts["began"]})
-        found.process.update(facts["began"])
-        found.names.update(zip((tid for tid, _ in facts["began"]), facts["names"], strict=True))
-    found.process.update(facts.get("threads", []))
+        recorded.began.update({tid: time_ns for tid, _ in facts["began"]})
+        recorded.process.update(facts["began"])
+        recorded.names.update(zip((tid for tid, _ in facts["began"]), facts["names"], strict=True))
+    recorded.process.update(facts.get("threads", []))
     if "full_bytes" in facts:
-        found.full_ns = time_ns
+        recorded.full_ns = time_ns
         issues.add("sched_full", "warning", 1, f"the file reached {facts['full_bytes'] >> 20} MiB: no more was kept")
     issues.add("sched_unwritten", "warning", facts.get("unwritten", 0), "events after the file was full")
     if "end" in facts:
-        found.is_ended = True
-        found.n_lost_reported = sum(facts["lost"].values())
+        recorded.is_ended = True
+        recorded.n_lost_reported = sum(facts["lost"].values())
 
 
-def _take_pages(found: _Found, core: int, content: bytes) -> None:
-    pages = decoded(content, found.head["page_bytes"])
-    kinds, formats = pages.kind(), found.head["events"]
-    last = found.last.get(core, found.clocks[0][0] if found.clocks else 0)
+def _take_pages(recorded: _Content, core: int, content: bytes) -> None:
+    pages = decoded(content, recorded.head["page_bytes"])
+    kinds, formats = pages.kind(), recorded.head["events"]
+    last = recorded.last.get(core, recorded.clocks[0][0] if recorded.clocks else 0)
     times = np.concatenate(([last], pages.ts_ns))
     if pages.ts_ns.size:
-        found.last[core] = int(pages.ts_ns[-1])
+        recorded.last[core] = int(pages.ts_ns[-1])
     ends = np.append(pages.ts_ns, times[-1])
     lost = zip(times[pages.lost_before].tolist(), ends[pages.lost_before].tolist(), strict=True)
-    found.losses += [(core, low, high) for low, high in lost]
-    found.n_lost += int(pages.n_lost.sum())
+    recorded.losses += [(core, low, high) for low, high in lost]
+    recorded.n_lost += int(pages.n_lost.sum())
 
     def rows(name: str) -> Ints:
         return np.flatnonzero(kinds == formats[name]["id"])
@@ -309,7 +309,7 @@ def _take_pages(found: _Found, core: int, content: bytes) -> None:
     before, after, state = (column("sched_switch", switch, f) for f in ("prev_pid", "next_pid", "prev_state"))
     ts = pages.ts_ns[switch]
     cores, none = np.full(ts.size, core), np.zeros(ts.size, np.int64)
-    found.parts += [
+    recorded.parts += [
         (ts, before, none + OUT, cores, _state(state), after),
         (ts, after, none + IN, cores, none, before),
     ]
@@ -320,15 +320,15 @@ def _take_pages(found: _Found, core: int, content: bytes) -> None:
     for side, name in enumerate(("next_comm", "prev_comm")):
         mine = place % 2 == side
         texts = pages.text(switch[place[mine] // 2], *formats["sched_switch"]["fields"][name])
-        found.names.update(zip(distinct[mine].tolist(), texts, strict=True))
+        recorded.names.update(zip(distinct[mine].tolist(), texts, strict=True))
     for name in ("sched_wakeup", "sched_wakeup_new"):
         at = rows(name)
         woken, where = column(name, at, "pid"), column(name, at, "target_cpu")
         none = np.zeros(at.size, np.int64)
-        found.parts.append((pages.ts_ns[at], woken, none + WAKE, where, none, none - 1))
+        recorded.parts.append((pages.ts_ns[at], woken, none + WAKE, where, none, none - 1))
     at = rows("sched_process_fork")
     parents, children = (column("sched_process_fork", at, f) for f in ("parent_pid", "child_pid"))
-    found.parent.update(zip(children.tolist(), parents.tolist(), strict=True))
+    recorded.parent.update(zip(children.tolist(), parents.tolist(), strict=True))
 
 
 def _state(recorded: Ints) -> Ints:
@@ -338,14 +338,14 @@ def _state(recorded: Ints) -> Ints:
     return np.select(conditions, [RUNNABLE, ENDED, BLOCKED, STOPPED], SLEEPS)
 
 
-def _take_records(found: _Found, core: int, content: bytes) -> None:
+def _take_records(recorded: _Content, core: int, content: bytes) -> None:
     starts = record_starts(content)
-    head, sizes = words_at(content, starts), words_at(content, starts + 4)
+    head, sizes = u32s_at(content, starts), u32s_at(content, starts + 4)
     flags, ends = sizes & 0xFFFF, starts + (sizes >> 16).astype(np.int64)
 
     def word(rows: Ints, at: int) -> Ints:
         """A word of some records, counted from their start, or if negative from their end."""
-        return words_at(content, (starts[rows] if at >= 0 else ends[rows]) + at).astype(np.int64)
+        return u32s_at(content, (starts[rows] if at >= 0 else ends[rows]) + at).astype(np.int64)
 
     def time(rows: Ints) -> Ints:
         return word(rows, -16) + (word(rows, -12) << 32)
@@ -355,35 +355,35 @@ def _take_records(found: _Found, core: int, content: bytes) -> None:
     is_out, is_ready = ((flags[switch] & bit) != 0 for bit in (IS_OUT, IS_PREEMPTED))
     none = np.zeros(ts.size, np.int64)
     state = np.where(is_out & ~is_ready, SLEEPS, RUNNABLE)
-    found.parts.append((ts, tid, np.where(is_out, OUT, IN), none + core, state, none - 1))
-    found.process.update(zip(tid.tolist(), word(switch, -24).tolist(), strict=True))
+    recorded.parts.append((ts, tid, np.where(is_out, OUT, IN), none + core, state, none - 1))
+    recorded.process.update(zip(tid.tolist(), word(switch, -24).tolist(), strict=True))
     ended = np.flatnonzero(head == EXIT)  # after which no switch of the thread is told any more
     none = np.zeros(ended.size, np.int64)
-    found.parts.append((time(ended), word(ended, 16), none + OUT, none + core, none + ENDED, none - 1))
+    recorded.parts.append((time(ended), word(ended, 16), none + OUT, none + core, none + ENDED, none - 1))
     forks = np.flatnonzero(head == FORK)
-    found.parent.update(zip(word(forks, 16).tolist(), word(forks, 20).tolist(), strict=True))
-    found.process.update(zip(word(forks, 16).tolist(), word(forks, 8).tolist(), strict=True))
+    recorded.parent.update(zip(word(forks, 16).tolist(), word(forks, 20).tolist(), strict=True))
+    recorded.process.update(zip(word(forks, 16).tolist(), word(forks, 8).tolist(), strict=True))
     for row in np.flatnonzero(head == COMM).tolist():
         text = content[int(starts[row]) + 16 : int(ends[row]) - 24]
-        found.names[int(word(np.array([row]), 12)[0])] = text.split(b"\0", 1)[0].decode("utf-8", "replace")
+        recorded.names[int(word(np.array([row]), 12)[0])] = text.split(b"\0", 1)[0].decode("utf-8", "replace")
     lost = np.flatnonzero(head == LOST)
     if lost.size:
-        found.n_lost += int(word(lost, 16).sum())
+        recorded.n_lost += int(word(lost, 16).sum())
         times = time(lost)
         before = np.searchsorted(ts, times) - 1
-        lows = np.where(before >= 0, ts[before] if ts.size else 0, found.last.get(core, 0))
-        found.losses += [(core, int(low), int(high)) for low, high in zip(lows, times, strict=True)]
+        lows = np.where(before >= 0, ts[before] if ts.size else 0, recorded.last.get(core, 0))
+        recorded.losses += [(core, int(low), int(high)) for low, high in zip(lows, times, strict=True)]
     if ts.size:
-        found.last[core] = int(ts[-1])
+        recorded.last[core] = int(ts[-1])
 
 
-def _events(found: _Found) -> Events:
+def _events(recorded: _Content) -> Events:
     """The rows of the job's threads in order of time, each once."""
-    if found.parts:
-        columns = [np.concatenate(parts) for parts in zip(*found.parts, strict=True)]
+    if recorded.parts:
+        columns = [np.concatenate(parts) for parts in zip(*recorded.parts, strict=True)]
     else:
         columns = [np.empty(0, np.int64)] * 6
-    mine = np.array(sorted({*found.began, *found.parent}), np.int64)
+    mine = np.array(sorted({*recorded.began, *recorded.parent}), np.int64)
     at = np.flatnonzero(np.isin(columns[1], mine))
     ts, tid, what = (column[at] for column in columns[:3])
     at = at[np.lexsort((what, tid, ts))]
@@ -391,7 +391,7 @@ def _events(found: _Found) -> Events:
     # Threads that were found twice while they began are followed twice by perf.
     again = (np.diff(ts, prepend=-1) == 0) & (np.diff(tid, prepend=-1) == 0) & (np.diff(what, prepend=-1) == 0)
     keep = ~again
-    clocks = np.array(sorted(found.clocks), np.int64).reshape(-1, 2)
+    clocks = np.array(sorted(recorded.clocks), np.int64).reshape(-1, 2)
     return Events(
         ts[keep],
         tid[keep],
@@ -399,12 +399,12 @@ def _events(found: _Found) -> Events:
         core[keep].astype(np.int32),
         state[keep].astype(np.int8),
         other[keep],
-        found.names,
-        found.began,
-        found.process,
-        found.parent,
-        found.losses,
-        max(found.end_ns if found.full_ns is None else found.full_ns, int(ts[-1]) if ts.size else 0),
+        recorded.names,
+        recorded.began,
+        recorded.process,
+        recorded.parent,
+        recorded.losses,
+        max(recorded.end_ns if recorded.full_ns is None else recorded.full_ns, int(ts[-1]) if ts.size else 0),
         clocks[:, 0],
         clocks[:, 1],
     )

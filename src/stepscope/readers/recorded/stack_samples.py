@@ -142,12 +142,12 @@ def _descending(parents: Iterable[tuple[int, int | None]], wanted: set[int]) -> 
     children: dict[int | None, list[int]] = {}
     for pid, parent in parents:
         children.setdefault(parent, []).append(pid)
-    found, queue = set(wanted), list(wanted)
+    pids, queue = set(wanted), list(wanted)
     while queue:
-        new = [pid for pid in children.get(queue.pop(), []) if pid not in found]
-        found.update(new)
+        new = [pid for pid in children.get(queue.pop(), []) if pid not in pids]
+        pids.update(new)
         queue += new
-    return sorted(found)
+    return sorted(pids)
 
 
 def _placed(samples: pl.DataFrame, rows: pl.DataFrame, origin_unix_ns: int) -> pl.DataFrame:
@@ -158,7 +158,7 @@ def _placed(samples: pl.DataFrame, rows: pl.DataFrame, origin_unix_ns: int) -> p
     ran = ran.select("ts_ns", *_THREAD, oncpu_ratio=ratio, until="dur_ns").with_columns(
         until=pl.sum_horizontal("ts_ns", "until")
     )
-    found = (
+    placed = (
         samples.join(names, on=_THREAD, how="left")
         .sort("ts_ns", maintain_order=True)
         .join_asof(ran.sort("ts_ns"), on="ts_ns", by=list(_THREAD), check_sortedness=False)
@@ -174,7 +174,7 @@ def _placed(samples: pl.DataFrame, rows: pl.DataFrame, origin_unix_ns: int) -> p
             n_samples="n",
         )
     )
-    return STACK_SAMPLES.conform(found)
+    return STACK_SAMPLES.conform(placed)
 
 
 def _is_elsewhere(placed: pl.DataFrame, trace: Trace) -> bool:

@@ -129,7 +129,7 @@ def _call_category(domain: str) -> int:
     if domain == "operator":
         return code_of("operator")
     upper = domain.upper()
-    return code_of(next((found for word, found in _DOMAINS if upper.startswith(word)), "other"))
+    return code_of(next((category for word, category in _DOMAINS if upper.startswith(word)), "other"))
 
 
 def _part(

@@ -35,7 +35,7 @@ def read_csv(source: Source, issues: IssueLog) -> Records:
         raw, kind = _table(text)
         for name, frame in _READ[kind](raw):
             frames[name].append(frame)
-    if all(frame.is_empty() for name, found in frames.items() if name != "agents" for frame in found):
+    if all(frame.is_empty() for name, frames_of in frames.items() if name != "agents" for frame in frames_of):
         hint = "rocprofv3 recorded nothing: trace the process that uses the device, with --kernel-trace"
         raise CorruptInput("a header and no rows", hint, path=source.label)
     known = stacked(DISPATCHES, frames["dispatches"]).unique("dispatch", keep="first", maintain_order=True)

@@ -36,8 +36,8 @@ def read_database(db: Database, label: str) -> Records:
 
 def _physical(db: Database, name: str) -> str | None:
     """The view over all processes' tables of that name, or the table of the one process, whose name carries an id."""
-    found = [table for table in db.tables if table == name or re.fullmatch(rf"{name}_[0-9a-f_]{{8,}}", table)]
-    return min(found, key=len) if found else None
+    tables = [table for table in db.tables if table == name or re.fullmatch(rf"{name}_[0-9a-f_]{{8,}}", table)]
+    return min(tables, key=len) if tables else None
 
 
 def _frame(db: Database, name: str, columns: Mapping[str, str], texts: Sequence[str] = ()) -> pl.DataFrame:
@@ -49,14 +49,14 @@ def _frame(db: Database, name: str, columns: Mapping[str, str], texts: Sequence[
         return pl.DataFrame(schema=schema)
     known = {new: old for new, old in columns.items() if old in have}
     numbers = db.columns(table, {old: WIDE for new, old in known.items() if new not in texts})
-    found: dict[str, Any] = {}
+    series: dict[str, Any] = {}
     for new, old in known.items():
         if new in texts:
-            found[new] = pl.Series(db.column(table, f'"{old}"'), dtype=pl.String, strict=False)
+            series[new] = pl.Series(db.column(table, f'"{old}"'), dtype=pl.String, strict=False)
         else:
-            found[new] = pl.Series(numbers[old]).replace(ABSENT, None)
-    lacking = [pl.lit(None, dtype).alias(new) for new, dtype in schema.items() if new not in found]
-    return pl.DataFrame(found).with_columns(lacking).select(*schema)
+            series[new] = pl.Series(numbers[old]).replace(ABSENT, None)
+    lacking = [pl.lit(None, dtype).alias(new) for new, dtype in schema.items() if new not in series]
+    return pl.DataFrame(series).with_columns(lacking).select(*schema)
 
 
 def _named(frame: pl.DataFrame, key: str, of: pl.DataFrame, column: str) -> pl.DataFrame:
