@@ -44,8 +44,6 @@ def test_of_several_ranks_the_card_names_the_one(tmp_path):
 def test_what_was_not_recorded_has_no_card(tmp_path):
     events = [event("aten::mm", 0, 5), event("aten::mm", 9, 5)]
     by_title = cards_by_title(written(tmp_path / "t.json", document(events)))
-        written(tmp_path / "t.json", document([event("aten::mm", 0, 5), event("aten::mm", 9, 5)]))
-    )
     assert list(by_title) == ["Operator with most time"]
 
 
