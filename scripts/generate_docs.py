@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from stepscope import analyses, cli, exports, readers, renderers
 from stepscope.core import result_tables, schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from stepscope.analyses import Analysis
     from stepscope.core.options import HasOptions
@@ -36,8 +37,6 @@ Intervals are half-open. Times are nanoseconds from the trace's origin, whose Un
 0 to 1. Columns in bold identify a row.
 """
 RESULTS_ARE = """\
-# Tables of results
-
 What files of results hold in place of a recording: `stepscope show cycles FILE`, or `results.result("cycles")` in
 Python. What another program computed is handed out as it is.
 """
@@ -83,34 +82,60 @@ def sentence(text: str) -> str:
 
 
 def tables_page() -> str:
-    """The tables that a trace holds."""
-    parts = [
-        "# Tables of a trace\n",
-        MADE,
-        TABLES_ARE,
-    ]
-    parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in schema.TABLES.values()]
-    parts.append(RESULTS_ARE)
-    parts += [f"## {t.name}\n\n{sentence(t.doc)}\n\n{columns_of(t)}" for t in result_tables.RESULTS.values()]
-    return "\n".join(parts)
+    """The tables that a trace holds, and those that files of results hold."""
+    return "\n".join(
+        [
+            "# Tables\n",
+            MADE,
+            "## Of a trace\n",
+            TABLES_ARE,
+            listing((t.name, t.doc) for t in schema.TABLES.values()),
+            "## Of results\n",
+            RESULTS_ARE,
+            listing((t.name, t.doc) for t in result_tables.RESULTS.values()),
+        ]
+    )
+
+
+def table_page(table: Table) -> str:
+    """One table with its columns."""
+    return f"# {table.name}\n\n{MADE}\n{sentence(table.doc)} [All tables](../tables.md).\n\n{columns_of(table)}"
+
+
+def listing(named: Iterable[tuple[str, str]], folder: str = "tables") -> str:
+    """Names that lead to their pages, and what they hold or answer."""
+    return grid(("name", "what it is"), [(f"[`{name}`]({folder}/{name}.md)", sentence(doc)) for name, doc in named])
 
 
 def analyses_page() -> str:
-    """Every analysis: what it answers and from what, its options, its columns."""
-    named = [(name, analyses.find(name).doc) for name in analyses.names()]
-    answers = [(f"[`{name}`](#{name})", sentence(doc)) for name, doc in named]
-    parts = [
-        "# Analyses\n",
-        MADE,
-        ANALYSES_ARE,
-        grid(("name", "answers"), answers),
-    ]
+    """Every analysis by topic, and what it answers."""
+    parts = ["# Analyses\n", MADE, ANALYSES_ARE]
+    topics: dict[str, list[tuple[str, str]]] = {}
     for name in analyses.names():
-        analysis = analyses.find(name)
-        text = LABEL.sub(r"- **\1**", inspect.getdoc(analysis.run) or sentence(analysis.doc))
-        usage = f"`stepscope show {name} BASE OTHER`. " if analysis.scope == "pair" else ""
-        parts.append(f"## {name}\n\n{usage}{text}\n- {subject_of(analysis)}\n")
-        parts += [*options_grid(analysis), columns_of(analysis.output)]
+        topics.setdefault(topic_of(name), []).append((name, analyses.find(name).doc))
+    for topic, named in topics.items():
+        parts += [f"## {topic}\n", listing(named, "analyses")]
+    return "\n".join(parts)
+
+
+def topic_of(name: str) -> str:
+    """The folder of the analysis' module, in words."""
+    return analyses.ANALYSES.modules[name].split(".")[2].replace("_", " ").capitalize()
+
+
+def analysis_page(name: str) -> str:
+    """One analysis: what it answers and from what, its options, its columns."""
+    analysis = analyses.find(name)
+    text = LABEL.sub(r"- **\1**", inspect.getdoc(analysis.run) or sentence(analysis.doc))
+    usage = f"`stepscope show {name} BASE OTHER`. " if analysis.scope == "pair" else ""
+    parts = [
+        f"# {name}\n",
+        MADE,
+        f"{sentence(analysis.doc)} [All analyses](../analyses.md).\n",
+        f"{usage}{text}\n- {subject_of(analysis)}\n",
+        *options_grid(analysis),
+        columns_of(analysis.output),
+    ]
     return "\n".join(parts)
 
 
@@ -160,22 +185,28 @@ def formats_page() -> str:
     )
 
 
-def cli_page() -> str:
-    """Every verb of the command line."""
+def verbs() -> dict[str, Any]:
+    """Every verb of the command line, as Click has it."""
     root: Any = typer.main.get_command(cli._app())
-    parts = [
-        "# Command line\n",
-        MADE,
-        THE_COMMAND_IS,
-    ]
-    for name, verb in root.commands.items():
-        arguments = [p for p in verb.params if p.param_type_name == "argument"]
-        usage = " ".join([f"stepscope {name}", verb.options_metavar, *(argument_usage(a) for a in arguments)])
-        rows: list[Sequence[str]] = [(f"`{p.metavar.strip('[]')}`", p.help or "", "") for p in arguments]
-        rows += [option_row(p) for p in verb.params if p.param_type_name == "option" and not p.hidden]
-        text = inspect.cleandoc(verb.help or "")
-        parts.append(f"## {name}\n\n```\n{usage}\n```\n\n{text}\n\n{grid(('', 'meaning', 'default'), rows)}")
-    return "\n".join(parts)
+    commands: dict[str, Any] = root.commands
+    return commands
+
+
+def cli_page() -> str:
+    """All verbs."""
+    named = [(name, verb.get_short_help_str(100)) for name, verb in verbs().items()]
+    return "\n".join(["# Command line\n", MADE, THE_COMMAND_IS, listing(named, "cli")])
+
+
+def verb_page(name: str, verb: Any) -> str:
+    """One verb with its arguments and options."""
+    arguments = [p for p in verb.params if p.param_type_name == "argument"]
+    usage = " ".join([f"stepscope {name}", verb.options_metavar, *(argument_usage(a) for a in arguments)])
+    rows: list[Sequence[str]] = [(f"`{p.metavar.strip('[]')}`", p.help or "", "") for p in arguments]
+    rows += [option_row(p) for p in verb.params if p.param_type_name == "option" and not p.hidden]
+    text = inspect.cleandoc(verb.help or "")
+    table = grid(("", "meaning", "default"), rows)
+    return f"# stepscope {name}\n\n{MADE}\n```\n{usage}\n```\n\n{text}\n\n{table}"
 
 
 def argument_usage(argument: Any) -> str:
@@ -195,13 +226,22 @@ def default(value: object) -> str:
     return "" if value is None or value is False else "on" if value is True else f"`{value}`"
 
 
-PAGES = {
-    "docs/tables.md": tables_page,
-    "docs/analyses.md": analyses_page,
-    "docs/formats.md": formats_page,
-    "docs/cli.md": cli_page,
-    "src/stepscope/core/analysis_methods.pyi": stubs,
-}
+def pages() -> dict[str, Callable[[], str]]:
+    """What is made: paths below the root, and what gives the text of each."""
+    made: dict[str, Callable[[], str]] = {
+        "docs/tables.md": tables_page,
+        "docs/analyses.md": analyses_page,
+        "docs/formats.md": formats_page,
+        "docs/cli.md": cli_page,
+        "src/stepscope/core/analysis_methods.pyi": stubs,
+    }
+    tables = {**result_tables.RESULTS, **schema.TABLES}
+    made |= {f"docs/tables/{table.name}.md": partial(table_page, table) for table in tables.values()}
+    made |= {f"docs/analyses/{name}.md": partial(analysis_page, name) for name in analyses.ANALYSES.modules}
+    return made | {f"docs/cli/{name}.md": partial(verb_page, name, verb) for name, verb in verbs().items()}
+
+
+PAGES = pages()
 
 
 def main() -> int:

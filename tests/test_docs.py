@@ -17,7 +17,7 @@ from stepscope.readers import formats
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(path for folder in (ROOT, DOCS, ROOT / "examples") for path in folder.glob("*.md"))
+PAGES = sorted(path for folder in (ROOT, DOCS, ROOT / "examples", *DOCS.glob("*/")) for path in folder.glob("*.md"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -49,20 +49,20 @@ def test_generated_pages_are_fresh(name):
 
 @pytest.mark.parametrize("table", schema.TABLES.values(), ids=lambda t: t.name)
 def test_every_table_and_column_of_a_trace_is_in_the_docs(table):
-    text = section(page("tables.md"), table.name)
+    text = page(f"tables/{table.name}.md")
     assert not [c.name for c in table.columns if f"`{c.name}`" not in text or c.doc not in text]
 
 
 @pytest.mark.parametrize("name", analyses.names())
 def test_every_analysis_with_its_columns_and_options_is_in_the_docs(name):
-    found, text = analyses.find(name), section(page("analyses.md"), name)
+    found, text = analyses.find(name), page(f"analyses/{name}.md")
     assert not [c.name for c in found.output.columns if f"`{c.name}`" not in text]
     assert not [o for o in found.options() if f"`--{o.replace('_', '-')}`" not in text]
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_is_in_the_docs(verb):
-    assert f"stepscope {verb}" in section(page("cli.md"), verb)
+    assert f"stepscope {verb}" in page(f"cli/{verb}.md")
 
 
 def test_every_format_is_in_the_docs():
@@ -134,3 +134,13 @@ def test_the_examples_in_contributing_work(tmp_path):
     sample.write_text("name,ts_ns,dur_ns\na,soon,30\n")
     with pytest.raises(CorruptInput, match=r"sample\.csv"):
         read(readers.Source(str(sample)))
+
+
+def test_no_page_is_too_long_to_read():
+    lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in PAGES if p.name != "CHANGELOG.md"}
+    assert {str(path): n for path, n in lengths.items() if n > 250} == {}
+    assert lengths[ROOT / "README.md"] <= 120
+
+
+def test_pictures_are_small():
+    assert sum(path.stat().st_size for path in (DOCS / "images").iterdir()) <= 1_000_000

@@ -147,7 +147,7 @@ def test_little_known_is_not_told_and_the_reason_is():
     use, (lack,) = glance(trace_of(True, False, False))
     assert use == {}
     assert lack.text == (
-        "MFU is not told (show mfu): the operations of 33 % of the time in products of matrices are known."
+        "MFU is unknown (show mfu): the operations of 33 % of the time in products of matrices are known."
     )
     use, _ = glance(trace_of(True, True, False))
     assert use["mfu_known_ratio"] == 2 / 3
@@ -156,9 +156,9 @@ def test_little_known_is_not_told_and_the_reason_is():
 def test_an_unknown_device_and_missing_shapes_are_the_reason():
     use, (lack,) = glance(trace_of(True, devices=H100.with_columns(name=pl.lit("Voodoo"))))
     assert use == {}
-    assert lack.text.startswith("MFU is not told (show mfu): 'Voodoo' is not a known accelerator")
+    assert lack.text.startswith("MFU is unknown (show mfu): 'Voodoo' is not a known accelerator")
     _, (lack,) = glance(trace_of(False))
-    assert lack.text == "MFU is not told (show mfu): shapes were not recorded (record_shapes=True)."
+    assert lack.text == "MFU is unknown (show mfu): shapes were not recorded (record_shapes=True)."
     assert lack.text in overview(trace_of(False)).quality
 
 

@@ -100,7 +100,7 @@ def test_many_short_gaps_between_queued_kernels_ask_for_fewer_kernels(rows) -> N
 def test_without_launches_the_cause_cannot_be_told(rows) -> None:
     rows.kernel(0, 10)
     rows.kernel(50, 10)
-    assert "cannot be told" in costs(rows.trace())["unlinked"].title
+    assert "unknown" in costs(rows.trace())["unlinked"].title
 
 
 def test_gaps_count_as_far_as_they_lie_in_the_steps_and_name_the_step(rows) -> None:

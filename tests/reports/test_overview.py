@@ -116,7 +116,7 @@ def test_a_recording_of_a_device_alone(rows) -> None:
     report = overview(rows.trace())
     assert report.bars[0].label == "Device"
     assert [finding.value_label for finding in report.findings] == ["in all", "in all"]
-    assert "cannot be told" in report.quality[0]
+    assert "unknown" in report.quality[0]
     assert [block.title for block in report.tables] == ["Kernels"]
 
 

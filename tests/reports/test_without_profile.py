@@ -26,7 +26,7 @@ def test_resources_that_were_used_are_shown_and_idle_ones_are_not():
     assert summary.tables[0].frame.rows() == [("host", "host_cpu_usage", "%", 10.0, 29.0, 30.0)]
     report = overview(found)
     assert [block.frame.height for block in report.tables] == [1]
-    assert "Counters alone were recorded" in report.quality[0]
+    assert "Only counters were recorded" in report.quality[0]
 
 
 def test_nothing_at_all_is_said_to_be_nothing():

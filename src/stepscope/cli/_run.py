@@ -24,7 +24,7 @@ MaxBytes = Annotated[
 ]
 Counters = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Counters of the run, if not in counters.csv beside it.", show_default=False),
+    typer.Option(metavar="FILE", help="Counters of the run, if not in counters.csv next to it.", show_default=False),
 ]
 With = Annotated[
     str | None,

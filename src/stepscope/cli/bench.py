@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.renderers import Screen
     from stepscope.timing import Bench
 
-SETTINGS: dict[str, Any] = {"short_help": "How long a Python function takes, beside a reference."}
+SETTINGS: dict[str, Any] = {"short_help": "How long a Python function takes, compared with a reference."}
 _LITERALS = {"True": True, "False": False, "None": None}  # Python's spellings of JSON's true, false and null
 _DIFFERS = 3
 

@@ -52,7 +52,7 @@ def command(
 
     Several files or a folder are the ranks of one job. With -o, the suffix of FILE (.txt .md .json .html) says how to
     write it. HTML is one file with live charts and a timeline of the slowest step, which opens without a server. Files
-    that cannot be read are left out, and told.
+    that cannot be read are left out and named.
     """
     from stepscope.api import verbs
     from stepscope.renderers import Screen

@@ -104,7 +104,7 @@ def _kind(name: str, annotation: Any) -> tuple[type, tuple[Any, ...]]:
         return type(choices[0]), choices
     if annotation in (bool, int, float, str):
         return annotation, ()
-    msg = f"option {name}: no text stands for {annotation!r}"
+    msg = f"option {name}: no text can give a {annotation!r}"
     raise TypeError(msg)
 
 

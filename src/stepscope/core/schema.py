@@ -87,6 +87,10 @@ DEVICES = Table(
         Column("compute_capability", pl.String(), "architecture version, as in 9.0 or gfx942"),
     ),
 )
+#: A device as in cuda:0, or as in cpu where it has no ordinal; from rows of the table above.
+DEVICE_LABEL = pl.when(pl.col("index").is_not_null()).then(pl.format("{}:{}", "type", "index")).otherwise("type")
+#: A device in rows with its label (`device`) and its `device_id`, either of which may be null.
+DEVICE_OR_NUMBER = pl.coalesce("device", pl.format("device {}", "device_id"), pl.lit("device"))
 TRACKS = Table(
     "tracks",
     "where spans lie: a thread, a stream, an annotation lane",
@@ -96,7 +100,7 @@ TRACKS = Table(
         Column("host", pl.String(), "host name"),
         Column("pid", pl.Int64(), "process id as recorded; null where the trace gives text"),
         Column("tid", pl.Int64(), "thread id as recorded; null where the trace gives text"),
-        Column("device_id", pl.UInt32(), "device whose work lies here; null for host tracks"),
+        Column("device_id", pl.UInt32(), "device whose work is on it; null for host tracks"),
         Column("stream", pl.Int64(), "device stream or queue"),
         Column("kind", TrackKind, "thread, stream, annotation, async, other"),
         Column("process", pl.String(), "process name"),
@@ -108,7 +112,7 @@ SPANS = Table(
     "anything with a start and an end, sorted by track, start, longest first; without a clock: in order of launch",
     (
         Column("span_id", pl.UInt32(), "row number, referred to by every side table", key=True),
-        Column("track_id", pl.UInt32(), "track it lies on"),
+        Column("track_id", pl.UInt32(), "its track"),
         Column("ts_ns", pl.Int64(), "start, from the trace's origin; null in all rows: order known, no clock", "ns"),
         Column("dur_ns", pl.Int64(), "duration", "ns"),
         Column("name", Name, "name as recorded"),
@@ -322,7 +326,7 @@ STEP_COSTS = Table(
         Column("kind", pl.Enum(("step", "reader")), "the time of a step, or that of reading a batch", key=True),
         Column("n_before", pl.Int64(), "steps that had ended when it began", key=True),
         Column("cost_s", pl.Float64(), "wall time", "s"),
-        Column("n_samples", pl.Int64(), "samples in the step, where the loop told"),
+        Column("n_samples", pl.Int64(), "samples in the step, if the loop logged them"),
         Column("source", pl.Enum(("timer", "ranges")), "measured by the loop's timer, or length of the step's range"),
     ),
 )
@@ -353,7 +357,9 @@ CYCLES = Table(
         Column("anchor", Name, "function whose calls mark the cycles"),
         Column("phase", Name, "prefill or decode, where a serving engine does both"),
         Column("is_complete", pl.Boolean(), "false of those at either end that were recorded in part; null: not known"),
-        Column("found_by", pl.Enum(CYCLE_STARTS), "what told them: annotation, function, kernel, sequence, period"),
+        Column(
+            "found_by", pl.Enum(CYCLE_STARTS), "how cycles were found: annotation, function, kernel, sequence, period"
+        ),
         Column(
             "agreement_ratio", pl.Float64(), "names that come as often in one cycle as in the next, if found", "ratio"
         ),
@@ -374,7 +380,7 @@ ATTRIBUTION = Table(
         Column(
             "beta_ratio", pl.Float64(), "that duration over the cycle's; it exceeds 1 where threads add up", "ratio"
         ),
-        Column("resource", Name, "whose metric it is: gpuN, host, cpu, pid:N, a disk …; null: not told", key=True),
+        Column("resource", Name, "whose metric it is: gpuN, host, cpu, pid:N, a disk …; null: unknown", key=True),
         Column("sigma", pl.Float64(), "its standard deviation during the events"),
         Column("sampled", pl.Enum(SAMPLED), "which events had samples of their own: all, some, none"),
         Column("pid", pl.Int64(), "process", key=True),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: How to get a table that is missing.
 _HINTS = {
     "allocations": "record with profile_memory=True",
-    "counters": "put counters.csv beside the trace or name it with --counters; see docs/counters.md",
+    "counters": "put counters.csv next to the trace or name it with --counters; see docs/counters.md",
     "kernels": "record with the device's activity on, as in activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
     "kernel_metrics": "profile with Nsight Compute: ncu --csv --set full, or --metrics …",
     "ops": "record with ProfilerActivity.CPU; shapes need record_shapes=True",

@@ -47,7 +47,7 @@ def labels(columns: Sequence[str]) -> list[str]:
 
 
 def cell(value: Any, unit: str | None = None, *, separated: bool = False) -> str:
-    """One value in words. `separated`: a whole number without unit is a count, with separators, and not an id."""
+    """One value as text. `separated`: a whole number without unit is a count, with separators, and not an id."""
     match value:
         case bool():
             text = "yes" if value else "no"
@@ -65,7 +65,7 @@ def cell(value: Any, unit: str | None = None, *, separated: bool = False) -> str
 
 
 def cells(frame: pl.DataFrame, table: Table) -> list[list[str]]:
-    """All values in words, column by column."""
+    """All values as text, column by column."""
     declared = {column.name: column for column in table.columns}
     columns = []
     for series in frame.iter_columns():

@@ -68,7 +68,7 @@ def report(report: Report, screen: Screen) -> str:
 
 
 def table(block: Block, screen: Screen) -> str:
-    """The whole frame, with a note below on columns that found no room."""
+    """The whole frame, with a note below on columns for which there is no room."""
     columns = _grid(block, screen.width, screen.width)
     lines = [*(_ink(line, _BOLD, screen) for line in columns.head), *columns.body]
     if block.frame.is_empty():
@@ -235,7 +235,7 @@ def _quality(report: Report, screen: Screen) -> list[str]:
 
 
 def _wrap(text: str, room: int, *, hang: int = 0) -> list[str]:
-    """The text in lines of `room`; words are broken only where they do not fit, and none is dropped."""
+    """The text in lines of `room`; breaks a word only if it is longer than a line, and drops none."""
     text = _UNIT.sub("\\1\u00a0\\2", printable(text))  # a number and its unit stay on one line
     lines = textwrap.wrap(text, max(room, 20), subsequent_indent=" " * hang, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines] or [""]
@@ -267,7 +267,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Lines of the header, lines of the body, and the headers of columns that found no room."""
+    """Lines of the header, lines of the body, and the headers of columns for which there is no room."""
 
     head: tuple[str, ...]
     body: tuple[str, ...]

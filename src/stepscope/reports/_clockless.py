@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-_NO_CLOCK = "The file knows in which order kernels ran, but not when: idle time, overlap and steps cannot be told."
+_NO_CLOCK = "The file knows in which order kernels ran, but not when: idle time, overlap and steps are unknown."
 _LOW = 0.1
 _LEAST_SAVED = 0.01
 _CLASSES, _OTHER = 6, "other"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.analyses.common import step_parts
 from stepscope.analyses.common.device_work import (
     COMMUNICATION,
     COMPUTATION,
@@ -86,18 +87,18 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
     times = occupied(work)
     computation, kernels, busy = (covered(iv, *scope.windows) for iv in (times.computation, times.kernels, times.busy))
     by_window = {
-        "computation": computation,
-        "exposed communication": kernels - computation,
-        "exposed memcpy": busy - kernels,
-        "idle": scope.highs - scope.lows - busy,
+        step_parts.COMPUTATION: computation,
+        step_parts.COMMUNICATION: kernels - computation,
+        step_parts.MEMCPY: busy - kernels,
+        step_parts.IDLE: scope.highs - scope.lows - busy,
     }
     parts = {name: int(lengths.sum()) for name, lengths in by_window.items()}
     inside = work.filter((pl.col("ts_ns") < scope.high) & (pl.col("end_ns") > scope.low))
     costs = [
-        *_computation(inside, trace, scope, parts["computation"]),
-        *_communication(inside, times, trace, scope, parts["exposed communication"]),
-        *_copies(inside, times, trace, scope, parts["exposed memcpy"]),
-        *idle_costs(work, trace, scope, parts["idle"]),
+        *_computation(inside, trace, scope, parts[step_parts.COMPUTATION]),
+        *_communication(inside, times, trace, scope, parts[step_parts.COMMUNICATION]),
+        *_copies(inside, times, trace, scope, parts[step_parts.MEMCPY]),
+        *idle_costs(work, trace, scope, parts[step_parts.IDLE]),
     ]
     n_kernels = int((inside["category"] == "kernel").sum())
     notes = []
@@ -106,7 +107,7 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
         text = per_step(n_kernels, summed, scope.n, "kernel", stepped=bool(scope.numbers))
         notes.append(Note(text, "kernels", "show kernels"))
     busy_by_device = _busy(work, times, trace.devices, scope)
-    while_idle = host_while_idle(trace.spans, times.busy, scope) if parts["idle"] else {}
+    while_idle = host_while_idle(trace.spans, times.busy, scope) if parts[step_parts.IDLE] else {}
     return DeviceTime(work, parts, by_window, busy_by_device, while_idle, tuple(costs), tuple(notes))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.host_spans import collectives_on_host
+from stepscope.analyses.common.step_parts import COMMUNICATION, LOADING, OPERATORS, OTHER
 from stepscope.analyses.steps.steps import host_time as divided
 from stepscope.core.collectives import label_of
 from stepscope.core.intervals import nearest, own_lengths
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
-OPERATORS, COMMUNICATION, LOADING, OTHER = "operators", "exposed communication", "data loading", "Python and other"
 _COLUMNS = {
     OPERATORS: "operator_ns", COMMUNICATION: "exposed_communication_ns", LOADING: "dataloader_ns",
     OTHER: "other_host_ns",

@@ -184,5 +184,5 @@ def _other(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
 
 
 def _unlinked(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG001  all causes have one signature
-    title = "Idle before work whose launch is not in the trace: the cause cannot be told"
+    title = "Idle before work whose launch is not in the trace: the cause is unknown"
     return Cost("idle unlinked", title, sum_of(gaps["ns"]), (_often(gaps, scope),), "show idle --by gap")

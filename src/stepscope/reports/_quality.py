@@ -45,7 +45,9 @@ def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
     if not whole:
         return []
     if not trace.spans["category"].is_in(["operator", "runtime", "driver"]).any():
-        what = "No launches or operators are in the trace: whose the device work is, and why it waited, cannot be told."
+        what = (
+            "No launches or operators are in the trace: what launched the device work, and why it waited, is unknown."
+        )
         return [Lack("no_host", what)]
     lacks = []
     loose = work.filter(pl.col("launch_id").is_null())

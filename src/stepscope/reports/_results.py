@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Results
 
 
-_NO_CLOCK = Lack("sums", "These are sums by name: when things ran, and what waited for what, cannot be told.")
+_NO_CLOCK = Lack("sums", "These are sums by name: when things ran, and what waited for what, is unknown.")
 #: Tables that are shown and their titles, the most useful first.
 _SHOWN = {
     "cuda_gpu_kern_sum": "Kernels",

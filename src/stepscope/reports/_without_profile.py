@@ -62,7 +62,7 @@ def python_block(trace: Trace, scope: Scope | None = None) -> list[Block]:
 
 
 _NOTHING = Lack("no_spans", "The trace holds no spans with times: there is nothing to report.")
-_ONLY = Lack("only_counters", "Counters alone were recorded: what ran, and when, cannot be told.")
+_ONLY = Lack("only_counters", "Only counters were recorded: what ran, and when, is unknown.")
 _SCHEDULED = Lack("only_counters", "Counters and scheduling were recorded: when threads ran, not what they did.")
 _NO_PROFILE = Lack(
     "no_profile", "Counters and Python stacks were recorded, no profile: steps and operators are unknown."

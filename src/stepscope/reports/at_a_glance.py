@@ -45,7 +45,7 @@ def mfu_at_a_glance(trace: Trace, work: pl.DataFrame) -> tuple[dict[str, float],
         return {"mfu_ratio": ratio, "mfu_known_ratio": known}, ()
     if ratio is not None:
         reason = f"the operations of {percent(known)} of the time in products of matrices are known"
-    return {}, (Lack("mfu", f"MFU is not told (show mfu): {reason}."),)
+    return {}, (Lack("mfu", f"MFU is unknown (show mfu): {reason}."),)
 
 
 #: Parts of the host's time in the order of `step-breakdown`, and their names here.

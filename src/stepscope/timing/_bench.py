@@ -37,7 +37,7 @@ def bench(
 
     Both get their own arrays of the same numbers, each of the library that it works with. `device` is that of arrays
     that do not say theirs. Before it is measured each is called once, and what they give back is compared. `progress`
-    is told how many cases are done, and of how many. The garbage collector stays as it is.
+    gets the number of cases done and of all cases. The garbage collector stays as it is.
 
     Raises FunctionFailed if a function raises, StepscopeError if arguments cannot be made or passed, or if results
     differ in shape.
@@ -55,7 +55,7 @@ def bench(
 
 
 def _described(case: Case) -> str:
-    """What tells a case from the others; variables stand for the arrays that they shape."""
+    """What distinguishes a case: its variables, and arguments that no variable shapes."""
     numbers = {n: v for n, v in case.arguments.items() if not (case.variables and isinstance(v, ArraySpec))}
     return described({**case.variables, **numbers})
 

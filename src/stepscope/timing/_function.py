@@ -29,7 +29,7 @@ FRAMEWORKS = ("torch", "paddle")
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A callable, what it is called in tables ('module:function'), and the module that it was found in."""
+    """A callable, what it is called in tables ('module:function'), and the module that holds it."""
 
     label: str
     call: Callable[..., object]
@@ -116,8 +116,8 @@ def framework_of(function: Function) -> str:
 def bound(function: Function, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of a call. Names that are numbers are positions: 0 is the first.
 
-    Parameters that are positional only are found by their name too. Raises StepscopeError for arguments that the
-    function does not take or that it lacks, as far as its signature can be seen.
+    Positional-only parameters may be given by name too. Raises StepscopeError for arguments that the
+    function does not take or that it lacks, as far as its signature is known.
     """
     numbered = {int(name): value for name, value in arguments.items() if name.isdecimal()}
     if sorted(numbered) != list(range(len(numbered))):

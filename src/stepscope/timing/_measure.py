@@ -211,7 +211,7 @@ def inner_calls(job: Job) -> int:
     An event's time may be next to nothing where the host's is not, so the loop grows no further than LONG_NS by that.
     """
     one = lap(job.clock, job.call, 1, job.what)
-    if one.ns < 10 * SHORT_NS:  # or else it is surely not short: the best of three, as one alone may be disturbed
+    if one.ns < 10 * SHORT_NS:  # it may be short: take the best of three, as a single one may be disturbed
         one = min(one, *(lap(job.clock, job.call, 1, job.what) for _ in range(2)), key=lambda measured: measured.ns)
     if one.ns >= SHORT_NS:
         return 1

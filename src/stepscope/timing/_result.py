@@ -211,7 +211,7 @@ def _cell(value: Any, dtype: pl.DataType) -> Any:
 
 
 def described(arguments: Mapping[str, Any]) -> str:
-    """Arguments in words: 'n=4, x=float32[16, 32]'."""
+    """Arguments as text: 'n=4, x=float32[16, 32]'."""
     return ", ".join(f"{name}={_cell(value, pl.String())}" for name, value in arguments.items())
 
 
@@ -233,7 +233,7 @@ def text(bench: Bench, draw: Callable[[Block], str]) -> str:
 def blocks(bench: Bench) -> tuple[Block, ...]:
     """The times, a row for each case and function; with a reference also the comparison, a row for each case.
 
-    Arguments that are the same in all cases stand in the notes, as do arrays whose shapes other columns tell.
+    Arguments that are the same in all cases are in the blocks' notes, as are arrays whose shapes are in other columns.
     """
     keys = _telling(bench)
     frame = bench.frame
@@ -248,7 +248,7 @@ def blocks(bench: Bench) -> tuple[Block, ...]:
 
 
 def _telling(bench: Bench) -> list[str]:
-    """The columns of arguments that tell cases apart, without arrays whose shapes are told; of one case its numbers."""
+    """The columns of arguments that differ between cases, without arrays of known shape; of one case its numbers."""
     first = bench.frame.filter(pl.col("role") == "function")
     one = first.height == 1
     shapes_are_shown = one or bool(bench.outcomes[0].case.variables)

@@ -43,7 +43,7 @@ class Summary:
 
 
 def summary(times: Times) -> Summary:
-    """All that is told of the times of one function. Percentiles are interpolated between neighbours."""
+    """Statistics of the times of one function. Percentiles are interpolated between neighbours."""
     first, third, p95 = (float(q) for q in np.quantile(times, [0.25, 0.75, 0.95]))
     return Summary(
         n=times.size,

@@ -5,7 +5,7 @@ A sweep is a table (of a TOML or JSON file, or a mapping) with up to four parts,
     arguments   passed in every case
     sweep       argument = list of values: every combination is a case, the last varies fastest
     variables   not passed, only named by the shapes and dtypes of arrays; a list of values is part of the sweep
-    cases       list of tables: cases besides, in which arguments and variables have these values
+    cases       list of tables: additional cases, in which arguments and variables have these values
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from stepscope.core.report import Bar, Part
-from stepscope.web.pages.drilldown import difference_link, part_link, row_link, whole_link
+from stepscope.web.pages.drilldown import address_of_difference, address_of_part, address_of_row, address_of_whole
 from stepscope.web.pages.links import Links
 
 ONE = Links("/root", (0,), 1)
@@ -16,7 +16,7 @@ TWO = Links("", (0, 1), 2, of_rank={4: 0, 5: 1})
 
 
 def led(table, row, links=ONE):
-    address = row_link(links, table)(row, list(row))
+    address = address_of_row(links, table)(row, list(row))
     if address is None:
         return None
     parts = urlsplit(address)
@@ -84,18 +84,18 @@ def test_recorded_tables_lead_to_events_only():
 
 def test_parts_of_bars_lead_to_tables():
     device = Bar("Step", "5 ms", (Part("computation", 0.5), Part("idle", 0.5), Part("odd", 0.0)))
-    assert part_link(ONE, device, "idle").startswith("/root/tables/idle?o.by=gap")
-    assert part_link(ONE, device, "odd") is None
+    assert address_of_part(ONE, device, "idle").startswith("/root/tables/idle?o.by=gap")
+    assert address_of_part(ONE, device, "odd") is None
     host = Bar("Step", "5 ms", (Part("operators", 0.5), Part("exposed communication", 0.5)))
-    assert part_link(ONE, host, "operators") == "/root/tables/operators"
-    assert part_link(ONE, host, "exposed communication") == "/root/tables/communication"
-    assert whole_link(ONE, device) == "/root/tables/steps?sort=-window_ns"
-    assert whole_link(ONE, Bar("x", "5 ms")) is None
+    assert address_of_part(ONE, host, "operators") == "/root/tables/operators"
+    assert address_of_part(ONE, host, "exposed communication") == "/root/tables/communication"
+    assert address_of_whole(ONE, device) == "/root/tables/steps?sort=-window_ns"
+    assert address_of_whole(ONE, Bar("x", "5 ms")) is None
 
 
 def compared(frame):
     links = Links("", (0, 1), 3, of_label={"a.json": 0, "b.json": 1})
-    address = difference_link(links, frame)
+    address = address_of_difference(links, frame)
     found = []
     for row in frame.iter_rows(named=True):
         parts = urlsplit(address(row, frame.columns) or "")

@@ -15,7 +15,7 @@ import polars as pl
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Intervals, Ints, union
-from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.schema import DEVICE_LABEL, DEVICE_WORK
 from stepscope.core.trace import extent_ns
 
 if TYPE_CHECKING:
@@ -183,9 +183,8 @@ def occupied(work: pl.DataFrame) -> Occupied:
 
 
 def label_devices(frame: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """The frame with `device`, as in cuda:0, beside its `device_id`; null where the trace does not describe it."""
-    label = pl.when(pl.col("index").is_not_null()).then(pl.format("{}:{}", "type", "index")).otherwise("type")
-    labels = devices.select("device_id", device=label)
+    """The frame with `device`, as in cuda:0, for its `device_id`; null where the trace does not describe it."""
+    labels = devices.select("device_id", device=DEVICE_LABEL)
     return frame.join(labels, on="device_id", how="left", maintain_order="left")
 
 

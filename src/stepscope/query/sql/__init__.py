@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TIMEOUT_S", "known_names", "run", "tables"]
 
-#: A query that takes longer is stopped, unless told otherwise.
+#: The default time limit of a query.
 TIMEOUT_S = 300.0
 
 
@@ -47,7 +47,7 @@ def run(
     `on_start` when it begins to run, with a function that stops it, from another thread.
 
     Units: those of the columns. Raises UnknownName (table, column), MissingTable (no trace has it), StepscopeError
-    (anything but a SELECT, too slow, too much memory). Traces that are left out are told to `on_missing`.
+    (anything but a SELECT, too slow, too much memory). Traces that are left out are reported to `on_missing`.
     """
     with _folder() as folder:
         connection = connected(folder, memory_bytes)

@@ -38,7 +38,7 @@ _FILES = Table(
     (
         views.RANK,
         views.TRACE,
-        Column("path", pl.String(), "where it lies"),
+        Column("path", pl.String(), "its path"),
         Column("format", pl.String(), "which reader read it"),
         Column("world_size", pl.Int32(), "processes of the job"),
         Column("host", pl.String(), "machine that it was recorded on"),
@@ -124,8 +124,8 @@ class _Gathered:
 def views_of(source: Trace | Run, wanted: Sequence[View], folder: Path, on_missing: OnMissing) -> Iterator[str]:
     """The statements that make the views, with their files in `folder`.
 
-    Traces that cannot be read, or lack what an analysis needs, are told to `on_missing`. Raises their first error if
-    that is true of all.
+    Traces that cannot be read, or lack what an analysis needs, are reported to `on_missing`. If there are no others it
+    raises the first error.
     """
     gathered = _gathered(source, wanted, folder, on_missing)
     yield f"CREATE SCHEMA {_SCHEMA}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOCAL", "on_dask"]
 
-#: The address that stands for a cluster of this machine's own.
+#: The address that means a new cluster on this machine.
 LOCAL = "local"
 _TIMEOUT_S = 30
 

@@ -9,6 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.names import KERNEL_CLASSES, shorten
+from stepscope.core.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,7 @@ PALETTE = (
 )  # fmt: skip
 COLOUR_OF_CLASS: Mapping[str, str] = dict(zip(KERNEL_CLASSES, PALETTE, strict=True))
 NO_CLASS = "#C7C7C7"
-#: Lines that must be seen on white and on black.
+#: Lines that are visible on white and on black.
 GREY, FAINT = "#888888", "rgba(128, 128, 128, 0.25)"
 CLEAR = "rgba(0, 0, 0, 0)"
 _LINE = 90
@@ -41,6 +42,11 @@ _LONGEST = 400
 _UNITS = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 _ABOVE = {"": 14, "top": 44, "side": 14}
 _TITLE, _NOTE = 46, 28
+
+
+def first_of(n_shown: int, n_all: int, what: str = "") -> str:
+    """The note of a figure that draws only the first rows; empty if it draws all."""
+    return f"the first {count(n_shown)} of {count(n_all)} {what}".rstrip() if n_all > n_shown else ""
 
 
 def literal(text: object) -> str:
@@ -54,7 +60,7 @@ def clipped(text: str, room: int) -> str:
 
 
 def broken(text: str) -> str:
-    """A long name in lines, its end cut off if it is very long."""
+    """A long name in lines, without its end if it is very long."""
     text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     return "<br>".join(literal(line) for line in textwrap.wrap(text, _LINE)) or "–"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.core.schema import DEVICE_OR_NUMBER
 from stepscope.core.units import size
 from stepscope.renderers.figures._style import (
     CLEAR,
@@ -38,8 +39,6 @@ _STEP_PARTS = {
     "exposed_communication_ns": "exposed communication",
     "exposed_memcpy_ns": "exposed memcpy",
 }
-#: How a device is called.
-_DEVICE = pl.coalesce("device", pl.format("device {}", "device_id"), pl.lit("device"))
 _MOST_LANES, _MOST_STREAMS = 16, 128
 _DEVICE_HEIGHT, _STREAM_HEIGHT, _RATIO_HEIGHT = 110, 22, 230
 _DEVICE_RATIOS = {
@@ -92,7 +91,7 @@ def draw_timeline(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
 
 
 def _labelled(frame: pl.DataFrame) -> pl.DataFrame:
-    label = [_DEVICE]
+    label = [DEVICE_OR_NUMBER]
     if frame["rank"].n_unique() > 1:
         label.insert(0, pl.format("rank {}", "rank").fill_null("no rank"))
     if "trace" in frame.columns:
@@ -153,7 +152,7 @@ def _ratios(own: pl.DataFrame, name: str) -> list[float | None]:
 def draw_device_utilisation(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG001  lines have no links
     """A lane per device, a line for each ratio."""
     rank = [pl.format("rank {} ", "rank")] if frame["rank"].n_unique() > 1 else []
-    lanes = frame.with_columns(trace=pl.concat_str(*rank, _DEVICE)).drop("rank")
+    lanes = frame.with_columns(trace=pl.concat_str(*rank, DEVICE_OR_NUMBER)).drop("rank")
     return ratio_lanes(lanes, _DEVICE_RATIOS, x="ts_ns", length="window_ns", x_title="time")
 
 

@@ -25,7 +25,7 @@ def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG00
     """A waterfall: a bar for the base's step, one for each change, one for the other's step.
 
     Where `low_ns` and `high_ns` bound a change, a line at its bar shows by how much it may be off. Parts that changed
-    by less than 0.1 % of the step are one bar. Where changes are small beside the step, the axis does not begin at 0.
+    by less than 0.1 % of the step are one bar. If they are small, the axis does not begin at 0.
     """
     if not known(frame, *_NEEDS):
         return None
@@ -98,7 +98,7 @@ def _off(row: dict[str, Any]) -> tuple[float, float]:
 
 
 def _reach(levels: Sequence[float], rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
-    """From where to where the axis goes: near the levels if all changes are small beside them, else from 0."""
+    """From where to where the axis goes: near the levels if all changes are much smaller than them, else from 0."""
     off = max((max(_off(row)) for row in rows), default=0.0)
     least, most = min(levels) - off, max(levels) + off
     room = max(most - least, 0.02 * most)

@@ -13,6 +13,7 @@ from stepscope.renderers.figures._style import (
     SHORTER,
     axis,
     clipped,
+    first_of,
     known,
     layout,
     links,
@@ -51,7 +52,7 @@ def ranked(frame: pl.DataFrame, link: Link | None, column: str) -> Drawn | None:
     top = some.head(_MOST_BARS).reverse()
     whole = frame[column].sum()
     texts = [f"{duration(v)} ({percent(v / whole)})" for v in top[column]]
-    note = f"the first {top.height} of {some.height}" if some.height > top.height else ""
+    note = first_of(top.height, some.height)
     return _bars(
         top, top["name"].to_list(), column, link, note=note, title="ms", text=texts, textposition="auto",
         marker={"color": COLOURS["computation"]},
@@ -68,7 +69,7 @@ def draw_diff(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
         return None
     top = changed.head(_MOST_BARS).reverse()
     names = ["unknown" if name is None else str(name) for name in top[key]]
-    note = f"the first {top.height} of {changed.height} changes" if changed.height > top.height else ""
+    note = first_of(top.height, changed.height, "changes")
     texts = [duration(v) for v in top["delta_ns"]]
     colours = [LONGER if v > 0 else SHORTER for v in top["delta_ns"]]
     return _bars(top, names, "delta_ns", link, note=note, title="change per step, ms", text=texts,
@@ -79,7 +80,7 @@ def _bars(
     rows: pl.DataFrame, names: Sequence[str], column: str, link: Link | None, *, note: str, title: str, **bars: Any
 ) -> Drawn:
     """A bar for each row, the first row at the bottom."""
-    # Placed by number, not by name: names that are equal once cut still get bars of their own.
+    # Placed by number, not by name: names that are equal once shortened still get bars of their own.
     places = list(range(rows.height))
     data = [{
         "type": "bar", "orientation": "h", "x": scaled(rows[column], _MS), "y": places, "customdata": links(rows, link),

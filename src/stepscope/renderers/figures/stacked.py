@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.core.units import count, duration, percent
-from stepscope.renderers.figures._style import COLOURS, PALETTE, axis, clipped, known, layout, links, scaled
+from stepscope.core.units import duration, percent
+from stepscope.renderers.figures._style import COLOURS, PALETTE, axis, clipped, first_of, known, layout, links, scaled
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def draw_steps(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
         }
         for name, column in parts.items() if shown[column].sum()
     ]  # fmt: skip
-    note = f"the first {count(shown.height)} of {count(frame.height)}" if frame.height > shown.height else ""
+    note = first_of(shown.height, frame.height)
     # Without larger gaps the bars of a few steps would be very wide.
     look = layout(note=note, barmode="stack", bargap=max(0.2, 1 - 0.1 * shown.height))
     return {"data": data, "layout": {**look, "xaxis": axis("step", type="category"), "yaxis": axis("ms")}}
@@ -87,7 +87,7 @@ def draw_communication(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
         }
         for part in ("exposed", "hidden")
     ]  # fmt: skip
-    note = f"the first {shown.height} of {sums.height}" if sums.height > shown.height else ""
+    note = first_of(shown.height, sums.height)
     look = layout(note=note, barmode="stack")
     return {"data": data, "layout": {**look, "xaxis": axis(type="category"), "yaxis": axis("ms")}}
 

@@ -1,4 +1,4 @@
-"""From a number to the events that it sums up: the link of each row of a table and of each part of a bar."""
+"""From a number to the events that it sums up: addresses for the rows of a table and for the parts of a bar."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.analyses.common.step_parts import command_of
 from stepscope.query import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from stepscope.web.pages.links import Links
 
@@ -29,7 +30,7 @@ class _Rows:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-#: By table. Where a row itself tells a span, a stretch of time or a name, that is where it leads.
+#: By table. A row with a span, a stretch of time or a name of its own leads there instead.
 _SUMMED: Mapping[str, _Rows] = {
     "idle": _Rows("idle", ("cause", "device"), {"o__by": "gap", "sort": "-dur_ns"}),
     "kernel-classes": _Rows("kernels", ("kernel_class",)),
@@ -38,35 +39,14 @@ _SUMMED: Mapping[str, _Rows] = {
     "message-sizes": _Rows("collectives", ("parallelism", "kind", "group_size")),
     "parallel-groups": _Rows("collectives", ("group",)),
 }
-#: Of a bar: what shows the events of a part, as words after `stepscope`.
-_DEVICE_PARTS = {
-    "computation": "show kernels",
-    "exposed communication": "show overlap --by name",
-    "exposed memcpy": "show spans --where \"category IN ('memcpy', 'memset')\" --sort -dur_ns",
-    "idle": "show idle --by gap --sort -dur_ns",
-}
-_HOST_PARTS = {
-    "operators": "show operators",
-    "exposed communication": "show communication",
-    "data loading": "show spans --where \"category = 'dataloader'\" --sort -dur_ns",
-    "Python and other": "show steps --sort -other_host_ns",
-}
-#: What a comparison tells of the host besides, where there is a device too.
-_COMPARED_PARTS = {
-    "operators": _HOST_PARTS["operators"],
-    "data loading": _HOST_PARTS["data loading"],
-    "python and other": _HOST_PARTS["Python and other"],
-    "launch and runtime calls": "show spans --where \"category IN ('runtime', 'driver')\" --sort -dur_ns",
-    "synchronisation": "show spans --where \"lower(name) LIKE '%synchronize%'\" --sort -dur_ns",
-}
-#: Parts of a comparison that are what is left: no event is called so.
+#: Parts of a comparison that are a remainder: no event has their name.
 _NO_RANGES = ("operators outside ranges", "other threads", "backward", "other", "not accounted for")
 _WHOLES = {"Step": "show steps --sort -window_ns", "Device": "show device-utilisation"}
 
 
-def row_link(links: Links, table: str) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
+def address_of_row(links: Links, table: str) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
     """Makes the address of the events of a row of that table, from the row and its columns; None if it has none."""
-    return links.events if table in _recorded() else partial(_row_link, links, table)
+    return links.events if table in _recorded() else partial(_address_of_row, links, table)
 
 
 @cache
@@ -75,7 +55,7 @@ def _recorded() -> frozenset[str]:
     return frozenset(name for name, kind in tables.names() if kind == "table")
 
 
-def _row_link(links: Links, table: str, row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
+def _address_of_row(links: Links, table: str, row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
     address = links.events(row, columns)
     if address is not None:
         return address
@@ -92,7 +72,7 @@ def _row_link(links: Links, table: str, row: Mapping[str, Any], columns: Sequenc
 def _summed_up(links: Links, table: str, row: Mapping[str, Any], own: Mapping[str, object]) -> str | None:
     """The rows of another table that this one sums up."""
     if table == "modules" and row.get("path"):
-        # Ranges of modules are called after the last part of their path.
+        # A module's range has the last part of its path as its name.
         return links.to("/timeline", **own, q="nn.Module: " + str(row["path"]).rsplit("/", 1)[-1], exact=1)
     if table == "communication" and row.get("collective"):
         return links.table("spans", **own, where=_named_like(row), sort="-dur_ns")
@@ -103,14 +83,14 @@ def _summed_up(links: Links, table: str, row: Mapping[str, Any], own: Mapping[st
 
 
 def _named_like(row: Mapping[str, Any]) -> str:
-    """That a span is one of this exchange: allreduce is gloo:all_reduce, ncclKernel_AllReduce, c10d::allreduce_."""
-    word = re.sub(r"^(all|reduce|broad|send|to)_?", r"\1%", str(row["collective"]).lower().replace("'", "_"))
-    side = "=" if row.get("measured") == "device" else "<>"
-    return f"lower(name) LIKE '%{word[:_LONGEST_NAME]}%' AND category {side} 'kernel'"
+    """The condition for spans of this collective, as in gloo:all_reduce, ncclKernel_AllReduce or c10d::allreduce_."""
+    pattern = re.sub(r"^(all|reduce|broad|send|to)_?", r"\1%", str(row["collective"]).lower().replace("'", "_"))
+    operator = "=" if row.get("measured") == "device" else "<>"
+    return f"lower(name) LIKE '%{pattern[:_LONGEST_NAME]}%' AND category {operator} 'kernel'"
 
 
 def _condition(row: Mapping[str, Any], columns: Sequence[str]) -> str:
-    """That the columns are as in this row, in SQL; as much of it as fits into an address."""
+    """The SQL condition that the columns are as in this row, or as much of it as fits into an address."""
     text = ""
     for name in columns:
         value = row[name]
@@ -122,8 +102,8 @@ def _condition(row: Mapping[str, Any], columns: Sequence[str]) -> str:
     return text
 
 
-def difference_link(links: Links, rows: pl.DataFrame) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
-    """The same for rows of a comparison of two inputs, which stand for what both recorded of a part or a metric."""
+def address_of_difference(links: Links, rows: pl.DataFrame) -> Callable[[Mapping[str, Any], Sequence[str]], str | None]:
+    """Makes the address of what both inputs recorded of the part or metric in a row of their comparison."""
     parts = set(rows["part"].cast(pl.String).to_list()) if "part" in rows.columns else set()
 
     def address_of(row: Mapping[str, Any], columns: Sequence[str]) -> str | None:
@@ -132,24 +112,18 @@ def difference_link(links: Links, rows: pl.DataFrame) -> Callable[[Mapping[str, 
             return links.table("counters", where=_condition(row, ("metric",)))
         part = None if row.get("part") is None else str(row["part"])
         if address is None and part is not None and part not in _NO_RANGES:
-            # What is no part of every step is a range of the program's.
-            return links.command(_of_part(parts, part)) or links.events({"name": part}, ["name"])
+            # A part without a command is a range that the program has named.
+            return links.command(command_of(part, parts)) or links.events({"name": part}, ["name"])
         return address
 
     return address_of
 
 
-def _of_part(parts: Collection[str], name: str) -> str:
-    """The command that shows the events of a part, of all that a step is divided into; empty if none does."""
-    on_device = "computation" in parts or "idle" in parts
-    return {**_COMPARED_PARTS, **(_DEVICE_PARTS if on_device else _HOST_PARTS)}.get(name, "")
-
-
-def part_link(links: Links, bar: Any, name: str) -> str | None:
+def address_of_part(links: Links, bar: Any, name: str) -> str | None:
     """The address of the events of a part of a bar (`core.report.Bar`)."""
-    return links.command(_of_part({part.name for part in bar.parts}, name))
+    return links.command(command_of(name, {part.name for part in bar.parts}))
 
 
-def whole_link(links: Links, bar: Any) -> str | None:
+def address_of_whole(links: Links, bar: Any) -> str | None:
     """The address of what a whole bar is about: the steps, or the use of the device."""
     return links.command(_WHOLES.get(bar.label, ""))

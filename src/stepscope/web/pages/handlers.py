@@ -13,7 +13,7 @@ from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError
 from stepscope.query import tables as query_tables
 from stepscope.renderers import figures
-from stepscope.web.pages.drilldown import difference_link, row_link
+from stepscope.web.pages.drilldown import address_of_difference, address_of_row
 from stepscope.web.pages.rows import FORMATS, attachment, known_format, sheet
 from stepscope.web.pages.sections import PAGES, asked_by, filled, lacking
 from stepscope.web.pages.site import Site, ask, html, inputs_of, links_to
@@ -82,7 +82,7 @@ async def table(site: Site, request: Request) -> Response:
     page = int(parameters["page"]) if parameters.get("page", "").isdecimal() and len(parameters["page"]) < 9 else 1
     links = links_to(site, request, question.inputs)
     offset = (page - 1) * _ROWS_PER_PAGE
-    made = sheet(shown.frame, shown.table, link=row_link(links, name), offset=offset, limit=_ROWS_PER_PAGE,
+    made = sheet(shown.frame, shown.table, link=address_of_row(links, name), offset=offset, limit=_ROWS_PER_PAGE,
                  sort=question.sort, keep_empty="all" in parameters)  # fmt: skip
     query = {k: v for k, v in parameters.items() if k not in ("page", "sort")} | {"sort": parameters.get("sort", "")}
 
@@ -139,7 +139,8 @@ async def _verdict(site: Site, request: Request, inputs: tuple[int, ...]) -> dic
         return {"report": None, "reason": error}
     links = links_to(site, request, inputs)
     blocks = [
-        (block, sheet(block.frame, block.table, link=difference_link(links, block.frame))) for block in report.tables
+        (block, sheet(block.frame, block.table, link=address_of_difference(links, block.frame)))
+        for block in report.tables
     ]
     return {"report": report, "reason": None, "blocks": blocks, "colours": figures.COLOURS, "cards": None,
             "chart": None, "links": links}  # fmt: skip
@@ -159,7 +160,7 @@ async def _comparison(site: Site, request: Request, question: Question) -> dict[
         answer = await _answer(site, request, question)
     except StepscopeError as error:
         return {**part, "error": error}
-    link = difference_link(links_to(site, request, question.inputs), answer.frame)
+    link = address_of_difference(links_to(site, request, question.inputs), answer.frame)
     made = sheet(answer.frame, answer.table, link=link, limit=60)
     return {
         **part,

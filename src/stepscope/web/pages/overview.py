@@ -12,7 +12,7 @@ from stepscope import store
 from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError
 from stepscope.renderers import figures
-from stepscope.web.pages.drilldown import row_link
+from stepscope.web.pages.drilldown import address_of_row
 from stepscope.web.pages.highlights import Card, cards, has_stacks, operator_card
 from stepscope.web.pages.rows import sheet
 from stepscope.web.pages.site import Site, answers, html, inputs_of, links_of, links_to
@@ -114,7 +114,8 @@ async def overview(site: Site, request: Request) -> Response:
     report, glance = await answers(site, request, _questions(session, before))
     links = _with_ranks(session, before)
     blocks = [
-        (block, sheet(block.frame, block.table, link=row_link(links, block.table.name))) for block in report.tables
+        (block, sheet(block.frame, block.table, link=address_of_row(links, block.table.name)))
+        for block in report.tables
     ]
     operator = operator_card(report, links, with_stacks=glance.with_stacks)
     at = sum(card.title in _BEFORE_OPERATOR for card in glance.cards)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.query import tables
 from stepscope.renderers import figures
-from stepscope.web.pages.drilldown import row_link
+from stepscope.web.pages.drilldown import address_of_row
 from stepscope.web.pages.rows import sheet
 from stepscope.web.pages.table_query import Answer, Question, arranged, question_of
 
@@ -125,7 +125,7 @@ def filled(section: Section, answer: Answer, links: Links | None, rows: int) -> 
     """What the template draws: chart, sheet of `rows` rows, remarks; without `links` no mark leads anywhere."""
     shown = arranged(answer, asked_by(section, ()))
     columns = answer.frame.columns
-    link = None if links is None else row_link(links, section.table)
+    link = None if links is None else address_of_row(links, section.table)
     chart = None
     if section.chart:
         drawn = None if links is None else lambda row: links.events(row, columns)

@@ -17,7 +17,7 @@ from stepscope.core import units
 from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.query import tables
 from stepscope.renderers import figures
-from stepscope.web.pages.drilldown import part_link, whole_link
+from stepscope.web.pages.drilldown import address_of_part, address_of_whole
 from stepscope.web.pages.links import Links
 from stepscope.web.pages.sections import NAVIGATION
 from stepscope.web.session import Busy
@@ -74,7 +74,7 @@ def environment() -> jinja2.Environment:
     templates.filters["figure_of"] = lambda block: (
         None if block.drawn is None else figures.drawn(block.table.name, block.drawn)
     )
-    templates.globals |= {"part_link": part_link, "whole_link": whole_link}
+    templates.globals |= {"address_of_part": address_of_part, "address_of_whole": address_of_whole}
     templates.filters["json_text"] = lambda value: json.dumps(value, ensure_ascii=False)
     return templates
 

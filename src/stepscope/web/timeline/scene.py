@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.core.schema import CATEGORIES, DEVICE_WORK
+from stepscope.core.schema import CATEGORIES, DEVICE_LABEL, DEVICE_WORK
 from stepscope.web.timeline.level_of_detail import Lanes, lanes_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _lines(trace: Trace) -> tuple[Line, ...]:
     lines: list[Line] = []
     memory = trace.allocations
     if not memory.is_empty():
-        devices = {row["device_id"]: _device_name(row) for row in trace.devices.iter_rows(named=True)}
+        devices = dict(trace.devices.select("device_id", DEVICE_LABEL).iter_rows())
         for (device,), part in (
             memory.sort("ts_ns", maintain_order=True)
             .partition_by("device_id", as_dict=True, maintain_order=True)
@@ -99,10 +99,6 @@ def _line(frame: pl.DataFrame, column: str, label: str, unit: str | None) -> Lin
     return Line(label, unit, known["ts_ns"].to_numpy(), known["value"].to_numpy())
 
 
-def _device_name(row: dict[str, Any]) -> str:
-    return str(row["type"]) if row["index"] is None else f"{row['type']}:{row['index']}"
-
-
 def layout(scene: Scene) -> dict[str, Any]:
     """What the browser has to know before it asks for windows: groups of tracks, lines, steps, bounds. Times in ns."""
     trace, lanes = scene.trace, scene.lanes
@@ -110,7 +106,7 @@ def layout(scene: Scene) -> dict[str, Any]:
     counted = trace.spans.group_by("track_id").agg(n=pl.len())
     n_spans = dict(counted.iter_rows())
     on_device = trace.spans.filter(pl.col("category").is_in(DEVICE_WORK))["track_id"].unique().to_list()
-    devices = {row["device_id"]: row for row in trace.devices.iter_rows(named=True)}
+    devices = {row["device_id"]: row for row in trace.devices.with_columns(label=DEVICE_LABEL).iter_rows(named=True)}
     groups: dict[tuple[int, str], list[tuple[Any, dict[str, Any]]]] = {}
     for row in trace.tracks.iter_rows(named=True):
         track = row["track_id"]
@@ -151,7 +147,7 @@ def layout(scene: Scene) -> dict[str, Any]:
 def _group_name(row: dict[str, Any], device: dict[str, Any] | None) -> str:
     if device is not None and device["type"] != "cpu":
         name = device["name"]
-        return _device_name(device) + (f" · {name}" if name else "")
+        return str(device["label"]) + (f" · {name}" if name else "")
     parts = [row["process"] or "process"] + ([str(row["pid"])] if row["pid"] is not None else [])
     return " ".join(parts)
 

@@ -1,0 +1,39 @@
+"""The parts of a step on the device, on the host and in a comparison: their names, and the command that shows each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+COMPUTATION, COMMUNICATION, MEMCPY, IDLE = "computation", "exposed communication", "exposed memcpy", "idle"
+OPERATORS, LOADING, OTHER = "operators", "data loading", "Python and other"
+
+#: What shows the events of each part, without the leading `stepscope`.
+ON_DEVICE: Mapping[str, str] = {
+    COMPUTATION: "show kernels",
+    COMMUNICATION: "show overlap --by name",
+    MEMCPY: "show spans --where \"category IN ('memcpy', 'memset')\" --sort -dur_ns",
+    IDLE: "show idle --by gap --sort -dur_ns",
+}
+ON_HOST: Mapping[str, str] = {
+    OPERATORS: "show operators",
+    COMMUNICATION: "show communication",
+    LOADING: "show spans --where \"category = 'dataloader'\" --sort -dur_ns",
+    OTHER: "show steps --sort -other_host_ns",
+}
+#: A comparison has these parts of the host even if a device was recorded.
+_ON_HOST_COMPARED: Mapping[str, str] = {
+    OPERATORS: ON_HOST[OPERATORS],
+    LOADING: ON_HOST[LOADING],
+    "python and other": ON_HOST[OTHER],
+    "launch and runtime calls": "show spans --where \"category IN ('runtime', 'driver')\" --sort -dur_ns",
+    "synchronisation": "show spans --where \"lower(name) LIKE '%synchronize%'\" --sort -dur_ns",
+}
+
+
+def command_of(part: str, parts: Collection[str]) -> str:
+    """The command that shows the events of a part, given the names of all parts of that step; empty if none does."""
+    has_device = COMPUTATION in parts or IDLE in parts
+    return {**_ON_HOST_COMPARED, **(ON_DEVICE if has_device else ON_HOST)}.get(part, "")
