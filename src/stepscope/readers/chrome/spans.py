@@ -111,7 +111,7 @@ def arrow_ends(columns: Columns, tracks: Tracks, spans: Sorted) -> Ends:
 
 
 def host_arrows(arrows: Ends, tracks: Tracks) -> pl.DataFrame:
-    """The `arrows` table, in order of the first start of each key. Of several starts or ends of a key the last counts."""
+    """The `arrows` table, in order of the first start of each key. The last start and end of a key count."""
     host = np.flatnonzero(~tracks.is_device[arrows.track])
     pairs = []
     for cat in np.unique(arrows.cat[host]):
