@@ -28,10 +28,10 @@ _OF_TRACES = {
     "device-utilisation": "stepscope.analyses.steps.device_utilisation",
     "kernel-classes": "stepscope.analyses.kernels.kernel_classes",
     "kernel-mix": "stepscope.analyses.kernels.kernel_mix",
-    "amdahl": "stepscope.analyses.kernels.amdahl",
+    "amdahl": "stepscope.analyses.kernels.kernel_mix:AMDAHL_ANALYSIS",
     "utilisation": "stepscope.analyses.kernels.utilisation",
     "kernel-bins": "stepscope.analyses.kernels.kernel_bins",
-    "kernel-runs": "stepscope.analyses.kernels.kernel_runs",
+    "kernel-runs": "stepscope.analyses.kernels.kernel_bins:KERNEL_RUNS_ANALYSIS",
     "kernel-similarity": "stepscope.analyses.kernels.kernel_similarity",
     "fusion": "stepscope.analyses.costs.fusion",
     "roofline": "stepscope.analyses.costs.roofline",
@@ -48,7 +48,7 @@ _OF_TRACES = {
     "scheduling": "stepscope.analyses.program.scheduling",
     "counters": "stepscope.analyses.resources.counters",
     "python-stacks": "stepscope.analyses.program.python_stacks",
-    "python-functions": "stepscope.analyses.program.python_functions",
+    "python-functions": "stepscope.analyses.program.python_stacks:PYTHON_FUNCTIONS_ANALYSIS",
     "recommendations": "stepscope.analyses.advice.recommendations",
 }
 _OF_RANKS = {

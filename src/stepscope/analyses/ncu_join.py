@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stepscope.core.trace import Trace
-
 __all__ = ["CODE", "stitched"]
-
 
 _ADDED = re.compile(r"\s*\[(?:clone|with)\b.*$|\.kd$")
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|\b_GLOBAL__N_\w*::")
@@ -42,180 +40,10 @@ _RETURNED = re.compile(r"\bvoid\s+(?=[A-Za-z_])")
 _INLINE = re.compile(r"\bstd::__\w+::")
 _BRACKETS = re.compile(r"\([^()]*\)")
 _TEMPLATE = re.compile(r"<[^<>]*>")
-
-
-@dataclass(frozen=True, slots=True)
-class KernelName:
-    """A kernel's name in parts: `form` with its template arguments (None if unknown), `path` of namespaces and name."""
-
-    form: str | None
-    path: tuple[str, ...]
-    is_made_for: bool  # its template arguments are told
-
-    @property
-    def base(self) -> str:
-        """The function's own name."""
-        return self.path[-1]
-
-    def may_be(self, other: KernelName) -> bool:
-        """Whether one may be the other's name with less said: of namespaces, or all of the template's arguments."""
-        if self.form is not None and self.form == other.form:
-            return True
-        if self.is_made_for and other.is_made_for:
-            return False
-        n = min(len(self.path), len(other.path))
-        return self.path[-n:] == other.path[-n:]
-
-
-@lru_cache(1 << 16)
-def parsed(name: str) -> KernelName:
-    """The parts of a kernel's name, demangled or not.
-
-    >>> parsed("void ns::copy<(int)4, (bool)1>(T1 *)") == parsed("void ns::copy<4, true>(float*)")
-    True
-    >>> parsed("_ZN2ns4copyILi4ELb1EEEvPf").path
-    ('ns', 'copy')
-    """
-    if name.startswith("_Z"):
-        return KernelName(None, tuple(demangled(name).split("::")), is_made_for=False)
-    text = _UNNAMED.sub("", _ADDED.sub("", name))
-    text = _LAMBDA.sub(lambda match: f"lambda{match[1] or match[2]}", text)
-    text = _SUFFIX.sub(r"\1", _CAST.sub("", text))
-    text = _INLINE.sub("std::", _SPELLED.sub(lambda match: _SPELLINGS[match[0]], text))
-    text = _RETURNED.sub("", _innermost_first(_BRACKETS, text))
-    form = re.sub(r"\s+", "", _last_word(text.strip()))
-    path = _innermost_first(_TEMPLATE, form)
-    return KernelName(form, tuple(path.split("::")), is_made_for="<" in form)
-
-
-def _innermost_first(pattern: re.Pattern[str], text: str) -> str:
-    """The text without what stands in brackets, however deep."""
-    while (shorter := pattern.sub("", text)) != text:
-        text = shorter
-    return text
-
-
-def _last_word(text: str) -> str:
-    """What stands behind the last blank that is in no template: the name, without the type of what it returns."""
-    depth = 0
-    for i in range(len(text) - 1, -1, -1):
-        depth += (text[i] == ">") - (text[i] == "<")
-        if depth <= 0 and text[i] == " ":
-            return text[i + 1 :]
-    return text
-
-
-def same_kernels(names: Iterable[str], known: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """For each name those of the known ones that mean the same kernel; names of unknown kernels are left out.
-
-    The name itself, if it is known; or else those that are the same with all their template arguments; or else those
-    of which either side says less.
-    """
-    exact = set(known)
-    by_form: dict[str, list[str]] = defaultdict(list)
-    by_base: dict[str, list[str]] = defaultdict(list)
-    for other in known:
-        parts = parsed(other)
-        by_base[parts.base].append(other)
-        if parts.form is not None:
-            by_form[parts.form].append(other)
-    same: dict[str, tuple[str, ...]] = {}
-    for name in names:
-        parts = parsed(name)
-        if name in exact:
-            same[name] = (name,)
-        elif parts.form in by_form:
-            same[name] = tuple(by_form[parts.form])
-        elif matches := tuple(other for other in by_base[parts.base] if parts.may_be(parsed(other))):
-            same[name] = matches
-    return same
-
-
 SIZES = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
-#: By what a launch found its counters, surest first. Of these only the first says that it was the same launch.
+#: How a launch was matched to counters, surest first. Only the first means that the launches are the same.
 RULES = ("size", "nearest", "name")
 Rule = pl.Enum(RULES)
-
-
-def launches_of(trace: Trace) -> pl.DataFrame:
-    """`span_id`, `name`, `dur_ns`, SIZES and `threads` of each kernel, null where not known."""
-    kernels = trace.spans.filter(pl.col("category") == "kernel").select("span_id", "name", "dur_ns")
-    sizes = trace.kernels.select("span_id", *SIZES)
-    extents = [pl.col(name).cast(pl.Int64) for name in SIZES]
-    kernels = kernels.join(sizes, on="span_id", how="left", maintain_order="left")
-    return kernels.with_columns(threads=pl.reduce(lambda a, b: a * b, extents))
-
-
-def matched(timeline: pl.DataFrame, counted: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Groups of counted launches that are alike, and for each launch of the timeline its group.
-
-    Both arguments are as of `launches_of`. The first result has `group` and `span_id`, a row for each counted launch of
-    a group: those of a kernel with the same grid and block, or all of a kernel. The second has `span_id`, `group` and
-    `rule`, null where nothing matches, and `is_mixed`: several counted names may be this one's. In order of `timeline`.
-    """
-    kinds, members = _kinds(timeline["name"], counted["name"])
-    counted = counted.join(members, on="name", how="inner", maintain_order="left").with_row_index("order")
-    keys = ["kind", *SIZES]
-    sized = counted.drop_nulls(SIZES)
-    groups = sized.group_by(keys, maintain_order=True).agg(
-        pl.col("threads").first(), pl.col("order").first(), pl.col("span_id")
-    )
-    of_kind = counted.group_by("kind", maintain_order=True).agg(pl.col("span_id"))
-    groups = groups.with_row_index("group")
-    of_kind = of_kind.with_row_index("group", offset=groups.height)
-    wanted = timeline.join(kinds, on="name", how="left", maintain_order="left")
-    group_of = _sized(wanted.select(*keys, "threads").unique(), groups, of_kind, keys)
-    per_launch = wanted.join(group_of, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    members_of = pl.concat([groups.select("group", "span_id"), of_kind.select("group", "span_id")])
-    per_launch = per_launch.with_columns(is_mixed=pl.col("is_mixed").fill_null(value=False))
-    return members_of.explode("span_id", empty_as_null=False), per_launch.select("span_id", "group", "rule", "is_mixed")
-
-
-def _kinds(names: pl.Series, known: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Numbers for kernels: that of each name of the timeline, and all those that a counted name stands for."""
-    distinct, counted = (series.unique(maintain_order=True).drop_nulls() for series in (names, known))
-    same = same_kernels(distinct.cast(pl.String), counted.cast(pl.String).to_list())
-    numbers: Mapping[tuple[str, ...], int] = {those: i for i, those in enumerate(dict.fromkeys(same.values()))}
-    kinds = pl.DataFrame(
-        [(name, numbers[those], len(those) > 1) for name, those in same.items()],
-        schema={"name": names.dtype, "kind": pl.UInt32, "is_mixed": pl.Boolean},
-        orient="row",
-    )
-    rows = [(name, i) for those, i in numbers.items() for name in those]
-    members = pl.DataFrame(rows, schema={"name": known.dtype, "kind": pl.UInt32}, orient="row")
-    return kinds, members
-
-
-def _sized(wanted: pl.DataFrame, groups: pl.DataFrame, of_kind: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """The group and the rule of each distinct kernel with its size."""
-    wanted = wanted.filter(pl.col("kind").is_not_null())
-    exact = wanted.join(groups.select(*keys, "group"), on=keys, how="inner").select(*keys, "group", rule=_rule("size"))
-    rest = wanted.join(exact, on=keys, how="anti", nulls_equal=True)
-    sized = rest.drop_nulls("threads").sort("threads")
-    by_size = groups.sort("threads", "order").unique(["kind", "threads"], keep="first", maintain_order=True)
-    by_size = by_size.select("kind", "order", "group", size="threads").sort("size")
-    ends = [
-        sized.join_asof(
-            by_size, left_on="threads", right_on="size", by="kind", strategy=strategy, coalesce=False,
-            check_sortedness=False,
-        )
-        for strategy in ("backward", "forward")
-    ]  # fmt: skip
-    # Of two as near as each other the one that ran first.
-    nearest = pl.concat(ends).drop_nulls("group").with_columns(apart=(pl.col("size") - pl.col("threads")).abs())
-    nearest = nearest.sort("apart", "order").unique(keys, keep="first", maintain_order=True)
-    near = nearest.select(*keys, "group", rule=_rule("nearest"))
-    rest = rest.join(near, on=keys, how="anti", nulls_equal=True)
-    by_name = rest.join(of_kind.select("kind", "group"), on="kind", how="inner").select(
-        *keys, "group", rule=_rule("name")
-    )
-    return pl.concat([exact, near, by_name])
-
-
-def _rule(name: str) -> pl.Expr:
-    return pl.lit(name, Rule)
-
-
 #: The row of `issues` that says how much of the timeline has counters now.
 CODE = "counters_stitched"
 _RULE_LABELS = {"size": "by name, grid and block", "nearest": "by name and nearest size", "name": "by name alone"}
@@ -226,18 +54,19 @@ _FILLED = ("registers", "est_occupancy_ratio")
 _FILLED_IF_SAME = ("shared_bytes", "blocks_per_sm", "warps_per_sm")
 _METRIC = ("metric", "unit")
 _WORTH_TELLING = 0.001
-#: More rows than that would take more than a gigabyte: then only counters stay that an analysis looks at.
+#: More rows would take more than a gigabyte. Then only counters that an analysis reads are joined.
 MOST_ROWS = 1 << 25
 
 
 def stitched(timeline: Trace, counters: Trace) -> Trace:
     """The timeline with the counters in `kernel_metrics`, and with what it lacks of registers, occupancy and the like.
 
-    A kernel gets the means over the counted launches of the same name, grid and block; if there are none, those of the
-    nearest number of threads (of two the first), or if the size is not known those of all launches of the name; of
-    these only counters that do not grow with the work (percentages, rates). Names are compared without return type,
-    argument types and spelling (`(int)4`, `4`), and where one side tells less, by what both tell. Kernels that have
-    counters of their own keep them. A row of `issues` says how much of the kernels' time is covered, and by which rule.
+    A kernel gets the means over the counted launches of the same name, grid and block. If there are none, it gets those
+    of the launches with the nearest number of threads (of two the first); if its size is not known, those of all
+    launches of the name. In both cases only counters that do not grow with the work (percentages, rates) are taken.
+    Names are compared without return type, argument types and spelling (`(int)4`, `4`). If one of them is less
+    complete, only the parts that both have are compared. Kernels that have counters of their own keep them. A row of
+    `issues` says how much of the kernels' time is covered, and by which rule.
 
     Raises MissingTable (no kernels in the timeline, no counters in the other).
     """
@@ -288,13 +117,13 @@ def _metrics(per_launch: pl.DataFrame, members: pl.DataFrame, metrics: pl.DataFr
 
 
 def _n_rows(used: pl.DataFrame, means: pl.DataFrame) -> int:
-    """Rows of the result, or somewhat less."""
+    """How many rows the result has at least."""
     of_group = means.group_by("group").len("n")
     return int(used.join(of_group, on="group", how="inner")["n"].cast(pl.Int64).sum())
 
 
 def _looked_at(named: pl.DataFrame) -> pl.Series:
-    """Whether an analysis looks at a counter."""
+    """Whether some analysis reads each counter."""
     from stepscope.analyses.costs.kernel_costs import role_of
 
     rows = named.select(pl.col(_METRIC).cast(pl.String)).rows()
@@ -317,7 +146,7 @@ def _spread(launches: pl.DataFrame, means: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kernels(timeline: Trace, per_launch: pl.DataFrame, members: pl.DataFrame, counted: pl.DataFrame) -> pl.DataFrame:
-    """The timeline's `kernels` with a row for each kernel, unknown columns filled in from counted launches."""
+    """The timeline's `kernels` with one row per kernel; unknown values come from counted launches."""
     columns = (*_FILLED, *_FILLED_IF_SAME)
     known = members.join(counted.select("span_id", *columns), on="span_id", how="inner")
     known = known.group_by("group").agg(pl.col(columns).mean().name.suffix("_counted"))
@@ -334,7 +163,7 @@ def _kernels(timeline: Trace, per_launch: pl.DataFrame, members: pl.DataFrame, c
 
 
 def _coverage(launches: pl.DataFrame, per_launch: pl.DataFrame, counters: Trace) -> Iterator[tuple[str, str, int, str]]:
-    """What share of the kernels' time has counters, by which rule, and what costs most of the rest."""
+    """What share of the kernels' time has counters, by which rule, and the costliest kernel without."""
     frame = launches.select("name", dur_ns=pl.col("dur_ns").fill_null(0))
     frame = frame.with_columns(per_launch.select("rule", "is_mixed"))
     whole = max(int(frame["dur_ns"].sum()), 1)
@@ -359,8 +188,175 @@ def _coverage(launches: pl.DataFrame, per_launch: pl.DataFrame, counters: Trace)
 
 
 def _devices(timeline: Trace, counters: Trace) -> Iterator[tuple[str, str, int, str]]:
-    """A word of warning where the counters are of another product."""
+    """A warning if the counters are of another product."""
     ours, theirs = (set(trace.devices["name"].drop_nulls().to_list()) for trace in (timeline, counters))
     if ours and theirs and not ours & theirs:
         what = f"counters are of {', '.join(sorted(theirs))}, the timeline is of {', '.join(sorted(ours))}"
         yield "other_device", "warning", 1, what
+
+
+def launches_of(trace: Trace) -> pl.DataFrame:
+    """`span_id`, `name`, `dur_ns`, SIZES and `threads` of each kernel, null where not known."""
+    kernels = trace.spans.filter(pl.col("category") == "kernel").select("span_id", "name", "dur_ns")
+    sizes = trace.kernels.select("span_id", *SIZES)
+    extents = [pl.col(name).cast(pl.Int64) for name in SIZES]
+    kernels = kernels.join(sizes, on="span_id", how="left", maintain_order="left")
+    return kernels.with_columns(threads=pl.reduce(lambda a, b: a * b, extents))
+
+
+def matched(timeline: pl.DataFrame, counted: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Groups of counted launches that are alike, and for each launch of the timeline its group.
+
+    Both arguments are as of `launches_of`. The first result has `group` and `span_id`, a row for each counted launch of
+    a group: those of a kernel with the same grid and block, or all of a kernel. The second has `span_id`, `group` and
+    `rule`, null where nothing matches, and `is_mixed`: several counted names may be this kernel. In order of
+    `timeline`.
+    """
+    kinds, members = _kinds(timeline["name"], counted["name"])
+    counted = counted.join(members, on="name", how="inner", maintain_order="left").with_row_index("order")
+    keys = ["kind", *SIZES]
+    sized = counted.drop_nulls(SIZES)
+    groups = sized.group_by(keys, maintain_order=True).agg(
+        pl.col("threads").first(), pl.col("order").first(), pl.col("span_id")
+    )
+    of_kind = counted.group_by("kind", maintain_order=True).agg(pl.col("span_id"))
+    groups = groups.with_row_index("group")
+    of_kind = of_kind.with_row_index("group", offset=groups.height)
+    wanted = timeline.join(kinds, on="name", how="left", maintain_order="left")
+    group_of = _sized(wanted.select(*keys, "threads").unique(), groups, of_kind, keys)
+    per_launch = wanted.join(group_of, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    members_of = pl.concat([groups.select("group", "span_id"), of_kind.select("group", "span_id")])
+    per_launch = per_launch.with_columns(is_mixed=pl.col("is_mixed").fill_null(value=False))
+    return members_of.explode("span_id", empty_as_null=False), per_launch.select("span_id", "group", "rule", "is_mixed")
+
+
+def _kinds(names: pl.Series, known: pl.Series) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Numbers of kernels: that of each name of the timeline, and all those that a counted name may mean."""
+    distinct, counted = (series.unique(maintain_order=True).drop_nulls() for series in (names, known))
+    same = same_kernels(distinct.cast(pl.String), counted.cast(pl.String).to_list())
+    numbers: Mapping[tuple[str, ...], int] = {those: i for i, those in enumerate(dict.fromkeys(same.values()))}
+    kinds = pl.DataFrame(
+        [(name, numbers[those], len(those) > 1) for name, those in same.items()],
+        schema={"name": names.dtype, "kind": pl.UInt32, "is_mixed": pl.Boolean},
+        orient="row",
+    )
+    rows = [(name, i) for those, i in numbers.items() for name in those]
+    members = pl.DataFrame(rows, schema={"name": known.dtype, "kind": pl.UInt32}, orient="row")
+    return kinds, members
+
+
+def _sized(wanted: pl.DataFrame, groups: pl.DataFrame, of_kind: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """The group and the rule of each distinct kernel with its size."""
+    wanted = wanted.filter(pl.col("kind").is_not_null())
+    exact = wanted.join(groups.select(*keys, "group"), on=keys, how="inner").select(*keys, "group", rule=_rule("size"))
+    rest = wanted.join(exact, on=keys, how="anti", nulls_equal=True)
+    sized = rest.drop_nulls("threads").sort("threads")
+    by_size = groups.sort("threads", "order").unique(["kind", "threads"], keep="first", maintain_order=True)
+    by_size = by_size.select("kind", "order", "group", size="threads").sort("size")
+    ends = [
+        sized.join_asof(
+            by_size, left_on="threads", right_on="size", by="kind", strategy=strategy, coalesce=False,
+            check_sortedness=False,
+        )
+        for strategy in ("backward", "forward")
+    ]  # fmt: skip
+    # Of two as near as each other the one that ran first.
+    nearest = pl.concat(ends).drop_nulls("group").with_columns(apart=(pl.col("size") - pl.col("threads")).abs())
+    nearest = nearest.sort("apart", "order").unique(keys, keep="first", maintain_order=True)
+    near = nearest.select(*keys, "group", rule=_rule("nearest"))
+    rest = rest.join(near, on=keys, how="anti", nulls_equal=True)
+    by_name = rest.join(of_kind.select("kind", "group"), on="kind", how="inner").select(
+        *keys, "group", rule=_rule("name")
+    )
+    return pl.concat([exact, near, by_name])
+
+
+def _rule(name: str) -> pl.Expr:
+    return pl.lit(name, Rule)
+
+
+def same_kernels(names: Iterable[str], known: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+    """For each name the known names of the same kernel. Names of unknown kernels are left out.
+
+    These are the name itself, if it is known; else those that are equal with all template arguments; else those that
+    are equal as far as both are complete.
+    """
+    exact = set(known)
+    by_form: dict[str, list[str]] = defaultdict(list)
+    by_base: dict[str, list[str]] = defaultdict(list)
+    for other in known:
+        parts = parsed(other)
+        by_base[parts.base].append(other)
+        if parts.form is not None:
+            by_form[parts.form].append(other)
+    same: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        parts = parsed(name)
+        if name in exact:
+            same[name] = (name,)
+        elif parts.form in by_form:
+            same[name] = tuple(by_form[parts.form])
+        elif matches := tuple(other for other in by_base[parts.base] if parts.may_be(parsed(other))):
+            same[name] = matches
+    return same
+
+
+@dataclass(frozen=True, slots=True)
+class KernelName:
+    """A kernel's name in parts: `form` with its template arguments (None if unknown), `path` of namespaces and name."""
+
+    form: str | None
+    path: tuple[str, ...]
+    is_made_for: bool  # its template arguments are known
+
+    @property
+    def base(self) -> str:
+        """The function's own name."""
+        return self.path[-1]
+
+    def may_be(self, other: KernelName) -> bool:
+        """Whether one may be the other without some namespaces, or without all template arguments."""
+        if self.form is not None and self.form == other.form:
+            return True
+        if self.is_made_for and other.is_made_for:
+            return False
+        n = min(len(self.path), len(other.path))
+        return self.path[-n:] == other.path[-n:]
+
+
+@lru_cache(1 << 16)
+def parsed(name: str) -> KernelName:
+    """The parts of a kernel's name, demangled or not.
+
+    >>> parsed("void ns::copy<(int)4, (bool)1>(T1 *)") == parsed("void ns::copy<4, true>(float*)")
+    True
+    >>> parsed("_ZN2ns4copyILi4ELb1EEEvPf").path
+    ('ns', 'copy')
+    """
+    if name.startswith("_Z"):
+        return KernelName(None, tuple(demangled(name).split("::")), is_made_for=False)
+    text = _UNNAMED.sub("", _ADDED.sub("", name))
+    text = _LAMBDA.sub(lambda match: f"lambda{match[1] or match[2]}", text)
+    text = _SUFFIX.sub(r"\1", _CAST.sub("", text))
+    text = _INLINE.sub("std::", _SPELLED.sub(lambda match: _SPELLINGS[match[0]], text))
+    text = _RETURNED.sub("", _innermost_first(_BRACKETS, text))
+    form = re.sub(r"\s+", "", _last_word(text.strip()))
+    path = _innermost_first(_TEMPLATE, form)
+    return KernelName(form, tuple(path.split("::")), is_made_for="<" in form)
+
+
+def _innermost_first(pattern: re.Pattern[str], text: str) -> str:
+    """The text without brackets and what is inside them, however deep."""
+    while (shorter := pattern.sub("", text)) != text:
+        text = shorter
+    return text
+
+
+def _last_word(text: str) -> str:
+    """The text after the last blank outside of templates: the name without the return type."""
+    depth = 0
+    for i in range(len(text) - 1, -1, -1):
+        depth += (text[i] == ">") - (text[i] == "<")
+        if depth <= 0 and text[i] == " ":
+            return text[i + 1 :]
+    return text

@@ -191,7 +191,7 @@ class AnalysisMethods:
         by: Literal['collective', 'step'] = 'collective',
         communication: str = 'library',
     ) -> pl.DataFrame:
-        """Exchanges with other ranks: how often, how much, how long, how fast, how much of it hidden."""
+        """Collectives: how often, how much, how long, how fast, how much of it hidden."""
     def memory(
         self,
         *,

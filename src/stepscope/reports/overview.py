@@ -39,7 +39,10 @@ from stepscope.reports._without_profile import only_scheduled, python_block, sch
 from stepscope.reports.at_a_glance import advice_costs, mfu_at_a_glance, use_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from stepscope.core.report import Block, Report
     from stepscope.core.trace import Run
@@ -48,91 +51,8 @@ if TYPE_CHECKING:
 
     Outcome = Summary | StepscopeError
     Each = Callable[[Callable[[str], Outcome], Sequence[str]], list[Outcome]]
-    from collections.abc import Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from stepscope.reports._summary import Scope
 
 __all__ = ["WHAT", "cache_summary", "cached_summary", "overview", "overview_of_ranks", "summarise", "summarise_file"]
-
-
-WHAT = "summary"
-
-#: The classes that a cached summary may contain, by module.
-_KNOWN = {
-    "polars.dataframe.frame": {"DataFrame"},
-    "stepscope.core.schema": {"Table", "Column"},
-    "stepscope.core.trace": {"Meta"},
-    "stepscope.core.report": {"Block", "Note"},
-    "stepscope.reports._summary": {"Summary", "Cost", "Lack", "Memory"},
-}
-#: The module of element types, whose names begin with a capital.
-_TYPES = "polars.datatypes.classes"
-
-
-def cached_summary(ticket: store.CacheKey) -> Summary | None:
-    """The summary in the cache under that key; None if there is none that can be read."""
-    content = store.noted(ticket)
-    if content is None:
-        return None
-    try:
-        summary = _Careful(io.BytesIO(zlib.decompress(content))).load()
-    except (zlib.error, pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError):
-        return None
-    return summary if isinstance(summary, Summary) else None
-
-
-def cache_summary(ticket: store.CacheKey, summary: Summary) -> None:
-    """Put a summary into the cache. The key must be older than the reading of the file."""
-    content = zlib.compress(pickle.dumps(summary, protocol=pickle.HIGHEST_PROTOCOL), level=1)
-    store.keep_noted(ticket, content, summary.meta, what=WHAT)
-
-
-class _Careful(pickle.Unpickler):
-    """Unpickles the classes of summaries and nothing else."""
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        """A class that is known. Raises UnpicklingError for all others."""
-        is_type = module_name == _TYPES and global_name[:1].isupper()
-        if not is_type and global_name not in _KNOWN.get(module_name, ()):
-            raise pickle.UnpicklingError(f"{module_name}.{global_name} is no part of a summary")
-        return getattr(importlib.import_module(module_name), global_name)
-
-
-_SLOW = 1.3  # times the median
-_LEAST_SHARE = 0.02  # of all steps' time: less is noise
-
-
-def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> list[Cost]:
-    """One cost for all slow steps: their time beyond the median. It says which part grew in the slowest step.
-
-    `by_window` has the parts of each step's time. Fewer than 4 steps are too few to call one unusual.
-    """
-    lengths = scope.highs - scope.lows
-    if len(scope.numbers) < 4:
-        return []
-    median = statistics.median(lengths.tolist())
-    if median <= 0:
-        return []
-    slow = lengths > _SLOW * median
-    excess = float((lengths[slow] - median).sum())
-    if excess < _LEAST_SHARE * scope.whole_ns or excess <= 0:
-        return []
-    worst = int(lengths.argmax())
-    more = {name: int(values[worst]) - statistics.median(values.tolist()) for name, values in by_window.items()}
-    grown = max(more, key=lambda name: more[name])
-    detail = f"{duration(more[grown])} of the difference is {grown}"
-    n_more = int(slow.sum()) - 1
-    if n_more:
-        detail += f"; {counted(n_more, 'other step')} took more than {_SLOW} × the median"
-    if worst == 0:
-        detail += "; it is the first one recorded: if that is warm-up, let the profiler's schedule skip it"
-    times = f"{lengths[worst] / median:.1f} × the median"
-    title = f"Step {scope.numbers[worst]} took {duration(float(lengths[worst]))}, {times}"
-    return [Cost("outlier", title, excess, (detail,), "show steps")]
-
 
 _MEBIBYTE = 1 << 20
 #: Of jobs with more files only summaries are cached: writing all traces takes a tenth of the reading time, and they
@@ -290,3 +210,79 @@ def _late(scope: Scope) -> tuple[Note, ...]:
         return ()
     text = f"device done {duration(scope.late_ns)} after the step's end on the host"
     return (Note(text, "steps", SLOWEST_STEPS),)
+
+
+_SLOW = 1.3  # times the median
+_LEAST_SHARE = 0.02  # of all steps' time: less is noise
+
+
+def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> list[Cost]:
+    """One cost for all slow steps: their time beyond the median. It says which part grew in the slowest step.
+
+    `by_window` has the parts of each step's time. Fewer than 4 steps are too few to call one unusual.
+    """
+    lengths = scope.highs - scope.lows
+    if len(scope.numbers) < 4:
+        return []
+    median = statistics.median(lengths.tolist())
+    if median <= 0:
+        return []
+    slow = lengths > _SLOW * median
+    excess = float((lengths[slow] - median).sum())
+    if excess < _LEAST_SHARE * scope.whole_ns or excess <= 0:
+        return []
+    worst = int(lengths.argmax())
+    more = {name: int(values[worst]) - statistics.median(values.tolist()) for name, values in by_window.items()}
+    grown = max(more, key=lambda name: more[name])
+    detail = f"{duration(more[grown])} of the difference is {grown}"
+    n_more = int(slow.sum()) - 1
+    if n_more:
+        detail += f"; {counted(n_more, 'other step')} took more than {_SLOW} × the median"
+    if worst == 0:
+        detail += "; it is the first one recorded: if that is warm-up, let the profiler's schedule skip it"
+    times = f"{lengths[worst] / median:.1f} × the median"
+    title = f"Step {scope.numbers[worst]} took {duration(float(lengths[worst]))}, {times}"
+    return [Cost("outlier", title, excess, (detail,), "show steps")]
+
+
+WHAT = "summary"
+
+#: The classes that a cached summary may contain, by module.
+_KNOWN = {
+    "polars.dataframe.frame": {"DataFrame"},
+    "stepscope.core.schema": {"Table", "Column"},
+    "stepscope.core.trace": {"Meta"},
+    "stepscope.core.report": {"Block", "Note"},
+    "stepscope.reports._summary": {"Summary", "Cost", "Lack", "Memory"},
+}
+#: The module of element types, whose names begin with a capital.
+_TYPES = "polars.datatypes.classes"
+
+
+def cached_summary(ticket: store.CacheKey) -> Summary | None:
+    """The summary in the cache under that key; None if there is none that can be read."""
+    content = store.noted(ticket)
+    if content is None:
+        return None
+    try:
+        summary = _Careful(io.BytesIO(zlib.decompress(content))).load()
+    except (zlib.error, pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError):
+        return None
+    return summary if isinstance(summary, Summary) else None
+
+
+def cache_summary(ticket: store.CacheKey, summary: Summary) -> None:
+    """Put a summary into the cache. The key must be older than the reading of the file."""
+    content = zlib.compress(pickle.dumps(summary, protocol=pickle.HIGHEST_PROTOCOL), level=1)
+    store.keep_noted(ticket, content, summary.meta, what=WHAT)
+
+
+class _Careful(pickle.Unpickler):
+    """Unpickles the classes of summaries and nothing else."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        """A class that is known. Raises UnpicklingError for all others."""
+        is_type = module_name == _TYPES and global_name[:1].isupper()
+        if not is_type and global_name not in _KNOWN.get(module_name, ()):
+            raise pickle.UnpicklingError(f"{module_name}.{global_name} is no part of a summary")
+        return getattr(importlib.import_module(module_name), global_name)

@@ -100,7 +100,7 @@ def test_what_the_inputs_do_not_tell_is_unknown(shapes: str | None, types: str |
     assert columns(rows[:1], "dtype", "in_bytes") == [(None, None)]
 
 
-def test_a_record_of_waiting_is_no_exchange() -> None:
+def test_a_record_of_waiting_is_no_collective() -> None:
     known = records((0, "wait", "Byte", 0, 0, "0", 1), (1, None, "Byte", 0, 0, "0", 1))
     assert columns(calls(nested(ALLREDUCE, PLAIN, PLAIN), known), "call_id", "group") == [
         (2, None),
@@ -145,7 +145,7 @@ def test_ranges_drawn_on_a_device_stand_for_kernels() -> None:
     assert columns(calls(spans), "span_id", "collective", "measured") == [(1, "allreduce", "device")]
 
 
-def test_what_computes_is_on_devices_or_else_on_the_host_outside_of_exchanges() -> None:
+def test_what_computes_is_on_devices_or_else_on_the_host_outside_of_collectives() -> None:
     host = (
         (HOST, 0, 50, "aten::mm", "operator"), (HOST, 10, 20, "c10d::allreduce_", "operator"),
         (HOST, 12, 5, "aten::copy_", "operator"), (HOST, 60, 10, "record_param_comms", "operator"),
@@ -260,7 +260,7 @@ def test_several_kernels_of_one_call_are_one_whose_size_counts_once() -> None:
 
 
 def test_missing_things_are_said() -> None:
-    with pytest.raises(MissingTable, match="exchanges with other ranks"):
+    with pytest.raises(MissingTable, match="collectives"):
         communication(spans_of(kernel(STREAM_7, 0, 5)), TRACKS_5)
     with pytest.raises(MissingTable, match="by step needs steps"):
         communication(spans_of(kernel(STREAM_7, 0, 5, REDUCE)), TRACKS_5, by="step")

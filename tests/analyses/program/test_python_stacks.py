@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.program.python_functions import PYTHON_FUNCTIONS, python_functions
-from stepscope.analyses.program.python_stacks import PYTHON_STACKS, python_stacks
+from stepscope.analyses import find
+from stepscope.analyses.program.python_stacks import PYTHON_FUNCTIONS, PYTHON_STACKS, python_functions, python_stacks
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.schema import STACK_SAMPLES, STACKS, STEPS, TRACKS
+from stepscope.core.trace import Meta, Trace
 
 FRAMES = [
     ["main (t.py:3)", "load (t.py:9)"],
@@ -139,3 +140,13 @@ def test_shares_are_those_of_a_plain_count(rows):
     for name, share, all_of_it in by_function.select("function", "share_ratio", "total_ratio").iter_rows():
         assert share == pytest.approx(own.get(name.split(" ")[0], 0.0))
         assert all_of_it == pytest.approx(total[name.split(" ")[0]])
+
+
+def test_functions_of_a_trace_have_no_process_or_thread():
+    row = {"ts_ns": 0, "dur_ns": 5, "pid": 1, "tid": 1, "stack_id": 0, "n_samples": 2, "on_gil": False}
+    tables = {
+        "stack_samples": STACK_SAMPLES.conform(pl.DataFrame([row])),
+        "stacks": STACKS.conform(pl.DataFrame({"stack_id": [0], "frames": [["a (x.py:1)", "b (x.py:2)"]]})),
+    }
+    found = find("python-functions")(Trace(Meta("x", "counters"), tables))
+    assert found.rows() == [(None, "b (x.py)", 1.0, 1.0, 2, 2), (None, "a (x.py)", 0.0, 1.0, 0, 2)]

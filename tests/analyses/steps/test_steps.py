@@ -104,7 +104,7 @@ WINDOW = (st.integers(0, 30), st.integers(0, 20))
 
 
 @given(HOST_WORK, *WINDOW)
-def test_without_a_device_exchanges_are_apart(host: list[tuple[int, int, int, str]], low: int, length: int) -> None:
+def test_without_a_device_collectives_are_apart(host: list[tuple[int, int, int, str]], low: int, length: int) -> None:
     """What is called gloo is no operator: it counts where no operator runs and nothing is loaded."""
     kinds = {"operator": "aten::mm", "dataloader": "next", "python": "gloo:all_reduce"}
     spans = spans_of(

@@ -1,4 +1,4 @@
-"""What collectives cost: how often, how much, how long, how fast, how much of it hidden.
+"""What collectives cost: how many, how many bytes, how long, how fast, and how much of that time is hidden.
 
 On an accelerator a call is what one operator of a communication library queued: its kernels. Where the host moves the
 data, a call is the operator itself. A host operator and its own kernels are never both counted.
@@ -25,15 +25,12 @@ from stepscope.core.schema import COLLECTIVES, OPS, SPANS, TRACKS, Column, Name,
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
 __all__ = ["ANALYSIS", "COMMUNICATION_SUMMARY", "communication"]
 
-
-#: Libraries whose operators take as long as the exchange, which the host does. UCC may leave it to the device.
+#: Libraries whose operators last as long as the transfer, as the host does it. UCC may leave it to the device.
 _TIMED = ("gloo", "mpi")
-#: Records of the library that exchange nothing by themselves.
-_NO_EXCHANGE = ("wait", "init", "end", "start_coalescing", "end_coalescing")
-
+#: Records of the library that move no data themselves.
+_NO_TRANSFER = ("wait", "init", "end", "start_coalescing", "end_coalescing")
 _ELEMENT_BYTES = {
     "double": 8, "float": 4, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "short": 2, "char": 1, "byte": 1, "bool": 1,
     "complexdouble": 16, "complexfloat": 8, "complexhalf": 4, "uint64": 8, "uint32": 4, "uint16": 2,
@@ -44,30 +41,154 @@ _TYPES = {
     "long": "Long", "int": "Int", "short int": "Short", "short": "Short", "signed char": "Char",
     "unsigned char": "Byte", "bool": "Bool",
 }  # fmt: skip
-
 _RECORDED = (
     "collective", "dtype", "in_elements", "out_elements", "group", "group_size", "group_ranks", "group_description",
     "seq", "src_rank", "dst_rank",
 )  # fmt: skip
+By = Literal["collective", "step"]
+_WHAT = ("rank", "collective", "group", "dtype", "measured")
+KEYS = {"collective": _WHAT, "step": ("step", *_WHAT)}
+COMMUNICATION_SUMMARY = Table(
+    "communication",
+    "what collectives cost",
+    (
+        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
+        Column("step", pl.Int32(), "number of the step that queued it (by step)", key=True),
+        Column("collective", Name, "as recorded, or else the name of its operator or kernel", key=True),
+        Column("group", Name, "process group", key=True),
+        Column("dtype", Name, "element type", key=True),
+        Column(
+            "measured",
+            Name,
+            "its time is that of: device, its kernels; host, its operator; call, what queues it",
+            key=True,
+        ),
+        Column("group_size", pl.Int32(), "ranks in the group; null if it changes"),
+        Column("calls", pl.Int64(), "how often"),
+        Column("in_bytes", pl.Int64(), "sent in by this rank; null where the trace has no sizes", "bytes"),
+        Column("mean_in_bytes", pl.Float64(), "mean of a call", "bytes"),
+        Column("out_bytes", pl.Int64(), "got by this rank", "bytes"),
+        Column("mean_out_bytes", pl.Float64(), "mean of a call", "bytes"),
+        Column("total_ns", pl.Int64(), "summed time", "ns"),
+        Column("mean_ns", pl.Float64(), "mean time of a call", "ns"),
+        Column("merged_ns", pl.Int64(), "time during which at least one was under way", "ns"),
+        Column("hidden_ns", pl.Int64(), "of it, while something computes", "ns"),
+        Column("exposed_ns", pl.Int64(), "of it, while nothing computes", "ns"),
+        Column("hidden_ratio", pl.Float64(), "hidden part of the merged time", "ratio"),
+        Column("algorithm_bytes_per_s", pl.Float64(), "size of the whole by summed time", "bytes/s"),
+        Column("bus_bytes_per_s", pl.Float64(), "the same times what each rank sends of it", "bytes/s"),
+    ),
+)
 
 
-@lru_cache(1 << 16)
-def element_bytes(dtype: str) -> int | None:
-    """Size of an element of a type as records of collectives name it; None for one that is not known."""
-    lower = dtype.lower()
-    return 1 if lower.startswith("float8") else _ELEMENT_BYTES.get(lower)
+def communication(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    collectives: pl.DataFrame | None = None,
+    ops: pl.DataFrame | None = None,
+    *,
+    by: By = "collective",
+    communication: str = "library",
+) -> pl.DataFrame:
+    """One row per collective, process group and element type (by step: and per step), longest in total first.
+
+    The main columns are `calls`, `total_ns`, the time hidden behind computation (`hidden_ns`) or not (`exposed_ns`),
+    and the bandwidths. `merged_ns` is `hidden_ns` + `exposed_ns` and counts simultaneous calls once. Collectives of
+    different names that run at the same time share that time.
+
+    `collectives` and `ops` are the trace's tables. Without the former, kernels and operators are recognised by name,
+    and sizes come from the shapes of the operators' inputs. A call is what one operator queued: the times of its
+    kernels add up, and its size counts once. Where no device communicates, as on CPUs, the host's operators are the
+    calls. Those of Gloo and MPI last as long as the transfer; of all others only the time to queue it is known
+    (`call`). Where no device computes, the host's other operators count as computation. `communication` says which
+    kernels are collectives, as in `timeline`.
+
+    A kernel also waits until the other ranks have come. One rank alone cannot separate that wait from the transfer, so
+    the bandwidths are lower bounds. They cover the calls whose size and time are known, and are null for `call`.
+
+    Units: ns, bytes, bytes/s, ratio.
+    Source: size and bus bandwidth as nccl-tests define them: size / time × 2(n−1)/n for all-reduce, (n−1)/n for
+    all-gather, reduce-scatter, all-to-all, gather and scatter, 1 for broadcast, reduce and messages, n ranks in the
+    group.
+    Raises MissingTable (no collectives; by step: no steps), UnknownName (by).
+    """
+    if by not in KEYS:
+        raise UnknownName("grouping of communication", by, KEYS)
+    records = COLLECTIVES.empty() if collectives is None else collectives
+    inputs = OPS.empty() if ops is None else ops
+    parts, computing = collective_calls(spans, tracks, records, inputs, communication=communication)
+    if parts.is_empty():
+        hint = "traces of distributed jobs have them, as kernels or operators of NCCL, RCCL, Gloo, …"
+        raise MissingTable("collectives", needed_by="communication", hint=hint)
+    if by == "step" and parts["step"].null_count() == parts.height:
+        raise MissingTable("steps", needed_by="communication by step", hint="call profiler.step() after each iteration")
+    keys = KEYS[by]
+    calls = parts.group_by("call_id", maintain_order=True).agg(
+        *(pl.col(c).first() for c in (*keys, "group_size", "in_bytes", "out_bytes")), ns=pl.col("dur_ns").sum()
+    )
+    calls = calls.with_columns(kind=kinds_of(calls["collective"])).with_columns(
+        size=size_of_whole(pl.col("kind"), pl.col("in_bytes"), pl.col("out_bytes"))
+    )
+    result = calls.group_by(keys).agg(
+        group_size=pl.when(pl.col("group_size").n_unique() == 1).then(pl.col("group_size").first()),
+        calls=pl.len().cast(pl.Int64),
+        in_bytes=_known_sum("in_bytes"),
+        mean_in_bytes=pl.col("in_bytes").mean(),
+        out_bytes=_known_sum("out_bytes"),
+        mean_out_bytes=pl.col("out_bytes").mean(),
+        total_ns=pl.col("ns").sum(),
+        mean_ns=pl.col("ns").mean(),
+        algorithm_bytes_per_s=_rate(pl.col("size")),
+        bus_bytes_per_s=_rate(pl.col("size") * bus_factor(pl.col("kind"), pl.col("group_size"))),
+    )
+    result = result.join(_merged(parts, keys, computing), on=keys, how="left", nulls_equal=True)
+    result = result.with_columns(
+        exposed_ns=pl.col("merged_ns") - pl.col("hidden_ns"),
+        hidden_ratio=pl.when(pl.col("merged_ns") > 0).then(pl.col("hidden_ns") / pl.col("merged_ns")),
+    )
+    first = [c for c in ("step", "rank") if c in keys]
+    last = [c for c in keys if c not in first]
+    order = [*first, pl.col("total_ns").neg(), *(pl.col(c).cast(pl.String) for c in last)]
+    result = result.sort(*order, nulls_last=True)
+    return result.select(pl.col(k).cast(t) for k, t in COMMUNICATION_SUMMARY.dtypes.items() if k in result.columns)
+
+
+def _known_sum(column: str) -> pl.Expr:
+    return pl.when(pl.col(column).count() > 0).then(pl.col(column).sum())
+
+
+def _rate(size: pl.Expr) -> pl.Expr:
+    """Bytes per second over the calls of which both are known; null if there are none."""
+    timed = size.is_not_null() & (pl.col("ns") > 0) & (pl.col("measured") != "call")
+    seconds = pl.col("ns").filter(timed).sum() / 1e9
+    return pl.when(seconds > 0).then(size.filter(timed).sum() / seconds)
+
+
+def _merged(parts: pl.DataFrame, keys: tuple[str, ...], computing: dict[int | None, Intervals]) -> pl.DataFrame:
+    """For each combination of keys the time of its collectives, overlaps counted once, and how much of it is hidden."""
+    groups = parts.select(keys).unique(maintain_order=True).with_row_index("key")
+    rows = parts.join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    starts, durations = rows["ts_ns"].to_numpy(), rows["dur_ns"].to_numpy()
+    of, low, high = union_by(rows["key"].cast(pl.Int64).to_numpy(), starts, starts + durations)
+    merged, hidden = np.zeros(groups.height, np.int64), np.zeros(groups.height, np.int64)
+    np.add.at(merged, of, high - low)
+    rank = groups["rank"]
+    for number, intervals in computing.items():
+        own = rank.eq_missing(pl.Series([number], dtype=rank.dtype)).to_numpy()[of]
+        np.add.at(hidden, of[own], covered(intervals, low[own], high[own]))
+    return groups.select(keys).with_columns(merged_ns=pl.Series(merged), hidden_ns=pl.Series(hidden))
 
 
 def collective_calls(
     spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame, *, communication: str
 ) -> tuple[pl.DataFrame, dict[int | None, Intervals]]:
-    """A row for each interval of an exchange, by span_id; and when each rank computed. Units: ns, bytes.
+    """One row per interval of a collective, by span_id; and when each rank computed. Units: ns, bytes.
 
-    Columns: rank, step, ts_ns, dur_ns, call_id (that of other intervals of the same call), collective, dtype, in_bytes,
+    Columns: rank, step, ts_ns, dur_ns, call_id (the same for all intervals of a call), collective, dtype, in_bytes and
     out_bytes (of the whole call), its group, number and ends as in the `collectives` table, and measured: `device`;
-    `host`, an operator that lasts as long as the exchange; or `call`, one that may only queue it.
+    `host`, an operator that lasts as long as the transfer; or `call`, an operator that may only queue it.
     """
-    collectives = collectives.filter(~pl.col("collective").cast(pl.String).is_in(_NO_EXCHANGE))
+    collectives = collectives.filter(~pl.col("collective").cast(pl.String).is_in(_NO_TRANSFER))
     device, computation = _on_device(spans, tracks, collectives, communication)
     host = _on_host(spans, tracks, collectives, only_host_libraries=not device.is_empty())
     rows = pl.concat((
@@ -80,9 +201,9 @@ def collective_calls(
 def _on_device(
     spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, communication: str
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Kernels that exchange data, by their name or because they are recorded as such; and what computes.
+    """Kernels of collectives, known by name or by a record; and the kernels that compute.
 
-    Where no kernel does, what is drawn on a device as a collective stands for it, as on an NPU.
+    Without such kernels, ranges of collectives on a device take their place, as on an NPU.
     """
     try:
         work = device_work(spans, tracks, needed_by="communication", communication=communication)
@@ -108,10 +229,10 @@ def _no_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
 def _on_host(
     spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, *, only_host_libraries: bool
 ) -> pl.DataFrame:
-    """Host operators that are an exchange, the outermost of those inside one another.
+    """Host operators that are collectives; of nested ones the outermost.
 
-    Where a device exchanges data, only those of libraries for hosts: all others have their kernels.
-    Else the operators of any library; without any of them what is recorded as a collective; else PyTorch's own calls.
+    Where a device communicates, only operators of host libraries count, as all others have kernels. Otherwise these are
+    the operators of any library; if there are none, what is recorded as a collective; else PyTorch's own calls.
     """
     host = spans.filter(pl.col("category").is_in(("operator", "user_range")))
     host = host.with_columns(library=map_names(host["name"], library_of, pl.String()))
@@ -128,7 +249,7 @@ def _on_host(
 
 
 def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """For each id of a host span the nearest of it and those around it that is wanted; null where none is."""
+    """For each id the innermost wanted span among that host span and those around it; null if there is none."""
     nearest = ids.cast(pl.Int64).fill_null(-1).to_numpy().copy()
     pending = np.flatnonzero(nearest >= 0)
     while pending.size:
@@ -142,7 +263,7 @@ def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Serie
 
 
 def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """The rows with what is known of each: from its own record, else from one of the operator behind it."""
+    """The rows with all facts about each call: from its own record, else from that of the operator that queued it."""
     recorded_ids = collectives["span_id"].implode()
     recorded = nearest_span(spans, rows["caller"], lambda ids: ids.is_in(recorded_ids))
     named = nearest_span(spans, rows["caller"], lambda ids: _names_library(of_spans(spans, ids, "name")))
@@ -171,7 +292,7 @@ def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFram
     )
     facts = [name for name in _RECORDED if name not in ("in_elements", "out_elements")]
     columns = ("rank", "step", *facts, "in_bytes", "out_bytes")
-    # What several kernels of one call say of it is the same, or else the first is believed: it is one exchange.
+    # A call is one collective. If its kernels disagree about it, the first one decides.
     return rows.select(
         "span_id", "ts_ns", "dur_ns", "measured", "call_id", *(pl.col(c).first().over("call_id") for c in columns)
     )
@@ -213,6 +334,13 @@ def _listed(text: str | None) -> list[Any]:
     return listed if isinstance(listed, list) else []
 
 
+@lru_cache(1 << 16)
+def element_bytes(dtype: str) -> int | None:
+    """Size of an element of a type as records of collectives name it; None for one that is not known."""
+    lower = dtype.lower()
+    return 1 if lower.startswith("float8") else _ELEMENT_BYTES.get(lower)
+
+
 def _computing(
     rows: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, computation: pl.DataFrame
 ) -> dict[int | None, Intervals]:
@@ -226,7 +354,7 @@ def _computing(
 
 
 def _host_computing(spans: pl.DataFrame, tracks: pl.DataFrame, rank: int | None) -> Intervals:
-    """When some thread of a rank was in an operator and in no exchange within it."""
+    """When some thread of a rank was in an operator, and in no collective inside it."""
     own = tracks.filter(pl.col("rank").eq_missing(pl.lit(rank)))["track_id"].implode()
     host = spans.filter(pl.col("track_id").is_in(own) & pl.col("category").is_in(("operator", "user_range")))
     waits = collectives_on_host(host)
@@ -245,142 +373,9 @@ def _union_of(spans: pl.DataFrame) -> Intervals:
     return union(starts, starts + spans["dur_ns"].to_numpy())
 
 
-By = Literal["collective", "step"]
-_WHAT = ("rank", "collective", "group", "dtype", "measured")
-KEYS = {"collective": _WHAT, "step": ("step", *_WHAT)}
-COMMUNICATION_SUMMARY = Table(
-    "communication",
-    "what the exchanges with other ranks cost",
-    (
-        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
-        Column("step", pl.Int32(), "number of the step that queued it (by step)", key=True),
-        Column("collective", Name, "as recorded, or else as its operator or its kernel is called", key=True),
-        Column("group", Name, "process group", key=True),
-        Column("dtype", Name, "element type", key=True),
-        Column(
-            "measured",
-            Name,
-            "its time is that of: device, its kernels; host, its operator; call, what queues it",
-            key=True,
-        ),
-        Column("group_size", pl.Int32(), "ranks in the group; null if it changes"),
-        Column("calls", pl.Int64(), "how often"),
-        Column("in_bytes", pl.Int64(), "sent in by this rank; null where the trace has no sizes", "bytes"),
-        Column("mean_in_bytes", pl.Float64(), "mean of a call", "bytes"),
-        Column("out_bytes", pl.Int64(), "got by this rank", "bytes"),
-        Column("mean_out_bytes", pl.Float64(), "mean of a call", "bytes"),
-        Column("total_ns", pl.Int64(), "summed time", "ns"),
-        Column("mean_ns", pl.Float64(), "mean time of a call", "ns"),
-        Column("merged_ns", pl.Int64(), "time during which at least one was under way", "ns"),
-        Column("hidden_ns", pl.Int64(), "of it, while something computes", "ns"),
-        Column("exposed_ns", pl.Int64(), "of it, while nothing computes", "ns"),
-        Column("hidden_ratio", pl.Float64(), "hidden part of the merged time", "ratio"),
-        Column("algorithm_bytes_per_s", pl.Float64(), "size of the whole by summed time", "bytes/s"),
-        Column("bus_bytes_per_s", pl.Float64(), "the same times what each rank sends of it", "bytes/s"),
-    ),
-)
-
-
-def communication(
-    spans: pl.DataFrame,
-    tracks: pl.DataFrame,
-    collectives: pl.DataFrame | None = None,
-    ops: pl.DataFrame | None = None,
-    *,
-    by: By = "collective",
-    communication: str = "library",
-) -> pl.DataFrame:
-    """What each collective cost, by process group and element type, or also by step; longest in total first.
-
-    `collectives` and `ops` are the trace's tables; without the former, collectives are told by their names, and their
-    size by the shapes of their operator's inputs. A call is what one operator queued: of several kernels the times add
-    up and the sizes count once. Where no device exchanges data, as on CPUs, host operators stand for it: those of Gloo
-    and MPI last as long as the exchange, of all others only the time to queue it is known (`call`). Where no device
-    computes, all other operators of the host do. `communication` says which kernels exchange data, as in `timeline`.
-
-    `merged_ns` counts once what runs at the same time, and is `hidden_ns` + `exposed_ns`. Names that run at the same
-    time share their time.
-
-    A kernel also waits until the other ranks are there: how much of its time is that and how much the transfer cannot
-    be told from one rank. The bandwidths are therefore lower bounds. They are those of the calls whose size and time
-    are known, and null for `call`.
-
-    Units: ns, bytes, bytes/s, ratio.
-    Source: size and bus bandwidth as nccl-tests define them: size / time × 2(n−1)/n for all-reduce, (n−1)/n for
-    all-gather, reduce-scatter, all-to-all, gather and scatter, 1 for broadcast, reduce and messages, n ranks in the
-    group.
-    Raises MissingTable (nothing was exchanged; by step: no steps), UnknownName (by).
-    """
-    if by not in KEYS:
-        raise UnknownName("grouping of communication", by, KEYS)
-    records = COLLECTIVES.empty() if collectives is None else collectives
-    inputs = OPS.empty() if ops is None else ops
-    parts, computing = collective_calls(spans, tracks, records, inputs, communication=communication)
-    if parts.is_empty():
-        hint = "traces of distributed jobs have them, as kernels or operators of NCCL, RCCL, Gloo, …"
-        raise MissingTable("exchanges with other ranks", needed_by="communication", hint=hint)
-    if by == "step" and parts["step"].null_count() == parts.height:
-        raise MissingTable("steps", needed_by="communication by step", hint="call profiler.step() after each iteration")
-    keys = KEYS[by]
-    calls = parts.group_by("call_id", maintain_order=True).agg(
-        *(pl.col(c).first() for c in (*keys, "group_size", "in_bytes", "out_bytes")), ns=pl.col("dur_ns").sum()
-    )
-    calls = calls.with_columns(kind=kinds_of(calls["collective"])).with_columns(
-        size=size_of_whole(pl.col("kind"), pl.col("in_bytes"), pl.col("out_bytes"))
-    )
-    result = calls.group_by(keys).agg(
-        group_size=pl.when(pl.col("group_size").n_unique() == 1).then(pl.col("group_size").first()),
-        calls=pl.len().cast(pl.Int64),
-        in_bytes=_known_sum("in_bytes"),
-        mean_in_bytes=pl.col("in_bytes").mean(),
-        out_bytes=_known_sum("out_bytes"),
-        mean_out_bytes=pl.col("out_bytes").mean(),
-        total_ns=pl.col("ns").sum(),
-        mean_ns=pl.col("ns").mean(),
-        algorithm_bytes_per_s=_rate(pl.col("size")),
-        bus_bytes_per_s=_rate(pl.col("size") * bus_factor(pl.col("kind"), pl.col("group_size"))),
-    )
-    result = result.join(_merged(parts, keys, computing), on=keys, how="left", nulls_equal=True)
-    result = result.with_columns(
-        exposed_ns=pl.col("merged_ns") - pl.col("hidden_ns"),
-        hidden_ratio=pl.when(pl.col("merged_ns") > 0).then(pl.col("hidden_ns") / pl.col("merged_ns")),
-    )
-    first = [c for c in ("step", "rank") if c in keys]
-    last = [c for c in keys if c not in first]
-    order = [*first, pl.col("total_ns").neg(), *(pl.col(c).cast(pl.String) for c in last)]
-    result = result.sort(*order, nulls_last=True)
-    return result.select(pl.col(k).cast(t) for k, t in COMMUNICATION_SUMMARY.dtypes.items() if k in result.columns)
-
-
-def _known_sum(column: str) -> pl.Expr:
-    return pl.when(pl.col(column).count() > 0).then(pl.col(column).sum())
-
-
-def _rate(size: pl.Expr) -> pl.Expr:
-    """Bytes by seconds, over the calls that have both; null where none has."""
-    timed = size.is_not_null() & (pl.col("ns") > 0) & (pl.col("measured") != "call")
-    seconds = pl.col("ns").filter(timed).sum() / 1e9
-    return pl.when(seconds > 0).then(size.filter(timed).sum() / seconds)
-
-
-def _merged(parts: pl.DataFrame, keys: tuple[str, ...], computing: dict[int | None, Intervals]) -> pl.DataFrame:
-    """Per combination of keys the time of its exchanges, each moment once, and how much of it something computes."""
-    groups = parts.select(keys).unique(maintain_order=True).with_row_index("key")
-    rows = parts.join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    starts, durations = rows["ts_ns"].to_numpy(), rows["dur_ns"].to_numpy()
-    of, low, high = union_by(rows["key"].cast(pl.Int64).to_numpy(), starts, starts + durations)
-    merged, hidden = np.zeros(groups.height, np.int64), np.zeros(groups.height, np.int64)
-    np.add.at(merged, of, high - low)
-    rank = groups["rank"]
-    for number, intervals in computing.items():
-        own = rank.eq_missing(pl.Series([number], dtype=rank.dtype)).to_numpy()[of]
-        np.add.at(hidden, of[own], covered(intervals, low[own], high[own]))
-    return groups.select(keys).with_columns(merged_ns=pl.Series(merged), hidden_ns=pl.Series(hidden))
-
-
 ANALYSIS = Analysis(
     name="communication",
-    doc="Exchanges with other ranks: how often, how much, how long, how fast, how much of it hidden.",
+    doc="Collectives: how often, how much, how long, how fast, how much of it hidden.",
     inputs=(SPANS, TRACKS),
     output=COMMUNICATION_SUMMARY,
     run=communication,

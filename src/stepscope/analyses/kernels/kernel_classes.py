@@ -1,4 +1,4 @@
-"""What sorts of work kernels do, by which words of their names that was told, and how well they use the device."""
+"""What kinds of work kernels do, which part of their names says so, and how well they use the device."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ KERNEL_CLASS_SUMMARY = Table(
 
 
 def kernel_classes(spans: pl.DataFrame, metrics: pl.DataFrame | None = None, *, by: By = "class") -> pl.DataFrame:
-    """Kernels by what they do, most expensive first, with how they use the device where that was measured.
+    """One row per class of kernels (gemm: two rows; or per rule or name), most expensive first.
 
-    A class is told from the full name, before it is shortened, by the first rule that matches; by rule or name the
-    part that matched is shown. By gemm there are two rows. Launches of names cut to `Kernel` count as what they nearly
-    always are, and are told in `vague_calls`. `metrics` is the table `kernel_metrics`.
+    The main columns are `calls`, `total_ns`, `share_ratio` and, where measured, the shares of the device's peak. The
+    first rule that matches the full name, before it is shortened, decides the class; by rule or name the part that
+    matched is shown. By gemm there are two rows. Launches whose names were shortened to `Kernel` count as what they
+    nearly always are, and `vague_calls` counts them. `metrics` is the table `kernel_metrics`.
 
     Units: ns, ratio.
     Source: rules of `stepscope.core.names`; casio's list of GEMM names and its README's pattern are the start of that

@@ -1,4 +1,4 @@
-"""Kernel launches in their order, with their class and how much of the device they used: the start of analyses."""
+"""Kernel launches in order, with their class and how much of the device they used. Several analyses start here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which few launches stand for all others, by how they use the parts of a multiprocessor and the memory."""
+"""Which few launches represent all others, by how they use the parts of a multiprocessor and the memory."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ KERNEL_SIMILARITY = Table(
 def kernel_similarity(
     spans: pl.DataFrame, metrics: pl.DataFrame, *, method: Method = "fixed", distance: float = 0.05
 ) -> pl.DataFrame:
-    """Representatives of launches: every launch is within `distance` of one, by the angle between hardware vectors.
+    """One row per representative launch, longest in total first: every launch is within `distance` of one of them.
 
-    A vector holds up to 17 counters in percent of their peak (of those, what the trace has; absent values count as 0).
-    One launch after the other that none stands for yet becomes a representative of all such that are near it. Fixed:
-    longest launches first, and launches that use nothing are alike. `casio` does as its scripts do: in order of
-    launch, a launch only counts if some other is left over that is far from it, so the last group has no
-    representative, and a lone group none at all; launches that use nothing are never absorbed.
+    Distance is the angle between hardware vectors. A vector holds up to 17 counters in percent of their peak: those
+    that the trace has, where absent values count as 0. Launches are visited one by one; each that is not represented
+    yet becomes the representative of all unrepresented launches near it. `fixed` visits the longest first, and launches
+    that use nothing are alike. `casio` does as its scripts do: it visits launches in order and makes one a
+    representative only if some unrepresented launch is far from it. So the last group has no representative, a single
+    group has none at all, and launches that use nothing are never absorbed.
 
     Units: cosine distance (0 alike, 1 nothing in common); ns; ratio.
     Source: casio's scripts (ASPLOS 2024).
@@ -85,7 +86,7 @@ def kernel_similarity(
 
 
 def _vectors(launches: pl.DataFrame, metrics: pl.DataFrame) -> tuple[pl.DataFrame, Floats]:
-    """The launches that have any of the counters, and a row of these for each."""
+    """The launches that have any of the counters, and the vector of each."""
     columns = {}
     for part in HARDWARE_VECTOR:
         values = measured(metrics, f"vector_{part}")
@@ -103,7 +104,7 @@ def _vectors(launches: pl.DataFrame, metrics: pl.DataFrame) -> tuple[pl.DataFram
 def _absorbed(vectors: Floats, order: Rows, distance: float, *, fixed: bool) -> tuple[Rows, Floats]:
     """For each launch the row of its representative (−1: none), and its distance to it.
 
-    A pass for each representative over the launches that are left, of which there are fewer each time.
+    Each representative takes one pass over the launches that remain.
     """
     length = np.linalg.norm(vectors, axis=1)
     representative, away = np.full(length.size, -1), np.zeros(length.size)
@@ -114,7 +115,7 @@ def _absorbed(vectors: Floats, order: Rows, distance: float, *, fixed: bool) -> 
     unit = vectors[left] / length[left, None]
     while left.size:
         apart = np.maximum(1 - unit @ unit[0], 0)
-        apart[0] = 0  # whatever rounding makes of the distance to itself
+        apart[0] = 0  # rounding may leave a distance to itself
         near = apart <= distance
         if fixed or not near.all():
             representative[left[near]] = left[0]

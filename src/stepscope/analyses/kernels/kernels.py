@@ -1,4 +1,4 @@
-"""What each device kernel cost, how it was launched and by whom."""
+"""What each device kernel cost, how it was launched, and which operator launched it."""
 
 from __future__ import annotations
 
@@ -71,11 +71,12 @@ def kernels(
     linked_only: bool = False,
     communication: str = "library",
 ) -> pl.DataFrame:
-    """What each kernel cost, most expensive first: by name, by name and operator or stream, or by launch.
+    """One row per kernel name, name and operator or stream, or launch, most expensive first.
 
-    A launch is a grid, a block, what a block needs, and an operator. Durations are summed as recorded: kernels that
-    run at the same time count each. `include="device"` adds copies and fills. `launches` and `metrics` are the trace's
-    tables `kernels` and `kernel_metrics`. `linked_only` and `communication` are those of `timeline`.
+    The main columns are `calls`, `total_ns`, `share_ratio` and the distribution of durations. A launch is a grid, a
+    block, the resources of a block, and an operator. Durations are summed as recorded: kernels that run at the same
+    time all count in full. `include="device"` adds copies and fills. `launches` and `metrics` are the trace's tables
+    `kernels` and `kernel_metrics`. `linked_only` and `communication` are those of `timeline`.
 
     Units: ns, ratio.
     Source: percentiles interpolate linearly; weighted means as in the TensorBoard plugin's kernel view.

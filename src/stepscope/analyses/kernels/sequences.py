@@ -27,14 +27,14 @@ SEQUENCES = Table(
 
 
 def sequences(spans: pl.DataFrame, *, operator: str = "aten::", min_kernels: int = 3) -> pl.DataFrame:
-    """What the operators whose name contains `operator` launch, as patterns, most frequent first.
+    """One row per operator and pattern of device work that its calls launch, most frequent first.
 
-    Only outermost matching calls count, those inside no other match on their thread, and of these only calls with at
-    least `min_kernels` pieces of device work, their own or of operators inside them.
+    Operators are those whose name contains `operator`. Only outermost matching calls count, and of these only calls
+    with at least `min_kernels` pieces of device work, launched by themselves or by operators inside them.
 
     Units: ns.
-    Source: HTA's frequent CUDA kernel sequences. HTA takes matches at one call depth of the whole trace, the least at
-    which any is found, and so misses those that stand deeper; ours takes the outermost match wherever it stands.
+    Source: HTA's frequent CUDA kernel sequences. HTA takes matches at one call depth of the whole trace, that of its
+    outermost match, and so misses deeper ones; ours takes the outermost match of each place.
     Raises MissingTable if no matching operator launched that much; StepscopeError if min_kernels < 1.
     """
     if min_kernels < 1:
@@ -71,7 +71,7 @@ def sequences(spans: pl.DataFrame, *, operator: str = "aten::", min_kernels: int
 
 
 def _roots(spans: pl.DataFrame, roots: pl.DataFrame, op_ids: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> pl.Series:
-    """Index of the root call around each operator, or that it is; -1 for none."""
+    """Index of the root call that each operator is, or is inside of; -1 for none."""
     if roots.is_empty():
         return pl.Series(np.full(op_ids.size, -1))
     # Roots of a track are disjoint, so that only the last one before an operator can hold it.

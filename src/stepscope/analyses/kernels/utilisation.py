@@ -86,13 +86,14 @@ UTILISATION = Table(
 def utilisation(
     spans: pl.DataFrame, metrics: pl.DataFrame, *, by: By = "all", low: float = 0.1, stretches: int = 200
 ) -> pl.DataFrame:
-    """How busy tensor cores, memory and multiprocessors were, and for how long neither of the first two was.
+    """One row for all kernels, per class, name, level of utilisation (by curve) or stretch of time: how much they used.
 
-    Every mean is weighted by time: an unweighted one, given beside it, lets a thousand short kernels outvote the long
-    ones that matter. By curve a row per whole percent: the share of time of launches whose largest utilisation is at
-    most that. By time kernels are laid end to end in the order of their launch (of their start, with a clock) and cut
-    into `stretches` of one length. A third as limit is that of Kitsune's characterisation. `metrics` is the table
-    `kernel_metrics`.
+    The main columns are `tensor_ratio`, `dram_ratio`, `sm_ratio` and `low_ratio`, the share of time in which neither
+    tensor cores nor memory were busy. Means are weighted by time. The unweighted ones beside them (`plain_…`) let a
+    thousand short kernels outvote the few long ones that matter. By curve, a row per whole percent has the share of
+    time of launches whose largest utilisation is at most that. By time, kernels are laid end to end in order of launch
+    (of start, with a clock) and cut into `stretches` of equal length. The limit of a third is that of Kitsune's
+    characterisation. `metrics` is the table `kernel_metrics`.
 
     Units: ns; ratios 0..1 of the hardware's peak over the whole launch.
     Source: casio's scripts (max-utilisation curve, ASPLOS 2024); percentiles p10 and p90 are those of launches, not
@@ -153,7 +154,7 @@ def _measures(low: float) -> dict[str, pl.Expr]:
 
 
 def _launch_at(share: float) -> pl.Expr:
-    """The duration that so many of the launches, rounded down, come before in order of duration."""
+    """The duration of the launch at this share of all launches, rounded down, in order of duration."""
     known = pl.col("dur_ns").drop_nulls().sort()
     return known.get((known.len() * share).floor().cast(pl.Int64), null_on_oob=True)
 

@@ -55,11 +55,12 @@ _WAYS = ("operator", "part")
 
 
 def diff(base: Trace, other: Trace, *, by: Literal["operator", "part"] = "operator") -> pl.DataFrame:
-    """A row per operator, largest change first, or per part of a step, in order of time. All numbers are per step.
+    """One row per operator, largest change first, or per part of a step, in order of time. All numbers are per step.
 
-    Parts are the ranges directly inside the steps: data loading, modules, optimizer and other annotations; what
-    autograd's threads run is the part `backward`. Without steps the whole recording counts as one. What only one run
-    has is null on the other side, and its change is all of it. `cumulative_delta_ns` adds the changes up row by row.
+    The main column is `delta_ns`; `cumulative_delta_ns` is its running sum. Parts are the ranges directly inside the
+    steps: data loading, modules, optimizer and other annotations. Work of autograd's threads is the part `backward`.
+    Without steps the whole recording counts as one. Operators and parts of only one run are null in the other, and
+    their change is their whole time.
 
     Units: ns per step; calls per step.
     Source: the Diff view of the TensorBoard plugin, whose curves these are.

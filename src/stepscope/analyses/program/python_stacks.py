@@ -1,4 +1,7 @@
-"""Where Python's threads were, seen from outside: by whole stack, or by function with its own share and its total."""
+"""Where Python's threads spent their time, from stack samples: by whole stack (python-stacks) or by function.
+
+The functions of two runs can be compared, so they are an analysis of their own too (python-functions).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,16 @@ from stepscope.analyses.steps.steps import with_windows
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.schema import STACK_SAMPLES, STACKS, STEPS, TRACKS, Column, Table
 
-__all__ = ["ANALYSIS", "PYTHON_STACKS", "counted_stacks", "python_stacks"]
+__all__ = [
+    "ANALYSIS",
+    "PYTHON_FUNCTIONS",
+    "PYTHON_FUNCTIONS_ANALYSIS",
+    "PYTHON_STACKS",
+    "counted_stacks",
+    "python_functions",
+    "python_stacks",
+]
+
 
 PYTHON_STACKS = Table(
     "python-stacks",
@@ -82,7 +94,7 @@ def python_stacks(
 
 
 def counted_stacks(samples: pl.DataFrame, *, gil: bool = False, idle: bool = False) -> pl.DataFrame:
-    """Samples to count, with `looks` (a Float64) for their number: of threads that do anything, or hold the GIL."""
+    """Samples to count, with their number as `samples` (Float64): of threads that do anything, or hold the GIL."""
     mine = samples.filter(pl.col("on_gil") if gil else ~pl.col("on_gil"))
     mine = mine.with_columns(samples=pl.col("n_samples").cast(pl.Float64))
     if idle or gil:
@@ -153,4 +165,47 @@ ANALYSIS = Analysis(
     optional=(TRACKS, STEPS),
     output=PYTHON_STACKS,
     run=python_stacks,
+)
+
+
+PYTHON_FUNCTIONS = Table(
+    "python-functions",
+    "functions that Python's threads were in, seen from outside",
+    (
+        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
+        Column("function", pl.String(), "function (file)", key=True),
+        Column("share_ratio", pl.Float64(), "time in which a thread was in the function itself, over all", "ratio"),
+        Column("total_ratio", pl.Float64(), "time in which it was on the stack, recursion counted once", "ratio"),
+        Column("samples", pl.Int64(), "looks that found a thread in the function itself"),
+        Column("total_samples", pl.Int64(), "looks that found it on the stack"),
+    ),
+)
+
+
+def python_functions(
+    samples: pl.DataFrame,
+    stacks: pl.DataFrame,
+    tracks: pl.DataFrame | None = None,
+    steps: pl.DataFrame | None = None,
+    *,
+    step: int | None = None,
+    gil: bool = False,
+    idle: bool = False,
+) -> pl.DataFrame:
+    """A row per function of all processes and threads, that with the largest share of its own first.
+
+    It is `python-stacks` by function. Units: number of looks; ratios 0..1. Source: as there.
+    Raises as it does.
+    """
+    frame = python_stacks(samples, stacks, tracks, steps, by="function", step=step, gil=gil, idle=idle)
+    return PYTHON_FUNCTIONS.conform(frame)
+
+
+PYTHON_FUNCTIONS_ANALYSIS = Analysis(
+    name="python-functions",
+    doc="Functions that Python's threads were in, seen from outside: own and total shares.",
+    inputs=(STACK_SAMPLES, STACKS),
+    optional=(TRACKS, STEPS),
+    output=PYTHON_FUNCTIONS,
+    run=python_functions,
 )

@@ -70,15 +70,15 @@ def device_utilisation(
     by: By = "device",
     bucket_ns: int | None = None,
 ) -> pl.DataFrame:
-    """A row per device, per device and step, or per device and stretch of time.
+    """One row per device, per device and step, or per device and stretch of time: how well kernels use it.
 
-    The window is the time of the steps, from the first one's start to the last one's end, both on the side of the
-    device as in `step-breakdown`; without steps it is the recording. By time it is cut into stretches of `bucket_ns`;
-    without that, of the smallest power of ten µs that makes at most 100; the last one may be shorter. Kernels count
-    with their part within the window. `launches` is the trace's table `kernels`.
+    The window reaches from the first step's start to the last one's end, both on the side of the device as in
+    `step-breakdown`; without steps it is the recording. By time it is cut into stretches of `bucket_ns`; the default is
+    the smallest power of ten µs that makes at most 100. The last one may be shorter. Kernels count with the part of
+    them that is within the window. `launches` is the trace's table `kernels`.
 
-    A launch fills as many multiprocessors as it has blocks, all of them at one block per multiprocessor; launches at
-    the same time add up to no more than all. Columns are null where kernels do not carry what they need: blocks per
+    A launch fills as many multiprocessors as it has blocks, and all of them from one block per multiprocessor on;
+    simultaneous launches add up to no more than all. Columns are null where kernels lack the facts: blocks per
     multiprocessor and occupancy are known on NVIDIA devices, matrix units on NVIDIA and AMD.
 
     Units: ns; ratios 0..1.
@@ -124,7 +124,7 @@ def utilisation_of(
 
 
 def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: bool) -> dict[str, pl.Series]:
-    """What each window [low, high) holds of one device's kernels, sorted by start, column by column."""
+    """The measures of each window [low, high), from one device's kernels sorted by start."""
     starts, ends = kernels["ts_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     length = highs - lows
     measures = {
@@ -155,7 +155,7 @@ def _measures(kernels: pl.DataFrame, lows: Ints, highs: Ints, *, names_tell: boo
 
 @dataclass(frozen=True, slots=True)
 class _Edges:
-    """Starts and ends of intervals in order of time; `rows` says whose, `signs` is 1 for a start and −1 for an end."""
+    """Starts and ends of intervals in order of time: `rows` says whose, `signs` is 1 for a start and −1 for an end."""
 
     times: Ints
     rows: Ints

@@ -60,21 +60,21 @@ def idle(
     min_gap_ns: int = 0,
     kernel_wait_ns: int = 30_000,
 ) -> pl.DataFrame:
-    """The gaps between pieces of device work by cause, per device (all streams merged) or per stream; or each gap.
+    """One row per device and cause (by stream: and stream; by gap: per gap): how long the device was idle, and why.
 
-    A gap lies between the end of all earlier work and the start of the next. It is judged by when the host called for
-    the work that ends it:
+    All streams of a device are merged, except by stream. A gap lies between the end of all earlier work and the start
+    of the next. When the host called for the work that ends the gap decides its cause:
 
-    - after the gap had begun: the host was late. Then `data_loading` if at least half of the time from the gap's start
-      to the call was spent in loading data, else `sync` if the host was inside a synchronising call in that time,
-      else `host_late`. Only threads that queue device work are looked at.
+    - after the gap had begun: the host was late. The cause is `data_loading` if at least half of the time from the
+      gap's start to the call was spent loading data, else `sync` if the host was inside a synchronising call then, else
+      `host_late`. Only threads that queue device work are looked at.
     - before: `kernel_wait` if the gap is shorter than `kernel_wait_ns`, else `other`.
     - not known: `unlinked`.
 
     `min_gap_ns` leaves out shorter gaps. Time before the first and after the last work is no gap.
 
     Units: ns, ratio.
-    Source: HTA's idle time breakdown (host_wait, kernel_wait, other), which judges per stream only, does not tell why
+    Source: HTA's idle time breakdown (host_wait, kernel_wait, other), which judges per stream only, does not say why
     the host was late, and counts overlapping work as negative idle time.
     Raises MissingTable (no device work), UnknownName (by).
     """
@@ -90,7 +90,7 @@ def idle(
 def caused_gaps(
     work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, keys: tuple[str, ...], kernel_wait_ns: int = 30_000
 ) -> pl.DataFrame:
-    """Every gap of each group of `keys` with its cause, as in `idle`, and the ids behind it.
+    """Every gap of each group of `keys` with its cause, as in `idle`, and the ids of the spans around it.
 
     `work` is what `device_work` returns. Columns: the keys, ts_ns, dur_ns, cause, late_ns, loading_ns, sync_ns, step,
     and the spans before_id, after_id, launch_id, op_id. Units: ns.
@@ -144,7 +144,7 @@ def _with_cause(gaps: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, k
 
 
 def _with_host(gaps: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
-    """With loading_ns and sync_ns: how much of the wait for the call the launching threads spent in either."""
+    """The gaps with loading_ns and sync_ns: how long the launching threads spent in each while the call was awaited."""
     threads = of_spans(spans, gaps["launch_id"].drop_nulls().unique(), "track_id").unique()
     host = spans.select("track_id", "ts_ns", "dur_ns", "name", "category").filter(
         pl.col("category").is_in(("runtime", "driver", "dataloader")) & pl.col("track_id").is_in(threads.implode())

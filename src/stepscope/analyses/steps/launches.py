@@ -64,11 +64,12 @@ def launches(
     late_ns: int = 100_000,
     full_queue: int = 1024,
 ) -> pl.DataFrame:
-    """Host calls that queue device work, by name or by operator; or the queues they fill, by stream.
+    """One row per launching call, by name or by operator; or per stream, how full its queue was (by queue).
 
-    The delay of a call runs from its end to the start of its first work, never below 0. Much of it is usually waiting
-    in turn; the latency is what remains after the previous work of that stream had ended. A call that took longer
-    than its work ("short") makes the device wait as soon as the queue runs empty. A graph launch is one call.
+    The delay of a call runs from its end to the start of its first work, and is never below 0. Much of it is usually
+    spent waiting in the queue; the latency is what remains after the previous work of that stream had ended. A call
+    that took longer than its work ("short") makes the device wait as soon as the queue runs empty. A graph launch is
+    one call.
 
     By queue, a call waits from its start until its first work on that stream starts. Statistics are over time.
 
@@ -113,7 +114,7 @@ def queue_lengths(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
     """How many calls wait on each stream as a step function: rank, device_id, stream, ts_ns, queue_length.
 
     A call waits from its start until its first work on the stream starts. The length holds until the next row of the
-    stream; of several changes at one time only the last is kept.
+    stream; of several changes at one time only the last has a row.
 
     Units: ns.
     Source: HTA's queue length time series.

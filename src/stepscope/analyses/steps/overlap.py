@@ -44,7 +44,7 @@ def overlap(
     linked_only: bool = False,
     communication: str = "library",
 ) -> pl.DataFrame:
-    """How much of the communication runs while something computes, by rank, device or communication kernel.
+    """One row per rank, device or communication kernel: how much of its communication runs while something computes.
 
     By rank and device, communication and computation are unions of intervals over all streams, so that concurrent
     collectives count once. By name, each call counts in full: names that run at the same time share their time.

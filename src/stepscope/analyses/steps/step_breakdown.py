@@ -1,4 +1,4 @@
-"""How a step divides into what device and host do, each moment counted once, by what matters most at that moment."""
+"""How a step divides among device and host: each moment counts once, for what matters most at that moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-#: What a step divides into, what comes first counts first. The rest is `other`.
+#: The parts of a step. Earlier ones take precedence; the rest is `other`.
 PARTS = {
     "kernel": "a kernel runs that does not communicate",
     "memcpy": "a copy, and no such kernel",
@@ -58,18 +58,18 @@ def step_breakdown(
     by: Literal["step", "part"] = "step",
     communication: str = "library",
 ) -> pl.DataFrame:
-    """A row per step in order of time, or per part: the average step. Parts add up to the total.
+    """One row per step in order of time, or per part of the average step (by part). The parts sum to `total_ns`.
 
-    Where several things happen at a time, the first of these parts counts: kernel, memcpy, memset, communication,
-    runtime, dataloader, cpu_exec, other.
+    Each moment counts once. Where several things happen at a time, the first of these parts counts: kernel, memcpy,
+    memset, communication, runtime, dataloader, cpu_exec, other.
 
     A step ends when the device has done the last work that the step queued, or with its span on the host if that is
-    later; the next begins there, or with its span on the host if that is later. Steps never overlap and are never
-    negative. Threads and devices are merged. Kernels of collectives are communication and not `kernel`;
+    later. The next one begins there, or with its span on the host if that is later. So steps never overlap and are
+    never negative. Threads and devices are merged. Kernels of collectives count as communication, not as `kernel`;
     `communication` says which those are, as in `timeline`. Named ranges count as work of the host (`cpu_exec`), frames
-    of Python do not: the result is the same whether or not stacks were recorded. Without marked steps the one row is
-    the recording, from the first to the last operator, data loading or device work. Without device work the parts of
-    the device are 0.
+    of Python do not, so the result is the same with or without recorded stacks. Without marked steps the one row is the
+    recording, from the first to the last operator, data loading or device work. Without device work the parts of the
+    device are 0.
 
     Units: ns; ratios 0..1.
     Source: the step time breakdown of the TensorBoard profiler plugin, whose kernels of collectives count as kernels,
@@ -88,7 +88,7 @@ def step_breakdown(
 
 
 def work_of(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str = "library") -> pl.DataFrame:
-    """What `device_work` returns; without device work nothing, but with the columns that step-breakdown needs."""
+    """What `device_work` returns; without device work an empty frame with the columns that step-breakdown needs."""
     work = spans.filter(spans["category"].is_in(DEVICE_WORK))
     if work.is_empty():
         return work.with_columns(end_ns="ts_ns", sort=0)
@@ -128,9 +128,9 @@ def _average(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def divided(levels: Iterable[tuple[str, Intervals]], lows: Ints, highs: Ints) -> dict[str, Ints]:
-    """How much of each window [low, high) each level takes of what those before it left; `other` is the rest.
+    """How much of each window [low, high) each level adds to those before it; `other` is the rest.
 
-    Levels are disjoint sets. Units: those of the intervals. Source: the measure of a union less that of the one before.
+    Levels are disjoint sets of intervals. Units: those of the intervals.
     """
     parts = {}
     every: Intervals = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -146,7 +146,7 @@ def divided(levels: Iterable[tuple[str, Intervals]], lows: Ints, highs: Ints) ->
 
 
 def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
-    """When the host is in each of its parts, on any thread, as disjoint sets that overlap one another."""
+    """When the host is in each of its parts, on any thread. Each part is a disjoint set; parts may overlap."""
     category = spans["category"]
     return {
         "communication": open_time(spans, collectives_on_host(spans)),
@@ -157,7 +157,7 @@ def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
 
 
 def device_parts(work: pl.DataFrame) -> dict[str, Intervals]:
-    """When the devices are in each of their parts, of what `device_work` returns, as disjoint sets that may overlap."""
+    """When devices are in each of their parts; `work` is of `device_work`. Each part is disjoint; parts may overlap."""
     recorded = pl.col("category").cast(pl.String)
     part = pl.when(pl.col("sort") == COMMUNICATION).then(pl.lit("communication")).otherwise(recorded)
     work = work.sort("ts_ns").select("ts_ns", "end_ns", part=part)  # one sort serves every union

@@ -49,12 +49,14 @@ STEPS = Table(
 
 
 def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """A row per step, in order of time.
+    """One row per step and rank, in order of time: its length, and how device and host spent it.
 
-    A step's window reaches from its start on the host to the start of the next step, or to its own end where the next
-    number is missing. Device time is what lies within the window, whichever step queued it; `n_kernels` are those that
-    the step queued, whenever they ran. Device columns are null where the trace holds no device work; then the host's
-    exchanges with other ranks are a part of their own, the four parts sum to the window, and operators are others.
+    The main columns are `window_ns`, `computation_ns`, `exposed_communication_ns` and `idle_ns` of the device, and
+    `dataloader_ns` and `operator_ns` of the host. A step's window reaches from its start on the host to the start of
+    the next step, or to its own end if the next number is missing. Device time is what ran within the window, whichever
+    step queued it. `n_kernels` counts the kernels that the step queued, whenever they ran. Without device work the
+    device columns are null, and collectives on the host are a part of their own: then they do not count as operators,
+    and the four parts sum to the window.
 
     Units: ns; ratios 0..1.
     Source: windows start to start, as a training loop's own clock measures them; device columns as in `timeline`.
@@ -63,7 +65,7 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
     require_steps(steps, needed_by="steps")
     try:
         device = timeline(spans, tracks, steps=steps, by="step")
-    except MissingTable:  # nothing ran on a device: the host's side stands
+    except MissingTable:  # nothing ran on a device: the host's columns are all there is
         device = None
     rows = with_windows(steps)
     lows = rows["ts_ns"].to_numpy()

@@ -57,20 +57,23 @@ def timeline(
     communication: str = "library",
     bucket_ns: int | None = None,
 ) -> pl.DataFrame:
-    """How the time of the devices divides. Streams are merged: what overlaps counts once.
+    """One row per rank, device, stream, step or stretch of time: how the device's time divides.
 
-    Each class of work is the union of its intervals over all streams (by rank and step: over all devices too).
-    Computation is every kernel that does not communicate, and fills; exposed communication is communication while
-    nothing computes; exposed memcpy is copies while no kernel runs; idle is the rest. By step, the same is asked
-    within the step's window on the host, from its start to the start of the next step (to its own end if the next
-    number is missing): work counts where it runs, not where it was queued. By stream each is taken by itself. By time
-    (per device) and stream-time the recording, from the first to the last device work of all devices, is cut into
-    stretches of `bucket_ns`; without that, of the smallest power of ten µs that makes at most 100; the last one may be
-    shorter.
+    The main columns are `computation_ns`, `exposed_communication_ns`, `exposed_memcpy_ns` and `idle_ns`, which sum to
+    `total_ns`. Each kind of work is the union of its intervals over all streams (by rank and step: over all devices
+    too), so overlaps count once. Computation is every kernel that does not communicate, and fills. Exposed
+    communication is communication while nothing computes. Exposed memcpy is copies while no kernel runs. Idle is the
+    rest.
 
-    `linked_only` leaves out work that the trace does not tie to a launch. `communication`
-    says which kernels talk to other ranks: `library` (those of collective libraries, as TraceLens counts), `any` (also
-    those that do it themselves: multimem, NVSHMEM, DeepEP, one-shot all-reduce), or a regular expression of names.
+    By step, the window reaches from the step's start on the host to the start of the next step (to its own end if the
+    next number is missing), and work counts where it runs, not where it was queued. By stream, each stream is taken by
+    itself. By time (per device) and stream-time, the recording from the first to the last device work is cut into
+    stretches of `bucket_ns`; the default is the smallest power of ten µs that makes at most 100 stretches. The last one
+    may be shorter.
+
+    `linked_only` leaves out work that the trace does not tie to a launch. `communication` says which kernels talk to
+    other ranks: `library` (those of collective libraries, as TraceLens counts), `any` (also those that communicate by
+    themselves: multimem, NVSHMEM, DeepEP, one-shot all-reduce), or a regular expression of names.
 
     Units: ns.
     Source: the definition of TraceLens's gpu_timeline, so that the two can be compared.

@@ -39,11 +39,12 @@ TRANSFER_SUMMARY = Table(
 
 
 def transfers(spans: pl.DataFrame, sizes: pl.DataFrame, *, by: By = "kind") -> pl.DataFrame:
-    """Copies and fills by direction, or also by the memory at both ends (pageable, pinned, …), longest in total first.
+    """One row per direction of copies and fills (by memory: and the memory at both ends), longest in total first.
 
-    `sizes` is the trace's table `transfers`. `bytes_per_s` is all bytes by all time of transfers that have both, so
-    that long ones weigh more. The spread (min, median, max) is that of single transfers, as recorded, or else bytes by
-    time: recorders round the time of short copies, not their rate.
+    The main columns are `calls`, `total_ns`, `bytes` and `bytes_per_s`. `sizes` is the trace's table `transfers`.
+    `bytes_per_s` is all bytes by all time of the transfers that have both, so long ones weigh more. Its minimum, median
+    and maximum are those of single transfers, as recorded, or else bytes by time: recorders round the time of short
+    copies, but not their rate.
 
     Units: ns, bytes, bytes/s.
     Source: bytes by duration; HTA's memory bandwidth takes the recorded rates and adds those of concurrent copies.
