@@ -9,5 +9,5 @@ from stepscope.renderers import Screen, find
 
 
 def test_values_and_types_survive(block):
-    found = pl.read_parquet(io.BytesIO(find("parquet").table(block, Screen())))
-    assert_frame_equal(found, block.frame)
+    frame = pl.read_parquet(io.BytesIO(find("parquet").table(block, Screen())))
+    assert_frame_equal(frame, block.frame)

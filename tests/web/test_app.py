@@ -130,6 +130,7 @@ PATHS = st.one_of(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @settings(
     max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
 )

@@ -1,4 +1,4 @@
-"""Who may ask: the guard by itself, without any page behind it."""
+"""Who may ask: the guard by itself, without any page inside it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from starlette.testclient import TestClient
 from stepscope.web.guard import Guard, Rules, is_loopback, rules_for
 
 
-async def behind(scope, receive, send):  # noqa: ARG001  the ASGI signature
+async def inner_app(scope, receive, send):  # noqa: ARG001  the ASGI signature
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
     await send({"type": "http.response.body", "body": scope["query_string"]})
 
 
 def ask(rules, path="/", base="http://127.0.0.1:8000", method="GET", **more):
-    return TestClient(Guard(behind, rules), base_url=base, follow_redirects=False).request(method, path, **more)
+    return TestClient(Guard(inner_app, rules), base_url=base, follow_redirects=False).request(method, path, **more)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "localhost:9", "LOCALHOST:9"])
@@ -104,7 +104,7 @@ def test_the_way_on_never_leads_to_another_host(path, completed):
         "query_string": f"token={TOKEN}".encode(),
         "headers": [(b"host", b"127.0.0.1")],
     }
-    completed(Guard(behind, Rules(token=TOKEN))(scope, None, send))
+    completed(Guard(inner_app, Rules(token=TOKEN))(scope, None, send))
     assert dict(sent[0]["headers"])[b"location"] == b"/evil.example/"
 
 
@@ -114,7 +114,7 @@ def test_websockets_are_closed(completed):
     async def send(message):
         sent.append(message)
 
-    completed(Guard(behind, Rules())({"type": "websocket"}, None, send))
+    completed(Guard(inner_app, Rules())({"type": "websocket"}, None, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 

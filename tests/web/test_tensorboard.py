@@ -104,6 +104,7 @@ def board(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_the_installed_plugin_is_served_by_tensorboard_itself(board):
     def get(path):
         request = urllib.request.Request(board + path, headers={"x-stepscope-wait": "1"})

@@ -1,4 +1,4 @@
-"""Opening files: which format each has, by its first bytes, and what lies in the folders that the user names."""
+"""Opening files: finds the format of each by its first bytes, and the traces in the folders that the user names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def readers() -> tuple[Format | Reader, ...]:
 
 
 def reader_for(path: str, head: bytes) -> Format | Reader:
-    """The reader surest of the file, the first of equally sure ones. Raises UnknownFormat if none is."""
+    """The reader that is surest of the file; of equally sure ones the first. Raises UnknownFormat if none is sure."""
     scores = [(reader.sniff(path, head), -i) for i, reader in enumerate(readers())]
     score, i = max(scores)
     if score <= 0:
@@ -61,11 +61,11 @@ def open_trace(
     max_bytes: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Trace:
-    """One file (or `archive.zip!member`, or a folder with one trace), with what was recorded beside it.
+    """One file (or `archive.zip!member`, or a folder with one trace), with its side files.
 
     A file that was opened before comes out of the cache of opened files, as long as it has not changed.
-    `counters` names the side file of counters; without it one that lies beside the trace is taken. `max_bytes` bounds
-    what the trace may unpack to; `progress` is told the packed bytes read so far.
+    `counters` names the side file of counters; without it the one in the trace's folder is taken. `max_bytes` bounds
+    what the trace may unpack to; `progress` is called with the packed bytes read so far.
     Raises StepscopeError (unreadable, too big), UnknownFormat, CorruptInput.
     """
     return _opened(path, counters, max_bytes, progress, keep=True)
@@ -215,7 +215,7 @@ def _traces_of(group: list[str]) -> list[str]:
     """Those of the files that are traces, and the members of archives of them."""
     candidates = [file for file in group if file.lower().endswith(_ENDINGS) and files.split(file)[1] not in STACK_FILES]
     known = {file for file in candidates if _is_trace(file)}
-    # One that is called like the others but for its number is one of them, whatever became of it.
+    # A file whose name differs only in a number belongs to the same group, even if it is damaged.
     names = {_shape(file) for file in known}
     traces = _without_twins([file for file in candidates if file in known or _shape(file) in names])
     return [member for file in traces for member in _stored_at(file) or _members(file)]

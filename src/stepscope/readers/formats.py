@@ -69,7 +69,7 @@ class Format:
 
     The first of the `signs` that fits says how sure it is; with `utf16` they also hold of text in that encoding.
     `companion_files(path)` are the files that are read together with one, itself among them; reading the first reads
-    all. `is_superseded(path)` says whether another file beside this one is read in its place.
+    all. `is_superseded(path)` says whether another file of the folder is read in its place.
     A format is `cacheable` if its module reads nothing but the file itself.
     """
 
@@ -128,7 +128,7 @@ def header_of(head: bytes) -> list[str]:
 
 
 def csv_fields(line: str) -> list[str]:
-    """The fields of a line of CSV; none if it is no such line."""
+    """The fields of a line of CSV; none if it is not CSV."""
     try:
         return next(csv.reader([line]), [])
     except csv.Error:

@@ -1,7 +1,7 @@
 """Tables of kernels as text: a line for each launch, with its latency in ns and how busy tensor cores and DRAM were.
 
 Format: `Kernel | Latency Tensor DRAM`, as scripts of CASIO's author write it (medav/torchbench-ncu); a newer version
-has `:` where older ones have `|`. Names are cut, so that some say little (`Kernel`).
+has `:` where older ones have `|`. Names are truncated; some say little (`Kernel`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHORTENED = r"\.\.\.$"
 def read(source: Source) -> Trace:
     """Every line as a launch, in their order; shares of the peak as metrics `Tensor` and `DRAM`, 0 to 1.
 
-    Raises CorruptInput if no line can be read; others that cannot are counted in `issues`.
+    Raises CorruptInput if no line can be read; other unreadable lines are counted in `issues`.
     """
     issues = IssueLog()
     text = b"".join(source.chunks()).decode("utf-8", "replace")

@@ -55,7 +55,7 @@ _MOST_AS_SHARE = 10
 
 
 def read(source: Source) -> Results:
-    """The file as the results `cycles` and `attribution`, and as table `counters` the file of samples beside it.
+    """The file as the results `cycles` and `attribution`, and the samples of the same folder as the table `counters`.
 
     Raises CorruptInput (columns missing, no usable row), StepscopeError (size limit). Rows without a number
     of their cycle, process, β or the cycle's duration are dropped and counted in `issues`.
@@ -134,7 +134,7 @@ def _attribution(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _companion_samples(source: Source, issues: IssueLog) -> pl.DataFrame | None:
-    """The samples of the same run, if their file lies in the same folder. If it cannot be read that is an issue."""
+    """The samples of the same run, if their file is in the same folder. An unreadable file becomes an issue."""
     path = Path(source.path)
     stem, suffix, _ = path.name.rpartition("perf_data.csv")
     if source.member is not None or not suffix:
@@ -220,7 +220,7 @@ def placed(samples: pl.DataFrame, origin_ns: int) -> pl.DataFrame:
 
 
 def unit_of(metric: pl.Expr) -> pl.Expr:
-    """The unit of a counter, by its name; null where the name does not tell."""
+    """The unit of a counter, by its name; null where the name does not show it."""
     units: pl.Expr = pl.lit(None, dtype=pl.String)
     for pattern, unit in reversed(_UNITS):
         units = pl.when(metric.str.contains(pattern)).then(pl.lit(unit)).otherwise(units)

@@ -64,7 +64,7 @@ class _Rows:
         self._issues = issues
 
     def add(self, root: Node, parent: int | None) -> None:
-        """A node and all below it. Not by recursion: trees of Python frames are deep."""
+        """A node and all its descendants. Not by recursion: trees of Python frames are deep."""
         open_: list[tuple[Node, int | None]] = [(root, parent)]
         while open_:
             node, above = open_.pop()

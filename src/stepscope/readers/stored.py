@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read(source: Source) -> Trace:
-    """The trace, whose tables are read when they are asked for. Raises UnsupportedVersion, CorruptInput."""
+    """The trace; its tables are read on first use. Raises UnsupportedVersion, CorruptInput."""
     text = b"".join(source.chunks())
     document = store.document_of(text, source.label, kind="trace")
     if document is None:

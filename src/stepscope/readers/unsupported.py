@@ -1,4 +1,4 @@
-"""Files that only their own tools can open: what to run instead."""
+"""Files that only their own tools can open: the error says which command to run."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ def test_each_device_has_a_lane_that_its_work_fills():
     figure = drawn_timeline(rows_timeline())
     assert [note.text for note in figure.layout.annotations] == ["cuda:0", "cuda:1"]
     assert figure.layout.barmode == "stack"
-    found = {(trace.name, trace.yaxis): trace for trace in figure.data}
-    assert found["computation", "y"].y == (1.0, 0.0, 0.0)
-    assert found["exposed memcpy", "y"].y == (0.0, 1.0, 0.0)
-    assert found["exposed communication", "y2"].y == (0.0, 0.0, 1.0)
-    last = found["computation", "y"]
+    traces = {(trace.name, trace.yaxis): trace for trace in figure.data}
+    assert traces["computation", "y"].y == (1.0, 0.0, 0.0)
+    assert traces["exposed memcpy", "y"].y == (0.0, 1.0, 0.0)
+    assert traces["exposed communication", "y2"].y == (0.0, 0.0, 1.0)
+    last = traces["computation", "y"]
     assert (last.x, last.width) == ((0.0, 10.0, 20.0), (10.0, 10.0, 5.0))
     assert figure.layout.xaxis.title.text == "time (µs)"
 

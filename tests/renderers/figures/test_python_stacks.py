@@ -25,15 +25,15 @@ def boxes(frame):
     (data,) = DRAW(frame)["data"]
     names = dict(zip(data["ids"], data["labels"], strict=True))
     above = dict(zip(data["ids"], data["parents"], strict=True))
-    found = {}
+    sizes = {}
     for ident, value in zip(data["ids"], data["values"], strict=True):
         path, at = [], ident
         while at:
             path.append(names[at])
             at = above[at]
-        found[tuple(path[::-1])] = value
-    assert len(found) == len(data["ids"])
-    return found
+        sizes[tuple(path[::-1])] = value
+    assert len(sizes) == len(data["ids"])
+    return sizes
 
 
 def test_a_box_has_the_samples_of_all_that_it_called():
@@ -110,8 +110,8 @@ def test_boxes_are_those_of_brute_force(stacks, most):
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(python_stacks, "_MOST_NODES", most)
-        found = boxes(frame)
-    drawn = {path: n for path, n in found.items() if path[-1] != "…"}
+        sizes = boxes(frame)
+    drawn = {path: n for path, n in sizes.items() if path[-1] != "…"}
     assert all(counted[path] == n for path, n in drawn.items())
     wanted = sorted((n for path, n in counted.items() if n and len(path) > 1), reverse=True)[:most]
     assert sorted((n for path, n in drawn.items() if len(path) > 1), reverse=True) == wanted
@@ -119,5 +119,5 @@ def test_boxes_are_those_of_brute_force(stacks, most):
         if n and len(path) > 1:
             called[path[:-1]] += n
     for path, n in drawn.items():  # every callee is drawn or in the box that is left over
-        below = sum(m for other, m in found.items() if other[:-1] == path)
+        below = sum(m for other, m in sizes.items() if other[:-1] == path)
         assert below == called[path] <= n

@@ -40,8 +40,8 @@ def traces(figure):
 
 
 def test_points_lie_where_they_are_and_their_area_goes_with_time():
-    found = traces(drawn(frame(row(), ADD)))
-    mm, add = found["gemm"], found["elementwise"]
+    by_name = traces(drawn(frame(row(), ADD)))
+    mm, add = by_name["gemm"], by_name["elementwise"]
     assert (mm.x, mm.y) == ((500.0,), (5e14,))
     assert (add.x, add.y) == ((0.1,), (1e11,))
     least = 7.0
@@ -49,8 +49,8 @@ def test_points_lie_where_they_are_and_their_area_goes_with_time():
 
 
 def test_roofs_rise_with_bandwidth_up_to_the_peak_of_each_precision():
-    found = traces(drawn(frame(row(), ADD, row(name="aten::bmm"))))
-    lines = [trace for trace in found.values() if trace.mode == "lines"]
+    by_name = traces(drawn(frame(row(), ADD, row(name="aten::bmm"))))
+    lines = [trace for trace in by_name.values() if trace.mode == "lines"]
     assert [line.name for line in lines] == [
         "Mine bf16: 1 PFLOP/s, 2 TB/s", "Mine bf16: 100 TFLOP/s, 2 TB/s",
     ]  # fmt: skip

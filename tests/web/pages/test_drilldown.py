@@ -96,11 +96,11 @@ def test_parts_of_bars_lead_to_tables():
 def compared(frame):
     links = Links("", (0, 1), 3, of_label={"a.json": 0, "b.json": 1})
     address = address_of_difference(links, frame)
-    found = []
+    targets = []
     for row in frame.iter_rows(named=True):
         parts = urlsplit(address(row, frame.columns) or "")
-        found.append((parts.path, {k: v[0] for k, v in parse_qs(parts.query).items()}))
-    return found
+        targets.append((parts.path, {k: v[0] for k, v in parse_qs(parts.query).items()}))
+    return targets
 
 
 def test_parts_of_a_comparison_lead_to_what_both_recorded():

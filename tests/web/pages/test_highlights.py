@@ -10,7 +10,7 @@ from stepscope.web.pages.links import Links
 from stepscope.web.session import Session
 
 
-def found(*paths):
+def cards_by_title(*paths):
     session = Session([str(path) for path in paths])
     inputs = tuple(range(len(paths)))
     list(session.run(inputs))
@@ -20,17 +20,17 @@ def found(*paths):
 
 
 def test_the_cards_tell_what_is_most_and_why(tmp_path):
-    told = found(written(tmp_path / "t.json", training()))
-    slow = told["Slowest step"]
+    by_title = cards_by_title(written(tmp_path / "t.json", training()))
+    slow = by_title["Slowest step"]
     assert slow.value.startswith("step 2: ")
     assert "more than the median step" in slow.details[0][0]
-    assert told["Kernel with most time"].value == "gemm_aten::mm"
-    assert told["Kernel with most time"].details[1][0] == "launched by aten::mm"
-    assert told["Operator with most time"].value == "aten::mm"
-    assert "the host was late" in told["Longest idle gap"].details[0][0]
-    assert told["Peak memory"].value.endswith("on cuda:0")
-    assert "aten::add holds" in " ".join(words for words, _ in told["Peak memory"].details)
-    for card in told.values():
+    assert by_title["Kernel with most time"].value == "gemm_aten::mm"
+    assert by_title["Kernel with most time"].details[1][0] == "launched by aten::mm"
+    assert by_title["Operator with most time"].value == "aten::mm"
+    assert "the host was late" in by_title["Longest idle gap"].details[0][0]
+    assert by_title["Peak memory"].value.endswith("on cuda:0")
+    assert "aten::add holds" in " ".join(words for words, _ in by_title["Peak memory"].details)
+    for card in by_title.values():
         assert card.links[0][1].startswith("/timeline?")
         assert card.links[-1][1].startswith("/tables/")
         assert all(target.startswith(("/timeline?", "/tables/")) for _, target in card.details)
@@ -38,23 +38,24 @@ def test_the_cards_tell_what_is_most_and_why(tmp_path):
 
 def test_of_several_ranks_the_card_names_the_one(tmp_path):
     paths = [written(tmp_path / f"{i}.json", training(rank=i, steps=3 + 3 * i)) for i in (0, 1)]
-    assert "rank 1" in found(*paths)["Slowest step"].value
+    assert "rank 1" in cards_by_title(*paths)["Slowest step"].value
 
 
 def test_what_was_not_recorded_has_no_card(tmp_path):
-    told = found(written(tmp_path / "t.json", document([event("aten::mm", 0, 5), event("aten::mm", 9, 5)])))
-    assert list(told) == ["Operator with most time"]
+    events = [event("aten::mm", 0, 5), event("aten::mm", 9, 5)]
+    by_title = cards_by_title(written(tmp_path / "t.json", document(events)))
+    assert list(by_title) == ["Operator with most time"]
 
 
 def test_without_a_device_the_longest_wait_of_the_host_is_told(tmp_path):
     events = [event("aten::mm", 0, 50), event("enumerate(DataLoader)#_Next", 60, 30, "user_annotation"),
               event("gloo:all_reduce", 100, 20), event("gloo:all_reduce", 130, 40)]  # fmt: skip
-    card = found(written(tmp_path / "t.json", document(events)))["Longest wait of the host"]
+    card = cards_by_title(written(tmp_path / "t.json", document(events)))["Longest wait of the host"]
     assert card.value.startswith("40 µs")
     assert card.details[0][0] == "in a collective with other ranks: gloo:all_reduce"
     assert card.details[1][0] == "2 times, 60 µs together"
     assert card.links[0][1].startswith("/timeline?t=0&span=")
-    loading = found(written(tmp_path / "l.json", document(events[:2])))["Longest wait of the host"]
+    loading = cards_by_title(written(tmp_path / "l.json", document(events[:2])))["Longest wait of the host"]
     assert loading.details[0][0].startswith("waiting for the next batch: ")
 
 
@@ -70,6 +71,6 @@ def test_the_card_of_the_operator_is_the_same_from_a_report(tmp_path):
 
 
 def test_a_step_that_waits_for_other_ranks_says_so(examples):
-    told = found(*sorted((examples / "demo-cpu-2ranks").glob("*.gz")))["Slowest step"]
-    assert told.value.startswith("step 7, rank 1: ")
-    assert told.details[1][0].startswith("of it: exposed communication +")
+    by_title = cards_by_title(*sorted((examples / "demo-cpu-2ranks").glob("*.gz")))["Slowest step"]
+    assert by_title.value.startswith("step 7, rank 1: ")
+    assert by_title.details[1][0].startswith("of it: exposed communication +")

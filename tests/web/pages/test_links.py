@@ -52,8 +52,8 @@ def test_a_row_leads_to_its_span_its_time_its_peak_or_its_name():
 
 
 def test_of_very_long_names_the_beginning_is_sought():
-    found = query(ONE.events({"name": "x" * 5000}, ["name"]))
-    assert found == {"t": "0", "q": "x" * 1000}
+    parameters = query(ONE.events({"name": "x" * 5000}, ["name"]))
+    assert parameters == {"t": "0", "q": "x" * 1000}
 
 
 def test_rows_of_several_traces_lead_to_the_one_they_come_from():

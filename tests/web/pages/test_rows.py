@@ -34,11 +34,11 @@ FRAME = pl.DataFrame(
 
 
 def test_cells_are_in_words_with_the_raw_number_and_the_share_beside():
-    found = sheet(FRAME, TABLE)
-    (name, total, share), _ = found.rows[0]
+    made = sheet(FRAME, TABLE)
+    (name, total, share), _ = made.rows[0]
     assert (name.text, total.text, total.raw, share.text, share.share) == ("a", "1.5 µs", 1500, "25 %", 0.25)
-    assert found.rows[1][0][2].share is None  # a ratio above one is no share
-    assert [cell.text for cell in found.rows[2][0]] == ["–", "–", "–"]
+    assert made.rows[1][0][2].share is None  # a ratio above one is no share
+    assert [cell.text for cell in made.rows[2][0]] == ["–", "–", "–"]
 
 
 def test_columns_without_values_are_hidden_and_named():
@@ -49,15 +49,15 @@ def test_columns_without_values_are_hidden_and_named():
 
 
 def test_only_the_rows_of_the_page_are_made():
-    found = sheet(FRAME, TABLE, offset=1, limit=1)
-    assert [cells[0].text for cells, _ in found.rows] == ["<b>"]
-    assert found.n_rows == 3
+    made = sheet(FRAME, TABLE, offset=1, limit=1)
+    assert [cells[0].text for cells, _ in made.rows] == ["<b>"]
+    assert made.n_rows == 3
     assert sheet(FRAME, TABLE, offset=50).rows == ()
 
 
 def test_the_link_of_a_row_sees_all_columns():
-    found = sheet(FRAME, TABLE, columns=["name"], link=lambda row, columns: f"{row['total_ns']} {len(columns)}")
-    assert found.rows[0][1] == "1500 4"
+    made = sheet(FRAME, TABLE, columns=["name"], link=lambda row, columns: f"{row['total_ns']} {len(columns)}")
+    assert made.rows[0][1] == "1500 4"
 
 
 def test_names_of_kernels_are_shortened_and_kept_whole_in_the_title():

@@ -31,13 +31,13 @@ def asked(client, text, **more):
 
 
 def reason(page):
-    found = re.search(r'role="alert">\s*<p class="lack"><span>(.*?)</p>', page, re.DOTALL)
-    return found and found[1]
+    match = re.search(r'role="alert">\s*<p class="lack"><span>(.*?)</p>', page, re.DOTALL)
+    return match and match[1]
 
 
 def count(page):
-    found = re.search(r'id="count">([^<]*)<', page)
-    return found and found[1]
+    match = re.search(r'id="count">([^<]*)<', page)
+    return match and match[1]
 
 
 def test_without_a_query_there_is_one_to_begin_with_and_all_tables(client):
@@ -206,6 +206,7 @@ WORDS = st.sampled_from([
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=12).map(" ".join)))
 def test_whatever_is_asked_the_page_answers(lasting, text):
@@ -223,15 +224,15 @@ EACH = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.
 def test_it_is_answered(example, tmp_path):
     for rank in range(2):
         written(tmp_path / f"rank{rank}.json", training(("aten::mm", "aten::copy_"), steps=8, rank=rank))
-    found = load_run(tmp_path).sql(example.text)
-    assert found.height or example.text == "SELECT * FROM issues" or "aten::copy_" in example.text
+    match = load_run(tmp_path).sql(example.text)
+    assert match.height or example.text == "SELECT * FROM issues" or "aten::copy_" in example.text
 
 
 @pytest.mark.slow
 @EACH
 def test_the_demo_answers_it_too(example, examples):
-    found = load_run(examples / "demo-cpu-2ranks").sql(example.text)
-    assert found.height or "kernels" in example.needs or "issues" in example.text
+    match = load_run(examples / "demo-cpu-2ranks").sql(example.text)
+    assert match.height or "kernels" in example.needs or "issues" in example.text
 
 
 @EACH

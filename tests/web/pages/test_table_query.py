@@ -7,10 +7,10 @@ from stepscope.web.pages.table_query import Question, answered, arranged, choice
 
 
 def test_an_address_becomes_a_question():
-    found = question_of(
+    answer = question_of(
         "idle", (0,), {"o.by": "gap", "o.min_gap_ns": "5", "where": " dur_ns > 3 ", "sort": "-dur, ts", "x": "y"}
     )
-    assert found == Question("idle", (0,), (("by", "gap"), ("min_gap_ns", 5)), "dur_ns > 3", sort=("-dur", "ts"))
+    assert answer == Question("idle", (0,), (("by", "gap"), ("min_gap_ns", 5)), "dur_ns > 3", sort=("-dur", "ts"))
 
 
 @pytest.mark.parametrize(
@@ -32,30 +32,30 @@ def test_switches_are_read_from_words():
 
 
 def test_a_form_offers_each_option_with_its_values():
-    found = {choice.name: choice for choice in choices("kernels", {"by": "op"})}
-    assert found["by"].value == "op"
-    assert "stream" in found["by"].values
-    assert found["linked_only"].values == ("true", "false")
-    assert found["communication"].values == ()
+    answer = {choice.name: choice for choice in choices("kernels", {"by": "op"})}
+    assert answer["by"].value == "op"
+    assert "stream" in answer["by"].values
+    assert answer["linked_only"].values == ("true", "false")
+    assert answer["communication"].values == ()
 
 
 def test_rows_are_searched_grouped_sorted_and_cut(session):
-    found = answered(session, Question("operators", (0, 1)))
-    assert set(found.frame["name"].cast(str)) == {"aten::mm", "aten::add"}
-    only = arranged(found, Question("operators", (0, 1), search="MM"))
+    answer = answered(session, Question("operators", (0, 1)))
+    assert set(answer.frame["name"].cast(str)) == {"aten::mm", "aten::add"}
+    only = arranged(answer, Question("operators", (0, 1), search="MM"))
     assert set(only.frame["name"].cast(str)) == {"aten::mm"}
-    literal = arranged(found, Question("operators", (0, 1), search=".*"))
+    literal = arranged(answer, Question("operators", (0, 1), search=".*"))
     assert literal.frame.is_empty()
     both = arranged(
-        found, Question("operators", (0, 1), group=("name",), sort=("+n_rows",), columns=("name", "n_rows"))
+        answer, Question("operators", (0, 1), group=("name",), sort=("+n_rows",), columns=("name", "n_rows"))
     )
     assert both.frame.columns == ["name", "n_rows"]
     assert both.frame["n_rows"].to_list() == [2, 2]
 
 
 def test_a_condition_chooses_rows(session):
-    found = answered(session, Question("steps", (1,), where="step > 1"))
-    assert found.frame["step"].to_list() == [2, 3]
+    answer = answered(session, Question("steps", (1,), where="step > 1"))
+    assert answer.frame["step"].to_list() == [2, 3]
 
 
 def test_inputs_that_lack_the_data_are_named(folder):
@@ -65,8 +65,8 @@ def test_inputs_that_lack_the_data_are_named(folder):
 
     written(folder / "rank2.json", document([event("aten::mm", 0, 5)], rank=2))
     session = Session([str(folder)])
-    found = answered(session, Question("kernels", (0, 1, 2)))
-    assert "rank2 is left out" in found.remarks[0]
+    answer = answered(session, Question("kernels", (0, 1, 2)))
+    assert "rank2 is left out" in answer.remarks[0]
     session.close()
 
 

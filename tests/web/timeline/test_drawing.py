@@ -67,21 +67,21 @@ def test_no_busy_time_is_lost_in_bars(kept_scene, start, length, most, finest):
         part = draw_stretch(scene, low, high, most, PLENTY)
     header, arrays = unpacked(part.data)
     edges = low + np.arange(header["pixels"] + 1) * (high - low) // header["pixels"]
-    found = {}
+    sums = {}
     for i, lane in enumerate(arrays["lane"]):
         track = header["lanes"][lane][0]
         begin = arrays["start"][i] + low
-        found[track] = found.get(track, 0) + min(begin + arrays["dur"][i], high) - max(begin, low)
+        sums[track] = sums.get(track, 0) + min(begin + arrays["dur"][i], high) - max(begin, low)
     for lane, pixel, busy in zip(arrays["bar_lane"], arrays["bar_pixel"], arrays["bar_busy"], strict=True):
         track = header["lanes"][lane][0]
-        found[track] = found.get(track, 0) + busy * (edges[pixel + 1] - edges[pixel])
+        sums[track] = sums.get(track, 0) + busy * (edges[pixel + 1] - edges[pixel])
     spans = scene.trace.spans
     wanted = {}
     for span in whole(scene, low, high):
         track, begin = spans["track_id"][span], spans["ts_ns"][span]
         wanted[track] = wanted.get(track, 0) + min(begin + spans["dur_ns"][span], high) - max(begin, low)
     for track, ns in wanted.items():
-        assert found[track] == pytest.approx(ns, rel=0.02, abs=300)
+        assert sums[track] == pytest.approx(ns, rel=0.02, abs=300)
     assert {header["lanes"][lane][0] for lane in (*arrays["lane"], *arrays["bar_lane"])} == set(part.lanes)
 
 
@@ -191,9 +191,9 @@ def test_lines_tell_what_they_were_before_the_window(scene):
 def test_what_is_packed_comes_out_again_aligned_to_eight_bytes():
     arrays = {"a": np.array([1, 2, 3], "u2"), "b": np.array([0.5]), "none": np.empty(0, "u1")}
     data = pack({"name": "süß <b>"}, arrays)
-    header, found = unpacked(data)
+    header, sums = unpacked(data)
     assert header["name"] == "süß <b>"
-    assert found == {"a": [1, 2, 3], "b": [0.5], "none": []}
+    assert sums == {"a": [1, 2, 3], "b": [0.5], "none": []}
     assert (4 + int.from_bytes(data[:4], "little")) % 8 == 0
     assert all(one["offset"] % 8 == 0 for one in header["arrays"])
 

@@ -21,22 +21,22 @@ def one(scene, category):
 
 
 def test_details_of_a_kernel_lead_to_its_launch_and_operator(scene):
-    found = span_details(scene, one(scene, "kernel"))
-    assert {link["how"]: link["name"] for link in found["links"]} == {
+    details = span_details(scene, one(scene, "kernel"))
+    assert {link["how"]: link["name"] for link in details["links"]} == {
         "launched by": "cudaLaunchKernel",
         "operator": "aten::mm",
     }
-    facts = dict(found["facts"])
+    facts = dict(details["facts"])
     assert facts["grid_x"] == "4"
-    assert found["duration"] == "51 µs"
-    assert found["stack"][-1] == "cudaLaunchKernel"
+    assert details["duration"] == "51 µs"
+    assert details["stack"][-1] == "cudaLaunchKernel"
 
 
 def test_details_of_an_operator_lead_to_its_kernels(scene):
-    found = span_details(scene, one(scene, "operator"))
-    assert [link["name"] for link in found["links"] if link["how"] == "device work"] == ["gemm_aten::mm"]
-    assert dict(found["facts"])["input_shapes"] == "[[4,8],[8,2]]"
-    assert all(link["depth"] is not None for link in found["links"])
+    details = span_details(scene, one(scene, "operator"))
+    assert [link["name"] for link in details["links"] if link["how"] == "device work"] == ["gemm_aten::mm"]
+    assert dict(details["facts"])["input_shapes"] == "[[4,8],[8,2]]"
+    assert all(link["depth"] is not None for link in details["links"])
 
 
 @pytest.mark.parametrize("span", [-1, 10**9])
@@ -48,7 +48,7 @@ def test_details_of_no_span_are_refused(scene, span):
 def test_sums_over_a_range_are_cut_at_its_bounds(scene):
     spans = scene.trace.spans
     low, high = scene.first_ns + 30_000, scene.first_ns + 95_000
-    found = statistics(scene, low, high)
+    details = statistics(scene, low, high)
     expected = {}
     for name, ts, dur in spans.select("name", "ts_ns", "dur_ns").rows():
         inside = min(ts + dur, high) - max(ts, low)
@@ -56,23 +56,23 @@ def test_sums_over_a_range_are_cut_at_its_bounds(scene):
             expected[name] = expected.get(name, 0) + inside
     from stepscope.core.units import duration
 
-    assert {row["name"]: row["total"] for row in found["names"]} == {
+    assert {row["name"]: row["total"] for row in details["names"]} == {
         name: duration(ns) for name, ns in expected.items()
     }
-    assert found["device_busy"] is not None
-    assert found["names"][0]["own"] == found["names"][0]["total"]
-    step = next(row for row in found["names"] if row["name"].startswith("ProfilerStep"))
+    assert details["device_busy"] is not None
+    assert details["names"][0]["own"] == details["names"][0]["total"]
+    step = next(row for row in details["names"] if row["name"].startswith("ProfilerStep"))
     assert step["own"] == "–"
     only = statistics(scene, low, high, [int(spans["track_id"][0])])
-    assert only["n_spans"] < found["n_spans"]
+    assert only["n_spans"] < details["n_spans"]
     assert statistics(scene, scene.last_ns + 5, scene.last_ns + 6)["n_spans"] == 0
 
 
 def test_names_are_found_in_order_of_time(scene):
-    found = matching_spans(scene, "GEMM_ATEN::mm")
-    assert found["count"] == 3
-    assert found["longest"] == 2
-    times = [hit[2] for hit in found["hits"]]
+    details = matching_spans(scene, "GEMM_ATEN::mm")
+    assert details["count"] == 3
+    assert details["longest"] == 2
+    times = [hit[2] for hit in details["hits"]]
     assert times == sorted(times)
     assert matching_spans(scene, "mm", exact=True)["count"] == 0
     assert matching_spans(scene, "aten::mm", exact=True)["count"] == 3
@@ -96,9 +96,9 @@ def test_stacks_metrics_and_the_other_half_of_autograd_are_told(scene):
         pl.DataFrame({"span_id": [kernel], "metric": ["sm__busy"], "unit": ["%"], "value": [12.5]})
     )
     made = scene_of(trace.with_tables(stacks=stacks, ops=ops, kernel_metrics=metrics))
-    found = span_details(made, operator)
-    assert found["stack"] == ["main.py(1)", "model.py(2)"]
-    assert "same autograd node" in {link["how"] for link in found["links"]}
+    details = span_details(made, operator)
+    assert details["stack"] == ["main.py(1)", "model.py(2)"]
+    assert "same autograd node" in {link["how"] for link in details["links"]}
     told = span_details(made, kernel)
     assert dict(told["facts"])["sm__busy"] == "12.5 %"
     assert told["stack"] == ["main.py(1)", "model.py(2)"]
@@ -113,5 +113,5 @@ def test_a_name_that_a_report_has_shortened_finds_all_that_it_stands_for(tmp_pat
     names = {name for name in made.names if name.startswith("void")}
     short = {shorten(name) for name in names}
     for text in short:
-        found = matching_spans(made, text, exact=True)
-        assert found["count"] == 3 * sum(shorten(name) == text for name in names)
+        details = matching_spans(made, text, exact=True)
+        assert details["count"] == 3 * sum(shorten(name) == text for name in names)

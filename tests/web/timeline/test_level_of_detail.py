@@ -116,7 +116,7 @@ def test_pixels_divide_the_window_without_gaps(low, high, n):
     assert (np.diff(edges) >= 0).all()
 
 
-samples = st.lists(st.tuples(st.integers(0, 100), st.floats(-5, 5)), max_size=30)
+samples = st.lists(st.tuples(st.integers(0, 100), st.integers(-5, 5).map(float)), max_size=12)
 
 
 @given(samples, st.integers(1, 12))

@@ -29,11 +29,11 @@ def test_tracks_are_grouped_by_device_and_process_devices_first(trace):
 
 
 def test_steps_bounds_and_memory_are_told(trace):
-    found = layout(scene_of(trace))
-    assert [step[0] for step in found["steps"]] == [0, 1, 2]
-    assert found["first_ns"] < found["last_ns"]
-    assert [line["label"] for line in found["lines"]] == ["memory allocated, cuda:0", "memory reserved, cuda:0"]
-    assert found["lines"][1]["max"] == 4096
+    shape = layout(scene_of(trace))
+    assert [step[0] for step in shape["steps"]] == [0, 1, 2]
+    assert shape["first_ns"] < shape["last_ns"]
+    assert [line["label"] for line in shape["lines"]] == ["memory allocated, cuda:0", "memory reserved, cuda:0"]
+    assert shape["lines"][1]["max"] == 4096
 
 
 def test_spans_without_times_are_passed_over(trace):
@@ -54,8 +54,8 @@ def test_counters_become_lines(trace):
             "value": [2.0, 1.0, None],
         }
     )
-    found = scene_of(trace.with_tables(counters=COUNTERS.conform(rows), allocations=trace.allocations.clear())).lines
-    assert [(line.label, line.unit, line.times.tolist(), line.values.tolist()) for line in found] == [
+    shape = scene_of(trace.with_tables(counters=COUNTERS.conform(rows), allocations=trace.allocations.clear())).lines
+    assert [(line.label, line.unit, line.times.tolist(), line.values.tolist()) for line in shape] == [
         ("power, gpu0", "W", [1, 5], [1.0, 2.0])
     ]
 

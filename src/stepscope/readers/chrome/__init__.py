@@ -1,1 +1,1 @@
-"""Profiles in the Chrome trace format: PyTorch, JAX and whatever else writes it."""
+"""Profiles in the Chrome trace format: PyTorch, JAX and other tools that write it."""

@@ -1,6 +1,6 @@
-"""From decoded events to columns: with `_others`, the reader's only loops over events, each over one block.
+"""From decoded events to columns: the reader's only loops over events, each over one block.
 
-What is done per event is a list comprehension or a `map`; everything else works on whole columns.
+The work per event is a list comprehension or a `map`; everything else works on whole columns.
 """
 
 from __future__ import annotations
@@ -115,7 +115,10 @@ class Columns:
         groups = {k: np.flatnonzero(kind == k) for k in np.unique(kind).tolist()}
         for i in groups.get(DEVICE, _NO_ROWS).tolist():
             keys[i] = (*keys[i], args[i].device, args[i].stream)
-        for lane in (LANE, METRICS):  # ranges drawn on a device have a lane beside the stream of the same number
+        for lane in (
+            LANE,
+            METRICS,
+        ):  # ranges drawn on a device have a lane of their own, next to the stream of the same number
             for i in groups.get(lane, _NO_ROWS).tolist():
                 keys[i] = (*keys[i], "range")
         cols["track"].extend(self.tracks.codes(keys))
@@ -202,7 +205,7 @@ class Columns:
         cols["seq"].extend([a.seq for _, a in rows])
 
     def _add_launches(self, first: int, whole: list[AnyEvent], block: bytes) -> None:
-        """How kernels of an MLU are launched: few traces have it, so the block is decoded a second time instead."""
+        """Launch configurations of an MLU's kernels. Few traces have them, so the block is decoded a second time."""
         spans = [(e, args) for e, args in zip(whole, self.raw_args(whole, block), strict=True) if e.ph == "X"]
         cols = self.launches
         for row, (event, raw) in enumerate(spans, first):
@@ -259,7 +262,7 @@ def _external(args: list[Args]) -> list[int]:
 
 
 def _texts(raws: list[msgspec.Raw]) -> list[bytes]:
-    """The JSON texts of undecoded values; most are absent where one is, and an absent one costs nothing to copy."""
+    """The JSON texts of undecoded values. Where one is absent most are, and an absent one costs nothing to copy."""
     return [b"" if raw is NOTHING else bytes(raw) for raw in raws]
 
 
@@ -269,7 +272,7 @@ def _is_launched(args: Args) -> bool:
 
 
 def _decoded(raw: bytes) -> dict[str, Any]:
-    """The arguments as a dictionary; what is none, or cannot be read, as an empty one."""
+    """The arguments as a dictionary; empty if they are not one or cannot be read."""
     try:
         fields = msgspec.json.decode(raw)
     except FAILS:
@@ -287,7 +290,7 @@ _EDGES = frozenset("BEbe")
 
 
 def _add_incomplete(columns: Columns, events: list[AnyEvent], block: bytes) -> set[str]:
-    """Sort the events of one block, except the complete ones, by phase into the columns; the phases seen."""
+    """Append the events of one block, except the complete ones, to the columns of their phase. Returns the phases."""
     by_phase: dict[str, list[AnyEvent]] = {}
     for event in events:
         if event.ph != "X":

@@ -1,4 +1,4 @@
-"""One Chrome-trace event: its fields, as far as stepscope reads them, and its category. Others are not decoded."""
+"""One Chrome-trace event: the fields that stepscope reads, and its category. Other fields are not decoded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CATEGORY = {
 
 @cache
 def category_of(cat: str | None) -> str:
-    """Our category for the recorder's; `other` for what is not known."""
+    """Our category for the recorder's; `other` if it is unknown."""
     text = (cat or "").lower()
     if text in CATEGORY:
         return CATEGORY[text]
@@ -155,7 +155,7 @@ class ExactEvent(Struct, gc=False):
 
 
 class RawEvent(Struct, gc=False):
-    """An event's `args` undecoded: for those whose keys are data (counters, hardware metrics)."""
+    """An event's `args` undecoded, for events whose keys are data (counters, hardware metrics)."""
 
     args: Raw = NOTHING
 

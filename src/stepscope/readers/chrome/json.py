@@ -1,8 +1,8 @@
 """Streamed decoding of Chrome-trace JSON: blocks of `traceEvents`, cut at element borders, one block in memory.
 
 A candidate border `},{` is right exactly when everything before it decodes as a JSON array: a border inside a
-nested list or a string leaves something open. The end of the array shows itself as "trailing characters".
-Damage costs the elements it touches: what could be saved is saved and what was lost is counted.
+nested list or a string leaves something open. The decoder reports the end of the array as "trailing characters".
+Damage costs only the elements that it touches; lost elements are counted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LONGEST = 64 << 20
 #: How much of an element with false borders is waited for before it counts as damage.
 _MOST_AWAITED = 4 << 20
 
-#: How much is looked at to see what kind of times the file has.
+#: How many bytes show which kind of times the file has.
 PROBE = 1 << 16
 
 _BOM = b"\xef\xbb\xbf"
@@ -123,12 +123,12 @@ class Document:
         if chunk is None:
             self._eof = True
             return False
-        # A bomb may be nothing but blanks, gigabytes of them.
+        # A decompression bomb may be gigabytes of blanks.
         self._buf += b" " if chunk.isspace() else chunk
         return True
 
     def _find_array(self) -> None:
-        """Move the buffer to the events array; what stands before it goes to `meta`."""
+        """Move the buffer to the events array; the fields before it go to `meta`."""
         self._fill(4096)
         if self._buf.startswith(_BOM):
             del self._buf[: len(_BOM)]
@@ -186,7 +186,7 @@ class Document:
             borders = [self._buf.index(_COMMA, m.start()) for m in BORDER.finditer(self._buf, start)]
             if borders:
                 return borders[::-1]
-        self._searched = max(0, len(self._buf) - _NEAR)  # a border may lie across the end
+        self._searched = max(0, len(self._buf) - _NEAR)  # a border may begin here and end in the next chunk
         return []
 
     def _ends(self, borders: list[int]) -> Iterator[int]:
@@ -222,7 +222,7 @@ class Document:
         return self._decoder.decode(block[:end]), block[:end], end
 
     def _save(self, border: int) -> Decoded:
-        """The slow way for a block that does not decode as it stands."""
+        """The slow way, for a block that does not decode as a whole."""
         if border >= LONGEST:
             self._lose(1, 0, f"elements longer than {LONGEST:,} bytes")
             return [], b"[]", None
@@ -265,7 +265,7 @@ class Document:
             self._keep_meta(b'{"_":0' + text)
             return
         self._note_truncated("after traceEvents")
-        for _ in range(_MOST_FIELDS_DROPPED):  # what is whole of the fields is kept
+        for _ in range(_MOST_FIELDS_DROPPED):  # keep the fields that are whole
             if self._keep_meta(b'{"_":0' + text + b"}", quiet=True):
                 return
             text = text[: max(text.rfind(b","), 0)]

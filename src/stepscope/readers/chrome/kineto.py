@@ -1,6 +1,8 @@
 """Kineto and other Chrome traces: PyTorch 1.8 to 2.x on any accelerator, Ascend and XLA lanes, generic spans.
 
 Format: the Trace Event Format (Chrome), as written by pytorch/kineto's `output_json.cpp`; times are microseconds.
+The steps: `json` decodes blocks of events, `event_columns` collects them in columns, `spans` and `tracks` make sorted
+arrays of those; `build_tables` gives spans their categories and links, and `side_tables` makes the other tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The slow way: JSON that is damaged or has unexpected types, mended where that is safe and read element by element."""
+"""The slow way for JSON that is damaged or has unexpected types: repaired where safe, read element by element."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from stepscope.readers.common.issues import IssueLog
 
 BORDER = re.compile(rb"\}\s*,\s*\{")
-#: A false border (inside a nested list or a string) is passed by joining pieces: so many, and no more than so many
-#: bytes decoded in vain per block, or a file of nothing but damage would take hours.
+#: A false border (inside a nested list or a string) is passed by joining pieces. Both the pieces and the bytes decoded
+#: without success per block are limited: a file of nothing but damage would take hours.
 _MOST_JOINED = 64
 _MOST_IN_VAIN = 32 << 20
 _BLANKED = bytes(max(i, 32) for i in range(256))
@@ -100,8 +100,8 @@ def _is_pair(match: re.Match[bytes]) -> bool:
 
 
 def _without_odd_numbers(text: bytes) -> tuple[bytes, int]:
-    """The text with what is no JSON number read as null, but not inside strings, and how many there were."""
-    # Without control characters, two of them can stand for the escapes that hide a quote.
+    """The text with null for invalid numbers outside of strings, and their count."""
+    # The text has no control characters left, so two of them can replace the escapes that hide a quote.
     parts = text.replace(b"\\\\", b"\0").replace(b'\\"', b"\1").split(b'"')
     outside = b'"'.join(parts[::2])
     suspect = any(word in outside for word in _ODD_VALUES) or _BIG.search(outside)  # ten times as fast as the pattern
@@ -170,7 +170,7 @@ _BLANK = b" \t\r\n,"
 
 
 class _Elements:
-    """Decodes one element after the other, and stops trying hard when most of it is in vain."""
+    """Decodes one element after the other, and tries less when most of it fails."""
 
     def __init__(self, kind: type[AnyEvent]) -> None:
         self._kind = kind
@@ -211,6 +211,6 @@ class _Elements:
 
 
 def trailing_at(error: Exception) -> int | None:
-    """Where the decoder found something after a complete value; None if that is not what it complains about."""
+    """Where something follows a complete value, by the decoder's error; None if the error is another one."""
     match = _TRAILING.search(str(error))
     return int(match.group(1)) - 1 if match else None  # msgspec counts from 1

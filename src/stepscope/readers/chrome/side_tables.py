@@ -32,7 +32,7 @@ _MOST_FRAMES = 256
 
 
 def stacks_from_texts(texts: Iterable[str], of_row: NDArray[np.uint32]) -> tuple[pl.DataFrame, NDArray[np.int64]]:
-    """Stacks recorded as text, innermost frame first, semicolons between; and the stack of each row (−1 none)."""
+    """Stacks recorded as text (innermost frame first, separated by semicolons); and the stack of each row (−1 none)."""
     frames: list[list[str]] = []
     recorded: list[str | None] = []
     number: list[int] = []
@@ -161,7 +161,7 @@ def kernels(columns: Columns, spans: Sorted, is_kernel: NDArray[np.bool_], name_
 
 
 def _mlu_launches(columns: Columns, spans: Sorted, kernel_rows: Rows) -> tuple[Rows, dict[str, Any]] | None:
-    """Which of the kernels carry an MLU's launch configuration, and that; None where none does."""
+    """Which kernels have an MLU's launch configuration, and the configurations; None if no kernel has."""
     rows, side = side_columns(columns.launches, spans)
     is_kernel = np.isin(rows, kernel_rows)
     if not is_kernel.any():

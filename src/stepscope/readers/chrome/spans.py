@@ -1,4 +1,8 @@
-"""The spans of one file as sorted arrays: times in ns from the origin, begin/end pairs joined, wild times dropped."""
+"""Spans and arrows of one file as arrays.
+
+Spans are sorted; times are ns from the origin, begin and end events are joined, impossible times are dropped. Arrows
+link launches to their work where ids do not, and host threads to each other.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ def to_ns(values: NDArray[Any]) -> Rows:
         far = (values < -_MOST_US * 1000) | (values > _MOST_US * 1000)
         return np.where(far, ABSENT, values) if far.any() else values
     with np.errstate(invalid="ignore"):
-        bad = ~(np.abs(values) < _MOST_US)  # also true of NaN, which stands for absent
+        bad = ~(np.abs(values) < _MOST_US)  # also true of NaN, which means absent
     if bad.any():
         none: Rows = np.where(bad, ABSENT, to_ns(np.where(bad, 0.0, values)))
         return none
@@ -99,7 +103,7 @@ class Ends:
 
 
 def arrow_ends(columns: Columns, tracks: Tracks, spans: Sorted) -> Ends:
-    """The arrows of a file, but for those from launches to device work, which ids tell better."""
+    """The arrows of a file, without those from launches to device work, for which ids are more reliable."""
     cols = {n: c.join() for n, c in columns.flows.items()}
     track = tracks.of_key[cols["track"]].astype(np.int64) if cols["track"].size else np.empty(0, np.int64)
     ts = to_ns(cols["ts"]) - spans.origin_ns
@@ -107,7 +111,7 @@ def arrow_ends(columns: Columns, tracks: Tracks, spans: Sorted) -> Ends:
 
 
 def host_arrows(arrows: Ends, tracks: Tracks) -> pl.DataFrame:
-    """The `arrows` table, in order of the first start of each key; of several starts or ends of a key the last."""
+    """The `arrows` table, in order of the first start of each key. The last start and end of a key count."""
     host = np.flatnonzero(~tracks.is_device[arrows.track])
     pairs = []
     for cat in np.unique(arrows.cat[host]):
@@ -143,8 +147,8 @@ def launch_arrows(
 ) -> Iterator[tuple[Rows, Rows]]:
     """Per kind of arrow: rows of device work at the heads, and of the innermost host spans at the tails.
 
-    Recorders without correlation ids (Ascend) tie work to its launch by arrows alone. Kinds whose tails lie in an
-    operator come last, so that they prevail.
+    Recorders without correlation ids (Ascend) tie work to its launch by arrows alone. Kinds whose tails are inside
+    operators come last, so that they prevail.
     """
     ts, track, key, cats, start = arrows.ts, arrows.track, arrows.key, arrows.cat, arrows.start
     if not ts.size:

@@ -29,7 +29,7 @@ _STREAM = re.compile(r"(?i)stream\s*#?(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Tracks:
-    """The two tables; for each key of `Columns.tracks` its track; and what each track's plain events are."""
+    """The two tables, the track of each key of `Columns.tracks`, and the category of each track's plain events."""
 
     tracks: pl.DataFrame
     devices: pl.DataFrame

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: An absent integer inside a reader; becomes null when a column of a table is made.
 ABSENT = -(2**62)
-#: Recorder's categories that 16 bits tell apart; there are some dozens.
+#: Recorders have some dozens of categories, so 16 bits are enough.
 MOST_CATS = 2**16
 _INTEGER = re.compile(r"\s*-?[0-9]{1,18}\s*")
 
@@ -50,7 +50,7 @@ class Column:
         self.blocks: list[NDArray[Any]] = []
 
     def extend(self, values: list[Any] | NDArray[Any]) -> None:
-        """Append a block; what is null or does not fit 64 bits becomes ABSENT (integers) or NaN (floats)."""
+        """Append a block. Nulls and values that do not fit 64 bits become ABSENT (integers) or NaN (floats)."""
         try:
             block = np.asarray(values, dtype=self.dtype)
         except (TypeError, ValueError, OverflowError):
@@ -58,7 +58,7 @@ class Column:
         self.blocks.append(block)
 
     def join(self) -> NDArray[Any]:
-        """The whole column; the blocks are let go."""
+        """The whole column; frees the blocks."""
         whole = np.concatenate(self.blocks) if self.blocks else np.empty(0, self.dtype)
         self.blocks = []
         return whole
@@ -70,7 +70,7 @@ def columns_of(fields: dict[str, type[np.generic]]) -> dict[str, Column]:
 
 
 def fitting(value: object, dtype: type[np.generic] = np.int64) -> float | int:
-    """The value as the column holds it: numbers in text are read, what does not fit is absent."""
+    """The value in the column's type: numbers in text are parsed, values that do not fit become absent."""
     if dtype is np.float64:
         try:
             return float(value) if isinstance(value, int | float | str) else float("nan")
@@ -84,12 +84,12 @@ def fitting(value: object, dtype: type[np.generic] = np.int64) -> float | int:
 
 
 def number_in(text: str) -> int | None:
-    """The integer that the text spells, if it does and 64 bits hold it."""
+    """The integer in the text; None if it is not one or does not fit 64 bits."""
     return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def nullable(values: NDArray[Any], dtype: pl.DataType, absent: int = ABSENT) -> pl.Series:
-    """A column in which `absent` (integers) or NaN (floats), and what does not fit the type, is null."""
+    """A column with nulls for `absent` (integers), NaN (floats) and values that do not fit the type."""
     series = pl.Series(values)
     if values.dtype.kind == "f":
         return series.fill_nan(None).cast(dtype, strict=False)

@@ -1,4 +1,4 @@
-"""A reader's running tally of what it dropped, guessed or repaired; becomes the `issues` table."""
+"""Counts what a reader dropped, guessed or repaired; becomes the `issues` table."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     U64s = NDArray[np.uint64]
-    #: Where messages, or other contents, begin and end in the document; −1 stands for a missing one.
+    #: Where messages, or other contents, begin and end in the document; −1 means missing.
     Contents = tuple[Ints, Ints]
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
@@ -55,14 +55,14 @@ _ONE, _LOW7, _LOW8, _EIGHT = _u64(1), _u64(0x7F), _u64(0xFF), _u64(8)
 
 @dataclass(slots=True)
 class Damage:
-    """What did not decode: messages given up, where the first was, and fields of a wire type that is not theirs."""
+    """What did not decode: messages given up, where the first was, and fields with the wrong wire type."""
 
     n_messages: int = 0
     first_at: int | None = None
     n_wire_types: int = 0
 
     def give_up(self, at: int, n: int = 1) -> None:
-        """Count messages that end in something else than a field, the first of them at that offset."""
+        """Count messages that end in something that is not a field, the first of them at that offset."""
         self.n_messages += n
         self.first_at = at if self.first_at is None else min(self.first_at, at)
 
@@ -83,7 +83,7 @@ class Fields:
 
 
 class Wire:
-    """A document in protobuf's wire format, and what of it turned out to be damaged."""
+    """A document in protobuf's wire format, and its damage."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         whole = io.BytesIO()
@@ -112,10 +112,10 @@ class Wire:
         return _columns(self.fields(messages, clip=clip), messages[0].size, schema, self.damage)
 
     def fields(self, messages: Contents, *, clip: bool = False) -> Fields:
-        """All fields of the messages [start, end). A message is given up where something else than a field stands.
+        """All fields of the messages [start, end). A message is given up at the first bytes that are not a field.
 
-        With `clip`, content that is said to end behind its message's end is taken to end there; that is for messages
-        that are few and long.
+        With `clip`, content that claims to end after its message ends with the message. Use it for messages that are
+        few and long.
         """
         starts, ends = messages
         parts: list[tuple[Any, ...]] = []
@@ -223,13 +223,13 @@ class Wire:
         )
 
     def slices(self, contents: Contents) -> list[bytes]:
-        """The bytes of each content [start, end); none where the start is −1, as of a missing field."""
+        """The bytes of each content [start, end); empty where the start is −1 (a missing field)."""
         data, (starts, ends) = self._data, contents
         return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at that offset and where it ends; far behind any end if none ends within ten bytes."""
+    """The varint at that offset and where it ends; far after any end if none ends within ten bytes."""
     byte = data[at]
     if byte < 128:
         return byte, at + 1

@@ -1,4 +1,4 @@
-"""Where bytes come from: plain, gzip, zstd, xz, bz2, zip, known by content; with a bound on what they unpack to."""
+"""Files as unpacked bytes: plain, gzip, zstd, xz, bz2, zip, known by content; with a limit on the unpacked size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Source:
         return f"{self.path}!{self.member}" if self.member else self.path
 
     def chunks(self) -> Iterator[bytes]:
-        """Unpacked bytes, a MiB or so at a time. Stops at damage, which `damage` then names. Raises StepscopeError."""
+        """Unpacked bytes, a MiB or so at a time. Stops at damage; `damage` describes it. Raises StepscopeError."""
         size = files.size_of(self.path)
         with files.opened(self.path) as file:
             with files.reaching(self.path):  # an object store may list what it does not let one read
@@ -154,7 +154,7 @@ class Source:
 
 
 def _until_damage(file: IO[bytes], n_done: int) -> Iterator[bytes]:
-    """What damaged gzip data still gives after the first `n_done` bytes: again from the start, in small steps."""
+    """What damaged gzip data still gives after the first `n_done` bytes: reads again from the start in small steps."""
     file.seek(0)
     inflate, step, n_inflated = zlib.decompressobj(wbits=31), 4096, 0
     while packed := file.read(step):
@@ -177,7 +177,7 @@ def _until_damage(file: IO[bytes], n_done: int) -> Iterator[bytes]:
 
 
 def packing_of(head: bytes) -> str | None:
-    """How bytes that begin so are packed; None if plain."""
+    """The packing of a file that begins with these bytes; None if plain."""
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 
@@ -230,7 +230,7 @@ def _documents(archive: ZipFile) -> list[str]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Without the cyclic garbage collector: what is decoded holds no cycles, and looking for them costs a third."""
+    """Turns the cyclic garbage collector off: decoded data has no cycles, and searching for them costs a third."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -240,17 +240,17 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-#: Reading less leaves less behind than fetching it again would cost.
+#: Smaller files leave so little free memory that returning it does not pay.
 _LEAST_BYTES = 50_000_000
 
 
 def give_back(n_bytes: int | None = None) -> None:
-    """Return what the C library keeps of freed memory, after a file of so many bytes (if known) was read.
+    """Return freed memory to the operating system, after a file of so many bytes (if known) was read.
 
     Does nothing where the library has no such call, or the file is small.
 
-    Reading leaves more than half of its peak behind as free heap, which Polars, with an allocator of its own, cannot
-    use: analyses would come on top of it.
+    Reading leaves more than half of its peak as free heap in the C library. Polars has its own allocator and cannot use
+    it, so the memory of analyses would be added to it.
     """
     if sys.platform == "linux" and (n_bytes is None or n_bytes >= _LEAST_BYTES):
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not

@@ -1,8 +1,8 @@
-"""Spans from columns that a reader has as arrays: sorted, numbered, tied to their operators and steps, as a table.
+"""The `spans` table from a reader's arrays: sorted, numbered, and linked (operator → launch → device work → step).
 
-Readers of tables (databases, CSV files) hand over parts, a part being all spans of one table: kernels, runtime calls,
-ranges; `assemble` does the rest. Readers whose links need more than that (Kineto's arrows, Paddle's recorded tree) call
-the same steps one by one: `believable`, `operators`, `steps_of`, `span_table`.
+Readers of databases and CSV files pass parts to `assemble`; a part is all spans of one of their tables. Readers with
+other links (Kineto's arrows, Paddle's recorded tree) call the same steps one by one: `believable`, `parents`,
+`launches`, `operators`, `steps_of`, `span_table`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def parents(ts: Rows, dur: Rows, track: NDArray[Any], is_host: Flags) -> Rows:
 
 
 def launches(correlation: Rows, is_call: Flags, is_device: Flags) -> Rows:
-    """For device work the row of the call with the same correlation; of several the first. Ids below 1 bind nothing."""
+    """For device work the row of the first call with the same correlation. Ids below 1 link nothing."""
     launch = np.full(correlation.size, NO_SPAN, np.int64)
     calls = np.flatnonzero(is_call & (correlation > 0))
     work = np.flatnonzero(is_device & (correlation > 0))
@@ -68,7 +68,7 @@ def nearest_op(rows: Rows, parent: Rows, is_op: Flags) -> Rows:
 
 
 def by_external_id(op: Rows, calls: Rows, external: Rows, op_rows: Rows, op_external: Rows) -> None:
-    """Fill in operators of calls that lie in none on their thread, by the recorder's own id. Writes into `op`."""
+    """Fill in the operators of calls outside of any on their thread, by the recorder's id. Writes into `op`."""
     open_ = (op[calls] < 0) & (external > 0)
     valid = op_external > 0
     if not open_.any() or not valid.any():
@@ -120,13 +120,13 @@ class Names:
         return np.array([self.code(text) for text in texts], np.uint32)
 
     def of_keys(self, keys: NDArray[np.integer], text_of: Callable[[int], str]) -> NDArray[np.uint32]:
-        """Codes for a column of numbers that stand for texts; `text_of` is asked once for each distinct number."""
+        """Codes for a column of keys of texts; `text_of` is called once for each distinct key."""
         distinct, inverse = unique(keys)
         return self.codes(text_of(int(key)) for key in distinct.tolist())[inverse]
 
 
 class Tracks:
-    """Tracks in order of first use, by whatever tells them apart."""
+    """Tracks in order of first use, each with the key that identifies it."""
 
     def __init__(self) -> None:
         self._rows: dict[object, dict[str, object]] = {}

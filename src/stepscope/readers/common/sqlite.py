@@ -101,7 +101,7 @@ class Database:
         return result
 
     def _odd(self, table: str, group: list[tuple[str, int]], packed: Rows, where: str) -> tuple[Rows, dict[str, Rows]]:
-        """Rows of which a number did not fit, and all their numbers."""
+        """Rows with a number that did not fit, and all numbers of those rows."""
         odd = np.flatnonzero(packed < 0)
         if not odd.size:
             return odd, {}
@@ -127,7 +127,7 @@ class Database:
 
 
 class Columns(dict[str, "Rows"]):
-    """Columns by name, each taken apart from its packed numbers when it is asked for, and not before."""
+    """Columns by name, each unpacked from its shared numbers only on request."""
 
     def __init__(self, columns: Mapping[str, Rows]) -> None:
         super().__init__(columns)
@@ -145,7 +145,7 @@ class Columns(dict[str, "Rows"]):
         return Columns({name: self[name][rows] for name in (*self, *self._packed)})
 
     def take(self, name: str) -> Rows | None:
-        """The column, which is then forgotten; None if there is no such column."""
+        """Remove and return the column; None if there is no such column."""
         if name in self:
             return self.pop(name)
         packed = self._packed.pop(name, None)
@@ -154,7 +154,7 @@ class Columns(dict[str, "Rows"]):
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """Numbers of several columns in one, and rows that did not fit."""
+    """Several columns packed into one of numbers, and the rows that did not fit."""
 
     values: Rows
     group: list[tuple[str, int]]
@@ -173,11 +173,11 @@ class _Packed:
 
 
 class _NotWhole(Exception):
-    """A table holds something that is no whole number where one belongs."""
+    """A column of whole numbers holds something else."""
 
 
 def _groups(bits: Mapping[str, int]) -> list[list[tuple[str, int]]]:
-    """Columns that share a number, each with its bits, in the order given."""
+    """Groups of columns that share a number, each column with its bits, in the order given."""
     groups: list[list[tuple[str, int]]] = []
     room = 0
     for name, n_bits in bits.items():
@@ -211,7 +211,7 @@ def _quoted(name: str) -> str:
 def opened(source: Source) -> Iterator[Database]:
     """The database in a source, read-only; a packed one is unpacked into a temporary file first.
 
-    Raises CorruptInput for damage, also where it shows only while the database is being read; StepscopeError.
+    Raises CorruptInput for damage, also for damage that appears only while reading; StepscopeError.
     """
     with _on_disk(source) as path:
         _check_length(path, source)
@@ -253,7 +253,7 @@ def _on_disk(source: Source) -> Iterator[str]:
 
 
 def _check_length(path: str, source: Source) -> None:
-    """A file that was cut may still be opened, and fails, or not, wherever the reading gets to."""
+    """A truncated file can still be opened; it may fail later, or not at all. So its length is checked."""
     with Path(path).open("rb") as file:
         header = file.read(_HEADER)
     if len(header) < _HEADER:

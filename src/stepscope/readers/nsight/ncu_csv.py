@@ -1,7 +1,9 @@
-"""CSV of Nsight Compute (`ncu --csv`): details or chosen metrics, a row for each; or the raw page, a column for each.
+"""What Nsight Compute prints: CSV (`ncu --csv`) and text.
 
-Format: NVIDIA's Nsight Compute CLI documentation, and files of its versions since 2020. The file says in which order
-kernels ran but not when, so the trace has no clock.
+CSV has a row for each metric (details, chosen metrics) or a column for each (the raw page). Text has a title for each
+launch and sections of metrics below it.
+Format: NVIDIA's Nsight Compute CLI documentation, and files of its versions since 2020. The file gives the order of
+kernels but no times, so the trace has no clock.
 """
 
 from __future__ import annotations
@@ -174,7 +176,7 @@ class _Launches:
 def _regrouped(
     launches: pl.DataFrame, reports: list[pl.DataFrame], issues: IssueLog
 ) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-    """Launches whose rows do not stand together, as in a file that was sorted, or joined without its headers.
+    """Groups launches whose rows are apart, as in a file that was sorted, or joined without its headers.
 
     Of rows with the same ID and process, those that repeat a metric belong to a further launch.
     """
@@ -214,7 +216,7 @@ def _all_rows(frame: pl.DataFrame) -> bool:
 
 
 def _csv(header: Header, text: bytes) -> pl.DataFrame | None:
-    """The columns that we know as texts, null for what the header lacks or a short row ends before; None if no CSV."""
+    """The columns that we know, as text. Missing columns and fields are null; None if it is not CSV."""
     place: dict[str, int] = {}
     for i, name in enumerate(header.columns):
         place.setdefault(name, i)
@@ -274,7 +276,7 @@ def _text_lines(source: Source) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Page:
-    """What stands above the line being read, and all launches and metrics so far."""
+    """The process, section and columns that hold for the next line, and all launches and metrics so far."""
 
     launches: list[dict[str, str | None]] = field(default_factory=list)
     metrics: list[tuple[int, str | None, str, str, str]] = field(default_factory=list)
@@ -283,7 +285,7 @@ class _Page:
     columns: tuple[int, int] | None = None
 
     def add(self, line: str) -> None:
-        """One line, of whatever kind."""
+        """Takes the next line."""
         if not line.strip():
             self.columns = None
         elif ruler := _RULER.match(line):

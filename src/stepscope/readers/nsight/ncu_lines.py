@@ -1,6 +1,6 @@
-"""The CSV inside what `ncu --csv` printed: its headers and rows, apart from all else that stands in the same file.
+"""The CSV inside what `ncu --csv` printed: its headers and rows, separated from everything else in the same file.
 
-Else are ncu's own messages (`==PROF==`, `==WARNING==`, `==ERROR==`) and whatever the profiled program printed, before,
+Else are ncu's own messages (`==PROF==`, `==WARNING==`, `==ERROR==`) and what the profiled program printed, before,
 between and after the rows. A file may hold several reports, each with a header of its own.
 """
 
@@ -29,7 +29,7 @@ _WIDE_MARKS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of a report: its columns, whether they stand in quotes, and which report of the file it is."""
+    """The header of a report: its columns, whether they are quoted, and which report of the file it is."""
 
     columns: tuple[str, ...]
     quoted: bool
@@ -43,7 +43,7 @@ class Header:
 
 @dataclass(slots=True)
 class Lines:
-    """A file of ncu's, taken apart. What `blocks` met besides rows stands in the other fields afterwards."""
+    """A file of ncu's, split up. After `blocks`, the other fields hold what else was in the file."""
 
     source: Source
     header: Header | None = None
@@ -71,7 +71,7 @@ class Lines:
                 yield self.header, rows
 
     def segments(self, block: bytes) -> Iterator[tuple[Header, bytes]]:
-        """The rows of a block under the header of each, without all other lines, of which what matters is kept."""
+        """The rows of a block under the header of each, without other lines; facts of those go to the fields."""
         begin = at = 0
         while (hit := block.find(b"Kernel Name", at)) >= 0:
             start, end = block.rfind(b"\n", 0, hit) + 1, block.find(b"\n", hit)
@@ -137,7 +137,7 @@ class Lines:
         return is_truncated
 
     def _other(self, line: bytes) -> None:
-        """Keep what a line says that is no row, if it matters."""
+        """Keep the facts of a line that is not a row."""
         message = _MESSAGE.search(line)
         if message is not None and message.group(1) != b"PROF":
             (self.errors if message.group(1) == b"ERROR" else self.warnings).append(

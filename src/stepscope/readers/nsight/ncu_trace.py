@@ -1,4 +1,12 @@
-"""Kernel launches in their order, with what each measured, as a Trace without a clock."""
+"""Kernel launches of Nsight Compute as a Trace without a clock; and printed metrics as numbers in base units.
+
+Units become ns, hz, byte, cycle: old versions write nsecond, usecond, Gbyte/second, cycle/nsecond, newer ones ns, us,
+Gbyte/s, Ghz. CSV has base units by default, text has scaled ones; `--print-units` reverses both.
+
+Numbers are in the locale of the profiled machine: `376,704.5`, `376704.5`, or `376.704,5`. A single `117.344` may mean
+either, a thousand times apart. So one notation is chosen for a whole report, from all of its values; if they
+contradict each other, the reader raises. Metrics of a launch that share a label get different names.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +38,13 @@ _GROUPED = r"\d{1,3}(?:G\d{3})+(?:D\d*)?" + _EXPONENT
 _OPEN = r"\d{1,3}D\d{3}$"
 _SAMPLE = 1000
 _SPACES = r"(\d)[ '\u2019\u00a0\u202f](\d)"
-#: Words that stand for a value that is not known.
+#: What ncu prints for a value that is not known.
 UNKNOWN_VALUES = ("", "n/a", "na", "nan", "-nan", "inf", "-inf", "(!) n/a", "(!) nan")
 
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """Which sign a fraction begins with, `.` or `,`; whether that was told by the values or assumed.
+    """Which sign a fraction begins with, `.` or `,`; whether the values show it or it is assumed.
 
     `against` is an example of a value in the other notation, if the values contradict one another.
     """
@@ -54,7 +62,7 @@ class Notation:
 def notation(values: pl.Series, is_percent: pl.Series) -> Notation:
     """The notation that all values (texts) agree on. `is_percent` says which are percentages.
 
-    Where no value tells for certain: percentages do not reach the thousands; then a sign before three digits sets a
+    Where no value is conclusive: percentages do not reach the thousands; then a sign before three digits sets a
     group apart, as ncu prints two digits of a fraction, or six.
     """
     with_comma = values.filter(values.str.contains(",", literal=True).fill_null(value=False))
@@ -73,7 +81,7 @@ def notation(values: pl.Series, is_percent: pl.Series) -> Notation:
 
 
 def numbers(values: pl.Series, written: Notation) -> pl.Series:
-    """The values as doubles; null for what is no number of that notation, and for nan and inf."""
+    """The values as doubles; null for nan, inf and anything that is not a number in that notation."""
     text = values
     if text.str.contains(_SPACES).any():
         # Twice, as groups of one digit share neighbours.
@@ -113,7 +121,7 @@ _SCALED = re.compile(r"([KMGTP])([a-z]{2,})$")
 
 
 def base_unit(unit: str) -> tuple[str, float]:
-    """The base unit, and what a value in `unit` is multiplied by to be in it. Words that are not known stay.
+    """The base unit, and the factor from `unit` to it. Unknown units stay.
 
     >>> base_unit("msecond"), base_unit("Gbyte/second"), base_unit("cycle/nsecond"), base_unit("%")
     (('ns', 1000000.0), ('byte/s', 1000000000.0), ('hz', 1000000000.0), ('%', 1.0))
@@ -239,7 +247,7 @@ def build(
 ) -> Trace:
     """The trace of all launches (columns LAUNCHES as text, a row each) and their metrics (`launch` is the row).
 
-    Durations are those of `gpu__time_duration`, in ns; `metrics` and `words` are as of `_ncu_values`.
+    Durations are those of `gpu__time_duration`, in ns; `metrics` and `texts` are those of `measured`.
     """
     metrics = metrics.rename({"launch": "span_id"})
     if not metrics["span_id"].is_sorted():
@@ -356,7 +364,7 @@ def _kernels(launches: pl.DataFrame, metrics: pl.DataFrame, facts: _Facts, sm_co
 
 
 def _fitting(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Whole numbers in the table's types, null where a value does not fit, as of a damaged file."""
+    """Whole numbers in the table's types; null where a value does not fit (a damaged file)."""
     whole = [name for name, dtype in table.dtypes.items() if name in frame.columns and dtype.is_integer()]
     return frame.with_columns(pl.col(name).cast(table.dtypes[name], strict=False) for name in whole)
 
@@ -376,7 +384,7 @@ def _axes(dims: pl.Series, what: str, facts: _Facts) -> list[pl.Series]:
 
 
 def _whole(column: pl.Expr) -> pl.Expr:
-    """A text as a whole number, whatever sets its groups apart; null if it is none."""
+    """A text as a whole number, without separators of groups; null if it is none."""
     return column.cast(pl.String).str.replace_all(r"\D", "").cast(pl.Int64, strict=False)
 
 

@@ -262,7 +262,7 @@ class _Kernels:
 
 @dataclass(frozen=True, slots=True)
 class _Transfers:
-    """What becomes rows of the `transfers` table: bytes, and a key that tells the kinds of copy and memory."""
+    """What becomes rows of the `transfers` table: bytes, and a key for the kinds of copy and memory."""
 
     n_bytes: Rows
     key: Rows

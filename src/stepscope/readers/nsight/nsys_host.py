@@ -73,7 +73,7 @@ def runtime_calls(db: Database, target: Target, names: Names, issues: IssueLog) 
 
 
 def other_calls(db: Database, target: Target, names: Names, end_ns: int | None) -> list[Part]:
-    """Calls of the operating system's and other libraries, and what profiling itself cost."""
+    """Calls of the operating system's and other libraries, and the overhead of profiling."""
     parts = []
     for table, (category, recorded) in _CALLS.items():
         have = db.columns_of(table)
@@ -102,7 +102,7 @@ class Ranges:
     operators: dict[int, tuple[str, str | None, int]]
 
     def ops(self, ids: Rows) -> pl.DataFrame:
-        """The `ops` table, of the ranges (whose span ids these are) that are operators."""
+        """The `ops` table of the ranges that are operators; `ids` are the span ids of all ranges."""
         known = np.array(sorted(self.operators), np.int64)
         rows = np.flatnonzero(np.isin(self.text, known)) if known.size else known
         rows = rows[np.argsort(ids[rows], kind="stable")]
@@ -179,6 +179,6 @@ def kind_of_range(text: str) -> tuple[str, str, str | None, int]:
 
 
 def _closed(start: Rows, end: Rows, end_ns: int | None) -> Rows:
-    """Ends, for what was still open the end of the recording."""
+    """Ends; of what was still open, the end of the recording."""
     last = max([*start[:1], *end[:1], start.max(initial=0), end.max(initial=0)]) if end_ns is None else end_ns
     return np.where(end == ABSENT, np.maximum(start, last), end)

@@ -55,7 +55,7 @@ _SPREAD = {
 #: How the labels of the parts of a launch begin in cuda_kern_exec_sum; and those of projected ranges.
 _PARTS = {"": ("", "t", "proj "), "call_": ("a",), "queue_": ("q",), "kernel_": ("k",)}
 _OF_KERNELS = NSYS["cuda_gpu_kern_sum"].columns
-#: What `show kernels` tells of a recording, as far as a summary of kernels has it.
+#: The columns of `show kernels` that a summary of kernels has.
 _KERNELS = Table(
     "kernels",
     "what each device kernel cost, as nsys stats says",
@@ -74,7 +74,7 @@ def report_of(table: Printed) -> str | None:
 
 
 def _guessed(table: Printed) -> str:
-    """By the columns alone. Calls of CUDA and of the operating system have the same ones: names tell."""
+    """By the columns alone. Calls of CUDA and of the operating system have the same ones and differ in names."""
     has = {column.label for column in table.columns}
     named = table.place(*_TEXTS["name"])
     by_cuda = named is not None and any(map(_CUDA.match, table.first(named)))
@@ -144,7 +144,7 @@ def _sources(table: Printed, unit: str) -> Iterator[tuple[str, str]]:
 
 
 def _value(name: str, at: str, table: Printed, unit: str) -> pl.Expr:
-    """A column in the unit of what it becomes."""
+    """A column in the unit of its result column."""
     if name in ("grid", "block"):  # printed as '  64    1    1'
         return pl.col(at).str.strip_chars().str.replace_all(r"\s+", "x")
     if name in _TEXTS:
@@ -206,7 +206,7 @@ def _read(source: Source, issues: IssueLog) -> tuple[dict[str, Result], list[Eve
 
 @dataclass(slots=True)
 class _Printed:
-    """What stands in a file and in those that belong to it; `reasons` are why nsys left out reports."""
+    """What a file and its companions hold; `reasons` are why nsys left out reports."""
 
     tables: list[Printed] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)

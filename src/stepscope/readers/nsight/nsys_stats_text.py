@@ -1,8 +1,8 @@
-"""The tables inside what `nsys stats --format csv` printed, apart from all else that stands in the same file.
+"""The tables inside what `nsys stats --format csv` printed, separated from everything else in the same file.
 
 Else are lines that name the next report (`Processing [x.sqlite] with [osrt_sum.py]...`, by version also
 `Running [...]`, `[4/8] Executing 'osrt_sum' stats report`, ` ** Title (osrt_sum):`), that say why one was left out
-(`SKIPPED: ...`), and whatever the shell wrote. Reports had other names until 2023.
+(`SKIPPED: ...`), and what the shell wrote. Reports had other names until 2023.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ANYTHING = re.compile(rb"\S")
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """A table: the name of its report (empty if nothing tells), its columns, and where in the text its rows stand."""
+    """A table: the name of its report (empty if unknown), its columns, and where in the text its rows are."""
 
     report: str
     columns: tuple[Column, ...]
@@ -127,7 +127,7 @@ def skipped(text: bytes) -> list[str]:
 
 
 def _stated(text: bytes) -> str:
-    """The report's name in the lines before its table, as it is now; empty if they do not tell."""
+    """The report's name in the lines before its table, in its current form; empty if they do not name it."""
     report = ""
     for line in text.decode("utf-8", "replace").splitlines():
         if match := _STATED.search(line.rstrip()):
@@ -136,7 +136,7 @@ def _stated(text: bytes) -> str:
 
 
 def _end_of_rows(text: bytes, start: int, last: int) -> int:
-    """Where the rows of a table end: at the next line that is none, unless that lies within quotes."""
+    """Where the rows of a table end: at the next line that is not a row, unless it is within quotes."""
     at = max(start - 1, 0)
     while (match := _END.search(text, at, last)) is not None:
         if text.count(b'"', start, match.start()) % 2 == 0:
@@ -184,7 +184,7 @@ def _parsed(text: bytes, width: int) -> tuple[pl.DataFrame, int]:
 
 
 def number(column: str) -> pl.Expr:
-    """A column of text as numbers, whose digits may be grouped by commas; null for what is none."""
+    """A column of text as numbers; commas may group digits. Null for anything else."""
     return pl.col(column).str.replace_all(",", "", literal=True).cast(pl.Float64, strict=False)
 
 

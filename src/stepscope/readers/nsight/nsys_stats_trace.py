@@ -112,7 +112,7 @@ def event_tables(events: Sequence[Events], issues: IssueLog) -> tuple[dict[str, 
 
 
 def _events(table: Printed, issues: IssueLog, where: Sequence[str]) -> dict[str, pl.Expr]:
-    """The columns that all events have, and those that say where they ran; null where the report has no such."""
+    """The columns that all events have, and those that say where they ran; null where the report lacks them."""
     start, end, duration = (table.place(label) for label in ("start", "end", "duration"))
     begin = _ns(table, str(start))
     table.note_units("ns", issues, of=("start", "end", "duration"))
@@ -174,7 +174,7 @@ def _work(table: Printed, issues: IssueLog) -> list[Events]:
 
 
 def _bytes(table: Printed, label: str) -> pl.Expr:
-    """A size, in bytes where no unit is told."""
+    """A size; in bytes where no unit is printed."""
     at = table.place(label)
     size = pl.lit(None, pl.Float64) if at is None else scaled(table, at, "bytes", "bytes")
     return size.round().cast(pl.Int64)

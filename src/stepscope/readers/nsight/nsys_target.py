@@ -1,6 +1,6 @@
 """What an nsys export says of the machine: processes, threads, devices, when it began, sampled GPU metrics.
 
-Only what is named here is read. The tables beside it hold the program's environment variables and its output, which
+Only what is named here is read. Other tables hold the program's environment variables and its output, which
 are nobody's business: they are neither read nor kept.
 """
 
@@ -35,7 +35,7 @@ _BRACKETS = re.compile(r"^(.*?)\s*\[(.*)\]$")
 
 
 class Target:
-    """Names and devices of the machine, and the tracks that its spans lie on."""
+    """Names and devices of the machine, and the tracks of its spans."""
 
     def __init__(self, db: Database) -> None:
         self.tracks = Tracks()
@@ -78,9 +78,9 @@ class Target:
         return self.tracks.id(key, pid=pid, kind="async", label="NVTX start/end", process=process)
 
     def stream(self, global_pid: int, device: int, context: int, stream: int, *, is_sure: bool = True) -> int:
-        """track_id of a device's stream; ABSENT stands for what is no stream's, as a wait for a whole device.
+        """track_id of a device's stream; ABSENT means no stream, as for a wait for a whole device.
 
-        Waits are recorded as device 0's whatever they wait for. That is not sure: their context tells the device, if
+        All waits are recorded as device 0's, which is not reliable: their context gives the device, if
         surer work of the same context came before.
         """
         known = self._contexts.setdefault((global_pid >> _BITS, context), device)

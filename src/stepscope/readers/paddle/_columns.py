@@ -1,4 +1,4 @@
-"""What a Paddle profile holds, in columns, the same from protobuf and JSON; and JSON's decoded events as columns.
+"""The columns of a Paddle profile, the same for protobuf and JSON; and JSON's decoded events as columns.
 
 Times are ns on the recorder's clock (Unix time in all files known). Rows of `host` are in the order of the file: thread
 by thread, each breadth first. A link is a row of the table that it points into, −1 for the root of its thread.
@@ -84,7 +84,7 @@ TYPES = (
 MEMORY_TYPES = ("Allocate", "Free", "ReservedAllocate", "ReservedFree")
 
 #: The columns of each table. Those of names, types and texts are numbers of `Recording.names`, `.types` and `.texts`,
-#: rates are fractions, the others whole numbers; ABSENT and NaN stand for what is unknown.
+#: rates are fractions, the others whole numbers; ABSENT and NaN mean unknown.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "host": ("name", "type", "start", "end", "pid", "tid", "parent"),
     "runtime": ("name", "type", "start", "end", "pid", "tid", "correlation", "host"),
@@ -162,7 +162,7 @@ class Events:
         self._cols = {table: columns_of({name: _dtype(name) for name in names}) for table, names in _TABLES.items()}
 
     def table(self, name: str) -> dict[str, NDArray[Any]]:
-        """The columns of one table, joined; they are let go."""
+        """The columns of one table, joined; frees the blocks."""
         return {column: blocks.join() for column, blocks in self._cols[name].items()}
 
     def add(self, events: list[Event]) -> None:
@@ -221,7 +221,7 @@ class Events:
         cols["at"].extend([i for i, _ in moved])
         cols["bytes"].extend([a.size_bytes for _, a in moved])
         cols["bytes_per_s"].extend([None if a.bandwidth is None else a.bandwidth * 1e9 for _, a in moved])
-        for end in ("src", "dst"):  # which only protobuf tells
+        for end in ("src", "dst"):  # only protobuf has them
             cols[end].extend([0] * len(moved))
 
     def _add_memory(self, rows: Rows) -> None:
@@ -259,7 +259,7 @@ def _bare(name: str) -> str:
 
 
 def _ns(text: str) -> int:
-    """`1234.567 us` as ns, ABSENT where it is no such time."""
+    """`1234.567 us` as ns; ABSENT for anything else."""
     number, _, unit = text.partition(" ")
     try:
         value = float(number) * _PER_NS[unit]
@@ -281,7 +281,7 @@ def _sizes(sizes: list[int] | None) -> tuple[int, ...]:
 
 @lru_cache(1 << 14)
 def _compact(raw: bytes) -> str:
-    """A JSON object without blanks; nothing if it has no keys. What is not valid stays as it is."""
+    """A JSON object without blanks; empty if it has no keys. Invalid text stays as it is."""
     try:
         value = json.loads(raw) if raw else None
         text = json.dumps(value, separators=(",", ":"), ensure_ascii=False) if value else ""

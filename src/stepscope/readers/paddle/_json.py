@@ -1,4 +1,4 @@
-"""Paddle's Chrome-tracing JSON. The order of its elements says what belongs to what, so times need only tell nesting.
+"""Paddle's Chrome-tracing JSON. The order of its elements gives the owners; times only give the nesting.
 
 Order: threads ascending; in each, host events breadth first, each with its runtime calls, those with their device
 events, then its memory events. Times: `ts` is cut to whole µs, `start_time` and `end_time` are single-precision µs from

@@ -164,7 +164,7 @@ class _Decoder:
         self.types = Interned((name, i) for i, name in enumerate(TYPES))
 
     def host(self, tree: Ints, starts: Ints, ends: Ints, tid: Ints) -> tuple[Table, dict[str, Children]]:
-        """Host events, and their children by kind, whose owners are rows of them."""
+        """Host events, and their children by kind; the owners of children are rows of the events."""
         cols = _growing("name", "type", "start", "end", "pid", "tid", "id", "parent")
         columns: dict[str, list[Children]] = {kind: [] for kind in _CHILDREN}
         for low, high in _blocks(starts.size):

@@ -104,7 +104,7 @@ def _known(value: int) -> int | None:
 
 
 def _place(text: str) -> int | None:
-    """Index of the device whose memory a place is: −1 for the host's, None where it does not say."""
+    """Index of the device of a place of memory: −1 for the host, None if it does not say."""
     match = _PLACE.fullmatch(text)
     if match is None or match["kind"].endswith("_pinned"):
         return None
@@ -312,13 +312,13 @@ def build_tables(
 
 
 def _parents(recording: Recording, spans: Sorted, places: _Places, issues: IssueLog) -> Rows:
-    """The recorded tree: of host events the event around them, of calls the event that they were made in."""
+    """The recorded tree: the parent of a host event is the event around it, of a call the event that made it."""
     parent = np.full(spans.ts.size, -1, np.int64)
     for place, link in ((places.host, recording.host["parent"]), (places.runtime, recording.runtime["host"])):
         up = np.where(link >= 0, places.host[link], -1) if places.host.size else np.full(link.size, -1, np.int64)
         is_there = place >= 0
         parent[place[is_there]] = up[is_there]
-    # Parents come first on their own thread; whatever else a damaged file says could make rings of them.
+    # Parents come first on their own thread. Other parents, of a damaged file, could form cycles.
     rows = np.arange(parent.size)
     odd = (parent >= rows) | ((parent >= 0) & (spans.track[parent] != spans.track))
     issues.add("odd_parents", "warning", int(odd.sum()), "events inside one that begins later or on another thread")

@@ -1,7 +1,9 @@
-"""Counters recorded beside a trace: a CSV or Parquet side file in long form, placed on the trace's time axis.
+"""Counters that `stepscope record` leaves: a side file (CSV or Parquet, long form) on a trace's time axis.
 
 Format: header `ts_ns,metric,unit,device,value`; `ts_ns` is Unix time; `device` is `host`, `cpuN`, `gpuN`, `pid:N`, or a
-disk's or network interface's name. Picked up when called counters.csv[.gz|.zst] or counters.parquet beside a trace.
+disk's or network interface's name. A counters.csv[.gz|.zst] or
+counters.parquet in the folder of a trace is read with it. Without a trace the counters are a trace of their own. Both
+get what the recording's meta.json says.
 """
 
 from __future__ import annotations
@@ -117,7 +119,7 @@ _FACTS = ("command", "system", "cpu", "cores", "memory_bytes", "hz", "start_unix
 
 
 def read(source: Source) -> Trace:
-    """The samples as the table `counters`, from the first of them on; what meta.json beside them says as facts.
+    """The samples as the table `counters`, from the first of them on; the facts are those of meta.json.
 
     Raises CorruptInput (not one whole line), StepscopeError (size limit).
     """
@@ -135,7 +137,7 @@ def read(source: Source) -> Trace:
 
 
 def with_recording(trace: Trace, path: str) -> Trace:
-    """The trace with what a recording's meta.json beside `path` says: the host, and as issues what is missing."""
+    """The trace with what the meta.json in the folder of `path` says: host, facts, and issues for what is missing."""
     recording = recording_of(path)
     if not recording:
         return trace
@@ -155,7 +157,7 @@ def with_recording(trace: Trace, path: str) -> Trace:
 
 
 def _devices(rows: pl.DataFrame, recording: Mapping[str, Any]) -> pl.DataFrame:
-    """The accelerators that samples name, with what meta.json says of them."""
+    """The accelerators of the samples, as described by meta.json."""
     indices = rows["device"].unique().str.extract(r"^gpu(\d{1,9})$").drop_nulls().cast(pl.Int32).sort()
     by_name = {device.get("device"): device for device in recording.get("devices") or []}
     of_each = [by_name.get(f"gpu{i}", {}) for i in indices]

@@ -1,6 +1,6 @@
-"""Scheduling recorded beside a trace by `stepscope record --sched`: when each thread had a core, or waited for one.
+"""Scheduling that `stepscope record --sched` recorded with a trace: when each thread had a core, or waited for one.
 
-The spans lie on lanes of their own, a lane for each thread, since time on a core begins and ends anywhere within a
+The spans have lanes of their own, one for each thread, since time on a core begins and ends anywhere within a
 function. A trace with events of its own is not made longer by them: they are cut to its length.
 """
 
@@ -92,8 +92,8 @@ def spans_of(events: Events) -> Spans:
     gaps = same & ~runs & ((b.what == OUT) | ((a.what == IN) & (b.what == IN)))
     is_wait, why = waits[at], np.where(a.what[at] == OUT, PREEMPTED, WOKEN)
     until_end = b.what[at] == _END
-    # Who took the core is told when it is lost; who had it before, when it is got. A thread of the kernel takes it for
-    # a moment: where one came first, the last one is more to blame.
+    # An event of losing the core names the next thread; an event of getting it names the previous one. A thread of
+    # the kernel takes the core for a moment only: if one came first, the last one is more to blame.
     kernel = np.array([tid for tid, name in events.names.items() if _OF_KERNEL.match(name)], np.int64)
     brief = np.isin(a.other[at], kernel) & (b.what[at] == IN) & (b.other[at] > 0)
     preempted_first = is_wait & (why == PREEMPTED) & ~brief
@@ -142,7 +142,7 @@ class _Rows:
 
 
 def _rows(events: Events) -> _Rows:
-    """The events that change something, with those that the recording's start and end stand for.
+    """The events that change something, with those at the recording's start and end.
 
     A thread that first lost a core had it from the start, if it was there then. At the end all begin to be unknown.
     """
@@ -166,7 +166,7 @@ def _rows(events: Events) -> _Rows:
 
 
 def _from_idle(rows: _Rows) -> int:
-    """Makes wake-ups that the loss of a core follows to what gave it, in place. How many those are."""
+    """Turns wake-ups that are followed by the loss of a core into getting it, in place. Returns their number."""
     woke = rows.what[:-1] == WAKE
     at = np.flatnonzero(woke & (rows.what[1:] == OUT) & (rows.tid[:-1] == rows.tid[1:]))
     rows.what[at], rows.core[at], rows.other[at] = IN, rows.core[at + 1], 0
@@ -187,7 +187,7 @@ def _is_idle_wake(rows: _Rows) -> NDArray[np.bool_]:
 
 
 def _without_losses(spans: Spans, losses: list[tuple[int, int, int]]) -> Spans:
-    """Without time on a core of which events were lost meanwhile, and without waits during which any were."""
+    """Drops time on a core, and waits, during which events were lost."""
     if not losses:
         return spans
     cores, lows, highs = (np.array(column, np.int64) for column in zip(*losses, strict=True))
@@ -214,7 +214,7 @@ _MANY = 0.05
 
 
 def with_sched(trace: Trace, path: str) -> Trace:
-    """The trace with the scheduling of its job that lies beside `path`, if it does: lanes, spans, table `sched`.
+    """The trace with the scheduling recorded in the folder of `path`, if any: lanes, spans, table `sched`.
 
     What cannot be read or placed is in `issues`.
     """
@@ -286,7 +286,7 @@ def _unix_ns(events: Events, times: Ints) -> Ints:
 
 
 def _process_of(events: Events) -> dict[int, int]:
-    """The process of each thread; of one that lived too shortly to be listed, that of the thread that started it."""
+    """The process of each thread. A thread too short-lived to be listed has that of the thread that started it."""
     processes = dict(events.process)
     for tid in events.parent:
         line = [tid]
@@ -362,7 +362,7 @@ def _name(tid: int, events: Events) -> str | None:
 
 
 def _names(spans: Spans, at: Ints, events: Events) -> pl.Series:
-    """What stands on each span: the core, or behind whom it waits."""
+    """The name of each span: the core, or the thread that it waits for."""
     core, other, is_wait = spans.core[at], spans.other[at], spans.is_wait[at]
     keys, place = np.unique(np.where(is_wait, np.maximum(other, 0) * 2 + 1, core * 2), return_inverse=True)
     own = {*events.began, *events.parent}

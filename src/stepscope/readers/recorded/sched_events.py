@@ -3,6 +3,12 @@
 stepscope/record/sched/main.py describes its form: frames of packed facts, or of packed events as the kernel gives
 them, each with the time at which they were read.
 
+Pages of the kernel's ring buffer, as `trace_pipe_raw` gives them: a page begins with a time (u64) and the bytes in use
+(u64, with flags); then come events. An event begins with 5 bits of type and 27 bits of time since the one before. Types
+1 to 28 are the event's length in words of 4 bytes; with 0 the next word has it in bytes; 29 is padding, 30 a longer
+time, 31 a time by itself.
+Source: header_page and header_event in tracefs; include/linux/ring_buffer.h and kernel/trace/ring_buffer.c of Linux.
+
 Records of the kernel's perf buffers: type (u32), flags (u16), bytes (u16); what the type has; then process, thread (u32
 each), time (u64), core and a spare (u32 each). Source: include/uapi/linux/perf_event.h of Linux.
 """
@@ -43,7 +49,7 @@ class Pages:
 
     `words` are all pages as 4-byte words; `at` is where each event's content begins in them, `ts_ns` when it was.
     `lost_before` are events before which others were overwritten, as indices (the number of all events: after the last
-    one), and `n_lost` how many, where the kernel tells.
+    one), and `n_lost` how many, where the kernel says so.
     """
 
     u32s: NDArray[np.uint32]
@@ -122,14 +128,14 @@ _UNIT = 8
 
 
 def record_starts(content: bytes) -> Ints:
-    """Where each record begins, in bytes. A last one that is cut is left out.
+    """Where each record begins, in bytes. An incomplete last one is left out.
 
-    Records follow one another, so that each tells where the next is. Where records could be is known: every eight
-    bytes. From each such place it is known where the next record would be, thence where the second, the fourth …
+    Each record gives the position of the next. Records can only begin at multiples of eight bytes. For each such place
+    we know where the next record would be, and from that where the second, the fourth … would be.
     """
     n = len(content) // _UNIT
     sizes = np.frombuffer(content, np.uint16, n * _UNIT // 2)[3 :: _UNIT // 2].astype(np.int64) // _UNIT
-    # A size of 0, which no record has, would stand still: it ends the walk. Place n stands for the end.
+    # A size of 0, which no record has, would loop forever, so it ends the walk. Place n is the end.
     jump = np.append(np.where(sizes > 0, np.minimum(np.arange(n) + sizes, n + 1), n + 1), [n, n + 1])
     whole = jump[:n] <= n
     on_way = np.zeros(n + 2, np.bool_)
@@ -198,7 +204,7 @@ class Events:
 
 @dataclass(slots=True)
 class _Content:
-    """What the frames have told so far."""
+    """What the frames said so far."""
 
     head: dict[str, Any] = field(default_factory=dict)
     parts: list[tuple[Ints, ...]] = field(default_factory=list)
@@ -313,7 +319,7 @@ def _take_pages(recorded: _Content, core: int, content: bytes) -> None:
         (ts, before, none + OUT, cores, _state(state), after),
         (ts, after, none + IN, cores, none, before),
     ]
-    # The last name of each thread: searching from the end finds it first, in what is told of switches in turn.
+    # The last name of each thread: searching from the end finds it first.
     both = np.stack((after, before), axis=1).ravel()
     distinct, first = np.unique(both[::-1], return_index=True)
     place = both.size - 1 - first
@@ -357,7 +363,7 @@ def _take_records(recorded: _Content, core: int, content: bytes) -> None:
     state = np.where(is_out & ~is_ready, SLEEPS, RUNNABLE)
     recorded.parts.append((ts, tid, np.where(is_out, OUT, IN), none + core, state, none - 1))
     recorded.process.update(zip(tid.tolist(), word(switch, -24).tolist(), strict=True))
-    ended = np.flatnonzero(head == EXIT)  # after which no switch of the thread is told any more
+    ended = np.flatnonzero(head == EXIT)  # no switch of the thread follows
     none = np.zeros(ended.size, np.int64)
     recorded.parts.append((time(ended), word(ended, 16), none + OUT, none + core, none + ENDED, none - 1))
     forks = np.flatnonzero(head == FORK)

@@ -1,4 +1,4 @@
-"""Python stacks that `stepscope record --stacks` left beside a trace: the table `stack_samples`, on the trace's time.
+"""Python stacks that `stepscope record --stacks` left with a trace: the table `stack_samples`, on the trace's time.
 
 The file is rows of several kinds, which record/stacks/stack_file.py explains: frames, stacks of frames, threads and
 processes once each, and samples that refer to them.
@@ -44,9 +44,9 @@ _THREAD = ("pid", "tid")
 
 
 def with_stacks(trace: Trace, path: str) -> Trace:
-    """The trace with the stacks recorded beside `path` in `stack_samples` and `stacks`; what is amiss goes to `issues`.
+    """The trace with the stacks from the folder of `path` in `stack_samples` and `stacks`; problems go to `issues`.
 
-    Of several profiles that lie together each gets the stacks of its own process and of those that this one started.
+    If a folder holds several profiles, each gets the stacks of its own process and of those that this one started.
     """
     side = side_file(path, STACK_FILES)
     recording = recording_of(path)
@@ -80,7 +80,7 @@ def with_stacks(trace: Trace, path: str) -> Trace:
 
 
 def read_stacks(path: str, issues: IssueLog) -> pl.DataFrame:
-    """All rows of a file as they are; what does not parse is null. One that breaks off is read as far as it goes.
+    """All rows of a file; fields that do not parse are null. A truncated file is read as far as it goes.
 
     Raises StepscopeError (unreadable), CorruptInput (not such a file).
     """
@@ -105,7 +105,7 @@ _HINT = "record again with stepscope record --stacks"
 
 
 def _stacks(rows: pl.DataFrame, folder: str) -> pl.DataFrame:
-    """The stacks that rows tell, each once. Columns: id, frames (outermost first, as in "train (train.py:12)")."""
+    """The distinct stacks of the rows. Columns: id, frames (outermost first, as in "train (train.py:12)")."""
     of_kind = rows.filter(pl.col("kind") == "F").drop_nulls(["id", "text"]).unique("id", keep="first")
     file = map_names(of_kind["file"].fill_null(""), lambda path: _short(path, folder), pl.String())
     line = pl.when(pl.col("n") > 0).then(pl.format(":{}", "n")).otherwise(pl.lit(""))
@@ -127,7 +127,7 @@ def _short(path: str, folder: str) -> str:
 
 
 def _own(rows: pl.DataFrame, trace: Trace, path: str) -> pl.DataFrame:
-    """Rows of the processes that a trace stands for: all, unless other profiles lie beside it."""
+    """Rows of the processes of a trace: all, unless the folder holds other profiles."""
     folder = files.split(path)[0]
     profiles = [file for file in files.files_in(folder or ".", deep=False) if file.endswith(_PROFILES)]
     mine = set(trace.tracks["pid"].drop_nulls().unique().to_list())

@@ -175,7 +175,7 @@ def _transfers(copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def read(source: Source) -> Trace:
-    """One run's records as tables; of CSV files, also those of the same run beside it.
+    """One run's records as tables; of CSV files, also the others of the same run.
 
     Raises CorruptInput, UnknownFormat (a summary), UnsupportedVersion, StepscopeError; lesser damage is in `issues`.
     """

@@ -72,7 +72,7 @@ def _table(source: Source) -> tuple[pl.DataFrame, str]:
 
 
 def _number(raw: pl.DataFrame, *names: str) -> pl.Expr:
-    """The first of these columns that is there, as whole numbers; unknown if none is."""
+    """The first of these columns that exists, as whole numbers; null if none does."""
     name = next((n for n in names if n in raw.columns), None)
     return pl.lit(None, pl.Int64) if name is None else pl.col(name).cast(pl.Int64, strict=False)
 

@@ -35,13 +35,13 @@ def read_database(db: Database, label: str) -> Records:
 
 
 def _physical(db: Database, name: str) -> str | None:
-    """The view over all processes' tables of that name, or the table of the one process, whose name carries an id."""
+    """The view of that name over all processes, or the table of the only process, whose name has an id."""
     tables = [table for table in db.tables if table == name or re.fullmatch(rf"{name}_[0-9a-f_]{{8,}}", table)]
     return min(tables, key=len) if tables else None
 
 
 def _frame(db: Database, name: str, columns: Mapping[str, str], texts: Sequence[str] = ()) -> pl.DataFrame:
-    """Some columns of a table under names of ours; whole numbers, but for `texts`. Empty if there is no such table."""
+    """Some columns of a table under our names: whole numbers, except `texts`. Empty if there is no such table."""
     table = _physical(db, name)
     have = db.columns_of(table) if table else ()
     schema = {new: pl.String() if new in texts else pl.Int64() for new in columns}
@@ -60,7 +60,7 @@ def _frame(db: Database, name: str, columns: Mapping[str, str], texts: Sequence[
 
 
 def _named(frame: pl.DataFrame, key: str, of: pl.DataFrame, column: str) -> pl.DataFrame:
-    """The frame with the text or number that a column of keys stands for, under the same name."""
+    """The frame with a column of keys replaced by their texts or numbers, under the same name."""
     other = of.select(pl.col("id").alias(key), pl.col(column).alias("_found")).unique(key, keep="first")
     joined = frame.join(other, on=key, how="left", maintain_order="left")
     return joined.drop(key).rename({"_found": key})

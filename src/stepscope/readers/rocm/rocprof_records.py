@@ -1,4 +1,4 @@
-"""What AMD's recorders write, whichever way they write it: five tables that CSV, JSON and databases are turned into.
+"""What AMD's recorders write, in any format: five tables, made from CSV, JSON and databases.
 
 Units as recorded: times in ns of one clock, grids in work-items (not in work-groups, as NVIDIA counts blocks).
 """
@@ -91,7 +91,7 @@ AGENTS = Table(
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The five tables (some empty), and what the recorder says of the machine and of itself."""
+    """The five tables (some empty), and facts on the machine and the recorder."""
 
     dispatches: pl.DataFrame = field(default_factory=DISPATCHES.empty)
     calls: pl.DataFrame = field(default_factory=CALLS.empty)

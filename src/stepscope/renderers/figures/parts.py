@@ -25,7 +25,7 @@ def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG00
     """A waterfall: a bar for the base's step, one for each change, one for the other's step.
 
     Where `low_ns` and `high_ns` bound a change, a line at its bar shows by how much it may be off. Parts that changed
-    by less than 0.1 % of the step are one bar. If they are small, the axis does not begin at 0.
+    by less than 0.1 % of the step are one bar. If all changes are small, the axis does not begin at 0.
     """
     if not known(frame, *_NEEDS):
         return None
