@@ -1,6 +1,6 @@
 """What to change in a program, by rules: those of the TensorBoard profiler plugin, and ours.
 
-Each rule says what is measured, from which value on it matters, and what to do about it.
+Each rule has a measure, the threshold from which it matters, and a remedy.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Facts:
 class Advice:
     """What a rule says: its measure, the threshold that it exceeds, the situation, and what to try.
 
-    Rules that look for something being there have neither measure nor threshold.
+    Rules about a feature that is used or not have neither measure nor threshold.
     """
 
     value: float | None
@@ -68,7 +68,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: its name, who made it, the command (after `stepscope`) that looks further, and its judgement."""
+    """A rule: its name, its origin, the command (after `stepscope`) that shows more, and its judgement."""
 
     name: str
     origin: str
@@ -77,7 +77,7 @@ class Rule:
 
 
 def advice(facts: Facts) -> Iterator[tuple[Rule, Advice]]:
-    """What the rules have to say, in their order."""
+    """The advice of each rule that has any, in order of the rules."""
     for rule in RULES:
         verdict = rule.judge(facts)
         if verdict is not None:
@@ -217,7 +217,7 @@ def recommendations(
     transfers: pl.DataFrame,
     allocations: pl.DataFrame,
 ) -> pl.DataFrame:
-    """A row per rule that has something to say, those of the plugin first; no rows if none has.
+    """One row per rule that applies, those of the plugin first; no rows if none does.
 
     What the rules measure:
 
@@ -235,8 +235,8 @@ def recommendations(
     `launches` is the trace's table `kernels`.
 
     Units: ratios 0..1.
-    Source: the recommendations of the TensorBoard profiler plugin, with its thresholds, except that it tells of unused
-    tensor cores at any share; the measures are our own, where steps are cut and communication is known differently.
+    Source: the recommendations of the TensorBoard profiler plugin, with its thresholds, which reports unused tensor
+    cores at any share; the measures are our own, as steps and communication are determined differently.
     Raises MissingTable (neither host nor device work).
     """
     work = work_of(spans, tracks)

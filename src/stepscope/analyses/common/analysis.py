@@ -1,4 +1,4 @@
-"""What an analysis is: a question about one trace, a pair of traces, or all ranks of a job, and one pure function."""
+"""What an analysis is: one pure function that answers a question about a trace, a pair of traces, or all ranks."""
 
 from __future__ import annotations
 

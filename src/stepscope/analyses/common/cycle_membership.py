@@ -1,4 +1,4 @@
-"""Where each span counts: on which device, and at what time for the question which cycle it belongs to."""
+"""Where each span counts: on which device, and at which time, which decides its cycle."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["HOST", "NOWHERE", "counted_at", "cycle_of", "device_of_tracks"]
 HOST = "host"
 #: Time of what counts nowhere.
 NOWHERE = -(2**63)
-#: Lanes that show again what threads and streams have, or none of the process' own work.
+#: Lanes that repeat what threads and streams have, or have no work of the process.
 _LANES = ("annotation", "other")
 
 
 def device_of_tracks(tracks: pl.DataFrame, devices: pl.DataFrame) -> pl.Series:
     """Where the spans of each track run: host, gpu0, gpu1 …; null for lanes that repeat others. By track_id from 0.
 
-    An accelerator of whatever make is a gpu here, as in the counters recorded beside a trace.
+    Accelerators of all vendors are a gpu here, as in the counters that are recorded with a trace.
     """
     known = devices.filter(pl.col("type") != "cpu").select("device_id", device=pl.format("gpu{}", "index"))
     rows = tracks.select("track_id", "device_id", "kind").join(known, on="device_id", how="left").sort("track_id")

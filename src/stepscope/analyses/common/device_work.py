@@ -72,7 +72,7 @@ def device_steps(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _free_from(begun_ns: int | None, loose: pl.DataFrame, start: Ints) -> Ints:
-    """When the device has done what was queued before the first step, one element; `start`, where nothing tells.
+    """When the device has done what was queued before the first step, one element; `start` if that is not known.
 
     Work without a launch record was queued before the recording began, if all of it starts before the first step's own
     work (which begins at `begun_ns`). If some starts later, launches were lost, and nothing can be said.
@@ -109,7 +109,7 @@ PROVIDERS = ("a profile recorded with device activities on (CUDA, HIP, XPU, MTIA
 
 @dataclass(frozen=True, slots=True)
 class Occupied:
-    """When a set of work occupied its device, by sort, as disjoint intervals; `first_ns` and `last_ns` bound it."""
+    """When a set of work occupied its device, by kind, as disjoint intervals; `first_ns` and `last_ns` bound it."""
 
     computation: Intervals
     communication: Intervals
@@ -163,7 +163,7 @@ def groups_of(work: pl.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[int |
 
 
 def occupied(work: pl.DataFrame) -> Occupied:
-    """When this (non-empty) work occupied its device, by sort."""
+    """When this (non-empty) work occupied its device, by kind."""
     work = work.sort("ts_ns")  # one sort serves every union below
     starts, ends, sort = (work[c].to_numpy() for c in ("ts_ns", "end_ns", "sort"))
 

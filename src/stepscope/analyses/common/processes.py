@@ -1,4 +1,4 @@
-"""A recording of several processes, one by one: profilers of a whole machine put all of them into one file."""
+"""Splits a recording of several processes: profilers of a whole machine put all of them into one file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["of_each", "split"]
 Tables = Mapping[str, pl.DataFrame]
 Answer = TypeVar("Answer")
 
-#: A process with less of all host spans than this, and no device work, is somebody's helper.
+#: A process with a smaller part of all host spans, and no device work, is a helper of another.
 _LEAST_SHARE = 0.05
 #: Columns that refer to rows of spans.
 _REFERENCES = ("span_id", "parent_id", "launch_id", "op_id")
@@ -25,9 +25,9 @@ _ROWS_OF_SPANS = ("ops", "frames", "kernels", "transfers", "collectives", "kerne
 def of_each(
     tables: Tables, find: Callable[[dict[str, pl.DataFrame]], Answer]
 ) -> list[tuple[int | None, dict[str, pl.DataFrame], Answer]]:
-    """What `find` finds in the tables of each process that `split` gives; those for which it raises are left out.
+    """The result of `find` for each process of `split`; processes for which it raises are left out.
 
-    Raises StepscopeError, that of the last one, if it does so for all.
+    Raises the last StepscopeError if it raises for all of them.
     """
     answers: list[tuple[int | None, dict[str, pl.DataFrame], Answer]] = []
     refused: StepscopeError | None = None

@@ -1,8 +1,8 @@
 """Resources that were sampled: what each was between its samples, and its mean during events.
 
 A sample covers more than its own instant. A rate, or a share of time, covers the interval since the sample before it. A
-level (a clock, a temperature, bytes in use) is the best estimate up to half way to its neighbours. Further than one
-sampling period from its samples a resource is unknown: neither 0 nor its last value.
+level (a clock, a temperature, bytes in use) is the best estimate up to half way to its neighbours. More than one
+sampling period from its samples, a resource is unknown: neither 0 nor its last value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SAME_READING = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Stretches:
-    """The stretches of time for which samples stand: disjoint, in order, one for each sample."""
+    """The stretches of time that samples cover: disjoint, in order, one for each sample."""
 
     starts: Ints
     ends: Ints
@@ -48,7 +48,7 @@ class Stretches:
 
 
 def stretches(times: Ints, *, backward: bool) -> Stretches:
-    """For how long each of these (one or more) samples stands; `times` ascend and are distinct.
+    """The stretch that each of these (one or more) samples covers; `times` ascend and are distinct.
 
     `backward`: a sample covers the interval before it, as rates do, two sampling periods at most. Otherwise it stands
     up to half way to its neighbours, one period at most. The last one stands a period longer, the first of a level a
@@ -125,7 +125,7 @@ def _readings(times: Ints, values: Floats) -> tuple[Ints, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A sampled metric of something, with what it stood at over time."""
+    """A sampled metric of a device, with its value over time."""
 
     device: str
     metric: str
@@ -148,7 +148,7 @@ class Pieces:
 
 
 def resources_of(counters: pl.DataFrame) -> list[list[Resource]]:
-    """The resources that samples tell of, those sampled at the same times together."""
+    """The sampled resources, grouped by the times of their samples."""
     resources: dict[tuple[bytes, bytes], list[Resource]] = {}
     for device, metric, unit, held, values in series_of(counters):
         together = resources.setdefault((held.times.tobytes(), held.starts.tobytes()), [])

@@ -52,20 +52,21 @@ def modules(
     *,
     by: Literal["module", "class", "lightning"] = "module",
 ) -> pl.DataFrame:
-    """A row per module in its place in the tree, each followed by those inside it in order of their first calls.
+    """One row per module in its place in the tree, followed by those inside it; or per class (by class).
 
-    Calls are told apart by the modules around them: what is called from two places has a row for each, and so has the
-    forward that activation checkpointing repeats during the backward pass. By class there is a row per class of
-    modules, with most time of its own first; totals count a call inside a call of the same class once.
+    The main columns are `calls`, `host_total_ns`, `device_total_ns` and `device_self_ns`. A module that is called
+    inside two others has a row for each, and so has the forward that activation checkpointing repeats during the
+    backward pass. In the tree, modules are in order of their first calls; classes are in order of their own time.
+    Totals count a call inside a call of the same class once.
 
     Device time is the plain sum of the durations of kernels, copies and fills. Backward time is that of operators to
-    which the trace draws an arrow from an operator inside the module; null without such arrows. Device columns are
-    null without device work. `by="lightning"` takes the ranges that PyTorch Lightning's profiler puts around modules;
-    so do the others where a trace has nothing else.
+    which the trace draws an arrow from an operator inside the module; it is null without such arrows. Device columns
+    are null without device work. `by="lightning"` takes the ranges that PyTorch Lightning's profiler puts around
+    modules; the others do so too if a trace has nothing else.
 
     Units: ns.
-    Source: the module view of the TensorBoard profiler plugin, which counts a module called from several places once
-    for all, takes operators too off its own host time, and moves backward operators into its tree.
+    Source: the module view of the TensorBoard profiler plugin, which counts a module called from several places once,
+    subtracts operators too from its own host time, and moves backward operators into its tree.
     Raises MissingTable (no modules), UnknownName (by).
     """
     if by not in ("module", "class", "lightning"):
@@ -86,7 +87,7 @@ def modules(
 
 
 def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls, row: Ints) -> dict[str, Ints]:
-    """What adds up, a value per call; totals are 0 for calls inside a call of the same row of the result."""
+    """The columns to sum, one value per call. Totals are 0 for calls inside another call of the same row."""
     tracks, starts, durations = (spans[c].to_numpy()[calls.rows] for c in ("track_id", "ts_ns", "dur_ns"))
     first = outermost(tracks, starts, starts + durations, row)
     after = ends_of(tracks, starts, starts + durations, np.arange(calls.rows.size))
@@ -126,7 +127,7 @@ def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls, row: In
 
 
 def _per_call(calls: ModuleCalls, of: Ints, values: Ints) -> Ints:
-    """The values summed over the calls that they are of."""
+    """The sum of the values of each call; `of` has the call of each value, −1 for none."""
     return np.bincount(of + 1, values, minlength=calls.rows.size + 1)[1:].astype(np.int64)
 
 
@@ -143,7 +144,7 @@ def _direct_operators(spans: pl.DataFrame, calls: ModuleCalls) -> Ints:
 
 
 def _backward(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls) -> tuple[Ints, Ints]:
-    """Backward operators, with what autograd does around them, and for each the call that its forward lies in.
+    """Backward operators, with autograd's spans around them, and for each the call that its forward was in.
 
     Spans in ascending order. An operator with several arrows belongs to the first one's forward.
     """
@@ -163,12 +164,12 @@ def _backward(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleCalls:
-    """The calls of modules in a trace, numbered in the order of `spans`; −1 stands for none."""
+    """The calls of modules in a trace, numbered in the order of `spans`; −1 is none."""
 
     rows: Ints  # of each call its span
     starts: Ints  # of each call when it began
     above: Ints  # of each call the innermost one around it
-    of_span: Ints  # of each span the innermost call that it is, or lies in
+    of_span: Ints  # of each span the innermost call that it is or is inside of
     parents: Ints  # of each span the span around it
     labels: pl.DataFrame  # of each call: name, module_class, module_id
 
@@ -203,7 +204,7 @@ def _labels(names: pl.Series, frames: pl.DataFrame, rows: Ints) -> pl.DataFrame:
         frames.select("span_id", "module_id"), on="span_id", how="left", maintain_order="left"
     )
     own, number = pl.col("name").str.strip_prefix(_MODULE), pl.format("_{}", "module_id")
-    # PyTorch writes the number behind the class; where it does not, the path needs it to tell two modules apart.
+    # PyTorch writes the number after the class; where it does not, the path needs it to separate two modules.
     kind = pl.when(own.str.ends_with(number)).then(own.str.strip_suffix(number)).otherwise(own)
     named = ids.with_columns(names.alias("name")).with_columns(module_class=kind)
     return named.select("module_class", "module_id", name=pl.coalesce(pl.col("module_class") + number, "module_class"))
@@ -219,9 +220,9 @@ def _lightning_labels(names: pl.Series) -> pl.DataFrame:
 
 
 def module_tree(calls: ModuleCalls) -> tuple[pl.DataFrame, Ints]:
-    """The tree of modules, a row per module and the modules around it, and for each call its row.
+    """The tree of modules, one row per module in each place, and for each call its row.
 
-    Rows are in order of the tree: each is followed by what is inside it, in order of first calls. Columns: path,
+    Rows are in order of the tree: each is followed by those inside it, in order of first calls. Columns: path,
     module_class, module_id, depth. A dotted name continues that of the module around it: model.conv1 in model is
     model/conv1.
     """
@@ -246,7 +247,7 @@ def module_tree(calls: ModuleCalls) -> tuple[pl.DataFrame, Ints]:
 
 
 def _in_order(nodes: pl.DataFrame) -> tuple[pl.DataFrame, Ints]:
-    """The nodes in order of the tree with path and depth, and for each its place there.
+    """The nodes in order of the tree with path and depth, and the place of each node there.
 
     Nodes come level by level; `up` is the number of the one around each, −1 for none.
     """

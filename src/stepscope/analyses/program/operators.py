@@ -1,4 +1,4 @@
-"""What each framework operator cost: its own time and that of all it called, on the host and on the device."""
+"""What each framework operator cost, by itself and with all that it called, on the host and on the device."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OPERATORS = Table(
 )
 
 #: Host spans whose time is not the own time of the operator around them. Python frames, modules and annotations are
-#: seen through: what an operator does in Python is its own.
+#: not among them: what an operator does in Python is its own time.
 _CALLS = ("operator", "runtime", "driver")
 _WAYS = ("name", "shape", "stack")
 
@@ -49,19 +49,21 @@ _WAYS = ("name", "shape", "stack")
 def operators(
     spans: pl.DataFrame, ops: pl.DataFrame, stacks: pl.DataFrame, *, by: Literal["name", "shape", "stack"] = "name"
 ) -> pl.DataFrame:
-    """A row per operator, or per operator and `by`, costliest first (own device time; host time where there is none).
+    """One row per operator (by shape, stack: and its inputs' shapes or its call stack), costliest on the device first.
 
-    Device time is the plain sum of the durations of kernels, copies and fills whose innermost operator this is (self),
-    and of those of operators that start while it is open on the same thread (total). Totals count a call inside a call
-    of the same row once. Device columns are null where the trace holds no device work.
+    The main columns are `calls`, `device_self_ns`, `device_total_ns`, `host_self_ns` and `host_total_ns`. Without
+    device work the costliest on the host comes first, and device columns are null. Device time is the plain sum of the
+    durations of kernels, copies and fills. Self is the work whose innermost operator this is; total adds that of
+    operators that start while it is open on the same thread. Totals count a call inside a call of the same row once.
 
-    An operator is eligible for matrix units if its name says so or if it launched kernels that use them. Kernels tell
-    by their names: a ratio above 0 is reliable, 0 is not (Triton kernels do not tell, nor do those of many vendors).
+    An operator is eligible for matrix units if its name says so or if it launched kernels that use them. Whether
+    kernels use them is read from their names: a ratio above 0 is reliable, 0 is not (the names of Triton kernels and of
+    many vendors do not say).
 
     Units: ns; ratios 0..1.
     Source: self and total as in torch.profiler's key_averages, with runtime calls taken as children. Eligible are the
     operators that PyTorch's autocast runs in half precision, as in the TensorBoard profiler plugin, and later ones.
-    Raises MissingTable if there is no operator, or if nothing recorded tells calls apart by shape or stack;
+    Raises MissingTable if there is no operator, or if shapes or stacks were not recorded;
     UnknownName (by).
     """
     if by not in _WAYS:
@@ -111,7 +113,7 @@ def _groups(names: pl.Series, ops: pl.DataFrame, calls: Ints, by: str) -> tuple[
 
 
 def _key(ops: pl.DataFrame, calls: Ints, by: str) -> pl.Series:
-    """What tells calls of one operator apart, a value per call: its inputs' shapes or its stack's id."""
+    """What separates calls of one operator, a value per call: its inputs' shapes or its stack's id."""
     column = "input_shapes" if by == "shape" else "stack_id"
     known = ops.select("span_id", column).drop_nulls()
     if known.is_empty():

@@ -35,14 +35,14 @@ PYTHON_STACKS = Table(
         Column("thread", pl.String(), "the thread's name (by stack)", key=True),
         Column("stack", pl.String(), "function (file:line) of each frame, outermost first, joined by ;", key=True),
         Column("function", pl.String(), "function (file) (by function)", key=True),
-        Column("samples", pl.Int64(), "looks that found the thread there (by function: in the function itself)"),
+        Column("samples", pl.Int64(), "samples of the thread there (by function: in the function itself)"),
         Column("share_ratio", pl.Float64(), "the time that they stand for, over that of all that are counted", "ratio"),
-        Column("total_samples", pl.Int64(), "looks that found it on the stack, recursion counted once (by function)"),
+        Column("total_samples", pl.Int64(), "samples with it on the stack, recursion counted once (by function)"),
         Column("total_ratio", pl.Float64(), "the time that they stand for, over that of all that are counted", "ratio"),
     ),
 )
 _WAYS = ("stack", "function")
-#: A thread that ran on a core for less is waiting for work. The main thread is told in any case.
+#: A thread that ran on a core for less is waiting for work. The main thread counts in any case.
 _IDLE_RATIO = 0.01
 _LINE = r":\d+\)$"
 
@@ -58,16 +58,17 @@ def python_stacks(
     gil: bool = False,
     idle: bool = False,
 ) -> pl.DataFrame:
-    """A row per process, thread and stack, or per function of all of them, most often seen first.
+    """One row per process, thread and stack, or per function of all of them (by function), largest share first.
 
-    Looks at all threads are counted, whether they run or wait; threads that hardly ran at all (less than 1 % of the
-    time on a core) only with `idle`, the main thread always. `gil`: looks that found a thread holding the interpreter's
-    lock. `step`: looks within the window of that step; a stack that was seen before or after it too counts in part.
-    Shares are of the time that looks stand for, which counts each second alike however often it was looked.
+    The main columns are `samples` and `share_ratio`; by function also `total_ratio`, with the functions that it called.
+    Samples of all threads count, running or waiting. Threads that hardly ran at all (less than 1 % of the time on a
+    core) count only with `idle`, except the main thread, which always does. `gil`: samples of threads that hold the
+    interpreter's lock. `step`: samples within the window of that step; a stack that lasted longer counts in part.
+    Shares are of time and not of samples, so each second counts alike, however often it was sampled.
 
-    Units: number of looks; ratios 0..1.
+    Units: number of samples; ratios 0..1.
     Source: py-spy record --idle, or --gil.
-    Raises MissingTable (no looks of that kind), UnknownName (by, step), StepscopeError (gil of a step).
+    Raises MissingTable (no samples of that kind), UnknownName (by, step), StepscopeError (gil of a step).
     """
     if by not in _WAYS:
         raise UnknownName("grouping of python-stacks", by, _WAYS)
@@ -107,7 +108,7 @@ def counted_stacks(samples: pl.DataFrame, *, gil: bool = False, idle: bool = Fal
 
 
 def _within(counted: pl.DataFrame, steps: pl.DataFrame, step: int) -> pl.DataFrame:
-    """Samples of a step's window, those that reach beyond it in part."""
+    """Samples of a step's window; those that reach beyond it count in part."""
     window = with_windows(steps).filter(pl.col("step") == step)
     if window.is_empty():
         raise UnknownName("step", str(step), [str(number) for number in steps["step"].unique().sort()])
@@ -119,7 +120,7 @@ def _within(counted: pl.DataFrame, steps: pl.DataFrame, step: int) -> pl.DataFra
 
 
 def _ranks(samples: pl.DataFrame, tracks: pl.DataFrame) -> pl.Series:
-    """The rank of each sample's process; the trace's own where it has but one, as for processes that this started."""
+    """The rank of each sample's process; that of the trace if it has only one, as processes may start others."""
     ranks = tracks["rank"].drop_nulls().unique()
     if len(ranks) <= 1:
         return pl.Series("rank", [ranks[0] if len(ranks) else None], dtype=pl.Int32()).new_from_index(0, samples.height)
@@ -140,7 +141,7 @@ def _by_stack(counted: pl.DataFrame, stacks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_function(counted: pl.DataFrame, stacks: pl.DataFrame) -> pl.DataFrame:
-    """Own and total looks of each function, whatever line it was at."""
+    """Own and total samples of each function, whatever line it was at."""
     sums = counted.group_by("rank", "stack_id").agg(samples=pl.col("samples").sum(), share_ratio=_share(counted))
     frames = pl.col("frames").list.eval(pl.element().str.replace(_LINE, ")"))
     whole = sums.join(stacks.select("stack_id", frames=frames), on="stack_id")
@@ -176,8 +177,8 @@ PYTHON_FUNCTIONS = Table(
         Column("function", pl.String(), "function (file)", key=True),
         Column("share_ratio", pl.Float64(), "time in which a thread was in the function itself, over all", "ratio"),
         Column("total_ratio", pl.Float64(), "time in which it was on the stack, recursion counted once", "ratio"),
-        Column("samples", pl.Int64(), "looks that found a thread in the function itself"),
-        Column("total_samples", pl.Int64(), "looks that found it on the stack"),
+        Column("samples", pl.Int64(), "samples of a thread in the function itself"),
+        Column("total_samples", pl.Int64(), "samples with it on the stack"),
     ),
 )
 
@@ -192,10 +193,9 @@ def python_functions(
     gil: bool = False,
     idle: bool = False,
 ) -> pl.DataFrame:
-    """A row per function of all processes and threads, that with the largest share of its own first.
+    """One row per function of all processes and threads, largest share of its own first: `python-stacks` by function.
 
-    It is `python-stacks` by function. Units: number of looks; ratios 0..1. Source: as there.
-    Raises as it does.
+    Units: number of samples; ratios 0..1. Source: as there. Raises as it does.
     """
     frame = python_stacks(samples, stacks, tracks, steps, by="function", step=step, gil=gil, idle=idle)
     return PYTHON_FUNCTIONS.conform(frame)

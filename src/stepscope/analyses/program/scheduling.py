@@ -1,4 +1,4 @@
-"""How threads fared with the cores: time on one, time ready and waiting for one, and who was in the way."""
+"""How long threads ran on cores, how long they waited for one, and which threads they waited for."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ def scheduling(
     *,
     by: By = "thread",
 ) -> pl.DataFrame:
-    """A row per thread, per process, or per step and thread; the longest waits first, steps in order.
+    """One row per thread, per process, or per step and thread; the longest waits first, steps in order.
 
-    By step, spans are cut at the steps' bounds, a thread is seen from the first to the last of its spans, and events
+    The main columns are `oncpu_ns`, `runq_ns`, `waiting_ratio` and `behind`, the name that it waited for longest. By
+    step, spans are cut at the steps' bounds, the time of a thread is that from its first to its last span, and events
     count in the step in which their span begins. `sched` is the table of that name.
 
     Units: ns; ratios 0..1.
@@ -109,7 +110,7 @@ def scheduling(
 
 
 def _lanes(tracks: pl.DataFrame) -> pl.DataFrame:
-    """Whose each lane is."""
+    """The process and thread of each track."""
     thread = pl.col("label").str.replace(LANE, "")
     return tracks.select("track_id", "process", "pid", "tid", thread=thread)
 
@@ -135,7 +136,7 @@ def _sums() -> dict[str, pl.Expr]:
 
 
 def _longest_waited_for(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """For each group the name that was waited for longest."""
+    """For each group the name of the thread that it waited for longest."""
     waits = rows.filter(pl.col("is_wait") & pl.col("other").is_not_null()).with_columns(pl.col("other").cast(pl.String))
     sums = waits.group_by(*keys, "other", "other_is_own").agg(behind_ns=pl.col("dur_ns").sum())
     top = sums.sort("behind_ns", "other", "other_is_own", descending=[True, False, False]).unique(keys, keep="first")
@@ -143,7 +144,7 @@ def _longest_waited_for(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 def _by_step(rows: pl.DataFrame, extents: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Rows cut at the bounds of steps, a row for each that they reach into; and when each lane was seen in each."""
+    """Rows cut at the bounds of steps, one per step that they reach into; the extent of each lane in each step."""
     if steps.is_empty():
         raise MissingTable("steps", needed_by="scheduling by step", hint="mark steps with profiler.step()")
     windows = with_windows(steps).filter(pl.col("window_ns") > 0).sort("ts_ns")

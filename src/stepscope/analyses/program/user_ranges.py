@@ -1,4 +1,4 @@
-"""What the named ranges of the program's own annotations took, on the host and on the device."""
+"""How long the program's own named ranges took, on the host and on the device."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ USER_RANGES = Table(
 
 
 def user_ranges(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
-    """A row per name and side, longest in total first. Marks of steps are not here but in `steps`.
+    """One row per name and side (host or device), longest in total first. Marks of steps are in `steps` instead.
 
-    Device work of a host range is what its own thread launched while it was open (backward work that autograd launches
-    from another thread is not); of a device range, what ran during it on its stream. Null where there is none at all.
+    The main columns are `count`, `total_ns` and `device_ns`. Device work of a host range is what its own thread
+    launched while it was open; backward work that autograd launches from another thread does not count. Device work of
+    a device range is what ran during it on its stream. `device_ns` is null if the trace has no device work.
 
     Units: ns; ratios 0..1.
     Source: HTA's user annotation breakdown, whose standard deviation is 0 where there is one run.

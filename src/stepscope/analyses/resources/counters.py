@@ -1,4 +1,4 @@
-"""What was sampled beside the events: utilisation, power, memory and the like, summarised per resource."""
+"""Sampled resources such as utilisation, power and memory, summarised per resource."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ COUNTER_SUMMARY = Table(
 
 
 def counters(samples: pl.DataFrame) -> pl.DataFrame:
-    """Each sampled metric of each resource: its mean over time, its distribution, and when it was sampled.
+    """One row per resource and metric: its mean over time, its distribution, and when it was sampled.
 
-    The mean weighs a sample by the time until the next one, so that irregular sampling does not bias it; the last
-    sample has no such time. Without any (one sample, or all at once) it is the plain mean. Samples without a value
-    or that are not a number are left out.
+    The mean weighs a sample by the time until the next one, so that irregular sampling does not bias it. The last
+    sample has no such time. With one sample, or all at the same time, it is the plain mean. Samples without a value, or
+    with one that is not a number, are left out.
 
     Units: those of the metric; ns.
     Source: percentiles interpolate linearly.

@@ -56,11 +56,13 @@ def memory(
     *,
     by: Literal["device", "operator", "module", "stack", "time"] = "device",
 ) -> pl.DataFrame:
-    """Memory per device; per device and operator, module or call stack that asked for it; or the curve over time.
+    """One row per device; per device and operator, module or call stack that asked for memory; or per event (by time).
 
-    Levels are the recorded totals; where there are none, the running sum of what was allocated and freed, from 0 at
-    the start of the recording. A block is one address of one device from its allocation to its next event. Blocks
-    allocated before the recording belong to no operator: `peak_allocated_bytes` may exceed the sum of `at_peak_bytes`.
+    The main columns are `peak_allocated_bytes` and `growth_bytes` by device, `at_peak_bytes` and `requested_bytes` by
+    what asked for it. Levels are the recorded totals. Where there are none, they are the running sum of what was
+    allocated and freed, from 0 at the start of the recording. A block is one address of one device from its allocation
+    to its next event. Blocks allocated before the recording belong to no operator, so `peak_allocated_bytes` may exceed
+    the sum of `at_peak_bytes`.
 
     Units: bytes; ns.
     Source: the allocator's own totals and events, as PyTorch records them with profile_memory=True.
@@ -145,7 +147,7 @@ def _by_caller(
         n_allocations=pl.len().cast(pl.Int64),
         n_frees=pl.col("is_freed").sum().cast(pl.Int64),
     )
-    # Without addresses nobody knows which free belongs to which allocation.
+    # Without addresses it is not known which free belongs to which allocation.
     followed = blocks.group_by("device_id").agg(followed=pl.col("address").is_not_null().any())
     sums = sums.join(followed, on="device_id", how="left").with_columns(
         pl.when("followed").then(pl.col(c)).alias(c) for c in ("at_peak_bytes", "kept_bytes", "n_frees")
