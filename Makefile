@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
 DEMO := examples/demo-cpu-2ranks
 
-.PHONY: help demo test browser quick lint format bench docs clean
+.PHONY: help demo test browser quick lint format bench dist docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ format: $(VENV)/.develops ## put the code into its format
 
 bench: $(VENV)/.develops ## time and memory of `stepscope report` on big traces; BENCH_PEERS=1 measures other tools too
 	$(BIN)/python benchmarks/run.py
+
+dist: $(VENV)/bin/python ## a wheel in dist/, to install elsewhere
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
 
 docs: $(VENV)/.develops ## the pages of docs/ that are made from the code
 	$(BIN)/python scripts/generate_docs.py

@@ -10,6 +10,7 @@ from stepscope.renderers.figures._style import (
     axis,
     broken,
     clipped,
+    first_of,
     layout,
     literal,
     parts_of,
@@ -81,3 +82,9 @@ def test_rows_are_parted_by_trace_or_rank_where_there_are_several():
     assert [name for name, _ in parts_of(frame.head(2))] == [""]
     assert [name for name, _ in parts_of(frame.with_columns(trace=pl.Series(["a", "b", "b"])))] == ["a", "b"]
     assert [name for name, _ in parts_of(frame.drop("rank"))] == [""]
+
+
+def test_the_note_on_the_first_rows_separates_thousands():
+    assert first_of(15, 1234, "changes") == "the first 15 of 1,234 changes"
+    assert first_of(15, 20) == "the first 15 of 20"
+    assert first_of(15, 15) == ""

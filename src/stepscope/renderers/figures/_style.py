@@ -72,7 +72,7 @@ def wrapped(text: str, width: int, most: int = 3) -> str:
 
 
 def shown_name(name: str, room: int) -> str:
-    """The name in at most `room` letters: of a kernel the part that tells most, of others the beginning.
+    """The name in at most `room` letters: of a kernel the most telling part, of any other the beginning.
 
     >>> shown_name("void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, int>(int)", 60)
     'vectorized_elementwise_kernel<MulFunctor>'

@@ -34,7 +34,7 @@ async def progress(site: Site, request: Request) -> Response:  # noqa: ARG001  e
 async def _scene(site: Site, request: Request) -> Scene:
     index = request.path_params["index"]
     stamps = site.session.stamps((index,))
-    # The answer is whether there is one: the scene itself is kept with its trace, and given up with it.
+    # The answer is whether there is one: the session holds the scene itself as long as its trace.
     await ask(site, request, ("scene", index, stamps), lambda: bool(site.session.scene(index)))
     return await asyncio.to_thread(site.session.scene, index)
 

@@ -53,7 +53,7 @@ export function drawCharts(root) {
       if (typeof target === "string" && target.startsWith(root + "/timeline?")) location.href = target;
     });
   };
-  // Far down the page they wait until they are seen: drawing takes time.
+  // Far down the page they wait until they are visible: drawing takes time.
   const visible = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting) { visible.unobserve(entry.target); draw(entry.target); }
   }, { rootMargin: "300px" });

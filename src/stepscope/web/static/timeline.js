@@ -35,7 +35,7 @@ async function start() {
   if (embedded) indices = JSON.parse(embedded.dataset.layouts).map((_, i) => i);
   if (!indices.length) indices = [0];
   if (!chosen.length && indices.length > 8) indices = indices.slice(0, 8);
-  // A trace that cannot be drawn is told, and does not keep the others from being drawn.
+  // A trace that cannot be drawn gets a message; the rest are drawn.
   const results = await Promise.allSettled(indices.map((index) => source.layout(index)));
   const failed = results.filter((one) => one.status === "rejected");
   if (failed.length) trouble(failed[0].reason);
@@ -239,7 +239,7 @@ async function open(index, id, zoom = false) {
   } catch (error) { trouble(error); }
 }
 
-// Brings a span into view: zooms where wanted or where it would not be seen.
+// Brings a span into view: zooms where wanted or where it would be invisible.
 function show(trace, track, start, length, zoom, depth = 0) {
   const low = start + trace.offset, now = state.to - state.from;
   if (zoom) go(low - length * 1.5 - 500, low + length * 2.5 + 500);

@@ -32,7 +32,7 @@ _SIDE_TABLES = ("ops", "kernels", "transfers", "collectives", "frames", "sched")
 
 
 def span_details(scene: Scene, span_id: int) -> dict[str, Any]:
-    """All that is known of a span, in words, and the spans it is tied to. Raises UnknownName (no such span)."""
+    """All that is known of a span, as text, and the spans it is tied to. Raises UnknownName (no such span)."""
     trace = scene.trace
     if not 0 <= span_id < trace.spans.height:
         raise UnknownName("span", str(span_id), [f"0 to {trace.spans.height - 1}"])
