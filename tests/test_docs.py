@@ -97,7 +97,7 @@ def test_check_names_what_is_out_of_date(tmp_path, monkeypatch, capsys):
 def examples_in_contributing():
     """The example files of CONTRIBUTING by their path, as modules' namespaces."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n# src/stepscope/(\S+)\n(.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```python\n# your_package/(\S+)\n(.*?)```", text, re.DOTALL)
     spaces = {path: {"__name__": path} for path, _ in blocks}
     for path, code in blocks:
         exec(compile(code, path, "exec", dont_inherit=True), spaces[path])
@@ -113,18 +113,19 @@ def format_in_contributing():
 
 def test_the_examples_in_contributing_work(tmp_path):
     spaces = examples_in_contributing()
-    read, analysis, renderer = (
+    reader, analysis, renderer = (
         spaces[path][record]
         for path, record in (
-            ("readers/timings.py", "read"),
-            ("analyses/categories.py", "ANALYSIS"),
-            ("renderers/tsv.py", "RENDERER"),
+            ("timings.py", "READER"),
+            ("categories.py", "ANALYSIS"),
+            ("tsv.py", "RENDERER"),
         )
     )
     sample = tmp_path / "sample.csv"
     sample.write_text("name,ts_ns,dur_ns\nb,20,5\na,10,30\nc,11,2\n")
     assert format_in_contributing().sniff(str(sample), sample.read_bytes()) == 1
-    trace = read(readers.Source(str(sample)))
+    assert reader.sniff(str(sample), sample.read_bytes()) == 1
+    trace = reader.read(readers.Source(str(sample)))
     assert trace.spans["name"].to_list() == ["a", "c", "b"]
     found = analysis(trace, min_dur_ns=5)
     assert found.to_dict(as_series=False) == {"category": ["other"], "count": [2], "total_ns": [35]}
@@ -133,7 +134,7 @@ def test_the_examples_in_contributing_work(tmp_path):
     assert text == "category\tcount\ttotal_ns\nother\t2\t35\n"
     sample.write_text("name,ts_ns,dur_ns\na,soon,30\n")
     with pytest.raises(CorruptInput, match=r"sample\.csv"):
-        read(readers.Source(str(sample)))
+        reader.read(readers.Source(str(sample)))
 
 
 def test_no_page_is_too_long_to_read():
