@@ -269,3 +269,30 @@ def test_a_report_imports_none_of_the_heavy_or_optional_packages(examples):
 def test_opening_a_file_imports_the_reader_of_its_format_and_no_other(examples):
     loaded = modules_after("import sys, stepscope\nstepscope.load(sys.argv[1])", str(examples / "demo-cpu-decode"))
     assert [one.name for one in FORMATS if f"stepscope.readers.{one.module}" in loaded] == ["kineto"]
+
+
+#: Words that say nothing of what a thing is. The field has a noun for it: gaps, rows, matches, ranks, …
+RIDDLES = frozenset(
+    "told found beside behind looks seen sides others kept cut sealed mates alone words".split()  # noqa: SIM905
+)
+
+
+def identifiers_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Every name that a file gives: to values, arguments, functions, classes."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+
+
+def test_names_are_the_words_of_the_field():
+    none_of(
+        f"{path.relative_to(SRC)}:{line} {name}"
+        for path in FILES
+        for line, name in identifiers_of(path)
+        if RIDDLES & set(name.lower().strip("_").split("_"))
+    )
+    none_of(str(path.relative_to(SRC)) for path in FILES if RIDDLES & set(path.stem.strip("_").split("_")))

@@ -27,9 +27,9 @@ Sums = dict[str, list[Any]]
 
 @dataclass(slots=True)
 class _Pair:
-    """Nodes of both sides that stand for each other, several where nothing tells them apart, and pairs below."""
+    """Nodes of both runs that stand for each other, several where nothing tells them apart, and pairs below."""
 
-    sides: tuple[Ints, Ints]
+    runs: tuple[Ints, Ints]
     below: list[int] = field(default_factory=list)
 
 
@@ -38,7 +38,7 @@ class _Side:
     """The first tree of one run.
 
     The children of node i are `children[first[i] : first[i + 1]]`. `anchor` numbers kind and name of nodes that are
-    matched, the same on both sides, −1 for all others.
+    matched, the same on both runs, −1 for all others.
     """
 
     forest: Forest
@@ -62,7 +62,7 @@ def diff(left: tuple[Forest, Costs], right: tuple[Forest, Costs]) -> dict[str, A
     numbers: dict[tuple[int, str], int] = {}
     runs = (_side(*left, numbers), _side(*right, numbers))
     pairs = _pairs(runs)
-    shown = [_shown(side, [p.sides[i] for p in pairs], [p.below for p in pairs]) for i, side in enumerate(runs)]
+    shown = [_shown(side, [p.runs[i] for p in pairs], [p.below for p in pairs]) for i, side in enumerate(runs)]
     documents: list[dict[str, Any]] = []
     for pair, one, other in zip(pairs[::-1], *(s[::-1] for s in shown), strict=True):  # children before parents
         children = [documents[len(pairs) - 1 - i] for i in pair.below]
@@ -102,7 +102,7 @@ def _pairs(runs: tuple[_Side, _Side]) -> list[_Pair]:
     """All pairs, parents before children."""
     pairs = [_Pair((_tops(runs[0]), _tops(runs[1])))]
     for pair in pairs:  # grows meanwhile
-        lists = _compared(runs, *pair.sides)
+        lists = _compared(runs, *pair.runs)
         if lists is None:
             continue
         for part in _split(runs, *lists):
