@@ -12,7 +12,7 @@ from jobs import part
 import stepscope
 from stepscope.core.trace import Meta, Trace
 from stepscope.reports import _stragglers as stragglers_home
-from stepscope.reports._ranks import overview_of_ranks
+from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._stragglers import packed_calls, stragglers_among
 from stepscope.reports._summary import Cost, Summary
 

@@ -17,7 +17,7 @@ from stepscope.comparison.model import (
     RuledOut,
 )
 from stepscope.comparison.observe import observe
-from stepscope.comparison.run import compare_runs
+from stepscope.comparison.verdict import compare_runs
 
 __all__ = [
     "Cause",

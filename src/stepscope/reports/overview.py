@@ -26,11 +26,11 @@ from stepscope.core.trace import Opener, Results, Trace, extent_ns
 from stepscope.core.units import duration, percent, size
 from stepscope.reports._clockless import hardware_use, summary_without_clock
 from stepscope.reports._device import device_time
+from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
 from stepscope.reports._phrases import counted
 from stepscope.reports._quality import lacks_of_issues, quality
-from stepscope.reports._ranks import overview_of_ranks
 from stepscope.reports._results import summarise_results
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
 from stepscope.reports._summary import SLOWEST_STEPS, Cost, Memory, Scope, Summary, scope_of

@@ -1,4 +1,4 @@
-"""One report from the summaries of all ranks: means over ranks, and how much ranks differ."""
+"""The headline, bars and findings of a report: summaries of all ranks as means, and how much the ranks differ."""
 
 from __future__ import annotations
 

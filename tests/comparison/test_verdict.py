@@ -5,7 +5,7 @@ import pytest
 from observations import observation, pair
 
 from stepscope.comparison.model import Effect
-from stepscope.comparison.run import Stalls, compare_runs, judge, stalls, step_effect, step_times
+from stepscope.comparison.verdict import Stalls, compare_runs, judge, stalls, step_effect, step_times
 from stepscope.core.errors import StepscopeError
 
 

@@ -1,4 +1,4 @@
-"""Compares two runs: whether their cycles differ in time, by how much, where the difference went, and its causes."""
+"""The verdict on two runs: whether they differ in time, by how much, where the difference went, and its causes."""
 
 from __future__ import annotations
 

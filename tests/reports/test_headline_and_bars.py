@@ -7,7 +7,7 @@ from bar_notes import texts
 
 from stepscope.core.schema import ISSUES
 from stepscope.core.trace import Meta
-from stepscope.reports._ranks import overview_of_ranks
+from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._summary import Cost, Lack, Memory, Summary
 
 MS = 1_000_000
