@@ -29,7 +29,7 @@ def command(
         typer.Option(
             "--to",
             metavar="KIND",
-            help="tensorboard, kernel-table, latencyprism, paddle-summary, parquet, chrome.",
+            help="The form; 'stepscope export --help' lists all kinds and their options.",
             show_default=False,
         ),
     ] = None,
