@@ -12,11 +12,13 @@ ROOT = Path(__file__).parents[1]
 
 # Tests open files of their own making, which nobody opens again: those that are about the cache turn it on.
 os.environ["STEPSCOPE_CACHE"] = "0"
+# One worker of pytest a core: threads of Polars would only get in each other's way.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 # No deadline: the cores that tests run on may be shared, and a slow example is not a wrong one. Where CI is set, the
-# same examples are tried every time, so that a change is not failed by what it did not touch.
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True)
+# same examples are tried every time, twice as many, so that a change is not failed by what it did not touch.
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, print_blob=True, max_examples=100)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
