@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import surface_checks
 
-RECORDINGS = (
-    "demo-cpu-2ranks/rank0.pt.trace.json.gz", "demo-cpu-decode/rank0.pt.trace.json.gz", "demo-ncu/decoder.csv.gz",
-)  # fmt: skip
+RECORDINGS = ("demo-cpu-decode/rank0.pt.trace.json.gz", "demo-ncu/decoder.csv.gz")
 
 
 @pytest.mark.slow
