@@ -42,6 +42,39 @@ _KEYS = ["device", "name", "measure", "metric"]
 #: Units whose quantities are shares of a whole, and the whole in that unit.
 _WHOLES = {"%": 100.0, "ratio": 1.0, "ns/s": 1e9}
 _ADDING = ("calls", "total_ns", "self_ns", "exposed_ns")
+DELTAS = Table(
+    "parts",
+    "the change of a mean cycle as a sum of parts: their changes add up to it exactly",
+    (
+        Column("part", Name, "part of the cycle", key=True),
+        Column("base_ns", pl.Float64(), "its time per cycle in the base", "ns"),
+        Column("other_ns", pl.Float64(), "its time per cycle in the other", "ns"),
+        Column("delta_ns", pl.Float64(), "how much more in the other", "ns"),
+        Column("share_ratio", pl.Float64(), "of the cycle's change; exceeds 1 where other parts shrank", "ratio"),
+    ),
+)
+FUNCTION_DELTAS = Table(
+    "attribution",
+    "the change of each function's own time per cycle, split into more calls and longer calls, which add up to it",
+    (
+        Column("process", pl.String(), "label of the pair of processes", key=True),
+        Column("device", Name, "where it runs", key=True),
+        Column("name", Name, "function", key=True),
+        Column("category", Category, "what it is"),
+        Column("base_calls", pl.Float64(), "calls per cycle in the base"),
+        Column("other_calls", pl.Float64(), "calls per cycle in the other"),
+        Column("base_ns", pl.Float64(), "own time (device: time) per cycle in the base", "ns"),
+        Column("other_ns", pl.Float64(), "own time per cycle in the other", "ns"),
+        Column("delta_ns", pl.Float64(), "how much more in the other", "ns"),
+        Column("calls_delta_ns", pl.Float64(), "of it because of more calls", "ns"),
+        Column("per_call_delta_ns", pl.Float64(), "of it because of longer calls", "ns"),
+        Column("low_ns", pl.Float64(), "lower end of the 95 % interval of the change", "ns"),
+        Column("high_ns", pl.Float64(), "its upper end", "ns"),
+        Column("q_value", pl.Float64(), "chance of such a change by luck, corrected for the number of functions"),
+        Column("is_different", pl.Boolean(), "more than luck and more than healthy runs differ"),
+    ),
+)
+_UNNAMED = "not accounted for"
 
 
 def effects(pairs: Sequence[Pair]) -> pl.DataFrame:
@@ -246,41 +279,6 @@ def _melted(table: pl.DataFrame, name: str, n: float | None, *, unit: str | pl.E
         (unit if isinstance(unit, pl.Expr) else pl.lit(unit, pl.String)).alias("unit"),
         pl.lit(n is not None).alias("adds_up"), **moments,
     )  # fmt: skip
-
-
-DELTAS = Table(
-    "parts",
-    "the change of a mean cycle as a sum of parts: their changes add up to it exactly",
-    (
-        Column("part", Name, "part of the cycle", key=True),
-        Column("base_ns", pl.Float64(), "its time per cycle in the base", "ns"),
-        Column("other_ns", pl.Float64(), "its time per cycle in the other", "ns"),
-        Column("delta_ns", pl.Float64(), "how much more in the other", "ns"),
-        Column("share_ratio", pl.Float64(), "of the cycle's change; exceeds 1 where other parts shrank", "ratio"),
-    ),
-)
-FUNCTION_DELTAS = Table(
-    "attribution",
-    "the change of each function's own time per cycle, split into more calls and longer calls, which add up to it",
-    (
-        Column("process", pl.String(), "label of the pair of processes", key=True),
-        Column("device", Name, "where it runs", key=True),
-        Column("name", Name, "function", key=True),
-        Column("category", Category, "what it is"),
-        Column("base_calls", pl.Float64(), "calls per cycle in the base"),
-        Column("other_calls", pl.Float64(), "calls per cycle in the other"),
-        Column("base_ns", pl.Float64(), "own time (device: time) per cycle in the base", "ns"),
-        Column("other_ns", pl.Float64(), "own time per cycle in the other", "ns"),
-        Column("delta_ns", pl.Float64(), "how much more in the other", "ns"),
-        Column("calls_delta_ns", pl.Float64(), "of it because of more calls", "ns"),
-        Column("per_call_delta_ns", pl.Float64(), "of it because of longer calls", "ns"),
-        Column("low_ns", pl.Float64(), "lower end of the 95 % interval of the change", "ns"),
-        Column("high_ns", pl.Float64(), "its upper end", "ns"),
-        Column("q_value", pl.Float64(), "chance of such a change by luck, corrected for the number of functions"),
-        Column("is_different", pl.Boolean(), "more than luck and more than healthy runs differ"),
-    ),
-)
-_UNNAMED = "not accounted for"
 
 
 def part_deltas(pairs: Sequence[Pair]) -> pl.DataFrame:

@@ -37,6 +37,14 @@ if TYPE_CHECKING:
 
 
 _ACCELERATOR = re.compile(r"(gpu|npu|mlu|xpu|mtia|tpu)\d+")
+#: Share of the cycles in which a function must run to count as part of every cycle.
+_IN_NEARLY_ALL = 0.9
+#: Functions whose calls agree on one ratio: least number, least share of all, and largest relative difference.
+_FEWEST, _MOST_PART, _CLOSE = 3, 0.7, 0.1
+#: Time after the cycles of a group, as a share of it, from which on the last group counts as incomplete.
+_MUCH = 0.1
+_HINT = "record both with steps marked, or name a function that both call once per step, with --anchor"
+_PER_CYCLE = ("calls_per_cycle", "total_ns_per_cycle", "self_ns_per_cycle")
 
 
 def matched(base: Sequence[Processes], other: Sequence[Processes]) -> tuple[tuple[Pair, ...], tuple[str, ...]]:
@@ -227,15 +235,6 @@ def _recorded(observed: Observation) -> tuple[int, int] | None:
     return origin + int(starts.min()), origin + int(ends.max())
 
 
-#: Share of the cycles in which a function must run to count as part of every cycle.
-_IN_NEARLY_ALL = 0.9
-#: Functions whose calls agree on one ratio: least number, least share of all, and largest relative difference.
-_FEWEST, _MOST_PART, _CLOSE = 3, 0.7, 0.1
-#: Time after the cycles of a group, as a share of it, from which on the last group counts as incomplete.
-_MUCH = 0.1
-_HINT = "record both with steps marked, or name a function that both call once per step, with --anchor"
-
-
 def align(base: Sequence[Observation], other: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
     """All repeats of one process with cycles of the same kind. Finer cycles are grouped, and a remark says so.
 
@@ -355,9 +354,6 @@ def _to_the_next(merged: pl.DataFrame) -> pl.DataFrame:
     is_last = pl.int_range(pl.len()) == pl.len() - 1
     is_open = is_last & (pl.col("after_ratio").median() > _MUCH)
     return merged.with_columns(is_complete=pl.col("is_complete") & ~is_open.fill_null(value=False))
-
-
-_PER_CYCLE = ("calls_per_cycle", "total_ns_per_cycle", "self_ns_per_cycle")
 
 
 def _summed_functions(functions: pl.DataFrame, place: pl.DataFrame) -> pl.DataFrame:

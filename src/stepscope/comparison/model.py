@@ -109,6 +109,31 @@ WORKLOAD = Table(
         Column("self_ns_per_cycle", pl.Float64(), "without what ran inside, per complete cycle", "ns"),
     ),
 )
+EFFECTS = Table(
+    "effects",
+    "how one quantity differs between the two runs",
+    (
+        Column("process", pl.String(), "label of the pair of processes", key=True),
+        Column("device", Name, "where", key=True),
+        Column("name", Name, "function; null for resources of whole cycles", key=True),
+        Column("measure", pl.String(), "calls, total_ns, self_ns, ns_per_call, exposed_ns, part_ns, mu", key=True),
+        Column("metric", Name, "resource, for mu", key=True),
+        Column("category", Category, "what the function is"),
+        Column("unit", Name, "unit of base, other and delta"),
+        Column("base", pl.Float64(), "typical value of a cycle in the base; null if absent there"),
+        Column("other", pl.Float64(), "typical value of a cycle in the other; null if absent there"),
+        Column("delta", pl.Float64(), "other less base; what is absent counts as none for times and calls"),
+        Column("ratio", pl.Float64(), "other over base; null unless both are there"),
+        Column("low", pl.Float64(), "lower end of the 95 % interval of delta"),
+        Column("high", pl.Float64(), "its upper end"),
+        Column("p_value", pl.Float64(), "chance of such a difference if there were none"),
+        Column("q_value", pl.Float64(), "the same, corrected for the number of quantities"),
+        Column("drift", pl.Float64(), "difference that healthy runs may show: from repeats, or from a prior"),
+        Column("n_base", pl.Int64(), "cycles of the base that have it"),
+        Column("n_other", pl.Int64(), "cycles of the other that have it"),
+        Column("is_different", pl.Boolean(), "both significant (q_value) and larger than the drift"),
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,33 +182,6 @@ class Pair:
     base: tuple[Observation, ...]
     other: tuple[Observation, ...]
     matched_by: str
-
-
-EFFECTS = Table(
-    "effects",
-    "how one quantity differs between the two runs",
-    (
-        Column("process", pl.String(), "label of the pair of processes", key=True),
-        Column("device", Name, "where", key=True),
-        Column("name", Name, "function; null for resources of whole cycles", key=True),
-        Column("measure", pl.String(), "calls, total_ns, self_ns, ns_per_call, exposed_ns, part_ns, mu", key=True),
-        Column("metric", Name, "resource, for mu", key=True),
-        Column("category", Category, "what the function is"),
-        Column("unit", Name, "unit of base, other and delta"),
-        Column("base", pl.Float64(), "typical value of a cycle in the base; null if absent there"),
-        Column("other", pl.Float64(), "typical value of a cycle in the other; null if absent there"),
-        Column("delta", pl.Float64(), "other less base; what is absent counts as none for times and calls"),
-        Column("ratio", pl.Float64(), "other over base; null unless both are there"),
-        Column("low", pl.Float64(), "lower end of the 95 % interval of delta"),
-        Column("high", pl.Float64(), "its upper end"),
-        Column("p_value", pl.Float64(), "chance of such a difference if there were none"),
-        Column("q_value", pl.Float64(), "the same, corrected for the number of quantities"),
-        Column("drift", pl.Float64(), "difference that healthy runs may show: from repeats, or from a prior"),
-        Column("n_base", pl.Int64(), "cycles of the base that have it"),
-        Column("n_other", pl.Int64(), "cycles of the other that have it"),
-        Column("is_different", pl.Boolean(), "both significant (q_value) and larger than the drift"),
-    ),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

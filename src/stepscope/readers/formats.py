@@ -27,6 +27,26 @@ if TYPE_CHECKING:
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+#: Formats that only their own tools can open, by suffix, and the suffix of what those tools make of them.
+UNSUPPORTED = {
+    ".nsys-rep": ".sqlite",
+    ".qdrep": ".sqlite",
+    ".qdstrm": None,
+    ".pftrace": ".json",
+    ".perfetto-trace": ".json",
+}
+_KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
+_OBJECT = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\{")
+_LIST = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[")
+_LIST_OF_OBJECTS = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[\s*\{")
+_SQLITE = re.compile(re.escape(SQLITE_MAGIC))
+#: The first field of a profile is the version of its schema, three numbers with dots; then comes the cycle's index.
+PADDLE_PROTOBUF = re.compile(rb"\n[\x05-\x0b]\d{1,3}\.\d{1,3}\.\d{1,3}(?:\x10|\x1a|\"|\*|\Z)")
+#: Columns that LatencyPrism's tables must have, perf_data.csv and counters_data.csv.
+LATENCYPRISM_COLUMNS = (
+    "cycle", "pid", "beta_pct", "function_name", "metric_name", "device", "mu_pct", "anchor_dur_us",
+)  # fmt: skip
+LATENCYPRISM_COUNTERS = ("counter_name", "timestamp", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +159,6 @@ def _is_text(head: bytes) -> bool:
     return head != b"" and b"\0" not in head
 
 
-#: Formats that only their own tools can open, by suffix, and the suffix of what those tools make of them.
-UNSUPPORTED = {
-    ".nsys-rep": ".sqlite",
-    ".qdrep": ".sqlite",
-    ".qdstrm": None,
-    ".pftrace": ".json",
-    ".perfetto-trace": ".json",
-}
-
-
 def unsupported_suffix(path: str) -> str | None:
     """The suffix by which a path is one of them."""
     return next((suffix for suffix in UNSUPPORTED if path.lower().endswith(suffix)), None)
@@ -159,20 +169,6 @@ def _is_converted(path: str) -> bool:
     made = UNSUPPORTED.get(unsupported_suffix(path) or "")
     return made is not None and Path(path).with_suffix(made).exists()
 
-
-_KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
-_OBJECT = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\{")
-_LIST = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[")
-_LIST_OF_OBJECTS = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[\s*\{")
-_SQLITE = re.compile(re.escape(SQLITE_MAGIC))
-
-#: The first field of a profile is the version of its schema, three numbers with dots; then comes the cycle's index.
-PADDLE_PROTOBUF = re.compile(rb"\n[\x05-\x0b]\d{1,3}\.\d{1,3}\.\d{1,3}(?:\x10|\x1a|\"|\*|\Z)")
-#: Columns that LatencyPrism's tables must have, perf_data.csv and counters_data.csv.
-LATENCYPRISM_COLUMNS = (
-    "cycle", "pid", "beta_pct", "function_name", "metric_name", "device", "mu_pct", "anchor_dur_us",
-)  # fmt: skip
-LATENCYPRISM_COUNTERS = ("counter_name", "timestamp", "value")
 
 #: In order of preference among equally sure ones.
 FORMATS = (

@@ -52,6 +52,20 @@ _DIVIDED = "usage|rate|util|occupancy"
 #: is as slow as a few MHz, no memory as small as a few bytes, so a small value is a share.
 _PERHAPS_SHARES = ("cpu_frequency", "gpu_mem_used")
 _MOST_AS_SHARE = 10
+#: process_cpu_usage_4013652; some samples have the number as a float, as in 4.013652e+06.
+_OF_PROCESS = r"^(process_.*)_([0-9]+(?:\.[0-9]+)?(?:e\+?[0-9]+)?)$"
+#: Units by the counter's name; the first that matches.
+_UNITS = (
+    (r"_frequency$", "MHz"),
+    (r"^gpu_sm_(util|occupancy)$", "ratio"),
+    (r"^process_gpu_mem_usage$", "bytes"),
+    (r"_usage$", "%"),
+    (r"_rate$|^gpu_(link|pcie)_", "bytes/s"),
+    (r"^host_mem_", "kB"),
+    (r"_used$|_free$|^process_mem_", "bytes"),
+    (r"_temp$", "°C"),
+    (r"_power$", "W"),
+)
 
 
 def read(source: Source) -> Results:
@@ -148,22 +162,6 @@ def _companion_samples(source: Source, issues: IssueLog) -> pl.DataFrame | None:
     except StepscopeError as error:
         issues.add("counters_unreadable", "warning", 1, error.message)
         return None
-
-
-#: process_cpu_usage_4013652; some samples have the number as a float, as in 4.013652e+06.
-_OF_PROCESS = r"^(process_.*)_([0-9]+(?:\.[0-9]+)?(?:e\+?[0-9]+)?)$"
-#: Units by the counter's name; the first that matches.
-_UNITS = (
-    (r"_frequency$", "MHz"),
-    (r"^gpu_sm_(util|occupancy)$", "ratio"),
-    (r"^process_gpu_mem_usage$", "bytes"),
-    (r"_usage$", "%"),
-    (r"_rate$|^gpu_(link|pcie)_", "bytes/s"),
-    (r"^host_mem_", "kB"),
-    (r"_used$|_free$|^process_mem_", "bytes"),
-    (r"_temp$", "°C"),
-    (r"_power$", "W"),
-)
 
 
 def read_counters_data(source: Source) -> Trace:

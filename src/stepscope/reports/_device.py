@@ -63,6 +63,13 @@ _COLUMNS = (
 )  # fmt: skip
 #: Matrix products and convolutions that NVIDIA's libraries do in float32 without matrix units.
 _PLAIN_FP32 = re.compile(r"sgemm|scudnn|gemmSN_|(?:^|_)ffma_|simt_s", re.IGNORECASE)
+_DIRECTIONS = {
+    "HtoD": "from host to device",
+    "DtoH": "from device to host",
+    "DtoD": "within the device",
+    "PtoP": "between devices",
+    "HtoH": "within the host",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,12 +259,3 @@ def _copies(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Scope, exp
         )
     title = f"Copies while no kernel runs, mostly {_DIRECTIONS.get(kind, 'of unknown direction')}"
     return [Cost("memcpy", title, exposed_ns, tuple(details), "show transfers --by memory")]
-
-
-_DIRECTIONS = {
-    "HtoD": "from host to device",
-    "DtoH": "from device to host",
-    "DtoD": "within the device",
-    "PtoP": "between devices",
-    "HtoH": "within the host",
-}

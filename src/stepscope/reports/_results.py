@@ -40,6 +40,17 @@ _MOVED = Table(
     ),
 )
 _ROWS = 30  # of each file: enough that names that are large in all files remain
+_NO_TIMELINE = Lack(
+    "results", "This is what another program computed, not a recording: there is no timeline to explain."
+)
+FUNCTIONS = Table(
+    "functions",
+    "what functions took of all cycles",
+    (
+        *(ATTRIBUTION.column(name) for name in ("name", "calls", "total_ns")),
+        Column("share_ratio", pl.Float64(), "that over the cycles' duration; threads add up", "ratio"),
+    ),
+)
 
 
 def summarise_sums(results: Results) -> Summary:
@@ -75,19 +86,6 @@ def _sizes(sizes: pl.DataFrame) -> Block:
     share = (pl.col("total_bytes") / whole) if whole else pl.lit(None, pl.Float64)
     frame = sizes.select("name", "calls", "total_bytes", share_ratio=share)
     return Block("Copies and fills, by size", _MOVED, frame.head(_ROWS), "show cuda_gpu_mem_size_sum")
-
-
-_NO_TIMELINE = Lack(
-    "results", "This is what another program computed, not a recording: there is no timeline to explain."
-)
-FUNCTIONS = Table(
-    "functions",
-    "what functions took of all cycles",
-    (
-        *(ATTRIBUTION.column(name) for name in ("name", "calls", "total_ns")),
-        Column("share_ratio", pl.Float64(), "that over the cycles' duration; threads add up", "ratio"),
-    ),
-)
 
 
 def summarise_results(results: Results) -> Summary:

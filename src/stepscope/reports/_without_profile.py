@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 
 _THREAD_COLUMNS = ("process", "tid", "thread", "oncpu_ns", "runq_ns", "waiting_ratio", "behind", "behind_is_own")
 _MOST_THREADS = 5
+PYTHON_TITLE = "Python: where its threads were"
+_FUNCTIONS_SHOWN = 30
+_STACKS_COMMAND = "show python-stacks --by function"
+_NOTHING = Lack("no_spans", "The trace holds no spans with times: there is nothing to report.")
+_ONLY = Lack("only_counters", "Only counters were recorded: what ran, and when, is unknown.")
+_SCHEDULED = Lack("only_counters", "Counters and scheduling were recorded: when threads ran, not what they did.")
+_NO_PROFILE = Lack(
+    "no_profile", "Counters and Python stacks were recorded, no profile: steps and operators are unknown."
+)
+_RESOURCE_COLUMNS = ("device", "metric", "unit", "mean", "p95", "max")
 
 
 def only_scheduled(trace: Trace) -> bool:
@@ -35,11 +45,6 @@ def scheduling_blocks(trace: Trace) -> list[Block]:
     shown = threads.filter(pl.col("runq_ns") > 0).head(_MOST_THREADS).select(_THREAD_COLUMNS)
     title = f"Threads and cores, longest waits of {threads.height}"
     return [Block(title, SCHEDULING, shown, "show scheduling")] if shown.height else []
-
-
-PYTHON_TITLE = "Python: where its threads were"
-_FUNCTIONS_SHOWN = 30
-_STACKS_COMMAND = "show python-stacks --by function"
 
 
 def python_block(trace: Trace, scope: Scope | None = None) -> list[Block]:
@@ -59,15 +64,6 @@ def python_block(trace: Trace, scope: Scope | None = None) -> list[Block]:
         return []
     frame = frame.filter(pl.col("samples") > 0).select("function", "samples", "share_ratio").head(_FUNCTIONS_SHOWN)
     return [Block(title, PYTHON_STACKS, frame, _STACKS_COMMAND)]
-
-
-_NOTHING = Lack("no_spans", "The trace holds no spans with times: there is nothing to report.")
-_ONLY = Lack("only_counters", "Only counters were recorded: what ran, and when, is unknown.")
-_SCHEDULED = Lack("only_counters", "Counters and scheduling were recorded: when threads ran, not what they did.")
-_NO_PROFILE = Lack(
-    "no_profile", "Counters and Python stacks were recorded, no profile: steps and operators are unknown."
-)
-_RESOURCE_COLUMNS = ("device", "metric", "unit", "mean", "p95", "max")
 
 
 def summary_of_counters(trace: Trace) -> Summary:

@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 
 #: Share of the matrix products' time whose operations must be known: below, MFU would mislead.
 _LEAST_KNOWN = 0.5
+#: Parts of the host's time in the order of `step-breakdown`, and their names here.
+_ON_HOST = {
+    "communication": "communication",
+    "runtime": "runtime calls",
+    "dataloader": "data loading",
+    "cpu_exec": "operators",
+    "other": "other",
+}
+_MEASURES = ("est_sm_efficiency_ratio", "est_occupancy_ratio", "tensor_core_ratio")
 
 
 def mfu_at_a_glance(trace: Trace, work: pl.DataFrame) -> tuple[dict[str, float], tuple[Lack, ...]]:
@@ -46,17 +55,6 @@ def mfu_at_a_glance(trace: Trace, work: pl.DataFrame) -> tuple[dict[str, float],
     if ratio is not None:
         reason = f"the operations of {percent(known)} of the time in products of matrices are known"
     return {}, (Lack("mfu", f"MFU is unknown (show mfu): {reason}."),)
-
-
-#: Parts of the host's time in the order of `step-breakdown`, and their names here.
-_ON_HOST = {
-    "communication": "communication",
-    "runtime": "runtime calls",
-    "dataloader": "data loading",
-    "cpu_exec": "operators",
-    "other": "other",
-}
-_MEASURES = ("est_sm_efficiency_ratio", "est_occupancy_ratio", "tensor_core_ratio")
 
 
 def host_while_idle(spans: pl.DataFrame, busy: Intervals, scope: Scope) -> dict[str, int]:

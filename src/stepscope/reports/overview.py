@@ -58,6 +58,19 @@ _MEBIBYTE = 1 << 20
 #: Of jobs with more files only summaries are cached: writing all traces takes a tenth of the reading time, and they
 #: would displace entries that are used more often.
 _MOST_CACHED = 64
+_SLOW = 1.3  # times the median
+_LEAST_SHARE = 0.02  # of all steps' time: less is noise
+WHAT = "summary"
+#: The classes that a cached summary may contain, by module.
+_KNOWN = {
+    "polars.dataframe.frame": {"DataFrame"},
+    "stepscope.core.schema": {"Table", "Column"},
+    "stepscope.core.trace": {"Meta"},
+    "stepscope.core.report": {"Block", "Note"},
+    "stepscope.reports._summary": {"Summary", "Cost", "Lack", "Memory"},
+}
+#: The module of element types, whose names begin with a capital.
+_TYPES = "polars.datatypes.classes"
 
 
 def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
@@ -212,10 +225,6 @@ def _late(scope: Scope) -> tuple[Note, ...]:
     return (Note(text, "steps", SLOWEST_STEPS),)
 
 
-_SLOW = 1.3  # times the median
-_LEAST_SHARE = 0.02  # of all steps' time: less is noise
-
-
 def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> list[Cost]:
     """One cost for all slow steps: their time beyond the median. It says which part grew in the slowest step.
 
@@ -243,20 +252,6 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
     times = f"{lengths[worst] / median:.1f} × the median"
     title = f"Step {scope.numbers[worst]} took {duration(float(lengths[worst]))}, {times}"
     return [Cost("outlier", title, excess, (detail,), "show steps")]
-
-
-WHAT = "summary"
-
-#: The classes that a cached summary may contain, by module.
-_KNOWN = {
-    "polars.dataframe.frame": {"DataFrame"},
-    "stepscope.core.schema": {"Table", "Column"},
-    "stepscope.core.trace": {"Meta"},
-    "stepscope.core.report": {"Block", "Note"},
-    "stepscope.reports._summary": {"Summary", "Cost", "Lack", "Memory"},
-}
-#: The module of element types, whose names begin with a capital.
-_TYPES = "polars.datatypes.classes"
 
 
 def cached_summary(ticket: store.CacheKey) -> Summary | None:

@@ -27,6 +27,8 @@ __all__ = ["ANALYSIS", "RECOMMENDATIONS", "memory_held", "recommendations", "wit
 
 
 TENSORBOARD, STEPSCOPE = "tensorboard", "stepscope"
+_NCCL = re.compile("nccl|rccl", re.IGNORECASE)
+_PARALLEL, _DISTRIBUTED = "DataParallel.forward", "DistributedDataParallel.forward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +182,6 @@ RULES = (
     Rule("sync_waits", STEPSCOPE, "show idle --by gap", _sync_waits),
 )
 
-
-_NCCL = re.compile("nccl|rccl", re.IGNORECASE)
-_PARALLEL, _DISTRIBUTED = "DataParallel.forward", "DistributedDataParallel.forward"
 
 RECOMMENDATIONS = Table(
     "recommendations",

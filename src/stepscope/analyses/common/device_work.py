@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _BUCKETS = 100
 _MOST_BUCKETS = 1_000_000
 _US = 1_000
+COMPUTATION, COMMUNICATION, MEMCPY = 0, 1, 2
+PROVIDERS = ("a profile recorded with device activities on (CUDA, HIP, XPU, MTIA, …)",)
 
 
 def stretches(low: int, high: int, bucket_ns: int | None) -> Ints:
@@ -101,10 +103,6 @@ def windows_of(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, w
     rank = None if ranks.is_empty() else ranks[0]
     dtypes = {"step": pl.Int32, "rank": pl.Int32, "ts_ns": pl.Int64, "end_ns": pl.Int64}
     return pl.DataFrame({"step": [None], "rank": [rank], "ts_ns": [low], "end_ns": [high]}, schema=dtypes)
-
-
-COMPUTATION, COMMUNICATION, MEMCPY = 0, 1, 2
-PROVIDERS = ("a profile recorded with device activities on (CUDA, HIP, XPU, MTIA, …)",)
 
 
 @dataclass(frozen=True, slots=True)

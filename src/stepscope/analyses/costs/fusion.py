@@ -56,6 +56,13 @@ FUSION = Table(
         Column("reason", pl.String(), "why some bytes are unknown"),
     ),
 )
+#: Classes of memory-bound kernels that compilers fuse.
+FUSIBLE = (
+    "elementwise", "norm", "softmax", "reduction", "copy", "embedding", "random", "rope", "quantization", "optimizer",
+)  # fmt: skip
+_MEMBER, _PASSED, _OTHER = 0, 1, 2
+_PARTLY = "its operator launches other work too"
+_NO_BYTES = "no counters of its bytes, and no operator with shapes"
 
 
 def fusion(
@@ -200,13 +207,6 @@ def _joined(lists: pl.Series) -> pl.Series:
     return joined["text"]
 
 
-#: Classes of memory-bound kernels that compilers fuse.
-FUSIBLE = (
-    "elementwise", "norm", "softmax", "reduction", "copy", "embedding", "random", "rope", "quantization", "optimizer",
-)  # fmt: skip
-_MEMBER, _PASSED, _OTHER = 0, 1, 2
-
-
 def members_of_runs(work: pl.DataFrame, spans: pl.DataFrame, *, min_kernels: int, max_gap_ns: int) -> pl.DataFrame:
     """The kernels of all runs in order, with `run` (from 0), `kernel_class` and `gap_ns` since the one before.
 
@@ -268,10 +268,6 @@ def _synchronised(called: pl.Series, spans: pl.DataFrame) -> pl.Series:
     first_end = np.minimum.accumulate(ends[::-1])[::-1]  # of the waits from each on, the first end
     low, high = called.shift(1).fill_null(2**62).to_numpy(), called.fill_null(-1).to_numpy()
     return pl.Series(first_end[np.searchsorted(starts, low)] <= high)
-
-
-_PARTLY = "its operator launches other work too"
-_NO_BYTES = "no counters of its bytes, and no operator with shapes"
 
 
 def stages_of(

@@ -14,24 +14,6 @@ import polars as pl
 
 from stepscope.core.names import is_tensor_core, kernel_class, map_names
 
-
-@dataclass(frozen=True, slots=True)
-class _Role:
-    """What a counter measures: `flop` or `bytes`, how many of them a count of 1 is, in which precision.
-
-    `way` ranks the ways to the same figure; the lowest that a launch has is used. `per` is `cycle` or `second` for a
-    counter that is a rate. `part` is `read` or `written` for bytes in one direction.
-    """
-
-    what: str
-    weight: float
-    precision: str | None = None
-    matrix: bool = False
-    way: int = 0
-    per: str | None = None
-    part: str | None = None
-
-
 _PRECISION = {"h": "fp16", "f": "fp32", "d": "fp64"}
 _TENSOR = {"bf16": "bf16", "fp16": "fp16", "tf32": "tf32", "fp8": "fp8", "fp64": "fp64", "int8": "int8", "fp4": "fp4"}
 #: AMD counts vector instructions per wavefront, and operations of matrix units in units of 512 (rocprofiler-compute,
@@ -48,6 +30,23 @@ _PROTON_FLOPS = re.compile(r"flops(\d*)")
 #: Counters that are above 0 if matrix units were used.
 _MATRIX_AT_WORK = r"^sm__(?:inst_executed_pipe_tensor|pipe_tensor)|^SQ_INSTS_(?:VALU_)?MFMA(?:_|$)"
 _CYCLES = re.compile(r"smsp__cycles_elapsed\.(?:max|avg)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """What a counter measures: `flop` or `bytes`, how many of them a count of 1 is, in which precision.
+
+    `way` ranks the ways to the same figure; the lowest that a launch has is used. `per` is `cycle` or `second` for a
+    counter that is a rate. `part` is `read` or `written` for bytes in one direction.
+    """
+
+    what: str
+    weight: float
+    precision: str | None = None
+    matrix: bool = False
+    way: int = 0
+    per: str | None = None
+    part: str | None = None
 
 
 @lru_cache(1 << 16)

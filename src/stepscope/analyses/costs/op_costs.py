@@ -30,6 +30,9 @@ _PASS = re.compile(rf"^execute_\w*?context_{_SUMS}_generation_{_SUMS}")
 #: Operators whose cost follows from such an annotation around them, and the positions of their queries and keys.
 PAGED = {"vllm::unified_attention_with_output": (0, 1), "sglang_profiler::attention_paged_attention_ragged": (2, 3)}
 _INDUCTOR = re.compile(r"^triton_(?:poi|red|per)_fused_")
+FORMULAS = {**MATRIX, **ROWS}
+ARGUMENTS = ("input_shapes", "input_types", "concrete_inputs")
+NO_OPERATOR = "no operator: what launched it is not in the trace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +88,6 @@ def fused(name: str, args: Arguments) -> Cost:
     return Cost(kernel_class(name), n, moved, PRECISION.get(args.dtype(tensors[0])), matrix=False)
 
 
-FORMULAS = {**MATRIX, **ROWS}
-
-
 def has_formula(name: str) -> bool:
     """Whether there is a formula for an operator of that name."""
     return name in FORMULAS or name in PAGED or is_fused(name)
@@ -126,10 +126,6 @@ def _largest(arguments: Arguments, read: float) -> float:
     """Bytes of the largest tensor that is read, at most `read`: an output among the arguments is not read."""
     sizes = [arguments.nbytes(at) for at in range(len(arguments.shapes)) if arguments.has(at)]
     return min(max(sizes, default=0), read)
-
-
-ARGUMENTS = ("input_shapes", "input_types", "concrete_inputs")
-NO_OPERATOR = "no operator: what launched it is not in the trace"
 
 
 def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -20,6 +20,36 @@ __all__ = ["ANALYSIS", "ROOFLINE", "roofline"]
 #: The product of each device, or why it is unknown; under None that of all devices without an entry.
 Roofs = dict[int | None, Accelerator | str]
 NOT_DESCRIBED = "the trace does not describe the device"
+By = Literal["auto", "op", "args", "kernel"]
+KEYS = {"op": ("name",), "args": ("name", *ARGUMENTS), "kernel": ("name",)}
+ROOFLINE = Table(
+    "roofline",
+    "how close operators and kernels come to the device's peaks",
+    (
+        Column("name", pl.String(), "operator or kernel (by op, args, kernel)", key=True),
+        Column("input_shapes", pl.String(), "shapes of its inputs, as compact JSON (by args)", key=True),
+        Column("input_types", pl.String(), "their element types (by args)", key=True),
+        Column("concrete_inputs", pl.String(), "its plain values (by args)", key=True),
+        Column("family", pl.String(), "kind of computation: gemm, convolution, attention, norm, elementwise, …"),
+        Column("precision", pl.String(), "type that it computes in, such as bf16"),
+        Column("calls", pl.Int64(), "calls with device work; by kernel: launches"),
+        Column("device_ns", pl.Int64(), "time in which their work ran; overlaps within a call count once", "ns"),
+        Column("roof_ratio", pl.Float64(), "roof time over device time; 1 is as fast as the device allows", "ratio"),
+        Column("bound", pl.Enum(("compute", "memory")), "which of the two roofs limits it"),
+        Column("flop_per_s", pl.Float64(), "operations over device time", "FLOP/s"),
+        Column("bytes_per_s", pl.Float64(), "bytes over device time", "bytes/s"),
+        Column("intensity", pl.Float64(), "operations per byte", "FLOP/byte"),
+        Column("roof_ns", pl.Float64(), "device time at the roof that limits it", "ns"),
+        Column("mean_ns", pl.Float64(), "mean device time of a call", "ns"),
+        Column("share_ratio", pl.Float64(), "its share of the device time of all rows", "ratio"),
+        Column("flop", pl.Float64(), "operations of all calls", "FLOP"),
+        Column("bytes", pl.Float64(), "bytes that all calls had to read and write at least", "bytes"),
+        Column("peak_flop_per_s", pl.Float64(), "peak rate for its types; the highest if there are several", "FLOP/s"),
+        Column("peak_bytes_per_s", pl.Float64(), "the device's memory bandwidth", "bytes/s"),
+        Column("accelerator", pl.String(), "product whose peaks were used"),
+        Column("reason", pl.String(), "why a value is missing"),
+    ),
+)
 
 
 def roofs_of(devices: pl.DataFrame, hardware: str | None, accelerator: str | None) -> Roofs:
@@ -81,39 +111,6 @@ def with_roofs(calls: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
             pl.max_horizontal("compute_ns", "memory_ns")
         ),
     )
-
-
-By = Literal["auto", "op", "args", "kernel"]
-KEYS = {"op": ("name",), "args": ("name", *ARGUMENTS), "kernel": ("name",)}
-
-ROOFLINE = Table(
-    "roofline",
-    "how close operators and kernels come to the device's peaks",
-    (
-        Column("name", pl.String(), "operator or kernel (by op, args, kernel)", key=True),
-        Column("input_shapes", pl.String(), "shapes of its inputs, as compact JSON (by args)", key=True),
-        Column("input_types", pl.String(), "their element types (by args)", key=True),
-        Column("concrete_inputs", pl.String(), "its plain values (by args)", key=True),
-        Column("family", pl.String(), "kind of computation: gemm, convolution, attention, norm, elementwise, …"),
-        Column("precision", pl.String(), "type that it computes in, such as bf16"),
-        Column("calls", pl.Int64(), "calls with device work; by kernel: launches"),
-        Column("device_ns", pl.Int64(), "time in which their work ran; overlaps within a call count once", "ns"),
-        Column("roof_ratio", pl.Float64(), "roof time over device time; 1 is as fast as the device allows", "ratio"),
-        Column("bound", pl.Enum(("compute", "memory")), "which of the two roofs limits it"),
-        Column("flop_per_s", pl.Float64(), "operations over device time", "FLOP/s"),
-        Column("bytes_per_s", pl.Float64(), "bytes over device time", "bytes/s"),
-        Column("intensity", pl.Float64(), "operations per byte", "FLOP/byte"),
-        Column("roof_ns", pl.Float64(), "device time at the roof that limits it", "ns"),
-        Column("mean_ns", pl.Float64(), "mean device time of a call", "ns"),
-        Column("share_ratio", pl.Float64(), "its share of the device time of all rows", "ratio"),
-        Column("flop", pl.Float64(), "operations of all calls", "FLOP"),
-        Column("bytes", pl.Float64(), "bytes that all calls had to read and write at least", "bytes"),
-        Column("peak_flop_per_s", pl.Float64(), "peak rate for its types; the highest if there are several", "FLOP/s"),
-        Column("peak_bytes_per_s", pl.Float64(), "the device's memory bandwidth", "bytes/s"),
-        Column("accelerator", pl.String(), "product whose peaks were used"),
-        Column("reason", pl.String(), "why a value is missing"),
-    ),
-)
 
 
 def roofline(

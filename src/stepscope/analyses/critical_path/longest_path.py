@@ -23,6 +23,31 @@ from stepscope.core.intervals import Intervals, Ints, innermost_at, locate, own_
 from stepscope.core.names import is_sync_call, map_names
 from stepscope.core.schema import CATEGORIES
 
+#: Kinds of pieces.
+KINDS = {
+    "computation": "a kernel that computes, or a fill",
+    "communication": "a kernel that communicates with other ranks; without a device, such an operator",
+    "memcpy": "a copy on the device",
+    "operator": "a framework operator on the host, without what it calls",
+    "runtime": "a call of the device's runtime or driver, such as a launch",
+    "sync": "a call that waits for the device, after the work that it waited for",
+    "dataloader": "a data loader that fetches data",
+    "other_host": "all other host time: Python, and what the trace does not show",
+    "launch_delay": "from the end of a launch call to the start of its work, on a free stream",
+    "kernel_wait": "a short gap between two pieces of work, although the second was launched in time",
+    "unexplained": "work waits, and nothing recorded explains why",
+}
+Kind = pl.Enum(list(KINDS))
+#: Kinds whose pieces are parts of spans; the others are between spans.
+SPANNED = ("computation", "communication", "memcpy", "operator", "runtime", "sync", "dataloader")
+KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
+_OF_SORT = np.array([KIND_CODE[k] for k in ("computation", "communication", "memcpy")])  # by sort of device work
+_OF_WAIT = np.array([KIND_CODE[k] for k in WAITS])
+_OF_CATEGORY = {
+    "operator": "operator", "runtime": "runtime", "driver": "runtime", "sync": "sync", "dataloader": "dataloader",
+}  # fmt: skip
+_CODE_OF_CATEGORY = np.array([KIND_CODE[_OF_CATEGORY.get(category, "other_host")] for category in CATEGORIES], np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class Joins:
@@ -128,32 +153,6 @@ def _visited(follows: Ints, arrives: Ints, first: int, lows: Ints) -> tuple[Ints
         at = np.where(jump >= 0, at[jump], LONG_AGO)
         jump = np.where(jump >= 0, jump[jump], -1)
     return window, node, entered
-
-
-#: Kinds of pieces.
-KINDS = {
-    "computation": "a kernel that computes, or a fill",
-    "communication": "a kernel that communicates with other ranks; without a device, such an operator",
-    "memcpy": "a copy on the device",
-    "operator": "a framework operator on the host, without what it calls",
-    "runtime": "a call of the device's runtime or driver, such as a launch",
-    "sync": "a call that waits for the device, after the work that it waited for",
-    "dataloader": "a data loader that fetches data",
-    "other_host": "all other host time: Python, and what the trace does not show",
-    "launch_delay": "from the end of a launch call to the start of its work, on a free stream",
-    "kernel_wait": "a short gap between two pieces of work, although the second was launched in time",
-    "unexplained": "work waits, and nothing recorded explains why",
-}
-Kind = pl.Enum(list(KINDS))
-#: Kinds whose pieces are parts of spans; the others are between spans.
-SPANNED = ("computation", "communication", "memcpy", "operator", "runtime", "sync", "dataloader")
-KIND_CODE = {kind: code for code, kind in enumerate(KINDS)}
-_OF_SORT = np.array([KIND_CODE[k] for k in ("computation", "communication", "memcpy")])  # by sort of device work
-_OF_WAIT = np.array([KIND_CODE[k] for k in WAITS])
-_OF_CATEGORY = {
-    "operator": "operator", "runtime": "runtime", "driver": "runtime", "sync": "sync", "dataloader": "dataloader",
-}  # fmt: skip
-_CODE_OF_CATEGORY = np.array([KIND_CODE[_OF_CATEGORY.get(category, "other_host")] for category in CATEGORIES], np.int64)
 
 
 def pieces(

@@ -42,6 +42,9 @@ _HINT = "write it as in 'gemm=0.5,launch delay=0': a kind, a class of kernels or
 
 #: Kinds of device work. All other kinds, except waits, are on the host.
 _SORTS = {"computation": COMPUTATION, "communication": COMMUNICATION, "memcpy": MEMCPY}
+Floats = NDArray[np.float64]
+Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
+_SOURCE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +145,6 @@ def _held(rule: Rule, spans: pl.DataFrame, threads: Threads, *, has_device: bool
         for thread in range(threads.track.size):
             mine = np.flatnonzero(matching[threads.of(thread)]) + threads.of(thread).start
             yield union(threads.start[mine], threads.end[mine])
-
-
-Floats = NDArray[np.float64]
-Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
-
-_SOURCE = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ from stepscope.core.intervals import Bools, Intervals, Ints, union
 from stepscope.core.names import is_sync_call
 
 _STREAM_SYNC = "stream sync"
+#: `until` is when the thread became active again, `busy` when the source was last active.
+_HANDOFF = ("thread", "source", "at", "since", "until", "busy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +129,6 @@ class Handoffs:
     at: Ints
     source: Ints
     since: Ints  # when the thread itself was last active before that; LONG_AGO if never
-
-
-#: `until` is when the thread became active again, `busy` when the source was last active.
-_HANDOFF = ("thread", "source", "at", "since", "until", "busy")
 
 
 def handoffs(spans: pl.DataFrame, ops: pl.DataFrame, arrows: pl.DataFrame, threads: Threads) -> Handoffs:

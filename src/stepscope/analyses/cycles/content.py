@@ -30,6 +30,20 @@ _MISSING = 0.2
 _NEARLY_ALL = 0.9
 #: For that test a name is steady in half of the turns: in a short recording many turns are partial.
 _MOSTLY = 0.5
+PREFILL, DECODE = "prefill", "decode"
+#: Ranges that count the requests of each kind in a step (vLLM).
+_BATCH = re.compile(r"context_(\d+).*?generation_(\d+)")
+_PREFILL = re.compile(r"(?<![a-z])(?:forward_)?(?:extend|prefill)(?![a-z])|\[EXTEND|\[PREFILL|Prefill(?=[A-Z]|$)")
+_DECODE = re.compile(r"(?<![a-z])(?:forward_)?decode(?![a-z])|\[DECODE|Decode(?=[A-Z]|$)")
+#: Python functions also decode or extend other things: only those of serving engines count.
+_PYTHON = re.compile(r"\(\d+\): |^<")
+_ENGINE = re.compile(
+    r"vllm|sglang|sgl_|lightllm|lmdeploy|tgi|text_generation|mlc_llm|tensorrt_llm|transformers/generation"
+)
+_NOT = re.compile(r"(?:is|has|should|split|get)_\w*$|_and_")
+_SERVING = re.compile(r"vllm|sglang|paged|kv_?cache|flashinfer|BatchDecode|BatchPrefill|lm_?head", re.IGNORECASE)
+#: Judging by duration, a prefill lasts at least this many times as long as the median step.
+_MUCH_LONGER = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +139,6 @@ def _lacks_much(occurrences: NDArray[np.float64]) -> Bools:
         return np.zeros(occurrences.shape[0], np.bool_)
     share: NDArray[np.float64] = (occurrences[:, steady] < typical[steady]).mean(axis=1)
     return share >= _MISSING
-
-
-PREFILL, DECODE = "prefill", "decode"
-#: Ranges that count the requests of each kind in a step (vLLM).
-_BATCH = re.compile(r"context_(\d+).*?generation_(\d+)")
-_PREFILL = re.compile(r"(?<![a-z])(?:forward_)?(?:extend|prefill)(?![a-z])|\[EXTEND|\[PREFILL|Prefill(?=[A-Z]|$)")
-_DECODE = re.compile(r"(?<![a-z])(?:forward_)?decode(?![a-z])|\[DECODE|Decode(?=[A-Z]|$)")
-#: Python functions also decode or extend other things: only those of serving engines count.
-_PYTHON = re.compile(r"\(\d+\): |^<")
-_ENGINE = re.compile(
-    r"vllm|sglang|sgl_|lightllm|lmdeploy|tgi|text_generation|mlc_llm|tensorrt_llm|transformers/generation"
-)
-_NOT = re.compile(r"(?:is|has|should|split|get)_\w*$|_and_")
-_SERVING = re.compile(r"vllm|sglang|paged|kv_?cache|flashinfer|BatchDecode|BatchPrefill|lm_?head", re.IGNORECASE)
-#: Judging by duration, a prefill lasts at least this many times as long as the median step.
-_MUCH_LONGER = 3.0
 
 
 def phases(names: pl.Series, cycle: Ints, n_cycles: int, dur_ns: Ints) -> list[str | None]:

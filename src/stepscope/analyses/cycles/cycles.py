@@ -37,6 +37,11 @@ _FEWEST_PERIODS, _MOST_PERIODS = 4, 500
 _AS_GOOD = 0.9
 #: Candidates whose numbers of turns are this close divide alike; of these the most meaningful name wins.
 _AS_MANY = 0.8
+_LONGEST = 1 << 18
+_BINS = 1 << 14
+_SEED = 20
+#: A shift is a period if it repeats nearly as much of the sequence as the best shift does.
+_AS_GOOD_A_PERIOD = 0.97
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +229,6 @@ def _periodic(spans: pl.DataFrame, content: Content, low: int, high: int) -> _Tu
             how = f"{pace}; where a turn begins is unknown"
             return _Turns(lows, lows + period_ns, "period", "period", alike, how)
     raise StepscopeError("nothing repeats often enough to be the turn of a loop, so there are no cycles", _HINT)
-
-
-_LONGEST = 1 << 18
-_BINS = 1 << 14
-_SEED = 20
-#: A shift is a period if it repeats nearly as much of the sequence as the best shift does.
-_AS_GOOD_A_PERIOD = 0.97
 
 
 def sequence_period(codes: Ints) -> tuple[int, float]:

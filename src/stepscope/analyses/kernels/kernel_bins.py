@@ -25,6 +25,36 @@ STATES = ("auto", "casio", "tensor-dram")
 THREADS, RATIO = (4_000, 32_000), (0.1, 0.7)
 #: Percentages as doubles divided by 100 may lie off a limit by the last bit.
 _SLACK = 1e-12
+KERNEL_BINS = Table(
+    "kernel-bins",
+    "in which state kernels spend their time",
+    (
+        Column("state", pl.String(), "a letter for each measure: L low, M middle, H high, * any", key=True),
+        Column("is_gemm", pl.Boolean(), "matrix products, or all else", key=True),
+        Column("calls", pl.Int64(), "launches"),
+        Column("total_ns", pl.Int64(), "summed duration", "ns"),
+        Column("share_ratio", pl.Float64(), "part of all kernels' time", "ratio"),
+    ),
+)
+By = Literal["all", "state", "run"]
+KEYS = {"all": (), "state": ("state",), "run": ("run", "state")}
+KERNEL_RUNS = Table(
+    "kernel-runs",
+    "launches in succession that are in the same state",
+    (
+        Column("run", pl.Int64(), "number of the run, from 0 in order of launch (by run)", key=True),
+        Column("state", pl.String(), "as in kernel-bins (by state, run)", key=True),
+        Column("first_id", pl.UInt32(), "span_id of its first launch (by run)"),
+        Column("n_runs", pl.Int64(), "how many runs"),
+        Column("calls", pl.Int64(), "launches in them"),
+        Column("mean_calls", pl.Float64(), "mean launches of a run"),
+        Column("max_calls", pl.Int64(), "launches of the longest run"),
+        Column("total_ns", pl.Int64(), "summed duration", "ns"),
+        Column("share_ratio", pl.Float64(), "part of all kernels' time", "ratio"),
+        Column("gemm_ratio", pl.Float64(), "share of its time in matrix products", "ratio"),
+        Column("mean_states", pl.Float64(), "mean number of states among `window` launches in succession (by all)"),
+    ),
+)
 
 
 def launches_with_state(
@@ -61,19 +91,6 @@ def letter(column: str, low: float, high: float) -> pl.Expr:
     return pl.when(value.is_not_null()).then(known.otherwise(pl.lit("M")))
 
 
-KERNEL_BINS = Table(
-    "kernel-bins",
-    "in which state kernels spend their time",
-    (
-        Column("state", pl.String(), "a letter for each measure: L low, M middle, H high, * any", key=True),
-        Column("is_gemm", pl.Boolean(), "matrix products, or all else", key=True),
-        Column("calls", pl.Int64(), "launches"),
-        Column("total_ns", pl.Int64(), "summed duration", "ns"),
-        Column("share_ratio", pl.Float64(), "part of all kernels' time", "ratio"),
-    ),
-)
-
-
 def kernel_bins(
     spans: pl.DataFrame,
     metrics: pl.DataFrame,
@@ -106,28 +123,6 @@ ANALYSIS = Analysis(
     run=kernel_bins,
     optional=(KERNELS,),
     needs_clock=False,
-)
-
-
-By = Literal["all", "state", "run"]
-KEYS = {"all": (), "state": ("state",), "run": ("run", "state")}
-
-KERNEL_RUNS = Table(
-    "kernel-runs",
-    "launches in succession that are in the same state",
-    (
-        Column("run", pl.Int64(), "number of the run, from 0 in order of launch (by run)", key=True),
-        Column("state", pl.String(), "as in kernel-bins (by state, run)", key=True),
-        Column("first_id", pl.UInt32(), "span_id of its first launch (by run)"),
-        Column("n_runs", pl.Int64(), "how many runs"),
-        Column("calls", pl.Int64(), "launches in them"),
-        Column("mean_calls", pl.Float64(), "mean launches of a run"),
-        Column("max_calls", pl.Int64(), "launches of the longest run"),
-        Column("total_ns", pl.Int64(), "summed duration", "ns"),
-        Column("share_ratio", pl.Float64(), "part of all kernels' time", "ratio"),
-        Column("gemm_ratio", pl.Float64(), "share of its time in matrix products", "ratio"),
-        Column("mean_states", pl.Float64(), "mean number of states among `window` launches in succession (by all)"),
-    ),
 )
 
 

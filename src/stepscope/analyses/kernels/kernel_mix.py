@@ -30,6 +30,23 @@ KERNEL_MIX = Table(
         Column("cumulative_ratio", pl.Float64(), "part of all that this row and those above it make", "ratio"),
     ),
 )
+By = Literal["name", "class", "op"]
+_BYS = ("name", "class", "op")
+_FACTORS = (2, 10)
+AMDAHL = Table(
+    "amdahl",
+    "what faster kernels would buy",
+    (
+        Column("rank", pl.Int64(), "1 is the longest in total", key=True),
+        Column("name", Name, "kernel, class, or operator that launched it", key=True),
+        Column("calls", pl.Int64(), "launches"),
+        Column("total_ns", pl.Int64(), "summed duration", "ns"),
+        Column("share_ratio", pl.Float64(), "part of all kernels' time", "ratio"),
+        Column("cumulative_ratio", pl.Float64(), "part of all that this row and those above it make", "ratio"),
+        *(Column(f"speedup_{f}", pl.Float64(), f"times as fast, if this and those above took 1/{f}") for f in _FACTORS),
+        *(Column(f"alone_{f}", pl.Float64(), f"times as fast, if this alone took 1/{f}") for f in _FACTORS),
+    ),
+)
 
 
 def kernel_mix(spans: pl.DataFrame, *, top: int = 30, merge_gemm: bool = True) -> pl.DataFrame:
@@ -62,26 +79,6 @@ ANALYSIS = Analysis(
     output=KERNEL_MIX,
     run=kernel_mix,
     needs_clock=False,
-)
-
-
-By = Literal["name", "class", "op"]
-_BYS = ("name", "class", "op")
-_FACTORS = (2, 10)
-
-AMDAHL = Table(
-    "amdahl",
-    "what faster kernels would buy",
-    (
-        Column("rank", pl.Int64(), "1 is the longest in total", key=True),
-        Column("name", Name, "kernel, class, or operator that launched it", key=True),
-        Column("calls", pl.Int64(), "launches"),
-        Column("total_ns", pl.Int64(), "summed duration", "ns"),
-        Column("share_ratio", pl.Float64(), "part of all kernels' time", "ratio"),
-        Column("cumulative_ratio", pl.Float64(), "part of all that this row and those above it make", "ratio"),
-        *(Column(f"speedup_{f}", pl.Float64(), f"times as fast, if this and those above took 1/{f}") for f in _FACTORS),
-        *(Column(f"alone_{f}", pl.Float64(), f"times as fast, if this alone took 1/{f}") for f in _FACTORS),
-    ),
 )
 
 

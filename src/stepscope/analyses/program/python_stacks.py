@@ -45,6 +45,18 @@ _WAYS = ("stack", "function")
 #: A thread that ran on a core for less is waiting for work. The main thread counts in any case.
 _IDLE_RATIO = 0.01
 _LINE = r":\d+\)$"
+PYTHON_FUNCTIONS = Table(
+    "python-functions",
+    "functions that Python's threads were in, seen from outside",
+    (
+        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
+        Column("function", pl.String(), "function (file)", key=True),
+        Column("share_ratio", pl.Float64(), "time in which a thread was in the function itself, over all", "ratio"),
+        Column("total_ratio", pl.Float64(), "time in which it was on the stack, recursion counted once", "ratio"),
+        Column("samples", pl.Int64(), "samples of a thread in the function itself"),
+        Column("total_samples", pl.Int64(), "samples with it on the stack"),
+    ),
+)
 
 
 def python_stacks(
@@ -166,20 +178,6 @@ ANALYSIS = Analysis(
     optional=(TRACKS, STEPS),
     output=PYTHON_STACKS,
     run=python_stacks,
-)
-
-
-PYTHON_FUNCTIONS = Table(
-    "python-functions",
-    "functions that Python's threads were in, seen from outside",
-    (
-        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
-        Column("function", pl.String(), "function (file)", key=True),
-        Column("share_ratio", pl.Float64(), "time in which a thread was in the function itself, over all", "ratio"),
-        Column("total_ratio", pl.Float64(), "time in which it was on the stack, recursion counted once", "ratio"),
-        Column("samples", pl.Int64(), "samples of a thread in the function itself"),
-        Column("total_samples", pl.Int64(), "samples with it on the stack"),
-    ),
 )
 
 

@@ -40,6 +40,48 @@ _RULES = {
     BACKWARD: re.compile(r"^autograd::engine::evaluate_function|^Torch-Compiled Autograd"),
     OPTIMIZER: re.compile(r"^Optimizer\.step#"),
 }
+#: Number of names, those that took longest; all others are one row without a name.
+MOST_NAMES = 64
+WORK = Table(
+    "rank-work",
+    "what one rank computed, by name: kernels, or operators if no device computes",
+    (
+        Column("name", Name, "kernel or operator; null: all others", key=True),
+        Column("calls", pl.Int64(), "how often"),
+        Column("total_ns", pl.Int64(), "summed time; for operators their self time", "ns"),
+    ),
+)
+KINDS = (*collectives.KINDS, "other")
+Kind = pl.Enum(KINDS)
+#: The last part of a collective, of at most this length, shows whether work went on meanwhile.
+_TAIL_NS = 1_000_000
+CALLS = Table(
+    "rank-calls",
+    "a collective, as one rank recorded it",
+    (
+        Column("comm", pl.Int32(), "index of the rank's process group", key=True),
+        Column("kind", Kind, "kind of collective", key=True),
+        Column("collective", Name, "name as recorded, else that of its operator or kernel", key=True),
+        Column("dtype", Name, "element type", key=True),
+        Column("in_bytes", pl.Int64(), "sent by this rank", "bytes"),
+        Column("out_bytes", pl.Int64(), "received by this rank", "bytes"),
+        Column("seq", pl.Int64(), "its number within the group, if recorded"),
+        Column("src", pl.Int32(), "for a receive: the rank that sends"),
+        Column("dst", pl.Int32(), "for a send: the rank that receives"),
+        Column("step", pl.Int32(), "number of the step that queued it"),
+        Column("start_ns", pl.Int64(), "when this rank arrived, on its own clock", "ns"),
+        Column("end_ns", pl.Int64(), "when it ended here", "ns"),
+        Column("measured", pl.Enum(("device", "host")), "whether its times are those of kernels or of an operator"),
+        Column("blocks", pl.Boolean(), "nothing computed when it ended, so the rank waited for it"),
+        Column(
+            "work_ns", pl.Int64(), "since the previous event of the rank's work: the end or start of a collective", "ns"
+        ),
+        Column("compute_ns", pl.Int64(), "of that, computing", "ns"),
+        Column("data_ns", pl.Int64(), "of that, reading the next batch while nothing computed", "ns"),
+        Column("backward_ns", pl.Int64(), "of that, in the backward pass", "ns"),
+        Column("optimizer_ns", pl.Int64(), "of that, in the optimizer", "ns"),
+    ),
+)
 
 
 def phase_intervals(trace: Trace, *, on_device: bool) -> dict[str, Intervals]:
@@ -80,20 +122,6 @@ def _joined(spans: pl.DataFrame) -> Intervals:
     if not starts.size:
         return starts, ends
     return starts[np.concatenate(([0], apart + 1))], ends[np.concatenate((apart, [-1]))]
-
-
-#: Number of names, those that took longest; all others are one row without a name.
-MOST_NAMES = 64
-
-WORK = Table(
-    "rank-work",
-    "what one rank computed, by name: kernels, or operators if no device computes",
-    (
-        Column("name", Name, "kernel or operator; null: all others", key=True),
-        Column("calls", pl.Int64(), "how often"),
-        Column("total_ns", pl.Int64(), "summed time; for operators their self time", "ns"),
-    ),
-)
 
 
 def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
@@ -144,40 +172,6 @@ def resources_of(trace: Trace, window: tuple[int, int]) -> pl.DataFrame:
         .agg(pl.col("value").mean())
         .sort("device", pl.col("metric").cast(pl.String))
     )
-
-
-KINDS = (*collectives.KINDS, "other")
-Kind = pl.Enum(KINDS)
-#: The last part of a collective, of at most this length, shows whether work went on meanwhile.
-_TAIL_NS = 1_000_000
-
-CALLS = Table(
-    "rank-calls",
-    "a collective, as one rank recorded it",
-    (
-        Column("comm", pl.Int32(), "index of the rank's process group", key=True),
-        Column("kind", Kind, "kind of collective", key=True),
-        Column("collective", Name, "name as recorded, else that of its operator or kernel", key=True),
-        Column("dtype", Name, "element type", key=True),
-        Column("in_bytes", pl.Int64(), "sent by this rank", "bytes"),
-        Column("out_bytes", pl.Int64(), "received by this rank", "bytes"),
-        Column("seq", pl.Int64(), "its number within the group, if recorded"),
-        Column("src", pl.Int32(), "for a receive: the rank that sends"),
-        Column("dst", pl.Int32(), "for a send: the rank that receives"),
-        Column("step", pl.Int32(), "number of the step that queued it"),
-        Column("start_ns", pl.Int64(), "when this rank arrived, on its own clock", "ns"),
-        Column("end_ns", pl.Int64(), "when it ended here", "ns"),
-        Column("measured", pl.Enum(("device", "host")), "whether its times are those of kernels or of an operator"),
-        Column("blocks", pl.Boolean(), "nothing computed when it ended, so the rank waited for it"),
-        Column(
-            "work_ns", pl.Int64(), "since the previous event of the rank's work: the end or start of a collective", "ns"
-        ),
-        Column("compute_ns", pl.Int64(), "of that, computing", "ns"),
-        Column("data_ns", pl.Int64(), "of that, reading the next batch while nothing computed", "ns"),
-        Column("backward_ns", pl.Int64(), "of that, in the backward pass", "ns"),
-        Column("optimizer_ns", pl.Int64(), "of that, in the optimizer", "ns"),
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True)

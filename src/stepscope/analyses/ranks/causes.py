@@ -30,6 +30,16 @@ _LEAST_SLOWDOWN = 0.02
 _UNEVEN = 0.6
 _MOSTLY = 0.5
 _LOWER_CLOCK = 0.97
+#: Signs of a slow host or device: label, parts of the metric's name, and whether more (1) or less (-1) is bad.
+_SIGNS = (
+    ("clock", ("freq", "clock"), -1),
+    ("time waiting for a core", ("runq",), 1),
+    ("garbage collection", ("gc_time",), 1),
+    ("major page faults", ("major_faults",), 1),
+    ("reading from disk", ("read_bytes_rate",), 1),
+    ("writing to disk", ("write_bytes_rate",), 1),
+)
+_FAR_MORE = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +146,6 @@ def _compared(own: pl.DataFrame, same_role: Sequence[pl.DataFrame]) -> pl.DataFr
     each = pl.coalesce(usual, own_each, 0.0)
     more = (pl.col("calls") - pl.col("usual_calls")) * each
     return table.with_columns(more_ns=more, slower_ns=pl.col("total_ns") - pl.col("usual_ns") - more)
-
-
-#: Signs of a slow host or device: label, parts of the metric's name, and whether more (1) or less (-1) is bad.
-_SIGNS = (
-    ("clock", ("freq", "clock"), -1),
-    ("time waiting for a core", ("runq",), 1),
-    ("garbage collection", ("gc_time",), 1),
-    ("major page faults", ("major_faults",), 1),
-    ("reading from disk", ("read_bytes_rate",), 1),
-    ("writing to disk", ("write_bytes_rate",), 1),
-)
-_FAR_MORE = 1.5
 
 
 def _resources(job: Job, roles: Roles, rank: int) -> str:

@@ -34,6 +34,36 @@ __all__ = ["ANALYSIS", "CLOCK_OFFSETS", "Clocks", "clock_offsets", "clocks_of"]
 _MOST_TURNS = 2_000
 _ROUNDS = 5
 _FAR = 3.0  # standard errors: edges farther off count less
+CLOCK_OFFSETS = Table(
+    "clock-offsets",
+    "how far each rank's clock is off",
+    (
+        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
+        Column("host", pl.String(), "where it ran, if recorded", key=True),
+        Column("component", pl.Int32(), "ranks of one component share collectives; offsets are comparable within it"),
+        Column("offset_ns", pl.Float64(), "by how much its clock is ahead of the median rank's, mid-recording", "ns"),
+        Column("error_ns", pl.Float64(), "half width of the 95 % interval", "ns"),
+        Column("drift_ppm", pl.Float64(), "by how much its clock gains on the median rank's; 0: none detected", "ppm"),
+        Column("drift_error_ppm", pl.Float64(), "half width of the 95 % interval", "ppm"),
+        Column("low_ns", pl.Float64(), "least offset with which no collective ends before it began everywhere", "ns"),
+        Column("high_ns", pl.Float64(), "greatest such offset", "ns"),
+        Column("exchanges", pl.Int64(), "number of collectives that it is solved from"),
+        Column(
+            "method",
+            pl.Enum(("ends", "host", "none")),
+            "ends of collectives; host: one clock for all ranks of a host, as ends agree; none: nothing to compare",
+        ),
+    ),
+)
+#: Collectives per group that are used: enough for a microsecond, at a cost that does not grow with the recording.
+_MOST = 64
+#: Factor on the error of collectives that ranks may leave early.
+_WEAK = 5.0
+_TWO_SIDED = 1.96
+_MEDIAN_COST = 1.2533  # standard error of a median over that of a mean
+_SIGNIFICANT = 2.0  # standard errors: a smaller drift counts as 0, a larger one is shrunk
+_FITS = 5
+_SWEEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,39 +153,6 @@ def _parts(member: Ints, group: Ints, n_members: int, n_groups: int) -> Ints:
         if np.array_equal(least, label):
             return np.unique(label, return_inverse=True)[1].ravel()
         label = least
-
-
-CLOCK_OFFSETS = Table(
-    "clock-offsets",
-    "how far each rank's clock is off",
-    (
-        Column("rank", pl.Int32(), "rank of the process in its job", key=True),
-        Column("host", pl.String(), "where it ran, if recorded", key=True),
-        Column("component", pl.Int32(), "ranks of one component share collectives; offsets are comparable within it"),
-        Column("offset_ns", pl.Float64(), "by how much its clock is ahead of the median rank's, mid-recording", "ns"),
-        Column("error_ns", pl.Float64(), "half width of the 95 % interval", "ns"),
-        Column("drift_ppm", pl.Float64(), "by how much its clock gains on the median rank's; 0: none detected", "ppm"),
-        Column("drift_error_ppm", pl.Float64(), "half width of the 95 % interval", "ppm"),
-        Column("low_ns", pl.Float64(), "least offset with which no collective ends before it began everywhere", "ns"),
-        Column("high_ns", pl.Float64(), "greatest such offset", "ns"),
-        Column("exchanges", pl.Int64(), "number of collectives that it is solved from"),
-        Column(
-            "method",
-            pl.Enum(("ends", "host", "none")),
-            "ends of collectives; host: one clock for all ranks of a host, as ends agree; none: nothing to compare",
-        ),
-    ),
-)
-
-#: Collectives per group that are used: enough for a microsecond, at a cost that does not grow with the recording.
-_MOST = 64
-#: Factor on the error of collectives that ranks may leave early.
-_WEAK = 5.0
-_TWO_SIDED = 1.96
-_MEDIAN_COST = 1.2533  # standard error of a median over that of a mean
-_SIGNIFICANT = 2.0  # standard errors: a smaller drift counts as 0, a larger one is shrunk
-_FITS = 5
-_SWEEPS = 20
 
 
 @dataclass(frozen=True, slots=True)

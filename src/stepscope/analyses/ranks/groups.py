@@ -28,6 +28,7 @@ _RECORD = "record_param_comms"
 #: Scalar inputs of records of PyTorch before 2.2: number of the collective, group, rank in it, …, ranks in it.
 _SCALARS = r'^\["[^"]*","(?<seq>\d+)","(?<comm>\d+)","(?<place>\d+)".*"(?<size>\d+)"\]$'
 _NUMBER = re.compile(r"\d+")
+_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,6 @@ def _old_records(calls: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         old_place=pl.col("place").cast(pl.Int64, strict=False),
         old_size=pl.col("size").cast(pl.Int64, strict=False),
     )
-
-
-_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)

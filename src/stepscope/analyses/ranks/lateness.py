@@ -19,6 +19,9 @@ from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.intervals import Ints
 
 __all__ = ["Lateness", "blocking_of", "lateness_of", "transfers_of"]
+_MOST = 128
+_WITHOUT_STEPS = 40
+_LEAST_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +157,6 @@ def _common_base(rank: Ints, peers: Ints, row_base: Ints) -> tuple[Ints, NDArray
         place = np.minimum(np.searchsorted(keys, look), keys.size - 1)
         base[other[keys[place] != look]] = -1
     return base, after_end
-
-
-_MOST = 128
-_WITHOUT_STEPS = 40
-_LEAST_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,27 @@ __all__ = ["MATCHED", "STATUSES", "Job", "by_rank", "job_of", "missing_ranks"]
 _SLACK = 3  # calls by which a recording may begin earlier or later, beyond the difference of their numbers
 _ROUNDS = 4
 _TRIED = (0.5, 0.25, 0.75, 0.0, 1.0)
+#: Kinds whose sizes may differ between ranks.
+_UNEVEN = ("alltoall", "gather", "scatter", "permute", "other", *POINT_TO_POINT)
+STATUSES = ("matched", "missing on a rank", "kinds differ", "sizes differ", "one rank only", "ends unknown")
+MATCHED = Table(
+    "matched-collectives",
+    "a collective, matched across ranks",
+    (
+        Column("group", pl.Int32(), "index of the group", key=True),
+        Column("kind", Kind, "kind of collective", key=True),
+        Column("collective", Name, "name as recorded", key=True),
+        Column("dtype", Name, "element type", key=True),
+        Column("seq", pl.Int64(), "its number within the group, if recorded"),
+        Column("step", pl.Int32(), "number of the step that queued it"),
+        Column("n_ranks", pl.Int32(), "ranks whose traces contain it"),
+        Column("n_expected", pl.Int32(), "ranks with a trace that take part"),
+        Column("size_bytes", pl.Int64(), "size of the whole", "bytes"),
+        Column("status", pl.Enum(STATUSES), "whether it is the same on all ranks"),
+    ),
+)
+_ABSENT = -1
+_CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 
 def realigned(family: Ints, rank: Ints, order: Ints, ends: Ints, sizes: Ints, *, anchored: Bools, fixed: Bools) -> Ints:
@@ -122,31 +143,6 @@ def _nearest(base: NDArray[np.float64], at: NDArray[np.float64]) -> tuple[Ints, 
     left = np.maximum(right - 1, 0)
     place = np.where(np.abs(base[left] - at) <= np.abs(base[right] - at), left, right)
     return place, np.abs(base[place] - at)
-
-
-#: Kinds whose sizes may differ between ranks.
-_UNEVEN = ("alltoall", "gather", "scatter", "permute", "other", *POINT_TO_POINT)
-STATUSES = ("matched", "missing on a rank", "kinds differ", "sizes differ", "one rank only", "ends unknown")
-
-MATCHED = Table(
-    "matched-collectives",
-    "a collective, matched across ranks",
-    (
-        Column("group", pl.Int32(), "index of the group", key=True),
-        Column("kind", Kind, "kind of collective", key=True),
-        Column("collective", Name, "name as recorded", key=True),
-        Column("dtype", Name, "element type", key=True),
-        Column("seq", pl.Int64(), "its number within the group, if recorded"),
-        Column("step", pl.Int32(), "number of the step that queued it"),
-        Column("n_ranks", pl.Int32(), "ranks whose traces contain it"),
-        Column("n_expected", pl.Int32(), "ranks with a trace that take part"),
-        Column("size_bytes", pl.Int64(), "size of the whole", "bytes"),
-        Column("status", pl.Enum(STATUSES), "whether it is the same on all ranks"),
-    ),
-)
-
-_ABSENT = -1
-_CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ _LABELS = (
 )
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9
 _MANY = 16  # all-reduces per step
+#: Groups with a smaller part of a rank's calls do not count for its role.
+_MINOR = 0.05
 
 
 def parallelism_of(job: Job) -> list[tuple[str, str]]:
@@ -171,10 +173,6 @@ ANALYSIS = Analysis(
     run=parallel_groups,
     scope="ranks",
 )
-
-
-#: Groups with a smaller part of a rank's calls do not count for its role.
-_MINOR = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ _WORK = ["device", "name"]
 _MEASURES = ("calls", "total_ns", "self_ns", "ns_per_call")
 #: Own time per cycle and time per call of a function that a run does not have.
 _NEVER_RAN = (np.zeros(1), np.empty(0))
+#: How much some evidence raises the confidence, and the evidence; None if there is none.
+Clue = tuple[float, Evidence] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +185,6 @@ def share_slowed_by(work: pl.DataFrame, ratio: float) -> float:
 def _own_ratio() -> pl.Expr:
     base, other = pl.col("own_ns_base") / pl.col("calls_base"), pl.col("own_ns_other") / pl.col("calls_other")
     return other / base
-
-
-#: How much some evidence raises the confidence, and the evidence; None if there is none.
-Clue = tuple[float, Evidence] | None
 
 
 @dataclass(frozen=True, slots=True)

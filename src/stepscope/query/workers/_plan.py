@@ -27,6 +27,8 @@ _MINE = "memory://"
 _PACKINGS = (".gz", ".zst", ".xz", ".bz2", ".zip")
 _REMOTE_BYTES = 100_000_000
 _SHARE = 0.8
+_CGROUP = Path("/sys/fs/cgroup")
+_UNKNOWN_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,6 @@ def _unpacked_bytes(path: str) -> int:
     except StepscopeError:  # reading it will say what is wrong
         return 0
     return size * (_PACKED if path.lower().endswith(_PACKINGS) else 1)
-
-
-_CGROUP = Path("/sys/fs/cgroup")
-_UNKNOWN_BYTES = 4 << 30
 
 
 def cores() -> int:

@@ -34,6 +34,10 @@ _KEEP_FREED = {
 
 #: How long a process may take to end: it may still be writing into the cache.
 _PATIENCE_S = 20
+#: What the interpreter of a worker runs; its argument is the parent's list of places to import from.
+COMMAND = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from stepscope.query.workers.pool import main; main()"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +172,6 @@ def _closed(pipe: Any) -> None:
         pipe.close()
     except OSError:  # what was not yet written to a process that is gone
         return
-
-
-#: What the interpreter of a worker runs; its argument is the parent's list of places to import from.
-COMMAND = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from stepscope.query.workers.pool import main; main()"
-)
 
 
 def main() -> None:

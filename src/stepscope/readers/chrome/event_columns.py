@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from stepscope.readers.chrome.events import AnyEvent
     from stepscope.readers.common.columns import Column
     from stepscope.readers.common.issues import IssueLog
+#: Words for a launch that only Cambricon's recorder writes.
+_MLU_KEYS = (b'"kernel type"', b'"tasktopo"')
+_NO_ROWS = np.empty(0, np.intp)
+#: Times of this many digits and more, in µs, fit no column; multiplying them out could take hours.
+_MOST_DIGITS = 16
+#: Kineto's names, by age, for the arrow from a launch to the work it queued. Its id is the correlation.
+_FLOW_TO_DEVICE = frozenset({"ac2g", "async_cpu_to_gpu", "async"})
+_EDGES = frozenset("BEbe")
 
 
 class Columns:
@@ -246,13 +254,6 @@ class Columns:
         cols["value"].extend([v for _, v in numbers])
 
 
-#: Words for a launch that only Cambricon's recorder writes.
-_MLU_KEYS = (b'"kernel type"', b'"tasktopo"')
-_NO_ROWS = np.empty(0, np.intp)
-#: Times of this many digits and more, in µs, fit no column; multiplying them out could take hours.
-_MOST_DIGITS = 16
-
-
 def _external(args: list[Args]) -> list[int]:
     """The recorder's ids. PyTorch before 2.1 spells the key of calls in lower case."""
     ids = [a.external_id for a in args]
@@ -282,11 +283,6 @@ def _decoded(raw: bytes) -> dict[str, Any]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-#: Kineto's names, by age, for the arrow from a launch to the work it queued. Its id is the correlation.
-_FLOW_TO_DEVICE = frozenset({"ac2g", "async_cpu_to_gpu", "async"})
-_EDGES = frozenset("BEbe")
 
 
 def _add_incomplete(columns: Columns, events: list[AnyEvent], block: bytes) -> set[str]:

@@ -34,6 +34,14 @@ CATEGORY = {
     "mtia_ccp_events": "kernel",
     "cuda_profiler_range": "device_range",
 }
+_KINDS = {
+    "operator": OPERATOR, "user_range": OPERATOR, "python": FRAME, "runtime": CALL, "driver": CALL,
+    "kernel": DEVICE, "memcpy": DEVICE, "memset": DEVICE, "sync": DEVICE, "device_range": LANE,
+}  # fmt: skip
+#: Stands for an absent value that is kept as JSON.
+NOTHING = Raw(b"")
+_TEXT = {"ph", "cat", "name"}
+_TIMES = {"ts", "dur"}
 
 
 @cache
@@ -53,12 +61,6 @@ def category_of(cat: str | None) -> str:
     return "other"
 
 
-_KINDS = {
-    "operator": OPERATOR, "user_range": OPERATOR, "python": FRAME, "runtime": CALL, "driver": CALL,
-    "kernel": DEVICE, "memcpy": DEVICE, "memset": DEVICE, "sync": DEVICE, "device_range": LANE,
-}  # fmt: skip
-
-
 @cache
 def kind_of(cat: str | None) -> int:
     """Which arguments to read of events of the recorder's category."""
@@ -68,10 +70,6 @@ def kind_of(cat: str | None) -> int:
     if text == "python":  # functions in traces of the autograd profiler, which have an operator's arguments
         return OPERATOR
     return _KINDS.get(category_of(cat), PLAIN)
-
-
-#: Stands for an absent value that is kept as JSON.
-NOTHING = Raw(b"")
 
 
 class Args(Struct, gc=False, frozen=True):
@@ -162,8 +160,6 @@ class RawEvent(Struct, gc=False):
 
 AnyEvent = Event | ExactEvent
 
-_TEXT = {"ph", "cat", "name"}
-_TIMES = {"ts", "dur"}
 _KEYS = {f.encode_name: f.name for f in msgspec.structs.fields(Args)}
 _ARG_TYPES = {f.encode_name: f.type for f in msgspec.structs.fields(Args)}
 

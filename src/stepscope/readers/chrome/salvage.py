@@ -36,6 +36,7 @@ _STRAY = re.compile(rb"\s*,?\s*[\[{\]]")
 _TAIL = re.compile(rb'\}(?P<array>\s*\])\s*(?:\}\s*\Z|,\s*"[^"\\]*"\s*:)')
 #: What decoding raises on damaged text.
 FAILS = (msgspec.DecodeError, RecursionError, UnicodeError, OverflowError)
+_BLANK = b" \t\r\n,"
 
 
 @dataclass(slots=True)
@@ -164,9 +165,6 @@ def salvaged(text: bytes, kind: type[AnyEvent]) -> Salvage:
         else:
             start, i = stops[i] + 1, i + 1
     return salvage
-
-
-_BLANK = b" \t\r\n,"
 
 
 class _Elements:

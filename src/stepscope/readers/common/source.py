@@ -26,6 +26,8 @@ DEFAULT_RATIO = 200
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+#: Smaller files leave so little free memory that returning it does not pay.
+_LEAST_BYTES = 50_000_000
 
 
 @dataclass(slots=True)
@@ -238,10 +240,6 @@ def no_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-#: Smaller files leave so little free memory that returning it does not pay.
-_LEAST_BYTES = 50_000_000
 
 
 def give_back(n_bytes: int | None = None) -> None:

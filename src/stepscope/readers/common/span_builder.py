@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 NO_SPAN = -1
 #: Ancestors looked at one by one, before looking all up at once pays. Overlapping calls may form chains of any length.
 _HOPS = 32
+Scalar = TypeVar("Scalar", bound=np.generic)
+CODE = {name: i for i, name in enumerate(CATEGORIES)}
+CALLS = (CODE["runtime"], CODE["driver"])
+WORK = [CODE[name] for name in DEVICE_WORK]
+_SMALL = 1 << 22
+#: Kineto can write zero or far-off times for single events. A recording longer than this is not believed.
+_DAY_NS = 86_400 * 10**9
+_MOST_WILD_RATIO = 0.01
 
 
 def parents(ts: Rows, dur: Rows, track: NDArray[Any], is_host: Flags) -> Rows:
@@ -87,17 +95,6 @@ def step_of(points: Rows, starts: Rows, ends: Rows, numbers: Rows) -> Rows:
         return np.full(points.size, ABSENT, np.int64)
     at = intervals.locate((starts, ends), points)
     return np.where(at >= 0, numbers[at], ABSENT)
-
-
-Scalar = TypeVar("Scalar", bound=np.generic)
-
-CODE = {name: i for i, name in enumerate(CATEGORIES)}
-CALLS = (CODE["runtime"], CODE["driver"])
-WORK = [CODE[name] for name in DEVICE_WORK]
-_SMALL = 1 << 22
-#: Kineto can write zero or far-off times for single events. A recording longer than this is not believed.
-_DAY_NS = 86_400 * 10**9
-_MOST_WILD_RATIO = 0.01
 
 
 class Names:

@@ -42,6 +42,14 @@ _NO_PERMISSION = (
     "/etc/modprobe.d/, then reload the driver or reboot; in a container also --cap-add=SYS_ADMIN "
     "(https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
 )
+#: `name (grid)x(block), Context 1, Stream 7, Device 0, CC 8.0`; old versions say the date instead of grid and block.
+_TITLE = re.compile(
+    r"^ {1,4}(?P<name>\S.*?)(?: (?P<grid>\([\d., ]+\))x(?P<block>\([\d., ]+\)))?(?:, \d{4}-\w{3}-\d{2} [\d:]+)?"
+    r", Context (?P<context>\d+), Stream (?P<stream>\d+)(?:, Device (?P<device>\d+))?(?:, CC (?P<cc>[\d.]+))?\s*$"
+)
+_PROCESS = re.compile(r"^\[(?P<pid>\d+)\] (?P<process>.*)@(?P<host>\S+)\s*$")
+_SECTION = re.compile(r"^ {2,}Section: (?P<section>.*\S)")
+_RULER = re.compile(r"^ *(-{3,}) (-{3,}) (-{3,})\s*$")
 
 
 def read(source: Source) -> Trace:
@@ -234,16 +242,6 @@ def _csv(header: Header, text: bytes) -> pl.DataFrame | None:
         pl.col(str(place[name])).alias(name) if name in place else pl.lit(None, dtype=pl.String).alias(name)
         for name in wanted
     )
-
-
-#: `name (grid)x(block), Context 1, Stream 7, Device 0, CC 8.0`; old versions say the date instead of grid and block.
-_TITLE = re.compile(
-    r"^ {1,4}(?P<name>\S.*?)(?: (?P<grid>\([\d., ]+\))x(?P<block>\([\d., ]+\)))?(?:, \d{4}-\w{3}-\d{2} [\d:]+)?"
-    r", Context (?P<context>\d+), Stream (?P<stream>\d+)(?:, Device (?P<device>\d+))?(?:, CC (?P<cc>[\d.]+))?\s*$"
-)
-_PROCESS = re.compile(r"^\[(?P<pid>\d+)\] (?P<process>.*)@(?P<host>\S+)\s*$")
-_SECTION = re.compile(r"^ {2,}Section: (?P<section>.*\S)")
-_RULER = re.compile(r"^ *(-{3,}) (-{3,}) (-{3,})\s*$")
 
 
 def read_text(source: Source) -> Trace:

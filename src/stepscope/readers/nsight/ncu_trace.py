@@ -40,6 +40,32 @@ _SAMPLE = 1000
 _SPACES = r"(\d)[ '\u2019\u00a0\u202f](\d)"
 #: What ncu prints for a value that is not known.
 UNKNOWN_VALUES = ("", "n/a", "na", "nan", "-nan", "inf", "-inf", "(!) n/a", "(!) nan")
+_TIME = {"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
+_PREFIX = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_SCALED = re.compile(r"([KMGTP])([a-z]{2,})$")
+#: What a reader hands over for each report: a row per metric of a launch, as printed. `section` may be null.
+PRINTED = {"launch": pl.UInt32(), "section": Name, "metric": Name, "unit": Name, "value": pl.String()}
+#: The same as numbers; and metrics that are words.
+MEASURED = {"launch": pl.UInt32(), "metric": Name, "unit": Name, "value": pl.Float64()}
+TEXTS = {"launch": pl.UInt32(), "metric": Name, "text": pl.String()}
+_AMBIGUOUS = r"^[-+]?\d{1,3}[.,]\d{3}$"
+#: A list of unit numbers (`0,1`), which looks like a number with a fraction.
+_LISTS = ("launch__tpc_enabled", "Enabled TPC IDs")
+#: The product, which `devices` takes; other words have no place in a table of numbers.
+DEVICE_NAME = "device__attribute_display_name"
+#: What a reader hands over for each launch, as printed: null where it does not say.
+LAUNCHES = (
+    "name", "pid", "process", "host", "context", "stream", "device", "cc", "block", "grid",
+)  # fmt: skip
+PROVIDES = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
+_AXES = "xyz"
+#: Facts of a launch among its metrics: the counter's own name, then its label on the details page.
+_SM_COUNT = ("launch__sm_count", "device__attribute_multiprocessor_count", "# SMs")
+_REGISTERS = ("launch__registers_per_thread", "Registers Per Thread")
+_STATIC = ("launch__shared_mem_per_block_static", "Static Shared Memory Per Block")
+_DYNAMIC = ("launch__shared_mem_per_block_dynamic", "Dynamic Shared Memory Per Block")
+_MEMORY = ("device__attribute_total_memory",)
+_NO_DURATION = "launches have no duration; ask ncu for it: --metrics gpu__time_duration.sum,…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +141,6 @@ def _pattern(shape: str, decimal: str) -> str:
     return _SIGN + re.sub("[DG]", lambda sign: re.escape(decimal if sign.group() == "D" else group), shape)
 
 
-_TIME = {"ns": 1.0, "nsecond": 1.0, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6, "s": 1e9, "second": 1e9}
-_PREFIX = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_SCALED = re.compile(r"([KMGTP])([a-z]{2,})$")
-
-
 def base_unit(unit: str) -> tuple[str, float]:
     """The base unit, and the factor from `unit` to it. Unknown units stay.
 
@@ -142,19 +163,6 @@ def _base_word(word: str) -> tuple[str, float]:
         return "ns", _TIME[word]
     scaled = _SCALED.match(word)
     return (scaled.group(2), _PREFIX[scaled.group(1)]) if scaled else (word, 1.0)
-
-
-#: What a reader hands over for each report: a row per metric of a launch, as printed. `section` may be null.
-PRINTED = {"launch": pl.UInt32(), "section": Name, "metric": Name, "unit": Name, "value": pl.String()}
-#: The same as numbers; and metrics that are words.
-MEASURED = {"launch": pl.UInt32(), "metric": Name, "unit": Name, "value": pl.Float64()}
-TEXTS = {"launch": pl.UInt32(), "metric": Name, "text": pl.String()}
-
-_AMBIGUOUS = r"^[-+]?\d{1,3}[.,]\d{3}$"
-#: A list of unit numbers (`0,1`), which looks like a number with a fraction.
-_LISTS = ("launch__tpc_enabled", "Enabled TPC IDs")
-#: The product, which `devices` takes; other words have no place in a table of numbers.
-DEVICE_NAME = "device__attribute_display_name"
 
 
 def measured(reports: Sequence[pl.DataFrame], path: str, issues: IssueLog) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -224,22 +232,6 @@ def _with_distinct_names(report: pl.DataFrame) -> pl.DataFrame:
     )
     rest = report.with_row_index("row").filter(~may_repeat)
     return pl.concat([rest, rows.select(rest.columns)]).sort("row").drop("row")
-
-
-#: What a reader hands over for each launch, as printed: null where it does not say.
-LAUNCHES = (
-    "name", "pid", "process", "host", "context", "stream", "device", "cc", "block", "grid",
-)  # fmt: skip
-PROVIDES = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
-
-_AXES = "xyz"
-#: Facts of a launch among its metrics: the counter's own name, then its label on the details page.
-_SM_COUNT = ("launch__sm_count", "device__attribute_multiprocessor_count", "# SMs")
-_REGISTERS = ("launch__registers_per_thread", "Registers Per Thread")
-_STATIC = ("launch__shared_mem_per_block_static", "Static Shared Memory Per Block")
-_DYNAMIC = ("launch__shared_mem_per_block_dynamic", "Dynamic Shared Memory Per Block")
-_MEMORY = ("device__attribute_total_memory",)
-_NO_DURATION = "launches have no duration; ask ncu for it: --metrics gpu__time_duration.sum,…"
 
 
 def build(

@@ -61,6 +61,7 @@ _KERNELS = Table(
     "what each device kernel cost, as nsys stats says",
     (_OF_KERNELS[0], Column("kernel_class", Name, "what it does, from its name"), *_OF_KERNELS[1:]),
 )
+_EXPORT = "give the recording itself: nsys export --type sqlite --output report.sqlite report.nsys-rep"
 
 
 def report_of(table: Printed) -> str | None:
@@ -156,9 +157,6 @@ def _value(name: str, at: str, table: Printed, unit: str) -> pl.Expr:
     value = scaled(table, at, unit)
     is_whole = name in _TOTALS or name.endswith((f"min_{unit}", f"max_{unit}"))
     return value.round() if is_whole else value
-
-
-_EXPORT = "give the recording itself: nsys export --type sqlite --output report.sqlite report.nsys-rep"
 
 
 def read(source: Source) -> Trace:

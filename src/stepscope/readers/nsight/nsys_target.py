@@ -32,6 +32,7 @@ _CORRELATION_BITS = 33
 _NVTX_THREAD_NAME = 39
 _MPI_RANK = re.compile(r"^MPI Rank (\d{1,9})$")
 _BRACKETS = re.compile(r"^(.*?)\s*\[(.*)\]$")
+_GPU_COLUMNS = ("id", "name", "cuDevice", "smCount", "totalMemory", "computeMajor", "computeMinor")
 
 
 class Target:
@@ -132,9 +133,6 @@ class Target:
 
     def _process(self, global_id: int) -> str | None:
         return self._process_names.get(global_id & ~_MASK)
-
-
-_GPU_COLUMNS = ("id", "name", "cuDevice", "smCount", "totalMemory", "computeMajor", "computeMinor")
 
 
 def _rows(db: Database, table: str, *columns: str, where: str = "1") -> list[tuple[Any, ...]]:

@@ -28,6 +28,50 @@ if TYPE_CHECKING:
 
 
 _NOTHING = Raw(b"")
+#: Event types by their number in protobuf; JSON has these names. In Paddle 2.x number 15 was MluRuntime.
+TYPES = (
+    "Operator", "Dataloader", "ProfileStep", "CudaRuntime", "Kernel", "Memcpy", "Memset", "UserDefined",
+    "OperatorInner", "Forward", "Backward", "Optimization", "Communication", "PythonOp", "PythonUserDefined",
+    "DygraphKernelLaunch", "StaticKernelLaunch",
+)  # fmt: skip
+MEMORY_TYPES = ("Allocate", "Free", "ReservedAllocate", "ReservedFree")
+#: The columns of each table. Those of names, types and texts are numbers of `Recording.names`, `.types` and `.texts`,
+#: rates are fractions, the others whole numbers; ABSENT and NaN mean unknown.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "host": ("name", "type", "start", "end", "pid", "tid", "parent"),
+    "runtime": ("name", "type", "start", "end", "pid", "tid", "correlation", "host"),
+    "device": ("name", "type", "start", "end", "device", "stream", "correlation", "runtime"),
+    "kernels": (
+        "device", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes",
+        "blocks_per_sm", "warps_per_sm", "est_occupancy_ratio",
+    ),
+    "transfers": ("device", "bytes", "src", "dst", "bytes_per_s"),
+    "memory": (
+        "ts", "type", "address", "bytes", "pid", "tid", "place", "allocated", "reserved", "peak_allocated",
+        "peak_reserved", "host",
+    ),
+    "arguments": ("host", "shapes", "types", "stack"),
+}  # fmt: skip
+_DIGITS = re.compile(r"\d{1,18}")
+_PER_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
+_MOST_NS = 2.0**61
+_AXES = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
+#: Names, types and texts are numbered; rates are fractions; the others whole numbers.
+_CODES = ("name", "type", "place", "shapes", "types", "stack", "src", "dst")
+_RATES = ("blocks_per_sm", "warps_per_sm", "est_occupancy_ratio", "bytes_per_s")
+_SPAN = ("at", "name", "type", "ts", "dur", "from", "to", "pid", "tid")
+_TABLES = {
+    "host": _SPAN,
+    "runtime": (*_SPAN, "correlation"),
+    "device": ("at", "name", "type", "ts", "dur", "from", "to", "device", "stream", "correlation"),
+    "kernels": ("at", *_AXES, "registers", "shared_bytes", *_RATES[:3]),
+    "transfers": ("at", "bytes", "src", "dst", "bytes_per_s"),
+    "memory": (
+        "at", "ts", "type", "pid", "tid", "address", "bytes", "place", "allocated", "reserved", "peak_allocated",
+        "peak_reserved",
+    ),
+    "arguments": ("at", "shapes", "types", "stack"),
+}  # fmt: skip
 
 
 class Args(Struct, gc=False, frozen=True):
@@ -75,33 +119,6 @@ class Event(Struct, gc=False):
     args: Args = _NO_ARGS
 
 
-#: Event types by their number in protobuf; JSON has these names. In Paddle 2.x number 15 was MluRuntime.
-TYPES = (
-    "Operator", "Dataloader", "ProfileStep", "CudaRuntime", "Kernel", "Memcpy", "Memset", "UserDefined",
-    "OperatorInner", "Forward", "Backward", "Optimization", "Communication", "PythonOp", "PythonUserDefined",
-    "DygraphKernelLaunch", "StaticKernelLaunch",
-)  # fmt: skip
-MEMORY_TYPES = ("Allocate", "Free", "ReservedAllocate", "ReservedFree")
-
-#: The columns of each table. Those of names, types and texts are numbers of `Recording.names`, `.types` and `.texts`,
-#: rates are fractions, the others whole numbers; ABSENT and NaN mean unknown.
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "host": ("name", "type", "start", "end", "pid", "tid", "parent"),
-    "runtime": ("name", "type", "start", "end", "pid", "tid", "correlation", "host"),
-    "device": ("name", "type", "start", "end", "device", "stream", "correlation", "runtime"),
-    "kernels": (
-        "device", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes",
-        "blocks_per_sm", "warps_per_sm", "est_occupancy_ratio",
-    ),
-    "transfers": ("device", "bytes", "src", "dst", "bytes_per_s"),
-    "memory": (
-        "ts", "type", "address", "bytes", "pid", "tid", "place", "allocated", "reserved", "peak_allocated",
-        "peak_reserved", "host",
-    ),
-    "arguments": ("host", "shapes", "types", "stack"),
-}  # fmt: skip
-
-
 @dataclass(slots=True)
 class Recording:
     """One recorded cycle: tables of COLUMNS, the texts that they number (the first one empty), what the file says."""
@@ -125,29 +142,6 @@ class Recording:
     def n_events(self) -> int:
         """Events of all kinds."""
         return sum(int(table["type"].size) for table in (self.host, self.runtime, self.device, self.memory))
-
-
-_DIGITS = re.compile(r"\d{1,18}")
-_PER_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6}
-_MOST_NS = 2.0**61
-_AXES = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
-
-#: Names, types and texts are numbered; rates are fractions; the others whole numbers.
-_CODES = ("name", "type", "place", "shapes", "types", "stack", "src", "dst")
-_RATES = ("blocks_per_sm", "warps_per_sm", "est_occupancy_ratio", "bytes_per_s")
-_SPAN = ("at", "name", "type", "ts", "dur", "from", "to", "pid", "tid")
-_TABLES = {
-    "host": _SPAN,
-    "runtime": (*_SPAN, "correlation"),
-    "device": ("at", "name", "type", "ts", "dur", "from", "to", "device", "stream", "correlation"),
-    "kernels": ("at", *_AXES, "registers", "shared_bytes", *_RATES[:3]),
-    "transfers": ("at", "bytes", "src", "dst", "bytes_per_s"),
-    "memory": (
-        "at", "ts", "type", "pid", "tid", "address", "bytes", "place", "allocated", "reserved", "peak_allocated",
-        "peak_reserved",
-    ),
-    "arguments": ("at", "shapes", "types", "stack"),
-}  # fmt: skip
 
 
 class Events:

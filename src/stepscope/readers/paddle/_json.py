@@ -40,6 +40,14 @@ _BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"name"\s*:|\{\s*\}\s*$)')
 #: A text that was not escaped reaches to where the line goes on as Paddle writes it.
 _TEXT = re.compile(rb'("(?:name|callstack)"\s*:\s*")(.*?)(?="\s*,\s*"(?:pid|id)"\s*:|"\s*\n\s*\})', re.DOTALL)
 _TO_ESCAPE = re.compile(rb'["\\\x00-\x1f]')
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+#: The end of the array: Paddle puts an empty object there, and in any case only there a bracket follows a brace.
+_ENDS = (re.compile(rb"\{\s*\}(\s*\])"), re.compile(rb"\}(\s*\])\s*(?:,\s*\"|\}\s*\Z)"))
+_TAIL = 1 << 16
+_PAIR = re.compile(rb'^\s*"(.*)"\s*:\s*"(.*)"\s*,?\s*$', re.MULTILINE)
+#: Up to here single precision holds thousandths of µs exactly.
+_EXACT_NS = 8_192_000
+_MOST_US = 2**51
 
 
 def blocks(text: bytes, start: int, end: int, issues: IssueLog) -> Iterator[list[Event]]:
@@ -95,16 +103,6 @@ def _elements(block: bytes, at: int, issues: IssueLog) -> Iterator[Event]:
             what = f"elements that are not valid JSON, first at about byte {at + start:,}"
             issues.add("damaged_events", "error", 1, what)
         start = border
-
-
-_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-#: The end of the array: Paddle puts an empty object there, and in any case only there a bracket follows a brace.
-_ENDS = (re.compile(rb"\{\s*\}(\s*\])"), re.compile(rb"\}(\s*\])\s*(?:,\s*\"|\}\s*\Z)"))
-_TAIL = 1 << 16
-_PAIR = re.compile(rb'^\s*"(.*)"\s*:\s*"(.*)"\s*,?\s*$', re.MULTILINE)
-#: Up to here single precision holds thousandths of µs exactly.
-_EXACT_NS = 8_192_000
-_MOST_US = 2**51
 
 
 def decode(text: bytes, issues: IssueLog) -> Recording:

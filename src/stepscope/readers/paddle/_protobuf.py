@@ -72,6 +72,10 @@ DEVICE_PROPERTY = {
     5: ("computeMinor", INT), 13: ("smCount", INT),
 }  # fmt: skip
 KEYED = {1: ("keys", MANY), 2: ("values", MANY)}
+_BLOCK = 1 << 16  # messages whose fields are in memory at a time
+_CHILDREN = ("runtime", "memory", "arguments")
+_MOVED = {"memcpy": MEMCPY, "memset": MEMSET}
+_NONE = np.empty(0, np.int64)
 
 
 def pairs(wire: Wire, messages: Contents) -> dict[str, str]:
@@ -116,10 +120,6 @@ def texts_of(message: bytes) -> list[str]:
     wire = Wire([message])
     _, starts, ends = wire.columns(wire.whole(), {1: ("words", MANY)})["words"]
     return [word.decode("utf-8", "replace") for word in wire.slices((starts, ends))]
-
-
-_BLOCK = 1 << 16  # messages whose fields are in memory at a time
-_CHILDREN = ("runtime", "memory", "arguments")
 
 
 def decode(wire: Wire, issues: IssueLog) -> Recording:
@@ -310,9 +310,6 @@ class _Decoder:
             host["type"][rows[of_mlu[host["name"][rows]]]] = self.types["MluRuntime"]
 
 
-_MOVED = {"memcpy": MEMCPY, "memset": MEMSET}
-
-
 def _growing(*names: str) -> dict[str, Column]:
     return columns_of({name: np.uint32 if name in ("name", "type") else np.int64 for name in names})
 
@@ -324,9 +321,6 @@ def _joined(cols: dict[str, Column]) -> Table:
 def _concatenated(parts: list[Children]) -> Children:
     owner, start, end = (np.concatenate([_NONE, *(part[i] for part in parts)]) for i in range(3))
     return owner, start, end
-
-
-_NONE = np.empty(0, np.int64)
 
 
 def _linked(table: Table, link: str = "device") -> Table:

@@ -42,6 +42,26 @@ if TYPE_CHECKING:
 
 _PLACE = re.compile(r"Place\((?P<kind>\w+?)(?::(?P<index>\d{1,4}))?\)")
 _MOST_DEVICES = 1 << 16
+_AXES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes")
+_RATES = ("blocks_per_sm", "warps_per_sm", "est_occupancy_ratio")
+_RESERVED = ("ReservedAllocate", "ReservedFree")
+CATEGORY = {
+    "Operator": "operator",
+    "Communication": "operator",
+    "Dataloader": "dataloader",
+    "ProfileStep": "step",
+    "CudaRuntime": "runtime",
+    "MluRuntime": "runtime",
+    "Kernel": "kernel",
+    "Memcpy": "memcpy",
+    "Memset": "memset",
+    "Forward": "module",
+    "Backward": "user_range",
+    "Optimization": "user_range",
+    "PythonUserDefined": "user_range",
+    "PythonOp": "python",
+}
+_STEP = re.compile(r"ProfileStep#(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +149,6 @@ def _devices(recording: Recording, indices: set[int]) -> pl.DataFrame:
 
 def _small(value: object) -> int | None:
     return value if isinstance(value, int) and abs(value) < 2**31 else None
-
-
-_AXES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes")
-_RATES = ("blocks_per_sm", "warps_per_sm", "est_occupancy_ratio")
-_RESERVED = ("ReservedAllocate", "ReservedFree")
 
 
 def ops(recording: Recording, place: Rows) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -250,25 +265,6 @@ def _placed(table: Columns, link: str, place: Rows) -> tuple[Rows, dict[str, Any
     present = np.flatnonzero(rows >= 0)
     order = present[np.argsort(rows[present], kind="stable")]
     return rows[order], {name: column[order] for name, column in table.items() if name != link}
-
-
-CATEGORY = {
-    "Operator": "operator",
-    "Communication": "operator",
-    "Dataloader": "dataloader",
-    "ProfileStep": "step",
-    "CudaRuntime": "runtime",
-    "MluRuntime": "runtime",
-    "Kernel": "kernel",
-    "Memcpy": "memcpy",
-    "Memset": "memset",
-    "Forward": "module",
-    "Backward": "user_range",
-    "Optimization": "user_range",
-    "PythonUserDefined": "user_range",
-    "PythonOp": "python",
-}
-_STEP = re.compile(r"ProfileStep#(\d{1,9})")
 
 
 class _Places(NamedTuple):

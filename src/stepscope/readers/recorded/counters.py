@@ -24,6 +24,11 @@ from stepscope.readers.recorded.side_files import COUNTER_COLUMNS, recording_of,
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+_HINT = "the header must be ts_ns,metric,unit,device,value; see docs/counters.md"
+FORMAT = "counters"
+_SEVERITIES = {"error", "warning", "info"}
+#: Of meta.json, what the trace's metadata repeat.
+_FACTS = ("command", "system", "cpu", "cores", "memory_bytes", "hz", "start_unix_ns", "end_unix_ns", "exit_code")
 
 
 def read_counters(path: str | Source, issues: IssueLog | None = None) -> pl.DataFrame:
@@ -53,9 +58,6 @@ def read_counters(path: str | Source, issues: IssueLog | None = None) -> pl.Data
     if missing:
         raise CorruptInput(f"not a counters file: no column {', '.join(missing)}", _HINT, path=path)
     return frame.select(pl.col(name).cast(dtype, strict=False) for name, dtype in COUNTER_COLUMNS.items())
-
-
-_HINT = "the header must be ts_ns,metric,unit,device,value; see docs/counters.md"
 
 
 def attach(trace: Trace, path: str, *, required: bool) -> Trace:
@@ -110,12 +112,6 @@ def placed_on(rows: pl.DataFrame, origin_unix_ns: int, devices: pl.DataFrame) ->
         .sort("ts_ns", maintain_order=True)
     )
     return COUNTERS.conform(placed)
-
-
-FORMAT = "counters"
-_SEVERITIES = {"error", "warning", "info"}
-#: Of meta.json, what the trace's metadata repeat.
-_FACTS = ("command", "system", "cpu", "cores", "memory_bytes", "hz", "start_unix_ns", "end_unix_ns", "exit_code")
 
 
 def read(source: Source) -> Trace:

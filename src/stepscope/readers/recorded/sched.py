@@ -52,6 +52,10 @@ _OF_KERNEL = re.compile(
     r"(?:kworker|ksoftirqd|migration|irq|cpuhp|watchdog|rcu_\w+|rcuo\w|kcompactd|kswapd|jbd2|khugepaged)(?:/|\d*$)"
 )
 _NEVER = np.iinfo(np.int64).max
+_WHEN_LOST = {RUNNABLE: "preempted", SLEEPS: "sleeps", BLOCKED: "blocked", STOPPED: "stopped", ENDED: "ended"}
+_FAR = 2**62
+#: Share of spans that lack from which on what is left says little of the whole.
+_MANY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +209,6 @@ def _overlaps(spans: Spans, lows: Ints, highs: Ints) -> NDArray[np.bool_]:
     at = np.searchsorted(high, spans.start_ns, side="right")
     overlaps: NDArray[np.bool_] = np.append(low, np.iinfo(np.int64).max)[at] < spans.end_ns
     return overlaps
-
-
-_WHEN_LOST = {RUNNABLE: "preempted", SLEEPS: "sleeps", BLOCKED: "blocked", STOPPED: "stopped", ENDED: "ended"}
-_FAR = 2**62
-#: Share of spans that lack from which on what is left says little of the whole.
-_MANY = 0.05
 
 
 def with_sched(trace: Trace, path: str) -> Trace:

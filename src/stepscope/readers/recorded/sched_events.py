@@ -41,6 +41,21 @@ _LONG_EVENT, _LONGEST_SHORT, _PADDING, _EXTEND, _STAMP = 0, 28, 29, 30, 31
 _DELTA_BITS = 27
 #: A time by itself has 59 bits; the upper ones are those of the page.
 _STAMP_BITS = np.uint64((1 << 59) - 1)
+LOST, COMM, EXIT, FORK, SWITCH = 2, 3, 4, 7, 14
+IS_OUT, IS_PREEMPTED = 1 << 13, 1 << 14
+_UNIT = 8
+Ints = NDArray[np.int64]
+Frame = tuple[int, int, int, bytes]
+MAGIC = b"stepscope sched 1\n"
+_HEAD = struct.Struct("<HHIIq")
+_FACTS, _EVENTS = 1, 2
+#: Frames of one packing are written by a reader of at most some buffers: more is damage.
+_LARGEST = 1 << 30
+#: What happens to a thread, in the order in which it does within one nanosecond.
+OUT, WAKE, IN = 0, 1, 2
+#: How it is when it loses the core.
+RUNNABLE, SLEEPS, BLOCKED, STOPPED, ENDED = range(5)
+_STATE_BITS = 0xFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +137,6 @@ def _walked(u32s: NDArray[np.uint32], start: Ints, end: Ints, begin: NDArray[np.
     return page[order], places[order], times[order]
 
 
-LOST, COMM, EXIT, FORK, SWITCH = 2, 3, 4, 7, 14
-IS_OUT, IS_PREEMPTED = 1 << 13, 1 << 14
-_UNIT = 8
-
-
 def record_starts(content: bytes) -> Ints:
     """Where each record begins, in bytes. An incomplete last one is left out.
 
@@ -158,22 +168,6 @@ def u32s_at(content: bytes, places: Ints) -> NDArray[np.uint32]:
     """Words of four bytes at places (bytes, multiples of four)."""
     u32s: NDArray[np.uint32] = np.frombuffer(content, np.uint32, len(content) // 4)[places // 4]
     return u32s
-
-
-Ints = NDArray[np.int64]
-Frame = tuple[int, int, int, bytes]
-
-MAGIC = b"stepscope sched 1\n"
-_HEAD = struct.Struct("<HHIIq")
-_FACTS, _EVENTS = 1, 2
-#: Frames of one packing are written by a reader of at most some buffers: more is damage.
-_LARGEST = 1 << 30
-
-#: What happens to a thread, in the order in which it does within one nanosecond.
-OUT, WAKE, IN = 0, 1, 2
-#: How it is when it loses the core.
-RUNNABLE, SLEEPS, BLOCKED, STOPPED, ENDED = range(5)
-_STATE_BITS = 0xFF
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ _COLUMNS = {
 _LIBRARIES = re.compile(r"^.*(?:site-packages|dist-packages|/lib/python\d+(?:\.\d+)?t?)/")
 _PROFILES = (".pt.trace.json", ".pt.trace.json.gz")
 _THREAD = ("pid", "tid")
+_HINT = "record again with stepscope record --stacks"
 
 
 def with_stacks(trace: Trace, path: str) -> Trace:
@@ -99,9 +100,6 @@ def read_stacks(path: str, issues: IssueLog) -> pl.DataFrame:
     if missing:
         raise CorruptInput(f"not a file of stacks: no column {', '.join(missing)}", _HINT, path=path)
     return frame.select(pl.col(name).cast(dtype, strict=False) for name, dtype in _COLUMNS.items())
-
-
-_HINT = "record again with stepscope record --stacks"
 
 
 def _stacks(rows: pl.DataFrame, folder: str) -> pl.DataFrame:

@@ -18,6 +18,7 @@ from stepscope.core.trace import Meta, Trace
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import Source
+_HINT = 'it should look like {"batch_cost_s": [[0.0054, 16], …], "reader_cost_s": [[0.0001, 0], …]}'
 
 
 class _Costs(msgspec.Struct):
@@ -40,6 +41,3 @@ def read(source: Source) -> Trace:
     frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(source=pl.lit("timer"))
     meta = Meta(source.label, "step_costs", n_events=frame.height, size_bytes=source.n_bytes)
     return Trace(meta, {"step_costs": STEP_COSTS.conform(frame)} if rows else {})
-
-
-_HINT = 'it should look like {"batch_cost_s": [[0.0054, 16], …], "reader_cost_s": [[0.0001, 0], …]}'

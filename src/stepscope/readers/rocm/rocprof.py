@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 #: The recorder's domain of a call, by how it begins: what it is here.
 _DOMAINS = (("MARKER", "user_range"), ("ROCTX", "user_range"), ("HIP", "runtime"), ("HSA", "driver"))
+_KINDS = ("kernel", "copy")
 
 
 def build(records: Records, issues: IssueLog) -> tuple[dict[str, pl.DataFrame], int, bool]:
@@ -70,9 +71,6 @@ def build(records: Records, issues: IssueLog) -> tuple[dict[str, pl.DataFrame], 
     with_shapes = records.calls.with_columns(ids[2]).filter(pl.col("shapes").is_not_null())
     tables["ops"] = OPS.conform(with_shapes.select("span_id", input_shapes="shapes").sort("span_id"))
     return tables, spans.origin_ns, timed
-
-
-_KINDS = ("kernel", "copy")
 
 
 def _devices(records: Records) -> tuple[pl.DataFrame, dict[str, int]]:
