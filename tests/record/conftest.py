@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "src"
 #: What uses one of these starts the recorder, or one of its processes.
-RECORDING_FIXTURES = {"record_into", "start", "stack_recorder", "_allowed"}
+RECORDING_FIXTURES = {"record_into", "start", "_allowed"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

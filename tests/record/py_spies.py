@@ -23,7 +23,7 @@ EVENTS = [
     {"ph": "E", "ts": 9000, "pid": 7, "tid": 1, "name": "thread (7): MainThread", "args": {"filename": "", "line": 0}},
 ]
 FOLDED = "thread (7): MainThread;f (/a.py:3) 4\n"
-_FAKE = """#!{python}
+_FAKE = """#!{python} -IS
 import signal, sys, time
 words = sys.argv
 output = words[words.index("--output") + 1]
