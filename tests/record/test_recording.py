@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,9 +44,9 @@ def ended_by(code: str) -> Sampler:
 
 
 def sends(*numbers: int) -> Callable[[], None]:
-    """A function that sends us one signal each time, and nothing once all are sent."""
+    """A function that sends this thread, which blocks them, one signal each time, and nothing once all are sent."""
     signals = iter(numbers)
-    return lambda: os.kill(os.getpid(), next(signals, 0))
+    return lambda: signal.pthread_kill(threading.get_ident(), next(signals, 0))
 
 
 def issues_of(document: dict) -> dict[str, str]:
