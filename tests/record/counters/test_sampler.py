@@ -17,6 +17,7 @@ from fakes import Clock
 
 import stepscope
 from stepscope.record.counters import counter_sources, dumps, readings, writer
+from stepscope.record.counters import gpus as _gpus
 from stepscope.record.counters import sampler as _sampler
 from stepscope.record.counters.counter_sources import CounterSources
 from stepscope.record.counters.dumps import Ring
@@ -175,6 +176,44 @@ def test_dumps_are_made_at_a_signal_and_by_request(sample, folder, meta, job):
         assert 5 <= (times[-1] - times[0]) / 1e9 < 8.5  # the last seconds, and one more after the event
         assert stepscope.load_run(folder / name)
     assert sorted(path.name for path in folder.iterdir()) == ["counters.csv.gz", *names, "meta.json"]
+
+
+def test_without_a_ring_nothing_is_dumped(sample, folder, job):
+    assert sample(job.pid, {3: lambda stdin, _: stdin.write(b"dump\n")}, seconds=1) == (0, [READY])
+    assert sorted(path.name for path in folder.iterdir()) == ["counters.csv.gz", "meta.json"]
+
+
+def test_what_accelerators_are_sampled_for_is_written(sample, folder, meta, job, monkeypatch):
+    class Watch:
+        def __init__(self, maker, hz, on_sample) -> None:
+            assert (maker.described(), hz) == (["gpu"], 10)
+            on_sample(1_700_000_000_500_000_000, [("gpu_usage", "%", "gpu0", 5.0)])
+
+        def stop(self) -> None:
+            watched.append("stopped")
+
+    watched = []
+    issue = _meta.issue("gpu_counters", "no links")
+    maker = _gpus.Gpus(lambda: ["gpu"], list, list, list, lambda: [issue], list)
+    monkeypatch.setattr(_sampler._gpus, "opened", lambda: ([maker], []))
+    monkeypatch.setattr(_sampler._gpus, "GpuWatch", Watch)
+    assert sample(job.pid, seconds=1) == (0, [READY])
+    assert ["1700000000500000000", "gpu_usage", "%", "gpu0", "5"] in samples(folder)
+    assert (meta(folder)["devices"], watched) == (["gpu"], ["stopped"])
+    assert "gpu_counters" in {known["code"] for known in meta(folder)["issues"]}
+
+
+def test_a_profile_that_was_not_finished_is_removed_and_reported(sample, folder, meta, job):
+    (folder / ".rank0.pt.trace.json.gz.part").write_text("half")
+    assert sample(job.pid, seconds=1) == (0, [READY])
+    assert "profile_cut" in {issue["code"] for issue in meta(folder)["issues"]}
+    assert sorted(path.name for path in folder.iterdir()) == ["counters.csv.gz", "meta.json"]
+
+
+def test_an_outcome_that_cannot_be_written_is_an_error(sample, folder, job):
+    code, messages = sample(job.pid, {3: lambda *_: (folder / "meta.json").unlink()}, seconds=1)
+    assert (code, messages[0]) == (1, READY)
+    assert "meta.json: No such file" in messages[1]["error"]
 
 
 def test_it_imports_nothing_heavy():
