@@ -47,8 +47,8 @@ share, and [tables](tables.md) describes the tables that they read.
 """
 FORMATS_ARE = "Files are recognised by content, not by name. They may be packed with gzip, zstd, xz, bz2 or zip.\n"
 THE_COMMAND_IS = """\
-Tables go to stdout, progress and messages to stderr. `NO_COLOR` switches colours off. Exit codes: 0 success, 1 bad input
-or refused, 2 wrong usage, 3 a check that you asked for failed. Every verb takes `--help`.
+Tables go to stdout, progress and messages to stderr. `NO_COLOR` switches colours off. Exit codes: 0 success, 1 bad
+input or refused, 2 wrong usage, 3 a check that you asked for failed. Every verb takes `--help`.
 """
 #: Lines of a docstring that stand for themselves.
 LABEL = re.compile(r"^(Units:|Source:|Raises)(?= )", re.MULTILINE)
