@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import device_work, occupied
-from stepscope.analyses.common.host_spans import collectives_on_host, open_time
+from stepscope.analyses.common.host_spans import open_time
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles
 from stepscope.analyses.cycles.functions import functions_of, own_of
@@ -215,7 +216,7 @@ def _levels(trace: Trace, threads: pl.Series) -> list[tuple[str, Intervals]]:
     levels: list[tuple[str, Intervals]] = []
     on_device = spans["category"].is_in(DEVICE_WORK).any()
     if on_device:
-        times = occupied(device_work(spans, trace.tracks, needed_by="compare", communication="any"))
+        times = occupied(device_work(spans, trace.tracks, needed_by="compare"))
         levels = [(COMPUTATION, times.computation), (COMMUNICATION, times.kernels), (MEMCPY, times.busy)]
     is_mine = spans["track_id"].is_in(threads.implode())
     category, names = spans["category"], spans["name"]

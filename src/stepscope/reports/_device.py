@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analyses.common import step_parts
+from stepscope.analyses.common.collective_calls import named_calls
 from stepscope.analyses.common.device_work import (
     COMMUNICATION,
     COMPUTATION,
@@ -16,9 +17,9 @@ from stepscope.analyses.common.device_work import (
     device_work,
     label_devices,
     occupied,
-    of_spans,
 )
-from stepscope.core.collectives import UNNAMED, label_of, talks_to_ranks
+from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.core.collectives import UNNAMED, label_of
 from stepscope.core.intervals import covered, union
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
 from stepscope.core.report import Note
@@ -90,7 +91,7 @@ class DeviceTime:
 
 def device_time(trace: Trace, scope: Scope) -> DeviceTime:
     """Time of all devices of the trace in the scope. Raises MissingTable without device work."""
-    work = device_work(trace.spans, trace.tracks, needed_by="report", communication="any").select(_COLUMNS)
+    work = device_work(trace.spans, trace.tracks, needed_by="report").select(_COLUMNS)
     times = occupied(work)
     computation, kernels, busy = (covered(iv, *scope.windows) for iv in (times.computation, times.kernels, times.busy))
     by_window = {
@@ -189,11 +190,15 @@ def _advice(group: str, names: pl.DataFrame, n: int, ns: int, devices: pl.DataFr
 
 
 def _communication(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Scope, exposed_ns: int) -> list[Cost]:
-    calls = work.filter(pl.col("sort") == COMMUNICATION).select("span_id", "op_id", "name", "ts_ns", "end_ns", "dur_ns")
+    calls = work.filter(pl.col("sort") == COMMUNICATION).select(
+        "span_id", "ts_ns", "end_ns", "dur_ns", caller=pl.coalesce("launch_id", "op_id")
+    )
     if calls.is_empty() or exposed_ns <= 0:
         return []
     hidden = covered(times.computation, calls["ts_ns"].to_numpy(), calls["end_ns"].to_numpy())
-    calls = calls.with_columns(what=_collective(calls, trace), exposed=pl.col("dur_ns") - pl.Series(hidden))
+    named = named_calls(calls, trace.spans, trace.collectives)["collective"]
+    what = map_names(named, label_of, pl.String())
+    calls = calls.with_columns(what=what, exposed=pl.col("dur_ns") - pl.Series(hidden))
     by_kind = calls.group_by("what").agg(pl.len().alias("n"), pl.col("dur_ns", "exposed").sum())
     by_kind = by_kind.sort("exposed", descending=True)
     summed = by_kind["exposed"].sum()
@@ -212,22 +217,7 @@ def _communication(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Sco
         "→ start it earlier or overlap it (gradient buckets, prefetching), or send less; check for ranks that come late"
     )
     title = "Exposed communication, while nothing computes" + (f": {lead}" if lead else "")
-    # Like other tools, tables count collective libraries only, unless they are asked for all communication.
-    in_libraries = bool(talks_to_ranks(calls["name"]).all())
-    command = "show overlap --by name" if in_libraries else "show overlap --by name --communication any"
-    return [Cost(TALK, title, exposed_ns, (detail, advice), command)]
-
-
-def _collective(calls: pl.DataFrame, trace: Trace) -> pl.Series:
-    """The kind of collective of each kernel: recorded with it or with its operator, else taken from its name."""
-    recorded = trace.collectives.select("span_id", "collective").drop_nulls()
-    recorded_by = [
-        calls.select(span_id=c).join(recorded, on="span_id", how="left", maintain_order="left")
-        for c in ("span_id", "op_id")
-    ]
-    known = pl.select(pl.coalesce(*(frame["collective"].cast(pl.String) for frame in recorded_by))).to_series()
-    named = calls["name"].cast(pl.String).to_frame("name").select(pl.coalesce(known, "name")).to_series()
-    return map_names(named, label_of, pl.String())
+    return [Cost(TALK, title, exposed_ns, (detail, advice), "show overlap --by name")]
 
 
 def _copies(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Scope, exposed_ns: int) -> list[Cost]:
