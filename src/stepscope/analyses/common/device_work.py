@@ -6,7 +6,6 @@ Device work is kernels, copies and fills. It divides into *communication* (kerne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +13,7 @@ import polars as pl
 
 from stepscope.analyses.common.collective_calls import communicates
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.intervals import Intervals, Ints, union
+from stepscope.core.intervals import Ints
 from stepscope.core.schema import DEVICE_LABEL, DEVICE_WORK
 from stepscope.core.trace import extent_ns
 
@@ -105,19 +104,6 @@ def windows_of(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, w
     return pl.DataFrame({"step": [None], "rank": [rank], "ts_ns": [low], "end_ns": [high]}, schema=dtypes)
 
 
-@dataclass(frozen=True, slots=True)
-class Occupied:
-    """When a set of work occupied its device, by kind, as disjoint intervals; `first_ns` and `last_ns` bound it."""
-
-    computation: Intervals
-    communication: Intervals
-    memcpy: Intervals
-    kernels: Intervals  # computation or communication
-    busy: Intervals
-    first_ns: int
-    last_ns: int
-
-
 def device_work(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
@@ -151,33 +137,32 @@ def device_work(
     )
     work = work.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"), sort=sort)
     where = tracks.select("track_id", "rank", "device_id", "stream")
-    return work.join(where, on="track_id", how="left", maintain_order="left")
+    return _placed(work.join(where, on="track_id", how="left", maintain_order="left"))
+
+
+def _placed(work: pl.DataFrame) -> pl.DataFrame:
+    """Work that names no device belongs to the only device of its rank; it stays unknown if the rank has several."""
+    if not work["device_id"].null_count():
+        return work
+    known = pl.col("device_id").drop_nulls().unique()
+    only = work.group_by("rank").agg(only=pl.when(known.len() == 1).then(known.first()))
+    work = work.join(only, on="rank", how="left", nulls_equal=True, maintain_order="left")
+    return work.with_columns(device_id=pl.coalesce("device_id", "only")).drop("only")
+
+
+def on_devices(work: pl.DataFrame) -> pl.DataFrame:
+    """The work without that of unknown devices, for ranks in which some device is known.
+
+    Such work runs on one of the rank's devices, or on the host. It is no device of its own.
+    """
+    unknown = pl.col("device_id").is_null() & pl.col("device_id").is_not_null().any().over("rank")
+    return work.filter(~unknown) if work["device_id"].null_count() else work
 
 
 def groups_of(work: pl.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[int | None, ...], pl.DataFrame]]:
     """The work of each combination of `keys`, sorted by them, null last."""
     parts = work.partition_by(keys, as_dict=True)
     return sorted(parts.items(), key=lambda item: [(value is None, value or 0) for value in item[0]])
-
-
-def occupied(work: pl.DataFrame) -> Occupied:
-    """When this (non-empty) work occupied its device, by kind."""
-    work = work.sort("ts_ns")  # one sort serves every union below
-    starts, ends, sort = (work[c].to_numpy() for c in ("ts_ns", "end_ns", "sort"))
-
-    def of(*sorts: int) -> Intervals:
-        keep = sort == sorts[0] if len(sorts) == 1 else sort != MEMCPY
-        return union(starts[keep], ends[keep])
-
-    return Occupied(
-        computation=of(COMPUTATION),
-        communication=of(COMMUNICATION),
-        memcpy=of(MEMCPY),
-        kernels=of(COMPUTATION, COMMUNICATION),
-        busy=union(starts, ends),
-        first_ns=int(starts[0]),
-        last_ns=int(ends.max()),
-    )
 
 
 def label_devices(frame: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
