@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import of_spans
 from stepscope.analyses.common.host_spans import open_time
 from stepscope.analyses.common.occupancy import by_device
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.steps.idle import caused_gaps
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_sync_call, map_names, shorten

@@ -7,7 +7,8 @@ from typing import Literal
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import device_work, label_devices, of_spans, on_devices
+from stepscope.analyses.common.device_work import device_work, label_devices, on_devices
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core.errors import UnknownName
 from stepscope.core.intervals import Ints, covered, union
 from stepscope.core.names import is_sync_call, map_names
