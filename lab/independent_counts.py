@@ -5,8 +5,7 @@ python lab/independent_counts.py FILE...     prints one JSON document per file: 
 All times are integer nanoseconds. The work of a device is its kernels, copies and fills. *Busy* is the union of all of
 it, *communication* the union of the kernels that the recorder or the framework calls a collective, *computation* that
 of all other kernels and of fills, *copies* that of copies. *Exposed* communication is what no computation covers,
-exposed copies what no kernel covers. *Idle* is what is left of the recorded extent, which reaches from the first start
-to the last end of work on any device of the file.
+exposed copies what no kernel covers. *Idle* is what is left of the device's extent, from its first start to its last end.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ def count(path: Path) -> dict[str, Any] | None:
     devices: dict[str, list[Work]] = defaultdict(list)
     for item in recording.work:
         devices[item.device].append(item)
-    timed = [item for item in recording.work if item.start is not None]
-    whole = (min(item.start for item in timed), max(item.start + item.length for item in timed)) if timed else None
     windows = windows_of(recording.steps)
+    extents = {device: extent for device, work in devices.items() if (extent := extent_of(work))}
     return {
         "kind": recording.kind,
+        "whole": extent_of(recording.work),
         "devices": {
-            device: counts_of(work) | (times_of(work, whole, windows) if whole else {})
+            device: counts_of(work) | (times_of(work, extents[device], windows) if device in extents else {})
             for device, work in sorted(devices.items())
         },
         "kernel_total": total_of(item for item in recording.work if item.kind == KERNEL),
@@ -45,6 +44,12 @@ def count(path: Path) -> dict[str, Any] | None:
         "steps": [{"name": name, "start": start, "length": length} for name, start, length in recording.steps],
         "recorder": recording.summary,
     }
+
+
+def extent_of(work: list[Work]) -> Interval | None:
+    """First start and last end, None without a clock."""
+    timed = [(item.start, item.start + (item.length or 0)) for item in work if item.start is not None]
+    return (min(start for start, _ in timed), max(end for _, end in timed)) if timed else None
 
 
 def windows_of(steps: list[tuple[str, int, int]]) -> list[Interval]:
@@ -76,15 +81,15 @@ def top_of(work: list[Work]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-(row["total"] or 0), row["name"]))[:5]
 
 
-def times_of(work: list[Work], whole: Interval, windows: list[Interval]) -> dict[str, Any]:
-    """How the device spent the recorded extent, and each step."""
+def times_of(work: list[Work], extent: Interval, windows: list[Interval]) -> dict[str, Any]:
+    """How the device spent its extent, and each step."""
     role = {KERNEL: "computation", FILL: "computation", COPY: "copies"}
     spent: dict[str, list[Interval]] = {"computation": [], "communication": [], "copies": []}
     for item in work:
         start = item.start or 0
         spent["communication" if item.collective else role[item.kind]].append((start, start + (item.length or 0)))
     steps = [division(spent, window) for window in windows]
-    return {**division(spent, whole), "steps": steps}
+    return {**division(spent, extent), "steps": steps}
 
 
 def division(spent: dict[str, list[Interval]], window: Interval) -> dict[str, int]:

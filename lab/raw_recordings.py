@@ -97,28 +97,18 @@ def rocprof_json(document: dict[str, Any]) -> Recording:
 
 def rocprof_csv(rows: list[dict[str, str]]) -> Recording:
     """Kernel traces, copy traces and counter collections. A dispatch has a row per counter."""
-    work, dispatches = [], set()
+    work: dict[object, Work] = {}
     for row in rows:
-        start, end = int(row.get("Start_Timestamp") or 0), int(row.get("End_Timestamp") or 0)
+        known = bool(row.get("Start_Timestamp"))
+        start = int(row["Start_Timestamp"]) if known else None
+        length = int(row["End_Timestamp"]) - start if start is not None else None
         if "Direction" in row:
-            work.append(Work("agents", COPY, row["Direction"], start, end - start))
+            work[len(work)] = Work("agents", COPY, row["Direction"], start, length)
         else:
-            dispatch = row.get("Dispatch_Id") or row.get("Dispatch_ID")
-            if dispatch not in dispatches:
-                device = row.get("Agent_Id") or row.get("GPU_ID") or ""
-                known = bool(row.get("Start_Timestamp"))
-                work.append(
-                    Work(
-                        device,
-                        KERNEL,
-                        row["Kernel_Name"],
-                        start if known else None,
-                        end - start,
-                        library(row["Kernel_Name"]),
-                    )
-                )
-            dispatches.add(dispatch)
-    return Recording("rocprof", work)
+            dispatch, name = row.get("Dispatch_Id") or row.get("Dispatch_ID"), row["Kernel_Name"]
+            device = row.get("Agent_Id") or row.get("GPU_ID") or ""
+            work[dispatch] = Work(device, KERNEL, name, start, length, library(name))
+    return Recording("rocprof", list(work.values()))
 
 
 # Protocol buffers ------------------------------------------------------------------------------------------------
@@ -154,13 +144,12 @@ def fields(data: bytes) -> list[tuple[int, Any]]:
 def paddle_pb(path: Path) -> Recording:
     """Paddle's .pb: trees of host events, runtime calls under them, device events under those."""
     work: list[Work] = []
-    steps = []
+    steps: list[tuple[str, int, int]] = []
     for thread in (value for number, value in fields(content(path)) if number == 3):
         for node in (value for number, value in fields(thread) if number == 2):
             parts = fields(node)
-            for event in (dict(fields(value)) for number, value in parts if number == 3):
-                if event.get(2) == 2:
-                    steps.append((event[1].decode(), event[3], event[4] - event[3]))
+            hosts = [dict(fields(value)) for number, value in parts if number == 3]
+            steps += [(host[1].decode(), host[3], host[4] - host[3]) for host in hosts if host.get(2) == 2]
             runtimes = (value for number, value in parts if number == 4)
             devices = [value for runtime in runtimes for number, value in fields(runtime) if number == 2]
             work += [device_event(dict(fields(dict(fields(device))[1]))) for device in devices]
