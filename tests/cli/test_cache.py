@@ -69,7 +69,7 @@ def test_a_cache_that_is_off_says_so(run, monkeypatch):
 
 def test_a_folder_that_may_not_be_written_to_is_told(run, kept, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != kept.folder)
-    assert "may not be written to: nothing new is kept" in run("cache").err
+    assert "cannot be written, so nothing new is cached" in run("cache").err
 
 
 def test_anything_but_clear_is_a_usage_error(run, kept):

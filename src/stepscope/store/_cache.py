@@ -105,7 +105,7 @@ _NEW_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kept file: path when it was opened, format, unpacked size, what it takes here, when it was last used."""
+    """A kept file: its path when it was opened, format, unpacked size, its size in the cache, when it was last used."""
 
     folder: Path
     source: str
