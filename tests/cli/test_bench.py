@@ -182,7 +182,7 @@ def test_bad_input_is_one_clear_error(bench, tmp_path, words, message):
         (["@double", "--dtype-tolerance", "float32"], "DTYPE=RTOL"),
         (["@double", "--dtype-tolerance", "float32=1,2,3"], "DTYPE=RTOL"),
         (["@double", "--dtype-tolerance", "float32=-1"], "DTYPE=RTOL"),
-        (["@double", "--fail-on-difference"], "without --against"),
+        (["@double", "--fail-on-difference"], "needs --against"),
         (["@double", "--format", "bogus"], "no format named 'bogus'"),
     ],
 )

@@ -13,7 +13,7 @@ from stepscope.cli.tables import Format, write
 
 if TYPE_CHECKING:
     from stepscope.core.report import Block
-    from stepscope.store import Place
+    from stepscope.store import CacheFolder
 
 SETTINGS: dict[str, Any] = {"short_help": "List or clear the cache of opened files."}
 
@@ -35,7 +35,7 @@ def command(
     from stepscope import store
     from stepscope.core import units
 
-    where = store.place()
+    where = store.cache_folder()
     if where is None:
         complain("note: STEPSCOPE_CACHE turns the cache off")
         return
@@ -50,7 +50,7 @@ def command(
         complain(f"note: {where.folder} cannot be written, so nothing new is cached")
 
 
-def _block(where: Place) -> Block:
+def _block(where: CacheFolder) -> Block:
     import polars as pl
 
     from stepscope import store
