@@ -5,7 +5,8 @@ python lab/independent_counts.py FILE...     prints one JSON document per file: 
 All times are integer nanoseconds. The work of a device is its kernels, copies and fills. *Busy* is the union of all of
 it, *communication* the union of the kernels that the recorder or the framework calls a collective, *computation* that
 of all other kernels and of fills, *copies* that of copies. *Exposed* communication is what no computation covers,
-exposed copies what no kernel covers. *Idle* is what is left of the device's extent, from its first start to its last end.
+exposed copies what no kernel covers. *Idle* is what is left of the recorded extent, which reaches from the first start
+to the last end of work on any device of the file.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ def count(path: Path) -> dict[str, Any] | None:
     for item in recording.work:
         devices[item.device].append(item)
     windows = windows_of(recording.steps)
-    extents = {device: extent for device, work in devices.items() if (extent := extent_of(work))}
+    whole = extent_of(recording.work)
     return {
         "kind": recording.kind,
-        "whole": extent_of(recording.work),
+        "whole": whole,
         "devices": {
-            device: counts_of(work) | (times_of(work, extents[device], windows) if device in extents else {})
+            device: counts_of(work) | (times_of(work, whole, windows) if whole else {})
             for device, work in sorted(devices.items())
         },
         "kernel_total": total_of(item for item in recording.work if item.kind == KERNEL),

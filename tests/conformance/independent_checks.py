@@ -116,7 +116,11 @@ def _kernels(table: pl.DataFrame) -> Quantities:
 
 def _steps(trace: stepscope.Trace) -> Quantities:
     rows = trace.steps.sort("ts_ns")
-    return {"steps": rows.height} | {f"step {i} length": length for i, length in enumerate(rows["dur_ns"])}
+    values: Quantities = {"steps": rows.height} | {f"step {i} length": ns for i, ns in enumerate(rows["dur_ns"])}
+    order = {step: place for place, step in enumerate(rows["step"])}
+    for row in asked(trace, "timeline", by="step").to_dicts():
+        values |= {f"step {order[row['step']]} {name}": row[column] for name, column in TIMES.items()}
+    return values
 
 
 def _bar(trace: stepscope.Trace) -> Quantities:
@@ -145,6 +149,9 @@ def of_oracle(document: dict[str, Any]) -> Quantities:
         }
         parts["idle"] = high - low - sum(parts.values())
         values |= {f"bar {part}": time / ((high - low) or 1) for part, time in parts.items()}
+    for place in range(len(document["steps"]) if document["whole"] else 0):
+        means = {name: sum(device["steps"][place][name] for device in devices) / len(devices) for name in TIMES}
+        values |= {f"step {place} {name}": value for name, value in means.items()}
     lengths = [step["length"] for step in document["steps"]]
     return values | {"steps": len(lengths)} | {f"step {i} length": length for i, length in enumerate(lengths)}
 

@@ -24,6 +24,8 @@ _HOST_TYPE = 0
 #: PrivateUse1: of the makers that use it, only Cambricon writes memory events of Kineto's.
 _MLU_TYPE = 20
 _XLA_PROCESS = re.compile(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d+)")
+#: Processes and threads of rocmProfileData's rpd2tracing: GPU2, its queues as threads, and `Hip 4711` for API calls.
+_RPD_PROCESS, _RPD_CALLS = re.compile(r"GPU(\d+)"), re.compile(r"Hip \d+")
 _STREAM = re.compile(r"(?i)stream\s*#?(\d+)")
 #: Processes of an Ascend device; HCCL's lanes with whole collectives. Those called `Plane 0` and so on show the parts.
 _ASCEND = ("Ascend Hardware", "HCCL", "Overlap Analysis")
@@ -117,6 +119,7 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
         device, stream = (_ordinal(key[2]), key[3]) if len(key) == 4 else (None, None)
         of_key[i] = rows.setdefault((*_plain(key[:2]), device, stream, lane), len(rows))
     has_xla_streams = {pid for pid, tid in labels if "stream" in labels[pid, tid].get("thread_name", "").lower()}
+    has_rpd = any(_RPD_PROCESS.fullmatch(name) and pid not in process_label for pid, name in process.items())
     devices = _Devices(kind_of_device, _properties(meta))
     table: list[tuple[Any, ...]] = []
     category: list[str | None] = []
@@ -137,6 +140,10 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
         elif xla:
             device_id = devices.find(_ordinal(xla["index"]) or 0, xla["type"].lower())
             kind, plain = _xla_lane(label or "", has_streams=pid in has_xla_streams)
+        elif has_rpd and (gpu := _RPD_PROCESS.fullmatch(name or "")):
+            kind, plain, queue, device_id = "stream", "kernel", _integer(tid), devices.find(int(gpu[1]))
+        elif has_rpd and _RPD_CALLS.fullmatch(label or ""):
+            plain = "runtime"
         elif process_label.get(pid) == "NPU" or name in _ASCEND:
             device_id = devices.find(0, "npu")
             talks = _ASCEND_COLLECTIVES.fullmatch(label or "") is not None
