@@ -150,8 +150,8 @@ def ascend(spans: list[dict[str, Any]], processes: dict[Any, str], threads: dict
         if processes.get(e["pid"]) == "HCCL" and not threads.get((e["pid"], e["tid"]), "").startswith("Plane")
     ]
     # Streams on which tasks wait for other ranks carry out collectives; copies there are parts of them.
-    notes = [e for e in spans if str(e["name"]).upper().replace(" ", "_") == "NOTIFY_WAIT"]
-    of_collectives = {(e["pid"], e["tid"]) for e in notes} if collectives else set()
+    waiting = [e for e in spans if str(e["name"]).upper().replace(" ", "_") == "NOTIFY_WAIT"]
+    of_collectives = {(e["pid"], e["tid"]) for e in waiting} if collectives else set()
     for event in spans:
         process, lane = processes.get(event["pid"], ""), threads.get((event["pid"], event["tid"]), "")
         name, start, length = str(event["name"]), ns(event["ts"]), ns(event["dur"])

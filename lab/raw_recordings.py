@@ -116,7 +116,7 @@ def rocprof_csv(rows: list[dict[str, str]]) -> Recording:
 
 def fields(data: bytes) -> list[tuple[int, Any]]:
     """The fields of a message: number and value (int, or bytes)."""
-    found, at = [], 0
+    values, at = [], 0
 
     def varint() -> int:
         nonlocal at
@@ -133,12 +133,12 @@ def fields(data: bytes) -> list[tuple[int, Any]]:
         key = varint()
         number, wire = key >> 3, key & 7
         if wire == 0:
-            found.append((number, varint()))
+            values.append((number, varint()))
         else:
             length = {1: 8, 5: 4}.get(wire) or varint()
-            found.append((number, data[at : at + length]))
+            values.append((number, data[at : at + length]))
             at += length
-    return found
+    return values
 
 
 def paddle_pb(path: Path) -> Recording:

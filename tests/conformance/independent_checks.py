@@ -46,10 +46,13 @@ class Known(NamedTuple):
     recorder: str
     why: str
 
-    def covers(self, path: str, quantity: str = "*") -> bool:
-        """Whether it is about this recording and quantity."""
-        ours = quantity == "*" or any(fnmatch(quantity, each) for each in self.quantities.split("|"))
-        return ours and fnmatch(path, self.pattern)
+    def covers(self, path: str) -> bool:
+        """Whether it is about this recording."""
+        return fnmatch(path, self.pattern)
+
+    def is_about(self, quantity: str) -> bool:
+        """Whether it is about this quantity."""
+        return any(fnmatch(quantity, each) for each in self.quantities.split("|"))
 
 
 def known_differences() -> list[Known]:
@@ -124,12 +127,12 @@ def _steps(trace: stepscope.Trace) -> Quantities:
 
 
 def _bar(trace: stepscope.Trace) -> Quantities:
+    """The parts of the report's first bar, if that is of a device."""
     bars = stepscope.report(trace).bars
-    bar = next((bar for bar in bars if bar.label == "Device"), None)
-    if bar is None:
+    ratios = {part.name: part.ratio for part in bars[0].parts} if bars else {}
+    if not {"computation", "idle"} & set(ratios):
         return {}
-    ratios = {part.name: part.ratio for part in bar.parts}
-    return {f"bar {name}": ratios.get(name, 0.0) for name in BAR_PARTS}
+    return {f"{bars[0].label} bar {name}": ratios.get(name, 0.0) for name in BAR_PARTS}
 
 
 def of_oracle(document: dict[str, Any]) -> Quantities:
@@ -142,13 +145,12 @@ def of_oracle(document: dict[str, Any]) -> Quantities:
         values["kernel total"] = document["kernel_total"] if document["top"] else None
         values |= {f"top {i} total": kernel["total"] for i, kernel in enumerate(document["top"])}
         values |= {f"calls of {kernel['name']}": kernel["calls"] for kernel in document["top"]}
-    if document["whole"] and devices:
+    if document["whole"]:
         low, high = document["whole"]
-        parts = {
-            part: sum(d[name] for d in devices) / len(devices) for part, name in BAR_PARTS.items() if part != "idle"
-        }
-        parts["idle"] = high - low - sum(parts.values())
-        values |= {f"bar {part}": time / ((high - low) or 1) for part, time in parts.items()}
+        values |= _shares("Device", devices, (high - low) * len(devices))
+        steps = [step for device in devices for step in device["steps"]]
+        if len(document["steps"]) > 1:  # a single one lasts until the device has done what it queued
+            values |= _shares("Step", steps, sum(step["extent"] for step in steps))
     for place in range(len(document["steps"]) if document["whole"] else 0):
         means = {name: sum(device["steps"][place][name] for device in devices) / len(devices) for name in TIMES}
         values |= {f"step {place} {name}": value for name, value in means.items()}
@@ -156,11 +158,17 @@ def of_oracle(document: dict[str, Any]) -> Quantities:
     return values | {"steps": len(lengths)} | {f"step {i} length": length for i, length in enumerate(lengths)}
 
 
+def _shares(bar: str, windows: list[dict[str, int]], whole: int) -> Quantities:
+    """Parts of windows, summed, as shares of the whole."""
+    parts = {part: sum(window[name] for window in windows) / (whole or 1) for part, name in BAR_PARTS.items()}
+    return {f"{bar} bar {part}": ratio for part, ratio in parts.items()}
+
+
 def agree(quantity: str, ours: float | None, theirs: float | None) -> bool:
     """Whether both mean the same: counts exactly, times and shares nearly."""
     if ours is None or theirs is None:
         return ours is theirs
-    if quantity.startswith("bar "):
+    if " bar " in quantity:
         return abs(ours - theirs) <= NEAR_RATIO
     if (
         quantity in ("devices", "steps")
