@@ -17,7 +17,7 @@ from stepscope.core.collectives import INDUCTOR_KERNEL, communication_mark, is_c
 from stepscope.core.distinct import map_names
 
 __all__ = [
-    "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_sync_call",
+    "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code", "is_sync_call",
     "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names", "shorten", "step_number",
     "transfer_kind",
 ]  # fmt: skip
@@ -282,6 +282,19 @@ def step_number(name: str) -> int | None:
     """
     match = _STEP.match(name)
     return int(match.group(1)) if match else None
+
+
+_LIBRARY = re.compile(
+    r"^<|^(?:torch|torch_\w+|_pytest|multiprocessing|concurrent|importlib|asyncio)[/\\]|^nn\.Module"
+    r"|^## Call CompiledFxGraph|site-packages|dist-packages"
+    r"|^(?:threading|contextlib|functools|runpy|queue|_collections_abc|abc|enum|copy|typing|inspect|dataclasses)\.py"
+)
+
+
+@lru_cache(_CACHED)
+def is_own_code(name: str) -> bool:
+    """Whether a Python frame or range is the program's own, not the framework's or the standard library's."""
+    return _LIBRARY.search(name) is None
 
 
 _LEADING = re.compile(r"^(?:void|std::enable_if<.*?>::type|__global__|static)\s+")
