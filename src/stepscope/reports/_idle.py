@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.analyses.advice.remedies import recording_of, remedy
-from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.common.occupancy import by_device
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps, with_calls
 from stepscope.core.intervals import covered
 from stepscope.core.names import shorten
@@ -57,8 +60,8 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     """A cost for each cause of gaps in device work, and one for the idle time at the ends of the scope."""
     if idle_ns <= 0:
         return []
-    work = work.select("rank", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name")
-    gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank",))
+    work = work.select("rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name")
+    gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"))
     starts = gaps["ts_ns"].to_numpy()
     inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
     gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)
@@ -66,7 +69,7 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     costs = []
     about = recording_of(trace.meta, trace.spans, trace.devices)
     launching = gaps.filter(pl.col("cause").is_in(LAUNCHING))
-    if is_launch_bound(launching, scope.n):
+    if is_launch_bound(launching, scope.n * scope.n_devices):
         gaps = gaps.filter(~pl.col("cause").is_in(LAUNCHING))
         costs.append(_launching(launching, trace, scope, about))
     cost_of_cause = {
@@ -76,6 +79,8 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
         cost_of_cause.get(str(cause), _by_host)(mine, trace, scope, about)
         for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
     ]
+    # A gap of one device is a part of the mean of all.
+    costs = [replace(cost, ns=(cost.ns or 0) / scope.n_devices) for cost in costs]
     return [*costs, *_ends(work, trace, scope, idle_ns - round(sum(cost.ns or 0 for cost in costs)))]
 
 
@@ -90,8 +95,11 @@ def is_launch_bound(gaps: pl.DataFrame, n: int) -> bool:
 
 def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]:
     """Idle time before the first and after the last device work."""
-    begin, end = int(work["ts_ns"].to_numpy().min()), int(work["end_ns"].to_numpy().max())
-    first, last = max(begin - scope.low, 0), max(scope.high - end, 0)
+    extents = [
+        (int(mine["ts_ns"].to_numpy().min()), int(mine["end_ns"].to_numpy().max())) for _, mine in by_device(work)
+    ]
+    first = round(fmean(max(begin - scope.low, 0) for begin, _ in extents))
+    last = round(fmean(max(scope.high - end, 0) for _, end in extents))
     if ns <= 0 or not first + last:
         return []
     whole = "recorded steps" if len(scope.numbers) > 1 else "step" if scope.numbers else "recording"
@@ -105,7 +113,7 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]
 
 
 def _often(gaps: pl.DataFrame, scope: Scope) -> str:
-    amount = counted(gaps.height / scope.n, "gap") + (" a step" if scope.numbers else "")
+    amount = counted(gaps.height / scope.n / scope.n_devices, "gap") + scope.each
     lengths = gaps["ns"].to_numpy()
     if lengths.size == 1:
         return f"1 gap of {duration(float(lengths[0]))}"

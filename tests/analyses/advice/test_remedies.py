@@ -56,7 +56,9 @@ def test_an_unknown_recording_gets_what_holds_for_all():
 def test_pytorch_is_known_by_its_operators_where_the_file_does_not_say():
     spans = SPANS.conform(pl.DataFrame({"name": ["aten::mm"], "category": ["operator"]}))
     devices = DEVICES.conform(pl.DataFrame({"device_id": [0, 1], "type": ["cpu", "npu"]}))
-    assert recording_of(Meta("x", "kineto", framework="Ascend"), spans, devices) == Recording("kineto", "PyTorch", "npu")
+    assert recording_of(Meta("x", "kineto", framework="Ascend"), spans, devices) == Recording(
+        "kineto", "PyTorch", "npu"
+    )
     assert recording_of(None, SPANS.empty(), DEVICES.empty()) == Recording()
     assert recording_of(Meta("x", "kineto", framework="Ascend"), SPANS.empty(), devices).framework == ""
     assert recording_of(Meta("x", "xplane", framework="JAX/XLA"), spans, devices).framework == "JAX/XLA"

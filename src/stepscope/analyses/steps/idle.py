@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import device_work, label_devices, of_spans
+from stepscope.analyses.common.device_work import device_work, label_devices, on_devices
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.steps.host_states import HELD_UP, STATES, UNRECORDED, host_states, intervals_of, wait_before
 from stepscope.analyses.steps.step_breakdown import divided
 from stepscope.core.errors import UnknownName
@@ -122,6 +123,7 @@ def caused_gaps(
     start of the gap to the launching call's return, or the whole gap where the work had been queued), track_id (thread
     of that call), step, and the spans before_id, after_id, launch_id, op_id. Units: ns.
     """
+    work = on_devices(work)
     return _with_cause(_gaps(work, keys), work, spans, tracks, kernel_wait_ns)
 
 
@@ -221,9 +223,9 @@ def _times(own: Levels, shared: Levels, low: Ints, high: Ints) -> Ints:
         [(state, times) for state, times in levels if (STATES.index(state) < _ON_HOST) is is_active]
         for levels, is_active in ((own, True), (own, False))
     )
-    others = [level for level in shared if STATES.index(level[0]) < _ON_HOST]
+    elsewhere = [level for level in shared if STATES.index(level[0]) < _ON_HOST]
     rest = [level for level in shared if STATES.index(level[0]) >= _ON_HOST]
-    order = [*active, *others, *quiet, *rest]
+    order = [*active, *elsewhere, *quiet, *rest]
     numbered = divided([(str(i), times) for i, (_, times) in enumerate(order)], low, high)
     times = np.zeros((len(STATES), low.size), np.int64)
     for i, (state, _) in enumerate(order):
