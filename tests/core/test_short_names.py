@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.short_names import demangled, middle_cut, shorten, shorten_column, without_parameters
+from stepscope.core.short_names import demangled, without_middle, shorten, shorten_column, without_parameters
 
 AT = "void at::native::"
 ADD = (
@@ -157,9 +157,9 @@ def test_no_nameless_namespace_is_cut_in_two():
 
 
 def test_no_number_is_cut_in_two():
-    assert middle_cut("gemm_bf16_128x256_stages_4_tn", 20) == "gemm_bf16_…s_4_tn"
-    assert middle_cut("gemm_bf16_stages_128x256_tn", 16) == "gemm_bf16_…_tn"
-    assert middle_cut("abcdefgh", 5) == "abc…h"
+    assert without_middle("gemm_bf16_128x256_stages_4_tn", 20) == "gemm_bf16_…s_4_tn"
+    assert without_middle("gemm_bf16_stages_128x256_tn", 16) == "gemm_bf16_…_tn"
+    assert without_middle("abcdefgh", 5) == "abc…h"
 
 
 WORDS = st.sampled_from(["void ", "a::", "kernel", "<", ">", "(", ")", "_", "128", "x", "64", ", ", "float", "Cijk_"])

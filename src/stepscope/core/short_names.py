@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["demangled", "middle_cut", "shorten", "shorten_column", "without_parameters"]
+__all__ = ["demangled", "without_middle", "shorten", "shorten_column", "without_parameters"]
 
 _CACHED = 1 << 16
 _LEADING = re.compile(r"^(?:(?:void|std::enable_if<.*?>::type|__global__|static)\s+)+")
@@ -87,12 +87,12 @@ def _fitted(text: str, width: int) -> str:
         head, _, tile = base.partition("_MT")
         tile = "_MT" + tile.partition("_")[0]
         if len(tile) <= width // 2:
-            return head + tile if len(head + tile) <= width else middle_cut(head, width - len(tile)) + tile
+            return head + tile if len(head + tile) <= width else without_middle(head, width - len(tile)) + tile
     room = width - len(inside)
     return (
-        middle_cut(base, room) + inside
+        without_middle(base, room) + inside
         if inside and room >= min(len(base), width // 4)
-        else middle_cut(base + inside, width)
+        else without_middle(base + inside, width)
     )
 
 
@@ -218,12 +218,12 @@ def _literal(match: re.Match[str]) -> str:
     return match["size"] or _TYPES.get(match["type"] or "", "")
 
 
-def middle_cut(text: str, width: int) -> str:
+def without_middle(text: str, width: int) -> str:
     """The text in at most `width` characters, without its middle: two thirds of what is left are its beginning.
 
     No number is cut in two, as half of one is another number.
 
-    >>> middle_cut("gemm_bf16_128x256_stages_4_tn", 20)
+    >>> without_middle("gemm_bf16_128x256_stages_4_tn", 20)
     'gemm_bf16…stages_4_tn'
     """
     if len(text) <= width:
@@ -265,7 +265,7 @@ def shorten_column(names: Sequence[str], width: int) -> list[str]:
     for group in sorted(alike.values(), key=len):
         for text, pieces in _differences(group):
             forms = _candidates(text, gists[text], pieces, width)
-            made = next((form for form in forms if form not in taken), middle_cut(text, width))
+            made = next((form for form in forms if form not in taken), without_middle(text, width))
             short[names_of[text]] = made
             taken.add(made)
     return [short[name] for name in names]
@@ -305,14 +305,14 @@ def _differences(texts: Sequence[str]) -> Iterator[tuple[str, list[tuple[int, in
 def _running_minima(values: Sequence[int]) -> list[tuple[int, ...]]:
     """For each place between the values, and at both ends, the distinct minima of the values just before it."""
     stack: tuple[int, ...] = ()
-    found = [stack]
+    minima = [stack]
     for value in values:
         n = len(stack)
         while n and stack[n - 1] >= value:
             n -= 1
         stack = (*stack[:n], value)
-        found.append(stack)
-    return found
+        minima.append(stack)
+    return minima
 
 
 def _token(text: str, at: int) -> tuple[int, int]:
@@ -351,7 +351,7 @@ def _candidates(text: str, gist: str, pieces: Sequence[tuple[int, int]], width: 
             while chosen:
                 yield from _composed(text, head, (chosen[0][0], chosen[-1][1]), _joined(text, chosen), width)
                 chosen.remove(max(chosen[:-1] or chosen, key=lambda piece: piece[1] - piece[0]))
-    yield middle_cut(text, width)
+    yield without_middle(text, width)
 
 
 _AFTER = re.compile(r"\w*(?:::\w+)*")
@@ -397,7 +397,7 @@ def _composed(text: str, head: str, at: tuple[int, int], middle: str, width: int
     if text.startswith(head) and len(head) >= first:  # the text goes on from its head
         opening, head = "", text[:first]
         rest = text[first:][len(middle) :] if text.startswith(middle, first) else text[last:]
-        closing = middle_cut(rest, max(width - len(head) - len(middle), 1)) if rest else ""
+        closing = without_middle(rest, max(width - len(head) - len(middle), 1)) if rest else ""
     else:
         middle = middle.lstrip(_EDGES)
         if head.endswith(">"):
