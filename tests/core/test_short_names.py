@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.short_names import demangled, without_middle, shorten, shorten_column, without_parameters
+from stepscope.core.short_names import demangled, shorten, shorten_column, without_middle, without_parameters
 
 AT = "void at::native::"
 ADD = (
