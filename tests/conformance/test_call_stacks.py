@@ -26,7 +26,7 @@ _MOST = 300
 
 
 @pytest.mark.parametrize("name", WITH_STACKS)
-def test_the_functions_around_a_launch_were_open_and_are_all_that_the_recorder_s_ids_name(
+def test_functions_around_a_launch_were_open_and_are_all_that_the_ids_name(
     shared: Path, name: str
 ) -> None:
     trace = stepscope.load(str(shared / "traces" / name))
@@ -49,6 +49,6 @@ def test_the_functions_around_a_launch_were_open_and_are_all_that_the_recorder_s
             theirs.append(span_of[parent])
         theirs = [one for one in theirs if ends[one] > at]
         checked += len(ours) > 1
-        # The ids leave out functions that were open around operators which ran Python themselves; none of ours is extra.
+        # The ids leave out functions around operators that ran Python themselves; all of ours were open.
         assert [one for one in ours if one in theirs] == theirs
     assert checked
