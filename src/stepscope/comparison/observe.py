@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.host_spans import collectives_on_host, open_time
+from stepscope.analyses.common.host_spans import open_time
 from stepscope.analyses.common.occupancy import by_device, mean_of, occupied
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles, host_bounds
@@ -215,7 +216,7 @@ def _divided(trace: Trace, threads: pl.Series, lows: Ints, highs: Ints) -> dict[
     """The parts of each window [low, high): the mean of those of each device."""
     if not trace.spans["category"].is_in(DEVICE_WORK).any():
         return divided(_host_levels(trace, threads, on_device=False), lows, highs)
-    work = device_work(trace.spans, trace.tracks, needed_by="compare", communication="any")
+    work = device_work(trace.spans, trace.tracks, needed_by="compare")
     host = _host_levels(trace, threads, on_device=True)
     each = []
     for _, mine in by_device(work):

@@ -10,16 +10,17 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common import step_parts
+from stepscope.analyses.common.collective_calls import named_calls
 from stepscope.analyses.common.device_work import (
     COMMUNICATION,
     COMPUTATION,
     MEMCPY,
     device_work,
     label_devices,
-    of_spans,
 )
 from stepscope.analyses.common.occupancy import by_device, hidden_ns, occupancy, occupied
-from stepscope.core.collectives import UNNAMED, label_of, talks_to_ranks
+from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.core.collectives import UNNAMED, label_of
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
 from stepscope.core.report import Note
@@ -97,7 +98,7 @@ class DeviceTime:
 
 def device_time(trace: Trace, scope: Scope) -> DeviceTime:
     """Time of the trace's devices in the scope, their mean if there are several. Raises MissingTable without work."""
-    work = device_work(trace.spans, trace.tracks, needed_by="report", communication="any").select(_COLUMNS)
+    work = device_work(trace.spans, trace.tracks, needed_by="report").select(_COLUMNS)
     means, n_devices = occupancy(work, *scope.windows)
     scope = replace(scope, n_devices=n_devices)
     by_window = {part: means[column] for part, column in _COLUMN_OF.items()}
@@ -217,7 +218,9 @@ def _communication(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: i
     if calls.is_empty() or exposed_ns <= 0:
         return []
     hidden = hidden_ns(work, calls, "computation")
-    calls = calls.with_columns(what=_collective(calls, trace), exposed=pl.col("dur_ns") - hidden)
+    callers = calls.select("span_id", caller=pl.coalesce("launch_id", "op_id"))
+    what = map_names(named_calls(callers, trace.spans, trace.collectives)["collective"], label_of, pl.String())
+    calls = calls.with_columns(what=what, exposed=pl.col("dur_ns") - hidden)
     by_kind = calls.group_by("what").agg(pl.len().alias("n"), pl.col("dur_ns", "exposed").sum())
     by_kind = by_kind.sort("exposed", descending=True)
     summed = by_kind["exposed"].sum()
@@ -235,22 +238,7 @@ def _communication(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: i
         "→ start it earlier or overlap it (gradient buckets, prefetching), or send less; check for ranks that come late"
     )
     title = "Exposed communication, while nothing computes" + (f": {lead}" if lead else "")
-    # Like other tools, tables count collective libraries only, unless they are asked for all communication.
-    in_libraries = bool(talks_to_ranks(calls["name"]).all())
-    command = "show overlap --by name" if in_libraries else "show overlap --by name --communication any"
-    return [Cost(TALK, title, exposed_ns, (detail, advice), command)]
-
-
-def _collective(calls: pl.DataFrame, trace: Trace) -> pl.Series:
-    """The kind of collective of each kernel: recorded with it or with its operator, else taken from its name."""
-    recorded = trace.collectives.select("span_id", "collective").drop_nulls()
-    recorded_by = [
-        calls.select(span_id=c).join(recorded, on="span_id", how="left", maintain_order="left")
-        for c in ("span_id", "op_id")
-    ]
-    known = pl.select(pl.coalesce(*(frame["collective"].cast(pl.String) for frame in recorded_by))).to_series()
-    named = calls["name"].cast(pl.String).to_frame("name").select(pl.coalesce(known, "name")).to_series()
-    return map_names(named, label_of, pl.String())
+    return [Cost(TALK, title, exposed_ns, (detail, advice), "show overlap --by name")]
 
 
 def _copies(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int) -> list[Cost]:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.windows import recorded, step_windows
-from stepscope.core.schema import DEVICE_WORK
+from stepscope.analyses.common.windows import queued_work, recorded, step_windows
 from stepscope.reports._phrases import a_step
 
 if TYPE_CHECKING:
@@ -149,9 +147,7 @@ def scope_of(trace: Trace) -> Scope:
     if trace.steps.is_empty():
         low, high = recorded(spans)
         return Scope(np.array([low]), np.array([high]))
-    has_work = spans["category"].is_in(DEVICE_WORK).any()
-    work = device_work(spans, trace.tracks, needed_by="report") if has_work else None
-    windows = step_windows(trace.steps, work)
+    windows = step_windows(trace.steps, queued_work(spans, trace.tracks))
     host, late = windows["host_window_ns"].to_numpy(), windows["late_ns"]
     return Scope(
         windows["ts_ns"].to_numpy(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.core.collectives import talks_to_ranks
+from stepscope.analyses.common.collective_calls import communicates
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import DEVICE_LABEL, DEVICE_WORK
 
@@ -28,13 +28,13 @@ def device_work(
     *,
     needed_by: str,
     linked_only: bool = False,
-    communication: str = "library",
+    communication: str = "any",
 ) -> pl.DataFrame:
     """Kernels, copies and fills in the order of `spans`, with `end_ns`, `sort`, `rank`, `device_id` and `stream`.
 
     `linked_only` keeps what the trace ties to a launch: by arrows where it has any, else by a launch record.
-    `communication` says which kernels talk to other ranks: `library` (kernels of collective libraries, as other tools
-    count), `any` (also kernels that do it themselves: multimem, NVSHMEM, DeepEP, one-shot), or a regular expression.
+    `communication` says which kernels talk to other ranks: `any` (all that do, in whatever way), `library` (only
+    kernels of collective libraries, as TraceLens counts), or a regular expression of names.
     Raises MissingTable if there is no device work, StepscopeError if `communication` is no regular expression.
     """
     work = spans.filter(pl.col("category").is_in(DEVICE_WORK))
@@ -48,7 +48,7 @@ def device_work(
     sort = (
         pl.when(pl.col("category") == "memcpy")
         .then(MEMCPY)
-        .when((pl.col("category") == "kernel") & talks_to_ranks(work["name"], communication))
+        .when(communicates(work, spans, communication))
         .then(COMMUNICATION)
         .otherwise(COMPUTATION)
         .cast(pl.Int8)
@@ -87,14 +87,3 @@ def label_devices(frame: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     """The frame with `device`, as in cuda:0, for its `device_id`; null where the trace does not describe it."""
     labels = devices.select("device_id", device=DEVICE_LABEL)
     return frame.join(labels, on="device_id", how="left", maintain_order="left")
-
-
-def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
-    """That column of the spans with these ids, row by row; null where the id is null."""
-    have = spans["span_id"]
-    if spans.height and have[0] == 0 and have[-1] == spans.height - 1 and have.is_sorted():
-        return spans[column].gather(ids)  # ids are row numbers, unless someone has filtered the table
-    looked_up = ids.to_frame("span_id").join(
-        spans.select("span_id", column), on="span_id", how="left", maintain_order="left"
-    )
-    return looked_up[column]

@@ -14,7 +14,16 @@ from stepscope.core.intervals import Ints
 from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import extent_ns
 
-__all__ = ["device_steps", "host_windows", "recorded", "step_windows", "stretches", "whole", "windows_of"]
+__all__ = [
+    "device_steps",
+    "host_windows",
+    "queued_work",
+    "recorded",
+    "step_windows",
+    "stretches",
+    "whole",
+    "windows_of",
+]
 
 _BUCKETS = 100
 _MOST_BUCKETS = 1_000_000
@@ -59,8 +68,8 @@ def step_windows(steps: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame
     windows of the rank are those of the host.
 
     Further columns: step, rank, source, `host_ts_ns`, `host_ns` and `host_window_ns` of the host, and `late_ns`, from
-    the step's end on the host to the end of its work; it is negative if the device is done before. `work` is what
-    `device_work` returns; None or empty without device work.
+    the step's end on the host to the end of its work; it is negative if the device is done before. `work` is
+    what `queued_work` or `device_work` returns; None or empty without device work.
 
     Units: ns.
     """
@@ -78,6 +87,12 @@ def step_windows(steps: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame
     windows = pl.concat(parts).with_columns(window_ns=pl.col("end_ns") - pl.col("ts_ns"))
     columns = ("ts_ns", "end_ns", "window_ns", "host_ts_ns", "host_ns", "host_window_ns", "late_ns")
     return windows.select("step", "rank", "source", *columns).sort("ts_ns", "host_ts_ns")
+
+
+def queued_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
+    """Of device work what `step_windows` needs: ts_ns, end_ns, step, launch_id, rank."""
+    work = spans.lazy().filter(pl.col("category").is_in(DEVICE_WORK)).join(tracks.lazy(), on="track_id", how="left")
+    return work.select("ts_ns", "step", "launch_id", "rank", end_ns=pl.col("ts_ns") + pl.col("dur_ns")).collect()
 
 
 def _windows_of_rank(rows: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.common.windows import device_steps, step_windows, whole
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName

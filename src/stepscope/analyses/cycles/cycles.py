@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.cycle_membership import HOST, counted_at, cycle_of, device_of_tracks
-from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.processes import of_each
-from stepscope.analyses.common.windows import step_windows, whole
+from stepscope.analyses.common.windows import queued_work, step_windows, whole
 from stepscope.analyses.cycles.anchors import Anchor, calls_of, device_anchors, host_anchors
 from stepscope.analyses.cycles.content import Content, agreement, content_of, counts, is_whole, phases, reach
 from stepscope.core.errors import MissingTable, StepscopeError
@@ -123,9 +122,7 @@ def host_bounds(frame: pl.DataFrame) -> tuple[Ints, Ints]:
 def _marked(
     spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, at: Ints, on_host: pl.Series, content: Content
 ) -> Cycles:
-    has_work = spans["category"].is_in(DEVICE_WORK).any()
-    work = device_work(spans, tracks, needed_by="cycles") if has_work else None
-    rows = step_windows(steps, work).filter(pl.col("window_ns") > 0)
+    rows = step_windows(steps, queued_work(spans, tracks)).filter(pl.col("window_ns") > 0)
     frame = rows.select(
         "ts_ns", "host_ts_ns", cycle=pl.col("step").cast(pl.Int64), dur_ns="window_ns", host_dur_ns="host_window_ns"
     ).with_columns(anchor=pl.lit(STEP), found_by=pl.lit("annotation"))

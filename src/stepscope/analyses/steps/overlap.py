@@ -44,7 +44,7 @@ def overlap(
     *,
     by: By = "rank",
     linked_only: bool = False,
-    communication: str = "library",
+    communication: str = "any",
 ) -> pl.DataFrame:
     """One row per rank, device or communication kernel: how much of its communication runs while something computes.
 

@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import COMMUNICATION, device_work
-from stepscope.analyses.common.host_spans import collectives_on_host, open_time
+from stepscope.analyses.common.host_spans import open_time
 from stepscope.analyses.common.occupancy import by_device, mean_of
 from stepscope.analyses.common.windows import windows_of
 from stepscope.core.errors import MissingTable, UnknownName
@@ -58,7 +59,7 @@ def step_breakdown(
     steps: pl.DataFrame,
     *,
     by: Literal["step", "part"] = "step",
-    communication: str = "library",
+    communication: str = "any",
 ) -> pl.DataFrame:
     """One row per step in order of time, or per part of the average step (by part). The parts sum to `total_ns`.
 
@@ -89,7 +90,7 @@ def step_breakdown(
     return _average(rows) if by == "part" else _each(rows)
 
 
-def work_of(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str = "library") -> pl.DataFrame:
+def work_of(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str = "any") -> pl.DataFrame:
     """What `device_work` returns; without device work an empty frame with the columns that step-breakdown needs."""
     work = spans.filter(spans["category"].is_in(DEVICE_WORK))
     if work.is_empty():

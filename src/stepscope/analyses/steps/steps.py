@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.host_spans import collectives_on_host, open_time
+from stepscope.analyses.common.host_spans import open_time
 from stepscope.analyses.common.occupancy import occupancy
 from stepscope.analyses.common.windows import step_windows
 from stepscope.core.errors import MissingTable

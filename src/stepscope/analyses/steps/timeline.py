@@ -56,7 +56,7 @@ def timeline(
     *,
     by: By = "rank",
     linked_only: bool = False,
-    communication: str = "library",
+    communication: str = "any",
     bucket_ns: int | None = None,
 ) -> pl.DataFrame:
     """One row per rank, device, stream, step or stretch of time: how the device's time divides.
@@ -75,8 +75,8 @@ def timeline(
     may be shorter.
 
     `linked_only` leaves out work that the trace does not tie to a launch. `communication` says which kernels talk to
-    other ranks: `library` (those of collective libraries, as TraceLens counts), `any` (also those that communicate by
-    themselves: multimem, NVSHMEM, DeepEP, one-shot all-reduce), or a regular expression of names.
+    other ranks: `any` (all that do: collective libraries, multimem, NVSHMEM, DeepEP, one-shot all-reduce, …), `library`
+    (those of collective libraries only, as TraceLens counts), or a regular expression of names.
 
     Units: ns.
     Source: the definition of TraceLens's gpu_timeline, so that the two can be compared.
