@@ -195,7 +195,7 @@ def _of_parts(trace: stepscope.Trace, report: Report) -> list[str]:
     if step is None or trace.steps.height == 1 or not any(part.name == "computation" for part in step.parts):
         return []
     by = "step" if step.label == "Step" else "rank"
-    table = trace.show("timeline", by=by, communication="any")
+    table = trace.show("timeline", by=by)
     whole = table["total_ns"].sum()
     expected = {
         "computation": table["computation_ns"].sum() / whole,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.host_spans import collectives_on_host
+from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.step_parts import COMMUNICATION, LOADING, OPERATORS, OTHER
 from stepscope.analyses.steps.steps import host_time as divided
 from stepscope.core.collectives import label_of

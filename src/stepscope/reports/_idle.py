@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import of_spans
 from stepscope.analyses.common.host_spans import open_time
+from stepscope.analyses.common.occupancy import by_device
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.steps.idle import caused_gaps
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_sync_call, map_names, shorten
@@ -39,8 +42,8 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     """A cost for each cause of gaps in device work, and one for the idle time at the ends of the scope."""
     if idle_ns <= 0:
         return []
-    work = work.select("rank", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step")
-    gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank",))
+    work = work.select("rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step")
+    gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"))
     starts = gaps["ts_ns"].to_numpy()
     inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
     gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)
@@ -52,13 +55,18 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
         cost_of_cause[str(cause)](mine, trace, scope)
         for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
     ]
-    return [*costs, *_ends(work, trace, scope, idle_ns - sum_of(gaps["ns"]))]
+    # A gap of one device is a part of the mean of all.
+    costs = [replace(cost, ns=(cost.ns or 0) / scope.n_devices) for cost in costs]
+    return [*costs, *_ends(work, trace, scope, idle_ns - round(sum_of(gaps["ns"]) / scope.n_devices))]
 
 
 def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]:
     """Idle time before the first and after the last device work."""
-    begin, end = int(work["ts_ns"].to_numpy().min()), int(work["end_ns"].to_numpy().max())
-    first, last = max(begin - scope.low, 0), max(scope.high - end, 0)
+    extents = [
+        (int(mine["ts_ns"].to_numpy().min()), int(mine["end_ns"].to_numpy().max())) for _, mine in by_device(work)
+    ]
+    first = round(fmean(max(begin - scope.low, 0) for begin, _ in extents))
+    last = round(fmean(max(scope.high - end, 0) for _, end in extents))
     if ns <= 0 or not first + last:
         return []
     whole = "recorded steps" if len(scope.numbers) > 1 else "step" if scope.numbers else "recording"
@@ -72,7 +80,7 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]
 
 
 def _often(gaps: pl.DataFrame, scope: Scope) -> str:
-    amount = counted(gaps.height / scope.n, "gap") + (" a step" if scope.numbers else "")
+    amount = counted(gaps.height / scope.n / scope.n_devices, "gap") + scope.each
     lengths = gaps["ns"].to_numpy()
     return f"{amount}, mean {duration(float(lengths.mean()))}, longest {duration(float(lengths.max()))}"
 
@@ -95,7 +103,7 @@ def _host_late(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     place = _place(gaps, trace)
     if place:
         details[0] += f"; {place}"
-    many = gaps.height / scope.n >= _MANY
+    many = gaps.height / scope.n / scope.n_devices >= _MANY
     if outside > 0.5:
         details.append(f"In {percent(outside)} of that time no operator was running on the host: Python, or waiting")
     if many and _is_launching(gaps):
@@ -172,7 +180,7 @@ def loader_advice(trace: Trace) -> str:
 def _short(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG001  all causes have one signature
     title = "Short gaps between kernels that were queued in time"
     details = [_often(gaps, scope)]
-    if gaps.height / scope.n > 100:
+    if gaps.height / scope.n / scope.n_devices > 100:
         details.append("→ fewer kernels: torch.compile or fused operators; captured graphs shorten these gaps too")
     return Cost("idle kernel_wait", title, sum_of(gaps["ns"]), tuple(details), "show idle")
 

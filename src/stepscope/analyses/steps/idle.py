@@ -7,7 +7,8 @@ from typing import Literal
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import device_work, label_devices, of_spans
+from stepscope.analyses.common.device_work import device_work, label_devices, on_devices
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core.errors import UnknownName
 from stepscope.core.intervals import Ints, covered, union
 from stepscope.core.names import is_sync_call, map_names
@@ -95,7 +96,7 @@ def caused_gaps(
     `work` is what `device_work` returns. Columns: the keys, ts_ns, dur_ns, cause, late_ns, loading_ns, sync_ns, step,
     and the spans before_id, after_id, launch_id, op_id. Units: ns.
     """
-    return _with_cause(_gaps(work, keys), spans, tracks, kernel_wait_ns)
+    return _with_cause(_gaps(on_devices(work), keys), spans, tracks, kernel_wait_ns)
 
 
 def _gaps(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
