@@ -83,7 +83,7 @@ def _of_one_table() -> list[Identity]:
         Identity("overlap", _c("overlapped_ns", "exposed_ns"), pl.col("communication_ns")),
         Identity("communication", _c("hidden_ns", "exposed_ns"), pl.col("merged_ns")),
         Identity("communication", pl.col("merged_ns"), pl.col("total_ns"), at_most=True),
-        Identity("kernels", pl.col("mean_ns") * pl.col("calls"), pl.col("total_ns"), ratio=1e-5, extra=2.0),
+        Identity("kernels", pl.col("mean_ns") * pl.col("calls"), pl.col("total_ns"), extra=2.0),
         Identity("kernels", pl.col("share_ratio"), pl.col("total_ns") / pl.col("total_ns").sum(), extra=1e-9),
         Identity("kernel-classes", pl.col("share_ratio").sum(), pl.lit(1.0), extra=1e-9),
         Identity("kernel-mix", pl.col("share_ratio").sum(), pl.lit(1.0), extra=1e-9),
