@@ -129,7 +129,8 @@ def _summed(frames: Sequence[pl.DataFrame], ratio: str) -> pl.DataFrame:
     columns = frames[0].columns
     key, order = columns[0], next((c for c in columns if c.endswith(("_ns", "_bytes"))), columns[1])
     known = [frame.select(columns) for frame in frames if frame.columns == columns]
-    whole = sum(frame[order].sum() / share if (share := frame[ratio].sum()) else 0 for frame in known)
+    wholes = [float(frame[order].sum()) / share for frame in known if (share := float(frame[ratio].sum()))]
+    whole = sum(wholes)
     sums = [pl.col(c).sum() for c in columns[1:] if c not in (ratio, "mean_ns")]
     frame = pl.concat(known).group_by(key).agg(*sums)
     frame = frame.with_columns((pl.col(order) / whole if whole else pl.lit(None, pl.Float64())).alias(ratio))
