@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _RUN_OPTIONS = ("--base", "--other")
 _GATE = re.compile(r"(?P<what>slower|faster)(:(?P<percent>\d+(\.\d+)?)\s*%)?|different")
 GATE_FAILED = 3
-OWN_TABLES = ("parts", "attribution", "resources", "effects", "ruled-out")
+OWN_TABLES = ("kinds", "parts", "attribution", "resources", "effects", "ruled-out")
 
 
 class _ManyPaths(TyperCommand):
@@ -61,7 +61,7 @@ def command(
         typer.Option(
             "--table",
             metavar="NAME",
-            help="One table: parts, attribution, resources, effects, ruled-out; or any result table, as kernels.",
+            help="One table: kinds, parts, attribution, resources, effects, ruled-out; or a result table, as kernels.",
             show_default=False,
         ),
     ] = None,
