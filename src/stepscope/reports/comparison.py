@@ -211,8 +211,9 @@ def _finding(cause: Cause, result: Comparison) -> Finding:
     step = result.step_time
     share = _over(cause.explained_ns, step.delta) if step is not None and result.step_verdict == "different" else None
     title = f"{cause.category} ({cause.certainty}): {cause.statement}"
+    whole = headline(result)
     rows = [row for row in cause.evidence if not _is_in(row, title)]
-    details = [_evidence(row) for row in rows]
+    details = [row.text if _is_in(row, whole) else _evidence(row) for row in rows]
     details += [f"follows from it: {_evidence(row)}" for row in cause.consequences]
     if cause.advice:
         details.append(f"→ {cause.advice}")

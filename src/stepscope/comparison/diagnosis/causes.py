@@ -67,7 +67,7 @@ _LEAST_SHARE = 0.1
 #: Causes that are inferred from how long calls take, which says nothing about a fault if the machines differ.
 _OF_ONE_MACHINE = ("gpu_frequency", "cpu_frequency", "slow_kernel", "slow_operator", "host_overhead", "cpu_contention")
 #: Causes that are a measured state of a resource: they are what differs, even if other work hides their cost.
-_STATES = (
+STATES = (
     "gpu_frequency", "cpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network", "memory_growth",
     "memory_pressure", "straggler_rank",
 )  # fmt: skip
@@ -125,7 +125,7 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
     step = case.step_time
     is_comparable = all(view.same_cycles for view in judged.views)
     if case.step_verdict != "different" or step is None or not is_comparable:
-        return tuple(cause if cause.category in _STATES else _at_most(cause, _LIKELY) for cause in judged.causes), []
+        return tuple(cause if cause.category in STATES else _at_most(cause, _LIKELY) for cause in judged.causes), []
     far = max(((step.high if step.delta > 0 else step.low) or step.delta) / step.delta, 1.0)
     causes: list[Cause] = []
     minor: list[Cause] = []
@@ -135,7 +135,7 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
         limit = 1.0 if share >= _CERTAIN_SHARE * far else _LIKELY if share >= _LIKELY_SHARE * far else _POSSIBLE
         (causes if share >= _LEAST_SHARE else minor).append(_at_most(cause, limit))
     if not causes:
-        causes = [each for each in minor if each.category in _STATES and each.explained_ns * step.delta >= 0]
+        causes = [each for each in minor if each.category in STATES and each.explained_ns * step.delta >= 0]
     rest = [each for each in minor if each not in causes]
     return tuple(causes), [f"Different, but no cause of the change: {each.category}: {each.statement}" for each in rest]
 
