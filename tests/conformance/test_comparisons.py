@@ -130,11 +130,11 @@ def test_the_verdict_follows_from_the_interval(outcomes, name):
     assert (step.low is None) == (min(step.n_base, step.n_other) < 2)
     if step.low is None:
         assert outcome.step_verdict == "inconclusive"
-        assert "no interval" in str(outcome)
+        assert "no interval" in comparison(outcome).headline
     if outcome.step_verdict == "different":
         assert step.excludes_zero or outcome.typical_step.excludes_zero
     if outcome.verdict == "different" != outcome.step_verdict:
-        assert "not proven" in str(outcome)
+        assert "not proven" in comparison(outcome).headline
         assert outcome.causes
 
 
@@ -160,7 +160,7 @@ def test_nothing_is_said_twice(outcomes, name):
 
 
 def test_the_order_of_the_files_of_a_run_does_not_matter(shared: Path):
-    files = [shared / MEGATRON.format(rank) for rank in range(4)]
+    files = [shared / MEGATRON.format(rank) for rank in range(2)]
     others = [
         shared / "traces/more/kineto-multirank/megatron-tp8-a100" / f.name
         for f in (files[2], files[0], files[3], files[1])
