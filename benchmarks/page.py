@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `benchmarks/run.py --write`; `make bench` measures anew and prints this page. Every number is of a whole
-process, start of the interpreter and imports included, as the kernel counted it: CPU is user and system time of all
-threads, peak is the largest resident memory. Times are the best of several runs, memory the largest; traces over 500 MB
-are measured once. 1 MB is 10⁶ bytes. Traces are real ones repeated one after the other in time, with ids of their own
-in every copy (`benchmarks/repeat_trace.py`). `benchmarks/analyses.py` times each reader and analysis by itself.
+`benchmarks/run.py --write` writes this page; `make bench` repeats the measurements and prints it. Every number is that
+of a whole process, as the kernel counted it, including the start of the interpreter and imports. CPU is the user and
+system time of all threads, and peak is the largest resident memory. Times are the best of several runs, memory is the
+largest. Traces over 500 MB are measured once. 1 MB is 10⁶ bytes. Large traces are real ones repeated one after another
+in time, with new ids in every copy (`benchmarks/repeat_trace.py`). `benchmarks/analyses.py` times each reader and
+analysis separately.
 """
 
 
@@ -115,8 +116,8 @@ def peers(tools: Sequence[Peer], rows: Sequence[Beside]) -> str:
     notes = [f"- {tool.name}: {tool.does}." for tool in tools]
     notes += [f"- [{number}] {reason}" for number, reason in enumerate(failures, 1)]
     return (
-        "\n## Beside other tools\n\nCPU s / wall s / peak MB. “–”: not tried, since it would take minutes (BENCH_ALL=1 "
-        "tries it).\n\n" + grid(header, body) + "\n" + "\n".join(notes) + "\n"
+        "\n## Compared with other tools\n\nCPU s / wall s / peak MB. “–” was not measured, because it would "
+        "take minutes (`BENCH_ALL=1` measures it).\n\n" + grid(header, body) + "\n" + "\n".join(notes) + "\n"
     )
 
 

@@ -31,24 +31,24 @@ ROOT = Path(__file__).parents[1]
 MADE = "<!-- Made by scripts/generate_docs.py from the code; `make docs` writes it anew. -->\n"
 
 TABLES_ARE = """\
-What every reader fills in and every analysis reads: `stepscope show spans TRACE`, or `trace.spans` in Python.
-Intervals are half-open. Times are nanoseconds from the trace's origin, whose Unix time is
-`trace.meta.origin_unix_ns` where the format has it. Null means unknown: never −1, never 0 for absent. Ratios are
-0 to 1. Columns in bold identify a row.
+Every reader fills these tables, and every analysis reads them. On the command line use `stepscope show spans TRACE`, in
+Python `trace.spans`. Intervals are half-open. Times are nanoseconds from the trace's origin, whose Unix time is
+`trace.meta.origin_unix_ns` if the format states it. Null means unknown; there is no −1 or 0 for absent values. Ratios
+are 0 to 1. Columns in bold identify a row.
 """
 RESULTS_ARE = """\
-What files of results hold in place of a recording: `stepscope show cycles FILE`, or `results.result("cycles")` in
-Python. What another program computed is handed out as it is.
+Files of results hold these tables instead of a recording. On the command line use `stepscope show cycles FILE`, in
+Python `results.result("cycles")`. They show what another program computed, unchanged.
 """
 ANALYSES_ARE = """\
-On the command line `stepscope show NAME TRACE`, in Python `stepscope.show(trace, NAME)`. Every result is a table;
-columns in bold are keys, the others are measures. How the parts fit together is told in
-[how it works](how-it-works.md), what the tables that they read hold in [tables](tables.md).
+On the command line use `stepscope show NAME TRACE`, in Python `stepscope.show(trace, NAME)`. Every result is a table.
+Columns in bold are keys, the others are measures. [How it works](how-it-works.md) explains the ideas that analyses
+share, and [tables](tables.md) describes the tables that they read.
 """
-FORMATS_ARE = "Recognised by content, not by name; plain, or packed with gzip, zstd, xz, bz2 or zip.\n"
+FORMATS_ARE = "Files are recognised by content, not by name. They may be packed with gzip, zstd, xz, bz2 or zip.\n"
 THE_COMMAND_IS = """\
-Tables go to stdout, progress and messages to stderr; `NO_COLOR` is obeyed. Exit codes: 0 fine, 1 bad input or
-refused, 2 wrong usage, 3 a gate failed. Every verb takes `--help`.
+Tables go to stdout, progress and messages to stderr. `NO_COLOR` switches colours off. Exit codes: 0 success, 1 bad
+input or refused, 2 wrong usage, 3 a check that you asked for failed. Every verb takes `--help`.
 """
 #: Lines of a docstring that stand for themselves.
 LABEL = re.compile(r"^(Units:|Source:|Raises)(?= )", re.MULTILINE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -103,6 +104,23 @@ def test_the_rooms_form_layers():
     assert list(
         graphlib.TopologicalSorter({room: allowed.split() for room, allowed in MAY_IMPORT.items()}).static_order()
     )
+
+
+def imports_in_words(room: str) -> str:
+    """What a room may import, as the table of rooms in CONTRIBUTING says it."""
+    allowed = MAY_IMPORT[room].split()
+    above = list(MAY_IMPORT)[: list(MAY_IMPORT).index(room)]
+    missing = [other for other in above if other not in allowed]
+    if len(allowed) > 4 and len(missing) < 2:
+        return "all above" + "".join(f" but `{other}`" for other in missing)
+    return ", ".join(f"`{other}`" for other in allowed) or "nothing"
+
+
+def test_contributing_says_what_each_room_may_import():
+    rows = re.findall(
+        r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert rows == [(room, imports_in_words(room)) for room in MAY_IMPORT]
 
 
 def test_imports_run_downward_only():

@@ -26,9 +26,9 @@ def file(tmp_path, examples, monkeypatch):
 
 
 def kept():
-    where = store.place()
+    where = store.cache_folder()
     assert where is not None
-    store.wait()
+    store.wait_until_written()
     return len(store.entries(where))
 
 

@@ -182,7 +182,7 @@ def test_bad_input_is_one_clear_error(bench, tmp_path, words, message):
         (["@double", "--dtype-tolerance", "float32"], "DTYPE=RTOL"),
         (["@double", "--dtype-tolerance", "float32=1,2,3"], "DTYPE=RTOL"),
         (["@double", "--dtype-tolerance", "float32=-1"], "DTYPE=RTOL"),
-        (["@double", "--fail-on-difference"], "without --against"),
+        (["@double", "--fail-on-difference"], "needs --against"),
         (["@double", "--format", "bogus"], "no format named 'bogus'"),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_difference_fails_only_if_asked_to(bench):
 
 def test_a_gate_with_nothing_to_compare_fails(bench):
     result = bench("@nothing", "--against", "@nothing", "--arg", X, *FAST, "--fail-on-difference")
-    assert (result.code, result.err) == (3, "error: 1 of 1 cases gave back nothing to compare\n")
+    assert (result.code, result.err) == (3, "error: 1 of 1 cases returned nothing to compare\n")
 
 
 def test_progress_is_shown_at_a_terminal_only(bench, monkeypatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope import store
-from stepscope.store import Place
+from stepscope.store import CacheFolder
 
 
 @pytest.fixture
@@ -16,9 +16,9 @@ def kept(monkeypatch, tmp_path, make_trace):
     monkeypatch.setenv("STEPSCOPE_CACHE", "1")
     monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setenv("STEPSCOPE_CACHE_SIZE", "1MiB")
-    where = Place(tmp_path / "kept", 2**20)
+    where = CacheFolder(tmp_path / "kept", 2**20)
     for i, name in enumerate(("old", "new")):
-        store.keep(where, name, make_trace(f"/data/{name}.json", 0))
+        store.put_trace(where, name, make_trace(f"/data/{name}.json", 0))
         os.utime(where.folder / name / "meta.json", ns=(i * 10**9, i * 10**9))
     return where
 
@@ -51,9 +51,9 @@ def test_it_can_be_cleared(run, kept):
 
 
 def test_what_is_in_use_stays(run, kept):
-    from stepscope.store._cache import find
+    from stepscope.store._cache import find_trace
 
-    held = find(kept, "new", label="x")
+    held = find_trace(kept, "new", label="x")
     result = run("cache", "clear")
     assert result.err.startswith("1 removed, ")
     assert result.err.endswith("; 1 in use\n")
@@ -69,7 +69,7 @@ def test_a_cache_that_is_off_says_so(run, monkeypatch):
 
 def test_a_folder_that_may_not_be_written_to_is_told(run, kept, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != kept.folder)
-    assert "may not be written to: nothing new is kept" in run("cache").err
+    assert "cannot be written, so nothing new is cached" in run("cache").err
 
 
 def test_anything_but_clear_is_a_usage_error(run, kept):

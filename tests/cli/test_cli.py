@@ -25,7 +25,7 @@ def test_help_needs_nothing_heavy():
         "print([m for m in ('polars', 'numpy', 'rich', 'msgspec', 'scipy') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "Where the time went" in out
+    assert "Say where the time went" in out
     assert out.splitlines()[-1] == "[]"
 
 

@@ -96,7 +96,7 @@ def test_the_suffix_of_the_file_says_how_to_write(run, tmp_path):
 def test_a_side_alone_is_a_wrong_use(run):
     assert "--other is missing" in run("compare", "--base", SIDES[0]).err
     assert "--base is missing" in run("compare", "--other", SIDES[0]).err
-    assert "belongs to no side" in run("compare", SIDES[0], "--base", SIDES[0], "--other", SIDES[1]).err
+    assert "is neither base nor other" in run("compare", SIDES[0], "--base", SIDES[0], "--other", SIDES[1]).err
     assert "BASE and OTHER are needed" in run("compare").err
 
 

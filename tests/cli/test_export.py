@@ -112,7 +112,7 @@ def test_a_kind_that_is_a_folder_is_written_to_one(run, paths, tmp_path, monkeyp
     (tmp_path / "there").mkdir()
     assert "there exists already" in run("export", *paths, "--to", "folder", "-o", "there").err
     assert run("export", *paths, "--to", "folder", "-o", "there", "--force").code == 0
-    assert "one of the inputs is in it" in run("export", *paths, "--to", "folder", "-o", tmp_path, "--force").err
+    assert "it contains one of the inputs" in run("export", *paths, "--to", "folder", "-o", tmp_path, "--force").err
     assert [path for path, _, _ in written] == ["kept", "there"]
 
 

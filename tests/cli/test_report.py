@@ -78,7 +78,7 @@ def test_what_is_missing_fails_only_where_that_is_asked_for(run, paths, monkeypa
     result = run("report", *paths, "--strict")
     assert result.code == 1
     assert result.out.startswith("ranks 0, 3")  # what there is comes all the same
-    assert "error: the job is not whole: 2 missing, 1 there twice" in result.err
+    assert "error: the job is not complete: 2 missing, 1 duplicate" in result.err
     monkeypatch.setattr(sys.modules["stepscope.reports.overview"], "overview", lambda *_, **__: Report("all"))
     assert run("report", *paths, "--strict").code == 0
 

@@ -268,8 +268,9 @@ def test_of_a_job_that_is_not_whole_it_is_told_what_is_left_out(run, job, paths,
     assert len(json.loads(strict.out)) == len(paths) - 1
     label = strict.err.splitlines()[0].split(" is left out")[0].removeprefix("note: ")
     assert strict.err.splitlines()[1:] == [
-        f"error: the job is not whole, as {label} is left out", "hint: without --strict the rest is enough",
-    ]  # fmt: skip
+        f"error: the job is not complete: {label} is left out",
+        "hint: without --strict, the files that can be read are enough",
+    ]
 
 
 def test_files_are_read_by_so_many_processes_as_are_wanted(run, examples):

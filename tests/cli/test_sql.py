@@ -51,7 +51,7 @@ def test_files_that_cannot_be_read_are_told(run, paths):
         (["a.json", "COPY spans TO 'x'"], 1, "a query may only read"),
         (["a.json", "SELECT * FROM kernel_metrics"], 1, "no kernel_metrics"),
         (["a.json", "SELECT 1", "--timeout", "soon"], 2, "'soon' is not a duration"),
-        (["a.json", "SELECT 1", "--timeout", "0"], 2, "a query needs some time"),
+        (["a.json", "SELECT 1", "--timeout", "0"], 2, "the time must be above 0"),
         (["a.json", "SELECT 1", "--memory-limit", "much"], 2, "--memory-limit"),
         (["a.json", "SELECT 1", "--format", "xml"], 2, "no format named 'xml'"),
         (

@@ -42,7 +42,7 @@ def check(path: str, folder: Path) -> None:
     trace = stepscope.load(path)
     folder.mkdir()
     store.write_folder(trace, str(folder))
-    document = store.mark_of(str(folder), kind="trace")
+    document = store.read_document(str(folder), kind="trace")
     assert document is not None
     again = store.read_folder(str(folder), document, label=trace.meta.path)
     assert again.meta == trace.meta

@@ -101,7 +101,7 @@ def test_timeline_equals_gpu_timeline(shared: Path, golden: str) -> None:
         COLUMNS[r["type"]]: float(r["time ms"])
         for r in rows_of(shared / "golden/tracelens" / golden / "gpu_timeline.csv")
     }
-    options = {"linked_only": golden in LINKED_ONLY}
+    options = {"linked_only": golden in LINKED_ONLY, "communication": "library"}
     exact = TIMELINE(trace, **options).row(0, named=True)
     if golden in LINKED_ONLY:
         assert (exact["n_events"], TIMELINE(trace)["n_events"][0]) == LINKED_ONLY[golden]
@@ -112,14 +112,12 @@ def test_timeline_equals_gpu_timeline(shared: Path, golden: str) -> None:
     assert {c: rounded[c] / per_ms for c in expected} == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_multicast_all_reduce_is_communication_only_when_any_kernel_that_talks_to_ranks_is_asked_for(
-    shared: Path,
-) -> None:
+def test_a_multicast_all_reduce_is_communication_but_of_no_collective_library(shared: Path) -> None:
     trace = trace_of(shared / "traces/tracelens/b200/eager_trace.json.gz")
-    ours, theirs = TIMELINE(trace, communication="any"), TIMELINE(trace)
+    ours, theirs = TIMELINE(trace), TIMELINE(trace, communication="library")
     same = ["busy_ns", "idle_ns", "total_ns", "memcpy_ns", "exposed_memcpy_ns"]
     assert ours.select(same).equals(theirs.select(same))
-    moved = KERNELS(trace, communication="any").filter("communication")["name"].cast(pl.String).to_list()
+    moved = KERNELS(trace).filter("communication")["name"].cast(pl.String).to_list()
     (multimem,) = (name for name in moved if "nccl" not in name)
     assert multimem.startswith("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(")
     assert ours["communication_ns"][0] - theirs["communication_ns"][0] == 2_119_548

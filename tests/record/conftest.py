@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 SRC = HERE.parents[1] / "src"
 #: What uses one of these starts the recorder, or one of its processes.
-RECORDING_FIXTURES = {"record", "start", "sampler", "stack_recorder", "_allowed"}
+RECORDING_FIXTURES = {"record_into", "start", "_allowed"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,12 +32,11 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(SRC)}
 
 
-@pytest.fixture
-def record(tmp_path):
+@pytest.fixture(scope="session")
+def record_into():
     """Runs `stepscope record -o FOLDER` with more words; its result has `.folder`."""
 
-    def run(*words: str, folder: Path | None = None, **kwargs) -> subprocess.CompletedProcess:
-        folder = folder or tmp_path / "run"
+    def run(folder: Path, *words: str, **kwargs) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "stepscope", "record", "-o", str(folder), *words]
         kwargs = {"capture_output": True, "text": True, "timeout": 120, "env": _environment()} | kwargs
         done = subprocess.run(command, check=False, **kwargs)
@@ -48,12 +47,22 @@ def record(tmp_path):
 
 
 @pytest.fixture
+def record(tmp_path, record_into):
+    """Runs `stepscope record` into a folder of this test's."""
+
+    def run(*words: str, folder: Path = tmp_path / "run", **kwargs) -> subprocess.CompletedProcess:
+        return record_into(folder, *words, **kwargs)
+
+    return run
+
+
+@pytest.fixture
 def start(tmp_path):
     """Starts `stepscope record -o FOLDER` with more words, and gives the process, which ends with the test."""
     started = []
 
-    def run(*words: str, **kwargs) -> subprocess.Popen:
-        command = [sys.executable, "-m", "stepscope", "record", "-o", str(tmp_path / "run"), *words]
+    def run(*words: str, folder: Path = tmp_path / "run", **kwargs) -> subprocess.Popen:
+        command = [sys.executable, "-m", "stepscope", "record", "-o", str(folder), *words]
         kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": _environment()} | kwargs
         started.append(subprocess.Popen(command, **kwargs))
         return started[-1]

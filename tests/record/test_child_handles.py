@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ from stepscope.record.child_handles import (
     ChildHandle,
     Outcome,
     SchedCollector,
+    StackRecorder,
     start_sched_collector,
     start_stack_recorder,
 )
@@ -22,9 +21,14 @@ from stepscope.record.stacks.stack_file import NAME
 from stepscope.record.system import meta
 
 
+def child(code: str, **pipes) -> ChildHandle:
+    """A handle of a shell."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | pipes
+    return ChildHandle(subprocess.Popen(["sh", "-c", code], **pipes))
+
+
 def collector_of(code: str) -> SchedCollector:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return SchedCollector(ChildHandle(subprocess.Popen([sys.executable, "-c", code], **pipes)))
+    return SchedCollector(child(code))
 
 
 def test_nothing_is_started_that_is_not_wanted(tmp_path):
@@ -34,15 +38,16 @@ def test_nothing_is_started_that_is_not_wanted(tmp_path):
 
 
 def test_what_went_wrong_is_told():
-    collector = collector_of('print(\'{"ready": true}\'); print(\'{"error": "disk"}\'); raise SystemExit(1)')
+    collector = collector_of("""echo '{"ready": true}'; echo '{"error": "disk"}'; exit 1""")
     assert collector.end() == ["disk"]
-    assert collector_of("raise SystemExit(3)").end() == ["the collector of scheduling events ended early (exit code 3)"]
+    assert collector_of("exit 3").end() == ["the collector of scheduling events ended early (exit code 3)"]
 
 
 def test_one_that_does_not_end_is_ended(monkeypatch):
     monkeypatch.setattr(child_handles, "_END_S", 0.2)
-    code = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"
-    assert collector_of(code).end() == ["the collector of scheduling events ended early (signal 9)"]
+    assert collector_of("trap '' TERM; exec sleep 60").end() == [
+        "the collector of scheduling events ended early (signal 9)"
+    ]
 
 
 def test_one_that_is_gone_is_told_nothing():
@@ -58,7 +63,7 @@ def test_what_it_cannot_record_is_an_issue(tmp_path, monkeypatch, told):
     fake = tmp_path / "python"
     fake.write_text(f"#!/bin/sh\nprintf '%s' '{told}'\ncat\n")
     fake.chmod(0o755)
-    monkeypatch.setattr(child_handles, "_READY_S", 0.5)
+    monkeypatch.setattr(child_handles, "_READY_S", 0.2)
     monkeypatch.setattr(child_handles.sys, "executable", str(fake))
     collector = start_sched_collector(tmp_path, wanted=True)
     assert collector.end() == []
@@ -66,22 +71,17 @@ def test_what_it_cannot_record_is_an_issue(tmp_path, monkeypatch, told):
     assert [issue["code"] for issue in issues] == (["no_scheduling"] if "code" in told else [])
 
 
-def child(code: str, **pipes) -> ChildHandle:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | pipes
-    return ChildHandle(subprocess.Popen([sys.executable, "-c", code], **pipes))
-
-
 def test_what_it_says_first_is_read_alone_and_the_rest_at_its_end():
-    handle = child("print('{\"ready\": true}'); print('{\"heard\": \"' + input() + '\"}')")
+    handle = child("""echo '{"ready": true}'; read -r line; echo "{\\"heard\\": \\"$line\\"}" """)
     assert handle.first_message() == {"ready": True}
     handle.send("42")
     assert handle.end(terminate=False) == Outcome(({"heard": "42"},), None)
 
 
 def test_an_end_with_an_error_says_how():
-    ended = child('print(\'{"error": "disk"}\'); raise SystemExit(3)').end(terminate=False)
+    ended = child("""echo '{"error": "disk"}'; exit 3""").end(terminate=False)
     assert (ended.errors, ended.early_end) == (["disk"], "exit code 3")
-    assert child("import time; time.sleep(60)").end(terminate=True).early_end == "signal 15"
+    assert child("exec sleep 60").end(terminate=True).early_end == "signal 15"
 
 
 def test_a_process_without_pipes_is_a_mistake():
@@ -114,19 +114,12 @@ def test_a_missing_py_spy_is_told_with_the_install_line(tmp_path, monkeypatch):
     assert result.issues[0]["code"] == "no_stacks"
 
 
-@pytest.fixture
-def stack_recorder(tmp_path, monkeypatch):
+def test_the_stack_recorder_runs_py_spy_until_it_is_ended(tmp_path, monkeypatch, wait_until):
     program = fake(tmp_path, ready=f"open({str(tmp_path)!r} + '/ready-' + str(time.time_ns()), 'w')")
     monkeypatch.setattr(child_handles.py_spy, "program", lambda: program)
-    begun = start_stack_recorder(tmp_path, 100)
-    yield begun
-    begun.child.process.kill()
-    begun.child.process.communicate()
-
-
-def test_what_is_kept_and_what_is_amiss_comes_back(tmp_path, stack_recorder, wait_until):
+    stack_recorder = start_stack_recorder(tmp_path, 100)
     assert stack_recorder.environment() == {"STEPSCOPE_RECORD_TRACER": str(stack_recorder.child.process.pid)}
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as job:
+    with subprocess.Popen([sys.executable, "-IS", "-c", "import time; time.sleep(60)"]) as job:
         stack_recorder.send(job.pid)
         wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
         time.sleep(0.3)  # until it has read that both sample
@@ -139,23 +132,13 @@ def test_what_is_kept_and_what_is_amiss_comes_back(tmp_path, stack_recorder, wai
     assert (tmp_path / NAME).exists()
 
 
-def test_without_a_job_it_ends_and_says_nothing(tmp_path, stack_recorder):
-    stack_recorder.child.process.stdin.close()
-    assert stack_recorder.child.process.wait(30) == 1
-    stack_recorder.child.process.stdin = None
-    assert stack_recorder.end().issues[0]["code"] == "stacks_ended"
-    assert not (tmp_path / NAME).exists()
-
-
-def test_one_that_was_killed_is_told(stack_recorder):
-    os.kill(stack_recorder.child.process.pid, signal.SIGKILL)
-    stack_recorder.child.process.wait()
-    stack_recorder.send(1)
-    (remark,) = stack_recorder.end().remarks
-    assert remark == "the recorder of Python stacks ended early (signal 9); stacks end there"
-
-
-def test_a_stack_recorder_that_does_not_end_is_killed(stack_recorder, monkeypatch):
+@pytest.mark.parametrize("code", ["exit 1", "kill -9 $$", "exec sleep 60"])
+def test_a_stack_recorder_that_reports_nothing_ended_early(monkeypatch, code):
     monkeypatch.setattr(child_handles, "_END_S", 0.2)
-    os.kill(stack_recorder.child.process.pid, signal.SIGSTOP)
-    assert stack_recorder.end().issues[0]["code"] == "stacks_ended"
+    stack_recorder = StackRecorder(child(f"trap '' TERM; echo '{{}}'; {code}"))
+    assert stack_recorder.child.first_message() == {}
+    stack_recorder.send(1)
+    result = stack_recorder.end()
+    how = "exit code 1" if code == "exit 1" else "signal 9"
+    assert result.remarks == (f"the recorder of Python stacks ended early ({how}); stacks end there",)
+    assert (result.issues[0]["code"], result.fields) == ("stacks_ended", {"n_stack_samples": None})

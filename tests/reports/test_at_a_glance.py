@@ -23,7 +23,7 @@ LOADER, MAIN = 1, 0
 def idle_of(trace) -> dict[str, int]:
     spans = trace.spans.filter(pl.col("category") == "kernel")
     starts = spans["ts_ns"].to_numpy()
-    return host_while_idle(trace.spans, union(starts, starts + spans["dur_ns"].to_numpy()), scope_of(trace))
+    return host_while_idle(trace.spans, [union(starts, starts + spans["dur_ns"].to_numpy())], scope_of(trace))
 
 
 def test_idle_time_divides_by_what_the_host_does(rows) -> None:

@@ -114,7 +114,7 @@ def test_ranks_that_are_apart_are_named_in_the_notes() -> None:
 
 def test_of_several_devices_the_least_busy_is_named() -> None:
     notes = texts(overview_of_ranks([summary(busy={"cuda:0": 0.9, "cuda:1": 0.5})]).bars[0])
-    assert notes == ("device busy 70 % (least: cuda:1, 50 %)",)
+    assert notes == ("device busy 70 %, mean of 2 devices (least: cuda:1, 50 %)",)
 
 
 def test_the_three_largest_costs_are_told_per_step_and_small_ones_are_not() -> None:

@@ -59,7 +59,7 @@ def test_a_training_run_on_a_device(rows) -> None:
     assert texts(bar)[0] == "device busy 80 %"
     assert [finding.title.partition(":")[0] for finding in report.findings] == [
         "Matrix products", "Exposed communication, while nothing computes",
-        "The device waits for the host to launch work",
+        "The device waits for the host, in code that was not recorded",
     ]  # fmt: skip
     assert report.findings[0].value_ns == 60 * US
     assert [block.title for block in report.tables] == ["Operators", "Kernels"]
@@ -271,8 +271,8 @@ def text(run):
 
 
 def formats():
-    store.wait()
-    return sorted(entry.format for entry in store.entries(store.place()))
+    store.wait_until_written()
+    return sorted(entry.format for entry in store.entries(store.cache_folder()))
 
 
 @pytest.mark.slow
@@ -300,9 +300,9 @@ def test_a_file_that_changed_is_read_again(run):
 
 
 def test_a_side_file_that_appears_counts_as_a_change(run, tmp_path):
-    before = [store.note_ticket(WHAT, path, run.open_trace.depends(path)).key for path in run.paths]
+    before = [store.value_key(WHAT, path, run.open_trace.depends(path)).key for path in run.paths]
     (tmp_path / "run" / "counters.csv").write_text("ts_ns,metric,unit,device,value\n1,host_cpu_usage,%,host,5\n")
-    after = [store.note_ticket(WHAT, path, run.open_trace.depends(path)).key for path in run.paths]
+    after = [store.value_key(WHAT, path, run.open_trace.depends(path)).key for path in run.paths]
     assert not set(before) & set(after)
 
 
@@ -321,12 +321,12 @@ def test_what_is_opened_otherwise_is_not_kept(run):
 
 
 def test_summaries_of_formats_that_are_several_files_are_not_kept(run):
-    ticket = store.note_ticket(WHAT, settled(run).paths[0], ())
+    key = store.value_key(WHAT, settled(run).paths[0], ())
     summary = summarise(run.open_trace(run.paths[0]))
-    cache_summary(ticket, replace(summary, meta=replace(summary.meta, format="rocprof")))
-    assert cached_summary(ticket) is None
-    cache_summary(ticket, summary)
-    assert cached_summary(ticket).meta == summary.meta
+    cache_summary(key, replace(summary, meta=replace(summary.meta, format="rocprof")))
+    assert cached_summary(key) is None
+    cache_summary(key, summary)
+    assert cached_summary(key).meta == summary.meta
 
 
 class Evil:
@@ -346,15 +346,15 @@ class Evil:
     ids=["not packed", "no pickle", "another program", "another value"],
 )
 def test_what_is_no_summary_is_not_made_into_one(run, content):
-    ticket = store.note_ticket(WHAT, settled(run).paths[0], ())
+    key = store.value_key(WHAT, settled(run).paths[0], ())
     trace = run.open_trace(run.paths[0])
-    store.keep_noted(ticket, content, trace.meta, what=WHAT)
-    assert store.noted(ticket) == content
-    assert cached_summary(ticket) is None
+    store.cache_value(key, content, trace.meta, what=WHAT)
+    assert store.cached_value(key) == content
+    assert cached_summary(key) is None
 
 
 def test_kept_summaries_are_shown_in_the_cache_by_their_file(run):
     text(settled(run))
-    store.wait()
-    shown = {entry.source for entry in store.entries(store.place()) if "summary" in entry.format}
+    store.wait_until_written()
+    shown = {entry.source for entry in store.entries(store.cache_folder()) if "summary" in entry.format}
     assert shown == {files.absolute(path) for path in run.paths}

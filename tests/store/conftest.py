@@ -36,10 +36,10 @@ def full() -> Trace:
 
 
 @pytest.fixture
-def where(tmp_path, monkeypatch) -> store.Place:
+def where(tmp_path, monkeypatch) -> store.CacheFolder:
     monkeypatch.setenv("STEPSCOPE_CACHE", "1")
     monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setenv("STEPSCOPE_CACHE_SIZE", "100MB")
-    found = store.place()
+    found = store.cache_folder()
     assert found is not None
     return found

@@ -25,21 +25,21 @@ def path(tmp_path, examples, monkeypatch):
 
 
 def note(path, *words):
-    return store.note_ticket("test", path, words)
+    return store.value_key("test", path, words)
 
 
 def test_a_note_is_found_again_by_what_it_says_and_follows_from(path):
     meta = stepscope.load(path).meta
-    store.keep_noted(note(path, 1), b"of one", meta, what="test")
-    assert store.noted(note(path, 1)) == b"of one"
-    assert store.noted(note(path, 2)) is None
-    assert store.noted(store.note_ticket("other", path, (1,))) is None
+    store.cache_value(note(path, 1), b"of one", meta, what="test")
+    assert store.cached_value(note(path, 1)) == b"of one"
+    assert store.cached_value(note(path, 2)) is None
+    assert store.cached_value(store.value_key("other", path, (1,))) is None
 
 
 def test_what_follows_from_more_than_a_file_has_no_note(path):
-    assert store.note_ticket("test", path, None) is None
-    assert store.note_ticket("test", f"{path}!member", ()) is None
-    assert store.note_ticket("test", files.split(path)[0], ()) is None
+    assert store.value_key("test", path, None) is None
+    assert store.value_key("test", f"{path}!member", ()) is None
+    assert store.value_key("test", files.split(path)[0], ()) is None
 
 
 def test_a_file_that_is_read_at_once_has_no_note(path, monkeypatch):
@@ -48,13 +48,13 @@ def test_a_file_that_is_read_at_once_has_no_note(path, monkeypatch):
 
 
 def test_a_note_of_a_file_that_changed_meanwhile_is_not_kept(path, examples):
-    ticket, meta = note(path), stepscope.load(path).meta
-    assert store.unchanged(ticket)
+    key, meta = note(path), stepscope.load(path).meta
+    assert store.unchanged(key)
     shutil.copy(examples / "demo-cpu-2ranks" / "rank1.pt.trace.json.gz", path)
-    assert not store.unchanged(ticket)
-    store.keep_noted(ticket, b"of the file before", meta, what="test")
-    assert store.noted(ticket) is None
-    assert store.noted(note(path)) is None
+    assert not store.unchanged(key)
+    store.cache_value(key, b"of the file before", meta, what="test")
+    assert store.cached_value(key) is None
+    assert store.cached_value(note(path)) is None
 
 
 def test_a_file_that_is_gone_has_no_ticket(path):

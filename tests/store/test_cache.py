@@ -17,26 +17,26 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.schema import TABLES
 from stepscope.store import _cache
 from stepscope.store._cache import (
-    Place,
+    CacheFolder,
+    cache_folder,
     clear,
     entries,
     exclusive_lock,
-    find,
-    find_note,
-    keep,
-    keep_note,
-    place,
-    scratch,
+    find_trace,
+    find_value,
+    put_trace,
+    put_value,
+    scratch_folder,
     shared_lock,
 )
 
 
 def small(where, trace):
     """Bytes that an entry of the trace takes."""
-    keep(where, "probe", trace)
+    put_trace(where, "probe", trace)
     (found,) = entries(where)
     clear(where)
-    _cache._held.clear()
+    _cache._usage.clear()
     return found.stored_bytes
 
 
@@ -45,9 +45,9 @@ def names(where):
 
 
 def test_what_was_kept_is_found_again_under_the_name_it_is_asked_by(where, full):
-    assert find(where, "key", label="other.json") is None
-    assert keep(where, "key", full)
-    found = find(where, "key", label="other.json")
+    assert find_trace(where, "key", label="other.json") is None
+    assert put_trace(where, "key", full)
+    found = find_trace(where, "key", label="other.json")
     assert found is not None
     assert found.meta == replace(full.meta, path="other.json")
     assert found.spans.equals(full.spans)
@@ -55,38 +55,38 @@ def test_what_was_kept_is_found_again_under_the_name_it_is_asked_by(where, full)
 
 
 def test_what_is_there_already_is_not_written_again(where, full):
-    assert keep(where, "key", full)
+    assert put_trace(where, "key", full)
     inode = (where.folder / "key").stat().st_ino
-    assert not keep(where, "key", full)
+    assert not put_trace(where, "key", full)
     assert (where.folder / "key").stat().st_ino == inode
 
 
 def test_a_damaged_entry_is_not_served_and_makes_room(where, full):
-    keep(where, "key", full)
+    put_trace(where, "key", full)
     spans = where.folder / "key" / "spans.parquet"
     spans.chmod(0o600)
     spans.write_bytes(b"PAR1")
-    assert find(where, "key", label="x") is None
-    assert keep(where, "key", full)
-    assert find(where, "key", label="x") is not None
+    assert find_trace(where, "key", label="x") is None
+    assert put_trace(where, "key", full)
+    assert find_trace(where, "key", label="x") is not None
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"stepscope": "trace", ', '{"stepscope": "trace", "version": 99}'])
 def test_a_description_of_another_version_or_none_is_a_miss(where, full, text):
-    keep(where, "key", full)
+    put_trace(where, "key", full)
     meta = where.folder / "key" / "meta.json"
     meta.chmod(0o600)
     meta.write_text(text)
-    assert find(where, "key", label="x") is None
+    assert find_trace(where, "key", label="x") is None
 
 
 def test_the_least_recently_used_go_first(where, full):
     room = replace(where, limit_bytes=int(3.5 * small(where, full)))
     for i, key in enumerate("abc"):
-        keep(room, key, full)
+        put_trace(room, key, full)
         os.utime(room.folder / key / "meta.json", ns=(i, i))
-    assert find(room, "a", label="x") is not None  # used just now
-    keep(room, "d", full)
+    assert find_trace(room, "a", label="x") is not None  # used just now
+    put_trace(room, "d", full)
     assert names(room) == {"a", "c", "d"}
 
 
@@ -94,19 +94,19 @@ def test_the_least_recently_used_go_first(where, full):
 def test_the_limit_holds_whatever_the_process_believes(where, full):
     room = replace(where, limit_bytes=int(4.5 * small(where, full)))
     for i in range(30):
-        keep(room, f"k{i}", full)
+        put_trace(room, f"k{i}", full)
         assert sum(entry.stored_bytes for entry in entries(room)) <= room.limit_bytes
 
 
 def test_what_alone_is_beyond_the_limit_is_not_kept(where, full):
-    assert not keep(replace(where, limit_bytes=1000), "key", full)
+    assert not put_trace(replace(where, limit_bytes=1000), "key", full)
     assert names(where) == set()
 
 
 def test_what_someone_reads_is_not_removed(where, full):
-    keep(where, "read", full)
-    keep(where, "idle", full)
-    found = find(where, "read", label="x")
+    put_trace(where, "read", full)
+    put_trace(where, "idle", full)
+    found = find_trace(where, "read", label="x")
     assert found is not None
     assert clear(where) == (1, 1)
     assert found.spans.equals(full.spans)
@@ -116,8 +116,8 @@ def test_what_someone_reads_is_not_removed(where, full):
 
 
 def test_entries_tell_what_they_are_the_last_used_first(where, full):
-    keep(where, "old", full)
-    keep(where, "new", replace(full, meta=replace(full.meta, path="/data/new.json")))
+    put_trace(where, "old", full)
+    put_trace(where, "new", replace(full, meta=replace(full.meta, path="/data/new.json")))
     os.utime(where.folder / "old" / "meta.json", ns=(1, 1))
     first, second = entries(where)
     assert (first.source, first.format, first.source_bytes) == ("/data/new.json", "kineto", 10**6)
@@ -141,9 +141,9 @@ def test_what_a_killed_process_left_is_swept_away(where, full):
     (left / "entry").mkdir()
     os.utime(left, (1, 1))
     os.utime(made_nothing, (1, 1))
-    with scratch(where.folder) as busy:
+    with scratch_folder(where.folder) as busy:
         os.utime(busy, (1, 1))
-        keep(where, "key", full)
+        put_trace(where, "key", full)
         # Whose owner lives stays, and so does what is too new to have a lock.
         assert names(where) == {"key", busy.name, fresh.name}
     assert names(where) == {"key", fresh.name}
@@ -156,14 +156,14 @@ def test_a_disk_that_refuses_leaves_nothing(where, full, monkeypatch):
 
     monkeypatch.setattr(_cache, "write_folder", refuse)
     with pytest.raises(OSError, match="No space"):
-        keep(where, "key", full)
+        put_trace(where, "key", full)
     assert names(where) == {"x"}
 
 
 def test_a_rename_that_fails_is_told_unless_another_was_quicker(where, full, monkeypatch):
     import pathlib
 
-    keep(where, "other", full)
+    put_trace(where, "other", full)
     real = pathlib.Path.rename
 
     def late(self, target):
@@ -175,40 +175,40 @@ def test_a_rename_that_fails_is_told_unless_another_was_quicker(where, full, mon
         return real(self, target)
 
     monkeypatch.setattr(pathlib.Path, "rename", late)
-    assert not keep(where, "key", full)
+    assert not put_trace(where, "key", full)
     with pytest.raises(OSError, match="Read-only"):
-        keep(where, "never", full)
+        put_trace(where, "never", full)
 
 
 def test_writers_at_the_same_time_leave_one_whole_entry(where, full):
-    threads = [threading.Thread(target=keep, args=(where, "key", full)) for _ in range(8)]
+    threads = [threading.Thread(target=put_trace, args=(where, "key", full)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert names(where) == {"key"}
-    found = find(where, "key", label="x")
+    found = find_trace(where, "key", label="x")
     assert found is not None
     assert found.spans.equals(full.spans)
 
 
 WRITER = """
 import json, pathlib, sys
-from stepscope.store import Place, read_folder, mark_of
-from stepscope.store._cache import keep
+from stepscope.store import CacheFolder, read_folder, read_document
+from stepscope.store._cache import put_trace
 source, target = sys.argv[1:]
-trace = read_folder(source, mark_of(source, kind="trace"), label="x")
+trace = read_folder(source, read_document(source, kind="trace"), label="x")
 for name in trace.tables:
     trace.table(name)
 print("ready", flush=True)
 for i in range(10_000):
-    keep(Place(pathlib.Path(target), 10**9), f"k{i}", trace)
+    put_trace(CacheFolder(pathlib.Path(target), 10**9), f"k{i}", trace)
 """
 
 
 @pytest.mark.slow
 def test_a_writer_killed_at_any_moment_leaves_nothing_that_is_read(where, full, tmp_path):
-    keep(Place(tmp_path / "source", 10**9), "trace", full)
+    put_trace(CacheFolder(tmp_path / "source", 10**9), "trace", full)
     random.seed(8)
     for _ in range(8):
         writer = subprocess.Popen(
@@ -224,7 +224,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_that_is_read(where, full, 
         for folder in where.folder.iterdir():
             if folder.name.startswith("."):
                 continue
-            found = find(where, folder.name, label="x")
+            found = find_trace(where, folder.name, label="x")
             assert found is not None, "an entry that is not whole"
             assert all(found.table(name).equals(full.table(name)) for name in TABLES)
             del found
@@ -235,7 +235,7 @@ def test_a_writer_killed_at_any_moment_leaves_nothing_that_is_read(where, full, 
 
 
 def test_entries_may_not_be_written_to(where, full):
-    keep(where, "key", full)
+    put_trace(where, "key", full)
     modes = {path.stat().st_mode & 0o777 for path in (where.folder / "key").iterdir()}
     assert modes == {0o400}
     assert where.folder.stat().st_mode & 0o077 == 0
@@ -243,8 +243,8 @@ def test_entries_may_not_be_written_to(where, full):
 
 
 def test_what_others_remove_meanwhile_is_passed_over(where, full, monkeypatch):
-    keep(where, "gone", full)
-    keep(where, "here", full)
+    put_trace(where, "gone", full)
+    put_trace(where, "here", full)
     real = _cache._size_of
 
     def size_of(folder):
@@ -259,7 +259,7 @@ def test_what_others_remove_meanwhile_is_passed_over(where, full, monkeypatch):
 
 
 def test_what_cannot_be_moved_stays(where, full, monkeypatch):
-    keep(where, "key", full)
+    put_trace(where, "key", full)
 
     def refuse(_, target):
         raise PermissionError(13, "Permission denied", str(target))
@@ -274,18 +274,18 @@ def test_unfinished_folders_that_vanish_are_not_looked_at(where):
 
 
 def note(where, content=b"some bytes"):
-    return keep_note(where, "note", content, source="/run/rank0.json", kind="kineto, summary", source_bytes=7)
+    return put_value(where, "note", content, source="/run/rank0.json", kind="kineto, summary", source_bytes=7)
 
 
 def test_a_note_is_found_again_and_listed_with_its_source(where):
-    assert find_note(where, "note") is None
+    assert find_value(where, "note") is None
     assert note(where)
-    assert find_note(where, "note") == b"some bytes"
-    assert find(where, "note", label="x") is None
+    assert find_value(where, "note") == b"some bytes"
+    assert find_trace(where, "note", label="x") is None
     (entry,) = entries(where)
     assert (entry.source, entry.format, entry.source_bytes) == ("/run/rank0.json", "kineto, summary", 7)
     assert not note(where, b"others")
-    assert find_note(where, "note") == b"some bytes"
+    assert find_value(where, "note") == b"some bytes"
 
 
 def test_a_note_that_was_cut_is_not_served_and_makes_room(where):
@@ -293,27 +293,27 @@ def test_a_note_that_was_cut_is_not_served_and_makes_room(where):
     content = where.folder / "note" / "note"
     content.chmod(0o600)
     content.write_bytes(b"some")
-    assert find_note(where, "note") is None
+    assert find_value(where, "note") is None
     assert note(where)
-    assert find_note(where, "note") == b"some bytes"
+    assert find_value(where, "note") == b"some bytes"
     (where.folder / "note" / "note").unlink()
-    assert find_note(where, "note") is None
+    assert find_value(where, "note") is None
 
 
 def test_a_kept_trace_is_no_note(where, full):
-    keep(where, "key", full)
-    assert find_note(where, "key") is None
+    put_trace(where, "key", full)
+    assert find_value(where, "key") is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of folders")
 def test_a_note_that_others_may_have_written_is_not_served(where):
     note(where)
     (where.folder / "note").chmod(0o770)
-    assert find_note(where, "note") is None
+    assert find_value(where, "note") is None
     (where.folder / "note").chmod(0o700)
-    assert find_note(where, "note") == b"some bytes"
+    assert find_value(where, "note") == b"some bytes"
     where.folder.chmod(0o777)
-    assert find_note(where, "note") is None
+    assert find_value(where, "note") is None
 
 
 @pytest.fixture(autouse=True)
@@ -325,22 +325,22 @@ def environment(monkeypatch):
 @pytest.mark.parametrize("word", ["0", "off", "No", "FALSE"])
 def test_a_word_turns_it_off(monkeypatch, word):
     monkeypatch.setenv("STEPSCOPE_CACHE", word)
-    assert place() is None
+    assert cache_folder() is None
 
 
 def test_folder_and_size_are_those_of_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("STEPSCOPE_CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setenv("STEPSCOPE_CACHE_SIZE", "3MB")
-    assert place() == Place(tmp_path / "kept", 3_000_000)
+    assert cache_folder() == CacheFolder(tmp_path / "kept", 3_000_000)
     monkeypatch.setenv("STEPSCOPE_CACHE_SIZE", "much")
     with pytest.raises(StepscopeError, match="STEPSCOPE_CACHE_SIZE: 'much' is not a size"):
-        place()
+        cache_folder()
 
 
 @pytest.mark.parametrize(("free", "limit"), [(10**12, 5 * 10**9), (10**10, 10**9)])
 def test_by_default_it_takes_5_gb_or_a_tenth_of_what_is_free(monkeypatch, free, limit):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, free))
-    found = place()
+    found = cache_folder()
     assert found is not None
     assert found.limit_bytes == limit
 
@@ -350,7 +350,7 @@ def test_a_disk_that_cannot_be_asked_has_no_room(monkeypatch):
         raise PermissionError(path)
 
     monkeypatch.setattr(shutil, "disk_usage", refuse)
-    found = place()
+    found = cache_folder()
     assert found is not None
     assert found.limit_bytes == 0
 
@@ -371,7 +371,7 @@ def test_it_lies_where_the_system_wants_it(monkeypatch, platform, told, expected
     monkeypatch.setattr("sys.platform", platform)
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    found = place()
+    found = cache_folder()
     assert found is not None
     assert found.folder == Path.home() / expected
 

@@ -11,7 +11,7 @@ from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersi
 from stepscope.core.schema import ATTRIBUTION, CYCLES, TABLES, Column, Table
 from stepscope.core.trace import Meta, Result, Results, StoredTables, Trace
 from stepscope.store import _folder
-from stepscope.store._folder import mark_of, read_folder, schema_fingerprint, storable, write_folder
+from stepscope.store._folder import read_document, read_folder, schema_fingerprint, storable, write_folder
 
 
 def stored(trace, folder):
@@ -21,7 +21,7 @@ def stored(trace, folder):
 
 
 def reopened(folder, label="x.json"):
-    document = mark_of(str(folder), kind="trace")
+    document = read_document(str(folder), kind="trace")
     assert document is not None
     return read_folder(str(folder), document, label=label)
 
@@ -70,7 +70,7 @@ def test_what_no_schema_knows_is_not_stored(full, tmp_path):
     other = Table("cycles", "of another program", (Column("n", pl.Int64(), "a number"),))
     strange = Results(full.meta, {}, {"cycles": Result(other, other.empty())})
     assert [storable(trace) for trace in (full, odd, strange)] == [True, False, False]
-    with pytest.raises(StepscopeError, match="no place in a store"):
+    with pytest.raises(StepscopeError, match="cannot be stored"):
         write_folder(odd, str(tmp_path))
 
 
@@ -116,14 +116,14 @@ def test_a_file_that_was_cut_is_refused_before_anything_is_read(full, tmp_path, 
     folder = stored(full, tmp_path / "kept")
     path = folder / "spans.parquet"
     path.write_bytes(path.read_bytes()[:-cut])
-    with pytest.raises(CorruptInput, match="it was cut or changed"):
+    with pytest.raises(CorruptInput, match="was truncated or changed"):
         reopened(folder)
 
 
 def test_a_file_that_is_gone_is_named(full, tmp_path):
     folder = stored(full, tmp_path / "kept")
     (folder / "spans.parquet").unlink()
-    with pytest.raises(CorruptInput, match="is not there") as caught:
+    with pytest.raises(CorruptInput, match="is missing") as caught:
         reopened(folder)
     assert caught.value.path.endswith("spans.parquet")
 
@@ -143,7 +143,7 @@ def test_another_table_under_the_name_is_not_taken(full, tmp_path):
     document = json.loads((folder / "meta.json").read_text())
     document["tables"]["spans"] = document["tables"]["ops"]
     rewrite(folder, tables=document["tables"])
-    with pytest.raises(CorruptInput, match="not those that were written"):
+    with pytest.raises(CorruptInput, match="differ from what was written"):
         _ = reopened(folder).spans
 
 
@@ -154,21 +154,21 @@ def test_another_table_under_the_name_is_not_taken(full, tmp_path):
 def test_a_description_that_lacks_what_it_should_say_is_damage(full, tmp_path, changes):
     folder = stored(full, tmp_path / "kept")
     rewrite(folder, **changes)
-    with pytest.raises(CorruptInput, match="lacks what it should say"):
+    with pytest.raises(CorruptInput, match="lacks an entry"):
         reopened(folder)
 
 
 def test_only_our_own_descriptions_count(tmp_path):
     path = tmp_path / "meta.json"
-    assert mark_of(str(tmp_path), kind="trace") is None
+    assert read_document(str(tmp_path), kind="trace") is None
     for text in ("{}", '{"stepscope": "run"}', '["stepscope"]'):
         path.write_text(text)
-        assert mark_of(str(tmp_path), kind="trace") is None
+        assert read_document(str(tmp_path), kind="trace") is None
     path.write_text('{"stepscope": "trace", ')
     with pytest.raises(CorruptInput, match="not valid JSON"):
-        mark_of(str(tmp_path), kind="trace")
+        read_document(str(tmp_path), kind="trace")
     path.write_text('["stepscope", {"stepscope": "trace"}]')
-    assert mark_of(str(tmp_path), kind="trace") is None
+    assert read_document(str(tmp_path), kind="trace") is None
 
 
 def test_an_object_store_takes_and_gives_the_same(full):

@@ -99,8 +99,8 @@ def test_below_a_url_the_description_comes_last(full):
 
 EXPORT = """
 import sys
-from stepscope.store import mark_of, read_folder, write_run
-trace = read_folder(sys.argv[1], mark_of(sys.argv[1], kind="trace"), label="x")
+from stepscope.store import read_document, read_folder, write_run
+trace = read_folder(sys.argv[1], read_document(sys.argv[1], kind="trace"), label="x")
 def slowly():
     for i in range(200):
         if i == 3:

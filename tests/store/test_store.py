@@ -38,7 +38,7 @@ def write(path, *, name="work"):
 
 def load(path, **options):
     found = stepscope.load(path, **options)
-    store.wait()
+    store.wait_until_written()
     return found
 
 
@@ -137,7 +137,7 @@ def test_a_reader_that_looks_elsewhere_is_not_kept(where, file, monkeypatch):
 
 def test_small_files_are_not_kept(where, file, monkeypatch):
     monkeypatch.setattr(store.blobs, "LEAST_PACKED", 10**9)
-    assert store.ticket(str(file), ()) is None
+    assert store.file_key(str(file), ()) is None
     monkeypatch.setattr(store.blobs, "LEAST_PACKED", 100)
     monkeypatch.setattr(store, "LEAST_BYTES", 10**9)
     load(file)

@@ -283,7 +283,7 @@ def _open_into_cache(open_trace: Callable[[str], Trace], path: str) -> None:
         open_trace(path)
     except StepscopeError:
         return
-    store.wait()
+    store.wait_until_written()
 
 
 def bench(

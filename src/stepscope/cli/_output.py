@@ -1,4 +1,4 @@
-"""Writes to standard output, or to a file that appears whole or not at all."""
+"""Writes to standard output, or to a file that appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def coloured() -> bool:
 
 
 def renderer_for(format_name: str | None, output: str | None, default: str) -> Renderer:
-    """The renderer of the format asked for, else of the file's suffix, else the default."""
+    """The renderer of the requested format, or of the file's suffix, or the default."""
     from stepscope import renderers
 
     if format_name is not None:
@@ -46,7 +46,7 @@ def renderer_for(format_name: str | None, output: str | None, default: str) -> R
 
 
 def check_target(output: str | None, inputs: Sequence[str], *, force: bool, folder: bool = False) -> None:
-    """Check before the work that the output may be written. `folder`: the output is a folder.
+    """Check that the output may be written, before any work is done. `folder`: the output is a folder.
 
     Raises WouldOverwrite, StepscopeError.
     """
@@ -66,7 +66,7 @@ def _check_folder(output: str, inputs: Sequence[str], *, force: bool) -> None:
         raise WouldOverwrite(output)
     target = Path(output).resolve()
     if any(target in (here := Path(path).resolve(), *here.parents) for path in inputs):
-        raise StepscopeError(f"cannot write {output}: one of the inputs is in it", "choose another -o")
+        raise StepscopeError(f"cannot write {output}: it contains one of the inputs", "choose another -o")
 
 
 def _check_file(output: str, inputs: Sequence[str], *, force: bool) -> None:
@@ -74,7 +74,7 @@ def _check_file(output: str, inputs: Sequence[str], *, force: bool) -> None:
     if target.is_dir():
         raise StepscopeError(f"cannot write {output}: it is a folder", "name a file in it")
     if not target.parent.is_dir():
-        raise StepscopeError(f"cannot write {output}: there is no folder {target.parent}", "make it first")
+        raise StepscopeError(f"cannot write {output}: there is no folder {target.parent}", "create it first")
     if target.exists() and any(Path(p).exists() and target.samefile(p) for p in inputs):
         raise StepscopeError(f"cannot write {output}: it is one of the inputs", "choose another -o FILE")
     if target.is_file() and not force:

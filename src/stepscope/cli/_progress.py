@@ -77,7 +77,7 @@ def _draw(ratio: float, at: int, n_files: int) -> None:
 
 
 def _size(path: str) -> int:
-    """Bytes on disk; 0 where that is not known (a member of an archive, a remote file)."""
+    """Bytes on disk; 0 if unknown (a member of an archive, a remote file)."""
     try:
         return Path(path).stat().st_size
     except OSError:

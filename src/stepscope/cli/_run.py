@@ -17,40 +17,43 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Run
 
 Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")]
-Output = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write here; the suffix says how.")]
+Output = Annotated[
+    str | None, typer.Option("-o", "--output", metavar="FILE", help="Write to FILE; its suffix chooses the format.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
 MaxBytes = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Refuse files that unpack to more, as in 20GB.", show_default=False)
+    str | None,
+    typer.Option(metavar="SIZE", help="Refuse files that unpack to more than SIZE (20GB).", show_default=False),
 ]
 Counters = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Counters of the run, if not in counters.csv next to it.", show_default=False),
+    typer.Option(
+        metavar="FILE", help="Counters of the run, if they are not in counters.csv next to it.", show_default=False
+    ),
 ]
 With = Annotated[
     str | None,
     typer.Option(
-        "--with", metavar="FILE", help="What ncu measured of the kernels: joined to them.", show_default=False
+        "--with", metavar="FILE", help="A profile of ncu, whose counters are joined to the kernels.", show_default=False
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=0, metavar="N", help="Processes that read; 0 is none but this. By default one for each core."),
+    typer.Option(min=0, metavar="N", help="Read with N processes; 0 reads in this one. Default: one per core."),
 ]
 MemoryLimit = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="Memory for all of them, as in 16GB, which bounds their number; or 80 % of what is free.",
+        help="Limit the memory of all processes together (16GB). Default: 80 % of the free memory.",
     ),
 ]
 Dask = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Read on Dask's workers: tcp://host:8786, a scheduler's file, or local."),
+    typer.Option(metavar="ADDRESS", help="Read on the workers of Dask: tcp://host:8786, a scheduler file, or local."),
 ]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="Exit 1 if a rank is missing, cannot be read, or is there twice.")
-]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a rank is missing, unreadable or duplicate.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress bar.")]
 
 
 @contextmanager
@@ -62,7 +65,7 @@ def opened(
     *,
     no_progress: bool,
 ) -> Iterator[Run]:
-    """The run at the paths. Raises StepscopeError if nothing is there; typer.BadParameter for a wrong size."""
+    """The run at the paths. Raises StepscopeError if there is none, typer.BadParameter for a wrong size."""
     from stepscope.api.verbs import load_run
     from stepscope.cli._allocator import keep_freed_memory
 

@@ -22,61 +22,65 @@ if TYPE_CHECKING:
     from stepscope.renderers import Screen
     from stepscope.timing import Bench
 
-SETTINGS: dict[str, Any] = {"short_help": "How long a Python function takes, compared with a reference."}
+SETTINGS: dict[str, Any] = {"short_help": "Measure how long a Python function takes, and compare it with a reference."}
 _LITERALS = {"True": True, "False": False, "None": None}  # Python's spellings of JSON's true, false and null
 _DIFFERS = 3
 
 
 def command(
-    function: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="What to time, as in attention:forward.")],
+    function: Annotated[
+        str, typer.Argument(metavar="MODULE:FUNCTION", help="The function to time, for example attention:forward.")
+    ],
     against: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="A reference: compare time and result with it."),
+        typer.Option(metavar="MODULE:FUNCTION", help="Compare time and result with this function."),
     ] = None,
     sweep: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Arguments and their combinations, in TOML or JSON.")
+        str | None, typer.Option(metavar="FILE", help="Read arguments and their combinations from a TOML or JSON file.")
     ] = None,
     arg: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="An argument in every case, as JSON or text; may be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="Set an argument in every case, as JSON or text; may be repeated."),
     ] = None,
-    warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Calls before measuring.")] = 3,
+    warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Call each function N times before measuring.")] = 3,
     repeats: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Times to measure each function in each case.", show_default=False),
+        typer.Option(min=1, metavar="N", help="Measure each function N times in each case.", show_default=False),
     ] = None,
     seconds: Annotated[
         float | None,
         typer.Option(
-            metavar="S", help="Or as many as fit in this time (default: 1 s), at least 7.", show_default=False
+            metavar="S", help="Measure for S seconds instead (default: 1 s), at least 7 times.", show_default=False
         ),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="DEVICE", help="Where arrays of torch or paddle are made; default: the accelerator if there is one."
+            metavar="DEVICE", help="Make arrays of torch or paddle here. Default: the accelerator if there is one."
         ),
     ] = None,
     dtype_tolerance: Annotated[
         list[str] | None,
-        typer.Option(metavar="DTYPE=RTOL[,ATOL]", help="Tolerance for elements of a type; may be repeated."),
+        typer.Option(metavar="DTYPE=RTOL[,ATOL]", help="Set the tolerance for an element type; may be repeated."),
     ] = None,
     fail_on_difference: Annotated[
-        bool, typer.Option("--fail-on-difference", help="Exit 3 if a result is not within tolerance.")
+        bool, typer.Option("--fail-on-difference", help="Exit with 3 if a result is not within tolerance.")
     ] = False,
     format_name: Annotated[
         str | None,
-        typer.Option("--format", metavar="table|csv|json|parquet|md", help="table and md round, the others do not."),
+        typer.Option(
+            "--format", metavar="table|csv|json|parquet|md", help="Choose the format; table and md round numbers."
+        ),
     ] = None,
     output: Output = None,
     force: Force = False,
     no_progress: NoProgress = False,
 ) -> None:
-    """Time a Python function: median with its confidence interval, least, mean, 95th percentile.
+    """Time a Python function: median with its confidence interval, minimum, mean, 95th percentile.
 
-    Modules are looked for in the current folder too. An array is written as {"shape": [16, 32], "dtype": "float32",
-    "seed": 0}. Devices of torch and paddle are waited for; CUDA events are used where they can be. What the function
-    prints goes to stderr.
+    Modules are searched for in the current folder too. Write an array as {"shape": [16, 32], "dtype": "float32",
+    "seed": 0}. The time includes the work of torch's and paddle's devices, measured with CUDA events where possible.
+    What the function prints goes to stderr.
     """
     from stepscope.api import verbs
 
@@ -134,7 +138,9 @@ def _check_usage(
     if seconds is not None and not 0 < seconds < math.inf:
         raise typer.BadParameter(f"{seconds:g} is not a time above 0", param_hint="--seconds")
     if fail_on_difference and against is None:
-        raise typer.BadParameter("there is nothing to differ from without --against", param_hint="--fail-on-difference")
+        raise typer.BadParameter(
+            "it needs --against, so that there is something to compare", param_hint="--fail-on-difference"
+        )
 
 
 def _argument(word: str) -> tuple[str, Any]:
@@ -200,7 +206,7 @@ def _text(bench: Bench, draw: Callable[[Block, Screen], str | bytes], where: Scr
 def _gate(bench: Bench) -> None:
     counts = (
         (bench.n_differing, "differ by more than the tolerance"),
-        (bench.n_not_compared, "gave back nothing to compare"),
+        (bench.n_not_compared, "returned nothing to compare"),
     )
     said = [f"{n} of {len(bench.outcomes)} cases {what}" for n, what in counts if n]
     if said:

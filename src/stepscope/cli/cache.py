@@ -13,29 +13,29 @@ from stepscope.cli.tables import Format, write
 
 if TYPE_CHECKING:
     from stepscope.core.report import Block
-    from stepscope.store import Place
+    from stepscope.store import CacheFolder
 
-SETTINGS: dict[str, Any] = {"short_help": "What is kept of opened files, so that they open at once."}
+SETTINGS: dict[str, Any] = {"short_help": "List or clear the cache of opened files."}
 
 
 def command(
     action: Annotated[
         Literal["show", "clear"],
-        typer.Argument(metavar="[clear]", help="clear: remove what no process reads just now."),
+        typer.Argument(metavar="[clear]", help="clear removes every entry that no process is reading."),
     ] = "show",
     format_name: Format = None,
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """List the opened files that are kept, most recently used first; with clear, remove them.
+    """List the opened files that are cached, most recently used first; with clear, remove them.
 
-    STEPSCOPE_CACHE_DIR says where, STEPSCOPE_CACHE_SIZE how much (by default 5 GB, or a tenth of what is free);
-    STEPSCOPE_CACHE=0 keeps nothing.
+    STEPSCOPE_CACHE_DIR sets the folder. STEPSCOPE_CACHE_SIZE sets the size (default: 5 GB, or a tenth of the free space
+    if that is less). STEPSCOPE_CACHE=0 switches the cache off.
     """
     from stepscope import store
     from stepscope.core import units
 
-    where = store.place()
+    where = store.cache_folder()
     if where is None:
         complain("note: STEPSCOPE_CACHE turns the cache off")
         return
@@ -47,10 +47,10 @@ def command(
         return
     write(_block(where), format_name, output, force=force)
     if where.folder.exists() and not os.access(where.folder, os.W_OK):
-        complain(f"note: {where.folder} may not be written to: nothing new is kept")
+        complain(f"note: {where.folder} cannot be written, so nothing new is cached")
 
 
-def _block(where: Place) -> Block:
+def _block(where: CacheFolder) -> Block:
     import polars as pl
 
     from stepscope import store
@@ -60,12 +60,12 @@ def _block(where: Place) -> Block:
 
     table = Table(
         "cache",
-        "opened files that are kept",
+        "opened files that are cached",
         (
-            Column("file", pl.String(), "path when it was opened", key=True),
-            Column("format", pl.String(), "what reads it"),
+            Column("file", pl.String(), "its path when it was opened", key=True),
+            Column("format", pl.String(), "the reader of its format"),
             Column("file_bytes", pl.Int64(), "its size, unpacked", "bytes"),
-            Column("kept_bytes", pl.Int64(), "what it takes here", "bytes"),
+            Column("kept_bytes", pl.Int64(), "its size in the cache", "bytes"),
             Column("used", pl.String(), "when it was last opened, UTC"),
         ),
     )

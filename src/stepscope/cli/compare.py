@@ -40,43 +40,53 @@ class _ManyPaths(TyperCommand):
 
 SETTINGS: dict[str, Any] = {
     "cls": _ManyPaths,
-    "short_help": "Two runs: what differs, how sure, where it went, and what caused it.",
+    "short_help": "Compare two runs: do they differ, where did the time go, what caused it?",
 }
 
 
 def command(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[BASE OTHER | CASE]", help="Two runs, or a folder with folders normal… and abnormal…."),
+        typer.Argument(
+            metavar="[BASE OTHER | CASE]", help="Two runs, or a folder that holds folders normal… and abnormal…."
+        ),
     ] = None,
     base: Annotated[
-        list[str] | None, typer.Option("--base", metavar="PATH…", help="The base and its repeats.", show_default=False)
+        list[str] | None,
+        typer.Option("--base", metavar="PATH…", help="Name the base and its repeats.", show_default=False),
     ] = None,
     other: Annotated[
         list[str] | None,
-        typer.Option("--other", metavar="PATH…", help="The other run and its repeats.", show_default=False),
+        typer.Option("--other", metavar="PATH…", help="Name the other run and its repeats.", show_default=False),
     ] = None,
     table: Annotated[
         str | None,
         typer.Option(
             "--table",
             metavar="NAME",
-            help="One table: kinds, parts, attribution, resources, effects, ruled-out; or a result table, as kernels.",
+            help="Print one table: kinds, parts, attribution, resources, effects, ruled-out, or any result table.",
             show_default=False,
         ),
     ] = None,
     fail_on: Annotated[
         str | None,
-        typer.Option("--fail-on", metavar="slower:3%|different", help="Exit with 3 if that is so.", show_default=False),
+        typer.Option(
+            "--fail-on",
+            metavar="slower:3%|different",
+            help="Exit with 3 if the second run is slower by this, or differs.",
+            show_default=False,
+        ),
     ] = None,
     anchor: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Function, range or kernel whose calls mark the cycles.", show_default=False),
+        typer.Option(
+            metavar="NAME", help="Name the function, range or kernel whose calls mark the cycles.", show_default=False
+        ),
     ] = None,
     output: Output = None,
     format_name: Annotated[
         str | None,
-        typer.Option("--format", metavar="terminal|markdown|json|csv", help="How to write it.", show_default=False),
+        typer.Option("--format", metavar="terminal|markdown|json|csv", help="Choose the format.", show_default=False),
     ] = None,
     force: Force = False,
     counters: Counters = None,
@@ -85,9 +95,9 @@ def command(
 ) -> None:
     """Say whether two runs differ, by how much and how sure, where the difference went, and what caused it.
 
-    A run is a file, a folder of ranks, or a pattern. Several repeats a side, as in --base A1 A2 --other B1 B2, tell
-    the drift of healthy runs from a change. A folder that holds folders normal… and abnormal… is a case by itself.
-    One other folder, or three and more runs, are grouped by what their processes do.
+    A run is a file, a folder of ranks, or a pattern. Name repeats if you have them, as in --base A1 A2 --other B1 B2:
+    they show how much healthy runs differ. A folder that holds folders normal… and abnormal… names both runs. Any
+    other single folder, and three or more runs, are grouped by what their processes do.
     """
     from stepscope.api import comparing, verbs
     from stepscope.core.trace import Run
@@ -112,7 +122,7 @@ def command(
             return
         else:
             hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
-            raise StepscopeError("one recording alone: there is nothing to compare it with", hint)
+            raise StepscopeError("this is one recording only, so there is nothing to compare it with", hint)
         if table is not None and table not in OWN_TABLES:
             text = _side_by_side(runs, table, renderer, output)
             emit(text, output, force=force, drawn=renderer.name == "terminal")
@@ -129,7 +139,7 @@ def _base_and_other(paths: list[str], base: list[str], other: list[str]) -> tupl
     """The paths of base and other; other is empty if one folder holds both."""
     if base or other:
         if paths:
-            raise typer.BadParameter(f"{paths[0]} belongs to no side: name all runs with --base and --other")
+            raise typer.BadParameter(f"{paths[0]} is neither base nor other: name all runs with --base and --other")
         if not (base and other):
             missing = "--other" if base else "--base"
             raise typer.BadParameter(f"{missing} is missing, as in 'stepscope compare --base A1 A2 --other B1'")
@@ -185,7 +195,7 @@ def _drawn(renderer: Renderer, block: Block, shown: Screen) -> str | bytes:
 
 
 def _failed(result: Comparison, condition: str) -> str:
-    """Why the gate fails, or . A change counts if it is sure and larger than differences of healthy runs."""
+    """Why --fail-on fails; empty if it does not. A change counts if it is certain and larger than the drift."""
     gate = _GATE.fullmatch(condition)
     step = result.step_time
     if gate is None or gate["what"] is None:

@@ -14,7 +14,7 @@ from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, Wi
 SETTINGS: dict[str, Any] = {
     "context_settings": {"ignore_unknown_options": True},
     "add_help_option": False,
-    "short_help": "A form that another tool's users know.",
+    "short_help": "Write a run in the format of another tool.",
     "options_metavar": "--to KIND [OPTIONS] [OPTIONS OF THE KIND]",
 }
 
@@ -29,7 +29,7 @@ def command(
         typer.Option(
             "--to",
             metavar="KIND",
-            help="The form; 'stepscope export --help' lists all kinds and their options.",
+            help="Choose the format; 'stepscope export --help' lists all kinds and their options.",
             show_default=False,
         ),
     ] = None,
@@ -43,7 +43,7 @@ def command(
         bool, typer.Option("--help", help="Show this message, with the options of KIND, and exit.")
     ] = False,
 ) -> None:
-    """Write a run in the form of another tool, for its users and for programs that read its output."""
+    """Write a run in the format of another tool, for its users and for programs that read its output."""
     from stepscope import exports
 
     if help_wanted:

@@ -7,7 +7,7 @@ from typing import Any
 from stepscope.cli._run import Force, Output
 from stepscope.cli.tables import Format, block_of, write
 
-SETTINGS: dict[str, Any] = {"short_help": "Which files can be read."}
+SETTINGS: dict[str, Any] = {"short_help": "List the formats that can be read."}
 
 
 def command(format_name: Format = None, output: Output = None, force: Force = False) -> None:

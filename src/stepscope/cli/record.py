@@ -1,4 +1,4 @@
-"""`stepscope record`: run a job, or join one that runs, and record what it and its machine did."""
+"""`stepscope record`: run a job, or join a running one, and record what it and its machine did."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepscope.record import Recorded, Ring
 
 SETTINGS: dict[str, Any] = {
-    "short_help": "Run a job, or join one that runs, and record it.",
+    "short_help": "Run a job, or join a running one, and record it.",
     # What follows the first word that is no option of ours is the job's.
     "context_settings": {"allow_interspersed_args": False},
 }
@@ -26,48 +26,56 @@ _STACKS_HZ = 100
 
 def command(
     command_line: Annotated[
-        list[str] | None, typer.Argument(metavar="[--] COMMAND…", help="What to run, with its arguments.")
+        list[str] | None, typer.Argument(metavar="[--] COMMAND…", help="The command to run, with its arguments.")
     ] = None,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="A new or empty folder.")] = "",
-    pid: Annotated[int | None, typer.Option(min=1, help="Join this process in place of starting one.")] = None,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="DIR", help="Record into this folder, which must be new or empty.")
+    ] = "",
+    pid: Annotated[int | None, typer.Option(min=1, help="Join this running process instead of starting one.")] = None,
     duration: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --pid: how long, as in 30s or 5m; else until it ends.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="With --pid: record for this time (30s, 5m). Default: until the process ends."
+        ),
     ] = None,
-    hz: Annotated[float, typer.Option(min=0.1, max=200, help="Samples of the counters a second.")] = 20.0,
+    hz: Annotated[float, typer.Option(min=0.1, max=200, help="Sample counters so many times a second.")] = 20.0,
     steps: Annotated[
-        str, typer.Option(metavar="A:B", help="Steps to profile in torch, Paddle or JAX, from A up to B.")
+        str, typer.Option(metavar="A:B", help="Profile the steps from A up to B (without B) with torch, Paddle or JAX.")
     ] = "5:15",
     window: Annotated[
-        str, typer.Option(metavar="A:B", help="In place of steps: a time to profile, after the start, as in 20s:30s.")
+        str, typer.Option(metavar="A:B", help="Profile a window of time after the start instead of steps (20s:30s).")
     ] = "",
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Have PyTorch's profile tell what tensors hold, too.")
+    memory: Annotated[bool, typer.Option("--memory", help="Record the memory of tensors too (PyTorch).")] = False,
+    no_profiler: Annotated[
+        bool, typer.Option("--no-profiler", help="Record no profile, only counters (and stacks).")
     ] = False,
-    no_profiler: Annotated[bool, typer.Option("--no-profiler", help="Counters (and stacks) alone.")] = False,
-    stacks: Annotated[bool, typer.Option("--stacks", help="Python stacks of all threads too, through py-spy.")] = False,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Record Python stacks of all threads too, with py-spy.")
+    ] = False,
     stacks_hz: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="With --stacks: looks at the stacks a second.  [default: 100]")
+        int | None,
+        typer.Option(min=1, max=1000, help="With --stacks: sample stacks so many times a second.  [default: 100]"),
     ] = None,
     sched: Annotated[
-        bool, typer.Option("--sched", help="When each thread had a core or waited for one, too (needs rights).")
+        bool, typer.Option("--sched", help="Record when threads had a core or waited for one too (may need rights).")
     ] = False,
     keep: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Keep the last TIME alone, as in 60s, and dump it on SIGUSR1.")
+        str | None, typer.Option(metavar="TIME", help="Keep only the last TIME (60s), and dump it on SIGUSR1.")
     ] = None,
     trigger: Annotated[
         str | None,
-        typer.Option(metavar="Nx", help="Dump when a step takes N times the usual, as in 2x. Implies --keep 60s."),
+        typer.Option(metavar="Nx", help="Dump when a step takes N times as long as usual (2x). Implies --keep 60s."),
     ] = None,
-    max_dumps: Annotated[int, typer.Option(min=1, max=9999, help="With --keep: so many dumps at most.")] = 10,
+    max_dumps: Annotated[int, typer.Option(min=1, max=9999, help="With --keep: write at most so many dumps.")] = 10,
     dump: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Have the recording with --keep that goes on into DIR dump now.")
+        str | None, typer.Option(metavar="DIR", help="Make the running recording with --keep into DIR dump now.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what an earlier recording left in DIR.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier recording in DIR.")] = False,
 ) -> None:
-    """Run a job, or join one that runs, and record it into a folder: read it with stepscope report DIR.
+    """Run a job, or join a running one, and record it into a folder. Read it with stepscope report DIR.
 
-    The job is not changed, keeps standard input, output and error, and gets the signals that this command gets. Its
-    exit code is ours; 128 + N if signal N ended it.
+    The job is not changed. It keeps its standard input, output and error, and receives the signals that this command
+    receives. The exit code is that of the job, or 128 + N if signal N ended it.
     """
     from stepscope import record
 
@@ -75,10 +83,10 @@ def command(
         _dump(dump, is_only_option=not (output or command_line or pid))
         return
     if not output:
-        raise typer.BadParameter("name a folder to record into", param_hint="-o DIR")
+        raise typer.BadParameter("name a folder for the recording", param_hint="-o DIR")
     _check(is_command=bool(command_line), is_joined=pid is not None, duration=duration, trigger=trigger)
     if memory and (pid is not None or no_profiler):
-        raise typer.BadParameter("needs a profile, and only a job started by `record` has one", param_hint="--memory")
+        raise typer.BadParameter("needs a profile, and only a job that `record` starts has one", param_hint="--memory")
     more: dict[str, Any] = {
         "hz": hz,
         "sched": sched,
@@ -106,7 +114,7 @@ def _check(*, is_command: bool, is_joined: bool, duration: str | None, trigger: 
     if duration is not None and not is_joined:
         raise typer.BadParameter("works with --pid; a command is recorded until it ends", param_hint="--duration")
     if trigger is not None and is_joined:
-        why = "works with a command that we start: a process that runs does not tell its steps"
+        why = "needs a command that `record` starts, because the steps of a running process are not known"
         raise typer.BadParameter(why, param_hint="--trigger")
 
 
@@ -114,7 +122,7 @@ def _dump(folder: str, *, is_only_option: bool) -> None:
     from stepscope import record
 
     if not is_only_option:
-        raise typer.BadParameter("goes with no command, --pid or -o: name the recording alone", param_hint="--dump")
+        raise typer.BadParameter("takes no command, --pid or -o: name only the recording", param_hint="--dump")
     typer.echo(str(record.dump(Path(folder))))
 
 
@@ -125,7 +133,7 @@ def _ring(keep: str | None, trigger: str | None, max_dumps: int) -> Ring | None:
         return None
     times = None if trigger is None else re.fullmatch(r"(\d+(?:\.\d+)?)\s*[x×]?", trigger)
     if trigger is not None and (times is None or float(times[1]) <= 1):
-        raise typer.BadParameter(f"{trigger} is not how many times the usual, as in 2x", param_hint="--trigger")
+        raise typer.BadParameter(f"{trigger} is not a multiple of the usual time, as in 2x", param_hint="--trigger")
     keep_s = {} if keep is None else {"keep_s": _seconds(keep, "--keep")}
     return record.Ring(trigger=None if times is None else float(times[1]), max_dumps=max_dumps, **keep_s)
 
@@ -144,7 +152,7 @@ def _tell(done: Recorded, output: str) -> None:
 def _seconds(text: str, option: str) -> float:
     seconds = seconds_of(text, option=option, default_unit="s")
     if not seconds:
-        raise typer.BadParameter(f"{text} is no time at all; name one, as in 30s or 5m", param_hint=option)
+        raise typer.BadParameter(f"{text} is no time; name a time above 0, as in 30s or 5m", param_hint=option)
     return seconds
 
 
@@ -152,7 +160,7 @@ def _window(text: str) -> tuple[float, float]:
     times = [seconds_of(part, option="--window", default_unit="s") for part in text.split(":")]
     if len(times) == 2 and times[0] < times[1]:
         return times[0], times[1]
-    raise typer.BadParameter(f"{text} is not two times with the later one last, as in 20s:30s", param_hint="--window")
+    raise typer.BadParameter(f"{text} is not two times in ascending order, as in 20s:30s", param_hint="--window")
 
 
 def _steps(text: str) -> tuple[int, int]:

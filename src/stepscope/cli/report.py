@@ -28,7 +28,7 @@ from stepscope.core.errors import StepscopeError
 if TYPE_CHECKING:
     from stepscope.core.report import Report
 
-SETTINGS: dict[str, Any] = {"short_help": "Where the time went and what to do about it."}
+SETTINGS: dict[str, Any] = {"short_help": "Say where the time went and what to do about it."}
 
 
 def command(
@@ -36,7 +36,7 @@ def command(
     output: Output = None,
     format_name: Annotated[
         str | None,
-        typer.Option("--format", metavar="terminal|markdown|json|html", help="How to write it.", show_default=False),
+        typer.Option("--format", metavar="terminal|markdown|json|html", help="Choose the format.", show_default=False),
     ] = None,
     force: Force = False,
     workers: Workers = None,
@@ -81,8 +81,9 @@ def command(
 
 
 def _check_whole(report: Report) -> None:
-    kinds = (("missing_ranks", "missing"), ("left_out", "not readable"), ("duplicates", "there twice"))
+    kinds = (("missing_ranks", "missing"), ("left_out", "not readable"), ("duplicates", "duplicate"))
     counts = [(len(entries), what) for key, what in kinds if isinstance(entries := report.meta.get(key), list)]
     gaps = [f"{n:,} {what}" for n, what in counts if n]
     if gaps:
-        raise StepscopeError(f"the job is not whole: {', '.join(gaps)}", "without --strict the rest is enough")
+        hint = "without --strict, the files that can be read are enough"
+        raise StepscopeError(f"the job is not complete: {', '.join(gaps)}", hint)

@@ -13,24 +13,32 @@ from stepscope.cli._output import complain
 from stepscope.cli._run import Counters, MaxBytes, Paths, size_of
 from stepscope.core.errors import StepscopeError
 
-SETTINGS: dict[str, Any] = {"short_help": "The page: answers first, then a timeline for traces of any size."}
+SETTINGS: dict[str, Any] = {"short_help": "Show traces as a page in the browser, with a timeline."}
 
 
 def command(
     paths: Paths,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Beyond loopback a token is demanded, which is printed once.")
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Listen on this address. Other than on loopback, the page needs a token, which is printed.",
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, metavar="N", help="0 takes a free one.")] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, metavar="N", help="Listen on this port; 0 takes a free one.")
+    ] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     counters: Counters = None,
     max_bytes: MaxBytes = None,
-    keep: Annotated[str, typer.Option(metavar="SIZE", help="Memory for traces that have been read.")] = "8GiB",
+    keep: Annotated[
+        str, typer.Option(metavar="SIZE", help="Use so much memory for traces that have been read.")
+    ] = "8GiB",
 ) -> None:
     """Show traces as a page in the browser, until interrupted.
 
-    Several files or a folder are the ranks of one job; a folder is watched for new files. Nobody but this machine can
-    reach the page unless --host says so.
+    Several files or a folder are the ranks of one job, and a folder is watched for new files. Only this machine can
+    reach the page, unless you give --host.
     """
     from stepscope.cli._allocator import keep_freed_memory
     from stepscope.web.app import application
@@ -45,7 +53,11 @@ def command(
 
     address = _address(host, listener.getsockname()[1], token)
     complain(f"stepscope serves {address}")
-    complain("Ctrl-C ends it." if token is None else "Whoever has this address can read the traces. Ctrl-C ends it.")
+    complain(
+        "Press Ctrl-C to stop."
+        if token is None
+        else "Anybody who has this address can read the traces. Press Ctrl-C to stop."
+    )
     if not no_browser:
         import webbrowser
 

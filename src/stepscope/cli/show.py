@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SETTINGS: dict[str, Any] = {
     "context_settings": {"ignore_unknown_options": True},
     "add_help_option": False,
-    "short_help": "One table: an analysis, or a part of the trace.",
+    "short_help": "Print one table: the result of an analysis, or a part of the trace.",
     "options_metavar": "[OPTIONS] [OPTIONS OF THE TABLE]",
 }
 ROWS_SHOWN = 50
@@ -44,22 +44,23 @@ _MOST_ROWS = {"terminal": ROWS_SHOWN, "markdown": ROWS_SHOWN, "html": ROWS_OF_PA
 def command(
     ctx: typer.Context,
     table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="Its name; 'stepscope tables' lists them.")
+        str | None, typer.Argument(metavar="TABLE", help="The name of the table; 'stepscope tables' lists all.")
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="PATH", help="Trace files, folders or patterns.")
     ] = None,
     where: Annotated[
-        str | None, typer.Option(metavar="SQL", help='Only rows for which it holds: "total_ns > 1000000".')
+        str | None, typer.Option(metavar="SQL", help='Show only rows that match, as in "total_ns > 1000000".')
     ] = None,
     group_by: Annotated[
         str | None,
-        typer.Option(metavar="COLS", help="Put rows together: counts, durations and bytes add up, averages go."),
+        typer.Option(metavar="COLS", help="Combine rows: counts, durations and bytes add up, averages are dropped."),
     ] = None,
     sort: Annotated[
         str | None,
         typer.Option(
-            metavar="COLS", help="Measures sort from the largest, all else from the smallest; -COL and +COL force it."
+            metavar="COLS",
+            help="Sort: measures largest first, the rest smallest first; -COL is largest first, +COL smallest.",
         ),
     ] = None,
     limit: Annotated[
@@ -67,14 +68,16 @@ def command(
         typer.Option(
             min=0,
             metavar="N",
-            help=f"Rows at most; 0 is all. Default: all, but {ROWS_SHOWN} of table and md, {ROWS_OF_PAGE:,} of html.",
+            help=f"Show N rows; 0 shows all. Default: {ROWS_SHOWN} (table, md), {ROWS_OF_PAGE:,} (html) or all.",
         ),
     ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="COLS", help="Only these, in this order.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="COLS", help="Show only these columns, in this order.")] = None,
     format_name: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="table|html|csv|json|parquet|md", help="table, html and md round, the others do not."
+            "--format",
+            metavar="table|html|csv|json|parquet|md",
+            help="Choose the format; table, html and md round numbers.",
         ),
     ] = None,
     output: Output = None,
@@ -91,10 +94,10 @@ def command(
         bool, typer.Option("--help", help="Show this message, with the columns and options of TABLE, and exit.")
     ] = False,
 ) -> None:
-    """Show one table: the answer of an analysis, or a table of the trace as it is.
+    """Print one table: the result of an analysis, or a table of the trace as it was read.
 
-    Columns in COLS are separated by commas and may lack their unit. Several traces are stacked, the first column says
-    which rank (or trace) a row comes from.
+    Separate the columns in COLS by commas; you may leave out their units. Several traces are stacked, and the first
+    column says which rank (or trace) a row comes from.
     """
     from stepscope.query import tables
     from stepscope.query.map_files import map_over_files
@@ -150,8 +153,8 @@ def command(
     text = renderer.table(block, Screen() if output else screen())
     emit(text, output, force=force, drawn=renderer.name == "terminal")
     if strict and left_out:
-        msg = f"the job is not whole, as {left_out[0]} is left out" + (" and others are" if len(left_out) > 1 else "")
-        raise StepscopeError(msg, "without --strict the rest is enough")
+        msg = f"the job is not complete: {left_out[0]} is left out" + (" and others are" if len(left_out) > 1 else "")
+        raise StepscopeError(msg, "without --strict, the files that can be read are enough")
 
 
 def _listed(text: str | None) -> list[str]:

@@ -14,32 +14,33 @@ from stepscope.cli._progress import ranks_done
 from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, seconds_of, size_of
 from stepscope.core.errors import StepscopeError
 
-SETTINGS: dict[str, Any] = {"short_help": "Ask anything of all ranks, in SQL.", "options_metavar": "[OPTIONS]"}
+SETTINGS: dict[str, Any] = {"short_help": "Query the tables of all ranks in SQL.", "options_metavar": "[OPTIONS]"}
 ROWS_SHOWN = 50
 _STDIN = "-"
 
 
 def command(
     arguments: Annotated[
-        list[str], typer.Argument(metavar='PATH... "SELECT ..."', help="Files or folders, then the query; - is stdin.")
+        list[str],
+        typer.Argument(metavar='PATH... "SELECT ..."', help="Files or folders, then the query; - reads it from stdin."),
     ],
     format_name: Annotated[
         str | None,
-        typer.Option("--format", metavar="table|csv|json|parquet|md", help="table and md round, the others do not."),
+        typer.Option(
+            "--format", metavar="table|csv|json|parquet|md", help="Choose the format; table and md round numbers."
+        ),
     ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="N", help=f"Rows at most; 0 is all, as is the default but for table and md ({ROWS_SHOWN})."
+            min=0, metavar="N", help=f"Show N rows; 0 shows all. Default: {ROWS_SHOWN} for table and md, else all."
         ),
     ] = None,
-    timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="Stop the query after this time, as in 90s or 10m.")
-    ] = "5m",
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="Stop the query after this time (90s, 10m).")] = "5m",
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="Memory that the query may use, as in 4GB; 80 % of all by default.", show_default=False
+            metavar="SIZE", help="Limit the memory of the query (4GB). Default: 80 % of the memory.", show_default=False
         ),
     ] = None,
     output: Output = None,
@@ -48,11 +49,11 @@ def command(
     max_bytes: MaxBytes = None,
     no_progress: NoProgress = False,
 ) -> None:
-    """Ask the tables of all traces, and the results of all analyses, in SQL.
+    """Query the tables of all traces, and the results of all analyses, in SQL.
 
-    Tables are called as in 'stepscope tables', with _ for -: spans, steps, operators, step_breakdown …; trace.steps is
-    the table of the trace where an analysis has the same name; traces has a row for each file. All have the columns
-    rank and trace. The query only reads them: it reaches no file, no network, no setting.
+    Tables have the names that 'stepscope tables' lists, with _ for -: spans, operators, step_breakdown. Where an
+    analysis and a table have the same name, steps is the analysis and trace.steps the table. traces has a row for each
+    file. All tables have the columns rank and trace. The query has no access to files, network or settings.
     """
     from stepscope.api import verbs
     from stepscope.query import tables
@@ -70,7 +71,7 @@ def command(
     memory_bytes = None if memory_limit is None else size_of(memory_limit, option="--memory-limit")
     seconds = seconds_of(timeout, option="--timeout")
     if not seconds:
-        raise typer.BadParameter("a query needs some time", param_hint="--timeout")
+        raise typer.BadParameter("the time must be above 0", param_hint="--timeout")
     with (
         opened(paths, counters=counters, max_bytes=max_bytes, no_progress=no_progress) as run,
         ranks_done(wanted=not no_progress) as tell,

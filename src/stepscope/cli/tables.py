@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
     from stepscope.core.report import Block
 
-SETTINGS: dict[str, Any] = {"short_help": "Which tables can be shown, and their columns."}
+SETTINGS: dict[str, Any] = {"short_help": "List all tables, or the columns of one."}
 Format = Annotated[
-    str | None, typer.Option("--format", metavar="table|csv|json|md", help="How to write it.", show_default=False)
+    str | None, typer.Option("--format", metavar="table|csv|json|md", help="Choose the format.", show_default=False)
 ]
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One table.", show_default=False)] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="List the columns and options of this table.", show_default=False),
+    ] = None,
     format_name: Format = None,
     output: Output = None,
     force: Force = False,
@@ -32,7 +35,7 @@ def command(
 
 
 def write(block: Block, format_name: str | None, output: str | None, *, force: bool) -> None:
-    """Write a small table in the format asked for."""
+    """Write a small table in the requested format."""
     from stepscope.renderers import Screen
 
     renderer = renderer_for(format_name, output, "table")

@@ -135,7 +135,7 @@ def _parts(functions: pl.DataFrame, cycles: pl.DataFrame) -> tuple[pl.DataFrame,
     was busy, but some may have run after the end of the cycle that queued them.
     """
     work = functions.filter(pl.col("category").is_in(DEVICE_WORK))
-    is_collective = talks_to_ranks(work["name"], "any")
+    is_collective = talks_to_ranks(work["name"])
     part = (
         pl.when(pl.col("category") == "memcpy")
         .then(pl.lit("memcpy"))

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import device_work, occupied
-from stepscope.analyses.common.host_spans import collectives_on_host, open_time
+from stepscope.analyses.common.collective_calls import collectives_on_host
+from stepscope.analyses.common.device_work import device_work
+from stepscope.analyses.common.host_spans import open_time
+from stepscope.analyses.common.occupancy import by_device, mean_of, occupied
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles
 from stepscope.analyses.cycles.functions import functions_of, own_of
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.analyses.cycles.functions import Functions, Own
-    from stepscope.core.intervals import Intervals
+    from stepscope.core.intervals import Intervals, Ints
 
 
 _AXES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
@@ -201,7 +203,7 @@ def parts_of(trace: Trace, cycles: pl.DataFrame, threads: pl.Series) -> pl.DataF
     """PARTS of the cycles; `threads` are the tracks whose host work counts. Parts that take no time are left out."""
     lows = cycles["ts_ns"].to_numpy()
     highs = lows + cycles["dur_ns"].to_numpy()
-    parts = divided(_levels(trace, threads), lows, highs)
+    parts = _divided(trace, threads, lows, highs)
     on_host = trace.spans["track_id"].is_in(threads.implode()).any()
     parts[PYTHON if on_host else IDLE] = parts.pop("other")
     tables = [
@@ -212,20 +214,29 @@ def parts_of(trace: Trace, cycles: pl.DataFrame, threads: pl.Series) -> pl.DataF
     return pl.concat([PARTS.conform(table) for table in tables]) if tables else PARTS.empty()
 
 
-def _levels(trace: Trace, threads: pl.Series) -> list[tuple[str, Intervals]]:
+def _divided(trace: Trace, threads: pl.Series, lows: Ints, highs: Ints) -> dict[str, Ints]:
+    """The parts of each window [low, high): the mean of those of each device."""
+    if not trace.spans["category"].is_in(DEVICE_WORK).any():
+        return divided(_host_levels(trace, threads, on_device=False), lows, highs)
+    work = device_work(trace.spans, trace.tracks, needed_by="compare")
+    host = _host_levels(trace, threads, on_device=True)
+    each = []
+    for _, mine in by_device(work):
+        times = occupied(mine)
+        device = [(COMPUTATION, times.computation), (COMMUNICATION, times.kernels), (MEMCPY, times.busy)]
+        each.append(divided([*device, *host], lows, highs))
+    return mean_of(each, each[0])
+
+
+def _host_levels(trace: Trace, threads: pl.Series, *, on_device: bool) -> list[tuple[str, Intervals]]:
     spans = trace.spans
-    levels: list[tuple[str, Intervals]] = []
-    on_device = spans["category"].is_in(DEVICE_WORK).any()
-    if on_device:
-        times = occupied(device_work(spans, trace.tracks, needed_by="compare", communication="any"))
-        levels = [(COMPUTATION, times.computation), (COMMUNICATION, times.kernels), (MEMCPY, times.busy)]
     is_mine = spans["track_id"].is_in(threads.implode())
     category, names = spans["category"], spans["name"]
     calls = is_mine & category.is_in(("runtime", "driver"))
     waits = calls & _named(names, calls, is_sync_call)
     operators = is_mine & (category == "operator")
     collectives = collectives_on_host(spans)
-    levels += [
+    levels = [
         (LOADING, open_time(spans, is_mine & (category == "dataloader"))),
         (SYNC, open_time(spans, waits)),
         (LAUNCH, open_time(spans, calls)),

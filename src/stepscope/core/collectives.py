@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "HOST_LIBRARIES", "INDUCTOR_KERNEL", "KINDS", "POINT_TO_POINT", "SYNCHRONISING", "UNNAMED", "Collective",
-    "bus_factor", "communication_mark", "is_collective_library", "is_communication", "kind_of", "kinds_of", "label_of",
-    "library_of", "size_of_whole", "talks_to_ranks",
+    "HOST_LIBRARIES", "INDUCTOR_KERNEL", "KINDS", "POINT_TO_POINT", "RECORDED", "SYNCHRONISING", "UNNAMED",
+    "Collective", "bus_factor", "communication_mark", "is_collective_library", "is_communication", "kind_of",
+    "kinds_of", "label_of", "library_of", "size_of_whole", "talks_to_ranks",
 ]  # fmt: skip
 
 _CACHED = 1 << 16
@@ -84,6 +84,8 @@ KINDS = {
 }
 SYNCHRONISING = tuple(kind.name for kind in KINDS.values() if kind.synchronises)
 POINT_TO_POINT = ("send_recv", "send", "recv")
+#: The recorded category of device work that its recorder lists among collectives.
+RECORDED = "communication"
 #: The label of a collective whose name does not say its kind.
 UNNAMED = "communication"
 #: Kernels named after their method: the all-reduces of inference engines, and DeepEP's all-to-all of tokens.
@@ -95,25 +97,33 @@ _PATTERNS = tuple(
 
 #: Libraries that exchange data on the host itself.
 HOST_LIBRARIES = ("gloo", "mpi", "ucc")
-_PREFIX = re.compile(r"(?:(gloo|mpi|ucc|ucx|cncl|[a-z]*ccl):|_?(c10d)(?:_functional)?::)")
-_VENDORS = r"(?:n|r|h|m|x|b|one)ccl|cncl|bkcl|^hcom"
+#: An operator or range is called after its library: gloo:all_reduce, c10d::allreduce_, or as the library's function:
+#: ncclAllReduce, HcclAllreduce, MPI_Allreduce. MPI's functions that begin with I return before the transfer.
+_PREFIX = re.compile(
+    r"(?:(gloo|mpi|ucc|ucx|cncl|[a-z]*ccl):|_?(c10d)(?:_functional)?::"
+    r"|([nrhmxNRHMX]ccl|cncl)(?=[A-Z])(?!(?:Dev)?Kernel)|P?(MPI)_(?=[A-HJ-Z]))"
+)
+_VENDORS = r"(?:n|r|h|m|x|b|one|ms)ccl|cncl|bkcl|^hcom"
+_MPI = r"^p?mpi_i?(?:all|bcast|barrier|[bsr]?send|m?recv|reduce|gather|scatter|wait|scan|exscan|neighbor)"
+_XLA = r"^%?(?:all-reduce|(?:ragged-)?all-to-all|all-gather|reduce-scatter|collective-(?:permute|broadcast))"
+_XLA_ENDING = r"(?:-start|-done)?(?:[.-](?:\d+|clone|remat\d*))*$"
 _COMMUNICATION = re.compile(
-    rf"{_VENDORS}|\bccl|c10d::|c10d_functional|record_param_comms|^(?:gloo|mpi|ucc|ucx):"
-    r"|nvshmem|rocshmem|symm_mem|deep_ep::(?!\w*layout)|(?:inter|intra)node(?:_ll)?(?:::|\d)|userbuffers"
-    r"|(?<![a-z])multimem_|lamport|epdispatch|epcombine"
+    rf"{_VENDORS}|{_MPI}|\bccl|c10d::|c10d_functional|record_param_comms|^(?:gloo|mpi|ucc|ucx):"
+    r"|nvshmem|rocshmem|symm_mem|deep_ep::(?!\w*::\w*layout|\w*layout)|hybrid_ep::(?:dispatch|combine|device_sync)"
+    r"|(?:inter|intra)node(?:_ll)?(?:::(?!\w*layout)|\d)|userbuffers|(?<![a-z])multimem_|lamport|epdispatch|epcombine"
+    r"|a2a_?(?:dispatch|combine)|moe_?a2a"
     rf"|{'|'.join(kind.pattern for kind in KINDS.values() if kind.distinct)}"
-    r"|^%?(?:send|recv)(?:-start|-done)?(?:\.\d+)?$"
+    rf"|{_XLA}{_XLA_ENDING}|^%?(?:send|recv){_XLA_ENDING}"
 )
 #: The narrower set that other tools count (TraceLens: nccl, rccl, cross_device_reduce), with the vendors that they do
 #: not know and XLA's own collectives.
-_LIBRARY = re.compile(
-    rf"{_VENDORS}|cross_device_reduce"
-    r"|^%?(?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start|-done)?(?:\.\d+)?$"
-)
+_LIBRARY = re.compile(rf"{_VENDORS}|cross_device_reduce|{_XLA}{_XLA_ENDING}")
 #: Kernels that Inductor wrote. Their names list the operators fused into them and those around them.
 INDUCTOR_KERNEL = re.compile(r"^triton_(?:poi|red|per|tem|for|mix|unk|split_scan)_fused")
 #: Names that only mention a collective: such kernels, and Python frames.
 _MENTION = re.compile(rf"{INDUCTOR_KERNEL.pattern}|\.py\(\d+\): |^<built-in ")
+#: What XLA writes after the name of an operation: the operation in full, with those that it takes its input from.
+_XLA_OPERANDS = re.compile(r"^(%[\w.-]+) = .*", re.DOTALL)
 
 
 @lru_cache(_CACHED)
@@ -124,7 +134,7 @@ def is_communication(name: str) -> bool:
     inference engines, expert dispatch and combine over the network, and `c10d::`, `nccl:`, `gloo:` operators on the
     host. Kernels that only prepare data on their own device do not count.
     """
-    lower = name.lower()
+    lower = _lower(name)
     return _COMMUNICATION.search(lower) is not None and _MENTION.search(lower) is None
 
 
@@ -134,20 +144,24 @@ def is_collective_library(name: str) -> bool:
 
     Narrower than `is_communication`, which also knows kernels that talk to other ranks by themselves.
     """
-    lower = name.lower()
+    lower = _lower(name)
     return _LIBRARY.search(lower) is not None and _MENTION.search(lower) is None
+
+
+def _lower(name: str) -> str:
+    return _XLA_OPERANDS.sub(r"\1", name).lower()
 
 
 def communication_mark(name: str) -> str:
     """The part of a name, in lower case, by which `is_communication` knows it."""
-    match = _COMMUNICATION.search(name.lower())
+    match = _COMMUNICATION.search(_lower(name))
     return match.group() if match else ""
 
 
-def talks_to_ranks(names: pl.Series, communication: str = "library") -> pl.Series:
-    """Whether each name is communication: `library`, `any`, or a regular expression to search for.
+def talks_to_ranks(names: pl.Series, communication: str = "any") -> pl.Series:
+    """Whether each name is communication: `any`, `library`, or a regular expression to search for.
 
-    `library` is `is_collective_library`, `any` is `is_communication`.
+    `any` is `is_communication`, `library` is `is_collective_library`.
     Raises StepscopeError if `communication` is no regular expression.
     """
     if communication in {"library", "any"}:
@@ -169,7 +183,7 @@ def kind_of(name: str) -> str | None:
     >>> kind_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kind_of("mpi:bcast"), kind_of("ncclDevKernel_Generic")
     ('allreduce', 'broadcast', None)
     """
-    lower = name.lower()
+    lower = _lower(name)
     return next((kind for kind, pattern in _PATTERNS if pattern.search(lower)), None)
 
 
@@ -196,7 +210,7 @@ def library_of(name: str) -> str | None:
     ('gloo', 'c10d', None)
     """
     match = _PREFIX.match(name)
-    return (match.group(1) or match.group(2)) if match and kind_of(name) else None
+    return next(group for group in match.groups() if group).lower() if match and kind_of(name) else None
 
 
 def bus_factor(kind: pl.Expr, n: pl.Expr) -> pl.Expr:

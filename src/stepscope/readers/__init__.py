@@ -121,10 +121,10 @@ def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
         file, member = _file_and_member(path)
         if files.is_folder(file):
             return True
-        ticket = store.ticket(file, (member, max_bytes))
+        key = store.file_key(file, (member, max_bytes))
     except StepscopeError:
         return True
-    return ticket is None or store.is_cached(ticket)
+    return key is None or store.is_cached(key)
 
 
 def side_files(path: str) -> list[str]:
@@ -136,16 +136,16 @@ def side_files(path: str) -> list[str]:
 
 
 def _trace(source: Source, *, keep: bool) -> Trace:
-    ticket = store.ticket(source.path, (source.member, source.max_bytes))
-    cached = None if ticket is None else store.taken(ticket, label=source.label)
+    key = store.file_key(source.path, (source.member, source.max_bytes))
+    cached = None if key is None else store.cached_trace(key, label=source.label)
     if cached is not None:
         if source.progress is not None:
             source.progress(files.size_of(source.path))
         return cached
     reader = reader_for(source.path, head_of(source.path, source.member))
     trace = reader.read(source)
-    if keep and ticket is not None and reader.cacheable:
-        store.keep_later(ticket, trace, source.n_bytes)
+    if keep and key is not None and reader.cacheable:
+        store.cache_trace(key, trace, source.n_bytes)
     return trace
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def read(source: Source) -> Trace:
     """The trace; its tables are read on first use. Raises UnsupportedVersion, CorruptInput."""
     text = b"".join(source.chunks())
-    document = store.document_of(text, source.label, kind="trace")
+    document = store.parse_document(text, source.label, kind="trace")
     if document is None:
         raise CorruptInput("it does not say what is stored", path=source.label)
     folder, _ = files.split(source.path)

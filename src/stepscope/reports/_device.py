@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.analyses.common import step_parts
+from stepscope.analyses.common.collective_calls import named_calls
 from stepscope.analyses.common.device_work import (
     COMMUNICATION,
     COMPUTATION,
     MEMCPY,
     device_work,
     label_devices,
-    occupied,
-    of_spans,
 )
-from stepscope.core.collectives import UNNAMED, label_of, talks_to_ranks
-from stepscope.core.intervals import covered, union
+from stepscope.analyses.common.occupancy import by_device, hidden_ns, occupancy, occupied
+from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.core.collectives import UNNAMED, label_of
+from stepscope.core.intervals import covered
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
 from stepscope.core.report import Note
 from stepscope.core.units import percent, rate, size
@@ -29,15 +30,20 @@ from stepscope.reports._summary import TALK, Cost
 from stepscope.reports.at_a_glance import host_while_idle
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from stepscope.analyses.common.device_work import Occupied
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
+_COLUMN_OF = {
+    step_parts.COMPUTATION: "computation_ns",
+    step_parts.COMMUNICATION: "exposed_communication_ns",
+    step_parts.MEMCPY: "exposed_memcpy_ns",
+    step_parts.IDLE: "idle_ns",
+}
 #: Kernel classes that are shown as one group, and the groups' titles.
 _GROUPS = {
     **dict.fromkeys(("elementwise", "copy", "reduction", "random", "rope"), "pointwise"),
@@ -89,44 +95,48 @@ class DeviceTime:
 
 
 def device_time(trace: Trace, scope: Scope) -> DeviceTime:
-    """Time of all devices of the trace in the scope. Raises MissingTable without device work."""
-    work = device_work(trace.spans, trace.tracks, needed_by="report", communication="any").select(_COLUMNS)
-    times = occupied(work)
-    computation, kernels, busy = (covered(iv, *scope.windows) for iv in (times.computation, times.kernels, times.busy))
-    by_window = {
-        step_parts.COMPUTATION: computation,
-        step_parts.COMMUNICATION: kernels - computation,
-        step_parts.MEMCPY: busy - kernels,
-        step_parts.IDLE: scope.highs - scope.lows - busy,
-    }
+    """Time of the trace's devices in the scope, their mean if there are several. Raises MissingTable without work."""
+    work = device_work(trace.spans, trace.tracks, needed_by="report").select(_COLUMNS)
+    means, n_devices = occupancy(work, *scope.windows)
+    scope = replace(scope, n_devices=n_devices)
+    by_window = {part: means[column] for part, column in _COLUMN_OF.items()}
     parts = {name: int(lengths.sum()) for name, lengths in by_window.items()}
     inside = work.filter((pl.col("ts_ns") < scope.high) & (pl.col("end_ns") > scope.low))
     costs = [
         *_computation(inside, trace, scope, parts[step_parts.COMPUTATION]),
-        *_communication(inside, times, trace, scope, parts[step_parts.COMMUNICATION]),
-        *_copies(inside, times, trace, scope, parts[step_parts.MEMCPY]),
+        *_communication(inside, trace, scope, parts[step_parts.COMMUNICATION], int(means["communication_ns"].sum())),
+        *_copies(inside, trace, scope, parts[step_parts.MEMCPY]),
         *idle_costs(work, trace, scope, parts[step_parts.IDLE]),
     ]
     n_kernels = int((inside["category"] == "kernel").sum())
     notes = []
     if n_kernels:
         summed = sum_of(inside["dur_ns"].filter(inside["category"] == "kernel"))
-        text = per_step(n_kernels, summed, scope.n, "kernel", stepped=bool(scope.numbers))
+        text = _amount(n_kernels, summed, scope, "kernel")
         notes.append(Note(text, "kernels", "show kernels"))
-    busy_by_device = _busy(work, times, trace.devices, scope)
-    while_idle = host_while_idle(trace.spans, times.busy, scope) if parts[step_parts.IDLE] else {}
-    return DeviceTime(work, parts, by_window, busy_by_device, while_idle, tuple(costs), tuple(notes))
+    busy = {key: occupied(mine).busy for key, mine in by_device(work)}
+    while_idle = host_while_idle(trace.spans, list(busy.values()), scope) if parts[step_parts.IDLE] else {}
+    whole = max(scope.whole_ns, 1)
+    ratios = {key: float(covered(iv, *scope.windows).sum()) / whole for key, iv in busy.items()}
+    labels = _labels(list(busy), trace.devices)
+    return DeviceTime(
+        work, parts, by_window, dict(zip(labels, ratios.values(), strict=True)), while_idle, tuple(costs), tuple(notes)
+    )
 
 
-def _busy(work: pl.DataFrame, times: Occupied, devices: pl.DataFrame, scope: Scope) -> dict[str, float]:
-    used = label_devices(work.select("device_id").unique().sort("device_id"), devices)
-    ratios = {}
-    for device_id, label in used.select("device_id", "device").iter_rows():
-        own = work.filter(pl.col("device_id").eq_missing(pl.lit(device_id, pl.UInt32))) if used.height > 1 else None
-        busy = times.busy if own is None else union(own["ts_ns"].to_numpy(), own["end_ns"].to_numpy())
-        ratio = float(covered(busy, *scope.windows).sum()) / scope.whole_ns if scope.whole_ns else 0.0
-        ratios[label or f"device {device_id}"] = ratio
-    return ratios
+def _labels(keys: Sequence[tuple[int | None, int | None]], devices: pl.DataFrame) -> list[str]:
+    """A name for each (rank, device_id), with the rank if the trace has several."""
+    used = pl.DataFrame(keys, schema={"rank": pl.Int32, "device_id": pl.UInt32}, orient="row")
+    several = used["rank"].n_unique() > 1
+    return [
+        (f"rank {rank} " if several and rank is not None else "")
+        + (label or ("device" if device_id is None else f"device {device_id}"))
+        for rank, device_id, label in label_devices(used, devices).select("rank", "device_id", "device").iter_rows()
+    ]
+
+
+def _amount(n: int, ns: int, scope: Scope, noun: str, plural: str = "") -> str:
+    return per_step(n, ns, scope.n, noun, stepped=bool(scope.numbers), plural=plural, n_devices=scope.n_devices)
 
 
 def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns: int) -> list[Cost]:
@@ -148,7 +158,7 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
         tops = ops.group_by("op").agg(pl.col("ns").sum()).sort("ns", descending=True).head(3)
         operators = shares([(str(op), op_ns / ns) for op, op_ns in tops.iter_rows()], at_least=0.1)
         largest, _, largest_ns, _ = mine.row(0)
-        detail = per_step(n, ns, scope.n, "kernel", stepped=bool(scope.numbers))
+        detail = _amount(n, ns, scope, "kernel")
         if mine.height > 1:
             part = percent(largest_ns / ns)
             detail += (
@@ -188,19 +198,21 @@ def _advice(group: str, names: pl.DataFrame, n: int, ns: int, devices: pl.DataFr
     return ()
 
 
-def _communication(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Scope, exposed_ns: int) -> list[Cost]:
-    calls = work.filter(pl.col("sort") == COMMUNICATION).select("span_id", "op_id", "name", "ts_ns", "end_ns", "dur_ns")
+def _communication(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int, whole: int) -> list[Cost]:
+    """A cost for communication while nothing computes; `whole` is all communication, hidden or not, in ns."""
+    calls = work.filter(pl.col("sort") == COMMUNICATION)
     if calls.is_empty() or exposed_ns <= 0:
         return []
-    hidden = covered(times.computation, calls["ts_ns"].to_numpy(), calls["end_ns"].to_numpy())
-    calls = calls.with_columns(what=_collective(calls, trace), exposed=pl.col("dur_ns") - pl.Series(hidden))
+    hidden = hidden_ns(work, calls, "computation")
+    callers = calls.select("span_id", caller=pl.coalesce("launch_id", "op_id"))
+    what = map_names(named_calls(callers, trace.spans, trace.collectives)["collective"], label_of, pl.String())
+    calls = calls.with_columns(what=what, exposed=pl.col("dur_ns") - hidden)
     by_kind = calls.group_by("what").agg(pl.len().alias("n"), pl.col("dur_ns", "exposed").sum())
     by_kind = by_kind.sort("exposed", descending=True)
     summed = by_kind["exposed"].sum()
     by_share = [(what, exposed / summed) for what, _, _, exposed in by_kind.iter_rows()] if summed else []
     lead = shares([part for part in by_share if part[0] != UNNAMED], at_least=0.1)
-    whole = int(covered(times.communication, *scope.windows).sum())
-    detail = per_step(calls.height, sum_of(calls["dur_ns"]), scope.n, "call", stepped=bool(scope.numbers))
+    detail = _amount(calls.height, sum_of(calls["dur_ns"]), scope, "call")
     if whole:
         hidden_ratio = max(1 - exposed_ns / whole, 0.0)
         detail += (
@@ -212,30 +224,15 @@ def _communication(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Sco
         "→ start it earlier or overlap it (gradient buckets, prefetching), or send less; check for ranks that come late"
     )
     title = "Exposed communication, while nothing computes" + (f": {lead}" if lead else "")
-    # Like other tools, tables count collective libraries only, unless they are asked for all communication.
-    in_libraries = bool(talks_to_ranks(calls["name"]).all())
-    command = "show overlap --by name" if in_libraries else "show overlap --by name --communication any"
-    return [Cost(TALK, title, exposed_ns, (detail, advice), command)]
+    return [Cost(TALK, title, exposed_ns, (detail, advice), "show overlap --by name")]
 
 
-def _collective(calls: pl.DataFrame, trace: Trace) -> pl.Series:
-    """The kind of collective of each kernel: recorded with it or with its operator, else taken from its name."""
-    recorded = trace.collectives.select("span_id", "collective").drop_nulls()
-    recorded_by = [
-        calls.select(span_id=c).join(recorded, on="span_id", how="left", maintain_order="left")
-        for c in ("span_id", "op_id")
-    ]
-    known = pl.select(pl.coalesce(*(frame["collective"].cast(pl.String) for frame in recorded_by))).to_series()
-    named = calls["name"].cast(pl.String).to_frame("name").select(pl.coalesce(known, "name")).to_series()
-    return map_names(named, label_of, pl.String())
-
-
-def _copies(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Scope, exposed_ns: int) -> list[Cost]:
-    copies = work.filter(pl.col("sort") == MEMCPY).select("span_id", "ts_ns", "end_ns", "dur_ns")
+def _copies(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int) -> list[Cost]:
+    copies = work.filter(pl.col("sort") == MEMCPY)
     if copies.is_empty() or exposed_ns <= 0:
         return []
-    hidden = covered(times.kernels, copies["ts_ns"].to_numpy(), copies["end_ns"].to_numpy())
-    copies = copies.with_columns(exposed=pl.col("dur_ns") - pl.Series(hidden))
+    hidden = hidden_ns(work, copies, "kernels")
+    copies = copies.select("span_id", "ts_ns", "end_ns", "dur_ns", exposed=pl.col("dur_ns") - hidden)
     side = trace.transfers.select("span_id", "bytes", "kind", "src", "dst")
     copies = copies.join(side, on="span_id", how="left").with_columns(pl.col("kind", "src", "dst").cast(pl.String))
     pageable = (pl.col("src") == "Pageable") | (pl.col("dst") == "Pageable")
@@ -245,9 +242,9 @@ def _copies(work: pl.DataFrame, times: Occupied, trace: Trace, scope: Scope, exp
         pageable=pl.col("exposed").filter(pageable).sum(),
     )
     kind, n, exposed, ns, n_bytes, from_pageable = kinds.sort("exposed", descending=True).row(0)
-    detail = per_step(n, ns, scope.n, "copy", stepped=bool(scope.numbers), plural="copies")
+    detail = _amount(n, ns, scope, "copy", "copies")
     if n_bytes and ns:
-        detail += f", {size(n_bytes / scope.n)}{' a step' if scope.numbers else ''} at {rate(n_bytes / ns * 1e9)}"
+        detail += f", {size(n_bytes / scope.n / scope.n_devices)}{scope.each} at {rate(n_bytes / ns * 1e9)}"
     details = [detail]
     if exposed and from_pageable / exposed > 0.5 and kind == "HtoD":
         details.append(

@@ -157,9 +157,11 @@ def _busy(summaries: Sequence[Summary]) -> list[Note]:
     if not busy:
         return []
     mean = statistics.fmean(busy.values())
+    several = any(len(s.busy) > 1 for s in summaries)
+    of = f", mean of {len(busy)} devices" if several else ""
     least = min(busy, key=lambda k: busy[k])
     apart = f" (least: {least}, {percent(busy[least])})" if mean - busy[least] > _APART else ""
-    return [Note(f"device busy {percent(mean)}{apart}", "device use", _DEVICE_USE)]
+    return [Note(f"device busy {percent(mean)}{of}{apart}", "device use", _DEVICE_USE)]
 
 
 def _mfu(summaries: Sequence[Summary]) -> list[Note]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core.names import is_graph_launch, is_launch_call, map_names
 from stepscope.core.trace import extent_ns
 from stepscope.core.units import count, duration, percent

@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.analyses.steps.steps import with_windows
 from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import extent_ns
+from stepscope.reports._phrases import a_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,6 +72,7 @@ class Scope:
     lows: Ints
     highs: Ints
     numbers: tuple[int, ...] = ()  # of the steps, in the order of the windows
+    n_devices: int = 1  # that worked, and whose mean the parts are
     late_ns: int = 0  # device work of the only step after its end on the host, which the window includes
 
     @property
@@ -97,6 +99,11 @@ class Scope:
     def n(self) -> int:
         """What totals are divided by to give a cost per step; 1 without steps."""
         return max(len(self.numbers), 1)
+
+    @property
+    def each(self) -> str:
+        """' a step', ' a device', ' a step and device': what amounts are given for; empty if for the whole."""
+        return a_step(stepped=bool(self.numbers), n_devices=self.n_devices)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,7 +160,7 @@ def scope_of(trace: Trace) -> Scope:
             queued = spans.filter(is_work & (spans["step"] == windows["step"][0]))
             end = (queued["ts_ns"] + queued["dur_ns"]).max()
             late = max(int(end) - int(highs[0]), 0) if isinstance(end, int) else 0
-        return Scope(lows, highs + late, tuple(windows["step"].to_list()), late)
+        return Scope(lows, highs + late, tuple(windows["step"].to_list()), late_ns=late)
     mine = spans.filter(is_work) if is_work.any() else spans
     low, high = extent_ns(mine)
     return Scope(np.array([low]), np.array([high]))

@@ -9,6 +9,7 @@ import polars as pl
 
 from stepscope.analyses.advice.recommendations import Facts, advice, memory_held, with_kernels, with_program
 from stepscope.analyses.common.device_work import windows_of
+from stepscope.analyses.common.occupancy import mean_of
 from stepscope.analyses.costs.mfu import NO_PRODUCTS, mfu_of
 from stepscope.analyses.costs.roofline import roofs_of
 from stepscope.analyses.steps.device_utilisation import utilisation_of
@@ -57,12 +58,14 @@ def mfu_at_a_glance(trace: Trace, work: pl.DataFrame) -> tuple[dict[str, float],
     return {}, (Lack("mfu", f"MFU is unknown (show mfu): {reason}."),)
 
 
-def host_while_idle(spans: pl.DataFrame, busy: Intervals, scope: Scope) -> dict[str, int]:
-    """What the host does in the scope while no device works: parts that add up to the idle time.
+def host_while_idle(spans: pl.DataFrame, busy: Sequence[Intervals], scope: Scope) -> dict[str, int]:
+    """What the host does in the scope while a device is idle, mean over devices: parts that add up to the idle time.
 
-    Empty where nothing of the host was recorded. Units: ns.
+    `busy` says for each device when it works. Empty where nothing of the host was recorded. Units: ns.
     """
-    parts = divided([("busy", busy), *host_parts(spans).items()], *scope.windows)
+    host = host_parts(spans).items()
+    each = [divided([("busy", one), *host], *scope.windows) for one in busy]
+    parts = mean_of(each, each[0])
     lengths = {word: int(parts[part].sum()) for part, word in _ON_HOST.items()}
     return lengths if any(ns for word, ns in lengths.items() if word != "other") else {}
 

@@ -100,7 +100,7 @@ def summarise_file(
     """
     try:
         depends = open_trace.depends(path) if isinstance(open_trace, Opener) else None
-        key = None if depends is None else store.note_ticket(WHAT, path, (most_calls, *depends))
+        key = None if depends is None else store.value_key(WHAT, path, (most_calls, *depends))
         cached = None if key is None else cached_summary(key)
         if cached is not None:
             return cached
@@ -254,9 +254,9 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
     return [Cost("outlier", title, excess, (detail,), "show steps")]
 
 
-def cached_summary(ticket: store.CacheKey) -> Summary | None:
+def cached_summary(key: store.CacheKey) -> Summary | None:
     """The summary in the cache under that key; None if there is none that can be read."""
-    content = store.noted(ticket)
+    content = store.cached_value(key)
     if content is None:
         return None
     try:
@@ -266,10 +266,10 @@ def cached_summary(ticket: store.CacheKey) -> Summary | None:
     return summary if isinstance(summary, Summary) else None
 
 
-def cache_summary(ticket: store.CacheKey, summary: Summary) -> None:
+def cache_summary(key: store.CacheKey, summary: Summary) -> None:
     """Put a summary into the cache. The key must be older than the reading of the file."""
     content = zlib.compress(pickle.dumps(summary, protocol=pickle.HIGHEST_PROTOCOL), level=1)
-    store.keep_noted(ticket, content, summary.meta, what=WHAT)
+    store.cache_value(key, content, summary.meta, what=WHAT)
 
 
 class _Careful(pickle.Unpickler):

@@ -1,7 +1,8 @@
-"""Traces kept on disk: a folder of Parquet files for each, and a cache of opened files made of such folders.
+"""Traces on disk: a folder of Parquet files for each trace, and a cache of opened files that consists of such folders.
 
-`ticket`, `taken` and `keep_later` are the cache as readers use it: it is never beside the input, never serves what was
-read before the file changed, and never makes reading fail. `write_run` and `traces_in` are folders that users ask for.
+Readers use `file_key`, `cached_trace` and `cache_trace`. The cache never lies in the folder of the input, never returns
+what was read before the file changed, and never makes reading fail. `write_run` writes the folders of `export --to
+parquet`, and `traces_in` finds the traces in them.
 """
 
 from __future__ import annotations
@@ -14,86 +15,96 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.store._cache import Entry, Place, clear, entries, find, keep, place, scratch
-from stepscope.store._folder import META, document_of, mark_of, read_folder, storable, write_folder
+from stepscope.store._cache import (
+    CacheFolder,
+    Entry,
+    cache_folder,
+    clear,
+    entries,
+    find_trace,
+    put_trace,
+    scratch_folder,
+)
+from stepscope.store._folder import META, parse_document, read_document, read_folder, storable, write_folder
 from stepscope.store._key import program_fingerprint
 from stepscope.store._run import traces_in, write_run
-from stepscope.store.blobs import LEAST_PACKED, CacheKey, keep_noted, note_ticket, noted, ticket, unchanged
+from stepscope.store.blobs import LEAST_PACKED, CacheKey, cache_value, cached_value, file_key, unchanged, value_key
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
 
 __all__ = [
     "META",
+    "CacheFolder",
     "CacheKey",
     "Entry",
-    "Place",
+    "cache_folder",
+    "cache_trace",
+    "cache_value",
+    "cached_trace",
+    "cached_value",
     "clear",
-    "document_of",
     "entries",
+    "file_key",
     "is_cached",
-    "keep",
-    "keep_later",
-    "keep_noted",
-    "mark_of",
-    "note_ticket",
-    "noted",
-    "place",
+    "parse_document",
     "program_fingerprint",
+    "put_trace",
+    "read_document",
     "read_folder",
-    "scratch",
+    "scratch_folder",
     "storable",
-    "taken",
-    "ticket",
     "traces_in",
     "unchanged",
-    "wait",
+    "value_key",
+    "wait_until_written",
     "write_folder",
     "write_run",
 ]
 
-#: Files are kept if they unpack to so many bytes; to read less takes no longer than to look for it. Packed, a trace
-#: takes a twentieth.
+#: Smaller files (unpacked) are not cached: reading them takes no longer than looking for them. A packed trace has a
+#: twentieth of its size.
 LEAST_BYTES = 20 * LEAST_PACKED
 _writer: threading.Thread | None = None
 
 
-def taken(of: CacheKey, *, label: str) -> Trace | None:
-    """The kept trace, as if it had just been read from `label`; None if it is not there."""
-    return find(of.where, of.key, label=label)
+def cached_trace(of: CacheKey, *, label: str) -> Trace | None:
+    """The cached trace, as if it had just been read from `label`; None if it is not in the cache."""
+    return find_trace(of.where, of.key, label=label)
 
 
 def is_cached(of: CacheKey) -> bool:
-    """Whether the file is there, as far as one sees without opening it."""
+    """Whether the trace is in the cache. The entry is not opened, so it may still be damaged."""
     return (of.where.folder / of.key / META).exists()
 
 
-def keep_later(of: CacheKey, trace: Trace, n_bytes: int) -> None:
-    """Keep a trace that unpacked to so many bytes, in a thread: whoever opened it need not wait.
+def cache_trace(of: CacheKey, trace: Trace, n_bytes: int) -> None:
+    """Cache a trace that unpacked to `n_bytes`. A thread writes it, so the caller need not wait.
 
-    One is written at a time. A process that ends waits for it; one that is killed leaves nothing.
+    One trace is written at a time. When the process ends it waits for the thread. If it is killed, the incomplete
+    entry is never read.
     """
-    global _writer  # noqa: PLW0603  there is one disk
+    global _writer  # noqa: PLW0603  one writer per process, as there is one disk
     if n_bytes < LEAST_BYTES or not storable(trace):
         return
-    wait()
+    wait_until_written()
     _writer = threading.Thread(target=_keep, args=(of, trace), name="stepscope-cache")
     _writer.start()
 
 
-def wait() -> None:
-    """Until what is being kept is on disk."""
+def wait_until_written() -> None:
+    """Wait until the trace that is being written is in the cache."""
     if _writer is not None:
         _writer.join()
 
 
 def _keep(of: CacheKey, trace: Trace) -> None:
     try:
-        # What was read is what the key stands for only if the file did not change meanwhile.
+        # The key stands for what was read only if the file did not change meanwhile.
         if unchanged(of):
             meta = replace(trace.meta, path=files.absolute(trace.meta.path))
-            keep(of.where, of.key, replace(trace, meta=meta))
+            put_trace(of.where, of.key, replace(trace, meta=meta))
     except (OSError, StepscopeError, pl.exceptions.PolarsError):
-        # A full disk or a folder that may not be written to: the next time the file is read again. `stepscope cache`
-        # tells.
+        # The disk is full or the folder cannot be written: the file is read again next time. `stepscope cache` says
+        # if the folder cannot be written.
         return

@@ -1,8 +1,8 @@
-"""Opened files, kept as stored traces: found again by key, dropped oldest first when they grow too many.
+"""The cache of opened files: stored traces and small values under keys. The least recently used are removed first.
 
-An entry is a folder called after its key. It is written under another name and renamed when it is whole, so that a
-process that is killed leaves nothing that is ever read. Who reads an entry holds a lock on its meta.json; only an entry
-that nobody holds is removed.
+An entry is a folder named after its key. It is written under another name and renamed when it is complete, so that what
+a killed process leaves is never read. A reader of an entry holds a lock on its meta.json, and an entry is removed only
+if nobody holds that lock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core import units
 from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion
-from stepscope.store._folder import META, document_of, read_folder, write_folder
+from stepscope.store._folder import META, parse_document, read_folder, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
 
 __all__ = [
+    "CacheFolder",
     "Entry",
     "Lock",
-    "Place",
+    "cache_folder",
     "clear",
     "entries",
     "exclusive_lock",
-    "find",
-    "find_note",
-    "keep",
-    "keep_note",
-    "place",
-    "scratch",
+    "find_trace",
+    "find_value",
+    "put_trace",
+    "put_value",
+    "scratch_folder",
     "shared_lock",
 ]
 
@@ -52,18 +52,18 @@ _NO = ("0", "off", "no", "false")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The folder, and the bytes that it may hold."""
+class CacheFolder:
+    """The folder of the cache, and how many bytes it may hold."""
 
     folder: Path
     limit_bytes: int
 
 
-def place() -> Place | None:
-    """The cache that is in force; None if STEPSCOPE_CACHE turns it off.
+def cache_folder() -> CacheFolder | None:
+    """The folder of the cache; None if STEPSCOPE_CACHE switches the cache off.
 
-    STEPSCOPE_CACHE_DIR names the folder, STEPSCOPE_CACHE_SIZE what it may hold: by default 5 GB, or a tenth of what is
-    free on that disk if that is less. Raises StepscopeError (a size that is none).
+    STEPSCOPE_CACHE_DIR names the folder and STEPSCOPE_CACHE_SIZE its limit. The default limit is 5 GB, or a tenth of
+    the free space on that disk if that is less. Raises StepscopeError (not a size).
     """
     if os.environ.get("STEPSCOPE_CACHE", "").lower() in _NO:
         return None
@@ -72,14 +72,14 @@ def place() -> Place | None:
     size = os.environ.get("STEPSCOPE_CACHE_SIZE")
     if size:
         try:
-            return Place(folder, units.parse_size(size))
+            return CacheFolder(folder, units.parse_size(size))
         except StepscopeError as error:
             raise StepscopeError(f"STEPSCOPE_CACHE_SIZE: {error.message}", error.hint) from None
-    return Place(folder, min(_DEFAULT_BYTES, int(_DEFAULT_SHARE * _free_bytes(folder))))
+    return CacheFolder(folder, min(_DEFAULT_BYTES, int(_DEFAULT_SHARE * _free_bytes(folder))))
 
 
 def _usual_folder() -> Path:
-    """The user's folder for such things. Source: XDG Base Directory Specification; on macOS and Windows their own."""
+    """The user's cache folder. Source: XDG Base Directory Specification; on macOS and Windows their own rules."""
     home = Path.home()
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "stepscope" / "Cache"
@@ -90,7 +90,7 @@ def _usual_folder() -> Path:
 
 
 def _free_bytes(folder: Path) -> int:
-    """Free on the disk that the folder lies on, or will."""
+    """Free bytes on the disk of the folder, which need not exist yet."""
     for there in (folder, *folder.parents):
         try:
             return shutil.disk_usage(there).free
@@ -99,13 +99,13 @@ def _free_bytes(folder: Path) -> int:
     return 0
 
 
-_UNFINISHED, _LOCK, _NOTE = ".new-", ".lock", "note"
+_UNFINISHED, _LOCK, _VALUE = ".new-", ".lock", "note"
 _NEW_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kept file: path when it was opened, format, unpacked size, what it takes here, when it was last used."""
+    """A cached file: its path when it was opened, format, unpacked size, size in the cache, and time of last use."""
 
     folder: Path
     source: str
@@ -116,48 +116,48 @@ class Entry:
 
 
 @dataclass(slots=True)
-class _Held:
-    """What a folder held when this process last looked, with what it has added since."""
+class _Usage:
+    """How many bytes a folder holds, as far as this process knows, and how many of them it has added."""
 
     now_bytes: int
     added_bytes: int = 0
 
 
-_held: dict[Path, _Held] = {}
+_usage: dict[Path, _Usage] = {}
 
 
-def find(where: Place, key: str, *, label: str) -> Trace | None:
-    """What is kept under the key, as if it had just been read from `label`; None if there is nothing sound."""
+def find_trace(where: CacheFolder, key: str, *, label: str) -> Trace | None:
+    """The trace under the key, as if it had just been read from `label`; None if there is none, or it is damaged."""
     folder = where.folder / key
     lease = shared_lock(folder / META)
     if lease is None:
         return None
     try:
-        document = document_of((folder / META).read_bytes(), str(folder / META), kind="trace")
+        document = parse_document((folder / META).read_bytes(), str(folder / META), kind="trace")
         if document is None:
             return None
         trace = read_folder(str(folder), document, label=label, lease=lease)
         os.utime(folder / META)
-    except (CorruptInput, UnsupportedVersion, OSError):  # whatever happened to it, the file itself is there to be read
+    except (CorruptInput, UnsupportedVersion, OSError):  # the original file can be read instead
         return None
     return trace
 
 
-def keep(where: Place, key: str, trace: Trace) -> bool:
-    """Keep a trace under the key, and drop the least recently used ones beyond the limit. False if it was not kept.
+def put_trace(where: CacheFolder, key: str, trace: Trace) -> bool:
+    """Store a trace under the key, and remove the least recently used entries beyond the limit. False if not stored.
 
-    Raises OSError if the disk does not take it.
+    Raises OSError if it cannot be written.
     """
     target = where.folder / key
     if target.exists():
-        if find(where, key, label="") is not None:  # another process was quicker
+        if find_trace(where, key, label="") is not None:  # another process was quicker
             return False
-        _removed(target)  # or it was damaged
-    return _placed(where, key, lambda inside: write_folder(trace, str(inside), statistics=False))
+        _remove(target)  # or it was damaged
+    return _write_entry(where, key, lambda inside: write_folder(trace, str(inside), statistics=False))
 
 
-def find_note(where: Place, key: str) -> bytes | None:
-    """The bytes that `keep_note` kept under the key; None if there is nothing whole, or others may have written it."""
+def find_value(where: CacheFolder, key: str) -> bytes | None:
+    """The bytes that `put_value` stored under the key; None if damaged, or if other users could have written them."""
     folder = where.folder / key
     lease = shared_lock(folder / META)
     if lease is None:
@@ -165,8 +165,8 @@ def find_note(where: Place, key: str) -> bytes | None:
     try:
         if _is_writable_by_other_users(where.folder) or _is_writable_by_other_users(folder):
             return None
-        document = document_of((folder / META).read_bytes(), str(folder / META), kind=_NOTE)
-        content = (folder / _NOTE).read_bytes()
+        document = parse_document((folder / META).read_bytes(), str(folder / META), kind=_VALUE)
+        content = (folder / _VALUE).read_bytes()
         if document is None or document.get("digest") != _digest(content):
             return None
         os.utime(folder / META)
@@ -177,19 +177,19 @@ def find_note(where: Place, key: str) -> bytes | None:
     return content
 
 
-def keep_note(where: Place, key: str, content: bytes, *, source: str, kind: str, source_bytes: int) -> bool:
-    """Keep bytes that were made of a file, as `keep` does a trace. Raises OSError."""
+def put_value(where: CacheFolder, key: str, content: bytes, *, source: str, kind: str, source_bytes: int) -> bool:
+    """Store bytes under the key, as `put_trace` stores a trace. False if not stored. Raises OSError."""
     about = {"path": source, "format": kind, "size_bytes": source_bytes}
-    text = json.dumps({"stepscope": _NOTE, "digest": _digest(content), "meta": about}).encode("ascii")
+    text = json.dumps({"stepscope": _VALUE, "digest": _digest(content), "meta": about}).encode("ascii")
 
     def fill(inside: Path) -> int:
-        (inside / _NOTE).write_bytes(content)
+        (inside / _VALUE).write_bytes(content)
         (inside / META).write_bytes(text)
         return len(content) + len(text)
 
-    if (where.folder / key).exists() and find_note(where, key) is None:
-        _removed(where.folder / key)
-    return not (where.folder / key).exists() and _placed(where, key, fill)
+    if (where.folder / key).exists() and find_value(where, key) is None:
+        _remove(where.folder / key)
+    return not (where.folder / key).exists() and _write_entry(where, key, fill)
 
 
 def _digest(content: bytes) -> str:
@@ -197,23 +197,23 @@ def _digest(content: bytes) -> str:
 
 
 def _is_writable_by_other_users(folder: Path) -> bool:
-    """Whether the folder is another user's, or others may write into it: what lies there may be theirs."""
+    """Whether other users own the folder or may write into it, so that its content may be theirs."""
     if os.name != "posix":
         return False
     status = folder.stat()
     return status.st_uid != os.getuid() or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
-def _placed(where: Place, key: str, fill: Callable[[Path], int]) -> bool:
-    """An entry under the key, which `fill` writes into the folder that it is given; it returns the bytes."""
+def _write_entry(where: CacheFolder, key: str, fill: Callable[[Path], int]) -> bool:
+    """Write an entry under the key. `fill` writes its files into the folder that it gets, and returns their bytes."""
     target = where.folder / key
-    with scratch(where.folder) as folder:
+    with scratch_folder(where.folder) as folder:
         inside = folder / "entry"
         inside.mkdir(mode=0o700)
         n_bytes = fill(inside)
         if n_bytes > where.limit_bytes:
             return False
-        if os.name == "posix":  # elsewhere what may not be written to may not be removed
+        if os.name == "posix":  # elsewhere a read-only file cannot be removed
             for file in inside.iterdir():
                 file.chmod(0o400)
         try:
@@ -222,33 +222,33 @@ def _placed(where: Place, key: str, fill: Callable[[Path], int]) -> bool:
             if target.exists():
                 return False
             raise
-    # To look at all entries after each would take longer than to write it, once there are many.
-    held = _held.get(where.folder)
-    if held is None or held.now_bytes + n_bytes > where.limit_bytes or held.added_bytes > where.limit_bytes // 20:
-        _held[where.folder] = _Held(_shrink(where.folder, where.limit_bytes))
+    # Looking at all entries each time would take longer than writing one, once there are many.
+    usage = _usage.get(where.folder)
+    if usage is None or usage.now_bytes + n_bytes > where.limit_bytes or usage.added_bytes > where.limit_bytes // 20:
+        _usage[where.folder] = _Usage(_shrink(where.folder, where.limit_bytes))
     else:
-        held.now_bytes += n_bytes
-        held.added_bytes += n_bytes
+        usage.now_bytes += n_bytes
+        usage.added_bytes += n_bytes
     return True
 
 
-def entries(where: Place) -> list[Entry]:
-    """All that is kept, most recently used first."""
+def entries(where: CacheFolder) -> list[Entry]:
+    """All entries, most recently used first."""
     known = [entry for folder in _folders(where.folder) if (entry := _entry(folder)) is not None]
     return sorted(known, key=lambda entry: -entry.used_unix_ns)
 
 
-def clear(where: Place) -> tuple[int, int]:
-    """Remove what nobody reads at the moment. Returns how many entries went, and how many stayed."""
+def clear(where: CacheFolder) -> tuple[int, int]:
+    """Remove all entries that nobody is reading. Returns how many were removed, and how many remain."""
     folders = list(_folders(where.folder))
-    n_removed = sum(_removed(folder) for folder in folders)
+    n_removed = sum(_remove(folder) for folder in folders)
     _sweep(where.folder)
     return n_removed, len(folders) - n_removed
 
 
 @contextmanager
-def scratch(parent: Path) -> Iterator[Path]:
-    """A folder for things that end with the process; what a killed one leaves is swept away by the next."""
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    """A temporary folder. If this process is killed, another process removes the folder."""
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = parent / f"{_UNFINISHED}{secrets.token_hex(8)}"
     folder.mkdir(mode=0o700)
@@ -275,7 +275,7 @@ def _entry(folder: Path) -> Entry | None:
     try:
         text = (folder / META).read_bytes()
         where = str(folder / META)
-        document = document_of(text, where, kind="trace") or document_of(text, where, kind=_NOTE)
+        document = parse_document(text, where, kind="trace") or parse_document(text, where, kind=_VALUE)
         meta = (document or {}).get("meta", {})
         used = (folder / META).stat().st_mtime_ns
         path, kind, size = str(meta.get("path", "")), str(meta.get("format", "")), int(meta.get("size_bytes", 0))
@@ -289,7 +289,7 @@ def _size_of(folder: Path) -> int:
 
 
 def _shrink(parent: Path, limit_bytes: int) -> int:
-    """Remove the least recently used entries until the rest fits, and what killed processes left. Returns the rest."""
+    """Remove leftovers of killed processes and the least recently used entries beyond the limit. Returns its size."""
     _sweep(parent)
     known: list[tuple[int, int, Path]] = []
     for folder in _folders(parent):
@@ -301,17 +301,17 @@ def _shrink(parent: Path, limit_bytes: int) -> int:
     for _, size, folder in sorted(known):
         if total <= limit_bytes:
             break
-        if _removed(folder):
+        if _remove(folder):
             total -= size
     return total
 
 
-def _removed(folder: Path) -> bool:
-    """Take an entry away as a whole, unless someone reads it."""
+def _remove(folder: Path) -> bool:
+    """Remove an entry, unless somebody is reading it. Returns whether it was removed."""
     lock = exclusive_lock(folder / META)
     if lock is None:
         return False
-    if sys.platform == "win32":  # there nothing can be renamed that holds an open file, which is all the lock there is
+    if sys.platform == "win32":  # a folder with an open file cannot be renamed there, and the open file is the lock
         lock.close()
     gone = folder.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
     try:
@@ -325,9 +325,9 @@ def _removed(folder: Path) -> bool:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what killed processes left unfinished: nobody holds its lock."""
+    """Remove the unfinished folders of killed processes, whose locks nobody holds."""
     for folder in parent.glob(f"{_UNFINISHED}*"):
-        if _is_new(folder):  # perhaps its owner has not come to lock it yet
+        if _is_new(folder):  # its owner may not have locked it yet
             continue
         lock = exclusive_lock(folder / _LOCK)
         if lock is None and (folder / _LOCK).exists():
@@ -344,14 +344,14 @@ def _is_new(folder: Path) -> bool:
         return True
 
 
-# Where there is no flock (Windows) an open file cannot be removed, which protects its folder as well.
+# Without flock (Windows), an open file cannot be removed, which protects its folder too.
 if sys.platform != "win32":
     import fcntl
 
     def _locked(descriptor: int, *, exclusive: bool) -> bool:
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except OSError:  # another has it, or the file system has no locks: then nobody may remove the folder
+        except OSError:  # somebody else has it, or the file system has no locks: do not remove the folder
             return False
         return True
 
@@ -362,29 +362,29 @@ else:
 
 
 class Lock:
-    """A file held open, until it is closed or nobody has the lock any more."""
+    """A locked file, which is open until `close` is called or this object is gone."""
 
     def __init__(self, descriptor: int) -> None:
         self.close = weakref.finalize(self, os.close, descriptor)
 
 
 def shared_lock(path: Path) -> Lock | None:
-    """A lock on the file that others may hold too; None if it is not there or is being removed."""
-    return _taken(path, exclusive=False)
+    """A lock on the file that others may hold too; None if the file does not exist or is being removed."""
+    return _open_locked(path, exclusive=False)
 
 
 def exclusive_lock(path: Path) -> Lock | None:
-    """A lock on the file that nobody else holds; None if it is not there or in use."""
-    return _taken(path, exclusive=True)
+    """A lock on the file that nobody else holds; None if the file does not exist or is in use."""
+    return _open_locked(path, exclusive=True)
 
 
-def _taken(path: Path, *, exclusive: bool) -> Lock | None:
+def _open_locked(path: Path, *, exclusive: bool) -> Lock | None:
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return None
     lock = Lock(descriptor)
-    # It may have been removed between the two steps, and even be there anew.
+    # It may have been removed between the two steps, and even created again.
     if _locked(descriptor, exclusive=exclusive) and _is_still(descriptor, path):
         return lock
     lock.close()

@@ -1,11 +1,11 @@
-"""A trace as a folder: one Parquet file for each of its tables, and meta.json, written last, with all else.
+"""A trace as a folder: one Parquet file for each of its tables, and meta.json with the rest, which is written last.
 
     {"stepscope": "trace", "version": 1, "schema": "<fingerprint>", "written_by": "0.1.0",
      "meta": {<fields of trace.Meta>},
      "tables": {"spans": {"n_rows": int, "size_bytes": int}, …},
      "results": {"cycles": {…}, …}}
 
-A folder without meta.json is no trace; a file of another length than it says is not read.
+A folder without meta.json is not a trace. A file whose length differs from that in meta.json is not read.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from stepscope.core.schema import Table
 
-__all__ = ["META", "VERSION", "mark_of", "read_folder", "schema_fingerprint", "storable", "write_folder"]
+__all__ = ["META", "VERSION", "read_document", "read_folder", "schema_fingerprint", "storable", "write_folder"]
 
 META = "meta.json"
-#: To be raised with every change of what the files mean; changes of tables show in the schema's fingerprint.
+#: Increase it whenever the meaning of the files changes. The schema's fingerprint shows changes of tables.
 VERSION = 1
 _KNOWN: Mapping[str, Table] = {**TABLES, **RESULTS}
 _FACTS = tuple(field.name for field in fields(Meta))
@@ -43,7 +43,7 @@ _FACTS = tuple(field.name for field in fields(Meta))
 
 @cache
 def schema_fingerprint() -> str:
-    """Changes with every table, column and type: what was written under another one is not read."""
+    """Changes with every table, column and type, so that files with another schema are not read."""
     columns = [[t.name, [[c.name, _type_name(c.dtype)] for c in t.columns]] for t in _KNOWN.values()]
     return hashlib.sha256(json.dumps(columns).encode()).hexdigest()[:16]
 
@@ -53,7 +53,7 @@ def _type_name(dtype: pl.DataType) -> str:
 
 
 def storable(trace: Trace) -> bool:
-    """Whether all that the trace holds has a place in a store: tables and results of the schema, no others."""
+    """Whether the trace can be stored: it has only tables and results of the schema."""
     known = set(trace.tables) <= set(TABLES)
     results = trace.results if isinstance(trace, Results) else {}
     return known and all(RESULTS.get(name) == result.table for name, result in results.items())
@@ -63,11 +63,13 @@ def write_folder(trace: Trace, folder: str, *, statistics: bool = True) -> int:
     """Write a trace into a folder that exists and is empty, or below a URL. Returns the bytes written.
 
     `statistics` of columns help other programs to skip rows, and cost a seventh of the time.
-    Raises StepscopeError if it holds tables that no schema knows; OSError if the disk does not take it.
+    Raises StepscopeError if the trace has tables that are not in the schema; OSError if it cannot be written.
     """
     if not storable(trace):
-        raise StepscopeError(f"{trace.meta.path} holds tables that have no place in a store", "export what you need")
-    # Frames that lie in files already are read one at a time.
+        raise StepscopeError(
+            f"{trace.meta.path} has tables that cannot be stored", "use `show --format parquet` for single tables"
+        )
+    # Frames that are files already are read one at a time.
     tables = {
         name: _written(TABLES[name].conform(trace.table(name)), folder, name, statistics=statistics)
         for name in trace.tables
@@ -107,27 +109,27 @@ def _put(folder: str, name: str, content: bytes) -> None:
     if files.is_url(folder):
         files.write(path, content)
         return
-    # A name of its own until it is whole: whoever sees meta.json sees all of it.
+    # Another name until it is complete, so that meta.json is never incomplete.
     part = f"{path}.part"
     with open(part, "wb") as file:  # noqa: PTH123  the folder is a string here and a URL elsewhere
         file.write(content)
     os.replace(part, path)  # noqa: PTH105
 
 
-def mark_of(folder: str, *, kind: str) -> dict[str, Any] | None:
-    """What meta.json says in a folder of ours, 'trace' or 'run'; None if there is none or it is another's.
+def read_document(folder: str, *, kind: str) -> dict[str, Any] | None:
+    """The content of meta.json in a stored folder of this kind, 'trace' or 'run'; None if the folder is not one.
 
-    Raises CorruptInput if it is ours and broken.
+    Raises CorruptInput if meta.json is damaged.
     """
     path = files.joined(folder, META)
     if not files.exists(path):
         return None
     with files.opened(path) as file, files.reaching(path):
-        return document_of(file.read(), path, kind=kind)
+        return parse_document(file.read(), path, kind=kind)
 
 
-def document_of(text: bytes, path: str, *, kind: str) -> dict[str, Any] | None:
-    """The same of the content of a meta.json."""
+def parse_document(text: bytes, path: str, *, kind: str) -> dict[str, Any] | None:
+    """The same from the bytes of a meta.json. `path` is for errors."""
     if f'"stepscope": "{kind}"'.encode() not in text[:200]:
         return None
     try:
@@ -143,8 +145,8 @@ _AGAIN = "export it again from the original trace"
 def read_folder(folder: str, document: Mapping[str, Any], *, label: str, lease: object = None) -> Trace:
     """The trace in a folder, from what its meta.json says; tables are read when they are asked for.
 
-    `label` becomes `meta.path`; `lease` is kept as long as files may be read.
-    Raises UnsupportedVersion (another version, other columns), CorruptInput (files that lack or were cut).
+    `label` becomes `meta.path`. The trace holds `lease` as long as its files may be read.
+    Raises UnsupportedVersion (another version, other columns), CorruptInput (missing or truncated files).
     """
     version, schema = document.get("version"), document.get("schema")
     if version != VERSION:
@@ -157,7 +159,7 @@ def read_folder(folder: str, document: Mapping[str, Any], *, label: str, lease: 
         tables = {name: _checked(folder, name, entry) for name, entry in document["tables"].items()}
         results = {name: _checked(folder, name, entry) for name, entry in (document["results"] or {}).items()}
     except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptInput(f"meta.json lacks what it should say: {error}", _AGAIN, path=folder) from None
+        raise CorruptInput(f"meta.json lacks an entry: {error}", _AGAIN, path=folder) from None
     stored = StoredTables(
         {name: files.joined(folder, f"{name}.parquet") for name in tables},
         tables,
@@ -176,14 +178,16 @@ def _meta(facts: Mapping[str, Any], label: str) -> Meta:
 
 
 def _checked(folder: str, name: str, entry: Mapping[str, int]) -> int:
-    """Rows of a table whose file is there in its full length. KeyError if no table is called so."""
+    """The number of rows of a table whose file is complete. Raises CorruptInput, KeyError (no such table)."""
     _ = _KNOWN[name]
     path = files.joined(folder, f"{name}.parquet")
     if not files.exists(path):
-        raise CorruptInput("this file of a stored trace is not there", _AGAIN, path=path)
+        raise CorruptInput("this file of a stored trace is missing", _AGAIN, path=path)
     size = files.size_of(path)
     if size != entry["size_bytes"]:
-        raise CorruptInput(f"{size:,} bytes of {entry['size_bytes']:,}: it was cut or changed", _AGAIN, path=path)
+        raise CorruptInput(
+            f"{size:,} bytes instead of {entry['size_bytes']:,}: the file was truncated or changed", _AGAIN, path=path
+        )
     return int(entry["n_rows"])
 
 
@@ -198,5 +202,5 @@ def _read(folder: str, n_rows: Mapping[str, int], name: str) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, OSError) as error:
         raise CorruptInput(str(error).splitlines()[0], _AGAIN, path=path) from None
     if dict(frame.schema) != dict(_KNOWN[name].dtypes) or frame.height != n_rows[name]:
-        raise CorruptInput("its columns or rows are not those that were written", _AGAIN, path=path)
+        raise CorruptInput("its columns or rows differ from what was written", _AGAIN, path=path)
     return frame

@@ -1,7 +1,7 @@
-"""Which kept trace belongs to a file: a digest of where it lies, what its file system says of it, and samples of it.
+"""The key of a file in the cache: a digest of its path, what its file system says about it, and samples of its content.
 
-A file that was written to has another time of change (`ctime`), which no program can set back, so another key. Where a
-file system has no such time, or only whole seconds of it, samples of the content and a wait make up for it.
+When a file is written, its time of change (`ctime`) changes, and so does its key. No program can set this time back. If
+a file system has no such time, or only in whole seconds, samples of the content and a wait replace it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["code_fingerprint", "key_of", "program_fingerprint", "settled"]
 
 _SAMPLES, _SAMPLE, _ENDS = 14, 1 << 12, 1 << 16
-#: A change within so long after another may leave no trace in times: a few ticks of the kernel's clock, or 2 s (FAT).
+#: A second change within this time may not change the times: a few ticks of the kernel's clock, or 2 s (FAT).
 _TICK_NS, _COARSE_NS = 100_000_000, 2_100_000_000
 
 
 def key_of(path: str, extra: Sequence[object]) -> str | None:
-    """The name under which what was read from a file is kept; None if nothing tells when the file changes.
+    """The key of what is read from a file; None if nothing shows when the file changes.
 
-    `extra` is what else the reading depends on: the member of an archive, limits. The code of the readers is part of
-    it too. Raises StepscopeError if the file cannot be read.
+    `extra` is what the result depends on besides the file: the member of an archive, limits. The code of the readers is
+    part of the key too. Raises StepscopeError if the file cannot be read.
     """
     state = files.state_of(path)
     if state is None:
@@ -59,7 +59,7 @@ def _samples(path: str, size: int) -> list[bytes]:
 def settled(path: str, since_ns: int) -> bool:
     """Whether a change of the file after `since_ns` (Unix time) would show in its times.
 
-    It would not if the file was written so shortly before that a second change gets the same time. Raises
+    It would not if the file was written just before, because a second change could get the same time. Raises
     StepscopeError.
     """
     state = files.state_of(path)
@@ -68,14 +68,14 @@ def settled(path: str, since_ns: int) -> bool:
     if files.is_url(path):  # an object changes as a whole, and its tag with it
         return True
     changed = [int(str(moment)) for moment in state[3:]]
-    # Whole seconds are not by chance: the file system keeps no others.
+    # Whole seconds are no coincidence: the file system has no fractions.
     wait = _COARSE_NS if any(moment % 1_000_000_000 == 0 for moment in changed) else _TICK_NS
     return all(moment + wait <= since_ns for moment in changed)
 
 
 @cache
 def code_fingerprint() -> str:
-    """Changes with every change of the code that reads files: what older code made of them is not taken."""
+    """Changes whenever the code that reads files changes, so that results of older code are not used."""
     root = Path(__file__).parents[1]
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted([*root.joinpath("readers").rglob("*.py"), *root.joinpath("core").rglob("*.py")]):
@@ -85,7 +85,7 @@ def code_fingerprint() -> str:
 
 @cache
 def program_fingerprint() -> str:
-    """Changes with every change of this program, and of the library whose frames it keeps."""
+    """Changes whenever this program changes, or the version of Polars, whose frames it stores."""
     root = Path(__file__).parents[1]
     digest = hashlib.blake2b(pl.__version__.encode(), digest_size=16)
     for path in sorted((*root.rglob("*.py"), *root.rglob("*.json"))):

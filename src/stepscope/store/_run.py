@@ -1,4 +1,4 @@
-"""The traces of a job as a folder that a user asked for: one inside for each, and meta.json, written last."""
+"""The traces of a job as a folder: a folder for each trace inside it, and meta.json, which is written last."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError, WouldOverwrite
-from stepscope.store._folder import META, VERSION, mark_of, write_folder
+from stepscope.store._folder import META, VERSION, read_document, write_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,13 +23,13 @@ __all__ = ["traces_in", "write_run"]
 
 
 def traces_in(folder: str) -> list[str]:
-    """Folders of the stored traces that a folder stands for: itself, or those that its meta.json names.
+    """Folders of stored traces: the folder itself, or those that its meta.json names; empty if it is not a store.
 
-    None if there is none of ours. Raises CorruptInput.
+    Raises CorruptInput.
     """
-    if mark_of(folder, kind="trace") is not None:
+    if read_document(folder, kind="trace") is not None:
         return [folder]
-    document = mark_of(folder, kind="run")
+    document = read_document(folder, kind="run")
     if document is None:
         return []
     names = document.get("traces")
@@ -39,17 +39,19 @@ def traces_in(folder: str) -> list[str]:
 
 
 def write_run(traces: Iterable[tuple[str, Trace]], folder: str, *, force: bool = False) -> int:
-    """Write traces, each under its name, into a new folder, which appears whole or not at all. Returns how many.
+    """Write traces, each under its name, into a new folder, which appears when it is complete. Returns their number.
 
-    Below a URL meta.json comes last, without which nothing there is read. `force` replaces a folder that is a store.
+    At a URL, meta.json is written last, and nothing is read without it. `force` replaces a folder that is a store.
     Raises WouldOverwrite, StepscopeError.
     """
     there = files.exists(folder)
     if there:
         if not force:
             raise WouldOverwrite(folder)
-        if mark_of(folder, kind="run") is None:
-            raise StepscopeError(f"{folder} is not a folder of stored traces: it is not replaced", "choose another -o")
+        if read_document(folder, kind="run") is None:
+            raise StepscopeError(
+                f"{folder} is not a folder of stored traces, so it is not replaced", "choose another -o"
+            )
     if files.is_url(folder):
         if there:
             files.remove_folder(folder)

@@ -1,4 +1,4 @@
-"""Notes: a few bytes that were made of a file, kept in the cache of opened files under a key of their own."""
+"""Keys of the cache, and small values in it: a few bytes that were computed from a file, such as its summary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.store._cache import Place, find_note, keep_note, place
+from stepscope.store._cache import CacheFolder, cache_folder, find_value, put_value
 from stepscope.store._key import key_of, program_fingerprint, settled
 
 if TYPE_CHECKING:
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Meta
 
-__all__ = ["LEAST_PACKED", "CacheKey", "keep_noted", "note_ticket", "noted", "ticket", "unchanged"]
+__all__ = ["LEAST_PACKED", "CacheKey", "cache_value", "cached_value", "file_key", "unchanged", "value_key"]
 
-#: A packed file of fewer bytes is read in no more time than it takes to look for it.
+#: Smaller files are not cached: reading them takes no longer than looking for them.
 LEAST_PACKED = 200_000
 _MEMBER = "!"
-#: Formats of which a recording is one file, so that its key tells all changes.
+#: Formats in which a recording is one file, so that the key of the file shows every change.
 _ONE_FILE_FORMATS = ("kineto",)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """What is needed to find a file in the cache, or to keep it there once it is read."""
+    """Identifies what the cache holds, or will hold, for a file. `began_ns` is the Unix time at which it was made."""
 
-    where: Place
+    where: CacheFolder
     key: str
     path: str
     extra: tuple[object, ...]
     began_ns: int
 
 
-def ticket(path: str, extra: Sequence[object]) -> CacheKey | None:
-    """The ticket of a file that is about to be read; None if it is not to be kept.
+def file_key(path: str, extra: Sequence[object]) -> CacheKey | None:
+    """The key of a file that is about to be read; None if it is not cached (too small, or the cache is off).
 
-    `extra` is what else the reading depends on. Raises StepscopeError if the file cannot be read.
+    `extra` is what the result depends on besides the file. Raises StepscopeError if the file cannot be read.
     """
-    where = place()
+    where = cache_folder()
     if where is None or files.size_of(path) < LEAST_PACKED:
         return None
     began_ns = time.time_ns()
@@ -49,38 +49,38 @@ def ticket(path: str, extra: Sequence[object]) -> CacheKey | None:
     return None if key is None else CacheKey(where, key, path, tuple(extra), began_ns)
 
 
-def note_ticket(what: str, path: str, depends: Sequence[object] | None) -> CacheKey | None:
-    """The ticket of a note about the file; None if there is to be none. Raises StepscopeError (unreadable).
+def value_key(what: str, path: str, depends: Sequence[object] | None) -> CacheKey | None:
+    """The key of a value that is computed from the file; None if it is not cached. Raises StepscopeError (unreadable).
 
-    `what` says what is noted, `depends` what else it follows from besides this program and the file; null: too much.
+    `what` names the value. `depends` is what it depends on besides this program and the file; None: too much to cache.
     """
     if depends is None or _MEMBER in path or files.is_folder(path):
         return None
-    return ticket(path, (what, path, program_fingerprint(), *depends))
+    return file_key(path, (what, path, program_fingerprint(), *depends))
 
 
-def noted(of: CacheKey) -> bytes | None:
-    """What `keep_noted` kept with this ticket; None if there is nothing."""
-    return find_note(of.where, of.key)
+def cached_value(of: CacheKey) -> bytes | None:
+    """What `cache_value` stored under this key; None if there is nothing."""
+    return find_value(of.where, of.key)
 
 
-def keep_noted(of: CacheKey, content: bytes, meta: Meta, *, what: str) -> None:
-    """Keep a few bytes that were made of a file since the ticket was made, unless the file changed meanwhile.
+def cache_value(of: CacheKey, content: bytes, meta: Meta, *, what: str) -> None:
+    """Store a few bytes that were computed from the file after the key was made, unless the file changed meanwhile.
 
-    Only of formats whose recordings are one file. `what` is shown where the cache is listed.
+    Does nothing for formats whose recordings are several files. `stepscope cache` shows `what`.
     """
     if meta.format not in _ONE_FILE_FORMATS:
         return
     try:
         if unchanged(of):
             path, kind = files.absolute(meta.path), f"{meta.format}, {what}"
-            keep_note(of.where, of.key, content, source=path, kind=kind, source_bytes=meta.size_bytes)
-    except (OSError, StepscopeError):  # as for traces: next time it is made again
+            put_value(of.where, of.key, content, source=path, kind=kind, source_bytes=meta.size_bytes)
+    except (OSError, StepscopeError):  # as for traces: it is computed again next time
         return
 
 
 def unchanged(of: CacheKey) -> bool:
-    """Whether the file is what it was when the ticket was made, as far as times and samples tell.
+    """Whether the file is the same as when the key was made, judged by times and samples of its content.
 
     Raises StepscopeError if it cannot be read any more.
     """

@@ -16,9 +16,7 @@ from stepscope.analyses.common.device_work import (
     device_work,
     groups_of,
     label_devices,
-    of_spans,
     stretches,
-    talks_to_ranks,
     whole,
     windows_of,
 )
@@ -61,14 +59,6 @@ def test_linked_only_follows_launch_records_in_a_trace_without_arrows() -> None:
         device_work(SPANS_6.tail(2), TRACKS_5, needed_by="test", linked_only=True)
 
 
-def test_a_pattern_replaces_the_list_of_communication_kernels() -> None:
-    names = pl.Series(["ncclDevKernel_AllReduce", "my_shuffle", "gemm"], dtype=pl.Categorical)
-    assert talks_to_ranks(names).to_list() == [True, False, False]
-    assert talks_to_ranks(names, "shuffle$").to_list() == [False, True, False]
-    with pytest.raises(StepscopeError, match="not a regular expression"):
-        talks_to_ranks(names, "(")
-
-
 def test_groups_come_sorted_with_null_last() -> None:
     frame = pl.DataFrame({"rank": [None, 1, 0, 1]}, schema={"rank": pl.Int32})
     assert [(key, part.height) for key, part in groups_of(frame, ["rank"])] == [((0,), 1), ((1,), 2), ((None,), 1)]
@@ -79,13 +69,6 @@ def test_devices_are_labelled_as_the_framework_calls_them() -> None:
     assert label_devices(frame, DEVICES_2)["device"].to_list() == ["cuda:1", None, "cuda:0"]
     unnumbered = DEVICES_2.with_columns(index=pl.lit(None, pl.Int32))
     assert label_devices(frame, unnumbered)["device"].to_list() == ["cuda", None, "cuda"]
-
-
-def test_values_of_spans_are_found_in_whole_and_in_filtered_tables() -> None:
-    ids = pl.Series([5, None, 3, 0], dtype=pl.UInt32)
-    assert of_spans(SPANS_6, ids, "ts_ns").to_list() == [40, None, 20, 0]
-    assert of_spans(SPANS_6.filter(pl.col("span_id") != 0), ids, "ts_ns").to_list() == [40, None, 20, None]
-    assert of_spans(SPANS_6.head(0), ids, "ts_ns").to_list() == [None] * 4
 
 
 def steps_of(*rows: tuple[int, int, int]) -> pl.DataFrame:

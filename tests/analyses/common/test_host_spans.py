@@ -5,7 +5,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.common.host_spans import collectives_on_host, open_time
+from stepscope.analyses.common.host_spans import open_time
 from stepscope.core.intervals import enclosing
 from stepscope.core.schema import SPANS
 
@@ -23,16 +23,3 @@ def test_open_time_holds_each_nanosecond_of_wanted_spans(rows: list[tuple[int, i
     got = [at for low, high in zip(lows, highs, strict=True) for at in range(low, high)]
     assert got == sorted({at for _, ts, dur, wanted in rows if wanted for at in range(ts, ts + dur)})
     assert np.all(lows[1:] > highs[:-1])
-
-
-def test_collectives_on_the_host_are_operators_and_ranges_called_so() -> None:
-    rows = [
-        ("gloo:all_reduce", "user_range"),
-        ("c10d::allreduce_", "operator"),
-        ("aten::mm", "operator"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "kernel"),
-        ("gloo:all_reduce", "python"),
-    ]
-    spans = SPANS.conform(pl.DataFrame(rows, schema=("name", "category"), orient="row").with_row_index("span_id"))
-    assert collectives_on_host(spans).to_list() == [True, True, False, False, False]
-    assert collectives_on_host(spans[2:]).to_list() == [False, False, False]

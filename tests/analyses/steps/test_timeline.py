@@ -32,7 +32,7 @@ def values(frame: pl.DataFrame, row: int = 0) -> dict[str, int]:
 
 def test_each_class_is_the_union_over_all_streams() -> None:
     got = timeline(spans_of(*ONE_DEVICE), TRACKS_5)
-    assert got.columns == ["rank", *MEASURES, "n_events"]
+    assert got.columns == ["rank", *(m for m in TIMELINE.dtypes if m in MEASURES), "n_devices", "n_events"]
     assert got["rank"].to_list() == [3]
     assert values(got) == {
         "computation_ns": 30, "exposed_communication_ns": 10, "exposed_memcpy_ns": 5, "busy_ns": 45, "idle_ns": 5,
@@ -40,14 +40,15 @@ def test_each_class_is_the_union_over_all_streams() -> None:
     }  # fmt: skip
 
 
-def test_by_device_keeps_devices_apart_and_by_rank_merges_them() -> None:
+def test_by_device_all_have_the_window_of_their_rank_and_by_rank_their_mean() -> None:
     spans = spans_of(*ONE_DEVICE, kernel(OTHER_DEVICE, 0, 100))
     got = timeline(spans, TRACKS_5, DEVICES_2, by="device")
     assert got.select("device_id", "device", "busy_ns", "total_ns", "n_events").rows() == [
-        (0, "cuda:0", 45, 50, 4),
+        (0, "cuda:0", 45, 100, 4),
         (1, "cuda:1", 100, 100, 1),
     ]
-    assert timeline(spans, TRACKS_5).select("busy_ns", "idle_ns", "exposed_communication_ns").row(0) == (100, 0, 0)
+    mean = timeline(spans, TRACKS_5).select("busy_ns", "idle_ns", "exposed_communication_ns", "n_devices")
+    assert mean.row(0) == (72, 28, 5, 2)
 
 
 def test_a_step_is_its_window_on_the_host_and_work_counts_where_it_runs() -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
+from fakes import Clock
 
 from stepscope.record.counters import amdsmi, nvml
 from stepscope.record.counters import gpus as _gpus
@@ -61,28 +63,44 @@ def test_devices_of_both_makers_have_numbers_of_their_own(machine, monkeypatch):
     assert amd.described() == [2]
 
 
-def test_a_watch_samples_until_it_is_stopped():
+def test_a_watch_samples_until_it_is_stopped(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(_gpus, "time", clock)
     totals = iter(range(0, 10**9, 1000))
     closed = []
+    done = threading.Event()
+
+    def quick():
+        clock.sleep(0.25)
+        return iter([("gpu_usage", "%", "gpu0", 5.0)])
+
     maker = _gpus.Gpus(
         list,
-        lambda: iter([("gpu_usage", "%", "gpu0", 5.0)]),
+        quick,
         lambda: iter([("gpu_temp", "°C", "gpu0", 60.0)]),
         lambda: iter([("gpu_nvlink_rx_rate", "bytes/s", "gpu0", float(next(totals)))]),
         list,
         lambda: closed.append(True),
     )
-    told = []
-    before = time.time_ns()
-    watch = _gpus.GpuWatch(maker, 100, lambda t, rows: told.append((t, rows)))
-    deadline = time.monotonic() + 20
-    while not any(row[0] == "gpu_nvlink_rx_rate" for _, rows in told for row in rows):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    samples = []
+
+    def on_sample(time_ns: int, rows: list) -> None:
+        samples.append((time_ns, rows))
+        if rows[-1][0] == "gpu_nvlink_rx_rate":
+            done.set()
+
+    began = clock.time_ns()
+    watch = _gpus.GpuWatch(maker, 1000, on_sample)
+    assert done.wait(20)
     watch.stop()
-    n = len(told)
-    time.sleep(0.05)
-    assert (len(told), closed) == (n, [True])
-    assert all(before <= t <= time.time_ns() for t, _ in told)
-    rate = next(row[3] for _, rows in told for row in rows if row[0] == "gpu_nvlink_rx_rate")
-    assert 0 < rate <= 1000 / 0.9
+    n = len(samples)
+    time.sleep(0.02)
+    assert (len(samples), closed) == (n, [True])
+    times = [time_ns for time_ns, _ in samples]
+    assert times == sorted(times)
+    assert began <= times[0] <= times[-1] <= clock.time_ns()
+    rates = [row[3] for _, rows in samples for row in rows if row[0] == "gpu_nvlink_rx_rate"]
+    assert rates[0] == 1000  # bytes in the second between two slow samples
+    assert [row[0] for _, rows in samples for row in rows][:6] == [
+        "gpu_usage", "gpu_temp", "gpu_usage", "gpu_usage", "gpu_usage", "gpu_usage",
+    ]  # fmt: skip

@@ -3,82 +3,36 @@ from __future__ import annotations
 import time
 
 import pytest
-from py_spies import fake
+from py_spies import FRAMES, FakeRun, S, fake
 
-from stepscope.record.stacks import py_spy_run
 from stepscope.record.stacks.py_spy_output import StackSpan
 from stepscope.record.stacks.py_spy_run import Ledger, ProcessWatch, PySpyRun, RunResult
 from stepscope.record.stacks.stack_file import StackFile
 
-FRAMES = (("f", "/a.py", 3),)
-S = 1_000_000_000
-SEEN = StackSpan(1000, 9000, 7, 7, "MainThread", FRAMES)
-
-
-class Clock:
-    """Time that passes only when it is told to, in turns of 20 ms."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class FakeRun:
-    """A run of py-spy that is ready after 50 ms, and needs `cost` of a core."""
-
-    cost = 0.01
-    complaint = ""
-    is_lost = False
-    clock: Clock
-
-    def __init__(self, _spy, _pid, hz: int, _folder, _cpu, *, tree: bool) -> None:
-        self.began_s, self.hz, self.tree = self.clock.now, hz, tree
-        self.seconds = self.cpu_seconds = 0.0
-        self.size_bytes, self.handle = 100, id(self)
-
-    def listen(self) -> bool:
-        return not self.complaint
-
-    @property
-    def was_ready(self) -> bool:
-        return not self.complaint and self.clock.now >= self.began_s + 0.05
-
-    is_ready = was_ready
-
-    def end(self) -> RunResult | None:
-        self.seconds = self.clock.now - self.began_s
-        self.cpu_seconds = self.cost * self.seconds
-        if self.is_lost or self.complaint:
-            return None
-        return RunResult(int(self.began_s * S), 9000, self.hz, 10, (SEEN,), (), n_samples=8, n_errors=2, cpu={})
-
 
 @pytest.fixture
 def ledger(tmp_path, monkeypatch):
-    monkeypatch.setattr(FakeRun, "clock", Clock(), raising=False)
-    monkeypatch.setattr(py_spy_run, "time", FakeRun.clock)
-    monkeypatch.setattr(py_spy_run, "PySpyRun", FakeRun)
+    FakeRun.put(monkeypatch)
     return Ledger(StackFile(tmp_path / "stacks.tsv.gz"), tmp_path, "py-spy", 100, 10.0, lambda *_: None)
 
 
 def turn(watch: ProcessWatch, until, newest: float = 0.0, share: float = 10.0, seconds: float = 30) -> None:
-    end = FakeRun.clock.now + seconds
+    end = FakeRun.clock.monotonic() + seconds
     while not until():
         watch.turn(dict, newest, share)
-        assert FakeRun.clock.now < end
-        FakeRun.clock.now += 0.02
+        assert FakeRun.clock.monotonic() < end
+        FakeRun.clock.sleep(0.02)
 
 
 def test_one_look_follows_the_other_before_it_ends(ledger):
     watch = ProcessWatch(7, ledger, tree=False)
-    began = FakeRun.clock.now
+    began = FakeRun.clock.monotonic()
     turn(watch, lambda: len(watch.handles) == 2)  # the next one begins while the first is at work
-    assert FakeRun.clock.now - began == pytest.approx(2.0, abs=0.1)  # the first one is brief
+    assert FakeRun.clock.monotonic() - began == pytest.approx(2.0, abs=0.1)  # the first one is brief
     turn(watch, lambda: ledger.file.n_samples and watch.is_settled)
-    began = FakeRun.clock.now
+    began = FakeRun.clock.monotonic()
     turn(watch, lambda: len(watch.handles) == 2)
-    assert FakeRun.clock.now - began == pytest.approx(10.0, abs=0.2)
+    assert FakeRun.clock.monotonic() - began == pytest.approx(10.0, abs=0.2)
     watch.finish()
     assert watch.handles == []
     assert ledger.until
@@ -92,13 +46,13 @@ def test_a_process_that_began_calls_for_another_look_in_a_tree_only(ledger, tree
     watch = ProcessWatch(7, ledger, tree=tree)
     turn(watch, lambda: len(watch.handles) == 2)
     turn(watch, lambda: watch.is_settled)
-    newest, most = FakeRun.clock.now + 2.5, 0
+    newest, most = FakeRun.clock.monotonic() + 2.5, 0
     for _ in range(200):  # 4 s, of a look that is to last 10
         watch.turn(dict, newest, 10.0)
-        FakeRun.clock.now += 0.02
+        FakeRun.clock.sleep(0.02)
         most = max(most, len(watch.handles))
         if len(watch.handles) == 2:
-            assert FakeRun.clock.now == pytest.approx(newest + 0.5, abs=0.1)
+            assert FakeRun.clock.monotonic() == pytest.approx(newest + 0.5, abs=0.1)
     assert most == n
     watch.drop()
     assert watch.handles == []
@@ -117,9 +71,9 @@ def test_a_look_that_writes_too_much_is_followed_by_a_shorter_one(ledger):
     turn(watch, lambda: len(watch.handles) == 2)
     watch._run.size_bytes = 400_000
     turn(watch, lambda: watch.is_settled)
-    began = FakeRun.clock.now
+    began = FakeRun.clock.monotonic()
     turn(watch, lambda: len(watch.handles) == 2)
-    assert FakeRun.clock.now - began == pytest.approx(4.0, abs=0.2)
+    assert FakeRun.clock.monotonic() - began == pytest.approx(4.0, abs=0.2)
     watch.drop()
 
 

@@ -79,14 +79,14 @@ def page(session):
     return client.get("/").text
 
 
-def tickets(session):
+def keys_of(session):
     return cache_keys(session, links_of(session, tuple(one.index for one in session.inputs())))
 
 
 @pytest.mark.parametrize("n_files", [1, 2])
 def test_the_next_server_shows_the_same_page_without_opening_a_trace(files, started, monkeypatch, n_files):
     first = page(started(files[:n_files]))
-    store.wait()
+    store.wait_until_written()
     monkeypatch.setattr(Session, "open_path", lambda *_: pytest.fail("opened"))
     monkeypatch.setattr(report_home, "summarise", lambda _: pytest.fail("summarised"))
     monkeypatch.setattr(overview, "_read_ahead", lambda *_: None)
@@ -106,16 +106,16 @@ def test_once_the_page_is_shown_the_trace_is_opened_for_what_comes_next(files, s
 
 
 def test_what_changes_the_page_changes_its_ticket(files, started):
-    both, one, other_way = (tickets(started(paths)) for paths in (files, files[:1], files[::-1]))
+    both, one, other_way = (keys_of(started(paths)) for paths in (files, files[:1], files[::-1]))
     assert [len(found) for found in (both, one, other_way)] == [2, 1, 2]
     assert len({found[0].key for found in (both, one, other_way)}) == 3
     shutil.copy(files[0], files[1])
-    assert tickets(started(files))[0].key != both[0].key
+    assert keys_of(started(files))[0].key != both[0].key
 
 
 def test_the_page_of_a_file_that_changes_meanwhile_is_not_kept(files, started):
     session = started(files)
-    before, meta = tickets(session), session.trace(0).meta
+    before, meta = keys_of(session), session.trace(0).meta
     shutil.copy(files[0], files[1])
     store_glance(before, Glance((), None, False, (0, 1)), meta)
     assert read_glance(before) is None
@@ -124,15 +124,15 @@ def test_the_page_of_a_file_that_changes_meanwhile_is_not_kept(files, started):
 def test_inputs_that_nothing_is_kept_of_have_no_ticket(started, tmp_path):
     (tmp_path / "small.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
     session = started([str(tmp_path / "small.json")])
-    assert tickets(session) == ()
+    assert keys_of(session) == ()
     assert read_glance(()) is None
     (tmp_path / "small.json").unlink()
-    assert tickets(session) == ()
+    assert keys_of(session) == ()
 
 
 @pytest.mark.parametrize("content", [b"{}", zlib.compress(b"{}"), zlib.compress(json.dumps({"cards": [1]}).encode())])
 def test_what_is_no_glance_is_not_shown(files, started, content):
     session = started(files)
-    found = tickets(session)
-    store.keep_noted(found[0], content, session.trace(0).meta, what="first page")
+    found = keys_of(session)
+    store.cache_value(found[0], content, session.trace(0).meta, what="first page")
     assert read_glance(found) is None

@@ -6,15 +6,14 @@ Device work is kernels, copies and fills. It divides into *communication* (kerne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from stepscope.core.collectives import talks_to_ranks
+from stepscope.analyses.common.collective_calls import communicates
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.intervals import Intervals, Ints, union
+from stepscope.core.intervals import Ints
 from stepscope.core.schema import DEVICE_LABEL, DEVICE_WORK
 from stepscope.core.trace import extent_ns
 
@@ -105,32 +104,19 @@ def windows_of(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, w
     return pl.DataFrame({"step": [None], "rank": [rank], "ts_ns": [low], "end_ns": [high]}, schema=dtypes)
 
 
-@dataclass(frozen=True, slots=True)
-class Occupied:
-    """When a set of work occupied its device, by kind, as disjoint intervals; `first_ns` and `last_ns` bound it."""
-
-    computation: Intervals
-    communication: Intervals
-    memcpy: Intervals
-    kernels: Intervals  # computation or communication
-    busy: Intervals
-    first_ns: int
-    last_ns: int
-
-
 def device_work(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
     *,
     needed_by: str,
     linked_only: bool = False,
-    communication: str = "library",
+    communication: str = "any",
 ) -> pl.DataFrame:
     """Kernels, copies and fills in the order of `spans`, with `end_ns`, `sort`, `rank`, `device_id` and `stream`.
 
     `linked_only` keeps what the trace ties to a launch: by arrows where it has any, else by a launch record.
-    `communication` says which kernels talk to other ranks: `library` (kernels of collective libraries, as other tools
-    count), `any` (also kernels that do it themselves: multimem, NVSHMEM, DeepEP, one-shot), or a regular expression.
+    `communication` says which kernels talk to other ranks: `any` (all that do, in whatever way), `library` (only
+    kernels of collective libraries, as TraceLens counts), or a regular expression of names.
     Raises MissingTable if there is no device work, StepscopeError if `communication` is no regular expression.
     """
     work = spans.filter(pl.col("category").is_in(DEVICE_WORK))
@@ -144,14 +130,33 @@ def device_work(
     sort = (
         pl.when(pl.col("category") == "memcpy")
         .then(MEMCPY)
-        .when((pl.col("category") == "kernel") & talks_to_ranks(work["name"], communication))
+        .when(communicates(work, spans, communication))
         .then(COMMUNICATION)
         .otherwise(COMPUTATION)
         .cast(pl.Int8)
     )
     work = work.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"), sort=sort)
     where = tracks.select("track_id", "rank", "device_id", "stream")
-    return work.join(where, on="track_id", how="left", maintain_order="left")
+    return _placed(work.join(where, on="track_id", how="left", maintain_order="left"))
+
+
+def _placed(work: pl.DataFrame) -> pl.DataFrame:
+    """Work that names no device belongs to the only device of its rank; it stays unknown if the rank has several."""
+    if not work["device_id"].null_count():
+        return work
+    known = pl.col("device_id").drop_nulls().unique()
+    only = work.group_by("rank").agg(only=pl.when(known.len() == 1).then(known.first()))
+    work = work.join(only, on="rank", how="left", nulls_equal=True, maintain_order="left")
+    return work.with_columns(device_id=pl.coalesce("device_id", "only")).drop("only")
+
+
+def on_devices(work: pl.DataFrame) -> pl.DataFrame:
+    """The work without that of unknown devices, for ranks in which some device is known.
+
+    Such work runs on one of the rank's devices, or on the host. It is no device of its own.
+    """
+    unknown = pl.col("device_id").is_null() & pl.col("device_id").is_not_null().any().over("rank")
+    return work.filter(~unknown) if work["device_id"].null_count() else work
 
 
 def groups_of(work: pl.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[int | None, ...], pl.DataFrame]]:
@@ -160,38 +165,7 @@ def groups_of(work: pl.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[int |
     return sorted(parts.items(), key=lambda item: [(value is None, value or 0) for value in item[0]])
 
 
-def occupied(work: pl.DataFrame) -> Occupied:
-    """When this (non-empty) work occupied its device, by kind."""
-    work = work.sort("ts_ns")  # one sort serves every union below
-    starts, ends, sort = (work[c].to_numpy() for c in ("ts_ns", "end_ns", "sort"))
-
-    def of(*sorts: int) -> Intervals:
-        keep = sort == sorts[0] if len(sorts) == 1 else sort != MEMCPY
-        return union(starts[keep], ends[keep])
-
-    return Occupied(
-        computation=of(COMPUTATION),
-        communication=of(COMMUNICATION),
-        memcpy=of(MEMCPY),
-        kernels=of(COMPUTATION, COMMUNICATION),
-        busy=union(starts, ends),
-        first_ns=int(starts[0]),
-        last_ns=int(ends.max()),
-    )
-
-
 def label_devices(frame: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     """The frame with `device`, as in cuda:0, for its `device_id`; null where the trace does not describe it."""
     labels = devices.select("device_id", device=DEVICE_LABEL)
     return frame.join(labels, on="device_id", how="left", maintain_order="left")
-
-
-def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
-    """That column of the spans with these ids, row by row; null where the id is null."""
-    have = spans["span_id"]
-    if spans.height and have[0] == 0 and have[-1] == spans.height - 1 and have.is_sorted():
-        return spans[column].gather(ids)  # ids are row numbers, unless someone has filtered the table
-    looked_up = ids.to_frame("span_id").join(
-        spans.select("span_id", column), on="span_id", how="left", maintain_order="left"
-    )
-    return looked_up[column]

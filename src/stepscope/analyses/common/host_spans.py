@@ -1,4 +1,4 @@
-"""When the host was in spans of one kind, and which of its spans are collectives."""
+"""When the host was in spans of one kind."""
 
 from __future__ import annotations
 
@@ -6,20 +6,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Intervals, union
 
-__all__ = ["collectives_on_host", "open_time"]
+__all__ = ["open_time"]
 
 _CHUNK = 1 << 17  # rows looked at together, so that scratch space stays small
-
-
-def collectives_on_host(spans: pl.DataFrame) -> pl.Series:
-    """Which spans are collectives as the host sees them: operators and ranges with the name of one. A mask."""
-    candidates = spans["category"].is_in(("operator", "user_range"))
-    names = spans["name"].filter(candidates).unique()
-    names = names.filter(talks_to_ranks(names, "any"))
-    return candidates & spans["name"].is_in(names.implode()) if names.len() else candidates & False
 
 
 def open_time(spans: pl.DataFrame, wanted: pl.Series) -> Intervals:

@@ -15,16 +15,17 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import COMMUNICATION, MEMCPY, device_work, of_spans
-from stepscope.analyses.common.host_spans import collectives_on_host
-from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of_whole, talks_to_ranks
+from stepscope.analyses.common.collective_calls import collectives_on_host, named_calls
+from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, device_work
+from stepscope.analyses.common.span_lookup import nearest_span
+from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of_whole
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import Intervals, covered, difference, union, union_by
 from stepscope.core.names import map_names
 from stepscope.core.schema import COLLECTIVES, OPS, SPANS, TRACKS, Column, Name, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 __all__ = ["ANALYSIS", "COMMUNICATION_SUMMARY", "communication"]
 
 #: Libraries whose operators last as long as the transfer, as the host does it. UCC may leave it to the device.
@@ -42,7 +43,7 @@ _TYPES = {
     "unsigned char": "Byte", "bool": "Bool",
 }  # fmt: skip
 _RECORDED = (
-    "collective", "dtype", "in_elements", "out_elements", "group", "group_size", "group_ranks", "group_description",
+    "dtype", "in_elements", "out_elements", "group", "group_size", "group_ranks", "group_description",
     "seq", "src_rank", "dst_rank",
 )  # fmt: skip
 By = Literal["collective", "step"]
@@ -88,7 +89,7 @@ def communication(
     ops: pl.DataFrame | None = None,
     *,
     by: By = "collective",
-    communication: str = "library",
+    communication: str = "any",
 ) -> pl.DataFrame:
     """One row per collective, process group and element type (by step: and per step), longest in total first.
 
@@ -127,7 +128,7 @@ def communication(
         *(pl.col(c).first() for c in (*keys, "group_size", "in_bytes", "out_bytes")), ns=pl.col("dur_ns").sum()
     )
     calls = calls.with_columns(kind=kinds_of(calls["collective"])).with_columns(
-        size=size_of_whole(pl.col("kind"), pl.col("in_bytes"), pl.col("out_bytes"))
+        size=size_of_whole(pl.col("kind"), pl.col("in_bytes"), pl.col("out_bytes"), pl.col("group_size"))
     )
     result = calls.group_by(keys).agg(
         group_size=pl.when(pl.col("group_size").n_unique() == 1).then(pl.col("group_size").first()),
@@ -189,34 +190,23 @@ def collective_calls(
     `host`, an operator that lasts as long as the transfer; or `call`, an operator that may only queue it.
     """
     collectives = collectives.filter(~pl.col("collective").cast(pl.String).is_in(_NO_TRANSFER))
-    device, computation = _on_device(spans, tracks, collectives, communication)
+    device, computation = _on_device(spans, tracks, communication)
     host = _on_host(spans, tracks, collectives, only_host_libraries=not device.is_empty())
+    shared = ("span_id", "rank", "step", "ts_ns", "dur_ns")
     rows = pl.concat((
-        device.select("span_id", "rank", "step", "ts_ns", "dur_ns", caller="launch_id", measured=pl.lit("device")),
-        host.select("span_id", "rank", "step", "ts_ns", "dur_ns", caller="span_id", measured="measured"),
+        device.select(*shared, caller=pl.coalesce("launch_id", "op_id"), measured=pl.lit("device")),
+        host.select(*shared, caller="span_id", measured="measured"),
     )).sort("span_id")  # fmt: skip
     return _described(rows, spans, collectives, ops), _computing(rows, spans, tracks, computation)
 
 
-def _on_device(
-    spans: pl.DataFrame, tracks: pl.DataFrame, collectives: pl.DataFrame, communication: str
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Kernels of collectives, known by name or by a record; and the kernels that compute.
-
-    Without such kernels, ranges of collectives on a device take their place, as on an NPU.
-    """
+def _on_device(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Kernels that communicate, and kernels that compute."""
     try:
         work = device_work(spans, tracks, needed_by="communication", communication=communication)
     except MissingTable:
         work = _no_work(spans, tracks)
-    recorded = (pl.col("category") == "kernel") & pl.col("span_id").is_in(collectives["span_id"].implode())
-    talks = recorded | (pl.col("sort") == COMMUNICATION)
-    exchanging, computation = work.filter(talks), work.filter(~talks & (pl.col("sort") != MEMCPY))
-    if exchanging.is_empty():
-        ranges = spans.filter(pl.col("category") == "device_range")
-        ranges = ranges.filter(talks_to_ranks(ranges["name"]))
-        exchanging = ranges.join(tracks.select("track_id", "rank"), on="track_id", how="left")
-    return exchanging, computation
+    return work.filter(pl.col("sort") == COMMUNICATION), work.filter(pl.col("sort") == COMPUTATION)
 
 
 def _no_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
@@ -248,58 +238,24 @@ def _on_host(
     return operators.filter(inside.is_null()).join(tracks.select("track_id", "rank"), on="track_id", how="left")
 
 
-def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Series], pl.Series]) -> pl.Series:
-    """For each id the innermost wanted span among that host span and those around it; null if there is none."""
-    nearest = ids.cast(pl.Int64).fill_null(-1).to_numpy().copy()
-    pending = np.flatnonzero(nearest >= 0)
-    while pending.size:
-        at = pl.Series(nearest[pending], dtype=pl.UInt32())
-        passed = ~wanted(at)
-        pending = pending[passed.to_numpy()]
-        above = of_spans(spans, at.filter(passed), "parent_id")
-        nearest[pending] = above.cast(pl.Int64).fill_null(-1).to_numpy()
-        pending = pending[nearest[pending] >= 0]
-    return pl.Series(nearest).replace(-1, None).cast(pl.UInt32())
-
-
 def _described(rows: pl.DataFrame, spans: pl.DataFrame, collectives: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """The rows with all facts about each call: from its own record, else from that of the operator that queued it."""
-    recorded_ids = collectives["span_id"].implode()
-    recorded = nearest_span(spans, rows["caller"], lambda ids: ids.is_in(recorded_ids))
-    named = nearest_span(spans, rows["caller"], lambda ids: _names_library(of_spans(spans, ids, "name")))
-    rows = rows.with_columns(
-        call_id=pl.coalesce(recorded, named, "span_id"),
-        record=pl.when(pl.col("span_id").is_in(recorded_ids)).then("span_id").otherwise(recorded),
-        operator=named,
-        name=of_spans(spans, rows["span_id"], "name"),
-        operator_name=of_spans(spans, named, "name"),
-    )
+    rows = named_calls(rows, spans, collectives)
     records = collectives.select(pl.col("span_id").alias("record"), *_RECORDED).unique("record", keep="first")
     rows = rows.join(records, on="record", how="left", maintain_order="left")
     rows = rows.join(_inputs(ops, rows["operator"]), on="operator", how="left", maintain_order="left")
-    by_operator, by_name = kinds_of(rows["operator_name"]), kinds_of(rows["name"])
     dtype = pl.coalesce(pl.col("dtype").cast(pl.String), "input_dtype")
-    rows = rows.with_columns(
-        collective=pl.coalesce(
-            pl.col("collective").cast(pl.String), by_operator, by_name, pl.col("name").cast(pl.String)
-        ),
-        dtype=dtype,
-        width=map_names(rows.select(dtype).to_series(), element_bytes, pl.Int64()),
-    )
+    rows = rows.with_columns(dtype=dtype, width=map_names(rows.select(dtype).to_series(), element_bytes, pl.Int64()))
     rows = rows.with_columns(
         in_bytes=pl.coalesce(pl.col("in_elements") * pl.col("width"), "input_bytes"),
         out_bytes=pl.col("out_elements") * pl.col("width"),
     )
     facts = [name for name in _RECORDED if name not in ("in_elements", "out_elements")]
-    columns = ("rank", "step", *facts, "in_bytes", "out_bytes")
+    columns = ("rank", "step", "collective", *facts, "in_bytes", "out_bytes")
     # A call is one collective. If its kernels disagree about it, the first one decides.
     return rows.select(
         "span_id", "ts_ns", "dur_ns", "measured", "call_id", *(pl.col(c).first().over("call_id") for c in columns)
     )
-
-
-def _names_library(names: pl.Series) -> pl.Series:
-    return map_names(names, lambda name: library_of(name) is not None, pl.Boolean())
 
 
 def _inputs(ops: pl.DataFrame, operators: pl.Series) -> pl.DataFrame:

@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import device_work, of_spans
+from stepscope.analyses.common.device_work import device_work
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.costs.kernel_costs import moved, uses_matrix_units
 from stepscope.analyses.costs.op_costs import priced
 from stepscope.analyses.costs.roofline import Roofs, roof_of, roofs_of

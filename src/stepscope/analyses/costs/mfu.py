@@ -106,7 +106,7 @@ def mfu_of(
     """
     if not (work["category"] == "kernel").any():
         raise MissingTable("kernels", needed_by="mfu", hint="for copies and fills there is show timeline")
-    n_devices = work["device_id"].n_unique()
+    n_devices = max(work["device_id"].drop_nulls().n_unique(), 1)
     work = work.with_columns(step=_steps_of(work, windows), tensor_core=uses_matrix_units(work, kernels))
     work = work.filter(pl.col("step").is_in(windows["step"].implode(), nulls_equal=True))
     work, calls = priced(work, spans, OPS.empty() if ops is None else ops)

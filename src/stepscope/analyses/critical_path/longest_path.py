@@ -223,7 +223,7 @@ def _kinds(spans: pl.DataFrame, rows: Ints, *, has_device: bool) -> Ints:
     kinds[host_collectives(spans, np.maximum(rows, 0))] = KIND_CODE["communication"]
     if not has_device:
         named = np.flatnonzero(category.is_in(("operator", "user_range")).to_numpy())
-        talks = talks_to_ranks(spans["name"].gather(np.maximum(rows[named], 0)), "any")
+        talks = talks_to_ranks(spans["name"].gather(np.maximum(rows[named], 0)))
         kinds[named[talks.to_numpy()]] = KIND_CODE["communication"]
     return kinds
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import MEMCPY, of_spans
+from stepscope.analyses.common.device_work import MEMCPY
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.threads import (
     FAR_OFF,
     LONG_AGO,
@@ -179,7 +180,7 @@ def _of_collectives(spans: pl.DataFrame, threads: Threads) -> Iterator[pl.DataFr
     there = host_collectives(spans, rows)
     operators = np.flatnonzero((spans["category"].gather(rows) == "operator").to_numpy())
     names = spans["name"].gather(rows[operators])
-    calls = np.setdiff1d(operators[talks_to_ranks(names, "any").to_numpy()], there)
+    calls = np.setdiff1d(operators[talks_to_ranks(names).to_numpy()], there)
     of_thread = np.repeat(np.arange(threads.track.size), np.diff(threads.cuts))
     for caller in np.unique(of_thread[calls]):
         asked = threads.start[calls[of_thread[calls] == caller]]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import device_steps, of_spans, windows_of
+from stepscope.analyses.common.device_work import device_steps, windows_of
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.intervals import Ints, locate, outermost

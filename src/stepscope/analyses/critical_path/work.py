@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, LONG_GAP_NS, Threads, last_ended, latest
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.names import map_names

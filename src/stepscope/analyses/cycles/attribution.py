@@ -81,7 +81,7 @@ def attribution_of(
     frame = functions.frame
     starts = spans["ts_ns"].to_numpy()[functions.events]
     ends = np.maximum(starts + spans["dur_ns"].to_numpy()[functions.events], starts + 1)
-    talks = talks_to_ranks(frame["name"], "any").fill_null(value=False).to_numpy()
+    talks = talks_to_ranks(frame["name"]).fill_null(value=False).to_numpy()
     parts = []
     has_metric = np.zeros(frame.height, np.bool_)
     for together in resources_of(_near(counters, cycles)):

@@ -107,7 +107,7 @@ def exposed_time(spans: pl.DataFrame, tracks: pl.DataFrame) -> Ints:
     exposed = np.zeros(spans.height, np.int64)
     if not spans["category"].is_in(DEVICE_WORK).any():
         return exposed
-    work = device_work(spans, tracks, needed_by="cycles", communication="any")
+    work = device_work(spans, tracks, needed_by="cycles")
     for part in work.partition_by("device_id"):
         mine = part.sort("ts_ns")
         sorts, starts, ends, rows = (mine[c].to_numpy() for c in ("sort", "ts_ns", "end_ns", "span_id"))

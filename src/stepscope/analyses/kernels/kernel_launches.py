@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.analyses.common.collective_calls import communicates
 from stepscope.core.counter_roles import measured
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import kernel_rule, map_names
@@ -35,7 +36,9 @@ def kernel_launches(spans: pl.DataFrame, *, needed_by: str, without_trials: bool
     `without_trials` leaves out kernels that only check other kernels (XLA's redzone checkers). Raises MissingTable if
     there are no kernels, or if none has a duration.
     """
-    work = spans.filter(pl.col("category") == "kernel").select("span_id", "ts_ns", "name", "dur_ns")
+    work = spans.filter(pl.col("category") == "kernel").select(
+        "span_id", "ts_ns", "name", "dur_ns", "category", "recorded_category", "op_id"
+    )
     if work.is_empty():
         raise MissingTable("kernels", needed_by=needed_by, providers=("ncu, nsys, rocprof, or a framework's profiler",))
     if work["dur_ns"].null_count() == work.height:
@@ -46,8 +49,12 @@ def kernel_launches(spans: pl.DataFrame, *, needed_by: str, without_trials: bool
         trials = names.filter(names.str.contains(_TRIALS))
         work = work.filter(~work["name"].is_in(trials.implode()))
     classes = map_names(work["name"], lambda name: kernel_rule(name)[0], pl.String())
-    work = work.with_columns(kernel_class=classes, is_gemm=classes == "gemm")
-    return work.sort("ts_ns", maintain_order=True).drop("ts_ns")
+    talks = communicates(work, spans)
+    work = work.with_columns(
+        kernel_class=pl.when(talks).then(pl.lit("collective")).otherwise(classes), is_gemm=classes == "gemm"
+    )
+    work = work.sort("ts_ns", maintain_order=True)
+    return work.select("span_id", "name", "dur_ns", "kernel_class", "is_gemm")
 
 
 def with_ratios(launches: pl.DataFrame, metrics: pl.DataFrame | None, *, needed_by: str = "") -> pl.DataFrame:

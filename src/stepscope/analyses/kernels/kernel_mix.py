@@ -7,7 +7,7 @@ from typing import Literal
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.kernels.kernel_launches import GEMM, kernel_launches, ranked, shares_by_name
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.schema import SPANS, Column, Name, Table

@@ -7,7 +7,8 @@ from typing import Literal
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import COMMUNICATION, device_work, of_spans
+from stepscope.analyses.common.device_work import COMMUNICATION, device_work
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.kernels.kernel_launches import RATIOS, with_ratios
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.names import is_tensor_core, kernel_class, map_names
@@ -69,7 +70,7 @@ def kernels(
     by: By = "name",
     include: Include = "kernel",
     linked_only: bool = False,
-    communication: str = "library",
+    communication: str = "any",
 ) -> pl.DataFrame:
     """One row per kernel name, name and operator or stream, or launch, most expensive first.
 
@@ -117,12 +118,20 @@ def kernels(
     named = result["kernel_class"]
     result = result.with_columns(
         share_ratio=pl.col("total_ns") / pl.col("total_ns").sum(),
-        kernel_class=map_names(named, kernel_class, pl.String()),
+        kernel_class=_classes(named, result["communication"], communication),
         tensor_core=pl.col("tensor_core").fill_null(map_names(named, is_tensor_core, pl.Boolean())),
     )
     result = result.sort("total_ns", pl.col("name").cast(pl.String), descending=[True, False], nulls_last=True)
     columns = {k: t for k, t in KERNEL_SUMMARY.dtypes.items() if k in result.columns}
     return result.select(pl.col(k).cast(t) for k, t in columns.items())
+
+
+def _classes(names: pl.Series, talks: pl.Series, communication: str) -> pl.Series:
+    """The class of each name. What communicates is `collective`, also where the name does not say so."""
+    classes = map_names(names, kernel_class, pl.String())
+    if communication != "any":
+        return classes
+    return pl.select(pl.when(talks).then(pl.lit("collective")).otherwise(classes)).to_series()
 
 
 def _with_launch(work: pl.DataFrame, spans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import of_spans
+from stepscope.analyses.common.collective_calls import communicates
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.communication.communication import collective_calls
 from stepscope.analyses.ranks.groups import Comm, comms_of
 from stepscope.core import collectives
@@ -129,7 +130,7 @@ def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
     spans = trace.spans
     if on_device:
         kernels = spans.filter(pl.col("category") == "kernel")
-        rows = kernels.filter(~collectives.talks_to_ranks(kernels["name"])).select("name", ns="dur_ns")
+        rows = kernels.filter(~communicates(kernels, spans)).select("name", ns="dur_ns")
     else:
         rows = _self_times(spans)
     named = rows.group_by("name").agg(calls=pl.len().cast(pl.Int64), total_ns=pl.col("ns").sum())
@@ -144,7 +145,7 @@ def work_of(trace: Trace, *, on_device: bool) -> pl.DataFrame:
 def _self_times(spans: pl.DataFrame) -> pl.DataFrame:
     """Operators of the host that are no collectives, and the self time of each."""
     is_op = spans["category"] == "operator"
-    talks = collectives.talks_to_ranks(spans["name"], "any")
+    talks = collectives.talks_to_ranks(spans["name"])
     ops = spans.filter(is_op & ~talks)
     if ops.is_empty():
         return ops.select("name", ns="dur_ns")
@@ -194,7 +195,7 @@ class RankCalls:
     resources: pl.DataFrame | None = None
 
 
-def rank_calls(trace: Trace, *, communication: str = "library") -> RankCalls:
+def rank_calls(trace: Trace, *, communication: str = "any") -> RankCalls:
     """The collectives of one trace, with what the rank did before each. Units: ns, bytes.
 
     `communication` says which kernels communicate, as in `timeline`. A collective of several kernels is one row. Raises

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import of_spans
-from stepscope.analyses.communication.communication import nearest_span
+from stepscope.analyses.common.span_lookup import nearest_span, of_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

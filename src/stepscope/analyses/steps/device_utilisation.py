@@ -10,7 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import device_work, groups_of, label_devices, stretches, windows_of
+from stepscope.analyses.common.device_work import device_work, label_devices, stretches, windows_of
+from stepscope.analyses.common.occupancy import by_device
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import Ints, covered, union
 from stepscope.core.names import is_tensor_core, map_names
@@ -116,7 +117,7 @@ def utilisation_of(
     lows, highs = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
     telling = devices.filter(devices["type"].is_in(_NAMED_TENSOR_CORES))["device_id"].to_list()
     parts = []
-    for (rank, device_id), mine in groups_of(named, ("rank", "device_id")):
+    for (rank, device_id), mine in by_device(named):
         measures = _measures(mine, lows, highs, names_tell=device_id in telling)
         keys = (pl.lit(rank, pl.Int32).alias("rank"), pl.lit(device_id, pl.UInt32).alias("device_id"))
         parts.append(DEVICE_UTILISATION.conform(windows.with_columns(*keys, **measures)))

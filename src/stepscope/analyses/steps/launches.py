@@ -7,7 +7,8 @@ from typing import Literal
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import device_work, label_devices, of_spans
+from stepscope.analyses.common.device_work import device_work, label_devices
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.names import is_launch_call, map_names
 from stepscope.core.schema import DEVICES, SPANS, TRACKS, Column, Name, Table

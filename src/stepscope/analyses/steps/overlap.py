@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import COMMUNICATION, device_work, groups_of, label_devices, occupied
+from stepscope.analyses.common.device_work import COMMUNICATION, device_work, groups_of, label_devices
+from stepscope.analyses.common.occupancy import by_device, hidden_ns, occupancy
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import covered, total
 from stepscope.core.schema import DEVICES, SPANS, TRACKS, Column, Name, Table
+from stepscope.core.trace import extent_ns
 
 __all__ = ["ANALYSIS", "OVERLAP", "overlap"]
 
@@ -42,12 +44,13 @@ def overlap(
     *,
     by: By = "rank",
     linked_only: bool = False,
-    communication: str = "library",
+    communication: str = "any",
 ) -> pl.DataFrame:
     """One row per rank, device or communication kernel: how much of its communication runs while something computes.
 
-    By rank and device, communication and computation are unions of intervals over all streams, so that concurrent
-    collectives count once. By name, each call counts in full: names that run at the same time share their time.
+    By device, communication and computation are unions of intervals over all streams, so that concurrent collectives
+    count once; by rank, they are the mean of the rank's devices. By name, each call counts in full: names that run at
+    the same time share their time. What computes on one device hides no communication of another.
     `linked_only` and `communication` are those of `timeline`.
 
     Units: ns, ratio.
@@ -57,12 +60,12 @@ def overlap(
     if by not in KEYS:
         raise UnknownName("grouping of overlap", by, KEYS)
     work = device_work(spans, tracks, needed_by="overlap", linked_only=linked_only, communication=communication)
-    parts = groups_of(work, KEYS[by])
     if by == "name":
-        result = pl.concat([_by_name(part) for _, part in parts])
+        result = _by_name(work)
         if result.is_empty():
             raise MissingTable("communication kernels", needed_by="overlap by name")
     else:
+        parts = by_device(work) if by == "device" else groups_of(work, KEYS[by])
         rows = [{**dict(zip(KEYS[by], key, strict=True)), **_of_group(part)} for key, part in parts]
         result = pl.DataFrame(rows, schema_overrides={k: OVERLAP.column(k).dtype for k in KEYS[by]})
     if by == "device":
@@ -73,29 +76,33 @@ def overlap(
 
 
 def _of_group(work: pl.DataFrame) -> dict[str, int]:
-    times = occupied(work)
-    computation, communication = total(times.computation), total(times.communication)
+    lows, highs = (np.array([time]) for time in extent_ns(work))
+    means, _ = occupancy(work, lows, highs)
+    communication, exposed = int(means["communication_ns"][0]), int(means["exposed_communication_ns"][0])
     return {
         "calls": int((work["sort"] == COMMUNICATION).sum()),
         "communication_ns": communication,
-        "overlapped_ns": computation + communication - total(times.kernels),
-        "computation_ns": computation,
+        "overlapped_ns": communication - exposed,
+        "computation_ns": int(means["computation_ns"][0]),
     }
 
 
 def _by_name(work: pl.DataFrame) -> pl.DataFrame:
-    computation = occupied(work).computation
     calls = work.filter(pl.col("sort") == COMMUNICATION)
-    hidden = covered(computation, calls["ts_ns"].to_numpy(), calls["end_ns"].to_numpy())
     return (
-        calls.with_columns(hidden=pl.Series(hidden))
+        calls.with_columns(hidden=hidden_ns(work, calls, "computation"))
         .group_by("rank", "name")
         .agg(
             calls=pl.len().cast(pl.Int64),
             communication_ns=pl.col("dur_ns").sum(),
             overlapped_ns=pl.col("hidden").sum(),
         )
-        .sort(pl.col("overlapped_ns") - pl.col("communication_ns"), pl.col("name").cast(pl.String))
+        .sort(
+            "rank",
+            pl.col("overlapped_ns") - pl.col("communication_ns"),
+            pl.col("name").cast(pl.String),
+            nulls_last=True,
+        )
     )
 
 

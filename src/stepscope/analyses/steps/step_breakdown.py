@@ -9,8 +9,10 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import COMMUNICATION, device_work, windows_of
-from stepscope.analyses.common.host_spans import collectives_on_host, open_time
+from stepscope.analyses.common.host_spans import open_time
+from stepscope.analyses.common.occupancy import by_device, mean_of
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import Intervals, Ints, covered, either, union
 from stepscope.core.schema import DEVICE_WORK, SPANS, STEPS, TRACKS, Column, Table
@@ -56,7 +58,7 @@ def step_breakdown(
     steps: pl.DataFrame,
     *,
     by: Literal["step", "part"] = "step",
-    communication: str = "library",
+    communication: str = "any",
 ) -> pl.DataFrame:
     """One row per step in order of time, or per part of the average step (by part). The parts sum to `total_ns`.
 
@@ -65,7 +67,8 @@ def step_breakdown(
 
     A step ends when the device has done the last work that the step queued, or with its span on the host if that is
     later. The next one begins there, or with its span on the host if that is later. So steps never overlap and are
-    never negative. Threads and devices are merged. Kernels of collectives count as communication, not as `kernel`;
+    never negative. Threads are merged; of several devices, each divides the step, and the
+    parts are their mean. Kernels of collectives count as communication, not as `kernel`;
     `communication` says which those are, as in `timeline`. Named ranges count as work of the host (`cpu_exec`), frames
     of Python do not, so the result is the same with or without recorded stacks. Without marked steps the one row is the
     recording, from the first to the last operator, data loading or device work. Without device work the parts of the
@@ -87,11 +90,12 @@ def step_breakdown(
     return _average(rows) if by == "part" else _each(rows)
 
 
-def work_of(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str = "library") -> pl.DataFrame:
+def work_of(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str = "any") -> pl.DataFrame:
     """What `device_work` returns; without device work an empty frame with the columns that step-breakdown needs."""
     work = spans.filter(spans["category"].is_in(DEVICE_WORK))
     if work.is_empty():
-        return work.with_columns(end_ns="ts_ns", sort=0)
+        unknown = {"rank": pl.lit(None, pl.Int32), "device_id": pl.lit(None, pl.UInt32)}
+        return work.with_columns(end_ns="ts_ns", sort=0, **unknown)
     return device_work(spans, tracks, needed_by="step-breakdown", communication=communication)
 
 
@@ -102,12 +106,15 @@ def broken_down(
 
     Units: ns. Raises MissingTable (neither host nor device work).
     """
-    device, host = device_parts(work), host_parts(spans)
+    host = host_parts(spans)
     if work.is_empty() and not any(starts.size for starts, _ in host.values()):
         hint = "record the host side too: ProfilerActivity.CPU"
         raise MissingTable("host or device work", needed_by=needed_by, hint=hint)
-    device["communication"] = either(device["communication"], host.pop("communication"))
-    return divided([*device.items(), *host.items()], lows, highs)
+    talks = host.pop("communication")
+    each = [device_parts(mine) for _, mine in by_device(work)] or [device_parts(work)]
+    for device in each:
+        device["communication"] = either(device["communication"], talks)
+    return mean_of([divided([*device.items(), *host.items()], lows, highs) for device in each], PARTS)
 
 
 def _each(rows: pl.DataFrame) -> pl.DataFrame:

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.host_spans import collectives_on_host, open_time
+from stepscope.analyses.common.collective_calls import collectives_on_host
+from stepscope.analyses.common.host_spans import open_time
 from stepscope.analyses.steps.timeline import timeline
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import covered, either

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import Occupied, device_work, groups_of, label_devices, occupied, stretches
+from stepscope.analyses.common.device_work import device_work, groups_of, label_devices, on_devices, stretches
+from stepscope.analyses.common.occupancy import by_device, measures, occupancy, occupied
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import Intervals, Ints, covered, total
+from stepscope.core.intervals import Ints
 from stepscope.core.schema import DEVICES, SPANS, STEPS, TRACKS, Column, Table
 from stepscope.core.trace import extent_ns
 
@@ -41,6 +41,7 @@ TIMELINE = Table(
         Column("total_ns", pl.Int64(), "first start to last end of device work; by step, time: the window", "ns"),
         Column("communication_ns", pl.Int64(), "communicates, hidden or not", "ns"),
         Column("memcpy_ns", pl.Int64(), "copies, hidden or not", "ns"),
+        Column("n_devices", pl.Int64(), "devices whose mean the times are (by rank, step)"),
         Column("n_events", pl.Int64(), "kernels, copies and fills; by step: that it queued; by time: that start in it"),
     ),
 )
@@ -54,14 +55,15 @@ def timeline(
     *,
     by: By = "rank",
     linked_only: bool = False,
-    communication: str = "library",
+    communication: str = "any",
     bucket_ns: int | None = None,
 ) -> pl.DataFrame:
     """One row per rank, device, stream, step or stretch of time: how the device's time divides.
 
     The main columns are `computation_ns`, `exposed_communication_ns`, `exposed_memcpy_ns` and `idle_ns`, which sum to
-    `total_ns`. Each kind of work is the union of its intervals over all streams (by rank and step: over all devices
-    too), so overlaps count once. Computation is every kernel that does not communicate, and fills. Exposed
+    `total_ns`. Each kind of work is the union of its intervals over all streams of a device, so overlaps count once. By
+    rank and step, the times are the mean of the rank's devices, `n_devices` of them; work of an unknown device counts
+    only where no device is known. Computation is every kernel that does not communicate, and fills. Exposed
     communication is communication while nothing computes. Exposed memcpy is copies while no kernel runs. Idle is the
     rest.
 
@@ -72,8 +74,8 @@ def timeline(
     may be shorter.
 
     `linked_only` leaves out work that the trace does not tie to a launch. `communication` says which kernels talk to
-    other ranks: `library` (those of collective libraries, as TraceLens counts), `any` (also those that communicate by
-    themselves: multimem, NVSHMEM, DeepEP, one-shot all-reduce), or a regular expression of names.
+    other ranks: `any` (all that do: collective libraries, multimem, NVSHMEM, DeepEP, one-shot all-reduce, …), `library`
+    (those of collective libraries only, as TraceLens counts), or a regular expression of names.
 
     Units: ns.
     Source: the definition of TraceLens's gpu_timeline, so that the two can be compared.
@@ -83,35 +85,45 @@ def timeline(
         raise UnknownName("grouping of timeline", by, KEYS)
     work = device_work(spans, tracks, needed_by="timeline", linked_only=linked_only, communication=communication)
     edges = stretches(*extent_ns(work), bucket_ns) if by in ("time", "stream-time") else None
-    parts = []
-    for key, part in groups_of(work, KEYS[by]):
-        keys = dict(zip(KEYS[by], key, strict=True))
-        if by == "step":
-            parts.append(_of_steps(part, steps, keys["rank"]))
-        elif edges is not None:
-            parts.append(_of_stretches(part, edges, keys))
-        else:
-            parts.append(_of_group(part, keys))
+    if by == "step":
+        parts = [_of_steps(part, steps, rank) for (rank,), part in groups_of(work, KEYS[by])]
+    elif by in ("rank", "device"):
+        parts = [
+            row for (rank,), part in groups_of(work, ("rank",)) for row in _of_rank(part, rank, each=by == "device")
+        ]
+    else:
+        groups = groups_of(on_devices(work) if by == "time" else work, KEYS[by])
+        parts = [_of_group(part, dict(zip(KEYS[by], key, strict=True)), edges) for key, part in groups]
     result = pl.concat(parts, how="vertical")
     if "device_id" in KEYS[by]:
         result = label_devices(result, DEVICES.empty() if devices is None else devices)
-    return _in_order(result)
+    return TIMELINE.conform(result).select(c for c in TIMELINE.dtypes if c in result.columns)
 
 
-def _of_group(work: pl.DataFrame, keys: dict[str, int | None]) -> pl.DataFrame:
-    times = occupied(work)
-    measures = _measures(times, lambda iv: np.array([total(iv)]))
-    whole = np.array([times.last_ns - times.first_ns])
-    frame = pl.DataFrame({**measures, "total_ns": whole, "n_events": [work.height]})
-    return frame.select(*(pl.lit(v, TIMELINE.column(k).dtype).alias(k) for k, v in keys.items()), pl.all())
+def _of_rank(work: pl.DataFrame, rank: int | None, *, each: bool) -> list[pl.DataFrame]:
+    """The mean of the rank's devices, or with `each` a row for every device; all have the rank's window."""
+    lows, highs = (np.array([time]) for time in extent_ns(work))
+    if not each:
+        means, n_devices = occupancy(work, lows, highs)
+        return [_keyed(pl.DataFrame({**means, "n_devices": n_devices, "n_events": work.height}), {"rank": rank})]
+    rows = []
+    for (_, device_id), mine in by_device(work):
+        frame = pl.DataFrame({**measures(occupied(mine), lows, highs), "n_events": mine.height})
+        rows.append(_keyed(frame, {"rank": rank, "device_id": device_id}))
+    return rows
 
 
-def _of_stretches(work: pl.DataFrame, edges: Ints, keys: dict[str, int | None]) -> pl.DataFrame:
-    lows, highs = edges[:-1], edges[1:]
-    measures = _measures(occupied(work), lambda iv: covered(iv, lows, highs))
-    begun = np.searchsorted(np.sort(work["ts_ns"].to_numpy()), edges)
+def _of_group(work: pl.DataFrame, keys: dict[str, int | None], edges: Ints | None) -> pl.DataFrame:
+    """One stream over the time of its own work; with `edges` a row for each stretch between two of them."""
+    bounds = np.array(extent_ns(work)) if edges is None else edges
+    lows, highs = bounds[:-1], bounds[1:]
+    begun = np.searchsorted(np.sort(work["ts_ns"].to_numpy()), bounds)
     begun[-1] = work.height  # what has no length may lie on the last edge
-    frame = pl.DataFrame({"ts_ns": lows, **measures, "total_ns": highs - lows, "n_events": np.diff(begun)})
+    frame = pl.DataFrame({"ts_ns": lows, **measures(occupied(work), lows, highs), "n_events": np.diff(begun)})
+    return _keyed(frame if edges is not None else frame.drop("ts_ns"), keys)
+
+
+def _keyed(frame: pl.DataFrame, keys: dict[str, int | None]) -> pl.DataFrame:
     return frame.select(*(pl.lit(v, TIMELINE.column(k).dtype).alias(k) for k, v in keys.items()), pl.all())
 
 
@@ -121,34 +133,14 @@ def _of_steps(work: pl.DataFrame, steps: pl.DataFrame | None, rank: int | None) 
     own = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32()))).sort("ts_ns")
     ends = pl.when(pl.col("step").shift(-1) == pl.col("step") + 1).then(pl.col("ts_ns").shift(-1))
     window = own.select("rank", "step", low="ts_ns", high=ends.otherwise(pl.col("ts_ns") + pl.col("dur_ns")))
-    lows, highs = window["low"].to_numpy(), window["high"].to_numpy()
-    measures = _measures(occupied(work), lambda iv: covered(iv, lows, highs))
+    means, n_devices = occupancy(work, window["low"].to_numpy(), window["high"].to_numpy())
     queued = work.group_by("step").agg(n_events=pl.len())
     return (
         window.select("rank", "step")
-        .with_columns(
-            **{name: pl.Series(values) for name, values in measures.items()}, total_ns=pl.Series(highs - lows)
-        )
+        .with_columns(**{name: pl.Series(values) for name, values in means.items()}, n_devices=n_devices)
         .join(queued, on="step", how="left", maintain_order="left")
         .with_columns(pl.col("n_events").fill_null(0).cast(pl.Int64))
     )
-
-
-def _measures(times: Occupied, lengths: Callable[[Intervals], Ints]) -> dict[str, Ints]:
-    computation, kernels, busy = lengths(times.computation), lengths(times.kernels), lengths(times.busy)
-    return {
-        "computation_ns": computation,
-        "exposed_communication_ns": kernels - computation,
-        "exposed_memcpy_ns": busy - kernels,
-        "busy_ns": busy,
-        "communication_ns": lengths(times.communication),
-        "memcpy_ns": lengths(times.memcpy),
-    }
-
-
-def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
-    frame = frame.with_columns(idle_ns=pl.col("total_ns") - pl.col("busy_ns"))
-    return TIMELINE.conform(frame).select(c for c in TIMELINE.dtypes if c in frame.columns)
 
 
 ANALYSIS = Analysis(

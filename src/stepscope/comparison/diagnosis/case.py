@@ -374,7 +374,7 @@ def _work(effects: pl.DataFrame, pair: Pair) -> pl.DataFrame:
     wide = wide.join(resized, on=_WORK, how="left", maintain_order="left").with_columns(
         pl.col("is_resized").fill_null(value=False)
     )
-    is_collective = talks_to_ranks(wide["name"].cast(pl.Categorical), "any")
+    is_collective = talks_to_ranks(wide["name"].cast(pl.Categorical))
     return wide.with_columns(
         is_collective=is_collective, is_real=real, delta_ns=pl.col("own_ns_other") - pl.col("own_ns_base")
     )

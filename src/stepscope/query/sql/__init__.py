@@ -83,9 +83,9 @@ def _columns(question: object) -> list[str]:
 def _folder() -> Iterator[Path]:
     """A folder for the files of one query: on the disk of the cache, where kept tables can be linked."""
     with ExitStack() as stack:
-        where = store.place()
+        where = store.cache_folder()
         try:
-            folder = None if where is None else stack.enter_context(store.scratch(where.folder))
+            folder = None if where is None else stack.enter_context(store.scratch_folder(where.folder))
         except OSError:  # the cache may not be written to
             folder = None
         yield folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stepscope-")))

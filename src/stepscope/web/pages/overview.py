@@ -58,10 +58,10 @@ def cache_keys(session: Session, links: Links) -> tuple[store.CacheKey, ...]:
         return ()
     paths = [session.path(i) for i in inputs]
     try:
-        further = [store.note_ticket(_WHAT, path, session.depends(path)) for path in paths[1:]]
+        further = [store.value_key(_WHAT, path, session.depends(path)) for path in paths[1:]]
         about = (links.root, inputs, links.n_inputs, [other.key if other else None for other in further])
         own = session.depends(paths[0])
-        first = None if own is None else store.note_ticket(_WHAT, paths[0], (*own, *about))
+        first = None if own is None else store.value_key(_WHAT, paths[0], (*own, *about))
     except StepscopeError:  # unreadable: whoever reads it says so
         return ()
     keys = [key for key in (first, *further) if key is not None]
@@ -70,7 +70,7 @@ def cache_keys(session: Session, links: Links) -> tuple[store.CacheKey, ...]:
 
 def read_glance(keys: Sequence[store.CacheKey]) -> Glance | None:
     """The glance stored under these keys; None if there is none or it cannot be read."""
-    content = store.noted(keys[0]) if keys else None
+    content = store.cached_value(keys[0]) if keys else None
     if content is None:
         return None
     try:
@@ -91,7 +91,7 @@ def store_glance(keys: Sequence[store.CacheKey], glance: Glance, meta: Meta) -> 
     except StepscopeError:  # one is gone
         return
     content = zlib.compress(json.dumps(fields).encode("utf-8"), level=1)
-    store.keep_noted(keys[0], content, meta, what=_WHAT)
+    store.cache_value(keys[0], content, meta, what=_WHAT)
 
 
 def _card(title: str, value: str, details: list[list[Any]], links: list[list[Any]]) -> Card:
