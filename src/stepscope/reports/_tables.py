@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,7 @@ import polars as pl
 from stepscope.analyses.kernels.kernels import KERNEL_SUMMARY
 from stepscope.analyses.program.operators import OPERATORS
 from stepscope.core.intervals import own_lengths, union_by
-from stepscope.core.names import map_names, shorten
+from stepscope.core.names import map_names, without_number
 from stepscope.core.report import Block
 from stepscope.core.schema import Column, Name, Table
 from stepscope.core.trace import extent_ns
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
 
 ROWS = 6
-_NUMBERED = re.compile(r"(?:\.\d+)+$")
 _ROWS_OF_RANK = 30  # rows of each rank: enough that names that are large on all ranks remain
 _LEAST_SHARE = 0.001
 
@@ -62,16 +60,11 @@ def operator_block(operators: pl.DataFrame) -> Block:
 
 def kernel_block(kernels: pl.DataFrame) -> Block:
     """The costliest kernels, from the result of that analysis."""
-    short = map_names(kernels["name"], _readable, pl.String()).cast(Name)
-    frame = kernels.select("calls", "total_ns", "share_ratio").with_columns(name=short)
+    names = map_names(kernels["name"], without_number, pl.String()).cast(Name)
+    frame = kernels.select("calls", "total_ns", "share_ratio").with_columns(name=names)
     frame = frame.group_by("name", maintain_order=True).agg(pl.all().sum()).sort("total_ns", descending=True)
     frame = frame.select("name", "calls", "total_ns", "share_ratio", mean_ns=pl.col("total_ns") / pl.col("calls"))
     return Block("Kernels", KERNEL_SUMMARY, frame.head(_ROWS_OF_RANK), "show kernels")
-
-
-def _readable(name: str) -> str:
-    """A short name that variants of a kernel share: without template arguments and without the numbers of XLA."""
-    return shorten(_NUMBERED.sub("", name))
 
 
 def track_block(trace: Trace) -> Block:
@@ -124,8 +117,6 @@ def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
             continue
         frame = mine[0].frame if len(mine) == 1 else _summed([block.frame for block in mine])
         frame = frame.filter(pl.col("share_ratio").fill_null(1.0) >= _LEAST_SHARE).head(ROWS)
-        if "name" in frame.columns:
-            frame = frame.with_columns(map_names(frame["name"], shorten, pl.String()).alias("name"))
         note = f"Sums over {len(mine)} traces." if len(mine) > 1 else ""
         if not frame.is_empty():
             tables.append(Block(title, mine[0].table, frame, mine[0].command, note))
