@@ -19,7 +19,12 @@ Event = dict[str, Any]
 FOLDERS = ("faultlab", "traces")
 
 WORK = {"kernel", "mtia_ccp_events", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "cuda_sync"}
-NOT_KERNELS = re.compile(r"(?i)memcpy|memset|dma|sdma|memory copy|event_|event sync|notify|stream_wait|wait")
+NOT_KERNELS = re.compile(
+    r"(?i)memcpy|memset|dma|sdma|memory copy|event_|event sync|notify|stream_wait|wait"
+    r"|write value|profiling_(en|dis)able|place_holder|reduce_async"
+)
+#: Lanes of HCCL with whole collectives; its planes show their parts.
+COLLECTIVES = re.compile(r"Group .* Communication|Communication (OP|Kernel)")
 STREAM = re.compile(r"(?i)stream\s*#?\d")
 
 
@@ -107,7 +112,7 @@ def lane_work(events: list[Event], complete: list[Event]) -> list[Event]:
         owner = str(process.get(pid, ""))
         if owner.startswith("/device:") and (STREAM.search(name) or (name == "XLA Ops" and pid not in streams)):
             found.append(event)
-        if owner == "Ascend Hardware" and STREAM.match(name):
+        if (owner == "Ascend Hardware" and STREAM.match(name)) or (owner == "HCCL" and COLLECTIVES.fullmatch(name)):
             found.append(event)
     return found
 

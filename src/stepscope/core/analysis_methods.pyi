@@ -29,7 +29,7 @@ class AnalysisMethods:
         self,
         *,
         by: Literal['step', 'part'] = 'step',
-        communication: str = 'library',
+        communication: str = 'any',
     ) -> pl.DataFrame:
         """How each step divides: kernels, copies, communication, runtime calls, data loading, operators, the rest."""
     def timeline(
@@ -37,7 +37,7 @@ class AnalysisMethods:
         *,
         by: Literal['rank', 'device', 'stream', 'step', 'time', 'stream-time'] = 'rank',
         linked_only: bool = False,
-        communication: str = 'library',
+        communication: str = 'any',
         bucket_ns: int | None = None,
     ) -> pl.DataFrame:
         """How the device's time divides: computation, exposed communication and copies, idle."""
@@ -59,7 +59,7 @@ class AnalysisMethods:
         by: Literal['name', 'op', 'launch', 'stream'] = 'name',
         include: Literal['kernel', 'device'] = 'kernel',
         linked_only: bool = False,
-        communication: str = 'library',
+        communication: str = 'any',
     ) -> pl.DataFrame:
         """What each device kernel cost, how it was launched and by which operator."""
     def device_utilisation(
@@ -152,7 +152,7 @@ class AnalysisMethods:
         min_gap_ns: int = 0,
         kernel_wait_ns: int = 30000,
     ) -> pl.DataFrame:
-        """Why the device was idle: gaps by cause (host late, synchronising, data loading, kernel wait)."""
+        """Why the device was idle: gaps by cause (blocking calls, first use, waits, data loading, Python, launching)."""
     def critical_path(
         self,
         *,
@@ -180,16 +180,16 @@ class AnalysisMethods:
     def overlap(
         self,
         *,
-        by: Literal['rank', 'device', 'name'] = 'rank',
+        by: Literal['rank', 'device', 'collective', 'name'] = 'rank',
         linked_only: bool = False,
-        communication: str = 'library',
+        communication: str = 'any',
     ) -> pl.DataFrame:
         """How much of the communication is hidden behind computation."""
     def communication(
         self,
         *,
         by: Literal['collective', 'step'] = 'collective',
-        communication: str = 'library',
+        communication: str = 'any',
     ) -> pl.DataFrame:
         """Collectives: how often, how much, how long, how fast, how much of it hidden."""
     def memory(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "HOST_LIBRARIES", "INDUCTOR_KERNEL", "KINDS", "POINT_TO_POINT", "SYNCHRONISING", "UNNAMED", "Collective",
-    "bus_factor", "communication_mark", "is_collective_library", "is_communication", "kind_of", "kinds_of", "label_of",
-    "library_of", "size_of_whole", "talks_to_ranks",
+    "HOST_LIBRARIES", "INDUCTOR_KERNEL", "KINDS", "POINT_TO_POINT", "RECORDED", "SYNCHRONISING", "UNNAMED",
+    "Collective", "bus_factor", "communication_mark", "is_collective_library", "is_communication", "kind_of",
+    "kinds_of", "label_of", "library_of", "size_of_whole", "talks_to_ranks",
 ]  # fmt: skip
 
 _CACHED = 1 << 16
@@ -84,10 +84,12 @@ KINDS = {
 }
 SYNCHRONISING = tuple(kind.name for kind in KINDS.values() if kind.synchronises)
 POINT_TO_POINT = ("send_recv", "send", "recv")
+#: The recorded category of device work that its recorder lists among collectives.
+RECORDED = "communication"
 #: The label of a collective whose name does not say its kind.
 UNNAMED = "communication"
 #: Kernels named after their method: the all-reduces of inference engines, and DeepEP's all-to-all of tokens.
-_BY_METHOD = {"allreduce": r"one_?shot|two_?shot|lamport", "alltoall": r"dispatch|combine"}
+_BY_METHOD = {"allreduce": r"one_?shot|two_?shot|lamport", "alltoall": r"dispatch|combine|cached_notify"}
 _PATTERNS = tuple(
     (name, re.compile(pattern))
     for name, pattern in (*((kind.name, kind.pattern) for kind in KINDS.values()), *_BY_METHOD.items())

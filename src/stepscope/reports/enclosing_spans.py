@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from stepscope.core.names import map_names
+from stepscope.core.names import is_own_code, map_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HOPS = 500  # deeper nesting is a damaged trace, not a program
 _MOST = 0.6  # share of an interval that a span must be open for, to be named as what the host was in
-_LIBRARY = re.compile(
-    r"^<|^(?:torch|torch_\w+|_pytest|multiprocessing|concurrent|importlib|asyncio)[/\\]|^nn\.Module"
-    r"|^## Call CompiledFxGraph|site-packages|dist-packages"
-    r"|^(?:threading|contextlib|functools|runpy|queue|_collections_abc|abc|enum|copy|typing|inspect|dataclasses)\.py"
-)
 
 
 def most_of(
@@ -59,12 +52,6 @@ def during(spans: pl.DataFrame, low: int, high: int) -> str:
 def _shortest(spans: pl.DataFrame, categories: Sequence[str]) -> str:
     mine = spans.filter(pl.col("category").is_in(list(categories))).sort("dur_ns")
     return next((name for name in mine["name"].cast(pl.String) if name and is_own_code(name)), "")
-
-
-@lru_cache(1 << 14)
-def is_own_code(name: str) -> bool:
-    """Whether a Python frame or range is the program's own, not the framework's or the standard library's."""
-    return _LIBRARY.search(name) is None
 
 
 def _nearest(spans: pl.DataFrame, ids: pl.Series, categories: Sequence[str], names: pl.Series) -> pl.Series:

@@ -43,6 +43,12 @@ def test_a_kernel_communicates_by_its_name_or_if_a_library_s_operator_launched_i
     assert WORK.filter(mask)["name"].cast(pl.String).to_list() == expected
 
 
+def test_what_the_recorder_lists_among_collectives_communicates_whatever_its_name() -> None:
+    work = spans_of(kernel(STREAM_7, 0, 5, "Default/Broadcast-op3"), kernel(STREAM_7, 5, 5, "Default/Broadcast-op3"))
+    work = work.with_columns(recorded_category=pl.Series(["communication", None], dtype=pl.Categorical))
+    assert communicates(work, work).to_list() == communicates(work, work, "library").to_list() == [True, False]
+
+
 def test_a_kernel_that_another_operator_launched_inside_does_not() -> None:
     assert communicates(WORK, LAUNCHED).to_list() == [True, True, False, False, True, False]
 

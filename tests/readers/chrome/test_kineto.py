@@ -267,6 +267,40 @@ def test_ascend_lanes_and_arrows():
     assert rows(trace.devices, "type", "index") == [("cpu", None), ("npu", 0)]
 
 
+@pytest.mark.parametrize("lane", ["Group 0 Communication", "Communication OP", "Communication Kernel"])
+def test_on_ascend_a_collective_is_the_work_and_its_steps_are_none(lane):
+    trace = read([
+        label("process_name", "Ascend Hardware", pid=901), label("process_name", "HCCL", pid=903),
+        label("thread_name", "Stream 2", pid=901, tid=2), label("thread_name", "Stream 4", pid=901, tid=4),
+        label("thread_name", lane, pid=903, tid=0), label("thread_name", "Plane 0", pid=903, tid=1),
+        x("Mul", 10, 2, None, pid=901, tid=2), x("MEMCPY_ASYNC", 15, 2, None, pid=901, tid=2),
+        x("hcom_exchange_0", 20, 9, None, pid=903, tid=0), x("Memcpy", 21, 2, None, pid=903, tid=1),
+        x("Notify Wait", 20, 1, None, pid=901, tid=4), x("SDMA", 21, 2, None, pid=901, tid=4),
+        x("Write Value", 24, 1, None, pid=901, tid=4), x("REDUCE_ASYNC_V2", 26, 1, None, pid=901, tid=4),
+        x("PROFILING_DISABLE", 90, 0, None, pid=901, tid=2),
+    ])  # fmt: skip
+    assert by_name(trace, "category", "recorded_category") == {
+        "Mul": ("kernel", None),
+        "MEMCPY_ASYNC": ("memcpy", None),
+        "hcom_exchange_0": ("kernel", "communication"),
+        "Memcpy": ("device_range", None),
+        "Notify Wait": ("sync", None),
+        "SDMA": ("device_range", None),
+        "Write Value": ("sync", None),
+        "REDUCE_ASYNC_V2": ("device_range", None),
+        "PROFILING_DISABLE": ("sync", None),
+    }
+    assert rows(trace.devices, "type", "index") == [("cpu", None), ("npu", 0)]
+
+
+def test_without_the_collectives_of_ascend_the_copies_on_their_streams_are_copies():
+    trace = read([
+        label("process_name", "Ascend Hardware", pid=901), label("thread_name", "Stream 4", pid=901, tid=4),
+        x("NOTIFY_WAIT", 20, 1, None, pid=901, tid=4), x("MEMCPY_ASYNC", 21, 2, None, pid=901, tid=4),
+    ])  # fmt: skip
+    assert by_name(trace, "category") == {"NOTIFY_WAIT": "sync", "MEMCPY_ASYNC": "memcpy"}
+
+
 def test_xla_lanes_of_a_tpu():
     trace = read([
         label("process_name", "/device:TPU:1", pid=3),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import polars as pl
 
 from stepscope.analyses.common.span_lookup import nearest_span, of_spans
-from stepscope.core.collectives import HOST_LIBRARIES, kinds_of, library_of, talks_to_ranks
+from stepscope.core.collectives import HOST_LIBRARIES, RECORDED, kinds_of, library_of, talks_to_ranks
 from stepscope.core.names import kernel_class, map_names
 
 __all__ = ["collectives_on_host", "communicates", "named_calls"]
@@ -21,14 +21,19 @@ _HOST = ("operator", "user_range")
 def communicates(work: pl.DataFrame, spans: pl.DataFrame, communication: str = "any") -> pl.Series:
     """Which rows of device work exchange data with other ranks. A mask.
 
-    `communication` is `any`: kernels whose name says so, and kernels of unknown purpose that an operator of a
-    collective library launched itself; `library`: kernels of collective libraries, as TraceLens counts; or a regular
-    expression of kernel names. `spans` holds the operators.
+    `communication` is `any`: kernels that the recorder lists among collectives, whose name says so, or whose purpose is
+    unknown and which an operator of a collective library launched itself; `library`: kernels of collective libraries,
+    as TraceLens counts; or a regular expression of kernel names. `spans` holds the operators.
 
     Raises StepscopeError if `communication` is no regular expression.
     """
     is_kernel = work["category"] == "kernel"
-    talks = is_kernel & talks_to_ranks(work["name"], communication)
+    named = talks_to_ranks(work["name"], communication)
+    if communication in {"any", "library"}:
+        named |= map_names(work["recorded_category"], lambda category: category == RECORDED, pl.Boolean()).fill_null(
+            value=False
+        )
+    talks = is_kernel & named
     if communication != "any" or not (is_kernel & ~talks).any():
         return talks
     unclear = map_names(work["name"], lambda name: kernel_class(name) == "other", pl.Boolean())

@@ -37,7 +37,7 @@ def kernel_launches(spans: pl.DataFrame, *, needed_by: str, without_trials: bool
     there are no kernels, or if none has a duration.
     """
     work = spans.filter(pl.col("category") == "kernel").select(
-        "span_id", "ts_ns", "name", "dur_ns", "category", "op_id"
+        "span_id", "ts_ns", "name", "dur_ns", "category", "recorded_category", "op_id"
     )
     if work.is_empty():
         raise MissingTable("kernels", needed_by=needed_by, providers=("ncu, nsys, rocprof, or a framework's profiler",))
@@ -53,7 +53,8 @@ def kernel_launches(spans: pl.DataFrame, *, needed_by: str, without_trials: bool
     work = work.with_columns(
         kernel_class=pl.when(talks).then(pl.lit("collective")).otherwise(classes), is_gemm=classes == "gemm"
     )
-    return work.sort("ts_ns", maintain_order=True).drop("ts_ns", "category", "op_id")
+    work = work.sort("ts_ns", maintain_order=True)
+    return work.select("span_id", "name", "dur_ns", "kernel_class", "is_gemm")
 
 
 def with_ratios(launches: pl.DataFrame, metrics: pl.DataFrame | None, *, needed_by: str = "") -> pl.DataFrame:

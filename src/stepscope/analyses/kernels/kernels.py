@@ -118,7 +118,7 @@ def kernels(
     named = result["kernel_class"]
     result = result.with_columns(
         share_ratio=pl.col("total_ns") / pl.col("total_ns").sum(),
-        kernel_class=_classes(named, result["communication"]),
+        kernel_class=_classes(named, result["communication"], communication),
         tensor_core=pl.col("tensor_core").fill_null(map_names(named, is_tensor_core, pl.Boolean())),
     )
     result = result.sort("total_ns", pl.col("name").cast(pl.String), descending=[True, False], nulls_last=True)
@@ -126,12 +126,12 @@ def kernels(
     return result.select(pl.col(k).cast(t) for k, t in columns.items())
 
 
-def _classes(names: pl.Series, communication: pl.Series) -> pl.Series:
-    """The class of each name; communication is `collective` also where an operator says so and the name does not."""
+def _classes(names: pl.Series, talks: pl.Series, communication: str) -> pl.Series:
+    """The class of each name. What communicates is `collective`, also where the name does not say so."""
     classes = map_names(names, kernel_class, pl.String())
-    return pl.select(
-        pl.when(communication & (classes == "other")).then(pl.lit("collective")).otherwise(classes)
-    ).to_series()
+    if communication != "any":
+        return classes
+    return pl.select(pl.when(talks).then(pl.lit("collective")).otherwise(classes)).to_series()
 
 
 def _with_launch(work: pl.DataFrame, spans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:

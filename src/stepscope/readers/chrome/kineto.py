@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from stepscope.core import names
+from stepscope.core.collectives import RECORDED
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.core.files import rank_in
 from stepscope.core.schema import CATEGORIES, OPS
@@ -55,6 +57,11 @@ if TYPE_CHECKING:
 _DURATION = re.compile(rb'"dur"\s*:\s*-?[0-9]+(\.)?')
 #: Parts of the document that are kept as JSON text: of the machine and of the job, not of what ran.
 _FACTS_AS_JSON = ("deviceProperties", "distributedInfo")
+#: How the names of device records begin that order others or mark something, and do no work.
+_SYNC_RECORDS = (
+    "event_", "notify", "event sync", "stream_wait", "wait", "write value", "profiling_enable", "profiling_disable",
+    "place_holder",
+)  # fmt: skip
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
 
 
@@ -188,7 +195,8 @@ def build_tables(
     flow = _flow(columns, correlation, is_plain_work)
     ids = {"correlation": correlation, "external_id": external}
     rows = {"parent_id": parent, "launch_id": launch, "op_id": op}
-    tables["spans"] = span_table(spans, name_list, list(columns.cats), category, step, ids, rows, flow)
+    spans, cats = _with_recorded_collectives(spans, columns, tracks)
+    tables["spans"] = span_table(spans, name_list, cats, category, step, ids, rows, flow)
     tables["ops"] = ops
     tables["frames"] = side_tables.frames(columns, spans)
     tables["arrows"] = host_arrows(arrows, tracks)
@@ -226,14 +234,41 @@ def _categories(spans: Sorted, columns: Columns, tracks: Tracks, name_list: list
     if name_list:
         refined = rules[category, spans.name]
         category = np.where(refined == unset, category, refined)
-    return category
+    return _without_parts_of_collectives(category, spans, tracks, name_list)
+
+
+def _without_parts_of_collectives(
+    category: NDArray[np.uint8], spans: Sorted, tracks: Tracks, name_list: list[str]
+) -> NDArray[np.uint8]:
+    """The categories, where copies that are parts of a collective (HCCL's) are ranges: the collective is the work.
+
+    Such copies are on the streams on which tasks wait for notifications of other ranks.
+    """
+    if not tracks.has_collectives[spans.track].any():
+        return category
+    notifies = np.array([name.lower().startswith("notify") for name in name_list], np.bool_)
+    streams = np.unique(spans.track[notifies[spans.name] & (category == CODE["sync"])])
+    is_part = (category == CODE["memcpy"]) & np.isin(spans.track, streams)
+    return np.where(is_part, np.uint8(CODE["device_range"]), category)
+
+
+def _with_recorded_collectives(spans: Sorted, columns: Columns, tracks: Tracks) -> tuple[Sorted, list[str | None]]:
+    """The spans with `communication` as recorded category on the tracks of collectives, and the list of categories."""
+    cats = list(columns.cats)
+    talks = tracks.has_collectives[spans.track]
+    if not talks.any():
+        return spans, cats
+    recorded = np.where(talks, np.uint32(len(cats)), spans.recorded)
+    return replace(spans, recorded=recorded), [*cats, RECORDED]
 
 
 def _odd_device_work(name: str) -> str | None:
     """Device records that are no kernels although listed with them (MTIA, Ascend)."""
     lowered = name.lower()
-    if lowered.startswith(("event_", "notify", "event sync", "stream_wait", "wait")):
+    if lowered.startswith(_SYNC_RECORDS):
         return "sync"
+    if lowered.startswith("reduce_async"):  # a step of one of HCCL's collectives
+        return "device_range"
     if lowered.startswith(("memcpy", "dma", "sdma", "memory copy")):
         return "memcpy"
     return "memset" if lowered.startswith("memset") else None

@@ -25,17 +25,24 @@ _HOST_TYPE = 0
 _MLU_TYPE = 20
 _XLA_PROCESS = re.compile(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d+)")
 _STREAM = re.compile(r"(?i)stream\s*#?(\d+)")
+#: Processes of an Ascend device; HCCL's lanes with whole collectives. Those called `Plane 0` and so on show the parts.
+_ASCEND = ("Ascend Hardware", "HCCL", "Overlap Analysis")
+_ASCEND_COLLECTIVES = re.compile(r"Group .* Communication|Communication (?:OP|Kernel)")
 
 
 @dataclass(frozen=True, slots=True)
 class Tracks:
-    """The two tables, the track of each key of `Columns.tracks`, and the category of each track's plain events."""
+    """The two tables, the track of each key of `Columns.tracks`, and the category of each track's plain events.
+
+    `has_collectives` says which tracks hold nothing but collectives.
+    """
 
     tracks: pl.DataFrame
     devices: pl.DataFrame
     of_key: NDArray[np.uint32]
     category: list[str | None]
     is_device: NDArray[np.bool_]
+    has_collectives: NDArray[np.bool_]
     host_device: int
     device_of_index: dict[int, int]
 
@@ -113,11 +120,12 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
     devices = _Devices(kind_of_device, _properties(meta))
     table: list[tuple[Any, ...]] = []
     category: list[str | None] = []
+    of_collectives: list[bool] = []
     for i, (pid, tid, device, stream, lane) in enumerate(rows):
         texts = labels.get((pid, tid), {})
         label = texts.get("thread_name") or (tid if isinstance(tid, str) else "") or None
         name = process.get(pid) or (pid if isinstance(pid, str) else "") or None
-        kind, plain, device_id, queue = "thread", None, None, None
+        kind, plain, device_id, queue, talks = "thread", None, None, None, False
         xla = _XLA_PROCESS.match(name or "")
         if lane == "counter":
             kind, label = "other", str(tid or "")
@@ -129,10 +137,11 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
         elif xla:
             device_id = devices.find(_ordinal(xla["index"]) or 0, xla["type"].lower())
             kind, plain = _xla_lane(label or "", has_streams=pid in has_xla_streams)
-        elif process_label.get(pid) == "NPU" or name == "Ascend Hardware":
+        elif process_label.get(pid) == "NPU" or name in _ASCEND:
             device_id = devices.find(0, "npu")
+            talks = _ASCEND_COLLECTIVES.fullmatch(label or "") is not None
             is_stream = name == "Ascend Hardware" and _STREAM.match(label or "") is not None
-            kind, plain = ("stream", "kernel") if is_stream else ("annotation", "device_range")
+            kind, plain = ("stream", "kernel") if is_stream or talks else ("annotation", "device_range")
             queue = _integer(tid) if is_stream else None
         elif lane == "range":
             kind, device_id = "annotation", devices.find(_ordinal(pid) or 0)
@@ -140,6 +149,7 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
             kind = "annotation"
         table.append((i, rank, host, _integer(pid), _integer(tid), device_id, queue, kind, name, label))
         category.append(plain)
+        of_collectives.append(talks)
     memory_index = {
         int(i)
         for kind, index in zip(columns.memory["type"].blocks, columns.memory["index"].blocks, strict=True)
@@ -149,7 +159,8 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
     devices.own_memory(memory_index)
     tracks = pl.DataFrame(table, schema=dict(TRACKS.dtypes), orient="row")
     is_device = tracks["device_id"].is_not_null().to_numpy()
-    return Tracks(tracks, devices.table(), of_key, category, is_device, 0, devices.by_index())
+    talking = np.array(of_collectives, np.bool_)
+    return Tracks(tracks, devices.table(), of_key, category, is_device, talking, 0, devices.by_index())
 
 
 def _plain(key: tuple[Any, ...]) -> tuple[Any, Any]:

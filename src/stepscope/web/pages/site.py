@@ -19,6 +19,7 @@ from stepscope.query import tables
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import address_of_part, address_of_whole
 from stepscope.web.pages.links import Links
+from stepscope.web.pages.rows import sheet
 from stepscope.web.pages.sections import NAVIGATION
 from stepscope.web.session import Busy
 
@@ -74,6 +75,7 @@ def environment() -> jinja2.Environment:
     templates.filters["figure_of"] = lambda block: (
         None if block.drawn is None else figures.drawn(block.table.name, block.drawn)
     )
+    templates.filters["sheet_of"] = lambda block: sheet(block.frame, block.table)
     templates.globals |= {"address_of_part": address_of_part, "address_of_whole": address_of_whole}
     templates.filters["json_text"] = lambda value: json.dumps(value, ensure_ascii=False)
     return templates

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import polars as pl
 
 from stepscope.core.errors import UnknownName
 from stepscope.core.intervals import total, union
-from stepscope.core.names import shorten
+from stepscope.core.names import without_number
 from stepscope.core.schema import DEVICE_WORK, TABLES
 from stepscope.core.units import render
 from stepscope.renderers.cells import cell
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 _MOST_LINKS = 40
 _MOST_HITS = 20_000
 _MOST_NAMES = 50
-#: What reports leave out of names of kernels before they shorten them.
-_NUMBERED = re.compile(r"(?:\.\d+)+$")
 _AROUND, _MAY_CROSS = ("step", "other"), ("user_range", "module", "python", "device_range")
 _SIDE_TABLES = ("ops", "kernels", "transfers", "collectives", "frames", "sched")
 
@@ -177,12 +174,12 @@ def _row(name: str, count: int, ns: int) -> dict[str, Any]:
 def matching_spans(scene: Scene, text: str, *, exact: bool = False) -> dict[str, Any]:
     """Spans whose name contains the text (ignoring case), or is it, in order of time; at most 20,000 of them.
 
-    If no name is the text, those are meant that a report shows under it.
+    If no name is the text, those are meant that are the text with a number, as reports leave out XLA's numbers.
     """
     sought = text if exact else text.casefold()
     hits = [i for i, name in enumerate(scene.names) if (name == text if exact else sought in name.casefold())]
     if exact and not hits:
-        hits = [i for i, name in enumerate(scene.names) if shorten(_NUMBERED.sub("", name)) == text]
+        hits = [i for i, name in enumerate(scene.names) if without_number(name) == text]
     rows = np.flatnonzero(np.isin(scene.codes, np.array(hits, np.uint32)))
     spans = scene.trace.spans.select("span_id", "track_id", "ts_ns", "dur_ns")[rows].drop_nulls().sort("ts_ns")
     longest = spans["dur_ns"].arg_max() if spans.height else None
