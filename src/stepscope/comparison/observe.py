@@ -33,6 +33,7 @@ from stepscope.comparison._resources import (
     replaced,
     scheduled,
 )
+from stepscope.comparison.kinds import setup_of
 from stepscope.comparison.model import (
     COMMUNICATION,
     COMPUTATION,
@@ -129,6 +130,7 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
         workload=workload_of(trace, functions, own, cycles["is_complete"].to_numpy()),
         remarks=(*remarks, *cycle_remarks(cycles), *counter_remarks(trace.counters, inside, cycles, trace.issues)),
         python_functions=python_functions(trace, pid, low),
+        setup=setup_of(trace),
     )
 
 

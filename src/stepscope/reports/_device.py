@@ -238,7 +238,7 @@ def _communication(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: i
         "→ start it earlier or overlap it (gradient buckets, prefetching), or send less; check for ranks that come late"
     )
     title = "Exposed communication, while nothing computes" + (f": {lead}" if lead else "")
-    return [Cost(TALK, title, exposed_ns, (detail, advice), "show overlap --by name")]
+    return [Cost(TALK, title, exposed_ns, (detail, advice), "show overlap --by collective")]
 
 
 def _copies(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int) -> list[Cost]:
