@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from stepscope.core.report import Report
 
+#: Columns of terminals: an old one, a pipe, a wide one.
+WIDTHS = (80, 100, 180)
 #: Tables that are asked of every surface. Those of a trace that lacks the data are refused alike.
 TABLES = (
     "steps", "operators", "kernels", "kernel-classes", "timeline", "overlap", "communication", "idle", "launches",
@@ -74,11 +76,11 @@ def forms(path: Path) -> list[str]:
     report = stepscope.report(trace)
     words = said(report)
     wrong = []
-    for name in ("terminal", "markdown"):
+    for name, width in (*(("terminal", width) for width in WIDTHS), ("markdown", 100)):
         render = find(name).report
         assert render is not None
-        text = re.sub(r"\\(?=[^a-zA-Z0-9])", "", render(report, Screen()))
-        wrong += lacking(name, re.sub(r"\s+", " ", text), words)
+        text = re.sub(r"\\(?=[^a-zA-Z0-9])", "", render(report, Screen(width=width)))
+        wrong += lacking(f"{name} at {width} columns", re.sub(r"\s+", " ", text), words)
     as_json = find("json").report
     assert as_json is not None
     document = json.loads(as_json(report, Screen()))

@@ -266,7 +266,7 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     return Finding(
         title=cost.title,
         details=tuple(details),
-        value_ns=statistics.fmean(each.values()),
+        value_ns=total / sum(summary.n for summary in summaries),  # as the bar: a mean over steps, not over ranks
         value_label="per step" if stepped else "in all",
         share_ratio=total / whole_ns if whole_ns else None,
         command=cost.command,
