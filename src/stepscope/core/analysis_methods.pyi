@@ -180,7 +180,7 @@ class AnalysisMethods:
     def overlap(
         self,
         *,
-        by: Literal['rank', 'device', 'name'] = 'rank',
+        by: Literal['rank', 'device', 'collective', 'name'] = 'rank',
         linked_only: bool = False,
         communication: str = 'any',
     ) -> pl.DataFrame:
