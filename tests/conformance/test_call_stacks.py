@@ -26,9 +26,7 @@ _MOST = 300
 
 
 @pytest.mark.parametrize("name", WITH_STACKS)
-def test_functions_around_a_launch_were_open_and_are_all_that_the_ids_name(
-    shared: Path, name: str
-) -> None:
+def test_functions_around_a_launch_were_open_and_are_all_that_the_ids_name(shared: Path, name: str) -> None:
     trace = stepscope.load(str(shared / "traces" / name))
     spans = trace.spans
     ends = spans["ts_ns"] + spans["dur_ns"]
