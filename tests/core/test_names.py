@@ -184,48 +184,6 @@ def test_names_that_do_not(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        (ADD, "vectorized_elementwise_kernel<CUDAFunctor_add>"),
-        (SUM, "reduce_kernel<sum_functor>"),
-        (CLAMP, "vectorized_elementwise_kernel<launch_clamp_scalar>"),
-        (FLASH_BWD, "flash::FlashAttnBwd"),
-        (TENSILE, "Cijk_Alik_Bljk_BBS_BH_MT320x224x64_MI16x16x1"),
-        (CK_CONV, "ck::tensor_operation::device::kernel_grouped_conv_fwd_xdl_cshuffle"),
-        (RMSNORM, "aiter::add_rmsnorm_quant_kernel"),
-        ("_Z9my_kernelPfi", "my_kernel"),
-        ("_Znothing", "_Znothing"),
-        ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>, float>(int)",
-         "multi_tensor_apply_kernel<AdamFunctor>"),
-        ("void elementwise_kernel<128>(int)", "elementwise_kernel"),
-        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllGather_RING_LL"),
-        ("void (anonymous namespace)::softmax_warp_forward<float, 8>(float*)", "softmax_warp_forward"),
-        ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int>(int)", "internal::gemvx::kernel"),
-        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"),
-        ("aten::mm", "aten::mm"),
-        ("<lambda>", "<lambda>"),
-        ("", ""),
-    ],
-)  # fmt: skip
-def test_shorten_keeps_the_telling_part(name, short):
-    assert names.shorten(name, 100) == short
-
-
-def test_shorten_cuts_the_middle_and_keeps_both_ends():
-    short = names.shorten("triton_red_fused__unsafe_view_add_addmm_mul_native_layer_norm_split_unsqueeze_19", 40)
-    assert short == "triton_red_fused__unsafe_v…_unsqueeze_19"
-
-
-def test_shorten_takes_no_nameless_namespace_for_template_arguments():
-    name = "void at::native::<unnamed>::CatArrayBatchedCopy<at::native::<unnamed>::OpaqueType<2>, int>(char *)"
-    assert names.shorten(name) == "CatArrayBatchedCopy"
-
-
-def test_shorten_drops_namespaces_before_it_cuts():
-    assert names.shorten("void first::second::third::a_kernel<int>(int)", 12) == "a_kernel"
-
-
-@pytest.mark.parametrize(
     ("name", "kind"),
     [
         ("Memcpy HtoD (Pageable -> Device)", "HtoD"),

@@ -15,11 +15,12 @@ from operator import itemgetter
 
 from stepscope.core.collectives import INDUCTOR_KERNEL, communication_mark, is_communication
 from stepscope.core.distinct import map_names
+from stepscope.core.short_names import demangled, shorten, shorten_column, without_parameters
 
 __all__ = [
-    "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_sync_call",
-    "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names", "shorten", "step_number",
-    "transfer_kind",
+    "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code",
+    "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names", "shorten",
+    "shorten_column", "step_number", "transfer_kind", "without_number",
 ]  # fmt: skip
 
 #: All results of `kernel_class`. `memory` is the work of copy engines (copies and fills), `copy` is a kernel
@@ -103,21 +104,13 @@ _KERNEL_CLASS = _compiled(_KERNEL_CLASS_RULES)
 
 #: CANN names a kernel by its origin: a path of scopes, or the operator, its implementation and the kernel.
 _ASCEND = re.compile(r"^(?:.*/(\w+)-op\d+|aclnn\w+_(\w+?))$")
-_BRACKET = re.compile(r"[()]")
 
 
 def _kernel_itself(name: str) -> str:
     """The part of a name that says what the kernel does: without the types of its arguments."""
     if match := _ASCEND.match(name):
         return str(match.group(1) or match.group(2).rpartition("_")[2])
-    if not name.endswith(")"):
-        return name
-    depth = 0
-    for bracket in reversed(list(_BRACKET.finditer(name))):
-        depth += 1 if bracket.group() == ")" else -1
-        if depth == 0:
-            return name[: bracket.start()] or name
-    return name
+    return without_parameters(name)
 
 
 @lru_cache(_CACHED)
@@ -263,6 +256,14 @@ def is_launch_call(name: str) -> bool:
     return (_LAUNCH_CALL.search(name) is not None and _NOT_LAUNCH.search(name) is None) or is_graph_launch(name)
 
 
+_NUMBER = re.compile(r"(?:\.\d+)+$")
+
+
+def without_number(name: str) -> str:
+    """The name that variants of a kernel share: XLA numbers them, as in fusion.12 and loop_add_fusion.3.1."""
+    return _NUMBER.sub("", name)
+
+
 _DATALOADER = re.compile(r"^enumerate\(Data(?:Loader|Pipe)\)|data_?loader.*__next__", re.IGNORECASE)
 _STEP = re.compile(r"^ProfilerStep#(\d{1,18})(?!\d)")
 
@@ -284,65 +285,14 @@ def step_number(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-_LEADING = re.compile(r"^(?:void|std::enable_if<.*?>::type|__global__|static)\s+")
-_NAMESPACES = re.compile(r"(?:\(anonymous namespace\)|[{<](?:anonymous|unnamed)[}>]|\b(?:at::native|c10|std|detail))::")
-_TENSILE = re.compile(
-    r"^(Cijk_[A-Za-z]+_[A-Za-z]+(?:_[BCDFHISZ48]{1,4}(?=_))*)_(?:.*_)?(MT\d+x\d+x\d+)"
-    r"(?:_(?:.*_)?(MI\d+x\d+x\d+\w*?)(?=_|$))?"
+_LIBRARY = re.compile(
+    r"^<|^(?:torch|torch_\w+|_pytest|multiprocessing|concurrent|importlib|asyncio)[/\\]|^nn\.Module"
+    r"|^## Call CompiledFxGraph|site-packages|dist-packages"
+    r"|^(?:threading|contextlib|functools|runpy|queue|_collections_abc|abc|enum|copy|typing|inspect|dataclasses)\.py"
 )
-_CONTAINERS = re.compile(r"^(?:cutlass\w*::)?(?:Kernel2?|device_kernel)$")
-_INNER = re.compile(
-    r"\b(?!(?:A|B)?(?:Unary|Binary)Functor|gpu_kernel|gpu_index_kernel|ReduceOp\b)"
-    r"(\w+(?:[Ff]unctor\w*|_kernel_cuda|_kernel_impl|_kernel|KernelImpl|Ops)"
-    r"|CUDAFunctor\w*|\w+(?=\((?:at::)?Tensor))(?!\w)"
-)
-_GENERIC = re.compile(r"elementwise_kernel|^reduce_kernel|multi_tensor_apply_kernel|_for_multi_outputs")
 
 
 @lru_cache(_CACHED)
-def shorten(name: str, width: int = 60) -> str:
-    """A readable form of at most `width` characters, for display only: different names may become the same.
-
-    Return type, arguments, template arguments and namespaces that say nothing go; of a generic kernel's template
-    arguments the function it applies stays. Itanium-mangled names are read as far as their nested name goes.
-
-    >>> shorten("void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, int>(int)")
-    'vectorized_elementwise_kernel<MulFunctor>'
-    """
-    text = demangled(name) if name.startswith("_Z") else name
-    tensile = _TENSILE.match(text)
-    if tensile:
-        text = "_".join(part for part in tensile.groups() if part)
-    elif "<" in text or "(" in text:
-        text = _without_arguments(_LEADING.sub("", text))
-    if len(text) > width and "::" in text:
-        text = text[text.rindex("::") + 2 :] or text
-    if len(text) <= width:
-        return text
-    tail = (width - 1) // 3
-    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
-
-
-def _without_arguments(text: str) -> str:
-    text = _NAMESPACES.sub("", text)
-    base = re.split(r"[<(]", text, maxsplit=1)[0]
-    if not base:
-        return text
-    inside = text[len(base) :]
-    if _CONTAINERS.match(base) and inside.startswith("<"):
-        return re.split(r"[<(>,]", inside[1:], maxsplit=1)[0] or base
-    if _GENERIC.search(base):
-        parts = _INNER.findall(inside)
-        return f"{base}<{parts[0]}>" if parts else base
-    return base.strip()
-
-
-def demangled(name: str) -> str:
-    """The nested name in an Itanium-mangled one, as ns::copy, without arguments."""
-    rest = re.sub(r"^_Z(?:N[KVr]*)?", "", name)
-    parts: list[str] = []
-    while match := re.match(r"(\d{1,4})", rest):
-        size, rest = int(match.group(1)), rest[match.end() :]
-        parts.append(rest[:size])
-        rest = rest[size:]
-    return "::".join(part for part in parts if not part.startswith("_GLOBAL__N_")) or name
+def is_own_code(name: str) -> bool:
+    """Whether a Python frame or range is the program's own, not the framework's or the standard library's."""
+    return _LIBRARY.search(name) is None

@@ -31,16 +31,14 @@ def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  Markdown is 
     sections = [
         f"# stepscope {escape(report.title)}",
         _LEADING.sub(r"\1\\\2", escape(report.headline)),
+        *(_section(report.first) if report.first is not None else []),
         *(_bar(bar) for bar in report.bars),
     ]
     if report.findings:
         items = "\n".join(_finding(i, finding) for i, finding in enumerate(report.findings, 1))
         sections += [f"## {escape(report.findings_title)}", items]
     for block in report.tables:
-        sections += [f"## {escape(block.title)}", "\n".join(_rows(block))]
-        below = [escape(block.note)] if block.note else []
-        below += [f"More: {_code(block.command)}"] if block.command else []
-        sections += [" · ".join(below)] if below else []
+        sections += _section(block)
     if report.quality:
         sections += ["## Data", "\n".join(f"- {escape(sentence)}" for sentence in report.quality)]
     if report.issues is not None and not report.issues.is_empty():
@@ -53,6 +51,12 @@ def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  Markdown is set
     """A pipe table with numbers by unit, names in full."""
     note = f"\n{escape(block.note)}\n" if block.note else ""
     return "\n".join(_rows(block)) + "\n" + note
+
+
+def _section(block: Block) -> list[str]:
+    below = [escape(block.note)] if block.note else []
+    below += [f"More: {_code(block.command)}"] if block.command else []
+    return [f"## {escape(block.title)}", "\n".join(_rows(block)), *([" · ".join(below)] if below else [])]
 
 
 def _bar(bar: Bar) -> str:

@@ -38,7 +38,8 @@ _ASCII = {"→": "->", "·": "|", "±": "+-", "–": "-", "—": "-", "×": "x",
 _TO_ASCII = str.maketrans(_ASCII | {fill[0]: fill[1] for fill in (*_FILLS, _IDLE)})
 #: Columns of sentences, which are broken into lines; other texts are names, which are shortened.
 _PROSE = frozenset({"doc", "example", "provides", "text"})
-NAME_WIDTH = 60
+#: What the figures of a report's table take of the width.
+FIGURES_WIDTH = 40
 #: A longer command goes one line below, to leave the titles their room.
 SHORT_COMMAND = 16
 FIRST_MEASURES = 4
@@ -58,6 +59,7 @@ def report(report: Report, screen: Screen) -> str:
     """One screen: what was recorded, bars, what costs most, top tables, what the data lacks."""
     sections = [
         _wrap(report.headline, screen.width),
+        _block(report.first, screen) if report.first is not None else [],
         _bars(report.bars, screen),
         _findings(report, screen),
         *(_block(block, screen) for block in report.tables),
@@ -121,7 +123,7 @@ def _legend(part: Part, fill: tuple[str, str, str], screen: Screen) -> tuple[int
 def _drawn(bar: Bar, fills: Mapping[str, tuple[str, str, str]], length: int, screen: Screen) -> str:
     """Blocks in proportion. Edges are rounded, not lengths, so that parts that make a whole fill the bar exactly."""
     ratios = [part.ratio if part.ratio > 0 else 0.0 for part in bar.parts]  # NaN counts as nothing too
-    scale = length / max(1.0, sum(ratios))
+    scale = bar.length * length / max(1.0, sum(ratios))
     drawn, edge, reach = "", 0, 0.0
     for part, ratio in zip(bar.parts, ratios, strict=True):
         reach += ratio * scale
@@ -190,7 +192,7 @@ def _value(finding: Finding, shared_label: str) -> str:
 
 def _block(block: Block, screen: Screen) -> list[str]:
     title, command = printable(block.title), printable(block.command)
-    columns = _grid(block, screen.width, NAME_WIDTH)
+    columns = _grid(block, screen.width, screen.width - FIGURES_WIDTH)
     lines = [_ink(pad(title, screen.width - width(command)), _BOLD, screen) + _ink(command, _DIM, screen)]
     lines += [_ink(line, _DIM, screen) for line in columns.head]
     lines += columns.body
@@ -200,7 +202,7 @@ def _block(block: Block, screen: Screen) -> list[str]:
 
 
 def _grid(block: Block, room: int, name_room: int) -> Grid:
-    """The frame's columns: numbers to the right, texts to the left and no wider than `name_room`."""
+    """The frame's columns: numbers to the right, names no wider than `name_room`."""
     frame = block.frame
     texts = set(frame.select(cs.string() | cs.categorical() | cs.enum() | cs.nested()).columns)
     numbers = set(frame.select(cs.numeric()).columns)
@@ -215,8 +217,9 @@ def _grid(block: Block, room: int, name_room: int) -> Grid:
         spare = 0 if name in keys or prose else 1 if name not in numbers else 2 * (n_measures > FIRST_MEASURES)
         if frame[name].null_count() == frame.height or (name == "device_id" and "device" in frame.columns):
             spare = 3  # empty, or said better by the column `device`
-        fitted = [fit(text, name_room) for text in texts_of] if named else texts_of
-        columns.append(Column(printable(header), fitted, name in numbers, squeeze=named, wrap=prose, spare=spare))
+        most = name_room if named else None
+        head = printable(header)
+        columns.append(Column(head, texts_of, name in numbers, squeeze=named, wrap=prose, spare=spare, most=most))
     return grid(columns, room)
 
 
@@ -254,7 +257,8 @@ def _ink(text: str, code: str, screen: Screen) -> str:
 class Column:
     """A header, its cells, and how they are set where room is short: `squeeze` shortens texts, `wrap` breaks lines.
 
-    The higher `spare`, the sooner the column is left out; among equals the one furthest right goes first.
+    The higher `spare`, the sooner the column is left out; among equals the one furthest right goes first. Texts are
+    not wider than `most`.
     """
 
     header: str
@@ -263,6 +267,7 @@ class Column:
     squeeze: bool = False
     wrap: bool = False
     spare: int = 0
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +281,21 @@ class Grid:
 
 def fit(text: str, room: int) -> str:
     """The text in no more than `room` columns: names of kernels (one, or in a sequence) by their telling part."""
-    if width(text) <= room:
-        return text
-    if _THEN in text:
-        text = _sequence(text[:_LONGEST].split(_THEN), room)
-    elif "::" in text or "<" in text or " " not in text:
-        text = names.shorten(text, room)
+    return fit_column([text], room)[0]
+
+
+def fit_column(texts: Sequence[str], room: int) -> list[str]:
+    """The texts of one column in no more than `room`; different names stay different if the room is enough."""
+    if all(width(text) <= room for text in texts):
+        return list(texts)
+    sequences = {text: _sequence(text[:_LONGEST].split(_THEN), room) for text in texts if _THEN in text}
+    singles = [text for text in texts if text not in sequences]
+    short = {**sequences, **dict(zip(singles, names.shorten_column(singles, room), strict=True))}
+    return [_clipped(text if width(text) <= room and _THEN in text else short[text], room) for text in texts]
+
+
+def _clipped(text: str, room: int) -> str:
+    """The text without its end: letters may be wider than one column."""
     while width(text) > room:
         text = text[: max(len(text) - max(width(text) - room, 1) - 1, 0)].rstrip("…") + "…"
         if text == "…":
@@ -322,21 +336,23 @@ def grid(columns: Sequence[Column], room: int) -> Grid:
     height = max((len(h) for h in heads), default=0)
     raised = [[""] * (height - len(h)) + h for h in heads]
     head = [_line(remaining, widths, texts) for texts in zip(*raised, strict=True)]
-    broken = [[_broken(c, text, w) for text in c.cells] for c, w in zip(remaining, widths, strict=True)]
+    broken = [_broken(column, w) for column, w in zip(remaining, widths, strict=True)]
     rows = [texts for row in zip(*broken, strict=True) for texts in zip_longest(*row, fillvalue="")]
     body = [_line(remaining, widths, texts) for texts in rows]
     return Grid(tuple(head), tuple(body), tuple(c.header for c in columns if c.header in left_out))
 
 
-def _broken(column: Column, text: str, room: int) -> list[str]:
+def _broken(column: Column, room: int) -> list[list[str]]:
+    """The lines of each cell."""
     if not column.wrap:
-        return [fit(text, room)]
-    return textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+        return [[text] for text in fit_column(column.cells, room)]
+    return [textwrap.wrap(text, room, break_on_hyphens=False) or [""] for text in column.cells]
 
 
 def _natural(column: Column) -> int:
     """The widest cell or the widest word of the header, which may wrap at blanks."""
-    return max((width(text) for text in [*column.cells, *column.header.split()]), default=0)
+    cells = column.cells if column.most is None else fit_column(column.cells, column.most)
+    return max((width(text) for text in [*cells, *column.header.split()]), default=0)
 
 
 def _squeeze(columns: Sequence[Column], widths: list[int], room: int) -> bool:

@@ -16,7 +16,7 @@ def test_names_are_ranked_summed_over_rows_and_safe():
     assert data["hovertext"] == ["c", "a&lt;b&gt;"]
     assert data["text"] == ["3 ms (38 %)", "5 ms (62 %)"]
     assert data["customdata"] == ["/c", "/a<b>"]
-    assert figure["layout"]["yaxis"]["ticktext"] == ["c", "a"]
+    assert figure["layout"]["yaxis"]["ticktext"] == ["c", "a&lt;b&gt;"]
 
 
 def test_names_that_are_cut_alike_keep_bars_of_their_own():

@@ -5,7 +5,6 @@ from web_traces import training, written
 
 from stepscope import load
 from stepscope.core.errors import UnknownName
-from stepscope.core.names import shorten
 from stepscope.web.timeline.drawing import shortened
 from stepscope.web.timeline.inspection import matching_spans, span_details, statistics
 from stepscope.web.timeline.scene import scene_of
@@ -104,14 +103,11 @@ def test_stacks_metrics_and_the_other_half_of_autograd_are_told(scene):
     assert told["stack"] == ["main.py(1)", "model.py(2)"]
 
 
-def test_a_name_that_a_report_has_shortened_finds_all_that_it_stands_for(tmp_path):
-    long = (
-        "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, std::array<char*, 3ul> >(int)"
-    )
-    document = training(kernel=long)
+def test_a_name_of_a_report_without_its_number_stands_for_all_that_have_one(tmp_path):
+    document = training()
+    kernels = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
+    for i, event in enumerate(kernels):
+        event["name"] = f"loop_fusion.{i % 2}"
     made = scene_of(load(written(tmp_path / "t.json", document)))
-    names = {name for name in made.names if name.startswith("void")}
-    short = {shorten(name) for name in names}
-    for text in short:
-        details = matching_spans(made, text, exact=True)
-        assert details["count"] == 3 * sum(shorten(name) == text for name in names)
+    assert matching_spans(made, "loop_fusion", exact=True)["n_names"] == 2
+    assert matching_spans(made, "loop_fusion.1", exact=True)["n_names"] == 1

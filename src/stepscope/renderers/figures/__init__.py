@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.registry import Registry
-from stepscope.renderers.figures._style import COLOURS, shown_name, titled
+from stepscope.renderers.figures._style import COLOURS, titled
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ __all__ = [
     "names",
     "plotly_path",
     "plotly_script",
-    "shown_name",
     "titled",
 ]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.names import KERNEL_CLASSES, shorten
+from stepscope.core.names import KERNEL_CLASSES, shorten_column
 from stepscope.core.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import polars as pl
 
@@ -71,17 +71,13 @@ def wrapped(text: str, width: int, most: int = 3) -> str:
     return "<br>".join(map(literal, lines)) or "–"
 
 
-def shown_name(name: str, room: int) -> str:
-    """The name in at most `room` letters: of a kernel the most telling part, of any other the beginning.
+def shown_names(names: Sequence[str], room: int) -> list[str]:
+    """The names in at most `room` letters each, different ones different, literal.
 
-    >>> shown_name("void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, int>(int)", 60)
-    'vectorized_elementwise_kernel<MulFunctor>'
-    >>> shown_name("model.py(12): <lambda>", 20)
-    'model.py(12): <lamb…'
+    >>> shown_names(["void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, int>(int)"], 60)
+    ['vectorized_elementwise_kernel&lt;MulFunctor&gt;']
     """
-    is_kernel = name.startswith("_Z") or (("<" in name[1:] or "(" in name) and "): " not in name)
-    text = shorten(name, room) if is_kernel else name
-    return text if len(text) <= room else text[: room - 1] + "…"
+    return [literal(name) for name in shorten_column(names, room)]
 
 
 def time_unit(starts: pl.Series, lengths: pl.Series) -> tuple[str, float]:

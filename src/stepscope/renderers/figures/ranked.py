@@ -18,7 +18,7 @@ from stepscope.renderers.figures._style import (
     layout,
     links,
     scaled,
-    shown_name,
+    shown_names,
 )
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
 
@@ -80,14 +80,14 @@ def _bars(
     rows: pl.DataFrame, names: Sequence[str], column: str, link: Link | None, *, note: str, title: str, **bars: Any
 ) -> Drawn:
     """A bar for each row, the first row at the bottom."""
-    # Placed by number, not by name: names that are equal once shortened still get bars of their own.
+    # Placed by number, not by name: names that may be equal once shortened get bars of their own.
     places = list(range(rows.height))
     data = [{
         "type": "bar", "orientation": "h", "x": scaled(rows[column], _MS), "y": places, "customdata": links(rows, link),
         "hovertext": [clipped(name, 160) for name in names], "hovertemplate": "%{hovertext}<br>%{text}<extra></extra>",
         **bars,
     }]  # fmt: skip
-    texts = [clipped(shown_name(name, _ROOM), _ROOM) for name in names]
+    texts = shown_names(names, _ROOM)
     look = layout(note=note, height=60 + 24 * rows.height, legend="")
     return {"data": data, "layout": {**look, "xaxis": axis(title), "yaxis": axis(tickvals=places, ticktext=texts)}}
 

@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 from stepscope import renderers
 from stepscope.core.errors import StepscopeError, UnknownName
+from stepscope.core.names import shorten_column
 from stepscope.core.report import Block
 from stepscope.renderers.cells import cells, labels
-from stepscope.renderers.figures import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -96,9 +96,8 @@ def sheet(
         is_ratio = column is not None and column.unit == "ratio"
         number = series.name in numbers
         shown_texts = [_inside_out(text) for text in texts] if series.name == "stack" else texts
-        raw: list[Any] = series.to_list() if number else [None] * len(series)
-        pairs = zip(shown_texts, raw, strict=True)
-        made_columns.append([_cell(text, value, number, is_ratio) for text, value in pairs])
+        raw: list[Any] = series.to_list() if number else []
+        made_columns.append(_number_cells(texts, raw, is_ratio) if number else _text_cells(shown_texts))
     made = list(zip(*made_columns, strict=True)) if made_columns else []
     targets = [link(row, shown.columns) for row in _plain(shown).iter_rows(named=True)] if link else [None] * len(made)
     return Sheet(tuple(heads), tuple(zip(made, targets, strict=True)), frame.height, tuple(hidden))
@@ -109,17 +108,25 @@ def _inside_out(stack: str) -> str:
     return " ← ".join(reversed(stack.split(";")))
 
 
-def _cell(text: str, value: Any, number: bool, is_ratio: bool) -> Cell:  # noqa: FBT001  facts of the column
-    if number:
-        value = value if value is None or math.isfinite(value) else None
-        return Cell(text, number, value, value if is_ratio and value is not None and 0 <= value <= 1 else None)
-    full = text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
-    short = full
-    if len(full) > _NAME:
-        # Names of kernels lose what says nothing; sentences and stacks are shortened by the page.
-        is_name = ("::" in full or "<" in full) and not full.startswith(("[", "→"))
-        short = shown_name(full, _NAME) if is_name else full
-    return Cell(short, number, full=full if short != full else "")
+def _number_cells(texts: Sequence[str], raw: Sequence[Any], is_ratio: bool) -> list[Cell]:  # noqa: FBT001  a fact
+    values = [value if value is None or math.isfinite(value) else None for value in raw]
+    return [
+        Cell(text, number=True, raw=value, share=value if is_ratio and value is not None and 0 <= value <= 1 else None)
+        for text, value in zip(texts, values, strict=True)
+    ]
+
+
+def _text_cells(texts: Sequence[str]) -> list[Cell]:
+    """Names of kernels lose what says nothing in this column; sentences and stacks are shortened by the page."""
+    whole = [text if len(text) <= _LONGEST else text[:_LONGEST] + "…" for text in texts]
+    names = [text for text in whole if _is_name(text)]
+    short = dict(zip(names, shorten_column(names, _NAME), strict=True))
+    shown = [short.get(text, text) for text in whole]
+    return [Cell(a, number=False, full=b if a != b else "") for a, b in zip(shown, whole, strict=True)]
+
+
+def _is_name(text: str) -> bool:
+    return ("::" in text or "<" in text or " " not in text) and not text.startswith(("[", "→"))
 
 
 def _plain(frame: pl.DataFrame) -> pl.DataFrame:

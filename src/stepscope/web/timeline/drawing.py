@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.renderers.figures import shown_name
+from stepscope.core.names import shorten
 from stepscope.web.timeline.level_of_detail import View, counts_between, pixel_edges, window
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def shortened(name: str) -> str:
 @lru_cache(1 << 15)
 def short(name: str) -> str:
     """What stands on a span: the part of the name that tells most."""
-    return shown_name(name, _DRAWN_NAME)
+    return shorten(name, _DRAWN_NAME)
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import callers
 from stepscope.core.errors import UnknownName
 from stepscope.core.intervals import total, union
-from stepscope.core.names import shorten
+from stepscope.core.names import without_number
 from stepscope.core.schema import DEVICE_WORK, TABLES
 from stepscope.core.units import render
 from stepscope.renderers.cells import cell
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _MOST_LINKS = 40
 _MOST_HITS = 20_000
 _MOST_NAMES = 50
-#: What reports leave out of names of kernels before they shorten them.
-_NUMBERED = re.compile(r"(?:\.\d+)+$")
 _AROUND, _MAY_CROSS = ("step", "other"), ("user_range", "module", "python", "device_range")
 _SIDE_TABLES = ("ops", "kernels", "transfers", "collectives", "frames", "sched")
 
@@ -118,12 +116,12 @@ def _stack(scene: Scene, span_id: int, row: dict[str, Any]) -> list[str]:
             frames = trace.stacks.filter(pl.col("stack_id") == ids[0])["frames"]
             if frames.len():
                 return [str(frame) for frame in frames[0]]
-    around: list[str] = []
-    at = row["parent_id"] if row["parent_id"] is not None else row["launch_id"]
-    while at is not None and len(around) < 200:
-        name, at = trace.spans["name"][at], trace.spans["parent_id"][at]
-        around.append(str(name))
-    return around[::-1]
+    names = trace.spans["name"]
+    if row["parent_id"] is not None:
+        return [str(names[one]) for one in callers(trace.spans, span_id, trace.frames)[::-1]]
+    if row["launch_id"] is None:
+        return []
+    return [str(names[one]) for one in (*callers(trace.spans, row["launch_id"], trace.frames)[::-1], row["launch_id"])]
 
 
 def statistics(scene: Scene, low: int, high: int, tracks: Sequence[int] | None = None) -> dict[str, Any]:
@@ -177,12 +175,12 @@ def _row(name: str, count: int, ns: int) -> dict[str, Any]:
 def matching_spans(scene: Scene, text: str, *, exact: bool = False) -> dict[str, Any]:
     """Spans whose name contains the text (ignoring case), or is it, in order of time; at most 20,000 of them.
 
-    If no name is the text, those are meant that a report shows under it.
+    If no name is the text, those are meant that are the text with a number, as reports leave out XLA's numbers.
     """
     sought = text if exact else text.casefold()
     hits = [i for i, name in enumerate(scene.names) if (name == text if exact else sought in name.casefold())]
     if exact and not hits:
-        hits = [i for i, name in enumerate(scene.names) if shorten(_NUMBERED.sub("", name)) == text]
+        hits = [i for i, name in enumerate(scene.names) if without_number(name) == text]
     rows = np.flatnonzero(np.isin(scene.codes, np.array(hits, np.uint32)))
     spans = scene.trace.spans.select("span_id", "track_id", "ts_ns", "dur_ns")[rows].drop_nulls().sort("ts_ns")
     longest = spans["dur_ns"].arg_max() if spans.height else None
