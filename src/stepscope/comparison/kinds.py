@@ -92,7 +92,7 @@ def _of_meta(meta: Meta) -> list[tuple[str, str, str]]:
         known = _FACTS.get(key)
         if known is not None:
             rows.append((*known, _version(value) if known[1].startswith("CUDA") else value))
-        elif key.endswith("_version") and "schema" not in key:
+        elif key.endswith("_version") and "schema" not in key and value != meta.framework_version:
             rows.append(("framework", key.removesuffix("_version"), value))
     return rows
 
