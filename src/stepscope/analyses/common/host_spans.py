@@ -38,7 +38,7 @@ def _without(waiting: Intervals, operators: pl.DataFrame) -> Intervals:
     starts = operators["ts_ns"].to_numpy()
     ends = starts + operators["dur_ns"].to_numpy()
     at = locate(waiting, starts)
-    inside = (at >= 0) & (ends <= waiting[1][np.maximum(at, 0)])
+    inside = (at >= 0) & (ends <= np.append(waiting[1], 0)[at])
     around = difference(union(starts[~inside], ends[~inside]), waiting)
     return either(around, union(starts[inside], ends[inside]))
 
