@@ -11,7 +11,7 @@ from stepscope.core.names import is_graph_launch, is_launch_call, map_names
 from stepscope.core.trace import extent_ns
 from stepscope.core.units import count, duration, percent
 from stepscope.reports._phrases import counted, sum_of
-from stepscope.reports._summary import Lack
+from stepscope.reports._summary import NO_DEVICE, Lack
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
@@ -29,7 +29,7 @@ def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack
         lacks += _links(trace, work)
         lacks += _edges(scope, work)
     elif _launches(trace):
-        lacks.append(Lack("no_device", "The host launched device work, but none of it was recorded."))
+        lacks.append(Lack(NO_DEVICE, "The host launched device work, but none of it was recorded."))
     lacks += _steps(trace, scope)
     lacks += lacks_of_issues(trace.issues)
     return tuple(lacks)
