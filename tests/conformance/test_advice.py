@@ -15,6 +15,7 @@ from stepscope.analyses.advice.remedies import recording_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+MINDSPORE = "traces/more/ascend/mindspore-PROF-2device/PROF_000001_20230818142704322_COJGGGCANRMICFBC"
 RECORDINGS = (
     "traces/tracelens/b200/eager_trace.json.gz",
     "traces/tracelens/mi300/resnet_act_checkpoint.json.gz",
@@ -22,8 +23,7 @@ RECORDINGS = (
     "traces/hta/cpu_only/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz",
     "traces/more/ascend/torch_npu-2rank-text/level0/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json.gz",
     "traces/more/ascend/msprof-analyze/trace_view.json.gz",
-    "traces/more/ascend/mindspore-PROF-2device/PROF_000001_20230818142704322_COJGGGCANRMICFBC/device_0/timeline/"
-    "msprof_0_2_1.json.gz",
+    f"{MINDSPORE}/device_0/timeline/msprof_0_2_1.json.gz",
     "traces/more/tpu-jax-trace/2026_01_11_21_26_41.trace.json.gz",
     "traces/more/nsys-multigpu/h100_2gpu_1s.sqlite",
     "nsight/nsys-sqlite/a100-tf-nerf-casio.2021.5.sqlite",
