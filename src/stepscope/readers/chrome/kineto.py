@@ -86,7 +86,7 @@ def read(source: Source) -> Trace:
     give_back(source.n_bytes)
     if not columns.phases and (columns.n_events or document.n_lost):
         if columns.n_events or document.bare:
-            msg = f"{source.label} is a list, but not of trace events"
+            msg = f"{source.label} is a JSON list, but not of trace events"
             raise UnknownFormat(msg, "see `stepscope formats` for what can be read")
         msg = "not one of its events can be read"
         raise CorruptInput(msg, "copy or record the trace again", path=source.label, offset=document.lost_at)
