@@ -102,8 +102,9 @@ def test_a_file_that_may_not_be_read(run, tmp_path, monkeypatch):
     result = run("report", path)
     assert result.code == 1
     assert result.err.splitlines() == [
-        f"error: cannot read {path}: Permission denied", "hint: you are not allowed to read this file: check its owner and mode"
-    ]  # fmt: skip
+        f"error: cannot read {path}: Permission denied",
+        "hint: you are not allowed to read this file: check its owner and mode",
+    ]
 
 
 def test_counters_to_join_are_refused_alike(run, tmp_path):
