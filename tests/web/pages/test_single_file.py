@@ -11,7 +11,7 @@ import zlib
 import polars as pl
 import pytest
 from page_elements import Elements
-from web_traces import HOSTILE, training, written
+from web_traces import HOSTILE, training, two_ranks, written
 from windows_of import unpacked
 
 from stepscope import analyses, load_run
@@ -24,9 +24,10 @@ from stepscope.web.pages.single_file import bundle, comparison_page, report_page
 from stepscope.web.timeline import drawing
 
 
-@pytest.fixture
-def page(folder):
-    return report_page(load_run(folder))
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The file of `folder`'s traces."""
+    return report_page(load_run(two_ranks(tmp_path_factory.mktemp("page") / "run")))
 
 
 def embedded(text):
