@@ -15,6 +15,7 @@ import polars as pl
 from starlette.testclient import TestClient
 
 import stepscope
+from stepscope.analyses.common.windows import recorded
 from stepscope.analyses.communication.communication import collective_calls
 from stepscope.core import units
 from stepscope.core.collectives import label_of
@@ -182,7 +183,7 @@ def _of_kernels(trace: stepscope.Trace, report: Report) -> list[str]:
 
 def _of_steps(trace: stepscope.Trace, report: Report) -> list[str]:
     step = next((bar for bar in report.bars if bar.label == "Step"), None)
-    if step is None or trace.steps.height < 2:
+    if step is None or trace.steps.is_empty():
         return []
     mean = trace.show("steps")["window_ns"].mean()
     return (
@@ -194,16 +195,18 @@ def _of_steps(trace: stepscope.Trace, report: Report) -> list[str]:
 
 def _of_parts(trace: stepscope.Trace, report: Report) -> list[str]:
     step = next((bar for bar in report.bars if bar.label in ("Step", "Device")), None)
-    if step is None or trace.steps.height == 1 or not any(part.name == "computation" for part in step.parts):
+    if step is None or not any(part.name == "computation" for part in step.parts):
         return []
     by = "step" if step.label == "Step" else "rank"
     table = trace.show("timeline", by=by)
-    whole = table["total_ns"].sum()
+    # Without steps the bar is the recording, and the table the time from the first to the last device work.
+    low, high = recorded(trace.spans)
+    whole = table["total_ns"].sum() if by == "step" else (high - low) * table.height
     expected = {
         "computation": table["computation_ns"].sum() / whole,
         "exposed communication": table["exposed_communication_ns"].sum() / whole,
         "exposed memcpy": table["exposed_memcpy_ns"].sum() / whole,
-        "idle": table["idle_ns"].sum() / whole,
+        "idle": 1 - table["busy_ns"].sum() / whole,
     }
     parts = {part.name: part.ratio for part in step.parts}
     return [

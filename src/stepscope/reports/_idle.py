@@ -108,8 +108,9 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]
     ]
     low, high = (scope.low, scope.low + first) if first >= last else (scope.high - last, scope.high)
     doing = during(trace.spans, low, high)
+    command = "show steps" if scope.numbers else "show timeline"
     details = (f"The host spends most of that in {doing}",) if doing else ()
-    return [Cost("idle ends", f"No device work in {' and '.join(parts)} of the {whole}", ns, details, "show steps")]
+    return [Cost("idle ends", f"No device work in {' and '.join(parts)} of the {whole}", ns, details, command)]
 
 
 def _often(gaps: pl.DataFrame, scope: Scope) -> str:

@@ -111,7 +111,7 @@ def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
     tables = []
     for title in dict.fromkeys(block.title for of_rank in blocks for block in of_rank):
         mine = [block for of_rank in blocks for block in of_rank if block.title == title]
-        ratio = next((c for c in ("share_ratio", "busy_ratio") if c in mine[0].frame.columns), None)
+        ratio = next((c for c in ("share_ratio", "busy_ratio", "mean_threads") if c in mine[0].frame.columns), None)
         if ratio is None:  # no shares of a whole: nothing to add up
             frame = pl.concat([block.frame for block in mine])
             tables.append(Block(title, mine[0].table, frame, mine[0].command))

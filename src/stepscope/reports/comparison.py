@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -20,16 +20,9 @@ if TYPE_CHECKING:
     from stepscope.comparison import Cause, Comparison, Effect, Evidence, Observation
 
 __all__ = [
-    "RESOURCES_SHOWN",
-    "RULED_OUT",
-    "SCHEMA",
-    "bounded_parts",
-    "comparison",
-    "document",
-    "headline",
-    "resources",
-    "tables",
-]
+    "RESOURCES_SHOWN", "RULED_OUT", "SCHEMA", "bounded_parts", "comparison", "document", "headline", "resources",
+    "tables", "with_verdict",
+]  # fmt: skip
 
 SCHEMA = "stepscope.comparison/1"
 RESOURCES_SHOWN = Table(
@@ -78,6 +71,13 @@ def comparison(result: Comparison) -> Report:
         findings_title="What caused it" if result.step_verdict == "different" else "What is different",
         document=document(result),
     )
+
+
+def with_verdict(report: Report, result: Comparison) -> Report:
+    """The report of both runs of a case, with the verdict of their comparison and its causes as the first findings."""
+    verdict = Finding(title=headline(result), command="compare")
+    causes = tuple(_finding(cause, result) for cause in result.causes)
+    return replace(report, findings=(verdict, *causes, *report.findings), findings_title="The two runs of this case")
 
 
 def tables(result: Comparison) -> dict[str, Block]:

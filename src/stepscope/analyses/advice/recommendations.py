@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import label_devices, windows_of
+from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.analyses.steps.device_utilisation import utilisation_of
 from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps
