@@ -74,6 +74,7 @@ def test_the_timeline_is_that_of_the_slowest_step(page, folder):
     assert "the slowest step, 2" in page
 
 
+@pytest.mark.slow
 def test_of_too_many_spans_the_short_ones_are_bars_and_that_is_said(folder, monkeypatch):
     monkeypatch.setattr(single_file, "_MOST_SPANS", 6)
     monkeypatch.setattr(drawing, "_FINEST", 8)
