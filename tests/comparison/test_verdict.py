@@ -90,6 +90,7 @@ def test_equal_runs_are_called_different_in_one_of_twenty_at_most(n, noise, corr
     assert comparison.count("different") <= 0.05 * pairs
 
 
+@pytest.mark.slow
 def test_three_percent_in_one_percent_of_noise_is_found():
     rng = np.random.default_rng(8)
     verdicts = [verdict(cycles(rng, 30, noise=0.01), cycles(rng, 30, noise=0.01, level=1.03e8)) for _ in range(300)]
