@@ -26,7 +26,8 @@ _MLU_TYPE = 20
 _XLA_PROCESS = re.compile(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d+)")
 _STREAM = re.compile(r"(?i)stream\s*#?(\d+)")
 #: Processes of an Ascend device; HCCL's lanes with whole collectives. Those called `Plane 0` and so on show the parts.
-_ASCEND = ("Ascend Hardware", "HCCL", "Overlap Analysis")
+_ASCEND_FILE = re.compile(r"(?:/device_|(?:msprof|hccl|task_time|step_trace)_)(\d{1,4})[/_]")
+_ASCEND = ("Ascend Hardware", "HCCL", "Overlap Analysis", "Step Trace")
 _ASCEND_COLLECTIVES = re.compile(r"Group .* Communication|Communication (?:OP|Kernel)")
 
 
@@ -103,8 +104,23 @@ def _properties(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
 
 
-def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, host: str | None) -> Tracks:
-    """Tables `tracks` and `devices`. Keys that differ only in the type of a number (7 and "7") share a track."""
+def npu_in(path: str) -> int:
+    """The device of a file that Ascend's profiler wrote, from its folder or name, 0 if they do not say.
+
+    >>> npu_in("PROF_1/device_3/timeline/msprof_3_0_1.json"), npu_in("msprof_1_0_6.json.gz"), npu_in("trace_view.json")
+    (3, 1, 0)
+    """
+    numbers = _ASCEND_FILE.findall(path.replace("\\", "/"))
+    return int(numbers[-1]) if numbers else 0
+
+
+def build_tracks(
+    columns: Columns, meta: Mapping[str, Any], rank: int | None, host: str | None, path: str = ""
+) -> Tracks:
+    """Tables `tracks` and `devices`. Keys that differ only in the type of a number (7 and "7") share a track.
+
+    `path` may say which device an Ascend file is of, which its events do not.
+    """
     labels = {_plain(key): texts for key, texts in columns.threads.items()}
     process = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_name"))}
     process_label = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_labels"))}
@@ -138,7 +154,7 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
             device_id = devices.find(_ordinal(xla["index"]) or 0, xla["type"].lower())
             kind, plain = _xla_lane(label or "", has_streams=pid in has_xla_streams)
         elif process_label.get(pid) == "NPU" or name in _ASCEND:
-            device_id = devices.find(0, "npu")
+            device_id = devices.find(npu_in(path), "npu")
             talks = _ASCEND_COLLECTIVES.fullmatch(label or "") is not None
             is_stream = name == "Ascend Hardware" and _STREAM.match(label or "") is not None
             kind, plain = ("stream", "kernel") if is_stream or talks else ("annotation", "device_range")
