@@ -266,7 +266,7 @@ def test_without_device_work_an_exchange_is_exposed_where_the_host_does_nothing_
         (MAIN, 60, 5, "c10d::allreduce_", "operator"),
     )  # fmt: skip
     assert parts(spans, (0, 100)) == {
-        (0, "operators"): 20, (0, "exposed communication"): 25, (0, "python and other"): 55,
+        (0, "operators"): 25, (0, "exposed communication"): 20, (0, "python and other"): 55,
     }  # fmt: skip
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 from bar_notes import texts
 
@@ -69,6 +70,36 @@ def test_a_lone_step_a_host_without_devices_and_a_foreign_trace() -> None:
     assert "step 6" in overview_of_ranks([summary(numbers=(6,), windows_ns=(5,))]).headline
     foreign = Summary(Meta("x.json", "kineto", n_events=5), 1000)
     assert overview_of_ranks([foreign]).headline == "Chrome trace · 1 µs recorded · 5 events read"
+
+
+def issues(code: str, severity: str = "error"):
+    row = {"code": code, "severity": severity, "count": 1, "example": "x"}
+    return ISSUES.conform(pl.DataFrame([row]))
+
+
+def test_damage_comes_first_and_says_what_may_be_missing() -> None:
+    one = summary(issues=issues("truncated"))
+    assert overview_of_ranks([one]).headline.startswith(
+        "Truncated file: later events may be missing, the last step may be incomplete · PyTorch 2.9.0 · NVIDIA H100 ·"
+    )
+    packed = summary(issues=issues("damaged_packing"), numbers=(), windows_ns=(5,))
+    assert overview_of_ranks([packed]).headline.startswith("Damaged archive: later events may be missing · PyTorch")
+    job = overview_of_ranks([summary(0), summary(1, issues=issues("damaged_events")), summary(2)])
+    assert job.headline.startswith("Damaged file (1 of 3 files): later events")
+    assert not overview_of_ranks([summary(issues=issues("odd_commas", "warning"))]).headline.startswith("Damaged")
+
+
+def test_a_damaged_file_without_device_work_is_not_called_cpu_only() -> None:
+    host = summary(devices=(), parts={"operators": 200 * MS, "Python and other": 100 * MS}, busy={})
+    lost = replace(host, issues=issues("truncated"))
+    report = overview_of_ranks([lost])
+    assert report.headline.startswith("Truncated file: device work may be missing, the last step")
+    assert "CPU only" not in report.headline
+    assert texts(report.bars[0])[0] == "time of the host alone: the file holds no device work"
+    launched = replace(lost, quality=(Lack("no_device", "…"),))
+    assert "device work is missing" in overview_of_ranks([launched]).headline
+    unrecorded = overview_of_ranks([replace(host, quality=(Lack("no_device", "…"),))])
+    assert " · device work not recorded · " in unrecorded.headline
 
 
 def test_the_bar_shows_the_mean_step_its_spread_and_its_parts() -> None:

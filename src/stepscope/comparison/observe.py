@@ -15,7 +15,7 @@ import polars as pl
 
 from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.host_spans import open_time
+from stepscope.analyses.common.host_spans import computing_on_host, open_time
 from stepscope.analyses.common.occupancy import by_device, mean_of, occupied
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles, host_bounds
@@ -234,16 +234,14 @@ def _host_levels(trace: Trace, threads: pl.Series, *, on_device: bool) -> list[t
     category, names = spans["category"], spans["name"]
     calls = is_mine & category.is_in(("runtime", "driver"))
     waits = calls & _named(names, calls, is_sync_call)
-    operators = is_mine & (category == "operator")
-    collectives = collectives_on_host(spans)
     levels = [
         (LOADING, open_time(spans, is_mine & (category == "dataloader"))),
         (SYNC, open_time(spans, waits)),
         (LAUNCH, open_time(spans, calls)),
-        (OPERATORS, open_time(spans, operators & ~collectives)),
+        (OPERATORS, computing_on_host(spans, is_mine)),
     ]
     if not on_device:
-        levels.append((COMMUNICATION, open_time(spans, collectives)))
+        levels.append((COMMUNICATION, open_time(spans, collectives_on_host(spans))))
     return levels
 
 

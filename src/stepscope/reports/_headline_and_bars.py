@@ -14,7 +14,7 @@ from stepscope.core.units import count, duration, percent, size
 from stepscope.reports._job import devices_of, measured, owners
 from stepscope.reports._phrases import counted, ranges
 from stepscope.reports._stragglers import Stragglers, stragglers_among
-from stepscope.reports._summary import SLOWEST_STEPS, TALK
+from stepscope.reports._summary import NO_DEVICE, SLOWEST_STEPS, TALK
 from stepscope.reports._tables import merged
 
 if TYPE_CHECKING:
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 _TOOLS = {
     "kineto": "Chrome trace", "ncu-csv": "Nsight Compute", "ncu-text": "Nsight Compute", "ncu-rep": "Nsight Compute",
     "kernel-table": "Kernel table", "nsys": "Nsight Systems", "nsys-stats": "Nsight Systems",
+}  # fmt: skip
+#: What issues of severity error say about a file, the first that it has.
+_LOSSES = {
+    "truncated": "Truncated file", "damaged_packing": "Damaged archive", "no_samples": "Recording without samples",
+    "": "Damaged file",
 }  # fmt: skip
 _DEVICE_USE = "show device-utilisation"
 _SHOWN = 3
@@ -82,12 +87,15 @@ def _quality(summaries: Sequence[Summary]) -> list[str]:
 def _headline(summaries: Sequence[Summary]) -> str:
     first = summaries[0].meta
     version = (first.framework_version or "").partition("+")[0]
-    facts = [f"{first.framework} {version}".strip() if first.framework else _TOOLS.get(first.format, first.format)]
+    damage = _damage(summaries)
+    facts = [damage] if damage else []
+    facts += [f"{first.framework} {version}".strip() if first.framework else _TOOLS.get(first.format, first.format)]
     devices = devices_of(summaries)
     facts += [name if n == 1 else f"{n} × {name}" for name, n in devices.items()]
     launches = [summary.n_launches for summary in summaries if summary.n_launches is not None]
     if not devices and not launches and any(summary.parts for summary in summaries):
-        facts.append("CPU only")
+        unknown = [] if damage else ["device work not recorded"]
+        facts += unknown if damage or _lacks_device(summaries) else ["CPU only"]
     facts += filter(None, [_whose(summaries), _steps(summaries)])
     if len(launches) == len(summaries):
         whole = sum(summary.recorded_ns for summary in summaries)
@@ -104,6 +112,35 @@ def _headline(summaries: Sequence[Summary]) -> str:
 def _unit(summaries: Sequence[Summary]) -> str:
     """What the files of a job are: ranks, or no more than files."""
     return "rank" if all(summary.meta.rank is not None for summary in summaries) else "file"
+
+
+def _damage(summaries: Sequence[Summary]) -> str:
+    """What is wrong with the files, and what the loss may have changed; '' if nothing was lost."""
+    codes = [_codes_of_loss(summary) for summary in summaries]
+    damaged = [summary for summary, lost in zip(summaries, codes, strict=True) if lost]
+    if not damaged:
+        return ""
+    what = next(text for code, text in _LOSSES.items() if any(code in lost for lost in codes) or not code)
+    if len(summaries) > 1:
+        what = f"{what} ({len(damaged)} of {len(summaries)} files)"
+    if any(summary.devices or summary.n_launches for summary in damaged):
+        missing = "later events may be missing"
+    else:
+        missing = "device work is missing" if _lacks_device(damaged) else "device work may be missing"
+    steps = ", the last step may be incomplete" if any(summary.numbers for summary in damaged) else ""
+    return f"{what}: {missing}{steps}"
+
+
+def _codes_of_loss(summary: Summary) -> set[str]:
+    """The codes of issues with which events were lost."""
+    if summary.issues is None:
+        return set()
+    return set(summary.issues.filter(pl.col("severity") == "error")["code"].cast(pl.String).to_list())
+
+
+def _lacks_device(summaries: Sequence[Summary]) -> bool:
+    """Whether the host launched device work of which nothing was recorded."""
+    return any(lack.kind == NO_DEVICE for summary in summaries for lack in summary.quality)
 
 
 def _whose(summaries: Sequence[Summary]) -> str:
@@ -167,6 +204,8 @@ def _bars(summaries: Sequence[Summary], *, wait_for_each_other: bool) -> tuple[B
     if len(summaries) == 1:
         notes += summaries[0].notes
     notes += _while_idle(timed, whole)
+    if not timed[0].devices and (_damage(summaries) or _lacks_device(summaries)):
+        notes.insert(0, Note("time of the host alone: the file holds no device work", "data", "show issues"))
     return (Bar(label, value, tuple(part for part in parts if part.ratio > 0), tuple(notes)),)
 
 

@@ -10,10 +10,11 @@ import polars as pl
 
 from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.collective_calls import collectives_on_host
+from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.analyses.common.step_parts import COMMUNICATION, LOADING, OPERATORS, OTHER
 from stepscope.analyses.steps.steps import host_time as divided
 from stepscope.core.collectives import label_of
-from stepscope.core.intervals import nearest, own_lengths
+from stepscope.core.intervals import own_lengths
 from stepscope.core.names import is_own_code, map_names
 from stepscope.core.units import percent
 from stepscope.reports._idle import loader_advice
@@ -132,13 +133,11 @@ def _python(spans: pl.DataFrame) -> str:
     frames = spans.select("name").filter(spans["category"] == "python")
     if frames.is_empty():
         return ""
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     distinct = frames["name"].unique()
     own = distinct.filter(map_names(distinct, is_own_code, pl.Boolean()))
     wanted = ((spans["category"] != "python") | spans["name"].is_in(own.implode())).to_numpy()
     # Time in a library counts as the time of the function that called it.
-    at = nearest(parents, wanted)
-    above = np.where(parents >= 0, at[parents], -1)
+    above = at_or_around(spans, wanted, itself=False)
     rows = np.flatnonzero(wanted)
     position = np.full(spans.height + 1, -1, np.int64)
     position[rows] = np.arange(rows.size)

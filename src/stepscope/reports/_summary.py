@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The kind of the cost of communication with other ranks.
 TALK = "communication"
+#: The kind of the lack of device work that the host launched.
+NO_DEVICE = "no_device"
 SLOWEST_STEPS = "show steps --sort -window_ns"
 
 
