@@ -182,7 +182,8 @@ def build_tracks(
 class _NamedLanes:
     """What the names of processes and threads say where events carry no device: XLA, Ascend, rocmProfileData.
 
-    `npus` are processes labelled NPU, `npu` the number of their device, `xla_streams` those with threads called stream; `has_rpd`: processes are GPUs.
+    `npus` are processes labelled NPU, `npu` the number of their device, `xla_streams` processes with threads called
+    stream; `has_rpd`: processes are GPUs.
     """
 
     npus: set[Any]
