@@ -98,6 +98,8 @@ def _cycles(trace: Trace, anchor: str) -> tuple[Cycles, list[str]]:
         except StepscopeError as error:
             remarks.append(error.message)
     cycles = find_cycles(*sources)
+    if not remarks and cycles.source != "annotation":
+        remarks = ["no steps are marked"]
     return cycles, [f"{remark}; cycles are {cycles.how}" for remark in remarks]
 
 
@@ -114,8 +116,6 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
         pl.concat([by_cycle(counters, cycles), by_cycle(allocated, cycles)]), scheduled(trace, pid, cycles)
     )
     inside = counters.filter(pl.col("ts_ns").is_between(low, high))
-    if chosen.source != "annotation":
-        remarks = [*remarks, f"no steps are marked; cycles are {chosen.how}"]
     return Observation(
         label=f"pid {pid}" if len(pids) > 1 else "",
         meta=trace.meta,
