@@ -279,6 +279,7 @@ class Comparison:
         ruled_out: the causes that were considered and rejected, each with the reason.
         notes: what the reader should know about the data: cycles left out, counters that are missing …
         facts: the paths of both runs.
+        arguments: the same as words of a command line.
     """
 
     verdict: Verdict
@@ -291,6 +292,7 @@ class Comparison:
     ruled_out: tuple[RuledOut, ...] = ()
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = field(default=(), repr=False, compare=False)
     to_text: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
     to_html: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
     to_figure: Callable[[Comparison], Any] | None = field(default=None, repr=False, compare=False)

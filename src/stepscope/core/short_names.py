@@ -329,13 +329,20 @@ def _common(a: str, b: str) -> int:
             low = middle
         else:
             high = middle - 1
-    while low and a[low - 1].isalnum() and not (a[low - 1].islower() and a[low : low + 1].isupper()):
+    while _is_inside(a, low) or _is_inside(b, low):
         low -= 1
     return low
 
 
+def _is_inside(text: str, at: int) -> bool:
+    """Whether the place is inside a token."""
+    before, after = text[at - 1 : at], text[at : at + 1]
+    return before.isalnum() and after.isalnum() and not (before.islower() and after.isupper())
+
+
 def _candidates(text: str, gist: str, pieces: Sequence[tuple[int, int]], width: int) -> Iterator[str]:
     """Forms of a text that show what sets it apart: as one stretch, token by token, then with ever fewer tokens."""
+    pieces = [piece for piece in pieces if piece[0] < piece[1]]
     if not pieces:
         yield _fitted(gist, width)
     else:

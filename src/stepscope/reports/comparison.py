@@ -60,6 +60,8 @@ def comparison(result: Comparison) -> Report:
         meta=dict(result.facts),
         title="compare",
         findings_title="What caused it",
+        quality_command="compare --table ruled-out" if result.ruled_out else "",
+        arguments=result.arguments,
         document=document(result),
     )
 
@@ -215,14 +217,13 @@ def _blocks(result: Comparison) -> list[Block]:
         several = changed["process"].n_unique() > 1
         columns = ["device", "name", "base_calls", "other_calls", "base_ns", "other_ns", "delta_ns"]
         keep = ["process"] * several + columns
-        note = "" if changed.height <= _ROWS else f"{changed.height - _ROWS} more: --table attribution"
-        blocks.append(_block("Functions that changed, own time per step", FUNCTION_DELTAS, changed, keep, note))
+        title = "Functions that changed, own time per step"
+        blocks.append(_block(title, FUNCTION_DELTAS, changed, keep, "attribution"))
     moved = resources(result.effects).filter("is_different")
     if moved.height:
         several = moved["process"].n_unique() > 1
         keep = ["process"] * several + ["device", "metric", "base", "other", "ratio"]
-        note = "" if moved.height <= _ROWS else f"{moved.height - _ROWS} more: --table resources"
-        blocks.append(_block("Resources that changed", _AS_TEXT, _as_text(moved.head(_ROWS)), keep, note))
+        blocks.append(_block("Resources that changed", _AS_TEXT, _as_text(moved), keep, "resources"))
     return blocks
 
 
@@ -236,11 +237,14 @@ def _as_text(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.Series(name, values, dtype=pl.String) for name, values in texts.items())
 
 
-def _block(title: str, table: Table, frame: pl.DataFrame, keep: Sequence[str], note: str) -> Block:
-    return Block(title, table, frame.head(_ROWS).select(keep), note=note)
+def _block(title: str, table: Table, frame: pl.DataFrame, keep: Sequence[str], name: str) -> Block:
+    """The first rows, and the command that shows the others, if there are any."""
+    n_more = frame.height - _ROWS
+    note, command = (f"{n_more} more", f"compare --table {name}") if n_more > 0 else ("", "")
+    return Block(title, table, frame.head(_ROWS).select(keep), command, note)
 
 
 def _quality(result: Comparison) -> list[str]:
     ruled = ", ".join(row.category for row in result.ruled_out)
     remarks = [remark if remark.endswith(".") else f"{remark}." for remark in result.notes]
-    return [*remarks, *([f"Ruled out, with reasons in --table ruled-out: {ruled}."] if ruled else [])]
+    return [*remarks, *([f"Ruled out, with reasons: {ruled}."] if ruled else [])]
