@@ -149,11 +149,11 @@ def test_a_failing_function_shows_its_own_traceback_and_one_error(bench, tmp_pat
         (["@double", "--against", "@no"], "functions_to_time has no function 'no'"),
         (["@double", "--sweep", "none.toml"], "cannot read none.toml"),
         (["@double", "--sweep", "broken.toml"], "broken.toml is not valid TOML"),
-        (["@double", "--sweep", "functions_to_time.py"], "functions_to_time.py is no sweep file"),
+        (["@double", "--sweep", "functions_to_time.py"], "functions_to_time.py is not a sweep file"),
         (["@double", "--arg", "y=1"], "cannot be called with y"),
-        (["@double", "--arg", 'x={"shape": ["n"]}'], "'n' is no size"),
+        (["@double", "--arg", 'x={"shape": ["n"]}'], "'n' is not a size"),
         (["@double", "--against", "@short", "--arg", X], r"differ in shape: \(3, 4\) and \(1, 4\)"),
-        (["@double", "--against", "@nothing", "--arg", X], "the reference gives back nothing"),
+        (["@double", "--against", "@nothing", "--arg", X], "the reference returns nothing"),
     ],
 )
 def test_bad_input_is_one_clear_error(bench, tmp_path, words, message):

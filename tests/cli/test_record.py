@@ -110,7 +110,7 @@ def test_what_is_kept_and_when_it_is_dumped(keep, trigger, ring):
 def test_a_dump_of_what_is_not_recorded_is_refused(run, tmp_path):
     result = run("record", "--dump", str(tmp_path))
     assert (result.code, result.out) == (1, "")
-    assert "no recording that keeps its last seconds goes on there" in result.err
+    assert "no recording with --keep is running there" in result.err
 
 
 def test_the_folder_of_a_dump_is_printed(run, monkeypatch):

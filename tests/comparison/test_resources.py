@@ -164,12 +164,12 @@ def issues(*rows):
 
 
 def test_without_counters_some_causes_cannot_be_seen():
-    assert counter_remarks(COUNTERS.empty(), COUNTERS.empty(), placed(0, 1), ISSUES.empty())[0].startswith(
-        "no counters were recorded: "
-    )
+    assert counter_remarks(COUNTERS.empty(), COUNTERS.empty(), placed(0, 1), ISSUES.empty()) == [
+        "no counters were recorded"
+    ]
     known = issues(("other", "x"), ("counters_unplaced", "the trace does not say when it began"))
     (remark,) = counter_remarks(COUNTERS.empty(), COUNTERS.empty(), placed(0, 1), known)
-    assert remark.startswith("counters are not used (the trace does not say when it began): ")
+    assert remark == "counters are not used (the trace does not say when it began)"
 
 
 def samples(*times):

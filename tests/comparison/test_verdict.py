@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from observations import observation, pair
 
 from stepscope.comparison.model import Effect
-from stepscope.comparison.verdict import Stalls, compare_runs, judge, stalls, step_effect, step_times
+from stepscope.comparison.verdict import Stalls, compare_runs, judge, stalls, step_effect, step_times, typical_effect
 from stepscope.core.errors import StepscopeError
 
 
@@ -37,7 +39,9 @@ def test_parts_sum_to_the_difference_of_the_step():
 def test_one_cycle_is_inconclusive_and_says_so():
     comparison = compare_runs([[run(BASE[:1])]], [[run(BASE[:1])]])
     assert (comparison.verdict, comparison.causes) == ("inconclusive", ())
-    assert "one cycle on a side: nothing is known of how much cycles scatter" in comparison.notes
+    assert comparison.reason == "only 1 complete cycle on a side"
+    step = comparison.step_time
+    assert (step.low, step.high, step.p_value, step.detectable) == (None, None, None, None)
 
 
 def test_notes_of_the_recordings_are_said_once():
@@ -68,9 +72,9 @@ def cycles(rng, n, *, noise, correlation=0.0, level=1e8):
 
 
 def verdict(base, other):
-    effect = step_effect([base], [other])
+    effect, typical = step_effect([base], [other]), typical_effect([base], [other])
     assert effect is not None
-    return judge(effect, stalls([base], [other]), has_cause=False)[0]
+    return judge(effect, stalls([base], [other]), has_cause=False, typical=typical)[0]
 
 
 @pytest.mark.slow
@@ -154,6 +158,35 @@ def test_a_cause_is_a_difference_though_the_step_hides_it():
 
 def test_scatter_beyond_drift_without_significance_is_inconclusive():
     assert judge(effect(delta=16.0), None, has_cause=False)[0] == "inconclusive"
+
+
+def test_a_change_that_matters_and_is_not_proven_is_inconclusive():
+    base = effect(low=-22.0, high=51.0, delta=14.0, drift=30.0)
+    assert judge(base, None, has_cause=False)[0] == "inconclusive"
+    assert judge(effect(low=-45.0, high=51.0), None, has_cause=False)[0] == "inconclusive"
+    assert judge(effect(low=-9.0, high=15.0), None, has_cause=False)[0] == "no_difference"
+
+
+def test_most_cycles_that_are_longer_are_no_stalls():
+    assert not Stalls(0.8, 0.001).is_different
+    assert Stalls(0.3, 0.001).is_different
+
+
+@given(
+    st.lists(st.floats(1.0, 1e3), min_size=1, max_size=12),
+    st.lists(st.floats(1.0, 1e3), min_size=1, max_size=12),
+)
+def test_a_step_time_is_different_only_if_its_interval_excludes_zero(base, other):
+    mean, typical = (find([np.array(base)], [np.array(other)]) for find in (step_effect, typical_effect))
+    assert mean is not None
+    assert (mean.low is None) == (min(len(base), len(other)) < 2)
+    verdict, _ = judge(mean, None, has_cause=False, typical=typical)
+    proven = [e for e in (mean, typical) if e is not None and e.is_different]
+    assert (verdict == "different") == bool(proven)
+    assert all(e.low > 0 or e.high < 0 for e in proven)
+    if verdict == "no_difference":
+        assert mean.low <= 0 <= mean.high or abs(mean.delta) < 0.1 * mean.base
+        assert max(-mean.low, mean.high) <= mean.base / 3
 
 
 def test_stalls_alone_are_a_difference():

@@ -15,7 +15,10 @@ import polars as pl
 from starlette.testclient import TestClient
 
 import stepscope
+from stepscope.analyses.common.windows import recorded
+from stepscope.analyses.communication.communication import collective_calls
 from stepscope.core import units
+from stepscope.core.collectives import label_of
 from stepscope.core.names import map_names, without_number
 from stepscope.renderers import Screen, find
 from stepscope.web.app import create_app
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
     from stepscope.core.report import Report
 
+#: Columns of terminals: an old one, a pipe, a wide one.
+WIDTHS = (80, 100, 180)
 #: Tables that are asked of every surface. Those of a trace that lacks the data are refused alike.
 TABLES = (
     "steps", "operators", "kernels", "kernel-classes", "timeline", "overlap", "communication", "idle", "launches",
@@ -72,11 +77,11 @@ def forms(path: Path) -> list[str]:
     report = stepscope.report(trace)
     words = said(report)
     wrong = []
-    for name in ("terminal", "markdown"):
+    for name, width in (*(("terminal", width) for width in WIDTHS), ("markdown", 100)):
         render = find(name).report
         assert render is not None
-        text = re.sub(r"\\(?=[^a-zA-Z0-9])", "", render(report, Screen()))
-        wrong += lacking(name, re.sub(r"\s+", " ", text), words)
+        text = re.sub(r"\\(?=[^a-zA-Z0-9])", "", render(report, Screen(width=width)))
+        wrong += lacking(f"{name} at {width} columns", re.sub(r"\s+", " ", text), words)
     as_json = find("json").report
     assert as_json is not None
     document = json.loads(as_json(report, Screen()))
@@ -178,7 +183,7 @@ def _of_kernels(trace: stepscope.Trace, report: Report) -> list[str]:
 
 def _of_steps(trace: stepscope.Trace, report: Report) -> list[str]:
     step = next((bar for bar in report.bars if bar.label == "Step"), None)
-    if step is None or trace.steps.height < 2:
+    if step is None or trace.steps.is_empty():
         return []
     mean = trace.show("steps")["window_ns"].mean()
     return (
@@ -190,16 +195,18 @@ def _of_steps(trace: stepscope.Trace, report: Report) -> list[str]:
 
 def _of_parts(trace: stepscope.Trace, report: Report) -> list[str]:
     step = next((bar for bar in report.bars if bar.label in ("Step", "Device")), None)
-    if step is None or trace.steps.height == 1 or not any(part.name == "computation" for part in step.parts):
+    if step is None or not any(part.name == "computation" for part in step.parts):
         return []
     by = "step" if step.label == "Step" else "rank"
     table = trace.show("timeline", by=by)
-    whole = table["total_ns"].sum()
+    # Without steps the bar is the recording, and the table the time from the first to the last device work.
+    low, high = recorded(trace.spans)
+    whole = table["total_ns"].sum() if by == "step" else (high - low) * table.height
     expected = {
         "computation": table["computation_ns"].sum() / whole,
         "exposed communication": table["exposed_communication_ns"].sum() / whole,
         "exposed memcpy": table["exposed_memcpy_ns"].sum() / whole,
-        "idle": table["idle_ns"].sum() / whole,
+        "idle": 1 - table["busy_ns"].sum() / whole,
     }
     parts = {part.name: part.ratio for part in step.parts}
     return [
@@ -207,6 +214,55 @@ def _of_parts(trace: stepscope.Trace, report: Report) -> list[str]:
         for name, ratio in expected.items()
         if abs(parts.get(name, 0) - ratio) > 1e-9
     ]
+
+
+def communication(path: Path) -> list[str]:
+    """Time, calls and kinds of communication, which many tables have."""
+    trace = stepscope.load(path)
+    timeline, overlap = trace.show("timeline"), trace.show("overlap")
+    kernels, classes = trace.show("kernels"), trace.show("kernel-classes")
+    calls = _shown(trace, "communication").filter(pl.col("measured").cast(pl.String) == "device")
+    named = _shown(trace, "overlap", by="name")
+    merged = {
+        "timeline": (timeline["communication_ns"].sum(), timeline["exposed_communication_ns"].sum()),
+        "overlap": (overlap["communication_ns"].sum(), overlap["exposed_ns"].sum()),
+    }
+    is_collective = pl.col("kernel_class").cast(pl.String) == "collective"
+    summed = {
+        "overlap by name": (named["communication_ns"].sum(), named["calls"].sum()),
+        "kernels": (kernels.filter("communication")["total_ns"].sum(), kernels.filter("communication")["calls"].sum()),
+        "classes of kernels": tuple(kernels.filter(is_collective).select(pl.col("total_ns", "calls").sum()).row(0)),
+        "kernel-classes": tuple(classes.filter(is_collective).select(pl.col("total_ns", "calls").sum()).row(0)),
+        "communication": (calls["total_ns"].sum(), summed_calls(trace)),
+    }
+    wrong = [f"{what} of communication differ: {each}" for what, each in _unequal(merged=merged, summed=summed)]
+    kinds = set(map_names(calls["collective"], label_of, pl.String()))
+    return wrong + [
+        f"the report says {kind!r}, show communication has {sorted(kinds)}"
+        for finding in trace.report().findings
+        if finding.title.startswith("Exposed communication")
+        for kind in re.findall(r"[:,] ([a-z -]+?)(?= \d|,|$)", finding.title.partition("computes")[2])
+        if kind not in kinds
+    ]
+
+
+def _unequal(**tables: dict[str, tuple[int, int]]) -> list[tuple[str, dict[str, tuple[int, int]]]]:
+    return [(what, each) for what, each in tables.items() if len(set(each.values())) > 1]
+
+
+def summed_calls(trace: stepscope.Trace) -> int:
+    """Kernels of the calls that `communication` counts, which may have several."""
+    parts, _ = collective_calls(trace.spans, trace.tracks, trace.collectives, trace.ops, communication="any")
+    return parts.filter(pl.col("measured") == "device").height
+
+
+def _shown(trace: stepscope.Trace, name: str, **options: str) -> pl.DataFrame:
+    """The table; empty if the trace has nothing for it."""
+    try:
+        return trace.show(name, **options)
+    except stepscope.MissingTable:
+        columns = ("calls", "communication_ns", "total_ns", "collective", "measured")
+        return pl.DataFrame(schema={c: pl.Int64() if c.endswith(("ns", "calls")) else pl.String() for c in columns})
 
 
 def _of_memory(trace: stepscope.Trace, report: Report) -> list[str]:

@@ -13,10 +13,12 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 
 import stepscope
 from stepscope import cli
+from stepscope.reports.comparison import comparison
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,6 +124,23 @@ def test_what_they_do_not_hold_is_refused_and_a_report_can_be_made(shared: Path,
         assert "holds results, not a recording" in capsys.readouterr().err
     assert cli.main(["report", str(folder(shared, case))]) == 0
     assert "LatencyPrism" in capsys.readouterr().out
+
+
+@each_case
+def test_the_report_of_a_case_gives_the_verdict_and_the_causes_of_its_comparison(shared: Path, case: str):
+    report = stepscope.report(folder(shared, case))
+    compared = comparison(stepscope.compare(folder(shared, case)))
+    assert report.findings[0].title == compared.headline
+    assert report.findings[1:] == compared.findings
+
+
+@each_case
+def test_kernels_and_states_of_threads_are_not_one_table(shared: Path, case: str):
+    for block in stepscope.report(folder(shared, case) / "normal_perf_data").tables:
+        names = block.frame["name"].cast(pl.String).to_list()
+        assert not {"oncpu", "runq"} & set(names) or set(names) <= {"oncpu", "runq"}
+        if "share_ratio" in block.frame.columns:
+            assert block.frame["share_ratio"].sum() <= 1
 
 
 @each_case

@@ -31,6 +31,33 @@ def test_the_report_and_its_tables_have_the_same_numbers(shared, path):
     assert surface_checks.numbers(shared / path) == []
 
 
+#: Traces that communicate: by NCCL, also as messages, RCCL, HCCL, DeepEP, multimem, XLA, MPI.
+COMMUNICATING = [
+    "traces/hta/nccl_parser_config/nccl_data.json.gz",
+    "traces/hta/trace_filter/sampled_rank-0.json.gz",
+    "traces/hta/trace_diff/control/control.json.gz",
+    "traces/more/kineto-multirank/deepseek-dualpipe-h800-rank0of64/train.json.gz",
+    "traces/more/kineto-multirank/megatron-tp8-a100/megatron_kineto_0.json.gz",
+    "traces/more/tpu-jax-trace/2026_01_12_01_08_50.trace.json.gz",
+    "traces/more/nsys-multigpu/mfu_2gpu_before.sqlite",
+    "traces/tracelens/b200/eager_trace.json.gz",
+    "traces/tracelens/mi300/resnet_act_checkpoint.json.gz",
+    "ascend/text/level1/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json",
+    "nsight/nsys-sqlite/a100-saxpy-mpi-2022.2.sqlite",
+]
+
+
+def with_kernels() -> list[str]:
+    """All traces of the table that have kernels."""
+    with Path(__file__).with_name("every_trace.csv").open(newline="") as file:
+        return [row["path"] for row in csv.DictReader(file) if row["kernels"] not in ("", "0")]
+
+
+@pytest.mark.parametrize("path", sorted({*COMMUNICATING, *with_kernels()}) if EVERYTHING else COMMUNICATING)
+def test_communication_is_the_same_in_every_table(shared, path):
+    assert surface_checks.communication(shared / path) == []
+
+
 @pytest.mark.parametrize("path", TRACES if EVERYTHING else TRACES[::6])
 def test_every_form_of_the_report_says_the_same(shared, path):
     assert surface_checks.forms(shared / path) == []

@@ -67,6 +67,8 @@ NAMES = [
     ("void flashinfer::norm::lamport_kernel<8>(int)", "allreduce", False),
     ("void deep_ep::internode::combine<false, 8>(int4*)", "alltoall", False),
     ("void dpsk::ep::internode::notify_dispatch<false, 8>(int const*, long*)", "alltoall", False),
+    ("void deep_ep::intranode::cached_notify_combine<4>(void**)", "alltoall", False),
+    ("void deep_ep::internode::cached_notify<false>(int)", "alltoall", False),
     ("nvshmemi_transfer_rma", None, False),
 ]
 

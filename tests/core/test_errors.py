@@ -51,7 +51,10 @@ def test_unknown_name_offers_the_nearest_first_and_all_of_them():
 
 
 def test_missing_extra_gives_the_line_that_installs_it():
-    assert MissingExtra("record", "record").hint == "pip install 'stepscope[record]'"
+    assert (
+        MissingExtra("record", "record").hint
+        == "install the extra record: pip install '.[record]' in a checkout of stepscope"
+    )
 
 
 def test_would_overwrite_names_the_way_out():

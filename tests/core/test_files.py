@@ -114,7 +114,7 @@ def test_a_store_whose_package_lacks_says_what_to_install(monkeypatch):
     for scheme in ("s3", "gs", "az"):
         with pytest.raises(MissingExtra) as caught:
             files.exists(f"{scheme}://b/x")
-        assert caught.value.hint == "pip install 'stepscope[cloud]'"
+        assert caught.value.hint == "install the extra cloud: pip install '.[cloud]' in a checkout of stepscope"
     with pytest.raises(StepscopeError, match="Install s3fs") as other:
         files.is_folder("ftp://b/x")
     assert "fsspec" in other.value.hint

@@ -79,7 +79,7 @@ def test_what_it_cannot_do_it_says():
         exported(trace_of(("a", 7, None, 50.0)))
     assert TENSOR in caught.value.hint
     one = trace_of(("a", 7, 1.0, 1.0))
-    with pytest.raises(StepscopeError, match="of one trace, not of 2"):
+    with pytest.raises(StepscopeError, match="one trace, and 2 were given"):
         exported(one, one)
 
 

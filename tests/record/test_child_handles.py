@@ -110,7 +110,7 @@ def test_nothing_is_started_where_no_stacks_are_wanted(tmp_path):
 def test_a_missing_py_spy_is_told_with_the_install_line(tmp_path, monkeypatch):
     monkeypatch.setattr(child_handles.py_spy, "program", lambda: None)
     result = start_stack_recorder(tmp_path, 100).end()
-    assert result.remarks == ("no Python stacks: py-spy is not installed: pip install 'stepscope[record]'",)
+    assert result.remarks == ("no Python stacks: py-spy is not installed: pip install py-spy",)
     assert result.issues[0]["code"] == "no_stacks"
 
 

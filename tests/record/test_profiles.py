@@ -30,18 +30,22 @@ def test_what_is_wanted_goes_to_the_job_in_its_environment(monkeypatch):
     [
         (STEPS, [], "-I, -E or -S"),
         (STEPS, [{"python": "3.12"}], "imported torch, paddle or jax"),
-        (STEPS, [{"torch": "2.9", "steps": 0}], "PyTorch was imported, but no optimizer stepped and no model"),
+        (STEPS, [{"torch": "2.9", "steps": 0}], "PyTorch was imported, but no step of an optimizer and no call"),
         (STEPS, [{"torch": "2.9"}, {"jax": "0.9"}], "PyTorch and JAX was imported"),
-        (STEPS, [{"jax": "0.9", "steps": 0}], "StepTraceAnnotation. Profile a time, as in --window 20s:30s"),
-        (STEPS, [{"paddle": "3.1", "steps": 0}], "no optimizer stepped where it can be seen"),
+        (STEPS, [{"jax": "0.9", "steps": 0}], "StepTraceAnnotation. Profile a window of time, as in --window 20s:30s"),
+        (STEPS, [{"paddle": "3.1", "steps": 0}], "no step of an optimizer could be seen"),
         (
             STEPS,
             [{"torch": "2.9", "steps": 3, "step_source": "optimizer steps"}, {"torch": "2.9"}],
-            "ended after 3 (optimizer steps). Ask for what there is, as in --steps 1:3",
+            "ended after 3 (optimizer steps). Use --steps 1:3",
         ),
-        (STEPS, [{"torch": "2.9", "step_source": "module calls"}], "before it could tell how many (module calls)"),
-        (STEPS, [{"torch": "2.9", "steps": 1, "step_source": "module calls"}], "as in --window 20s:30s"),
-        (WINDOW, [{"torch": "2.9"}], "from 20 to 30 s after the start no process did anything"),
+        (
+            STEPS,
+            [{"torch": "2.9", "step_source": "module calls"}],
+            "before the number of its steps was known (module calls)",
+        ),
+        (STEPS, [{"torch": "2.9", "steps": 1, "step_source": "module calls"}], "Use --window 20s:30s"),
+        (WINDOW, [{"torch": "2.9"}], "from 20 to 30 s after the start no process used torch"),
     ],
 )
 def test_why_there_is_no_profile_is_said_with_what_to_do(wanted, processes, words):

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import polars as pl
 from observations import observation, pair
 
 from stepscope.comparison import Cause, Comparison, Effect, Evidence, RuledOut
 from stepscope.comparison.effects import effects, part_deltas
+from stepscope.comparison.model import KINDS
 from stepscope.reports.comparison import comparison, document, resources, tables
 
 STEP = Effect(100e6, 150e6, 50e6, 40e6, 60e6, 0.001, 5e6, 6e6, 9, 9, is_different=True)
@@ -42,7 +44,8 @@ PAIRS = (pair(run(1000.0, 10_000_000), run(200.0, 50_000_000)),)
 
 def outcome(**changes):
     facts = {
-        "verdict": "different", "reason": "slower", "step_time": STEP, "pairs": PAIRS, "parts": part_deltas(PAIRS),
+        "verdict": "different", "reason": "slower", "step_verdict": "different",
+        "step_time": STEP, "pairs": PAIRS, "parts": part_deltas(PAIRS),
         "effects": effects(PAIRS), "causes": (CAUSE,), "ruled_out": (RuledOut("network", "no traffic"),),
         "notes": ("one thing is missing",),
     }  # fmt: skip
@@ -56,7 +59,7 @@ def test_the_headline_is_the_verdict_with_its_figures():
 
 
 def test_no_difference_says_what_would_have_shown():
-    rows = comparison(outcome(verdict="no_difference", reason="within drift", causes=()))
+    rows = comparison(outcome(verdict="no_difference", step_verdict="no_difference", reason="within drift", causes=()))
     assert rows.headline.endswith("a change of 6 % would have shown")
 
 
@@ -73,14 +76,55 @@ def test_a_cause_has_its_evidence_with_values_and_what_follows_from_it():
     assert finding.details == (
         "clock: 1,000 MHz → 200 MHz", "a fact", "follows from it: kernels take longer: none → 5 ns", "→ unlock it",
     )  # fmt: skip
-    assert (finding.value_ns, finding.share_ratio) == (45e6, 0.45)
+    assert (finding.value_ns, finding.share_ratio) == (45e6, 0.9)
 
 
-def test_both_sides_are_drawn_to_one_scale():
-    bars = comparison(outcome()).bars
-    assert [(bar.label, [part.name for part in bar.parts]) for bar in bars] == [
-        ("Base", ["computation", "idle"]), ("Other", ["computation", "idle"]),
+def test_a_cause_of_a_change_that_is_not_proven_costs_nothing_and_says_so():
+    report = comparison(outcome(step_verdict="inconclusive"))
+    assert "(not proven: 95 % interval +40 % to +60 %)" in report.headline
+    assert report.findings_title == "What is different"
+    assert (report.findings[0].value_ns, report.findings[0].share_ratio) == (None, None)
+    assert "share_ratio" not in report.tables[0].frame.columns
+
+
+def test_one_cycle_has_no_interval():
+    step = replace(STEP, low=None, high=None, p_value=None, detectable=None, n_base=1, n_other=1, is_different=False)
+    text = comparison(outcome(verdict="inconclusive", step_verdict="inconclusive", step_time=step, causes=())).headline
+    assert "+50 % (one cycle on a side: no interval) · 1 and 1 cycles" in text
+    assert "would have shown" not in text
+
+
+def test_what_differs_in_kind_comes_first():
+    rows = [("hardware", "accelerator", "A100", "V100", "times belong to the machine")]
+    kinds = KINDS.conform(pl.DataFrame(rows, schema=KINDS.dtypes, orient="row"))
+    report = comparison(outcome(kinds=kinds))
+    assert report.headline.startswith("Runs that differ in hardware · Different: slower")
+    assert report.first is not None
+    assert report.first.frame.rows() == [("hardware", "accelerator", "A100", "V100")]
+    assert report.first.note == "Times belong to the machine."
+    assert document(outcome(kinds=kinds))["kinds"][0]["base"] == "A100"
+    assert comparison(outcome()).first is None
+
+
+def test_evidence_that_the_statement_has_already_is_not_repeated():
+    row = Evidence("clock", unit="MHz", base=1000.0, other=200.0)
+    cause = replace(CAUSE, statement="GPU 0's clock fell from 1,000 to 200 MHz", evidence=(row, Evidence("a fact")))
+    assert comparison(outcome(causes=(cause,))).findings[0].details[0] == "a fact"
+
+
+def test_lengths_of_bars_are_on_one_scale_and_shares_are_of_each_runs_own_step():
+    parts = pl.DataFrame({"part": ["computation", "idle"], "base_ns": [30.0, 20.0], "other_ns": [30.0, 70.0],
+                          "delta_ns": [0.0, 50.0], "share_ratio": [0.0, 1.0]})  # fmt: skip
+    bars = comparison(outcome(parts=parts)).bars
+    assert [(bar.label, bar.length, [(p.name, p.ratio) for p in bar.parts]) for bar in bars] == [
+        ("Base", 0.5, [("computation", 0.6), ("idle", 0.4)]), ("Other", 1.0, [("computation", 0.3), ("idle", 0.7)]),
     ]  # fmt: skip
+
+
+def test_shares_above_the_whole_are_explained():
+    parts = pl.DataFrame({"part": ["a", "b"], "base_ns": [50e6, 50e6], "other_ns": [130e6, 20e6],
+                          "delta_ns": [80e6, -30e6], "share_ratio": [1.6, -0.6]})  # fmt: skip
+    assert "above 100 %" in comparison(outcome(parts=parts)).tables[0].note
 
 
 def test_functions_and_resources_that_changed_are_shown_in_words():
@@ -94,13 +138,13 @@ def test_functions_and_resources_that_changed_are_shown_in_words():
 
 def test_what_was_ruled_out_is_named_with_the_way_to_its_reasons():
     assert comparison(outcome()).quality == (
-        "one thing is missing.",
+        "One thing is missing.",
         "Ruled out, with reasons: network.",
     )
     assert comparison(outcome()).quality_command == "compare --table ruled-out"
     assert comparison(outcome(ruled_out=())).quality_command == ""
-    assert tables(outcome())["ruled-out"].frame.rows() == [("network", "no traffic")]
-    assert comparison(outcome(ruled_out=())).quality == ("one thing is missing.",)
+    assert tables(outcome())["ruled-out"].frame.rows() == [("network", "no traffic", True)]
+    assert comparison(outcome(ruled_out=())).quality == ("One thing is missing.",)
 
 
 def test_the_document_is_json_with_its_facts_at_the_top():

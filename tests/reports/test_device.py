@@ -18,7 +18,8 @@ def costs(trace):
 def test_each_window_divides_into_four_parts(rows) -> None:
     rows.step(1, 0, 100)
     rows.step(2, 100, 100)
-    rows.kernel(10, 40, "gemm")
+    first = rows.launch(5)
+    rows.kernel(10, 40, "gemm", launch=first)
     rows.kernel(40, 80, "ncclDevKernel_AllReduce_Sum", track=11)
     rows.kernel(150, 20, "Memcpy HtoD (Pageable -> Device)")
     found = timed(rows.trace())

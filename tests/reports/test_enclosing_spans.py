@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.reports.enclosing_spans import during, is_own_code, most_of
+from stepscope.core.names import is_own_code
+from stepscope.reports.enclosing_spans import during, most_of
 
 
 def traced(rows):

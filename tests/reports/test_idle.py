@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepscope.analyses.advice.remedies import Recording
 from stepscope.analyses.common.device_work import device_work
 from stepscope.core.intervals import covered, union
 from stepscope.reports._idle import idle_costs, loader_advice
@@ -30,20 +31,39 @@ def late(rows, *, n: int, gap_us: int, work_us: int = 2) -> None:
 
 def test_many_short_gaps_are_the_cost_of_launching(rows) -> None:
     late(rows, n=50, gap_us=20)
-    found = costs(rows.trace())["host_late"]
-    assert found.title == "The device waits for the host to launch work"
-    assert found.details[0] == "49 gaps, mean 20 µs, longest 20 µs"
-    assert "no operator was running" in found.details[1]
-    assert "CUDA or HIP graphs" in found.details[2]
+    found = costs(rows.trace())["launching"]
+    assert found.title.startswith("Launch-bound")
+    assert found.details[0] == "49 gaps, mean 20 µs, longest 20 µs; the host is in code not recorded"
+    assert "CUDA graphs" in found.details[1]
+
+
+def test_a_decode_whose_gaps_are_of_a_tenth_of_a_millisecond_is_launch_bound(rows) -> None:
+    late(rows, n=711, gap_us=102)
+    found = costs(rows.trace())
+    assert next(iter(found)) == "launching"
+    assert not any("longest gap" in text for text in found["launching"].details)
 
 
 def test_few_long_gaps_point_to_what_the_host_was_doing(rows) -> None:
     rows.add(0, 0, 9000 * US, "train.py(1): main", "python")
-    late(rows, n=2, gap_us=5000)
     rows.add(0, 10 * US, 4900 * US, "train.py(8): log", "python")
-    found = costs(rows.trace())["host_late"]
-    assert found.details[-1] == "→ look at the longest gap, before aten::add: the host was in train.py(8): log"
-    assert "100 % of it at train.py(1): main" in found.details[0]
+    late(rows, n=2, gap_us=5000)
+    found = costs(rows.trace())["python"]
+    assert found.details[0] == "1 gap of 5 ms; 4.9 ms of it at train.py(8): log"
+    assert found.details[1] == "The longest is at 2.5 µs, before aten::add"
+
+
+def test_one_call_that_fills_nearly_all_is_the_cost(rows) -> None:
+    rows.kernel(0, 10 * US, launch=rows.launch(0, 10))
+    op = rows.op(20 * US, 633_000 * US, "aten::cudnn_convolution")
+    slow = rows.launch(3_900 * US, 629_000 * US, op=op)
+    rows.kernel(632_910 * US, 10 * US, "conv", launch=slow, op=op)
+    found = costs(rows.trace())
+    assert next(iter(found)) == "first_use"
+    assert found["first_use"].details[0] == (
+        "1 gap of 633 ms; 629 ms of it in one cudaLaunchKernel in aten::cudnn_convolution"
+    )
+    assert "warm up" in found["first_use"].details[-1]
 
 
 def test_a_wait_for_the_device_is_told_with_the_call_and_the_place(rows) -> None:
@@ -76,7 +96,7 @@ def test_a_wait_for_the_loader_is_told_with_what_the_loader_is(rows) -> None:
 )
 def test_advice_depends_on_the_kind_of_loader(rows, name, words) -> None:
     rows.add(0, 0, 10, name, "dataloader")
-    assert words in loader_advice(rows.trace())
+    assert words in loader_advice(rows.trace(), Recording("kineto", "PyTorch", "cuda"))
 
 
 def test_work_that_was_queued_in_time_but_starts_late_is_told_apart(rows) -> None:
@@ -87,7 +107,7 @@ def test_work_that_was_queued_in_time_but_starts_late_is_told_apart(rows) -> Non
     found = costs(rows.trace())
     assert found["kernel_wait"].ns == 2 * US
     assert found["other"].ns == 100 * US
-    assert found["other"].details[1] == "→ look at the longest gap, before last"
+    assert found["other"].details[1] == "The longest is at 23 µs, before last"
 
 
 def test_many_short_gaps_between_queued_kernels_ask_for_fewer_kernels(rows) -> None:
@@ -110,8 +130,8 @@ def test_gaps_count_as_far_as_they_lie_in_the_steps_and_name_the_step(rows) -> N
     rows.kernel(130, 70, launch=rows.launch(120))
     rows.kernel(900, 10, launch=rows.launch(890))
     found = costs(rows.trace())
-    assert found["host_late"].ns == 50
-    assert "in step 2" in found["host_late"].details[-1]
+    assert found["unrecorded"].ns == 50
+    assert "in step 2" in found["unrecorded"].details[1]
 
 
 def test_the_ends_without_device_work_are_told_with_what_the_host_did(rows) -> None:

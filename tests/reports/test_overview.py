@@ -59,7 +59,7 @@ def test_a_training_run_on_a_device(rows) -> None:
     assert texts(bar)[0] == "device busy 80 %"
     assert [finding.title.partition(":")[0] for finding in report.findings] == [
         "Matrix products", "Exposed communication, while nothing computes",
-        "The device waits for the host to launch work",
+        "The device waits for the host, in code that was not recorded",
     ]  # fmt: skip
     assert report.findings[0].value_ns == 60 * US
     assert [block.title for block in report.tables] == ["Operators", "Kernels"]

@@ -13,8 +13,8 @@ META = Meta("x/result_perf_data.csv", "latencyprism", n_events=3, framework="Lat
 
 
 def results(cycles, functions):
-    """Cycles: number, start, duration; functions: cycle, name, metric, duration."""
-    attribution = pl.DataFrame(functions, schema=["cycle", "name", "metric", "total_ns"], orient="row")
+    """Cycles: number, start, duration; functions: cycle, name, metric, duration, category."""
+    attribution = pl.DataFrame(functions, schema=["cycle", "name", "metric", "total_ns", "category"], orient="row")
     frames = (
         (CYCLES, pl.DataFrame(cycles, schema=["cycle", "ts_ns", "dur_ns"], orient="row")),
         (ATTRIBUTION, attribution.with_columns(calls=pl.lit(2), pid=pl.lit(7), device=pl.lit("gpu0"))),
@@ -24,19 +24,25 @@ def results(cycles, functions):
 
 FOUND = results(
     [(1, 0, 1000), (2, 1200, 1000)],
-    [(1, "gemm", "a", 300), (1, "gemm", "b", 300), (2, "gemm", "a", 500), (2, "oncpu", None, 1500)],
-)
+    [
+        (1, "gemm", "a", 300, "kernel"), (1, "gemm", "b", 300, "kernel"), (2, "gemm", "a", 500, "kernel"),
+        (2, "oncpu", None, 3000, "sched_oncpu"), (2, "write", None, 200, "io"),
+    ],
+)  # fmt: skip
 
 
-def test_functions_are_summed_over_cycles_once_for_all_their_metrics():
-    (block,) = summarise_results(FOUND).tables
-    assert block.frame.rows() == [("oncpu", 2, 1500, 0.75), ("gemm", 4, 800, 0.4)]
-    assert block.command == "show attribution"
+def test_functions_are_summed_over_cycles_once_for_all_their_metrics_and_apart_by_kind():
+    on_device, states, calls = summarise_results(FOUND).tables
+    assert on_device.frame.rows() == [("gemm", 4, 800, 0.4)]
+    assert states.frame.rows() == [("oncpu", 2, 3000, 1.5)]
+    assert calls.frame.rows() == [("write", 2, 200, 0.1)]
+    assert {block.command for block in (on_device, states, calls)} == {"show attribution"}
+    assert "mean_threads" in states.frame.columns
 
 
 def test_the_recording_lasts_from_the_first_cycle_to_the_last():
     assert summarise_results(FOUND).recorded_ns == 2200
-    without_times = results([(1, None, 1000), (2, None, 500)], [(1, "gemm", "a", 300)])
+    without_times = results([(1, None, 1000), (2, None, 500)], [(1, "gemm", "a", 300, "kernel")])
     assert summarise_results(without_times).recorded_ns == 1500
 
 

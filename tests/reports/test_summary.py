@@ -29,12 +29,12 @@ def test_windows_of_damaged_traces_do_not_overlap(rows) -> None:
     assert (scope.lows.tolist(), scope.highs.tolist()) == ([0, 100], [100, 150])
 
 
-def test_without_steps_it_is_all_device_work_or_else_everything(rows) -> None:
+def test_without_steps_it_is_everything_that_was_recorded(rows) -> None:
     rows.op(0, 1000)
     assert (scope_of(rows.trace()).low, scope_of(rows.trace()).high) == (0, 1000)
-    rows.kernel(300, 50)
+    rows.kernel(300, 750)
     scope = scope_of(rows.trace())
-    assert (scope.low, scope.high, scope.n, scope.numbers) == (300, 350, 1, ())
+    assert (scope.low, scope.high, scope.n, scope.numbers) == (0, 1050, 1, ())
 
 
 def test_a_summary_is_called_by_its_rank_or_else_its_file() -> None:

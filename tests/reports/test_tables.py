@@ -84,4 +84,4 @@ def test_spans_without_length_have_no_shares(rows) -> None:
     rows.add(0, 0, 0, "a", "other")
     trace = rows.trace()
     assert name_block(trace).frame["share_ratio"].to_list() == [None]
-    assert track_block(trace).frame["share_ratio"].to_list() == [None]
+    assert track_block(trace).frame["busy_ratio"].to_list() == [None]

@@ -100,8 +100,8 @@ def test_results_may_be_nested():
         ([np.ones(3), np.ones(2)], [np.ones(3), np.ones(1)], r"shape at \[1\]"),
         ({"a": 1}, {"b": 1}, r"structure: only one of them has \['a'\]"),
         ([np.ones(1), None], [np.ones(1)], r"only one of them has \[1\]"),
-        (None, 1.0, "the function gives back nothing"),
-        (1.0, None, "the reference gives back nothing"),
+        (None, 1.0, "the function returns nothing"),
+        (1.0, None, "the reference returns nothing"),
     ],
 )
 def test_results_of_different_shape_are_an_error(mine, theirs, message):

@@ -75,7 +75,7 @@ def test_what_is_fixed_holds_whatever_the_document_says():
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"sweeep": {}}, "there is no part 'sweeep'"),
+        ({"sweeep": {}}, "unknown part 'sweeep'"),
         ({"sweep": [1]}, "sweep is a list, not a table"),
         ({"sweep": {"n": 3}}, "n of the sweep is 3"),
         ({"sweep": {"n": []}}, r"n of the sweep is \[\]"),
@@ -85,7 +85,7 @@ def test_what_is_fixed_holds_whatever_the_document_says():
         ({"sweep": {"n": [1]}, "arguments": {"n": 2}}, "n stands in two parts"),
         ({"variables": {"n": 1}, "arguments": {"n": 2}}, "n stands in two parts"),
         ({"variables": {"n": [1, 2]}, "cases": [{"m": 1}]}, "case 3 lacks a value for n"),
-        ({"arguments": {"x": {"shape": ["n"]}}}, "case 1, x: 'n' is no size"),
+        ({"arguments": {"x": {"shape": ["n"]}}}, "case 1, x: 'n' is not a size"),
         ({"arguments": {"x": [{"shp": 1}]}}, "case 1, x: an array has no shp"),
         ({"sweep": {"a": list(range(101)), "b": list(range(100))}}, "has 10,100 cases"),
     ],
@@ -103,7 +103,7 @@ def test_a_wrong_sweep_is_one_clear_error(document, message):
         ("s.json", b"[" * 100_000, "s.json is not valid JSON"),
         ("s.json", b"[1]", "s.json holds a list, not a table"),
         ("s.json", b"\xff\xfe{}", "not valid JSON"),
-        ("s.yaml", b"{}", "s.yaml is no sweep file"),
+        ("s.yaml", b"{}", "s.yaml is not a sweep file"),
         ("missing.toml", None, "cannot read .*missing.toml: No such file"),
     ],
 )

@@ -164,7 +164,7 @@ def test_an_application_serves_what_it_was_given(folder):
 
 
 def test_beyond_loopback_a_token_is_a_must(folder):
-    with pytest.raises(StepscopeError, match="without a token"):
+    with pytest.raises(StepscopeError, match="needs a token"):
         application([str(folder)], host="0.0.0.0")
     app = application([str(folder)], host="0.0.0.0", token="secret")
     client = TestClient(app, base_url="http://10.0.0.1")

@@ -49,7 +49,7 @@ def test_inputs_stay_when_their_folder_goes(session, folder, monkeypatch):
 
 @pytest.mark.parametrize("index", [-1, 2, 10**9])
 def test_no_other_number_leads_to_a_file(session, index):
-    with pytest.raises(StepscopeError, match="there is no input"):
+    with pytest.raises(StepscopeError, match="no trace has the number"):
         session.trace(index)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepscope.comparison import Comparison
-    from stepscope.core.errors import StepscopeError
     from stepscope.core.report import Block, Report
 
 
@@ -24,6 +24,18 @@ def split_case(run: Run) -> tuple[Run, Run] | None:
 
     halves = split(run.paths)
     return None if halves is None else (Run(tuple(halves[0]), run.open_trace), Run(tuple(halves[1]), run.open_trace))
+
+
+def case_of_results(run: Run) -> tuple[Run, Run] | None:
+    """The normal and the abnormal run if the files are results of LatencyPrism that form one case; None if not."""
+    from stepscope.comparison.cases import is_of_results
+
+    if not all(map(is_of_results, run.paths)):
+        return None
+    try:
+        return split_case(run)
+    except StepscopeError:  # several cases: each has a verdict of its own
+        return None
 
 
 def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Comparison:

@@ -94,16 +94,22 @@ def report(
     there are cores, or fewer so that they fit into `memory_limit` ('8GB'; by default 80 % of the free memory).
     `workers` sets their number; 0 is this process alone. `dask` is the address (or file) of a Dask scheduler to use
     instead, or `local`. The result is the same. `progress` is called with the number of files that workers have done
-    and the number of all files. The report names files that cannot be read.
+    and the number of all files. The report names files that cannot be read. The report of a case of LatencyPrism
+    (folders normal… and abnormal… with its results) begins with the verdict that `compare` gives.
 
     Raises MissingExtra (dask), StepscopeError.
     """
+    from stepscope.api import comparing
     from stepscope.query.map_files import map_over_files
+    from stepscope.reports.comparison import with_verdict
     from stepscope.reports.overview import overview
 
     opened = _opened(source)
     each = map_over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
     made = overview(opened, each=each)
+    halves = comparing.case_of_results(opened) if isinstance(opened, Run) else None
+    if halves is not None:
+        made = with_verdict(made, comparing.compare_two_runs(*halves))
     return display.with_display(replace(made, arguments=_named(opened)))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _RUN_OPTIONS = ("--base", "--other")
 _GATE = re.compile(r"(?P<what>slower|faster)(:(?P<percent>\d+(\.\d+)?)\s*%)?|different")
 GATE_FAILED = 3
-OWN_TABLES = ("parts", "attribution", "resources", "effects", "ruled-out")
+OWN_TABLES = ("kinds", "parts", "attribution", "resources", "effects", "ruled-out")
 
 
 class _ManyPaths(TyperCommand):
@@ -64,7 +64,7 @@ def command(
         typer.Option(
             "--table",
             metavar="NAME",
-            help="Print one table: parts, attribution, resources, effects, ruled-out, or any result table.",
+            help="Print one table: kinds, parts, attribution, resources, effects, ruled-out, or any result table.",
             show_default=False,
         ),
     ] = None,

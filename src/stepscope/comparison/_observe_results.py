@@ -15,6 +15,7 @@ import polars as pl
 from stepscope.analyses.common.cycle_membership import HOST
 from stepscope.analyses.cycles.content import is_whole
 from stepscope.comparison._resources import by_cycle, counter_remarks, counters_around, cycle_remarks
+from stepscope.comparison.kinds import setup_of_results
 from stepscope.comparison.model import (
     COMPUTATION,
     FUNCTIONS,
@@ -93,6 +94,7 @@ def _observation(
         counters=inside,
         workload=_workload(functions, cycles),
         remarks=tuple(remarks) if is_placed else (*cycle_remarks(cycles), _UNPLACED),
+        setup=setup_of_results(results.meta),
     )
 
 

@@ -187,7 +187,7 @@ def counter_remarks(
     if counters.is_empty():
         reasons = [example for code, example in issues.select("code", "example").iter_rows() if code in _UNUSABLE]
         reason = f"counters are not used ({reasons[0]})" if reasons else "no counters were recorded"
-        return [f"{reason}: causes that only counters show cannot be seen"]
+        return [reason]
     return [_displaced(counters, cycles)] if inside.is_empty() else []
 
 

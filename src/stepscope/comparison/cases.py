@@ -70,6 +70,15 @@ def cases(paths: Sequence[str]) -> list[Case]:
     return pairs
 
 
+def is_of_results(path: str) -> bool:
+    """Whether the name is that of a file of LatencyPrism's results.
+
+    >>> is_of_results("case/normal_perf_data/result_perf_data.csv.gz"), is_of_results("case/normal0/trace.json")
+    (True, False)
+    """
+    return _RESULTS.fullmatch(_PACKING.sub("", PurePath(path).name)) is not None
+
+
 def split(paths: Sequence[str]) -> tuple[list[str], list[str]] | None:
     """The files of the normal and of the abnormal runs of one case; None if a side is missing.
 

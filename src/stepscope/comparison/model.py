@@ -134,6 +134,26 @@ EFFECTS = Table(
         Column("is_different", pl.Boolean(), "both significant (q_value) and larger than the drift"),
     ),
 )  # fmt: skip
+SETUP = Table(
+    "setup",
+    "the facts about one recording that do not come from measured times",
+    (
+        Column("kind", pl.String(), "hardware, driver, framework, recorder, job", key=True),
+        Column("fact", pl.String(), "what it is: accelerator, CUDA driver, input shapes …", key=True),
+        Column("value", pl.String(), "its value as text"),
+    ),
+)
+KINDS = Table(
+    "kinds",
+    "what differs in kind between the two runs; a fact that one of them does not state is left out",
+    (
+        Column("kind", pl.String(), "hardware, driver, framework, recorder, job, program, shapes", key=True),
+        Column("fact", pl.String(), "what differs: accelerator, CUDA driver, input shapes …", key=True),
+        Column("base", pl.String(), "in the base"),
+        Column("other", pl.String(), "in the other run"),
+        Column("text", pl.String(), "what that means for the comparison of times"),
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +161,8 @@ class Observation:
     """One process in one recording, by cycle. Tables are those declared above; empty where the source has none.
 
     `anchor` names what marks the cycles: an annotation, a function, a kernel or a period. `remarks` say what was
-    guessed, left out or is missing. `python_functions` has each Python function's share of the main thread's time, if
-    stacks were recorded.
+    guessed, left out or is missing. `setup` has the machine, versions and options of the recording. `python_functions`
+    has each Python function's share of the main thread's time, if stacks were recorded.
     """
 
     label: str
@@ -158,6 +178,7 @@ class Observation:
     workload: pl.DataFrame
     remarks: tuple[str, ...] = ()
     python_functions: pl.DataFrame | None = None
+    setup: pl.DataFrame = field(default_factory=SETUP.empty)
 
     @property
     def rank(self) -> int | None:
@@ -188,17 +209,19 @@ class Pair:
 class Effect:
     """How one quantity differs, as a value with the fields of EFFECTS. Times are in ns per cycle.
 
-    `detectable` is the smallest change that these recordings would have shown in 8 of 10 cases.
+    `detectable` is the smallest change that these recordings would have shown in 8 of 10 cases. The interval (`low`,
+    `high`), `p_value` and `detectable` are None with one cycle on a side, whose scatter is unknown. `is_different` is
+    true only if the interval excludes zero.
     """
 
     base: float
     other: float
     delta: float
-    low: float
-    high: float
-    p_value: float
+    low: float | None
+    high: float | None
+    p_value: float | None
     drift: float
-    detectable: float
+    detectable: float | None
     n_base: int
     n_other: int
     is_different: bool
@@ -207,6 +230,11 @@ class Effect:
     def ratio(self) -> float | None:
         """Other over base."""
         return self.other / self.base if self.base else None
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether there is an interval and zero lies outside of it."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +283,14 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class RuledOut:
-    """A cause that was considered, and the reason why it does not apply."""
+    """A cause that was considered, and the reason why it does not apply.
+
+    With `is_judged` false it may apply: the reason says what has to be recorded to judge it.
+    """
 
     category: str
     reason: str
+    is_judged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,15 +303,20 @@ class Comparison:
         verdict: `different`, `no_difference` or `inconclusive`.
         reason: why, in a few words: `slower`, `within what healthy runs differ` …
         step_time: the duration of a cycle (ns) in both runs and the certainty of its change; None if there are no
-            cycles to compare.
+            cycles to compare. With one cycle on a side it has no interval.
         pairs: the processes of the base and their counterparts in the other run.
         parts: one row per part of the cycle, with its time in both runs (ns); the changes add up to that of the cycle.
         effects: one row per function and measure, part of the cycle, and resource, with its change and certainty.
-        causes: what explains the difference, the most important first; empty unless the verdict is `different`.
+        causes: what explains the difference, the most important first.
         ruled_out: the causes that were considered and rejected, each with the reason.
         notes: what the reader should know about the data: cycles left out, counters that are missing …
         facts: the paths of both runs.
         arguments: the same as words of a command line.
+        kinds: what differs in kind, and must be known before times are compared: hardware, versions, options of the
+            recorder, ranks, program, shapes. One row per fact.
+        step_verdict: the verdict on the step time alone. It is `different` only if the interval of `step_time`, or of
+            `typical_step`, excludes zero. `verdict` is `different` too if a cause was found whose cost the step hides.
+        typical_step: as `step_time`, without the longest and shortest tenth of the cycles; None if there are under ten.
     """
 
     verdict: Verdict
@@ -293,6 +330,9 @@ class Comparison:
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    kinds: pl.DataFrame = field(default_factory=KINDS.empty)
+    step_verdict: Verdict = "inconclusive"
+    typical_step: Effect | None = None
     to_text: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
     to_html: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
     to_figure: Callable[[Comparison], Any] | None = field(default=None, repr=False, compare=False)

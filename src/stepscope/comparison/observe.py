@@ -18,7 +18,7 @@ from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.host_spans import open_time
 from stepscope.analyses.common.occupancy import by_device, mean_of, occupied
 from stepscope.analyses.common.processes import of_each
-from stepscope.analyses.cycles.cycles import Cycles, find_cycles
+from stepscope.analyses.cycles.cycles import Cycles, find_cycles, host_bounds
 from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.analyses.steps.step_breakdown import divided
@@ -33,6 +33,7 @@ from stepscope.comparison._resources import (
     replaced,
     scheduled,
 )
+from stepscope.comparison.kinds import setup_of
 from stepscope.comparison.model import (
     COMMUNICATION,
     COMPUTATION,
@@ -106,7 +107,7 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
     highs = lows + cycles["dur_ns"].to_numpy()
     low, high = int(lows.min()), int(highs.max())
     own = own_of(trace.spans, trace.tracks, trace.devices)
-    functions = functions_of(trace.spans, own, lows, highs)
+    functions = functions_of(trace.spans, own, *host_bounds(chosen.frame))
     counters = counters_around(trace.counters, pid, pids, low, high)
     allocated = counters_around(held_by_tensors(trace), pid, pids, low, high)
     whole = replaced(
@@ -129,6 +130,7 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
         workload=workload_of(trace, functions, own, cycles["is_complete"].to_numpy()),
         remarks=(*remarks, *cycle_remarks(cycles), *counter_remarks(trace.counters, inside, cycles, trace.issues)),
         python_functions=python_functions(trace, pid, low),
+        setup=setup_of(trace),
     )
 
 

@@ -40,6 +40,8 @@ _MOST_CORRELATED = 0.9
 _LEAST_FREEDOM = 2
 #: With fewer cycles their correlation cannot be estimated.
 _FEW = 4
+#: Cycles that a side needs for an interval: the variance of n values has n − 1 degrees of freedom.
+LEAST_FOR_INTERVAL = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,10 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """For each quantity: difference of means, its interval, p-value, drift, and smallest detectable change."""
+    """For each quantity: difference of means, its interval, p-value, drift, and smallest detectable change.
+
+    Interval, p-value and smallest detectable change are nan with fewer than `LEAST_FOR_INTERVAL` cycles on a side.
+    """
 
     delta: Floats
     low: Floats
@@ -132,7 +137,7 @@ def combined(index: NDArray[Any], size: int, n: Floats, means: Floats, squares: 
 def differences(base: Moments, other: Moments, floor: Floats) -> Differences:
     """The difference of each quantity. `floor` is the least standard deviation of healthy runs, in the quantity's unit.
 
-    With one cycle on either side the p-value is nan, because the noise is unknown.
+    With one cycle on either side there is no p-value and no interval (nan), because the noise is unknown.
 
     Source: Welch 1947; shrinkage of a variance towards a scaled inverse chi-squared prior.
     """
@@ -154,10 +159,12 @@ def differences(base: Moments, other: Moments, floor: Floats) -> Differences:
         welch = _welch_freedom(parts, (base, other), factor)
         p_value = 2 * stdtr(welch, -np.abs(delta) / np.sqrt(within))
         p_value = np.where(within > 0, p_value, np.where(delta == 0, 1.0, 0.0))
-        p_value = np.where((base.cycles < 2) | (other.cycles < 2), np.nan, p_value)
-        half = limit * np.sqrt(of_runs**2 * share**2 + within)
+        has_noise = np.minimum(base.cycles, other.cycles) >= LEAST_FOR_INTERVAL
+        p_value = np.where(has_noise, p_value, np.nan)
+        half = np.where(has_noise, limit * np.sqrt(of_runs**2 * share**2 + within), np.nan)
         # 80 % of differences of this size exceed the limits.
         shown = np.maximum(drift, stdtrit(welch, 0.975) * np.sqrt(within)) + 0.84 * np.sqrt(within)
+        shown = np.where(has_noise, shown, np.nan)
     return Differences(delta, delta - half, delta + half, p_value, drift, shown)
 
 

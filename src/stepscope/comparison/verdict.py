@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.comparison.diagnosis import Case, diagnose
+from stepscope.comparison.diagnosis import Case, diagnose, views
 from stepscope.comparison.effects import CONFIDENCE, effects, part_deltas
+from stepscope.comparison.kinds import kind_differences, other_hardware
 from stepscope.comparison.matching import align, matched
 from stepscope.comparison.model import Comparison, Effect
 from stepscope.comparison.statistics import PRIOR_REACH, differences, exceeding, moments_of, permutation_p
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.comparison.model import Observation, Pair, Verdict
-    from stepscope.comparison.statistics import Differences, Floats, Moments
+    from stepscope.comparison.statistics import Floats, Moments
 #: Largest relative difference in step time of two healthy runs of one program on one machine, nearly always: 1 to 2 %
 #: are usual in repeated benchmarks. If cycles scatter by more than 1 %, runs differ by more as well: see `statistics`.
 STEP_DRIFT = 0.02
@@ -27,10 +28,14 @@ LEAST_CYCLES = 4
 _TWOFOLD = 2.0
 #: Share of cycles at each end that are set to the nearest remaining value before typical cycles are compared.
 _WINSORISED = 0.1
+#: Stalls are cycles that stand out: not more than half of them. If most are longer, the mean shows it.
+_SOME = 0.5
 #: Significance of further tests on the same data, which must be stricter than that of the first.
 _SECOND_TEST = 0.01
-#: A change that is within scatter or drift is called inconclusive only if it is at least this large.
+#: A change of this size matters. If the interval includes zero as well, nothing is known of it.
 _NOTABLE = 0.1
+#: If the interval of a smaller change reaches this far, the cycles scatter too much to exclude one that matters.
+_REACH = 1 / 3
 
 
 def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence[Observation]]) -> Comparison:
@@ -45,22 +50,29 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
         raise StepscopeError(f"nothing to compare: {reason}", "name recordings of the same program and ranks")
     pairs = tuple(_aligned(pair) for pair in pairs)
     left, right = step_times(pairs, side="base"), step_times(pairs, side="other")
-    step = step_effect(left, right)
+    step, typical = step_effect(left, right), typical_effect(left, right)
     stalled = stalls(left, right) if step is not None else None
+    step_verdict, _ = judge(step, None, has_cause=False, typical=typical)
     changes = effects(pairs)
-    diagnosis = diagnose(Case(pairs, changes, step))
-    verdict, reason = judge(step, stalled, has_cause=bool(diagnosis.causes))
+    case = Case(pairs, changes, step, step_verdict)
+    all_views = views(case)
+    kinds = kind_differences(pairs, all_views)
+    diagnosis = diagnose(replace(case, machines=other_hardware(kinds)), all_views)
+    # Other work is a difference in kind. It is none of the step time before that is proven.
+    has_cause = any(cause.category != "workload_change" for cause in diagnosis.causes)
+    verdict, reason = judge(step, stalled, has_cause=has_cause, typical=typical)
     of_runs = [remark for pair in pairs for run in (*pair.base, *pair.other) for remark in run.remarks]
-    if step is not None and step.base and min(step.n_base, step.n_other) < 2:
-        of_runs.append("one cycle on a side: nothing is known of how much cycles scatter")
     return Comparison(
         verdict=verdict,
         reason=reason,
+        kinds=kinds,
+        step_verdict=step_verdict,
         step_time=step,
+        typical_step=typical,
         pairs=pairs,
         parts=part_deltas(pairs),
         effects=changes,
-        causes=diagnosis.causes if verdict == "different" else (),
+        causes=diagnosis.causes,
         ruled_out=diagnosis.ruled_out,
         notes=tuple(dict.fromkeys(remark for remark in (*remarks, *of_runs, *diagnosis.remarks) if remark)),
     )
@@ -80,8 +92,8 @@ class Stalls:
 
     @property
     def is_different(self) -> bool:
-        """Whether the other run has significantly more of them."""
-        return self.share > 0 and self.p_value <= _SECOND_TEST
+        """Whether the other run has significantly more of them, and they are a minority there."""
+        return 0 < self.share <= _SOME and self.p_value <= _SECOND_TEST
 
 
 def step_times(pairs: Sequence[Pair], *, side: str) -> list[Floats]:
@@ -101,57 +113,66 @@ def step_times(pairs: Sequence[Pair], *, side: str) -> list[Floats]:
 def step_effect(base: Sequence[Floats], other: Sequence[Floats]) -> Effect | None:
     """The difference of the mean cycle; the lists hold each repeat's cycles, in ns. None if a side has no cycle.
 
-    Runs are different if two conditions hold. Their means (permutation test of the cycles, or Welch's test if there
-    are repeats) or their typical cycles (Yuen's test of trimmed means) differ by more than noise. And the interval of
-    the difference, which includes the drift of healthy runs, excludes zero.
+    Runs are different if two conditions hold: their means differ by more than noise (permutation test of the cycles, or
+    Welch's test if there are repeats), and the interval of the difference, which includes the drift of healthy runs,
+    excludes zero.
     """
     if not base or not other:
         return None
-    left, right = moments_of(base), moments_of(other)
-    test = _differences(left, right)
-    p_value = float(test.p_value[0])
-    if len(base) == len(other) == 1 and np.isfinite(p_value):
-        p_value = max(p_value, permutation_p(base[0], other[0]))
-    n_base, n_other = int(left.cycles[0]), int(right.cycles[0])
-    mean = float(left.mean[0])
-    ratio = float(right.mean[0]) / mean if mean else np.inf
-    delta, drift = float(test.delta[0]), float(test.drift[0])
-    low, high = float(test.low[0]), float(test.high[0])
-    is_different = p_value <= CONFIDENCE and not low <= 0 <= high
-    is_different = is_different or _is_typically_different(base, other)
-    if min(n_base, n_other) < LEAST_CYCLES:
-        is_different = max(ratio, 1 / ratio if ratio else np.inf) >= _TWOFOLD
-    return Effect(
-        base=mean,
-        other=float(right.mean[0]),
-        delta=delta,
-        low=low,
-        high=high,
-        p_value=p_value,
-        drift=drift,
-        detectable=float(test.detectable[0]),
-        n_base=n_base,
-        n_other=n_other,
-        is_different=bool(is_different),
-    )
+    effect = _effect(moments_of(base), moments_of(other), CONFIDENCE)
+    if effect.p_value is None or not len(base) == len(other) == 1:
+        return effect
+    p_value = max(effect.p_value, permutation_p(base[0], other[0]))
+    few = min(effect.n_base, effect.n_other) < LEAST_CYCLES
+    return replace(effect, p_value=p_value, is_different=effect.is_different and (few or p_value <= CONFIDENCE))
 
 
-def _differences(left: Moments, right: Moments) -> Differences:
+def typical_effect(base: Sequence[Floats], other: Sequence[Floats]) -> Effect | None:
+    """The difference of the trimmed mean, which a few stray cycles do not move. None if there are none to trim.
+
+    Source: Yuen 1974, the same test on winsorised cycles with the variance of a trimmed mean.
+    """
+    if not base or not other or all(_n_clipped(run) == 0 for run in (*base, *other)):
+        return None
+    left, right = (moments_of([_winsorised(run) for run in runs]) for runs in (base, other))
+    return _effect(left, right, _SECOND_TEST)
+
+
+def _effect(left: Moments, right: Moments, confidence: float) -> Effect:
+    """The difference of the means. With 2 or 3 cycles on a side, only a twofold one counts."""
     level = np.fmax(left.mean, right.mean)
-    return differences(left, right, STEP_DRIFT * level / PRIOR_REACH)
+    test = differences(left, right, STEP_DRIFT * level / PRIOR_REACH)
+    base, other = float(left.mean[0]), float(right.mean[0])
+    effect = Effect(
+        base=base,
+        other=other,
+        delta=float(test.delta[0]),
+        low=_known(test.low[0]),
+        high=_known(test.high[0]),
+        p_value=_known(test.p_value[0]),
+        drift=float(test.drift[0]),
+        detectable=_known(test.detectable[0]),
+        n_base=int(left.cycles[0]),
+        n_other=int(right.cycles[0]),
+        is_different=False,
+    )
+    is_sure = effect.p_value is not None and effect.p_value <= confidence
+    if min(effect.n_base, effect.n_other) < LEAST_CYCLES:
+        is_sure = max(base, other) >= _TWOFOLD * min(base, other)
+    return replace(effect, is_different=is_sure and effect.excludes_zero)
 
 
-def _is_typically_different(base: Sequence[Floats], other: Sequence[Floats]) -> bool:
-    """Yuen's test: the same test on winsorised cycles, with the variance of a trimmed mean."""
-    left = moments_of([_winsorised(run) for run in base])
-    right = moments_of([_winsorised(run) for run in other])
-    test = _differences(left, right)
-    return bool(test.p_value[0] <= _SECOND_TEST and not test.low[0] <= 0 <= test.high[0])
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _n_clipped(values: Floats) -> int:
+    return int(_WINSORISED * values.size)
 
 
 def _winsorised(values: Floats) -> Floats:
     """The values with clipped extremes, scaled so that their mean and its variance are those of the trimmed mean."""
-    n = int(_WINSORISED * values.size)
+    n = _n_clipped(values)
     if not n:
         return values
     ordered = np.sort(values)
@@ -166,26 +187,42 @@ def stalls(base: Sequence[Floats], other: Sequence[Floats]) -> Stalls:
     Much longer means by more than the drift between healthy runs like the base.
     """
     moments = moments_of(base)
-    margin = float(_differences(moments, moments).drift[0])
+    margin = _effect(moments, moments, CONFIDENCE).drift
     share, p_value = exceeding(np.concatenate(base), np.concatenate(other), margin)
     return Stalls(share, p_value)
 
 
-def judge(effect: Effect | None, stalled: Stalls | None, *, has_cause: bool) -> tuple[Verdict, str]:
-    """The verdict and its reason. A cause makes the runs different even if its cost is hidden by other work."""
+def judge(
+    effect: Effect | None, stalled: Stalls | None, *, has_cause: bool, typical: Effect | None = None
+) -> tuple[Verdict, str]:
+    """The verdict and its reason, from the effect on the mean cycle, stalls, and the effect on the typical cycle.
+
+    The step time is different if the interval of its change excludes zero. It is inconclusive if the interval includes
+    zero and a change that matters, or if there is none. A cause makes the runs different even if other work hides its
+    cost; stalls do even if the mean hides them.
+    """
     if effect is None:
         return ("different", "other conditions") if has_cause else ("inconclusive", "no cycles to compare")
-    if effect.is_different:
-        return "different", "slower" if effect.delta > 0 else "faster"
-    if has_cause or (stalled is not None and stalled.is_different):
-        same = "same step time, other conditions" if abs(effect.delta) <= effect.drift else "other conditions"
-        return "different", same if has_cause else "some cycles stand out"
+    decisive = next((e for e in (effect, typical) if e is not None and e.is_different), None)
+    if decisive is not None:
+        return "different", "slower" if decisive.delta > 0 else "faster"
+    verdict, reason = _without_proof(effect)
+    if has_cause:
+        same = verdict == "no_difference"
+        return "different", "same step time, other conditions" if same else "other conditions"
+    if stalled is not None and stalled.is_different:
+        return "different", "some cycles stand out"
+    return verdict, reason
+
+
+def _without_proof(effect: Effect) -> tuple[Verdict, str]:
+    """Whether a change that is not proven is excluded, or merely not known."""
     few = min(effect.n_base, effect.n_other)
-    beyond = abs(effect.delta) > max(effect.drift, _NOTABLE * effect.base)
-    if few < 2 or (few < LEAST_CYCLES and beyond):
+    if effect.low is None or effect.high is None:
         return "inconclusive", f"only {few} complete cycle{'s' if few > 1 else ''} on a side"
-    return (
-        ("inconclusive", "the cycles scatter too much to tell")
-        if beyond
-        else ("no_difference", "within what healthy runs differ")
-    )
+    if few < LEAST_CYCLES and abs(effect.delta) > max(effect.drift, _NOTABLE * effect.base):
+        return "inconclusive", f"only {few} complete cycles on a side"
+    reach = max(-effect.low, effect.high)
+    if abs(effect.delta) >= _NOTABLE * effect.base or reach > _REACH * effect.base:
+        return "inconclusive", "the cycles scatter too much to tell"
+    return "no_difference", "within what healthy runs differ"

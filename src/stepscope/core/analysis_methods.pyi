@@ -152,7 +152,7 @@ class AnalysisMethods:
         min_gap_ns: int = 0,
         kernel_wait_ns: int = 30000,
     ) -> pl.DataFrame:
-        """Why the device was idle: gaps by cause (host late, synchronising, data loading, kernel wait)."""
+        """Why the device was idle: gaps by cause (blocking calls, first use, waits, data loading, Python, launching)."""
     def critical_path(
         self,
         *,
@@ -180,7 +180,7 @@ class AnalysisMethods:
     def overlap(
         self,
         *,
-        by: Literal['rank', 'device', 'name'] = 'rank',
+        by: Literal['rank', 'device', 'collective', 'name'] = 'rank',
         linked_only: bool = False,
         communication: str = 'any',
     ) -> pl.DataFrame:

@@ -89,7 +89,7 @@ RECORDED = "communication"
 #: The label of a collective whose name does not say its kind.
 UNNAMED = "communication"
 #: Kernels named after their method: the all-reduces of inference engines, and DeepEP's all-to-all of tokens.
-_BY_METHOD = {"allreduce": r"one_?shot|two_?shot|lamport", "alltoall": r"dispatch|combine"}
+_BY_METHOD = {"allreduce": r"one_?shot|two_?shot|lamport", "alltoall": r"dispatch|combine|cached_notify"}
 _PATTERNS = tuple(
     (name, re.compile(pattern))
     for name, pattern in (*((kind.name, kind.pattern) for kind in KINDS.values()), *_BY_METHOD.items())

@@ -101,7 +101,10 @@ class MissingExtra(StepscopeError):
     """An optional package is needed; the hint is the line that installs it."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs a package that is not installed", f"pip install 'stepscope[{extra}]'")
+        super().__init__(
+            f"{what} needs a package that is not installed",
+            f"install the extra {extra}: pip install '.[{extra}]' in a checkout of stepscope",
+        )
 
 
 class FunctionFailed(StepscopeError):

@@ -18,8 +18,8 @@ from stepscope.core.distinct import map_names
 from stepscope.core.short_names import demangled, shorten, shorten_column, without_parameters
 
 __all__ = [
-    "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_sync_call",
-    "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names", "shorten",
+    "KERNEL_CLASSES", "demangled", "is_dataloader", "is_graph_launch", "is_launch_call", "is_own_code",
+    "is_sync_call", "is_tensor_core", "is_tensor_core_eligible", "kernel_class", "kernel_rule", "map_names", "shorten",
     "shorten_column", "step_number", "transfer_kind", "without_number",
 ]  # fmt: skip
 
@@ -155,17 +155,27 @@ _AROUND_TENSOR_CORE = re.compile(
 )
 
 
+#: What the names of matrix products say that ran on the ordinary units, one multiplication and addition at a time.
+_ORDINARY_UNITS = re.compile(r"(?:^|_)[dfhi]fma2?(?=_|$)|simt")
+#: Double precision, and what a name has that says that matrix units did it (A100 and later, MI200 and later).
+_DOUBLE = re.compile(r"\bdouble\b|(?<![a-z0-9])f64|(?<![a-z])[dz](?:gemm|884)|^cijk_\w*_[dz]b_")
+_DOUBLE_ON_MATRIX_UNITS = re.compile(r"tensorop_[dz]|[dz]884|dmma|tensor\d+x\d+x\d+|nvjet_[dz]|_mi\d+x\d+")
+
+
 @lru_cache(_CACHED)
 def is_tensor_core(name: str) -> bool:
     """Whether a kernel's name says that it computes on matrix units (NVIDIA tensor cores, AMD matrix cores).
 
-    True is reliable, False is not: Triton kernels, for one, do not say.
+    True is reliable, False is not: Triton kernels, for one, do not say. Of products in double precision few run there,
+    and a name that says nothing of it counts as one that does not.
 
     Source: the first two rows of the table cover the names that the TensorBoard profiler plugin knows (up to Ampere);
     the others continue them to Hopper, Blackwell and CDNA.
     """
     lower = _kernel_itself(name).lower()
     if _AROUND_TENSOR_CORE.search(lower) or (INDUCTOR_KERNEL.match(lower) and not lower.startswith("triton_tem")):
+        return False
+    if _ORDINARY_UNITS.search(lower) or (_DOUBLE.search(lower) and not _DOUBLE_ON_MATRIX_UNITS.search(lower)):
         return False
     return _TENSOR_CORE.search(lower) is not None
 
@@ -283,3 +293,16 @@ def step_number(name: str) -> int | None:
     """
     match = _STEP.match(name)
     return int(match.group(1)) if match else None
+
+
+_LIBRARY = re.compile(
+    r"^<|^(?:torch|torch_\w+|_pytest|multiprocessing|concurrent|importlib|asyncio)[/\\]|^nn\.Module"
+    r"|^## Call CompiledFxGraph|site-packages|dist-packages"
+    r"|^(?:threading|contextlib|functools|runpy|queue|_collections_abc|abc|enum|copy|typing|inspect|dataclasses)\.py"
+)
+
+
+@lru_cache(_CACHED)
+def is_own_code(name: str) -> bool:
+    """Whether a Python frame or range is the program's own, not the framework's or the standard library's."""
+    return _LIBRARY.search(name) is None

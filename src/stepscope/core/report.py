@@ -53,13 +53,15 @@ class Note:
 class Bar:
     """A whole and its pieces: `label` ('Step'), `value` in words ('431 ms ±2.1 %'), parts in drawing order.
 
-    The parts may add up to less than 1: the rest is drawn empty. `notes` are short facts below the bar.
+    The parts may add up to less than 1: the rest is drawn empty. `notes` are short facts below the bar. `length` is
+    this whole's size over that of the longest bar (0..1), for bars that are drawn to one scale.
     """
 
     label: str
     value: str
     parts: tuple[Part, ...] = ()
     notes: tuple[Note, ...] = ()
+    length: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +100,11 @@ class Block:
 class Report:
     """One screen about one trace or run.
 
-    `headline` is one line: what was recorded. `quality` are sentences on what the data lacks, `issues` the table of
-    that name (`schema.ISSUES`) of all traces. `meta` are facts for JSON: paths, ranks, counts.
-    `title` is the kind of report in a word, `findings_title` the heading of the findings. `document` replaces
-    the report in JSON, for kinds of report with their own JSON shape. `quality_command` shows more of the quality;
-    `arguments` are the paths and options that whole commands have.
+    `headline` is one line: what was recorded. `first` is a table that must be read before the bars. `quality` are
+    sentences on what the data lacks, `issues` the table of that name (`schema.ISSUES`) of all traces. `meta` are facts
+    for JSON: paths, ranks, counts. `title` is the kind of report in a word, `findings_title` the heading of the
+    findings. `document` replaces the report in JSON, for kinds of report with their own JSON shape. `quality_command`
+    shows more of the quality; `arguments` are the paths and options that whole commands have.
     """
 
     headline: str
@@ -116,6 +118,7 @@ class Report:
     findings_title: str = "What costs most"
     quality_command: str = ""
     arguments: tuple[str, ...] = ()
+    first: Block | None = None
     document: Mapping[str, object] | None = field(default=None, repr=False)
     to_text: Callable[[Report], str] | None = field(default=None, repr=False)
     to_html: Callable[[Report], str] | None = field(default=None, repr=False)

@@ -354,6 +354,8 @@ CYCLES = Table(
         Column("pid", pl.Int64(), "process", key=True),
         Column("ts_ns", pl.Int64(), "start, from the origin", "ns"),
         Column("dur_ns", pl.Int64(), "duration", "ns"),
+        Column("host_ts_ns", pl.Int64(), "start on the host; it differs from ts_ns where the device lags behind", "ns"),
+        Column("host_dur_ns", pl.Int64(), "duration on the host", "ns"),
         Column("anchor", Name, "function whose calls mark the cycles"),
         Column("phase", Name, "prefill or decode, where a serving engine does both"),
         Column("is_complete", pl.Boolean(), "false of those at either end that were recorded in part; null: not known"),

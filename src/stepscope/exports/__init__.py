@@ -1,4 +1,4 @@
-"""Every kind of export by name: forms that users of other tools know.
+"""Every kind of export by name: formats of other tools.
 
 To add one: a module here with `EXPORT`, a line below, a test. Other packages offer theirs in the entry-point group
 `stepscope.exports`.

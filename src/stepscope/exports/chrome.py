@@ -1,6 +1,6 @@
 """All ranks on one timeline, in true time: Chrome's trace format, which Perfetto and chrome://tracing show.
 
-One rank at a time is in memory: the first reading of each trace solves the clocks, the second one writes.
+Only one rank is in memory at a time: each trace is read once to solve the clocks, and once to write it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 def chrome(run: Run, context: Context, *, as_recorded: bool = False) -> Stream:
     """All traces on one timeline: spans, counters, arrows, tracks named by rank.
 
-    Clocks of ranks are put right as `show clock-offsets` says, so that no collective ends on one rank before it has
-    begun on another; `as_recorded` leaves them as they are. Ranks that share no exchange with others keep their own
-    clock. Rows of a thread that overlap, as exchanges that several threads of a library do, are drawn on lines of their
-    own.
+    Clocks of ranks are corrected by the offsets of `show clock-offsets`, so that no collective ends on one rank before
+    it has begun on another; `as_recorded` leaves them as they are. Ranks that share no collective with others keep
+    their own clock. Spans of a thread that overlap, such as collectives of several threads of a library, are drawn on
+    separate lines.
 
     Units: us in the file, as the format has it, with ns as decimals.
     Source: Trace Event Format, Google.
@@ -50,8 +50,12 @@ def chrome(run: Run, context: Context, *, as_recorded: bool = False) -> Stream:
 
 def _document(run: Run, context: Context, *, as_recorded: bool) -> Iterator[str]:
     held = run.open_trace(run.paths[0]) if len(run.paths) == 1 else None
-    placed = [_Placed(run.paths[0], None, None)] if held is not None else _placed(run, context, as_recorded=as_recorded)
-    # Clocks that are behind must not make times negative, which viewers do not show.
+    placed = (
+        [_PlacedFile(run.paths[0], None, None)]
+        if held is not None
+        else _place_files(run, context, as_recorded=as_recorded)
+    )
+    # Corrected times must not become negative, because viewers do not show negative times.
     begin = min(int(place(np.zeros(1, np.int64))[0]) for place in placed)
     yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
     separator = ""
@@ -66,15 +70,15 @@ def _document(run: Run, context: Context, *, as_recorded: bool) -> Iterator[str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """Where a file's times lie: `shift` ns after the origin, then as its rank's clock says."""
+class _PlacedFile:
+    """A file and its place in true time: `shift` ns after the origin, then corrected by its rank's clock."""
 
     path: str
     shift: int | None
     clock: tuple[Clocks, int] | None
 
     def __call__(self, local_ns: Ints, *, since: int = 0) -> Ints:
-        """True times, from so long after the origin that all share."""
+        """True times in ns after the common origin, less `since` ns."""
         shown = local_ns + (self.shift or 0)
         if self.clock is None:
             return shown - since
@@ -83,8 +87,8 @@ class _Placed:
         return true - since
 
 
-def _placed(run: Run, context: Context, *, as_recorded: bool) -> list[_Placed]:
-    """The files that can be read, each with its place in time."""
+def _place_files(run: Run, context: Context, *, as_recorded: bool) -> list[_PlacedFile]:
+    """The files that can be read, each with its place in true time."""
     read: list[tuple[str, str, int | None]] = []
     parts = []
     for path in run.paths:
@@ -100,10 +104,10 @@ def _placed(run: Run, context: Context, *, as_recorded: bool) -> list[_Placed]:
             context.tell(f"{path} keeps its own clock: {error.message}")
         del trace
     if not read:
-        raise StepscopeError("none of the traces can be read", "stepscope report tells what is wrong with each")
+        raise StepscopeError("none of the traces can be read", "`stepscope report` says what is wrong with each")
     if not parts:
         first = min((origin for *_, origin in read if origin is not None), default=0)
-        return [_Placed(path, 0 if origin is None else origin - first, None) for path, _, origin in read]
+        return [_PlacedFile(path, 0 if origin is None else origin - first, None) for path, _, origin in read]
     job = job_of(parts)
     clocks = clocks_of(job)
     index = {part.label: i for i, part in enumerate(job.parts)}
@@ -113,12 +117,12 @@ def _placed(run: Run, context: Context, *, as_recorded: bool) -> list[_Placed]:
         own = job.shifts[rank] if rank is not None else 0
         known = origin is not None and job.origin_unix_ns is not None
         shift = origin - job.origin_unix_ns if known and origin and job.origin_unix_ns else own
-        placed.append(_Placed(path, shift, None if rank is None else (clocks, rank)))
+        placed.append(_PlacedFile(path, shift, None if rank is None else (clocks, rank)))
     return placed
 
 
 def _number(trace: Trace, used: set[int]) -> int:
-    """A number for the trace that none has yet: its rank, if free."""
+    """A number that no other trace has: its rank, if that is free."""
     number = trace.rank if trace.rank is not None and trace.rank not in used else max(used, default=-1) + 1
     used.add(number)
     return number
@@ -146,7 +150,7 @@ _CATEGORIES = {
 def events(trace: Trace, number: int, truth: Truth) -> Iterator[str]:
     """All events of one trace as JSON objects with commas between, some at a time.
 
-    Process ids begin at `number` × 1000. `truth` tells the times to write: ns of ns from the trace's origin.
+    Process ids begin at `number` × 1000. `truth` converts ns from the trace's origin to the times to write (ns).
     """
     trace.require_clock(needed_by="chrome")
     tracks = _tracks(trace, number)
@@ -218,7 +222,7 @@ def _header(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
 
 
 def _lane_headers(placed: pl.DataFrame, tracks: pl.DataFrame) -> list[dict[str, Any]]:
-    """Names of the further lines of tracks whose rows overlap."""
+    """Names of the additional lines of tracks whose rows overlap."""
     more = placed.filter(pl.col("lane") > 0).select("new_pid", "new_tid", "lane").unique().sort("new_tid", "lane")
     labels = dict(zip(tracks["new_tid"].to_list(), tracks["label"].to_list(), strict=True))
     return [
@@ -228,9 +232,9 @@ def _lane_headers(placed: pl.DataFrame, tracks: pl.DataFrame) -> list[dict[str, 
 
 
 def _lanes(track: Ints, begin: Ints, end: Ints) -> Ints:
-    """On which line of its track each span is drawn, so that on each line one is inside the other or they are apart.
+    """The line of its track on which each span is drawn, so that spans on one line are nested or disjoint.
 
-    Of two that cross the shorter one moves on: what is long, as a step, stays with most of what it holds.
+    Of two spans that cross, the shorter one moves to the next line, so that a long one (a step) stays with its content.
     """
     lane = np.zeros(track.size, np.int64)
     rows = np.arange(track.size)
@@ -247,7 +251,7 @@ def _lanes(track: Ints, begin: Ints, end: Ints) -> Ints:
 
 
 def _crossing(rows: Ints, track: Ints, begin: Ints, end: Ints) -> Ints:
-    """Of each pair of rows that overlap without one being inside the other, the shorter one."""
+    """The shorter row of each pair that overlaps without being nested."""
     ranked = rows[np.lexsort((-end[rows], begin[rows], track[rows]))]
     parent = enclosing(begin[ranked], end[ranked], track[ranked])
     outer = ranked[np.maximum(parent, 0)]
@@ -257,7 +261,7 @@ def _crossing(rows: Ints, track: Ints, begin: Ints, end: Ints) -> Ints:
 
 
 def _spans(part: pl.DataFrame, details: Mapping[int, str], low: int, *, recorded: bool) -> str:
-    """Complete events of some spans; `details` are more arguments of some of them, by row."""
+    """Complete events of some spans. `details` holds further arguments of some of them, by row."""
     own = part["category"].cast(pl.String).replace_strict(_CATEGORIES, default=None, return_dtype=pl.String())
     kind = pl.coalesce(own, part["category"].cast(pl.String))
     kinds = part.select(

@@ -1,4 +1,4 @@
-"""What an export is: a kind that other tools read, made of a run by one function."""
+"""What an export is: a format of another tool, which one function makes from a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Run
 
     class WriteFolder(Protocol):
-        """Writes a folder that does not exist yet; with `force` it may replace one of the same sort."""
+        """Writes a new folder. With `force` it may replace a folder of the same kind."""
 
         def __call__(self, path: str, *, force: bool) -> None:
             """Raises WouldOverwrite, StepscopeError."""
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an export may ask for: `open_run` opens another run, named by an option; `tell` takes notes for the user."""
+    """What an export may use: `open_run` opens another run that an option names; `tell` shows a note to the user."""
 
     open_run: Callable[[str], Run]
     tell: Callable[[str], None]
@@ -31,21 +31,21 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Content that does not fit one file: `write` makes a folder of it, which appears whole or not at all."""
+    """Content of several files: `write` makes a folder of it, which appears only when it is complete."""
 
     write: WriteFolder
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Content that is made piece by piece, and written as it comes: it need not fit into memory. It is read once."""
+    """Content that is made and written piece by piece, so that it need not fit into memory. It can be read once."""
 
     pieces: Iterator[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A form that another tool's users know.
+    """A format of another tool.
 
     `run` takes the run, a Context, then keyword options. It returns the whole content of the file, or a
     Stream of it; with `folder` a Folder.

@@ -1,4 +1,4 @@
-"""Folded stacks: a line for each stack and how often it was seen, as flame graphs are drawn from."""
+"""Folded stacks: a line for each stack and its number of samples, which flame graphs are drawn from."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def flamegraph(run: Run, context: Context, *, gil: bool = False, idle: bool = False) -> Stream:
     """Python stacks of all traces as folded text: rank (if there is one), process, thread, then frames, by `;`.
 
-    Threads that hardly ran are left out unless `idle`, the main thread never; `gil` counts looks that found a thread
-    holding the interpreter's lock. Units: number of looks.
+    Threads that hardly ran are left out unless `idle`, except the main thread. `gil` counts only samples in which a
+    thread held the interpreter's lock. Units: number of samples.
     Source: the input of FlameGraph's flamegraph.pl, which speedscope opens too.
     Raises MissingTable if no trace has Python stacks.
     """

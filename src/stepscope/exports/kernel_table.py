@@ -30,7 +30,7 @@ _UNKNOWN = "-"
 
 
 def printed_name(name: str) -> str:
-    """A kernel's name as the table shows it: without namespaces, arguments and all beyond 50 characters.
+    """A kernel's name as the table shows it: at most 50 characters, without namespaces and arguments.
 
     >>> printed_name("void at::native::<unnamed>::softmax_warp_forward<float>(int)"), printed_name("cutlass::Kernel<x>")
     ('softmax_warp_forward', 'Kernel')
@@ -44,13 +44,15 @@ def printed_name(name: str) -> str:
 def kernel_table(run: Run, _context: object) -> str:
     """The table of the only trace of a run, in order of launch (of start, where the trace has a clock).
 
-    What was not measured for some launches is `-`. Units: ns, ratios 0..1.
+    Values that were not measured are `-`. Units: ns, ratios 0..1.
     Source: specimens of the table; the order of the substitutions in names is that of the scripts.
     Raises StepscopeError (several traces), MissingTable (no kernels, no counters of tensor cores or DRAM).
     """
     traces = list(run.paths)
     if len(traces) != 1:
-        raise StepscopeError(f"a kernel table is of one trace, not of {len(traces)}", "export them one at a time")
+        raise StepscopeError(
+            f"a kernel table holds one trace, and {len(traces)} were given", "export them one at a time"
+        )
     trace = next(iter(run))
     launches = with_ratios(kernel_launches(trace.spans, needed_by=_KIND), trace.kernel_metrics)
     for ratio in ("tensor_ratio", "dram_ratio"):

@@ -20,10 +20,10 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def parquet(run: Run, context: Context) -> Folder:
-    """A folder with one for each trace (`rank0`, or after its file): a Parquet file per table, and meta.json.
+    """A folder for each trace (`rank0`, or named after its file), with a Parquet file per table and meta.json.
 
-    Times are ns from the trace's origin, as everywhere. Source: the tables of the trace, nothing left out. Traces that
-    cannot be read are left out, and told. Raises StepscopeError if that is all of them.
+    Times are ns from the trace's origin, as everywhere. Source: all tables of the trace. Traces that cannot be read are
+    left out, with a note. Raises StepscopeError if none can be read.
     """
 
     def write(path: str, *, force: bool) -> None:
@@ -33,7 +33,7 @@ def parquet(run: Run, context: Context) -> Folder:
 
 
 def _named(run: Run, context: Context) -> Iterator[tuple[str, Trace]]:
-    """Each trace, one in memory at a time, under a name that no other has."""
+    """Each trace under a unique name. Only one is in memory at a time."""
     taken: set[str] = set()
     first: StepscopeError | None = None
     for path in run.paths:
@@ -44,7 +44,7 @@ def _named(run: Run, context: Context) -> Iterator[tuple[str, Trace]]:
             context.tell(f"{path} is left out: {error.message}")
             continue
         name = _name(trace, path)
-        # Names that differ in nothing but case are one on some file systems.
+        # On some file systems, names that differ only in case are the same.
         while name.lower() in taken:
             name += "_"
         taken.add(name.lower())

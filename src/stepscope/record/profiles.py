@@ -57,7 +57,7 @@ def why_none(document: Mapping[str, Any], wanted: Wanted) -> list[dict[str, Any]
     is_explained = any(known["code"].startswith("profile") for known in document["issues"])
     if is_explained or not (wanted.steps or wanted.window):
         return []
-    return [issue("profile_missing", f"no profile, counters alone: {_why(document, wanted)}", severity="info")]
+    return [issue("profile_missing", f"no profile, only counters: {_why(document, wanted)}", severity="info")]
 
 
 def _why(document: Mapping[str, Any], wanted: Wanted) -> str:
@@ -76,8 +76,8 @@ def _why(document: Mapping[str, Any], wanted: Wanted) -> str:
     if wanted.window:
         start, end = wanted.window
         return (
-            f"from {start:g} to {end:g} s after the start no process did anything in torch, paddle or jax, or the job "
-            "had ended: --window A:B takes times of the job's life"
+            f"from {start:g} to {end:g} s after the start no process used torch, paddle or jax, or the job had ended; "
+            "--window A:B counts from the start of the job"
         )
     first, last = wanted.steps or (0, 0)
     most = max(with_framework, key=lambda process: process.get("steps") or 0)
@@ -86,17 +86,17 @@ def _why(document: Mapping[str, Any], wanted: Wanted) -> str:
         names = " and ".join(
             _FRAMEWORKS[name] for name in _FRAMEWORKS if any(name in known for known in with_framework)
         )
-        return f"{names} was imported, but {_no_steps(with_framework)}. Profile a time, as in --window 20s:30s"
-    when = "before it could tell how many" if "steps" not in most else f"after {done}"
+        return (
+            f"{names} was imported, but {_no_steps(with_framework)}. Profile a window of time, as in --window 20s:30s"
+        )
+    when = "before the number of its steps was known" if "steps" not in most else f"after {done}"
     ask = f"--steps 1:{done}" if done > 1 else "--window 20s:30s"
-    return (
-        f"steps {first}:{last} were asked for, and the job ended {when} ({source}). Ask for what there is, as in {ask}"
-    )
+    return f"steps {first}:{last} were asked for, and the job ended {when} ({source}). Use {ask}"
 
 
 def _no_steps(processes: list[dict[str, Any]]) -> str:
     if all("jax" in process for process in processes):
         return "no step was marked with jax.profiler.StepTraceAnnotation"
     if all("paddle" in process for process in processes):
-        return "no optimizer stepped where it can be seen"
-    return "no optimizer stepped and no model was called where it can be seen (code compiled as a whole cannot)"
+        return "no step of an optimizer could be seen"
+    return "no step of an optimizer and no call of a model could be seen (code that is compiled as a whole hides them)"

@@ -136,7 +136,7 @@ def attach(
     """
     _check_system()
     if not is_alive(pid):
-        raise StepscopeError(f"there is no process {pid}", "see `ps -e` for those that run")
+        raise StepscopeError(f"there is no process {pid}", "`ps -e` lists the running processes")
     target = _prepared(Path(folder), force=force)
     command = (read_once(f"/proc/{pid}/cmdline") or "").rstrip("\0").split("\0")
     issues = []

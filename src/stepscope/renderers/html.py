@@ -150,7 +150,11 @@ def _cell(text: str, kind: str) -> str:
 
 def fragment(report: Report) -> str:
     """The report as an element that a page (a notebook's cell) can take in."""
-    parts = [f"<h3>{escape(report.headline)}</h3>", *map(_bar, report.bars)]
+    parts = [f"<h3>{escape(report.headline)}</h3>"]
+    if report.first is not None:
+        parts += [f"<h4>{escape(report.first.title)}</h4>", _report_table(report.first)]
+        parts.append(f'<p class="q">{escape(report.first.note)}</p>')
+    parts += map(_bar, report.bars)
     if report.findings:
         parts += [
             f"<h4>{escape(report.findings_title)}</h4>",
@@ -175,7 +179,7 @@ def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  a page is se
 
 def _bar(bar: Bar) -> str:
     head = f"<p><b>{escape(bar.label)}</b> {escape(bar.value)}</p>"
-    whole = max(1.0, sum(part.ratio for part in bar.parts))
+    whole = max(1.0, sum(part.ratio for part in bar.parts)) / bar.length
     drawn, at = "", 0.0
     for i, part in enumerate(bar.parts):
         width = max(part.ratio, 0.0) / whole * 100

@@ -32,16 +32,14 @@ def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  Markdown is 
     sections = [
         f"# stepscope {escape(report.title)}",
         _LEADING.sub(r"\1\\\2", escape(report.headline)),
+        *(_section(report.first, report) if report.first is not None else []),
         *(_bar(bar) for bar in report.bars),
     ]
     if report.findings:
         items = "\n".join(_finding(i, finding, report) for i, finding in enumerate(report.findings, 1))
         sections += [f"## {escape(report.findings_title)}", items]
     for block in report.tables:
-        sections += [f"## {escape(block.title)}", "\n".join(_rows(block))]
-        below = [escape(block.note)] if block.note else []
-        below += [f"More: {_code(report.whole(block.command))}"] if block.command else []
-        sections += [" · ".join(below)] if below else []
+        sections += _section(block, report)
     if report.quality:
         sections += ["## Data", "\n".join(f"- {escape(sentence)}" for sentence in report.quality)]
     if report.issues is not None and not report.issues.is_empty():
@@ -55,6 +53,12 @@ def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  Markdown is set
     note = f"\n{escape(block.note)}\n" if block.note else ""
     note += f"\n{_code(whole_command(block.command, ()))}\n" if block.command else ""
     return "\n".join(_rows(block)) + "\n" + note
+
+
+def _section(block: Block, report: Report) -> list[str]:
+    below = [escape(block.note)] if block.note else []
+    below += [f"More: {_code(report.whole(block.command))}"] if block.command else []
+    return [f"## {escape(block.title)}", "\n".join(_rows(block)), *([" · ".join(below)] if below else [])]
 
 
 def _bar(bar: Bar) -> str:

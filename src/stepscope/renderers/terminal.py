@@ -58,6 +58,7 @@ def report(report: Report, screen: Screen) -> str:
     """One screen: what was recorded, bars, what costs most, top tables, what the data lacks."""
     sections = [
         _wrap(report.headline, screen.width),
+        _block(report.first, report, screen) if report.first is not None else [],
         _bars(report.bars, screen),
         _findings(report, screen),
         *(_block(block, report, screen) for block in report.tables),
@@ -131,7 +132,7 @@ def _legend(part: Part, fill: tuple[str, str, str], screen: Screen) -> tuple[int
 def _drawn(bar: Bar, fills: Mapping[str, tuple[str, str, str]], length: int, screen: Screen) -> str:
     """Blocks in proportion. Edges are rounded, not lengths, so that parts that make a whole fill the bar exactly."""
     ratios = [part.ratio if part.ratio > 0 else 0.0 for part in bar.parts]  # NaN counts as nothing too
-    scale = length / max(1.0, sum(ratios))
+    scale = bar.length * length / max(1.0, sum(ratios))
     drawn, edge, reach = "", 0, 0.0
     for part, ratio in zip(bar.parts, ratios, strict=True):
         reach += ratio * scale

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from stepscope.analyses.common import step_parts
@@ -23,7 +24,8 @@ from stepscope.core.collectives import UNNAMED, label_of
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
 from stepscope.core.report import Note
-from stepscope.core.units import percent, rate, size
+from stepscope.core.trace import extent_ns
+from stepscope.core.units import duration, percent, rate, size
 from stepscope.reports._idle import idle_costs
 from stepscope.reports._phrases import per_step, shares, sum_of
 from stepscope.reports._summary import TALK, Cost
@@ -32,12 +34,12 @@ from stepscope.reports.at_a_glance import host_while_idle
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
+_MOST_OF_RECORDING = 0.95  # where device work reaches over more, there is no head or tail to speak of
 _COLUMN_OF = {
     step_parts.COMPUTATION: "computation_ns",
     step_parts.COMMUNICATION: "exposed_communication_ns",
@@ -114,6 +116,7 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
         summed = sum_of(inside["dur_ns"].filter(inside["category"] == "kernel"))
         text = _amount(n_kernels, summed, scope, "kernel")
         notes.append(Note(text, "kernels", "show kernels"))
+    notes += _between(work, scope)
     busy = {key: occupied(mine).busy for key, mine in by_device(work)}
     while_idle = host_while_idle(trace.spans, list(busy.values()), scope) if parts[step_parts.IDLE] else {}
     whole = max(scope.whole_ns, 1)
@@ -122,6 +125,17 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
     return DeviceTime(
         work, parts, by_window, dict(zip(labels, ratios.values(), strict=True)), while_idle, tuple(costs), tuple(notes)
     )
+
+
+def _between(work: pl.DataFrame, scope: Scope) -> list[Note]:
+    """Of a recording without steps: how busy devices are from their first to their last work, if that is much less."""
+    low, high = (max(extent_ns(work)[0], scope.low), min(extent_ns(work)[1], scope.high))
+    if scope.numbers or high <= low or high - low > _MOST_OF_RECORDING * scope.whole_ns:
+        return []
+    means, _ = occupancy(work, np.array([low]), np.array([high]))
+    share = percent(int(means["busy_ns"][0]) / (high - low))
+    text = f"busy {share} of the {duration(high - low)} from first to last device work"
+    return [Note(text, "idle time", "show timeline")]
 
 
 def _labels(keys: Sequence[tuple[int | None, int | None]], devices: pl.DataFrame) -> list[str]:
@@ -224,7 +238,7 @@ def _communication(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: i
         "→ start it earlier or overlap it (gradient buckets, prefetching), or send less; check for ranks that come late"
     )
     title = "Exposed communication, while nothing computes" + (f": {lead}" if lead else "")
-    return [Cost(TALK, title, exposed_ns, (detail, advice), "show overlap --by name")]
+    return [Cost(TALK, title, exposed_ns, (detail, advice), "show overlap --by collective")]
 
 
 def _copies(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int) -> list[Cost]:

@@ -31,6 +31,7 @@ _LEAST_SHARE = 0.01
 _LEAST_OF_BAR = 0.005  # of the bar
 _APART = 0.03  # smaller differences between ranks are not mentioned
 _NEARLY_ALL = 0.98
+_AHEAD = 0.9  # a host that needs less of the step than this runs ahead of the device
 _GOOD_PART = 0.1
 
 
@@ -108,7 +109,17 @@ def _steps(summaries: Sequence[Summary]) -> str:
     numbers = sorted({number for summary in summaries for number in summary.numbers})
     if not numbers:
         return ""
-    return f"steps {ranges(numbers)} ({len(numbers)})" if len(numbers) > 1 else f"step {numbers[0]}"
+    clock = " on the device's clock" if _host_ahead(summaries) else ""
+    return (f"steps {ranges(numbers)} ({len(numbers)})" if len(numbers) > 1 else f"step {numbers[0]}") + clock
+
+
+def _host_ahead(summaries: Sequence[Summary]) -> float | None:
+    """How long the host takes to queue a step, mean, where it runs ahead of the device; else None. Units: ns."""
+    host = [length for summary in summaries for length in summary.host_ns]
+    windows = [length for summary in summaries if summary.host_ns for length in summary.windows_ns]
+    if not host or statistics.fmean(host) >= _AHEAD * statistics.fmean(windows):
+        return None
+    return statistics.fmean(host)
 
 
 def _bars(summaries: Sequence[Summary], *, wait_for_each_other: bool) -> tuple[Bar, ...]:
@@ -125,7 +136,10 @@ def _bars(summaries: Sequence[Summary], *, wait_for_each_other: bool) -> tuple[B
         value += f" ±{percent(statistics.stdev(lengths) / statistics.fmean(lengths))}"
     whole_label = "Device" if timed[0].devices else "Recording"
     label = "Step" if stepped else whole_label if timed[0].n_launches is None else "Kernels"
-    notes = [*_apart(timed, named=not wait_for_each_other), *_busy(timed), *_mfu(timed), *_use(timed), *_memory(timed)]
+    ahead = _host_ahead(timed)
+    clock = "" if ahead is None else f"step on the device's clock: the host queues one in {duration(ahead)}"
+    notes = [Note(clock, "steps", SLOWEST_STEPS)] if clock else []
+    notes += [*_apart(timed, named=not wait_for_each_other), *_busy(timed), *_mfu(timed), *_use(timed), *_memory(timed)]
     if len(summaries) == 1:
         notes += summaries[0].notes
     notes += _while_idle(timed, whole)
@@ -266,7 +280,7 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     return Finding(
         title=cost.title,
         details=tuple(details),
-        value_ns=statistics.fmean(each.values()),
+        value_ns=total / sum(summary.n for summary in summaries),  # as the bar: a mean over steps, not over ranks
         value_label="per step" if stepped else "in all",
         share_ratio=total / whole_ns if whole_ns else None,
         command=cost.command,

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.collective_calls import collectives_on_host
+from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.analyses.common.step_parts import COMMUNICATION, LOADING, OPERATORS, OTHER
 from stepscope.analyses.steps.steps import host_time as divided
 from stepscope.core.collectives import label_of
-from stepscope.core.intervals import nearest, own_lengths
-from stepscope.core.names import map_names
+from stepscope.core.intervals import own_lengths
+from stepscope.core.names import is_own_code, map_names
 from stepscope.core.units import percent
 from stepscope.reports._idle import loader_advice
 from stepscope.reports._phrases import counted, per_step, shares, sum_of
 from stepscope.reports._summary import TALK, Cost
-from stepscope.reports.enclosing_spans import is_own_code, most_of
+from stepscope.reports.enclosing_spans import most_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,20 +117,14 @@ def _loading(trace: Trace, scope: Scope, part_ns: int) -> list[Cost]:
         return []
     batches = int((trace.spans["category"] == "dataloader").sum())
     detail = per_step(batches, part_ns, scope.n, "batch", stepped=bool(scope.numbers), plural="batches")
-    return [
-        Cost("loading", "The program waits for the data loader", part_ns, (detail, loader_advice(trace)), "show steps")
-    ]
+    advice = loader_advice(trace, recording_of(trace.meta, trace.spans, trace.devices))
+    return [Cost("loading", "The program waits for the data loader", part_ns, (detail, advice), "show steps")]
 
 
 def _other(trace: Trace, part_ns: int) -> list[Cost]:
     if part_ns <= 0:
         return []
-    where = _python(trace.spans)
-    detail = where or (
-        "RecordEvent ranges around parts of the program would show in which it is spent"
-        if trace.meta.framework == "PaddlePaddle"
-        else "with_stack=True in the profiler would name the functions that it is spent in"
-    )
+    detail = _python(trace.spans) or remedy("with_stack", recording_of(trace.meta, trace.spans, trace.devices))
     return [Cost("other", "Python and waiting, outside operators and data loading", part_ns, (detail,), "show steps")]
 
 
@@ -137,13 +133,11 @@ def _python(spans: pl.DataFrame) -> str:
     frames = spans.select("name").filter(spans["category"] == "python")
     if frames.is_empty():
         return ""
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     distinct = frames["name"].unique()
     own = distinct.filter(map_names(distinct, is_own_code, pl.Boolean()))
     wanted = ((spans["category"] != "python") | spans["name"].is_in(own.implode())).to_numpy()
     # Time in a library counts as the time of the function that called it.
-    at = nearest(parents, wanted)
-    above = np.where(parents >= 0, at[parents], -1)
+    above = at_or_around(spans, wanted, itself=False)
     rows = np.flatnonzero(wanted)
     position = np.full(spans.height + 1, -1, np.int64)
     position[rows] = np.arange(rows.size)

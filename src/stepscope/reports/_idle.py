@@ -6,21 +6,21 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.host_spans import open_time
+from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.occupancy import by_device
 from stepscope.analyses.common.span_lookup import of_spans
-from stepscope.analyses.steps.idle import caused_gaps
+from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps, with_calls
 from stepscope.core.intervals import covered
-from stepscope.core.names import is_sync_call, map_names, shorten
+from stepscope.core.names import shorten
 from stepscope.core.units import duration, percent
-from stepscope.reports._phrases import counted, sum_of
+from stepscope.reports._phrases import counted, shares, sum_of
 from stepscope.reports._summary import Cost
 from stepscope.reports.enclosing_spans import during, most_of
 
 if TYPE_CHECKING:
+    from stepscope.analyses.advice.remedies import Recording
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
@@ -36,28 +36,61 @@ _WAITS = {
     "aten::_unique2": "unique()",
 }
 _MANY = 20  # with more gaps a step, launching itself is slow, and not one place in the program
+_SHORT_NS = 1_000_000  # a gap in which the host launches one piece of work after another is not longer
+_NAMED = 0.3  # share of the time from which on a call or a place is named
+#: What the host does in the gaps of each cause: the title of the finding, and the topic of its remedy.
+_HOST = {
+    "garbage_collection": ("The device waits while Python collects garbage", "garbage_collection"),
+    "communication": ("The device waits while the host communicates with other ranks", "communication"),
+    "compilation": ("The device waits while the host compiles", "compilation"),
+    "allocator": ("The device waits for memory to be allocated or freed", "allocator"),
+    "first_use": ("The device waits for calls that load a kernel or set the device up: first use", "first_use"),
+    "slow_launch": ("The device waits for launches that take long", "slow_launch"),
+    "blocking_call": ("The device waits while a call holds the host up", "blocking_call"),
+    "operator": ("The device waits for operators on the host", ""),
+    "runtime": ("The device waits for calls of the runtime on the host", ""),
+    "host_idle": ("The device waits because the host does", "host_idle"),
+    "python": ("The device waits for Python on the host", "python"),
+    "unrecorded": ("The device waits for the host, in code that was not recorded", "with_stack"),
+}
+_DOING = {"operator": "operators", "runtime": "runtime calls", "python": "Python", "unrecorded": "code not recorded"}
 
 
 def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> list[Cost]:
     """A cost for each cause of gaps in device work, and one for the idle time at the ends of the scope."""
     if idle_ns <= 0:
         return []
-    work = work.select("rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step")
+    work = work.select("rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name")
     gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"))
     starts = gaps["ts_ns"].to_numpy()
     inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
     gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)
+    gaps = with_calls(gaps, work, trace.spans, trace.tracks)
+    costs = []
+    about = recording_of(trace.meta, trace.spans, trace.devices)
+    launching = gaps.filter(pl.col("cause").is_in(LAUNCHING))
+    if is_launch_bound(launching, scope.n * scope.n_devices):
+        gaps = gaps.filter(~pl.col("cause").is_in(LAUNCHING))
+        costs.append(_launching(launching, trace, scope, about))
     cost_of_cause = {
-        "host_late": _host_late, "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other,
-        "unlinked": _unlinked,
+        "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other, "unlinked": _unlinked,
     }  # fmt: skip
-    costs = [
-        cost_of_cause[str(cause)](mine, trace, scope)
+    costs += [
+        cost_of_cause.get(str(cause), _by_host)(mine, trace, scope, about)
         for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
     ]
     # A gap of one device is a part of the mean of all.
     costs = [replace(cost, ns=(cost.ns or 0) / scope.n_devices) for cost in costs]
-    return [*costs, *_ends(work, trace, scope, idle_ns - round(sum_of(gaps["ns"]) / scope.n_devices))]
+    return [*costs, *_ends(work, trace, scope, idle_ns - round(sum(cost.ns or 0 for cost in costs)))]
+
+
+def is_launch_bound(gaps: pl.DataFrame, n: int) -> bool:
+    """Whether these gaps, in `n` steps, are those of a host that launches too slowly: many of them, most time in short.
+
+    `gaps` have `dur_ns`, and causes of LAUNCHING.
+    """
+    short = sum_of(gaps.filter(pl.col("dur_ns") < _SHORT_NS)["dur_ns"])
+    return gaps.height >= _MANY * n and 2 * short > sum_of(gaps["dur_ns"])
 
 
 def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]:
@@ -75,74 +108,92 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]
     ]
     low, high = (scope.low, scope.low + first) if first >= last else (scope.high - last, scope.high)
     doing = during(trace.spans, low, high)
+    command = "show steps" if scope.numbers else "show timeline"
     details = (f"The host spends most of that in {doing}",) if doing else ()
-    return [Cost("idle ends", f"No device work in {' and '.join(parts)} of the {whole}", ns, details, "show steps")]
+    return [Cost("idle ends", f"No device work in {' and '.join(parts)} of the {whole}", ns, details, command)]
 
 
 def _often(gaps: pl.DataFrame, scope: Scope) -> str:
     amount = counted(gaps.height / scope.n / scope.n_devices, "gap") + scope.each
     lengths = gaps["ns"].to_numpy()
+    if lengths.size == 1:
+        return f"1 gap of {duration(float(lengths[0]))}"
     return f"{amount}, mean {duration(float(lengths.mean()))}, longest {duration(float(lengths.max()))}"
 
 
 def _place(gaps: pl.DataFrame, trace: Trace) -> str:
-    """The part of the program that launched most of the work after the gaps; empty if no part stands out."""
+    """The part of the program in which most of the gaps arose; empty if no part stands out.
+
+    It is the part around the call that filled a gap, or where there is none around the launch that ended it.
+    """
+    ids = gaps.select(pl.coalesce("call_id", "launch_id")).to_series()
     for categories, lead in ((("python",), "at"), (("user_range",), "in"), (("module",), "in")):
-        place = most_of(trace.spans, gaps["launch_id"], gaps["ns"], categories)
-        if place is not None and place[1] >= 0.3:
+        place = most_of(trace.spans, ids, gaps["ns"], categories)
+        if place is not None and place[1] >= _NAMED:
             return f"{percent(place[1])} of it {lead} {place[0]}"
     return ""
 
 
-def _host_late(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
-    low = gaps["ts_ns"].to_numpy()
-    high = low + gaps.select(pl.min_horizontal("late_ns", "dur_ns")).to_series().to_numpy()
-    active = covered(open_time(trace.spans, trace.spans["category"] == "operator"), low, high)
-    outside = 1 - active.sum() / max((high - low).sum(), 1)
-    details = [_often(gaps, scope)]
+def _launching(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:
+    """Many short gaps: the host launches less fast than the device works."""
+    by_cause = gaps.group_by("cause").agg(pl.col("ns").sum()).sort("ns", descending=True)
+    whole = sum_of(gaps["ns"])
+    doing = f"; the host is in {shares([(_DOING[str(cause)], ns / whole) for cause, ns in by_cause.iter_rows()])}"
     place = _place(gaps, trace)
+    details = (_often(gaps, scope) + doing + (f"; {place}" if place else ""), f"→ {remedy('launching', about)}")
+    title = "Launch-bound: the device has done its work before the host launches more"
+    return Cost("idle launching", title, whole, details, "show idle")
+
+
+def _by_host(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:
+    """Gaps of one cause on the host: what filled them, and where in the program."""
+    cause = str(gaps["cause"][0])
+    title, topic = _HOST[cause]
+    whole = sum_of(gaps["ns"])
+    first = [_often(gaps, scope)]
+    call = _call(gaps, trace)
+    if call:
+        first.append(call)
+    place = "" if cause == "python" and call else _place(gaps, trace)
     if place:
-        details[0] += f"; {place}"
-    many = gaps.height / scope.n / scope.n_devices >= _MANY
-    if outside > 0.5:
-        details.append(f"In {percent(outside)} of that time no operator was running on the host: Python, or waiting")
-    if many and _is_launching(gaps):
-        details.append(
-            "→ fewer, larger launches: torch.compile, CUDA or HIP graphs, fused or foreach operators, a larger batch"
-        )
-    else:
-        details.append(_longest(gaps, trace, scope))
-    title = "The device waits for the host to launch work"
-    return Cost("idle host_late", title, sum_of(gaps["ns"]), tuple(details), "show idle")
+        first.append(place)
+    details = ["; ".join(first), _longest(gaps, trace, scope)]
+    advice = remedy(topic, about) if topic else ""
+    if advice:
+        details.append(f"→ {advice}")
+    return Cost(f"idle {cause}", title, whole, tuple(details), "show idle --by gap")
+
+
+def _call(gaps: pl.DataFrame, trace: Trace) -> str:
+    """'331 ms of it in hipLaunchKernel in aten::mm': the call that filled most, if it is a good part of these gaps."""
+    names = of_spans(trace.spans, gaps["call_id"], "name").cast(pl.String)
+    ops = of_spans(trace.spans, of_spans(trace.spans, gaps["call_id"], "op_id"), "name").cast(pl.String)
+    named = gaps.select("call_id", "call_ns").with_columns(name=names, op=ops).drop_nulls("name")
+    if named.is_empty():
+        return ""
+    sums = named.group_by("name", "op").agg(pl.col("call_ns").sum(), n=pl.col("call_id").n_unique())
+    name, op, ns, n = sums.sort("call_ns", "name", descending=[True, False]).row(0)
+    if ns < _NAMED * sum_of(gaps["ns"]):
+        return ""
+    if ".py" in name:  # a function has no arguments to leave out
+        return f"{duration(ns)} of it at {name}"
+    call = shorten(name) + (f" in {shorten(op)}" if op and op != name else "")
+    return f"{duration(ns)} of it in {'one ' if n == 1 else ''}{call}" + ("" if n == 1 else f", {counted(n, 'call')}")
 
 
 def _longest(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
-    """The longest gap: the operator or kernel that ended it, and what the host did meanwhile."""
+    """The longest gap: when it was, and the operator or kernel that ended it."""
     gap = gaps.sort("ns", descending=True).row(0, named=True)
     ids = pl.Series([gap["op_id"], gap["after_id"]], dtype=pl.UInt32)
     op, kernel = of_spans(trace.spans, ids, "name")
-    after = op or shorten(kernel)
     when = f" in step {gap['step']}" if gap["step"] is not None and len(scope.numbers) > 1 else ""
-    doing = during(trace.spans, gap["ts_ns"], gap["ts_ns"] + min(gap["late_ns"], gap["dur_ns"]))
-    host = f": the host was in {doing}" if doing and doing != after else ""
-    return f"→ look at the longest gap{when}, before {after}{host}"
+    return f"The longest is{when} at {duration(gap['ts_ns'])}, before {op or shorten(kernel)}"
 
 
-def _is_launching(gaps: pl.DataFrame) -> bool:
-    """Whether most idle time is in gaps so short that only launches fit into them."""
-    short = sum_of(gaps.filter(pl.col("dur_ns") < 100_000)["ns"])
-    return short > 0.5 * sum_of(gaps["ns"])
-
-
-def _sync(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
+def _sync(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:
     spans = trace.spans
-    calls = spans.filter(spans["category"].is_in(["runtime", "driver"]))
-    calls = calls.filter(map_names(calls["name"], is_sync_call, pl.Boolean()))
-    calls = calls.select("span_id", "name", "op_id", end=pl.col("ts_ns") + pl.col("dur_ns")).sort("end")
-    launched = (gaps["ts_ns"] + gaps["late_ns"]).to_numpy()
-    at = np.searchsorted(calls["end"].to_numpy(), launched, side="right") - 1
-    blamed = calls[np.maximum(at, 0)].with_columns(ns=gaps["ns"])
-    blamed = blamed.with_columns(op=of_spans(spans, blamed["op_id"], "name"))
+    blamed = gaps.select("ns", span_id="call_id", name=of_spans(spans, gaps["call_id"], "name"))
+    blamed = blamed.with_columns(op=of_spans(spans, of_spans(spans, gaps["call_id"], "op_id"), "name"))
     top = blamed.group_by("name", "op").agg(pl.col("ns").sum()).sort("ns", descending=True).row(0)
     call, op, ns = top
     mine = blamed.filter((pl.col("name") == call) & pl.col("op").eq_missing(pl.lit(op, blamed.schema["op"])))
@@ -154,43 +205,42 @@ def _sync(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     )
     if place is not None:
         detail += f", at {place[0]}" + (f" ({percent(place[1])})" if place[1] < 0.95 else "")
-    advice = (
-        "→ keep values on the device and read them rarely; copy with non_blocking=True; drop explicit synchronize()"
-    )
+    advice = f"→ {remedy('sync', about)}"
     title = "The device runs dry because the host waits for it before launching more"
     return Cost("idle sync", title, sum_of(gaps["ns"]), (f"{_often(gaps, scope)}; {detail}", advice), "show idle")
 
 
-def _loading(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
+def _loading(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:
     title = "The device waits for the next batch from the data loader"
-    details = (_often(gaps, scope), loader_advice(trace))
+    details = (_often(gaps, scope), loader_advice(trace, about))
     return Cost("idle data_loading", title, sum_of(gaps["ns"]), details, "show steps")
 
 
-def loader_advice(trace: Trace) -> str:
+def loader_advice(trace: Trace, about: Recording) -> str:
     """What to change in the data loader, whose name says how it works."""
     names = trace.spans["name"].filter(trace.spans["category"] == "dataloader").unique().cast(pl.String).to_list()
+    topic = "loader"
     if any("SingleProcess" in name for name in names):
-        return "→ batches are made in the training process itself: DataLoader(num_workers=…, pin_memory=True)"
-    if any("MultiProcessing" in name for name in names):
-        return "→ its workers are not ahead: more num_workers, prefetch_factor, persistent_workers, cheaper transforms"
-    return "→ prepare batches ahead of time, in other processes or threads"
+        topic = "one_process_loader"
+    elif any("MultiProcessing" in name for name in names):
+        topic = "workers_loader"
+    return f"→ {remedy(topic, about)}"
 
 
-def _short(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG001  all causes have one signature
+def _short(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:  # noqa: ARG001  one signature
     title = "Short gaps between kernels that were queued in time"
     details = [_often(gaps, scope)]
-    if gaps.height / scope.n / scope.n_devices > 100:
-        details.append("→ fewer kernels: torch.compile or fused operators; captured graphs shorten these gaps too")
+    if gaps.height / scope.n > 100:
+        details.append(f"→ {remedy('fewer_kernels', about)}")
     return Cost("idle kernel_wait", title, sum_of(gaps["ns"]), tuple(details), "show idle")
 
 
-def _other(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
-    title = "Work was queued in time but starts late, as behind another stream, an event or a slow launch"
+def _other(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:  # noqa: ARG001  one signature
+    title = "Work was queued in time but starts late, as behind another stream or an event"
     details = (_often(gaps, scope), _longest(gaps, trace, scope))
     return Cost("idle other", title, sum_of(gaps["ns"]), details, "show idle --by gap")
 
 
-def _unlinked(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:  # noqa: ARG001  all causes have one signature
+def _unlinked(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:  # noqa: ARG001  one signature
     title = "Idle before work whose launch is not in the trace: the cause is unknown"
     return Cost("idle unlinked", title, sum_of(gaps["ns"]), (_often(gaps, scope),), "show idle --by gap")

@@ -8,12 +8,14 @@ import polars as pl
 
 from stepscope.core.report import Block
 from stepscope.core.result_tables import NSYS
-from stepscope.core.schema import ATTRIBUTION, Column, Table
+from stepscope.core.schema import ATTRIBUTION, DEVICE_WORK, Column, Table
 from stepscope.reports._clockless import parts_by_class
 from stepscope.reports._quality import lacks_of_issues
 from stepscope.reports._summary import Lack, Summary
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepscope.core.trace import Results
 
 
@@ -43,13 +45,22 @@ _ROWS = 30  # of each file: enough that names that are large in all files remain
 _NO_TIMELINE = Lack(
     "results", "This is what another program computed, not a recording: there is no timeline to explain."
 )
-FUNCTIONS = Table(
+_SUMS = tuple(ATTRIBUTION.column(name) for name in ("name", "calls", "total_ns"))
+ON_DEVICES = Table(
     "functions",
-    "what functions took of all cycles",
-    (
-        *(ATTRIBUTION.column(name) for name in ("name", "calls", "total_ns")),
-        Column("share_ratio", pl.Float64(), "that over the cycles' duration; threads add up", "ratio"),
-    ),
+    "what kernels, copies and fills took of all cycles",
+    (*_SUMS, Column("share_ratio", pl.Float64(), "that over the cycles' duration, on the mean device", "ratio")),
+)
+ON_HOST = Table(
+    "threads",
+    "how long the threads of the processes were in a state or a call, over all cycles",
+    (*_SUMS, Column("mean_threads", pl.Float64(), "threads that were in it at a time, on average")),
+)
+#: Tables of the functions of cycles: title, categories. Times of different kinds do not add up to a whole.
+_KINDS = (
+    ("Kernels, copies and fills, by their part of the cycles", ON_DEVICES, tuple(DEVICE_WORK)),
+    ("Threads that ran or waited for a core, at a time", ON_HOST, ("sched_oncpu", "sched_runq")),
+    ("Threads in other calls and functions, at a time", ON_HOST, ()),
 )
 
 
@@ -98,17 +109,36 @@ def summarise_results(results: Results) -> Summary:
     lengths = cycles["dur_ns"].drop_nulls()
     # A function has a row for each of its metrics.
     per_cycle = attribution.unique(["cycle", "host", "pid", "device", "name"], maintain_order=True)
-    frame = per_cycle.group_by("name", maintain_order=True).agg(pl.col("calls", "total_ns").sum())
     whole = int(lengths.sum())
-    frame = frame.with_columns(share_ratio=pl.col("total_ns") / whole if whole else None)
-    frame = FUNCTIONS.conform(frame.sort("total_ns", descending=True, maintain_order=True))
+    blocks = (
+        Block(title, table, _functions(per_cycle, categories, table, whole), "show attribution")
+        for title, table, categories in _KINDS
+    )
     return Summary(
         meta=results.meta,
         recorded_ns=_extent_ns(cycles),
-        tables=(Block("Functions, by their part of all cycles", FUNCTIONS, frame, "show attribution"),),
+        tables=tuple(block for block in blocks if block.frame.height),
         quality=(_NO_TIMELINE,),
         issues=results.issues,
     )
+
+
+def _functions(per_cycle: pl.DataFrame, categories: Sequence[str], table: Table, whole: int) -> pl.DataFrame:
+    """The functions of these categories (without any: of those in no other table) as sums over the cycles.
+
+    `whole` is the summed duration of the cycles. Each process has cycles of its own.
+    """
+    category = pl.col("category").cast(pl.String)
+    named = [name for _, _, chosen in _KINDS for name in chosen]
+    rows = per_cycle.filter(category.is_in(categories) if categories else ~category.is_in(named) | category.is_null())
+    n_processes = max(per_cycle.select("host", "pid").n_unique(), 1)
+    over = whole / n_processes
+    if table is ON_DEVICES:
+        over = whole * max(rows.select("host", "device").n_unique() / n_processes, 1.0)
+    part = pl.col("total_ns") / over if over else pl.lit(None, pl.Float64)
+    frame = rows.group_by("name", maintain_order=True).agg(pl.col("calls", "total_ns").sum())
+    frame = frame.with_columns(part.alias(table.columns[-1].name))
+    return table.conform(frame.sort("total_ns", descending=True, maintain_order=True))
 
 
 def _extent_ns(cycles: pl.DataFrame) -> int:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analyses.steps.steps import with_windows
-from stepscope.core.schema import DEVICE_WORK
-from stepscope.core.trace import extent_ns
+from stepscope.analyses.common.windows import queued_work, recorded, step_windows
 from stepscope.reports._phrases import a_step
 
 if TYPE_CHECKING:
@@ -67,12 +65,13 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """The part of a recording that a summary covers: the windows of steps, else all device work, else everything."""
+    """The part of a recording that a summary covers: the windows of steps, else everything that was recorded."""
 
     lows: Ints
     highs: Ints
     numbers: tuple[int, ...] = ()  # of the steps, in the order of the windows
     n_devices: int = 1  # that worked, and whose mean the parts are
+    host_ns: tuple[int, ...] = ()  # how long each step took on the host
     late_ns: int = 0  # device work of the only step after its end on the host, which the window includes
 
     @property
@@ -115,6 +114,7 @@ class Summary:
     devices: tuple[str, ...] = ()  # product or kind of each device that worked
     numbers: tuple[int, ...] = ()  # of the steps
     windows_ns: tuple[int, ...] = ()  # length of each step; without steps, of the scope's one window
+    host_ns: tuple[int, ...] = ()  # length of each step on the host
     parts: Mapping[str, int] = field(default_factory=dict)  # parts of the windows, summed over them
     busy: Mapping[str, float] = field(default_factory=dict)  # share of the windows in which each device worked
     use: Mapping[str, float] = field(default_factory=dict)  # of `device-utilisation`, means over devices; of `mfu`
@@ -142,25 +142,17 @@ class Summary:
 
 
 def scope_of(trace: Trace) -> Scope:
-    """The scope of a trace, which has at least one span.
-
-    A single step lasts until the device has finished the step's work: the host may be far ahead, and no later step
-    would count that work.
-    """
+    """The scope of a trace, which has at least one span: the windows of its steps, else the whole recording."""
     spans = trace.spans
-    is_work = spans["category"].is_in(DEVICE_WORK)
-    if not trace.steps.is_empty():
-        windows = with_windows(trace.steps)
-        lows = windows["ts_ns"].to_numpy()
-        highs = lows + windows["window_ns"].to_numpy()
-        # Windows of damaged traces may overlap; the later step begins where it says.
-        highs = np.minimum(highs, np.append(lows[1:], highs[-1:]))
-        late = 0
-        if windows.height == 1:
-            queued = spans.filter(is_work & (spans["step"] == windows["step"][0]))
-            end = (queued["ts_ns"] + queued["dur_ns"]).max()
-            late = max(int(end) - int(highs[0]), 0) if isinstance(end, int) else 0
-        return Scope(lows, highs + late, tuple(windows["step"].to_list()), late_ns=late)
-    mine = spans.filter(is_work) if is_work.any() else spans
-    low, high = extent_ns(mine)
-    return Scope(np.array([low]), np.array([high]))
+    if trace.steps.is_empty():
+        low, high = recorded(spans)
+        return Scope(np.array([low]), np.array([high]))
+    windows = step_windows(trace.steps, queued_work(spans, trace.tracks))
+    host, late = windows["host_window_ns"].to_numpy(), windows["late_ns"]
+    return Scope(
+        windows["ts_ns"].to_numpy(),
+        windows["end_ns"].to_numpy(),
+        tuple(windows["step"].to_list()),
+        host_ns=tuple(host.tolist()),
+        late_ns=max(late[0] or 0, 0) if windows.height == 1 else 0,
+    )

@@ -31,7 +31,7 @@ TRACKS = Table(
         Column("track", pl.String(), "process and thread or lane", key=True),
         Column("n_spans", pl.Int64(), "spans on it"),
         Column("busy_ns", pl.Int64(), "time in which any span was open", "ns"),
-        Column("share_ratio", pl.Float64(), "the same over the length of the recording", "ratio"),
+        Column("busy_ratio", pl.Float64(), "the same over the length of the recording", "ratio"),
     ),
 )
 NAMES = Table(
@@ -84,7 +84,7 @@ def track_block(trace: Trace) -> Block:
         counts.join(busy.with_columns(pl.col("track_id").cast(pl.UInt32)), on="track_id", how="left")
         .join(named, on="track_id", how="left")
         .with_columns(pl.col("busy_ns").fill_null(0))
-        .with_columns(share_ratio=pl.col("busy_ns") / whole if whole else None)
+        .with_columns(busy_ratio=pl.col("busy_ns") / whole if whole else None)
         .sort("busy_ns", "track_id", descending=[True, False])
     )
     return Block(
@@ -111,24 +111,29 @@ def merged(blocks: Sequence[Sequence[Block]]) -> tuple[Block, ...]:
     tables = []
     for title in dict.fromkeys(block.title for of_rank in blocks for block in of_rank):
         mine = [block for of_rank in blocks for block in of_rank if block.title == title]
-        if "share_ratio" not in mine[0].frame.columns:  # no shares of a whole: nothing to add up
+        ratio = next((c for c in ("share_ratio", "busy_ratio", "mean_threads") if c in mine[0].frame.columns), None)
+        if ratio is None:  # no shares of a whole: nothing to add up
             frame = pl.concat([block.frame for block in mine])
             tables.append(Block(title, mine[0].table, frame, mine[0].command))
             continue
-        frame = mine[0].frame if len(mine) == 1 else _summed([block.frame for block in mine])
-        frame = frame.filter(pl.col("share_ratio").fill_null(1.0) >= _LEAST_SHARE).head(ROWS)
+        frame = mine[0].frame if len(mine) == 1 else _summed([block.frame for block in mine], ratio)
+        frame = frame.filter(pl.col(ratio).fill_null(1.0) >= _LEAST_SHARE).head(ROWS)
         note = f"Sums over {len(mine)} traces." if len(mine) > 1 else ""
         if not frame.is_empty():
             tables.append(Block(title, mine[0].table, frame, mine[0].command, note))
     return tuple(tables)
 
 
-def _summed(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def _summed(frames: Sequence[pl.DataFrame], ratio: str) -> pl.DataFrame:
+    """Sums over frames with the same columns. `ratio` is part of the wholes of all frames together."""
     columns = frames[0].columns
     key, order = columns[0], next((c for c in columns if c.endswith(("_ns", "_bytes"))), columns[1])
     known = [frame.select(columns) for frame in frames if frame.columns == columns]
-    sums = [pl.col(c).sum() for c in columns[1:] if c not in ("share_ratio", "mean_ns")]
-    frame = pl.concat(known).group_by(key).agg(*sums, share_ratio=pl.col("share_ratio").sum() / len(known))
+    wholes = [float(frame[order].sum()) / share for frame in known if (share := float(frame[ratio].sum()))]
+    whole = sum(wholes)
+    sums = [pl.col(c).sum() for c in columns[1:] if c not in (ratio, "mean_ns")]
+    frame = pl.concat(known).group_by(key).agg(*sums)
+    frame = frame.with_columns((pl.col(order) / whole if whole else pl.lit(None, pl.Float64())).alias(ratio))
     if "mean_ns" in columns:
         frame = frame.with_columns(mean_ns=pl.col("total_ns") / pl.col("calls"))
     return frame.select(columns).sort(order, descending=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.comparison.diagnosis.change import span
 from stepscope.comparison.effects import DELTAS, FUNCTION_DELTAS, function_deltas
-from stepscope.comparison.model import EFFECTS
+from stepscope.comparison.model import EFFECTS, KINDS
 from stepscope.core import units
 from stepscope.core.report import Bar, Block, Finding, Part, Report
 from stepscope.core.schema import Column, Table
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
     from stepscope.comparison import Cause, Comparison, Effect, Evidence, Observation
 
-__all__ = ["RESOURCES_SHOWN", "RULED_OUT", "SCHEMA", "bounded_parts", "comparison", "document", "resources", "tables"]
+__all__ = [
+    "RESOURCES_SHOWN", "RULED_OUT", "SCHEMA", "bounded_parts", "comparison", "document", "headline", "resources",
+    "tables", "with_verdict",
+]  # fmt: skip
 
 SCHEMA = "stepscope.comparison/1"
 RESOURCES_SHOWN = Table(
@@ -33,10 +37,11 @@ _AS_TEXT = Table(
 )
 RULED_OUT = Table(
     "ruled-out",
-    "causes that were considered, and why they do not apply",
+    "causes that were considered, and why they do not apply or cannot be judged",
     (
         Column("category", pl.String(), "the cause", key=True),
-        Column("reason", pl.String(), "why it does not apply"),
+        Column("reason", pl.String(), "why it does not apply, or what has to be recorded to judge it"),
+        Column("is_judged", pl.Boolean(), "false if the data does not allow a judgement"),
     ),
 )
 _ROWS = 8
@@ -50,25 +55,37 @@ _VERDICTS = {
 
 
 def comparison(result: Comparison) -> Report:
-    """The report: verdict, bars of both runs, causes, and the parts, functions and resources that changed."""
+    """The report: verdict, what differs in kind, bars, causes, and the parts, functions and resources that changed."""
+    meanings = "; ".join(result.kinds["text"].unique(maintain_order=True))
+    note = f"{meanings[:1].upper()}{meanings[1:]}." if meanings else ""
+    kinds = Block("What differs in kind", KINDS, result.kinds.drop("text"), note=note)
     return Report(
-        headline=_headline(result),
+        headline=headline(result),
+        first=kinds if result.kinds.height else None,
         bars=_bars(result),
-        findings=tuple(_finding(cause, result.step_time) for cause in result.causes),
+        findings=tuple(_finding(cause, result) for cause in result.causes),
         tables=tuple(_blocks(result)),
         quality=tuple(_quality(result)),
         meta=dict(result.facts),
         title="compare",
-        findings_title="What caused it",
+        findings_title="What caused it" if result.step_verdict == "different" else "What is different",
         quality_command="compare --table ruled-out" if result.ruled_out else "",
         arguments=result.arguments,
         document=document(result),
     )
 
 
+def with_verdict(report: Report, result: Comparison) -> Report:
+    """The report of both runs of a case, with the verdict of their comparison and its causes as the first findings."""
+    verdict = Finding(title=headline(result), command="compare")
+    causes = tuple(_finding(cause, result) for cause in result.causes)
+    return replace(report, findings=(verdict, *causes, *report.findings), findings_title="The two runs of this case")
+
+
 def tables(result: Comparison) -> dict[str, Block]:
-    """All tables of the comparison in full, by name: parts, attribution, resources, effects, ruled-out."""
+    """All tables of the comparison in full, by name: kinds, parts, attribution, resources, effects, ruled-out."""
     parts = {
+        "kinds": (KINDS, result.kinds),
         "parts": (DELTAS, result.parts),
         "attribution": (FUNCTION_DELTAS, function_deltas(result.effects)),
         "resources": (RESOURCES_SHOWN, resources(result.effects)),
@@ -108,13 +125,15 @@ def document(result: Comparison) -> dict[str, Any]:
     if step is not None:
         names = ("delta", "low", "high", "drift", "detectable")
         of_step = {f"{name}_ns": getattr(step, name) for name in ("base", "other", *names)}
-        of_step |= {f"{name}_ratio": getattr(step, name) / step.base if step.base else None for name in names}
+        of_step |= {f"{name}_ratio": _over(getattr(step, name), step.base) for name in names}
         of_step |= {name: getattr(step, name) for name in ("p_value", "n_base", "n_other", "is_different")}
+        of_step |= {"verdict": result.step_verdict}
     return {
         "schema": SCHEMA,
         "verdict": result.verdict,
         "reason": result.reason,
         "step_time": of_step,
+        "kinds": result.kinds.to_dicts(),
         "parts": result.parts.to_dicts(),
         "causes": [asdict(cause) | {"certainty": cause.certainty} for cause in result.causes],
         "ruled_out": [asdict(row) for row in result.ruled_out],
@@ -138,17 +157,33 @@ def _process(run: Observation) -> dict[str, Any]:
     return {**facts, "anchor": run.anchor, "source": run.source, "n_cycles": run.cycles.height}
 
 
-def _headline(result: Comparison) -> str:
-    step, word = result.step_time, _VERDICTS[result.verdict]
-    if step is None or not step.base:
-        return f"{word}: {result.reason}"
-    times = f"step {units.duration(step.base)} → {units.duration(step.other)}"
-    interval = f"95 % interval {_signed(step.low / step.base)} to {_signed(step.high / step.base)}"
-    cycles = f"{step.n_base} and {step.n_other} cycles"
-    text = f"{word}: {result.reason} · {times}, {_signed(step.delta / step.base)} ({interval}) · {cycles}"
-    if result.verdict != "different":
+def headline(result: Comparison) -> str:
+    """The verdict in one line: what differs in kind, the reason, the step time with its interval, the cycles."""
+    kinds = result.kinds["kind"].unique(maintain_order=True).to_list()
+    word = _VERDICTS[result.verdict]
+    start = f"Runs that differ in {', '.join(kinds)} · {word}" if kinds else word
+    mean, typical = result.step_time, result.typical_step
+    if mean is None or not mean.base:
+        return f"{start}: {result.reason}"
+    is_typical = typical is not None and typical.is_different and not mean.is_different
+    step = typical if is_typical and typical is not None else mean
+    times = f"{'typical ' * is_typical}step {units.duration(step.base)} → {units.duration(step.other)}"
+    change = f"{_signed(step.delta / step.base)} ({_interval(result, step)})"
+    text = f"{start}: {result.reason} · {times}, {change} · {step.n_base} and {step.n_other} cycles"
+    if result.step_verdict != "different" and step.detectable is not None:
         text += f" · a change of {units.percent(step.detectable / step.base)} would have shown"
     return text
+
+
+def _interval(result: Comparison, step: Effect) -> str:
+    if step.low is None or step.high is None:
+        return "one cycle on a side: no interval"
+    text = f"95 % interval {_signed(step.low / step.base)} to {_signed(step.high / step.base)}"
+    return f"not proven: {text}" if result.verdict == "different" != result.step_verdict else text
+
+
+def _over(value: float | None, base: float) -> float | None:
+    return value / base if base and value is not None else None
 
 
 def _signed(ratio: float) -> str:
@@ -156,37 +191,49 @@ def _signed(ratio: float) -> str:
 
 
 def _bars(result: Comparison) -> tuple[Bar, ...]:
-    """The cycles of both runs on one scale."""
+    """The cycles of both runs: lengths on one scale, shares of each run's own cycle."""
     parts, step = result.parts, result.step_time
-    if step is None or parts.is_empty():
-        return ()
-    whole = max(float(parts["base_ns"].sum()), float(parts["other_ns"].sum()))
-    if whole <= 0:
+    sums = {column: float(parts[column].sum()) for column in ("base_ns", "other_ns")}
+    longest = max(sums.values())
+    if step is None or longest <= 0:
         return ()
     bars = []
     for label, column, value in (("Base", "base_ns", step.base), ("Other", "other_ns", step.other)):
+        whole = sums[column]
         shown = [
             Part(str(name), max(ns, 0.0) / whole)
             for name, ns in parts.select(pl.col("part").cast(pl.String), column).iter_rows()
             if ns > _LEAST_SHARE * whole
         ]
-        bars.append(Bar(label, units.duration(value), tuple(shown)))
+        bars.append(Bar(label, units.duration(value), tuple(shown), length=whole / longest))
     return tuple(bars)
 
 
-def _finding(cause: Cause, step: Effect | None) -> Finding:
-    share = cause.explained_ns / step.base if step is not None and step.base else None
-    details = [_evidence(evidence) for evidence in cause.evidence]
-    details += [f"follows from it: {_evidence(evidence)}" for evidence in cause.consequences]
+def _finding(cause: Cause, result: Comparison) -> Finding:
+    step = result.step_time
+    share = _over(cause.explained_ns, step.delta) if step is not None and result.step_verdict == "different" else None
+    title = f"{cause.category} ({cause.certainty}): {cause.statement}"
+    whole = headline(result)
+    rows = [row for row in cause.evidence if not _is_in(row, title)]
+    details = [row.text if _is_in(row, whole) else _evidence(row) for row in rows]
+    details += [f"follows from it: {_evidence(row)}" for row in cause.consequences]
     if cause.advice:
         details.append(f"→ {cause.advice}")
     return Finding(
-        title=f"{cause.category} ({cause.certainty}): {cause.statement}",
-        details=tuple(details),
-        value_ns=cause.explained_ns or None,
-        value_label="per step",
-        share_ratio=share or None,
+        title=title,
+        details=tuple(dict.fromkeys(details)),
+        value_ns=(cause.explained_ns or None) if result.step_verdict == "different" else None,
+        value_label="of the change" if share is not None else "per step",
+        share_ratio=share if share is not None and 0 < share <= 1 else None,
     )
+
+
+def _is_in(evidence: Evidence, statement: str) -> bool:
+    """Whether the statement has both values of the evidence already."""
+    if evidence.base is None or evidence.other is None:
+        return False
+    values = (_value(evidence.base, evidence.unit), _value(evidence.other, evidence.unit))
+    return span(evidence.base, evidence.other, evidence.unit) in statement or all(text in statement for text in values)
 
 
 def _evidence(evidence: Evidence) -> str:
@@ -210,7 +257,10 @@ def _blocks(result: Comparison) -> list[Block]:
     whole = result.step_time.base if result.step_time is not None else 0.0
     parts = result.parts.filter(pl.max_horizontal("base_ns", "other_ns") > _LEAST_SHARE * whole)
     if parts.height:
-        blocks.append(Block("Where the difference went, per step", DELTAS, parts, drawn=bounded_parts(result)))
+        drawn, note = bounded_parts(result), _on_shares(parts)
+        if result.step_verdict != "different":  # shares of a change that is not proven say nothing
+            parts, note = parts.drop("share_ratio"), ""
+        blocks.append(Block("Where the difference went, per step", DELTAS, parts, note=note, drawn=drawn))
     functions = function_deltas(result.effects)
     changed = functions.filter(pl.col("is_different") & (pl.col("delta_ns").abs() > _LEAST_SHARE * whole))
     if changed.height:
@@ -219,7 +269,9 @@ def _blocks(result: Comparison) -> list[Block]:
         keep = ["process"] * several + columns
         title = "Functions that changed, own time per step"
         blocks.append(_block(title, FUNCTION_DELTAS, changed, keep, "attribution"))
+    # Recorders write some resources under two names.
     moved = resources(result.effects).filter("is_different")
+    moved = moved.unique(["process", "device", "base", "other"], keep="first", maintain_order=True)
     if moved.height:
         several = moved["process"].n_unique() > 1
         keep = ["process"] * several + ["device", "metric", "base", "other", "ratio"]
@@ -244,7 +296,14 @@ def _block(title: str, table: Table, frame: pl.DataFrame, keep: Sequence[str], n
     return Block(title, table, frame.head(_ROWS).select(keep), command, note)
 
 
+def _on_shares(parts: pl.DataFrame) -> str:
+    far = parts.filter(pl.col("share_ratio").abs() > 1)
+    return "Shares are of the change: above 100 % because other parts changed the other way." if far.height else ""
+
+
 def _quality(result: Comparison) -> list[str]:
-    ruled = ", ".join(row.category for row in result.ruled_out)
-    remarks = [remark if remark.endswith(".") else f"{remark}." for remark in result.notes]
-    return [*remarks, *([f"Ruled out, with reasons: {ruled}."] if ruled else [])]
+    remarks = [f"{remark[0].upper()}{remark[1:].rstrip('.')}." for remark in result.notes if remark]
+    ruled = ", ".join(row.category for row in result.ruled_out if row.is_judged)
+    unknown = ", ".join(row.category for row in result.ruled_out if not row.is_judged)
+    remarks += [f"Ruled out, with reasons: {ruled}."] if ruled else []
+    return [*remarks, *([f"Not judged, with what to record: {unknown}."] if unknown else [])]

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
-from stepscope.core.names import map_names
+from stepscope.analyses.common.span_lookup import nearest_span
+from stepscope.core.names import is_own_code, map_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_HOPS = 500  # deeper nesting is a damaged trace, not a program
 _MOST = 0.6  # share of an interval that a span must be open for, to be named as what the host was in
-_LIBRARY = re.compile(
-    r"^<|^(?:torch|torch_\w+|_pytest|multiprocessing|concurrent|importlib|asyncio)[/\\]|^nn\.Module"
-    r"|^## Call CompiledFxGraph|site-packages|dist-packages"
-    r"|^(?:threading|contextlib|functools|runpy|queue|_collections_abc|abc|enum|copy|typing|inspect|dataclasses)\.py"
-)
 
 
 def most_of(
@@ -38,7 +30,8 @@ def most_of(
     wanted = own.cast(spans["name"].dtype)
     if wanted.is_empty():
         return None
-    around = _nearest(spans, ids, categories, wanted)
+    mask = spans["category"].is_in(list(categories)) & spans["name"].is_in(wanted.implode())
+    around = nearest_span(spans, ids, mask.gather)
     sums = pl.DataFrame({"name": spans["name"].gather(around), "weight": weights}).drop_nulls("name")
     whole = weights.sum()
     if sums.is_empty() or not whole:
@@ -59,28 +52,3 @@ def during(spans: pl.DataFrame, low: int, high: int) -> str:
 def _shortest(spans: pl.DataFrame, categories: Sequence[str]) -> str:
     mine = spans.filter(pl.col("category").is_in(list(categories))).sort("dur_ns")
     return next((name for name in mine["name"].cast(pl.String) if name and is_own_code(name)), "")
-
-
-@lru_cache(1 << 14)
-def is_own_code(name: str) -> bool:
-    """Whether a Python frame or range is the program's own, not the framework's or the standard library's."""
-    return _LIBRARY.search(name) is None
-
-
-def _nearest(spans: pl.DataFrame, ids: pl.Series, categories: Sequence[str], names: pl.Series) -> pl.Series:
-    """For each id the nearest span of the categories and names: itself or an enclosing one; null if there is none."""
-    wanted = (spans["category"].is_in(list(categories)) & spans["name"].is_in(names.implode())).to_numpy()
-    above = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
-    row = ids.cast(pl.Int64).fill_null(-1).to_numpy()
-    nearest = np.full(row.size, -1, np.int64)
-    at = np.flatnonzero(row >= 0)
-    row = row[at]
-    for _ in range(_HOPS):
-        if not row.size:
-            break
-        hit = wanted[row]
-        nearest[at[hit]] = row[hit]
-        row, at = above[row[~hit]], at[~hit]
-        row, at = row[row >= 0], at[row >= 0]
-    known = pl.Series(nearest)
-    return known.set(known < 0, None).cast(pl.UInt32)

@@ -16,13 +16,14 @@ import polars as pl
 from stepscope import store
 from stepscope.analyses.advice.recommendations import Facts
 from stepscope.analyses.common.device_work import label_devices
+from stepscope.analyses.common.windows import recorded
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.report import Note
 from stepscope.core.schema import DEVICE_WORK
-from stepscope.core.trace import Opener, Results, Trace, extent_ns
+from stepscope.core.trace import Opener, Results, Trace
 from stepscope.core.units import duration, percent, size
 from stepscope.reports._clockless import hardware_use, summary_without_clock
 from stepscope.reports._device import device_time
@@ -148,13 +149,14 @@ def summarise(trace: Trace) -> Summary:
     use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
     mfu, no_mfu = ({}, ()) if device is None else mfu_at_a_glance(trace, device.work)
     costs += advice_costs(facts, memory, trace.devices, costs)
-    first, last = extent_ns(spans)
+    first, last = recorded(spans)
     return Summary(
         meta=trace.meta,
         recorded_ns=last - first,
         devices=_devices(trace, device),
         numbers=scope.numbers,
         windows_ns=tuple((scope.highs - scope.lows).tolist()),
+        host_ns=scope.host_ns,
         parts={} if divided is None else divided.parts,
         busy={} if device is None else device.busy,
         use={**use, **mfu},

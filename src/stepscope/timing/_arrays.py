@@ -82,7 +82,7 @@ def _size(size: Any, names: Mapping[str, Any], where: str) -> int:
         return number
     known = [name for name, value in names.items() if isinstance(value, int) and not isinstance(value, bool)]
     hint = f"sizes are whole numbers or names of them: {', '.join(known)}" if known else "sizes are whole numbers"
-    raise StepscopeError(f"{where}: {size!r} is no size of an array", hint)
+    raise StepscopeError(f"{where}: {size!r} is not a size of an array", hint)
 
 
 def specs_in(value: Any) -> list[ArraySpec]:

@@ -71,9 +71,7 @@ def difference(result: Any, reference: Any, tolerances: Mapping[str, tuple[float
     if list(mine) != list(theirs):
         first = next(iter([p for p in mine if p not in theirs] + [p for p in theirs if p not in mine]), "")
         what = f"only one of them has {first}" if first else "they hold different things"
-        raise StepscopeError(
-            f"the results differ in structure: {what}", "both functions must give back the same arrays"
-        )
+        raise StepscopeError(f"the results differ in structure: {what}", "both functions must return the same arrays")
     return reduce(_joined, (_leaf(path, mine[path], theirs[path], known) for path in mine), Difference())
 
 
@@ -83,12 +81,12 @@ def _leaf(path: str, value: Any, reference: Any, known: Mapping[str, tuple[float
     where = f" at {path}" if path else ""
     if value is None or reference is None:
         which = "the function" if value is None else "the reference"
-        raise StepscopeError(f"{which} gives back nothing{where}, the other does", "let both return their result")
+        raise StepscopeError(f"{which} returns nothing{where}, the other does", "let both return their result")
     (mine, own), (theirs, other) = as_numpy(value), as_numpy(reference)
     if mine.shape != theirs.shape:
         raise StepscopeError(
             f"the results differ in shape{where}: {mine.shape} and {theirs.shape} of the reference",
-            "only results of one shape can be compared",
+            "only results of the same shape can be compared",
         )
     rtol, atol = (max(both) for both in zip(known.get(own, EXACT), known.get(other, EXACT), strict=True))
     if not (_numeric(mine) and _numeric(theirs)):

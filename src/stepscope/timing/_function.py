@@ -77,7 +77,7 @@ def _imported(name: str) -> ModuleType:
         missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
         if missing is None or not f"{name}.".startswith(f"{missing}."):
             raise
-        hint = "modules are looked for in the current folder and among the installed packages"
+        hint = "modules are searched for in the current folder and among the installed packages"
         if name.endswith(".py"):
             hint = f"write {name.removesuffix('.py')}, as the import does"
         raise StepscopeError(f"no module named {missing!r}", hint) from None
@@ -89,7 +89,7 @@ def _attribute(owner: Any, word: str, module: str) -> Any:
     except AttributeError:
         names = [name for name in dir(owner) if not name.startswith("_")]
         near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-        hint = f"it has {', '.join(near)}" if near else "check the name"
+        hint = f"it has {', '.join(near)}" if near else "check its spelling"
         where = module if isinstance(owner, ModuleType) else getattr(owner, "__qualname__", module)
         raise StepscopeError(f"{where} has no function {word!r}", hint) from None
 
@@ -169,7 +169,7 @@ def blamed(what: str) -> Iterator[None]:
         said = str(error).strip().split("\n", 1)[0]
         raise FunctionFailed(
             f"{what} raised {type(error).__name__}" + (f": {said}" if said else ""),
-            "the fault is in that code; what it raised is the cause of this error, with its own traceback",
+            "the error is in that code; this error's cause is what it raised, with its traceback",
         ) from error
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROLES = pl.Enum(["function", "reference"])
 _KEYS = (
-    Column("case", pl.Int64(), "number of the case, from 1 in the order of the sweep", key=True),
+    Column("case", pl.Int64(), "number of the case, from 1, in the order of the sweep", key=True),
     Column("role", ROLES, "whether it is the function, or the reference that it is compared with", key=True),
     Column("function", pl.String(), "module and name of what was called", key=True),
 )
@@ -38,7 +38,7 @@ _MEASURES = (
     Column("median_ns", pl.Float64(), "median time of a call", "ns"),
     Column("median_low_ns", pl.Float64(), "lower bound of the median's interval", "ns"),
     Column("median_high_ns", pl.Float64(), "upper bound of the median's interval", "ns"),
-    Column("confidence_ratio", pl.Float64(), "level that this interval has; 95 % or a little more from 6 repeats on",
+    Column("confidence_ratio", pl.Float64(), "level of this interval; 95 % or a little more from 6 repeats on",
            "ratio"),
     Column("min_ns", pl.Float64(), "least time", "ns"),
     Column("mean_ns", pl.Float64(), "mean time", "ns"),
@@ -47,26 +47,25 @@ _MEASURES = (
     Column("n_repeats", pl.Int64(), "times measured"),
     Column("n_inner", pl.Int64(), "calls in a row that make one repeat, whose time is their mean"),
     Column("n_outliers", pl.Int64(), "repeats above the third quartile by more than 3 interquartile ranges; left in"),
-    Column("overhead_ns", pl.Float64(), "what the same call of a function that does nothing takes; contained in all "
-           "times", "ns"),
+    Column("overhead_ns", pl.Float64(), "the same call of a function that does nothing; all times include it", "ns"),
     Column("clock", pl.String(), "the clock that was read"),
     Column("clock_device", pl.String(), "the device that was waited for"),
-    Column("speedup", pl.Float64(), "median of the reference by that of the function: above 1 is faster"),
+    Column("speedup", pl.Float64(), "median of the reference divided by that of the function: above 1 is faster"),
     Column("speedup_low", pl.Float64(), "lower bound of the speedup's interval"),
     Column("speedup_high", pl.Float64(), "upper bound of the speedup's interval"),
-    Column("speedup_confidence_ratio", pl.Float64(), "level that this interval has; 95 % or more from 7 repeats on",
+    Column("speedup_confidence_ratio", pl.Float64(), "level of this interval; 95 % or more from 7 repeats on",
            "ratio"),
     Column("n_elements", pl.Int64(), "elements of the result"),
     Column("equal_ratio", pl.Float64(), "share of elements that equal those of the reference", "ratio"),
     Column("max_abs_error", pl.Float64(), "largest distance of an element from the reference"),
-    Column("max_rel_error", pl.Float64(), "largest distance by the size of the reference's element, where not 0"),
+    Column("max_rel_error", pl.Float64(), "largest distance divided by the reference's element, where that is not 0"),
     Column("result_dtype", pl.String(), "element types that were compared"),
     Column("rel_tolerance", pl.Float64(), "relative tolerance of these types, the widest if there are several"),
     Column("abs_tolerance", pl.Float64(), "absolute tolerance of these types, the widest if there are several"),
-    Column("within_tolerance", pl.Boolean(), "whether no element is further off"),
+    Column("within_tolerance", pl.Boolean(), "whether every element is within the tolerance"),
 )  # fmt: skip
 #: The columns of every benchmark. The arguments and variables of the cases stand between `function` and `median_ns`.
-BENCH = Table("bench", "time of a function for each case, beside that of a reference", (*_KEYS, *_MEASURES))
+BENCH = Table("bench", "time of a function for each case, with that of a reference", (*_KEYS, *_MEASURES))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,7 +281,7 @@ def _times_note(bench: Bench) -> list[str]:
     if (frame["n_inner"] > 1).any():
         most = units.duration(_number(frame.filter(pl.col("n_inner") > 1)["overhead_ns"].max()))
         sentences.append(
-            "Inner: calls in a row that make one repeat, as a single one is too short. To call a function that does "
+            "Inner: calls in a row that make one repeat, as a single call is too short. To call a function that does "
             f"nothing takes up to {most}, which is in the times."
         )
     return [*sentences, *_outliers(bench), *_off_stream(bench)]

@@ -49,7 +49,7 @@ def read_sweep(path: str) -> Mapping[str, Any]:
     """The content of a .toml or .json file. Raises StepscopeError: unreadable, of another kind, malformed."""
     suffix = Path(path).suffix.lower()
     if suffix not in {".toml", ".json"}:
-        raise StepscopeError(f"{path} is no sweep file", "its name ends in .toml or .json")
+        raise StepscopeError(f"{path} is not a sweep file", "its name ends in .toml or .json")
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
         content = tomllib.loads(text) if suffix == ".toml" else json.loads(text)
@@ -70,7 +70,7 @@ def cases_of(document: Mapping[str, Any], fixed: Mapping[str, Any], *, where: st
     """
     for part in document:
         if part not in PARTS:
-            raise StepscopeError(f"{where}: there is no part {part!r}", _HINT)
+            raise StepscopeError(f"{where}: unknown part {part!r}", _HINT)
     arguments, sweep, variables = (_table(document, part, where) for part in PARTS[:-1])
     written = document.get("cases", [])
     if not isinstance(written, list | tuple) or not all(isinstance(case, Mapping) for case in written):

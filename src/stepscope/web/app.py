@@ -42,7 +42,7 @@ def application(
     Raises StepscopeError (nothing there, a token missing).
     """
     if token is None and not is_loopback(host):
-        raise StepscopeError(f"without a token nobody may listen on {host}", "give a token, or listen on 127.0.0.1")
+        raise StepscopeError(f"listening on {host} needs a token", "give a token, or listen on 127.0.0.1")
     session = Session(paths, counters=counters, max_bytes=max_bytes, keep_bytes=keep_bytes)
     overview.begin(session)
     return create_app(session, rules_for(host, token))

@@ -34,7 +34,7 @@ class Busy(StepscopeError):
     """More questions are waiting than the server takes at once."""
 
     def __init__(self) -> None:
-        super().__init__("the server is busy with other questions", "try again in a moment")
+        super().__init__("the server is busy with other requests", "try again in a moment")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class Session:
         """Path of an input. Raises StepscopeError if there is no such number."""
         with self._lock:
             if not 0 <= index < len(self._paths):
-                message = f"there is no input {index}"
-                raise StepscopeError(message, f"inputs are numbered 0 to {len(self._paths) - 1}")
+                message = f"no trace has the number {index}"
+                raise StepscopeError(message, f"traces are numbered 0 to {len(self._paths) - 1}")
             return self._paths[index]
 
     def run(self, indices: Sequence[int]) -> Run:

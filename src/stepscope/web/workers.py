@@ -173,5 +173,5 @@ def _settle(task: Task, *, error: BaseException | None, result: Any = None) -> N
 
 
 def _given_up() -> StepscopeError:
-    hint = "fewer traces at once take less; the command line gives nothing up"
+    hint = "open fewer traces at once, or use the command line, which has no time limit"
     return StepscopeError(f"no answer within {_GIVEN_UP_S / 60:.0f} minutes", hint)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 from device_traces import HOST, STREAM_7, kernel, spans_of
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stepscope.analyses.common.span_lookup import nearest_span, of_spans
+from stepscope.analyses.common.span_lookup import at_or_around, callers, nearest_span, of_spans
+from stepscope.core.intervals import enclosing
 
 SPANS_6 = spans_of(
     (HOST, 0, 5, "cudaLaunchKernel", "runtime"),
@@ -35,3 +39,53 @@ def test_the_nearest_span_is_that_span_or_one_around_it() -> None:
     ids = pl.Series([2, 3, 0, None], dtype=pl.UInt32)
     wanted = nearest_span(spans, ids, lambda at: of_spans(spans, at, "name") == "wanted")
     assert wanted.to_list() == [1, 3, None, None]
+
+
+#: A function opens a range, returns, and the range goes on; later a kernel is launched in the range.
+OPENED = spans_of(
+    (HOST, 0, 100, "main", "python"),
+    (HOST, 10, 10, "__enter__", "python"),
+    (HOST, 12, 5, "_record_function_enter", "python"),
+    (HOST, 15, 70, "my range", "user_range"),
+    (HOST, 16, 1, "still within __enter__", "python"),
+    (HOST, 30, 20, "aten::mm", "operator"),
+    (HOST, 32, 5, "cudaLaunchKernel", "runtime"),
+    parent_id=[None, 0, 1, 2, 3, 3, 5],
+)
+
+
+def test_functions_that_have_returned_are_not_callers() -> None:
+    assert of_spans(OPENED, pl.Series(callers(OPENED, 6), dtype=pl.UInt32), "name").to_list() == [
+        "aten::mm", "my range", "main",
+    ]  # fmt: skip
+    assert callers(OPENED, 4) == [3, 2, 1, 0]  # they had not returned yet
+    assert callers(OPENED, 0) == []
+
+
+def test_a_function_that_has_returned_is_not_the_nearest_one() -> None:
+    is_python = (OPENED["category"] == "python").to_numpy()
+    assert at_or_around(OPENED, is_python).tolist() == [0, 1, 2, 2, 4, 0, 0]
+    assert at_or_around(OPENED, is_python, itself=False).tolist() == [-1, 0, 1, 2, 2, 0, 0]
+    ids = pl.Series([6, 4, 3], dtype=pl.UInt32)
+    mask = pl.Series(is_python)
+    assert nearest_span(OPENED, ids, mask.gather).to_list() == [0, 4, 2]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.integers(0, 12), st.booleans()), max_size=25))
+def test_what_is_around_a_span_is_what_was_open_as_it_began(made: list[tuple[int, int, int, bool]]) -> None:
+    rows = sorted(made, key=lambda r: (r[0], r[1], -r[2]))
+    track, start, length = (np.array([r[i] for r in rows], np.int64) for i in range(3))
+    parents = enclosing(start, start + length, track)
+    spans = spans_of(
+        *((r[0], r[1], r[2], "x", "python") for r in rows), parent_id=[None if p < 0 else p for p in parents.tolist()]
+    )
+    wanted = np.array([r[3] for r in rows], np.bool_)
+    for i, (thread, at, _, _) in enumerate(rows):
+        open_ = [j for j in range(i) if rows[j][0] == thread and rows[j][1] + rows[j][2] > at]
+        assert callers(spans, i) == open_[::-1]
+        around = next((j for j in open_[::-1] if wanted[j]), -1)
+        assert at_or_around(spans, wanted, itself=False)[i] == around
+        assert at_or_around(spans, wanted)[i] == (i if wanted[i] else around)
+        ids = pl.Series([i], dtype=pl.UInt32)
+        near = nearest_span(spans, ids, pl.Series(wanted).gather).to_list()
+        assert near == [None if not wanted[i] and around < 0 else i if wanted[i] else around]

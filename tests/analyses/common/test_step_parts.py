@@ -19,7 +19,7 @@ def test_each_part_has_a_command_that_shows_a_table(commands):
 
 
 def test_communication_is_shown_where_it_was_recorded():
-    assert step_parts.command_of("exposed communication", step_parts.ON_DEVICE) == "show overlap --by name"
+    assert step_parts.command_of("exposed communication", step_parts.ON_DEVICE) == "show overlap --by collective"
     assert step_parts.command_of("exposed communication", step_parts.ON_HOST) == "show communication"
 
 

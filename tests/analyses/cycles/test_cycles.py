@@ -36,7 +36,8 @@ def test_marked_steps_are_the_cycles_from_start_to_start():
     assert (got.anchor, got.source, got.how) == (STEP, "annotation", "4 marked steps")
     assert got.frame.rows() == CYCLES.conform(
         pl.DataFrame({"cycle": [0, 1, 2, 3], "ts_ns": [0, 100, 200, 300], "dur_ns": [100, 100, 100, 95]}).with_columns(
-            host=pl.lit("box"), pid=pl.lit(PID), anchor=pl.lit(STEP), is_complete=True, found_by=pl.lit("annotation")
+            host_ts_ns="ts_ns", host_dur_ns="dur_ns", host=pl.lit("box"), pid=pl.lit(PID), anchor=pl.lit(STEP),
+            is_complete=True, found_by=pl.lit("annotation"),
         )
     ).rows()  # fmt: skip
 

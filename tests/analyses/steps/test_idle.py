@@ -1,70 +1,179 @@
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
-from device_traces import BACKWARD, DEVICES_2, HOST, OTHER_DEVICE, STREAM_7, STREAM_8, TRACKS_5, kernel, spans_of
+from device_traces import BACKWARD, DEVICES_2, HOST, OTHER_DEVICE, STREAM_7, STREAM_8, TRACKS_5, Row, kernel, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.steps.idle import ANALYSIS, IDLE, idle
 from stepscope.analyses.steps.timeline import timeline
 from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.schema import Category
 from stepscope.core.trace import Meta, Trace
 
 US = 1_000
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def launch(ts_us: int, track: int = HOST) -> tuple[int, int, int, str, str]:
+def launch(ts_us: int, track: int = HOST) -> Row:
     return (track, ts_us * US, 5 * US, "cudaLaunchKernel", "runtime")
 
 
-def gap_cause(*host: tuple[int, int, int, str, str], gap_us: int = 1_000, called_us: int | None = 500) -> str:
-    """Cause of the gap from 100 µs to 100 + gap_us, when the work after it was called for called_us after 0."""
+def host(start_us: int, end_us: int, name: str, category: str, track: int = HOST) -> Row:
+    return (track, start_us * US, (end_us - start_us) * US, name, category)
+
+
+def gap(*rows: Row, gap_us: int = 1_000, called: Row | None = None, work: str = "b") -> dict[str, Any]:
+    """The gap from 100 µs to 100 + gap_us, before work that the call `called` queued; `work` is that work's name."""
     first = launch(0)
-    calls = [first] if called_us is None else [first, launch(called_us)]
-    rows = sorted([*calls, *host], key=lambda r: (r[0], r[1]))
-    ids = {row: i for i, row in enumerate(rows)}
-    second = None if called_us is None else ids[calls[1]]
-    work = [kernel(STREAM_7, 10 * US, 90 * US, "a", ids[first]), kernel(STREAM_7, (100 + gap_us) * US, US, "b", second)]
-    got = idle(spans_of(*rows, *work), TRACKS_5)
-    assert got.select("n_gaps", "total_ns").rows() == [(1, gap_us * US)]
-    return str(got["cause"][0])
+    calls = [first] if called is None else [first, called]
+    ordered = sorted([*calls, *rows], key=lambda r: (r[0], r[1], -r[2]))
+    ids = {row: i for i, row in enumerate(ordered)}
+    second = None if called is None else ids[called]
+    kernels = [kernel(STREAM_7, 10 * US, 90 * US, "a", ids[first])]
+    kernels.append(kernel(STREAM_7, (100 + gap_us) * US, US, work, second))
+    got = idle(spans_of(*ordered, *kernels), TRACKS_5, by="gap")
+    assert got["dur_ns"].to_list() == [gap_us * US]
+    return got.row(0, named=True)
 
 
-def test_work_that_was_called_for_in_the_gap_came_late_from_the_host() -> None:
-    assert gap_cause() == "host_late"
+LATE = launch(1_090)
 
 
 def test_work_called_for_in_time_waits_for_the_kernel_before_or_for_something_else() -> None:
-    assert gap_cause(called_us=50, gap_us=29) == "kernel_wait"
-    assert gap_cause(called_us=50, gap_us=30) == "other"
+    assert gap(called=launch(50), gap_us=29)["cause"] == "kernel_wait"
+    assert gap(called=launch(50), gap_us=30)["cause"] == "other"
+
+
+def test_work_that_waits_on_the_device_for_longer_than_the_host_was_late_has_no_cause_on_the_host() -> None:
+    assert gap(called=launch(500))["cause"] == "other"
+    assert gap(called=launch(600))["cause"] == "unrecorded"
 
 
 def test_work_without_a_launch_record_is_unlinked() -> None:
-    assert gap_cause(called_us=None) == "unlinked"
+    assert gap()["cause"] == "unlinked"
 
 
-def test_a_synchronising_call_still_open_as_the_gap_begins_is_the_cause() -> None:
-    assert gap_cause((HOST, 20 * US, 90 * US, "cudaStreamSynchronize", "runtime")) == "sync"
+@pytest.mark.parametrize(
+    ("row", "cause"),
+    [
+        (host(110, 1_080, "aten::add", "operator"), "operator"),
+        (host(110, 1_080, "train.py(3): step", "python"), "python"),
+        (host(110, 1_080, LOADER, "dataloader"), "data_loading"),
+        (host(110, 1_080, "cudaMalloc", "runtime"), "allocator"),
+        (host(110, 1_080, "hipHostMalloc", "runtime"), "allocator"),
+        (host(110, 1_080, "hipMemcpyWithStream", "runtime"), "blocking_call"),
+        (host(110, 1_080, "cuMemcpyDtoH_v2", "driver"), "blocking_call"),
+        (host(110, 1_080, "cudaMemcpyAsync", "runtime"), "blocking_call"),
+        (host(110, 1_080, "cudaEventRecord", "runtime"), "blocking_call"),
+        (host(110, 1_080, "cuModuleLoadData", "driver"), "first_use"),
+        (host(110, 1_080, "cudaStreamCreateWithFlags", "runtime"), "first_use"),
+        (host(110, 1_080, "cudaDeviceSynchronize", "runtime"), "sync"),
+        (host(110, 1_080, "gloo:all_reduce", "user_range"), "communication"),
+        (host(110, 1_080, "_compile.compile_inner (dynamo_timed)", "user_range"), "compilation"),
+        (host(110, 1_080, "triton/compiler/compiler.py(226): compile", "python"), "compilation"),
+        (host(110, 1_080, "<built-in function collect>", "python"), "garbage_collection"),
+        (host(110, 1_080, "Python GC", "other"), "garbage_collection"),
+        (host(110, 1_080, "threading.py(655): wait", "python"), "host_idle"),
+        (host(110, 1_080, "<built-in function sleep>", "python"), "host_idle"),
+        (host(110, 1_080, "my range", "user_range"), "unrecorded"),
+    ],
+)
+def test_the_cause_is_what_filled_the_gap_and_the_call_is_named(row: Row, cause: str) -> None:
+    got = gap(row, called=LATE)
+    assert (got["cause"], got["call"], got["call_ns"]) == (cause, row[3], 970 * US)
 
 
-def test_a_synchronising_call_that_returned_before_the_gap_is_not() -> None:
-    assert gap_cause((HOST, 20 * US, 30 * US, "cudaStreamSynchronize", "runtime")) == "host_late"
+def test_a_launch_that_takes_long_is_first_use_for_a_new_kernel_and_else_a_slow_launch() -> None:
+    slow = host(150, 1_090, "cudaLaunchKernel", "runtime")
+    got = gap(slow, host(120, 1_095, "aten::conv2d", "operator"), called=slow)
+    assert (got["cause"], got["call"], got["call_ns"], got["cause_ns"]) == (
+        "first_use", "cudaLaunchKernel", 940 * US, 940 * US,
+    )  # fmt: skip
+    assert gap(slow, called=slow, work="a")["cause"] == "slow_launch"
 
 
-def test_a_synchronising_call_of_a_thread_that_launches_nothing_is_not() -> None:
-    assert gap_cause((BACKWARD, 20 * US, 90 * US, "cudaStreamSynchronize", "runtime")) == "host_late"
+def test_a_call_is_slow_from_a_length_on_and_a_graph_may_take_that_for_each_of_its_kernels() -> None:
+    assert gap(host(100, 199, "cudaLaunchKernel", "runtime"), gap_us=102, called=launch(199))["cause"] == "runtime"
+    assert gap(host(100, 200, "cudaLaunchKernel", "runtime"), gap_us=103, called=launch(200))["cause"] == "slow_launch"
+    graph = host(100, 350, "cudaGraphLaunch", "runtime")
+    rows = spans_of(
+        launch(0), graph, kernel(STREAM_7, 10 * US, 90 * US, "a", 0), kernel(STREAM_7, 350 * US, US, "b", 1),
+        kernel(STREAM_7, 351 * US, US, "c", 1), kernel(STREAM_7, 352 * US, US, "d", 1),
+    )  # fmt: skip
+    assert idle(rows, TRACKS_5)["cause"].to_list() == ["runtime"]
+
+
+def test_a_synchronising_call_still_open_as_the_gap_begins_is_the_cause_of_as_much_as_it_lasted() -> None:
+    assert gap(host(20, 110, "cudaStreamSynchronize", "runtime"), called=launch(170), gap_us=100)["cause"] == "sync"
+    assert gap(host(20, 110, "cudaStreamSynchronize", "runtime"), called=LATE)["cause"] == "unrecorded"
+    assert (
+        gap(host(20, 30, "cudaStreamSynchronize", "runtime"), called=launch(170), gap_us=100)["cause"] == "unrecorded"
+    )
+
+
+def test_a_blocking_copy_that_waits_for_the_device_counts_as_a_wait_for_it() -> None:
+    got = gap(host(20, 105, "cudaMemcpy", "runtime"), called=launch(170), gap_us=100)
+    assert (got["cause"], got["call"], got["call_ns"]) == ("sync", "cudaMemcpy", 5 * US)
+
+
+def test_what_holds_the_host_up_after_a_wait_for_the_device_is_the_cause_and_not_the_wait() -> None:
+    wait = host(20, 105, "cudaStreamSynchronize", "runtime")
+    assert gap(wait, host(106, 160, "cudaFree", "runtime"), called=launch(170), gap_us=100)["cause"] == "allocator"
 
 
 def test_data_loading_is_the_cause_if_it_takes_at_least_half_of_the_wait() -> None:
-    sync = (HOST, 20 * US, 90 * US, "cudaStreamSynchronize", "runtime")
-    assert gap_cause(sync, (HOST, 120 * US, 200 * US, LOADER, "dataloader")) == "data_loading"
-    assert gap_cause(sync, (HOST, 120 * US, 199 * US, LOADER, "dataloader")) == "sync"
+    assert gap(host(110, 700, LOADER, "dataloader"), called=LATE)["cause"] == "data_loading"
+    work = host(500, 1_085, "aten::add", "operator")
+    assert gap(host(110, 400, LOADER, "dataloader"), work, called=LATE)["cause"] == "operator"
+
+
+def test_another_launching_thread_counts_where_the_own_thread_is_quiet() -> None:
+    backward = host(120, 1_000, "aten::mm", "operator", BACKWARD)
+    assert gap(backward, called=LATE)["cause"] == "unrecorded"  # that thread launches nothing
+    launches = launch(1, BACKWARD)
+    rows = sorted([launch(0), LATE, launches, backward])
+    ids = {row: i for i, row in enumerate(rows)}
+    python = host(90, 1_090, "train.py(1): backward", "python")
+    for more in ([], [python]):
+        rows = sorted([launch(0), LATE, launches, backward, *more], key=lambda r: (r[0], r[1], -r[2]))
+        ids = {row: i for i, row in enumerate(rows)}
+        work = [
+            kernel(STREAM_7, 10 * US, 45 * US, "a", ids[launch(0)]),
+            kernel(STREAM_7, 55 * US, 45 * US, "a", ids[launches]),
+            kernel(STREAM_7, 1_100 * US, US, "b", ids[LATE]),
+        ]
+        got = idle(spans_of(*rows, *work), TRACKS_5, by="gap").row(0, named=True)
+        assert (got["cause"], got["call"]) == ("operator", "aten::mm")
+
+
+def test_a_call_that_holds_the_device_up_is_the_cause_although_the_work_was_queued() -> None:
+    copy = host(110, 1_090, "hipMemcpyWithStream", "runtime")
+    assert gap(copy, called=launch(101))["cause"] == "blocking_call"
+    assert gap(host(110, 1_090, "cudaStreamSynchronize", "runtime"), called=launch(101))["cause"] == "other"
+
+
+def test_the_innermost_span_that_fills_nearly_all_is_named_and_the_operator_around_it() -> None:
+    rows = (
+        launch(0),
+        host(102, 1_095, "aten::conv2d", "operator"),
+        host(104, 1_094, "aten::cudnn_convolution", "operator"),
+        host(120, 1_090, "cudaFree", "runtime"),
+        host(1_091, 1_093, "cudaLaunchKernel", "runtime"),
+    )
+    work = (kernel(STREAM_7, 10 * US, 90 * US, "a", 0), kernel(STREAM_7, 1_100 * US, US, "b", 4))
+    spans = spans_of(*rows, *work, op_id=[None, None, None, 2, 2, None, 2])
+    got = idle(spans, TRACKS_5, by="gap").row(0, named=True)
+    assert (got["cause"], got["call"], got["call_op"]) == ("allocator", "cudaFree", "aten::cudnn_convolution")
+    calls = spans.with_columns(category=pl.col("category").cast(str).replace({"runtime": "other"}).cast(Category))
+    assert idle(calls, TRACKS_5, by="gap").row(0, named=True)["call"] == "aten::cudnn_convolution"
 
 
 TWO_STREAMS = (
-    launch(0), launch(1), launch(2), launch(500),
+    launch(0), launch(1), launch(2), launch(590),
     kernel(STREAM_7, 10 * US, 90 * US, "a", 0),
     kernel(STREAM_7, 150 * US, 50 * US, "c", 2),
     kernel(STREAM_8, 20 * US, 110 * US, "b", 1),
@@ -75,13 +184,13 @@ TWO_STREAMS = (
 def test_by_device_streams_are_merged_and_by_stream_they_are_not() -> None:
     merged = idle(spans_of(*TWO_STREAMS), TRACKS_5, DEVICES_2)
     assert merged.select("device", "cause", "n_gaps", "total_ns", "share_ratio").rows() == [
-        ("cuda:0", "host_late", 1, 400 * US, 400 / 420),
+        ("cuda:0", "unrecorded", 1, 400 * US, 400 / 420),
         ("cuda:0", "kernel_wait", 1, 20 * US, 20 / 420),
     ]
     apart = idle(spans_of(*TWO_STREAMS), TRACKS_5, by="stream")
     assert apart.select("stream", "cause", "total_ns", "share_ratio").rows() == [
         (7, "other", 50 * US, 1.0),
-        (8, "host_late", 470 * US, 1.0),
+        (8, "unrecorded", 470 * US, 1.0),
     ]
 
 
@@ -91,13 +200,13 @@ def test_each_gap_names_the_work_around_it_and_the_late_call() -> None:
     assert got["dur_ns"].to_list() == [400 * US, 20 * US]
     first = got.row(0, named=True)
     assert (first["before"], first["after"], first["launch"], first["op"]) == ("c", "d", "cudaLaunchKernel", None)
-    assert (first["ts_ns"], first["late_ns"], first["step"]) == (200 * US, 300 * US, 4)
+    assert (first["ts_ns"], first["late_ns"], first["step"]) == (200 * US, 390 * US, 4)
     assert got.row(1, named=True)["before"] == "b"  # it ended last, though it did not start last
 
 
 def test_short_gaps_can_be_left_out() -> None:
     assert idle(spans_of(*TWO_STREAMS), TRACKS_5, min_gap_ns=21 * US)["n_gaps"].to_list() == [1]
-    assert idle(spans_of(*TWO_STREAMS), TRACKS_5, kernel_wait_ns=20 * US)["cause"].to_list() == ["host_late", "other"]
+    assert idle(spans_of(*TWO_STREAMS), TRACKS_5, kernel_wait_ns=20 * US)["cause"].to_list() == ["unrecorded", "other"]
 
 
 def test_devices_are_judged_apart() -> None:
@@ -131,3 +240,43 @@ def test_gaps_sum_to_the_idle_time_of_the_timeline(work: list[tuple[int, int, in
     gaps = idle(spans, TRACKS_5, by="gap")
     assert gaps["dur_ns"].sum() == timeline(spans, TRACKS_5)["idle_ns"][0]
     assert gaps["dur_ns"].min() is None or gaps["dur_ns"].min() > 0
+
+
+NAMES = {
+    "data_loading": (LOADER, "dataloader"), "allocator": ("cudaMalloc", "runtime"),
+    "operator": ("aten::mm", "operator"), "runtime": ("cudaEventQuery", "runtime"),
+    "python": ("a.py(1): f", "python"),
+}  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(NAMES)), st.integers(0, 40), st.integers(1, 30), st.sampled_from([HOST, 1])),
+        max_size=8,
+    )
+)
+def test_time_in_each_state_is_counted_ns_by_ns(made: list[tuple[str, int, int, int]]) -> None:
+    """One gap from 10 to 60 ns, whose work is called for at 58 and returns at 60, against a count of each ns."""
+    calls = [(HOST, 0, 1, "cudaLaunchKernel", "runtime"), (HOST, 58, 2, "cudaLaunchKernel", "runtime")]
+    calls.append((BACKWARD, 0, 1, "cudaLaunchKernel", "runtime"))
+    rows = [(track, start, length, *NAMES[state]) for state, start, length, track in made]
+    rows = sorted([*calls, *rows], key=lambda r: (r[0], r[1], -r[2]))
+    ids = {row: i for i, row in enumerate(rows)}
+    work = [kernel(STREAM_7, 0, 10, "a", ids[calls[0]]), kernel(STREAM_7, 60, 5, "b", ids[calls[1]])]
+    work.append(kernel(STREAM_8, 0, 5, "c", ids[calls[2]]))
+    got = idle(spans_of(*rows, *work), TRACKS_5, by="gap", kernel_wait_ns=1).row(0, named=True)
+    order = ("data_loading", "allocator", "operator", "runtime")
+    counts: dict[str, int] = {}
+    for ns in range(10, 60):
+        on = {HOST: set(), BACKWARD: set()}  # type: dict[int, set[str]]
+        for state, start, length, track in [*made, ("runtime", 58, 2, HOST)]:
+            if start <= ns < start + length:
+                on[track].add(state)
+        active = [s for track in (HOST, BACKWARD) for s in order if s in on[track]]
+        quiet = ["python"] if "python" in on[HOST] | on[BACKWARD] else []
+        now = [*active, *quiet, "unrecorded"][0]
+        counts[now] = counts.get(now, 0) + 1
+    particular = [s for s in ("data_loading", "allocator") if 2 * counts.get(s, 0) >= 50]
+    want = particular or [s for s in counts if counts[s] == max(counts.values())]
+    assert got["cause"] in want
+    assert got["cause_ns"] == counts[got["cause"]]

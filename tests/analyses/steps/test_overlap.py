@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from device_traces import DEVICES_2, OTHER_DEVICE, STREAM_7, STREAM_8, TRACKS_5, kernel, spans_of
+from device_traces import DEVICES_2, HOST, OTHER_DEVICE, STREAM_7, STREAM_8, TRACKS_5, kernel, spans_of
 
 from stepscope.analyses.steps.overlap import ANALYSIS, OVERLAP, overlap
 from stepscope.core.errors import MissingTable, UnknownName
@@ -34,6 +34,19 @@ def test_concurrent_collectives_count_once_by_rank_and_each_by_name() -> None:
         (REDUCE, 20, 15),
         (GATHER, 10, 5),
     ]
+
+
+def test_by_collective_a_call_has_the_name_of_the_operator_that_launched_it() -> None:
+    spans = spans_of(
+        (HOST, 0, 9, "c10d::alltoall_base_", "operator"),
+        kernel(STREAM_7, 10, 20, "ncclDevKernel_SendRecv", 0),
+        kernel(STREAM_7, 40, 5, "ncclDevKernel_SendRecv"),
+        kernel(STREAM_8, 15, 5),
+    )
+    columns = ("collective", "calls", "communication_ns", "exposed_ns")
+    assert overlap(spans, TRACKS_5, by="collective").select(columns).rows() == [
+        ("alltoall", 1, 20, 15), ("send_recv", 1, 5, 5),
+    ]  # fmt: skip
 
 
 def test_by_name_sorts_by_what_is_exposed() -> None:

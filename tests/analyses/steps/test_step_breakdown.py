@@ -91,7 +91,7 @@ def test_steps_without_length_have_no_shares() -> None:
 
 def test_without_steps_the_recording_is_the_step() -> None:
     got = step_breakdown(SPANS_OF_ALL, TRACKS_3, NO_STEPS)
-    assert got.select("step", "rank", "total_ns", "other_ns").rows() == [(None, 3, 70, 0)]
+    assert got.select("step", "rank", "total_ns", "other_ns").rows() == [(None, 3, 100, 20)]
 
 
 def test_the_host_alone_is_enough() -> None:

@@ -45,20 +45,23 @@ SPANS_OF_TWO = spans_of(
 )
 
 
-def test_a_step_lasts_until_the_next_one_starts_and_the_last_until_its_end() -> None:
+def test_a_step_lasts_until_the_next_one_starts_on_the_device_if_that_lags_behind() -> None:
     got = steps(SPANS_OF_TWO, HOST_TRACKS, steps_of((7, 0, 90), (8, 100, 60)))
-    assert got.select("step", "rank", "window_ns", "host_ns").rows() == [(7, 3, 100, 90), (8, 3, 60, 60)]
+    assert got.select("step", "rank", "ts_ns", "window_ns", "host_window_ns", "host_ns", "late_ns").rows() == [
+        (7, 3, 0, 120, 100, 90, 30), (8, 3, 120, 40, 60, 60, -20),
+    ]  # fmt: skip
 
 
 def test_a_step_ends_itself_where_the_next_number_is_missing() -> None:
     got = steps(SPANS_OF_TWO, HOST_TRACKS, steps_of((7, 0, 90), (9, 100, 60)))
-    assert got["window_ns"].to_list() == [90, 60]
+    assert got["window_ns"].to_list() == [120, 40]
+    assert got["host_window_ns"].to_list() == [90, 60]
 
 
 def test_device_time_counts_where_it_ran_and_kernels_count_where_they_were_queued() -> None:
     got = steps(SPANS_OF_TWO, HOST_TRACKS, steps_of((7, 0, 90), (8, 100, 60)))
-    assert got.select("computation_ns", "idle_ns", "n_kernels", "n_launches").rows() == [(50, 50, 1, 1), (30, 30, 1, 1)]
-    assert got["busy_ratio"].to_list() == [0.5, 0.5]
+    assert got.select("computation_ns", "idle_ns", "n_kernels", "n_launches").rows() == [(70, 50, 1, 1), (10, 30, 1, 1)]
+    assert got["busy_ratio"].to_list() == [70 / 120, 10 / 40]
 
 
 def test_host_time_divides_into_loading_operators_and_the_rest() -> None:

@@ -51,18 +51,18 @@ def test_by_device_all_have_the_window_of_their_rank_and_by_rank_their_mean() ->
     assert mean.row(0) == (72, 28, 5, 2)
 
 
-def test_a_step_is_its_window_on_the_host_and_work_counts_where_it_runs() -> None:
+def test_a_step_is_its_window_of_steps_and_work_counts_where_it_runs() -> None:
     steps = STEPS.conform(
         pl.DataFrame({"step": [0, 1, 5], "rank": [3, 3, 3], "ts_ns": [0, 25, 70], "dur_ns": [20, 20, 10]})
     )
     spans = spans_of(*ONE_DEVICE).with_columns(step=pl.Series([0, 1, 0, 0, None], dtype=pl.Int32))
     got = timeline(spans, TRACKS_5, None, steps, by="step")
     assert got["step"].to_list() == [0, 1, 5]
-    # The first window lasts until the second begins, the second ends by itself: the number after it is missing.
-    assert got["total_ns"].to_list() == [25, 20, 10]
-    assert got["busy_ns"].to_list() == [15, 20, 0]
-    assert got["computation_ns"].to_list() == [15, 5, 0]
-    assert got["idle_ns"].to_list() == [10, 0, 10]
+    # The first step's work runs into the second, whose number is followed by none: it ends by itself.
+    assert got["total_ns"].to_list() == [45, 15, 10]
+    assert got["busy_ns"].to_list() == [35, 10, 0]
+    assert got["computation_ns"].to_list() == [20, 10, 0]
+    assert got["idle_ns"].to_list() == [10, 5, 10]
     assert got["n_events"].to_list() == [3, 1, 0]
 
 

@@ -17,6 +17,7 @@ from observations import observation
 from stepscope.comparison.diagnosis import Case, diagnose
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import WORKLOAD, Pair
+from stepscope.comparison.verdict import judge, step_effect, step_times
 
 MS = 1e6
 #: Levels that do not scatter from sample to sample.
@@ -221,8 +222,17 @@ def _workload(job):
 def case_of(base, other, *, repeats=1, seed=0):
     """A case of one process: the base in some repeats against the other."""
     runs = tuple(recorded(base, seed + i) for i in range(repeats))
-    pairs = (Pair("", runs, (recorded(other, seed + 99),), "only process"),)
-    return Case(pairs, effects(pairs))
+    return _case((Pair("", runs, (recorded(other, seed + 99),), "only process"),))
+
+
+def _case(pairs):
+    step = step_effect(step_times(pairs, side="base"), step_times(pairs, side="other"))
+    return Case(pairs, effects(pairs), step, judge(step, None, has_cause=False)[0])
+
+
+def not_judged(diagnosis):
+    """What has to be recorded to judge each cause that cannot be judged."""
+    return {row.category: row.reason for row in diagnosis.ruled_out if not row.is_judged}
 
 
 def ranks_case(base, peers, *, seed=0):
@@ -236,7 +246,7 @@ def ranks_case(base, peers, *, seed=0):
         )
         for i, job in enumerate(peers)
     )
-    return Case(pairs, effects(pairs))
+    return _case(pairs)
 
 
 def diagnosed(base, other, **how):

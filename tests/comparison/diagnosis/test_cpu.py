@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from faulty_jobs import MS, Job, Op, categories, diagnosed, gpu_job
+from faulty_jobs import MS, Job, Op, categories, diagnosed, gpu_job, not_judged
 
 from stepscope.comparison.diagnosis.case import views
 from stepscope.comparison.diagnosis.cpu import core_clock, outside_cores, ran, waited
@@ -82,7 +82,7 @@ def test_contention_needs_counters_and_says_which():
     bare = HEALTHY.without("process_runq_time", "host_cpu_usage")
     diagnosis = diagnosed(bare, contended(HEALTHY).without("process_runq_time", "host_cpu_usage"))
     assert "cpu_contention" not in categories(diagnosis)
-    assert any("process_runq_time" in remark for remark in diagnosis.remarks)
+    assert "process_runq_time" in not_judged(diagnosis)["cpu_contention"]
 
 
 def test_a_low_clock_slows_all_work_on_the_host():

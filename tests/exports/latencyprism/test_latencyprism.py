@@ -50,7 +50,7 @@ def test_the_command_line_writes_it(case, tmp_path, capsys):
 def test_the_lowest_common_process_is_taken_and_the_others_are_told(tmp_path):
     rows = [row | {"pid": pid} for pid in (9, 7, 8) for row in cycles_of(2)]
     case = write_case(tmp_path / "x", rows, rows)
-    with pytest.warns(UserWarning, match=r"on process 7; for the others ask with --pid 8, --pid 9$"):
+    with pytest.warns(UserWarning, match=r"about process 7; choose another with --pid 8, --pid 9$"):
         assert "(PID: 7)" in stepscope.export(case, "latencyprism")
     assert "(PID: 9)" in stepscope.export(case, "latencyprism", pid=9)
 
@@ -67,7 +67,7 @@ def test_processes_of_different_numbers_are_compared_across(tmp_path):
 
 def test_cycles_of_different_kinds_are_told(tmp_path):
     case = write_case(tmp_path / "x", cycles_of(2), cycles_of(2, anchor_name="Layer.forward"))
-    with pytest.warns(UserWarning, match=r"not of the same kind.*Scheduler.run_batch and Layer.forward"):
+    with pytest.warns(UserWarning, match=r"of different kinds.*Scheduler.run_batch and Layer.forward"):
         stepscope.export(case, "latencyprism")
 
 
@@ -81,7 +81,7 @@ def test_two_files_are_compared_in_the_order_given(case):
 
 def test_several_cases_and_none_are_refused(case, tmp_path):
     write_case(tmp_path / "other", cycles_of(2), cycles_of(2))
-    with pytest.raises(StepscopeError, match="2 pairs of runs, and a report is on one: clock, other"):
+    with pytest.raises(StepscopeError, match="2 pairs of runs, but a report covers one: clock, other"):
         stepscope.export(tmp_path, "latencyprism")
     with pytest.raises(StepscopeError, match="no pair"):
         stepscope.export(case / "normal_perf_data", "latencyprism")
@@ -102,13 +102,13 @@ def test_recordings_are_compared_by_what_is_made_of_them(rows, new_rows, recorde
         samples = [(1000 * i + 5, "gpu0", "gpu_frequency", 1980 - length + i) for i in range(4)]
         traces[f"x/{side}/rank0.json"] = recorded(other, samples)
     run = Run(tuple(traces), traces.__getitem__)
-    with pytest.warns(UserWarning, match="come from the recording"):
+    with pytest.warns(UserWarning, match="computed from the recording"):
         text = stepscope.export(run, "latencyprism")
     assert "**`gemm`**. The analysis indicates a notable increase" in text
     assert "**`gpu_frequency`**: decreased from 188,150.00 to 168,150.00" in text
 
 
-@pytest.mark.filterwarnings("ignore:.*come from the recording")
+@pytest.mark.filterwarnings("ignore:.*computed from the recording")
 def test_recordings_without_counters_are_told_that_nothing_can_be_compared(rows, recorded):
     rows.step(1, 0, 1000)
     rows.kernel(0, 10)
@@ -134,7 +134,7 @@ def test_the_first_pair_is_taken_unless_another_is_asked_for():
     assert chosen_pair(*runs, 1, 7) == Pair(1, 7)
 
 
-@pytest.mark.parametrize(("pid", "other", "message"), [(9, None, "no process 9, as --pid"), (None, 5, "--other-pid")])
+@pytest.mark.parametrize(("pid", "other", "message"), [(9, None, r"no process 9 \(--pid"), (None, 5, "--other-pid")])
 def test_a_process_that_is_not_there_is_named(pid, other, message):
     with pytest.raises(StepscopeError, match=message) as caught:
         chosen_pair([3], [3, 4], pid, other)
@@ -142,7 +142,7 @@ def test_a_process_that_is_not_there_is_named(pid, other, message):
 
 
 def test_a_process_that_the_published_tool_pairs_with_none_needs_both_named():
-    with pytest.raises(StepscopeError, match="leave no pair") as caught:
+    with pytest.raises(StepscopeError, match="no pair of processes") as caught:
         chosen_pair([3], [3, 4], None, 4)
     assert "--other-pid" in caught.value.hint
 

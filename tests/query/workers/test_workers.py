@@ -110,4 +110,4 @@ def test_dask_needs_its_package(paths, monkeypatch):
     monkeypatch.setattr("stepscope.query.workers.dask_pool.import_module", missing)
     with pytest.raises(MissingExtra) as caught:
         mapped(cluster_jobs.length, paths, how=TWO, dask=workers.LOCAL)
-    assert caught.value.hint == "pip install 'stepscope[cluster]'"
+    assert caught.value.hint == "install the extra cluster: pip install '.[cluster]' in a checkout of stepscope"

@@ -115,7 +115,7 @@ def test_without_the_package_the_extra_is_named(tmp_path, monkeypatch):
     path.write_bytes(MAGIC)
     with pytest.raises(MissingExtra) as caught:
         open_trace(str(path))
-    assert caught.value.hint == "pip install 'stepscope[ncu]'"
+    assert caught.value.hint == "install the extra ncu: pip install '.[ncu]' in a checkout of stepscope"
 
 
 def test_it_is_known_by_its_first_bytes():

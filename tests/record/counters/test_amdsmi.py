@@ -155,7 +155,7 @@ def test_what_changes_slowly(amdsmi):
         ("pid:7", "process_gpu_mem_usage"): 100,
     }
     [issue] = _amdsmi.issues(gpus)
-    assert issue["example"] == "gpu0 does not tell: gpu_ecc_corrected, gpu_ecc_uncorrected"
+    assert issue["example"] == "gpu0 does not report: gpu_ecc_corrected, gpu_ecc_uncorrected"
 
 
 def test_limits_are_shares_of_the_time_between_two_readings(amdsmi):

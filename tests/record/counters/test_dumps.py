@@ -341,15 +341,15 @@ def test_a_token_that_is_none_of_ours_is_not_answered(channel, tmp_path):
 
 
 def test_a_folder_in_which_nothing_is_recorded_is_told(tmp_path):
-    with pytest.raises(StepscopeError, match="no recording that keeps"):
+    with pytest.raises(StepscopeError, match="no recording with --keep"):
         request(tmp_path)
     (tmp_path / ".job").mkdir()
     os.mkfifo(tmp_path / ".job" / "asked")  # whose recorder was killed
-    with pytest.raises(StepscopeError, match="no recording that keeps"):
+    with pytest.raises(StepscopeError, match="no recording with --keep"):
         request(tmp_path)
     (tmp_path / ".job" / "asked").unlink()
     (tmp_path / ".job" / "asked").write_text("a file")
-    with pytest.raises(StepscopeError, match="it is no recording"):
+    with pytest.raises(StepscopeError, match="it is not a recording"):
         request(tmp_path)
     (tmp_path / ".job" / "asked").unlink()
     (tmp_path / ".job" / "asked").mkdir()

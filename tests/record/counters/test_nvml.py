@@ -212,5 +212,5 @@ def test_what_a_device_never_tells_is_named_once(nvml):
     for _ in range(3):
         list(_nvml.slow_samples(gpus))
     [reported] = _nvml.issues(gpus)
-    assert reported["example"] == "gpu0 does not tell: gpu_ecc_corrected, gpu_ecc_uncorrected, gpu_xid_errors"
+    assert reported["example"] == "gpu0 does not report: gpu_ecc_corrected, gpu_ecc_uncorrected, gpu_xid_errors"
     assert (reported["code"], reported["severity"], reported["count"]) == ("no_gpu_counters", "info", 3)

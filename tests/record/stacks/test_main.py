@@ -345,7 +345,7 @@ def test_a_process_that_may_not_be_read_is_told_with_the_remedy(watcher_of, monk
         job.kill()
     (issue,) = watcher.issues()
     assert issue["code"] == "stacks_denied"
-    assert issue["example"].endswith("may not be read: record with sudo")
+    assert issue["example"].endswith("the recorder may not read: record with sudo")
 
 
 def test_a_job_without_a_python_has_no_stacks(watcher_of):

@@ -311,7 +311,7 @@ def test_a_helper_that_compiles_is_left_alone(watch, log, monkeypatch):
 def test_what_cannot_be_watched_is_told(watch, log, name):
     old = module(name, optim=types.SimpleNamespace(Optimizer=object), profiler=None)
     watch(name, old)
-    assert "does not let us see" in log.issues["profile_left_out"]
+    assert "does not show when" in log.issues["profile_left_out"]
 
 
 def test_without_a_profile_the_framework_is_noted_alone(watch, log, monkeypatch):

@@ -152,7 +152,7 @@ def test_a_framework_that_is_unlike_what_we_know_is_imported_all_the_same(folder
         gc.callbacks[:] = callbacks
         sys.modules.pop("paddle", None)
     (note,) = (line for line in (folder / ".job" / "notes").read_text().splitlines() if "code" in line)
-    assert "does not let us see when a step ends" in note
+    assert "does not show when a step ends" in note
 
 
 @pytest.fixture

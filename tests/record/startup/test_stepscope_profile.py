@@ -187,7 +187,7 @@ def test_the_job_comes_first(steps, profiler, log):
     steps.step_begins(3)
     assert (profiler.calls, log.issues) == (
         [],
-        {"profile_left_out": "info: the job profiles: none of ours was taken"},
+        {"profile_left_out": "info: the job profiles, so no profile was recorded"},
     )
 
 
@@ -196,7 +196,7 @@ def test_the_job_comes_first_in_the_middle_too(steps, profiler, log):
         steps.step_begins(n)
     steps.make_way("the job profiles")
     assert profiler.calls == WHOLE
-    assert "ended at step 4" in log.issues["profile_cut"]
+    assert "profile ends at step 4" in log.issues["profile_cut"]
 
 
 def test_our_own_start_is_not_the_jobs(steps, profiler, log):
@@ -270,7 +270,7 @@ def test_a_thread_that_goes_on_when_the_job_ends_is_told(steps, profiler, log):
     began.wait(60)
     steps.at_exit()
     assert profiler.calls == ["prepare", "start", 3, 4, "stop"]
-    assert "came to no place" in log.issues["profile_failed"]
+    assert "reached no point" in log.issues["profile_failed"]
     ended.set()
     thread.join()
 

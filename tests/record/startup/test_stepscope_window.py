@@ -162,7 +162,7 @@ def test_a_thread_that_ends_in_the_window_is_told(recorded):
 def test_a_thread_that_is_not_heard_of_again_is_told(recorded):
     trace, issues = recorded[0]["thread_waits"]
     assert trace is None
-    assert "came to no place" in issues["profile_failed"]
+    assert "reached no point" in issues["profile_failed"]
 
 
 def test_a_job_that_ends_in_the_window_leaves_what_it_had(recorded):

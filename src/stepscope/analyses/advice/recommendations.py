@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import label_devices, windows_of
+from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.analyses.steps.device_utilisation import utilisation_of
-from stepscope.analyses.steps.idle import caused_gaps
+from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps
 from stepscope.analyses.steps.step_breakdown import broken_down, divided, work_of
 from stepscope.core.collectives import HOST_LIBRARIES, is_communication, library_of
 from stepscope.core.intervals import Intervals, covered, union
@@ -227,8 +228,9 @@ def recommendations(
     - `device_underused`: part of the steps' time in which kernels run on the least busy device
     - `tensor_cores_unused`: part of kernel time in eligible operators, as in `operators`, where no kernel uses them
     - `memory_full`: memory held by tensors at the peak, of the memory of the device
-    - `launch_bound`: part of the steps' time in which the device is idle since the host came late (`host_late` in
-      `idle`), where more than half of the launch calls take longer than the work they queue
+    - `launch_bound`: part of the steps' time in which the device is idle since the host came late, doing its usual
+      work (`operator`, `runtime`, `python`, `unrecorded` in `idle`), where more than half of the launch calls take
+      longer than the work they queue
     - `pageable_copies`: part of the steps' time in copies from or to pageable memory while no kernel runs
     - `sync_waits`: part of the steps' time in which the device is idle since the host waited for it (`sync` in `idle`)
 
@@ -325,15 +327,16 @@ def _with_waits(
     gaps = caused_gaps(work, spans, tracks, ("rank",)).select(
         "ts_ns", "cause", end_ns=pl.col("ts_ns") + pl.col("dur_ns")
     )
-    sums = {}
-    for cause in ("host_late", "sync"):
-        mine = gaps.filter(pl.col("cause") == cause)
-        sums[cause] = int(covered((mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy()), *inside).sum()) / whole
+
+    def share(*causes: str) -> float:
+        mine = gaps.filter(pl.col("cause").is_in(causes)).sort("ts_ns")
+        return int(covered((mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy()), *inside).sum()) / whole
+
     calls = work.drop_nulls("launch_id").group_by("launch_id").agg(pl.col("dur_ns").sum())
     short = calls["dur_ns"] < of_spans(spans, calls["launch_id"], "dur_ns")
     n_short = int(short.sum())
     return replace(
-        facts, late=sums["host_late"], sync=sums["sync"], short=n_short / short.len() if short.len() else None
+        facts, late=share(*LAUNCHING), sync=share("sync"), short=n_short / short.len() if short.len() else None
     )
 
 

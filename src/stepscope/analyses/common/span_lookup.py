@@ -1,4 +1,9 @@
-"""Values of spans by their ids, and the innermost span of some kind around another."""
+"""Values of spans by their ids, and the innermost span of some kind around another.
+
+A span is *around* another one if it was open on the same thread when the other began. `parent_id` leads from each span
+to the innermost one around it, but not every span on that way is around the first one: a range that a function opens
+outlasts the function, so what happens in the range later is not in that function. Such spans are passed over here.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,76 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.core.intervals import nearest
+from stepscope.core.schema import FRAMES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["nearest_span", "of_spans"]
+    from stepscope.core.intervals import Bools, Ints
+
+__all__ = ["at_or_around", "callers", "nearest_span", "of_spans"]
+
+
+def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> Ints:
+    """For each span the innermost wanted one among itself and the spans around it; -1 if there is none.
+
+    `wanted` is a mask over all spans, which are not filtered: ids are row numbers. Without `itself` only spans around
+    count.
+    """
+    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
+    starts = spans["ts_ns"].to_numpy()
+    ends = starts + spans["dur_ns"].to_numpy()
+    chain = nearest(parents, wanted)
+    above = np.where(parents >= 0, chain[parents], -1)
+    around: Ints = above.copy()
+    # The parent itself was open, what is further out may have ended.
+    pending = np.flatnonzero((around >= 0) & (around != parents))
+    while (pending := pending[(around[pending] >= 0) & (ends[around[pending]] <= starts[pending])]).size:
+        around[pending] = above[around[pending]]
+    return np.where(wanted, np.arange(parents.size), around) if itself else around
+
+
+def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame | None = None) -> list[int]:
+    """The spans around one span, innermost first, then Python calls of other threads that `frames` names as callers.
+
+    The recorder numbers Python calls: what autograd's thread runs was called by the thread that asked for gradients.
+    On one thread its numbers leave out functions that an operator called, so there it counts what was open.
+    `spans` are not filtered: ids are row numbers.
+    """
+    at, around = spans["ts_ns"][span_id], list[int]()
+    above = spans["parent_id"][span_id]
+    while above is not None:
+        if not around or spans["ts_ns"][above] + spans["dur_ns"][above] > at:
+            around.append(above)
+        above = spans["parent_id"][above]
+    numbered = FRAMES.empty() if frames is None else frames.drop_nulls("python_id")
+    calls = numbered.filter(pl.col("span_id").is_in([*around, span_id]))
+    if calls.is_empty():
+        return around
+    outermost = next(one for one in (*around[::-1], span_id) if one in calls["span_id"])
+    caller = calls.filter(pl.col("span_id") == outermost)["python_parent_id"][0]
+    while caller is not None:
+        row = numbered.filter(pl.col("python_id") == caller).head(1)
+        if row.is_empty() or row["span_id"][0] in around:
+            break
+        if spans["ts_ns"][row["span_id"][0]] + spans["dur_ns"][row["span_id"][0]] > at:
+            around.append(row["span_id"][0])
+        caller = row["python_parent_id"][0]
+    return around
 
 
 def nearest_span(spans: pl.DataFrame, ids: pl.Series, wanted: Callable[[pl.Series], pl.Series]) -> pl.Series:
     """For each id the innermost wanted span among that host span and those around it; null if there is none."""
     nearest = ids.cast(pl.Int64).fill_null(-1).to_numpy().copy()
+    started = of_spans(spans, ids, "ts_ns")
+    parents = of_spans(spans, ids, "parent_id").cast(pl.Int64).fill_null(-1).to_numpy()
     pending = np.flatnonzero(nearest >= 0)
     while pending.size:
         at = pl.Series(nearest[pending], dtype=pl.UInt32())
-        passed = ~wanted(at)
+        ended = of_spans(spans, at, "ts_ns") + of_spans(spans, at, "dur_ns") <= started.gather(pending)
+        further = (nearest[pending] != ids.gather(pending).to_numpy()) & (nearest[pending] != parents[pending])
+        passed = ~wanted(at) | (ended & pl.Series(further))
         pending = pending[passed.to_numpy()]
         above = of_spans(spans, at.filter(passed), "parent_id")
         nearest[pending] = above.cast(pl.Int64).fill_null(-1).to_numpy()

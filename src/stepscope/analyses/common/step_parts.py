@@ -13,7 +13,7 @@ OPERATORS, LOADING, OTHER = "operators", "data loading", "Python and other"
 #: What shows the events of each part, without the leading `stepscope`.
 ON_DEVICE: Mapping[str, str] = {
     COMPUTATION: "show kernels",
-    COMMUNICATION: "show overlap --by name",
+    COMMUNICATION: "show overlap --by collective",
     MEMCPY: "show spans --where \"category IN ('memcpy', 'memset')\" --sort -dur_ns",
     IDLE: "show idle --by gap --sort -dur_ns",
 }

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import device_work, windows_of
+from stepscope.analyses.common.device_work import device_work
+from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.costs.kernel_costs import uses_matrix_units
 from stepscope.analyses.costs.op_costs import priced
 from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.analyses.costs.arguments import PRECISION, Arguments, Unclear
 from stepscope.analyses.costs.matrix import MATRIX, Cost
 from stepscope.analyses.costs.rows import ROWS
@@ -149,7 +150,7 @@ def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[
     sound = np.zeros(spans.height, np.bool_)
     sound[costs.filter(pl.col("flop").is_not_null())["call_id"].to_numpy()] = True
     call = op.copy()
-    outer = _outermost(op[known], parents, sound)
+    outer = _outermost(op[known], spans, sound)
     call[known] = np.where(outer >= 0, outer, op[known])
     own_id = -1 - np.arange(work.height)  # work without an operator is a call of its own
     work = work.with_columns(call_id=pl.Series(np.where(call >= 0, call, own_id)))
@@ -178,13 +179,12 @@ def _ancestors(rows: Ints, parents: Ints, wanted: Bools) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *levels])
 
 
-def _outermost(rows: Ints, parents: Ints, wanted: Bools) -> Ints:
-    """For each row the outermost wanted span among itself and its ancestors; -1 if none."""
-    near = nearest(parents, wanted)
-    outer = near[rows]
+def _outermost(rows: Ints, spans: pl.DataFrame, wanted: Bools) -> Ints:
+    """For each row the outermost wanted span among itself and those around it; -1 if none."""
+    above = at_or_around(spans, wanted, itself=False)
+    outer = at_or_around(spans, wanted)[rows]
     while True:
-        above = np.where(outer >= 0, parents[outer], -1)
-        higher = np.where(above >= 0, near[above], -1)
+        higher = np.where(outer >= 0, above[outer], -1)
         if not (higher >= 0).any():
             return outer
         outer = np.where(higher >= 0, higher, outer)
@@ -220,8 +220,7 @@ def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     needs = calls["name"].is_in(list(PAGED)).to_numpy()
     rows = np.full(calls.height, -1, np.int64)
     if needs.any():
-        parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
-        around = nearest(parents, _spans_named(spans, is_pass))
+        around = at_or_around(spans, _spans_named(spans, is_pass))
         rows[needs] = around[calls["call_id"].to_numpy()[needs]]
     known = pl.select(pl.when(pl.Series(rows >= 0)).then(pl.Series(rows))).to_series()
     return spans["name"].gather(known).cast(pl.String)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.device_work import device_steps, windows_of
 from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.windows import device_steps, step_windows, whole
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.intervals import Ints, locate, outermost
@@ -51,9 +51,9 @@ def path_windows(
 ) -> tuple[Windows, Ints]:
     """The windows, and which of them are wanted; `work` is what `device_work` returns.
 
-    A step or range ends when it ends on the host and the device has finished all work that it queued. The next one
-    begins at that time, or when it begins on the host if that is later. Raises MissingTable (steps, ranges of that
-    name), UnknownName (step), StepscopeError (no regular expression).
+    Steps have the windows of `step_windows`. A range ends when it ends on the host and the device has finished all
+    work that it queued. The next one begins at that time, or when it begins on the host if that is later. Raises
+    MissingTable (steps, ranges of that name), UnknownName (step), StepscopeError (no regular expression).
     """
     if within is None:
         if steps.is_empty():
@@ -63,9 +63,9 @@ def path_windows(
             raise MissingTable("steps", needed_by="critical-path", hint=hint)
         marks = spans.filter(pl.col("category") == "step").select("step", "track_id").drop_nulls().unique("step")
         ranges = steps.join(marks, on="step", how="left")
-        bounds = _bounded(device_steps(steps, work), ranges)
+        bounds = _bounded(step_windows(steps, work), ranges)
     elif within == RECORDING:
-        bounds = _whole(spans, tracks, steps, work, threads)
+        bounds = _whole(spans, tracks, threads)
         work = work.with_columns(step=pl.lit(None, pl.Int32))
     else:
         ranges = _matching(spans, threads, within, step).join(tracks.select("track_id", "rank"), on="track_id")
@@ -92,20 +92,22 @@ def _bounded(bounds: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
     return bounds.join(host.unique("step"), on="step", how="left", maintain_order="left")
 
 
-def _whole(
-    spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, work: pl.DataFrame, threads: Threads
-) -> pl.DataFrame:
+def _whole(spans: pl.DataFrame, tracks: pl.DataFrame, threads: Threads) -> pl.DataFrame:
     """The recording as one window. It belongs to the thread that is active at its end, else to the most active one."""
-    window = windows_of(spans, tracks, steps.clear(), work)
-    high = window["end_ns"][0]
+    low, high = whole(spans)
     until_then = [thread for thread, (_, ends) in enumerate(threads.active) if high in ends]
     main = until_then[0] if until_then else int(np.argmax(threads.n_active))
     ends = threads.active[main][1]
-    return window.with_columns(
-        track_id=pl.lit(int(threads.track[main]), pl.Int64),
-        begin="ts_ns",
-        end=pl.lit(int(np.minimum(ends, high).max())),
-    )
+    ranks = tracks["rank"].drop_nulls()
+    columns = {
+        "step": pl.Series([None], dtype=pl.Int32),
+        "rank": pl.Series(ranks.head(1) if len(ranks) else [None], dtype=pl.Int32),
+        "track_id": pl.Series([int(threads.track[main])], dtype=pl.Int64),
+        **{name: [low] for name in ("ts_ns", "begin")},
+        "end_ns": [high],
+        "end": [int(np.minimum(ends, high).max())],
+    }
+    return pl.DataFrame(columns)
 
 
 def _matching(spans: pl.DataFrame, threads: Threads, within: str, step: int | None) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.common.sampled import Resource, pieces_of, resources_of, spread_of
-from stepscope.analyses.cycles.cycles import find_cycles
+from stepscope.analyses.cycles.cycles import find_cycles, host_bounds
 from stepscope.analyses.cycles.functions import Functions, functions_of, own_of
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Ints
@@ -67,9 +67,8 @@ def attribution(
     for pid, mine, cycles in of_each(
         tables, lambda mine: find_cycles(mine["spans"], tracks, mine["steps"], own_devices, anchor).frame
     ):
-        lows = cycles["ts_ns"].to_numpy()
         own = own_of(mine["spans"], tracks, own_devices)
-        functions = functions_of(mine["spans"], own, lows, lows + cycles["dur_ns"].to_numpy())
+        functions = functions_of(mine["spans"], own, *host_bounds(cycles))
         parts.append(attribution_of(functions, mine["spans"], cycles, samples, pid))
     return pl.concat(parts)
 

@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.cycle_membership import HOST, counted_at, cycle_of, device_of_tracks
-from stepscope.analyses.common.device_work import whole
 from stepscope.analyses.common.processes import of_each
+from stepscope.analyses.common.windows import queued_work, step_windows, whole
 from stepscope.analyses.cycles.anchors import Anchor, calls_of, device_anchors, host_anchors
 from stepscope.analyses.cycles.content import Content, agreement, content_of, counts, is_whole, phases, reach
-from stepscope.analyses.steps.steps import with_windows
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints
 from stepscope.core.schema import CYCLES, DEVICE_WORK, DEVICES, SPANS, STEPS, TRACKS
 
-__all__ = ["ANALYSIS", "Cycles", "cycles", "find_cycles"]
+__all__ = ["ANALYSIS", "Cycles", "cycles", "find_cycles", "host_bounds"]
 
 
 Floats = NDArray[np.float64]
@@ -114,15 +113,20 @@ def find_cycles(
     return _as_cycles(spans, tracks, turns, at, on_host, content)
 
 
+def host_bounds(frame: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Starts and ends of cycles on the host, which decide what belongs to each. Units: ns."""
+    lows = frame["host_ts_ns"].to_numpy()
+    return lows, lows + frame["host_dur_ns"].to_numpy()
+
+
 def _marked(
     spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, at: Ints, on_host: pl.Series, content: Content
 ) -> Cycles:
-    rows = with_windows(steps).filter(pl.col("window_ns") > 0)
-    lows = rows["ts_ns"].to_numpy()
-    highs = lows + rows["window_ns"].to_numpy()
-    frame = rows.select("ts_ns", cycle=pl.col("step").cast(pl.Int64), dur_ns="window_ns")
-    frame = frame.with_columns(anchor=pl.lit(STEP), found_by=pl.lit("annotation"))
-    frame = _described(frame, spans, tracks, at, on_host, counts(content, lows, highs))
+    rows = step_windows(steps, queued_work(spans, tracks)).filter(pl.col("window_ns") > 0)
+    frame = rows.select(
+        "ts_ns", "host_ts_ns", cycle=pl.col("step").cast(pl.Int64), dur_ns="window_ns", host_dur_ns="host_window_ns"
+    ).with_columns(anchor=pl.lit(STEP), found_by=pl.lit("annotation"))
+    frame = _described(frame, spans, tracks, at, on_host, counts(content, *host_bounds(frame)))
     return Cycles(frame, STEP, "annotation", f"{frame.height} marked steps")
 
 
@@ -132,6 +136,7 @@ def _as_cycles(
     frame = pl.DataFrame(
         {"cycle": np.arange(1, turns.lows.size + 1), "ts_ns": turns.lows, "dur_ns": turns.highs - turns.lows}
     ).with_columns(anchor=pl.lit(turns.anchor), found_by=pl.lit(turns.source), agreement_ratio=pl.lit(turns.agreement))
+    frame = frame.with_columns(host_ts_ns="ts_ns", host_dur_ns="dur_ns")
     frame = _described(frame, spans, tracks, at, on_host, counts(content, turns.lows, turns.highs))
     # The end of the last turn is unknown, as nothing followed it.
     frame = frame.with_columns(is_complete=pl.col("is_complete") & (pl.int_range(pl.len()) < pl.len() - 1))
@@ -147,8 +152,7 @@ def _described(
     occurrences: NDArray[np.float64],
 ) -> pl.DataFrame:
     """Adds the process, the phase, and whether each was recorded completely."""
-    lows = frame["ts_ns"].to_numpy()
-    row = cycle_of(at, lows, lows + frame["dur_ns"].to_numpy())
+    row = cycle_of(at, *host_bounds(frame))
     where = on_host | spans["category"].is_in(DEVICE_WORK)
     row = np.where(where.to_numpy(), row, -1)
     kinds = phases(spans["name"], row, frame.height, frame["dur_ns"].to_numpy())

@@ -9,8 +9,8 @@ import polars as pl
 
 from stepscope import analyses
 from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import nearest
 from stepscope.core.schema import DEVICE_WORK, Column, Table
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _parts(trace: Trace) -> pl.DataFrame:
     if trace.steps.height:  # what lies between steps belongs to none
         tops = tops[spans["step"].is_not_null().to_numpy()[tops]]
     part = _part_names(spans, category, in_step, tops)
-    work = _work_of(spans, parents, is_top)
+    work = _work_of(spans, is_top)
     rows = {
         "part": part,
         "ts_ns": spans["ts_ns"].to_numpy()[tops],
@@ -159,10 +159,10 @@ def _part_name(name: str, category: str, is_main: bool) -> str:  # noqa: FBT001 
     return _BETWEEN if is_main else _ELSEWHERE
 
 
-def _work_of(spans: pl.DataFrame, parents: NDArray[np.int64], is_top: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _work_of(spans: pl.DataFrame, is_top: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Per top-level span the device work that was launched inside it."""
     launched = spans.filter(pl.col("category").is_in(DEVICE_WORK) & pl.col("launch_id").is_not_null())
-    top = nearest(parents, is_top)[launched["launch_id"].to_numpy()]
+    top = at_or_around(spans, is_top)[launched["launch_id"].to_numpy()]
     inside = top >= 0
     work = np.zeros(is_top.size)
     np.add.at(work, top[inside], launched["dur_ns"].to_numpy()[inside])

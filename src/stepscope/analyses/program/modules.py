@@ -10,8 +10,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import Ints, ends_of, nearest, outermost, own_lengths
+from stepscope.core.intervals import Ints, ends_of, outermost, own_lengths
 from stepscope.core.schema import ARROWS, DEVICE_WORK, FRAMES, SPANS, Column, Table
 
 __all__ = ["ANALYSIS", "MODULES", "modules"]
@@ -114,11 +115,12 @@ def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls, row: In
     if rows.size:
         is_backward = np.zeros(spans.height, np.bool_)
         is_backward[rows] = True
-        within = np.append(nearest(calls.parents, is_backward), -1)
+        within = np.append(at_or_around(spans, is_backward), -1)
         region = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
         region[rows] = np.arange(rows.size)
         begin = spans["ts_ns"].to_numpy()[rows]
-        host = own_lengths(begin, begin + spans["dur_ns"].to_numpy()[rows], region[within[calls.parents[rows]]])
+        outer = region[at_or_around(spans, is_backward, itself=False)[rows]]
+        host = own_lengths(begin, begin + spans["dur_ns"].to_numpy()[rows], outer)
         sums["backward_host_ns"] = with_inner(_per_call(calls, of_row, host))
         if on_device:
             of_work = np.append(of_row, -1)[region[within[launches]]]
@@ -136,8 +138,7 @@ def _direct_operators(spans: pl.DataFrame, calls: ModuleCalls) -> Ints:
     is_module = np.zeros(spans.height, np.bool_)
     is_module[calls.rows] = True
     is_operator = (spans["category"] == "operator").to_numpy() & ~is_module
-    around = calls.parents[is_operator]
-    around = nearest(calls.parents, is_module | is_operator)[around[around >= 0]]
+    around = at_or_around(spans, is_module | is_operator, itself=False)[is_operator]
     around = around[around >= 0]
     of = calls.of_span[around[is_module[around]]]
     return _per_call(calls, of, np.ones_like(of))
@@ -183,10 +184,8 @@ def module_calls(spans: pl.DataFrame, frames: pl.DataFrame, *, lightning: bool) 
     parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     number = np.full(mask.size + 1, -1, np.int64)  # the last one, reached by index −1, stays −1
     number[rows] = np.arange(rows.size)
-    inside = nearest(parents, mask)
-    of_span = number[inside]
-    around = parents[rows]
-    above = np.where(around >= 0, of_span[around], -1)
+    of_span = number[at_or_around(spans, mask)]
+    above = number[at_or_around(spans, mask, itself=False)[rows]]
     names = spans["name"].gather(pl.Series(rows)).cast(pl.String)
     labels = _lightning_labels(names) if lightning else _labels(names, frames, rows)
     return ModuleCalls(rows, spans["ts_ns"].to_numpy()[rows], above, of_span, parents, labels)

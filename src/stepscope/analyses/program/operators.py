@@ -9,8 +9,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import Ints, ends_of, nearest, outermost, own_lengths
+from stepscope.core.intervals import Ints, ends_of, outermost, own_lengths
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
 from stepscope.core.schema import DEVICE_WORK, OPS, SPANS, STACKS, Column, Name, Table
 
@@ -130,7 +131,7 @@ def _host_self(spans: pl.DataFrame, is_operator: NDArray[np.bool_]) -> Ints:
     rows = np.flatnonzero(is_call)
     above = parents[rows]
     if not is_call[above[above >= 0]].all():
-        above = np.where(above >= 0, nearest(parents, is_call)[above], -1)
+        above = at_or_around(spans, is_call, itself=False)[rows]
     position = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
     position[rows] = np.arange(rows.size)
     starts = spans["ts_ns"].to_numpy()[rows]

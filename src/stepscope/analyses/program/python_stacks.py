@@ -11,7 +11,7 @@ import polars as pl
 import polars.selectors as cs
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.steps.steps import with_windows
+from stepscope.analyses.common.windows import host_windows
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.schema import STACK_SAMPLES, STACKS, STEPS, TRACKS, Column, Table
 
@@ -121,11 +121,11 @@ def counted_stacks(samples: pl.DataFrame, *, gil: bool = False, idle: bool = Fal
 
 def _within(counted: pl.DataFrame, steps: pl.DataFrame, step: int) -> pl.DataFrame:
     """Samples of a step's window; those that reach beyond it count in part."""
-    window = with_windows(steps).filter(pl.col("step") == step)
+    window = host_windows(steps).filter(pl.col("step") == step)
     if window.is_empty():
         raise UnknownName("step", str(step), [str(number) for number in steps["step"].unique().sort()])
     low = window["ts_ns"][0]
-    high = low + window["window_ns"][0]
+    high = low + window["host_window_ns"][0]
     inside = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
     mine = counted.filter((inside > 0) & (pl.col("dur_ns") > 0))
     return mine.with_columns(samples=pl.col("samples") * inside / pl.col("dur_ns"), dur_ns=inside)

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.steps.steps import with_windows
+from stepscope.analyses.common.windows import host_windows
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import reached
 from stepscope.core.schema import SCHED, SPANS, STEPS, TRACKS, Column, Name, Table
@@ -147,9 +147,9 @@ def _by_step(rows: pl.DataFrame, extents: pl.DataFrame, steps: pl.DataFrame) -> 
     """Rows cut at the bounds of steps, one per step that they reach into; the extent of each lane in each step."""
     if steps.is_empty():
         raise MissingTable("steps", needed_by="scheduling by step", hint="mark steps with profiler.step()")
-    windows = with_windows(steps).filter(pl.col("window_ns") > 0).sort("ts_ns")
+    windows = host_windows(steps).filter(pl.col("host_window_ns") > 0).sort("ts_ns")
     lows = windows["ts_ns"].to_numpy()
-    highs = lows + windows["window_ns"].to_numpy()
+    highs = lows + windows["host_window_ns"].to_numpy()
     numbers = windows["step"]
 
     def clipped(frame: pl.DataFrame, low: str, high: str) -> pl.DataFrame:

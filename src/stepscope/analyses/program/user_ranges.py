@@ -26,7 +26,7 @@ USER_RANGES = Table(
         Column("max_ns", pl.Int64(), "longest", "ns"),
         Column("std_ns", pl.Float64(), "standard deviation of a sample; null for a single run", "ns"),
         Column("device_ns", pl.Int64(), "time in which device work of these ranges ran, overlaps counted once", "ns"),
-        Column("share_ratio", pl.Float64(), "total over the length of the recording", "ratio"),
+        Column("share_ratio", pl.Float64(), "part of the recording in which one of these ranges is open", "ratio"),
     ),
 )
 
@@ -60,13 +60,26 @@ def user_ranges(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
         max_ns=length.max(),
         std_ns=length.std(),
     )
-    sums = sums.with_columns(share_ratio=pl.col("total_ns") / whole if whole else None)
+    sums = sums.join(_open(ranges), on=["name", "side"], how="left")
+    sums = sums.with_columns(share_ratio=pl.col("open_ns") / whole if whole else None)
     work = spans.filter(pl.col("category").is_in(DEVICE_WORK)).sort("ts_ns")
     if not work.is_empty():
         host, device = ranges.filter(pl.col("side") == "host"), ranges.filter(pl.col("side") == "device")
         launched = [_launched(host, spans, work), _ran(device, tracks, work)]
         sums = sums.join(pl.concat(launched), on=["name", "side"], how="left")
     return USER_RANGES.conform(sums).sort("total_ns", "name", "side", descending=[True, False, False])
+
+
+def _open(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Time in which any range of a name is open: nested ones and those of several threads count once.
+
+    Columns: name, side, open_ns.
+    """
+    ranges = ranges.with_columns(code=pl.struct("name", "side").rank("dense").cast(pl.Int64))
+    starts = ranges["ts_ns"].to_numpy()
+    codes, lows, highs = union_by(ranges["code"].to_numpy(), starts, starts + ranges["dur_ns"].to_numpy())
+    lengths = pl.DataFrame({"code": codes, "open_ns": highs - lows}).group_by("code").agg(pl.col("open_ns").sum())
+    return ranges.select("name", "side", "code").unique().join(lengths, on="code", how="left").drop("code")
 
 
 def _launched(ranges: pl.DataFrame, spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:

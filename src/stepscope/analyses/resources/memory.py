@@ -9,8 +9,8 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_work import label_devices
+from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import nearest
 from stepscope.core.schema import ALLOCATIONS, DEVICES, OPS, SPANS, STACKS, Column, Name, Table
 from stepscope.core.schema import STEPS as TRACE_STEPS
 
@@ -158,9 +158,8 @@ def _by_caller(
 
 def _module(op_ids: pl.Series, spans: pl.DataFrame) -> pl.Series:
     """Name of the innermost module around each operator, null where there is none."""
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
     is_module = (spans["category"] == "module").to_numpy()
-    around = np.append(nearest(parents, is_module), -1)[op_ids.cast(pl.Int64).fill_null(-1).to_numpy()]
+    around = np.append(at_or_around(spans, is_module), -1)[op_ids.cast(pl.Int64).fill_null(-1).to_numpy()]
     return spans["name"].gather(pl.Series(around).replace(-1, None).cast(pl.UInt32)).alias("module")
 
 

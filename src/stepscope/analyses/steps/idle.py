@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_work import device_work, label_devices, on_devices
 from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.steps.host_states import HELD_UP, STATES, UNRECORDED, host_states, intervals_of, wait_before
+from stepscope.analyses.steps.step_breakdown import divided
 from stepscope.core.errors import UnknownName
-from stepscope.core.intervals import Ints, covered, union
-from stepscope.core.names import is_sync_call, map_names
+from stepscope.core.intervals import Intervals, Ints, reached
+from stepscope.core.names import is_own_code, map_names
 from stepscope.core.schema import DEVICES, SPANS, TRACKS, Column, Name, Table
 
-__all__ = ["ANALYSIS", "CAUSES", "IDLE", "caused_gaps", "idle"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Levels = Sequence[tuple[str, Intervals]]
+
+__all__ = ["ANALYSIS", "CAUSES", "IDLE", "LAUNCHING", "caused_gaps", "idle", "with_calls"]
 
 By = Literal["device", "stream", "gap"]
 KEYS = {"device": ("rank", "device_id"), "stream": ("rank", "device_id", "stream"), "gap": ("rank", "device_id")}
 
-#: host_late: the host queued the next work only after the gap had begun; so it was with the two after it, but
-#: data_loading: it spent most of that wait in loading data, or sync: it had been waiting for the device.
-#: kernel_wait: queued in time, the gap is a short one, as between any two kernels; other: queued in time, long gap
-#: (an event, another device, a slow launch); unlinked: the trace does not tell what queued the next work.
-CAUSES = ("host_late", "data_loading", "sync", "kernel_wait", "other", "unlinked")
+#: In these the host does its usual work between two launches: it is launch-bound if there are many of them.
+LAUNCHING = ("operator", "runtime", "python", UNRECORDED)
+#: What the launching thread did while the device waited (see host_states), or how the work waited on the device.
+CAUSES = (*STATES, "kernel_wait", "other", "unlinked")
+_PARTICULAR, _SYNC = len(HELD_UP), STATES.index("sync")
+_ON_HOST = STATES.index("host_idle")  # states before this one are activities: of any thread before waits of this one
+_HOLD_DEVICE = ("allocator", "first_use", "blocking_call")
+_MOST = 0.6  # of the longest overlap: the innermost span that fills so much of the gap is named
 
 IDLE = Table(
     "idle",
@@ -35,7 +46,7 @@ IDLE = Table(
         Column("stream", pl.Int64(), "stream (by stream)", key=True),
         Column("ts_ns", pl.Int64(), "start of the gap, from the trace's origin (by gap)", "ns", key=True),
         Column("dur_ns", pl.Int64(), "length of the gap (by gap)", "ns"),
-        Column("cause", pl.Enum(CAUSES), "what it waited for", key=True),
+        Column("cause", pl.Enum(CAUSES), "what the host did in the gap, or how the work waited", key=True),
         Column("n_gaps", pl.Int64(), "how many gaps"),
         Column("total_ns", pl.Int64(), "summed length", "ns"),
         Column("share_ratio", pl.Float64(), "its part of all gaps of this device or stream", "ratio"),
@@ -44,6 +55,10 @@ IDLE = Table(
         Column("max_ns", pl.Int64(), "longest", "ns"),
         Column("before", Name, "work that ended as the gap began (by gap)"),
         Column("after", Name, "work that ended the gap (by gap)"),
+        Column("cause_ns", pl.Int64(), "how long the host did that within the gap (by gap)", "ns"),
+        Column("call", Name, "call, operator or function that filled most of it (by gap)"),
+        Column("call_ns", pl.Int64(), "how much of the gap that call filled (by gap)", "ns"),
+        Column("call_op", Name, "operator around that call (by gap)"),
         Column("op", Name, "operator behind the work after the gap (by gap)"),
         Column("launch", Name, "host call that queued it (by gap)"),
         Column("late_ns", pl.Int64(), "how long after the gap had begun it was called; negative: before", "ns"),
@@ -64,26 +79,37 @@ def idle(
     """One row per device and cause (by stream: and stream; by gap: per gap): how long the device was idle, and why.
 
     All streams of a device are merged, except by stream. A gap lies between the end of all earlier work and the start
-    of the next. When the host called for the work that ends the gap decides its cause:
+    of the next. Its cause:
 
-    - after the gap had begun: the host was late. The cause is `data_loading` if at least half of the time from the
-      gap's start to the call was spent loading data, else `sync` if the host was inside a synchronising call then, else
-      `host_late`. Only threads that queue device work are looked at.
-    - before: `kernel_wait` if the gap is shorter than `kernel_wait_ns`, else `other`.
-    - not known: `unlinked`.
+    - `kernel_wait`: the host called for the next work before the gap began, and the gap is shorter than
+      `kernel_wait_ns`. `other`: the work waited on the device for longer than the host took to call for it, the rest
+      is no short wait, and no call that may hold the device up (`allocator`, `first_use`, `blocking_call`) filled half
+      of the gap. `unlinked`: the trace does not say what queued the work.
+    - else what the thread that launched the work did from the gap's start until that call returned. One of
+      `garbage_collection`, `data_loading`, `communication` (with other ranks, by the host), `compilation`, `allocator`
+      (memory of the device, pinned memory), `first_use` (a slow call that launches a kernel for the first time in the
+      recording, or that sets up the device), `slow_launch` (another launch of 100 µs or more), `blocking_call` (a
+      blocking copy, or any other call of 100 µs or more), if that took at least half of this time; `sync` if it waited
+      for the device for that long, the wait up to the start of the gap included; else what took most: one of these,
+      `operator`, `runtime` (calls outside of operators), `python`, `host_idle` (in a function that waits), or
+      `unrecorded` (at most named ranges were recorded: without stacks it may be Python). While the thread does nothing
+      itself, what other launching threads of its process do counts.
+
+    By gap, `call` is the call, operator or function of that kind which filled most of the gap.
 
     `min_gap_ns` leaves out shorter gaps. Time before the first and after the last work is no gap.
 
     Units: ns, ratio.
-    Source: HTA's idle time breakdown (host_wait, kernel_wait, other), which judges per stream only, does not say why
-    the host was late, and counts overlapping work as negative idle time.
+    Source: HTA's idle time breakdown (host_wait, kernel_wait, other), which judges per stream only, does not say what
+    the host did, and counts overlapping work as negative idle time.
     Raises MissingTable (no device work), UnknownName (by).
     """
     if by not in KEYS:
         raise UnknownName("grouping of idle", by, KEYS)
     work = device_work(spans, tracks, needed_by="idle")
     gaps = caused_gaps(work, spans, tracks, KEYS[by], kernel_wait_ns).filter(pl.col("dur_ns") >= min_gap_ns)
-    result = _details(gaps, spans) if by == "gap" else _summary(gaps, KEYS[by])
+    named = with_calls(gaps, work, spans, tracks) if by == "gap" else gaps
+    result = _details(named, spans) if by == "gap" else _summary(gaps, KEYS[by])
     result = label_devices(result, DEVICES.empty() if devices is None else devices)
     return result.select(pl.col(k).cast(t) for k, t in IDLE.dtypes.items() if k in result.columns)
 
@@ -93,10 +119,12 @@ def caused_gaps(
 ) -> pl.DataFrame:
     """Every gap of each group of `keys` with its cause, as in `idle`, and the ids of the spans around it.
 
-    `work` is what `device_work` returns. Columns: the keys, ts_ns, dur_ns, cause, late_ns, loading_ns, sync_ns, step,
-    and the spans before_id, after_id, launch_id, op_id. Units: ns.
+    `work` is what `device_work` returns. Columns: the keys, ts_ns, dur_ns, cause, cause_ns, late_ns, host_ns (from the
+    start of the gap to the launching call's return, or the whole gap where the work had been queued), track_id (thread
+    of that call), step, and the spans before_id, after_id, launch_id, op_id. Units: ns.
     """
-    return _with_cause(_gaps(on_devices(work), keys), spans, tracks, kernel_wait_ns)
+    work = on_devices(work)
+    return _with_cause(_gaps(work, keys), work, spans, tracks, kernel_wait_ns)
 
 
 def _gaps(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
@@ -120,57 +148,138 @@ def _gaps(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
     )
 
 
-def _with_cause(gaps: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, kernel_wait_ns: int) -> pl.DataFrame:
-    called = of_spans(spans, gaps["launch_id"], "ts_ns")
-    gaps = gaps.with_columns(late_ns=called - gaps["ts_ns"])
-    gaps = gaps.with_columns(loading_ns=pl.lit(0, pl.Int64), sync_ns=pl.lit(0, pl.Int64))
-    late = pl.col("late_ns") > 0
-    if gaps.select(late.any()).item():
-        gaps = _with_host(gaps, spans, tracks)
-    waited = pl.min_horizontal("late_ns", "dur_ns")
-    cause = (
-        pl.when(pl.col("late_ns").is_null())
+def _with_cause(
+    gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame, kernel_wait_ns: int
+) -> pl.DataFrame:
+    calls = gaps.select(
+        called=of_spans(spans, gaps["launch_id"], "ts_ns"),
+        returned=of_spans(spans, gaps["launch_id"], "ts_ns") + of_spans(spans, gaps["launch_id"], "dur_ns"),
+        track_id=of_spans(spans, gaps["launch_id"], "track_id"),
+    )
+    gaps = gaps.with_columns(late_ns=calls["called"] - gaps["ts_ns"], track_id=calls["track_id"])
+    spent = pl.min_horizontal(calls["returned"] - gaps["ts_ns"], gaps["dur_ns"]).clip(lower_bound=0)
+    gaps = gaps.with_columns(host_ns=pl.when(calls["called"].is_not_null()).then(spent))
+    late, short = pl.col("late_ns") > 0, pl.col("dur_ns") < kernel_wait_ns
+    after = pl.col("dur_ns") - pl.col("host_ns")  # from the call's return to the start of the work
+    on_device = (
+        pl.when(pl.col("host_ns").is_null())
         .then(pl.lit("unlinked"))
-        .when(late & (2 * pl.col("loading_ns") >= waited))
-        .then(pl.lit("data_loading"))
-        .when(late & (pl.col("sync_ns") > 0))
-        .then(pl.lit("sync"))
-        .when(late)
-        .then(pl.lit("host_late"))
-        .when(pl.col("dur_ns") < kernel_wait_ns)
+        .when(~late & short)
         .then(pl.lit("kernel_wait"))
-        .otherwise(pl.lit("other"))
+        .when((after > pl.col("host_ns")) & (~late | (after >= kernel_wait_ns)))
+        .then(pl.lit("other"))
     )
-    return gaps.with_columns(cause=cause.cast(pl.Enum(CAUSES)))
+    gaps = gaps.with_columns(cause=on_device).with_row_index("gap")
+    # Calls that hold the device up do so whether or not the next work is in its queue.
+    gaps = gaps.with_columns(host_ns=pl.when(pl.col("cause") == "other").then("dur_ns").otherwise("host_ns"))
+    asked = gaps.filter(pl.col("cause").is_null() | (pl.col("cause") == "other"))
+    by_host = _host_causes(asked, work, spans, tracks)
+    gaps = gaps.join(by_host, on="gap", how="left", maintain_order="left").drop("gap")
+    return gaps.with_columns(cause=pl.coalesce("host_cause", "cause").cast(pl.Enum(CAUSES))).drop("host_cause")
 
 
-def _with_host(gaps: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
-    """The gaps with loading_ns and sync_ns: how long the launching threads spent in each while the call was awaited."""
-    threads = of_spans(spans, gaps["launch_id"].drop_nulls().unique(), "track_id").unique()
-    host = spans.select("track_id", "ts_ns", "dur_ns", "name", "category").filter(
-        pl.col("category").is_in(("runtime", "driver", "dataloader")) & pl.col("track_id").is_in(threads.implode())
-    )
-    host = host.with_columns(loads=pl.col("category") == "dataloader")
-    host = host.filter(pl.col("loads") | map_names(host["name"], is_sync_call, pl.Boolean()))
-    host = host.join(tracks.select("track_id", host_rank="rank"), on="track_id", how="left")
-    parts = []
-    for rank in gaps["rank"].unique().to_list():
-        part = gaps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
-        own = host.filter(pl.col("host_rank").eq_missing(pl.lit(rank, pl.Int32)))
-        low = part["ts_ns"].to_numpy()
-        high = low + part.select(pl.min_horizontal("late_ns", "dur_ns").fill_null(0)).to_series().to_numpy()
-        parts.append(
-            part.with_columns(
-                loading_ns=pl.Series(_within(own.filter("loads"), low, high)),
-                sync_ns=pl.Series(_within(own.filter(~pl.col("loads")), low, high)),
+def _host_causes(gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
+    """By gap: host_cause, and cause_ns, how long the host did that in the first `host_ns` of the gap.
+
+    Of gaps that have the cause `other` only those that a call of the host explains all the same.
+    """
+    parts = [pl.DataFrame(schema={"gap": pl.UInt32, "host_cause": pl.String, "cause_ns": pl.Int64})]
+    for states, mine in _of_processes(gaps, work, spans, tracks):
+        shared = list(intervals_of(states))
+        for (track,), waits in mine.partition_by("track_id", as_dict=True).items():
+            low = waits["ts_ns"].to_numpy()
+            high = low + waits["host_ns"].to_numpy()
+            own_states = states.filter(pl.col("track_id") == track)
+            own = list(intervals_of(own_states))
+            times = _times(own, shared, low, high)
+            length = high - low
+            named = waits.select("gap", "cause").with_columns(*_named(times, length, wait_before(own_states, low)))
+            holds = pl.col("cause").is_null() | (
+                pl.col("host_cause").is_in(_HOLD_DEVICE) & (2 * pl.col("cause_ns") >= pl.Series(length))
             )
-        )
+            parts.append(named.filter(holds).drop("cause"))
     return pl.concat(parts)
 
 
-def _within(host: pl.DataFrame, low: Ints, high: Ints) -> Ints:
-    starts = host["ts_ns"].to_numpy()
-    return covered(union(starts, starts + host["dur_ns"].to_numpy()), low, high)
+def _of_processes(
+    gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame
+) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+    """For each process: the states of its threads that launch work, and the gaps that end with work of theirs."""
+    launching = of_spans(spans, work["launch_id"].drop_nulls().unique(), "track_id").unique().to_frame("track_id")
+    process = tracks.select("track_id", process=pl.struct("rank", "pid"))
+    launching = launching.join(process, on="track_id", how="left")
+    threads = gaps.join(process, on="track_id", how="left", maintain_order="left")
+    for _, mine in threads.group_by("process"):
+        own = launching.filter(pl.col("process").eq_missing(pl.lit(mine["process"][0], launching.schema["process"])))
+        yield host_states(spans, work, own["track_id"]), mine.drop("process")
+
+
+def _times(own: Levels, shared: Levels, low: Ints, high: Ints) -> Ints:
+    """How long the host was in each of STATES in each window: rows are states, columns windows.
+
+    What another thread does counts where this one does nothing, or waits: it may be waiting for the other.
+    """
+    active, quiet = (
+        [(state, times) for state, times in levels if (STATES.index(state) < _ON_HOST) is is_active]
+        for levels, is_active in ((own, True), (own, False))
+    )
+    elsewhere = [level for level in shared if STATES.index(level[0]) < _ON_HOST]
+    rest = [level for level in shared if STATES.index(level[0]) >= _ON_HOST]
+    order = [*active, *elsewhere, *quiet, *rest]
+    numbered = divided([(str(i), times) for i, (_, times) in enumerate(order)], low, high)
+    times = np.zeros((len(STATES), low.size), np.int64)
+    for i, (state, _) in enumerate(order):
+        times[STATES.index(state)] += numbered[str(i)]
+    times[STATES.index(UNRECORDED)] += numbered["other"]
+    return times
+
+
+def _named(times: Ints, length: Ints, waited: Ints) -> list[pl.Series]:
+    """The cause of each window and the time in it. `times` is of `_times`, `waited` the wait before the window."""
+    names = np.array(STATES)
+    columns = np.arange(length.size)
+    held_up = times[:_PARTICULAR].argmax(axis=0)
+    most = times.argmax(axis=0)
+    in_sync = np.minimum(times[_SYNC] + waited, length)
+    cause = np.where(2 * in_sync >= length, _SYNC, most)
+    cause = np.where(2 * times[held_up, columns] >= length, held_up, cause)
+    return [pl.Series("host_cause", names[cause], pl.String), pl.Series("cause_ns", times[cause, columns])]
+
+
+def with_calls(gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
+    """The gaps of `caused_gaps` with call_id, the span of their cause that filled most of them, and call_ns, how much.
+
+    Of spans inside one another the innermost that fills nearly as much as the outermost is named, of functions and
+    ranges the program's own. Null where the cause is not of the host, or nothing was recorded.
+    """
+    gaps = gaps.with_row_index("gap")
+    parts = [pl.DataFrame(schema={"gap": pl.UInt32, "call_id": pl.UInt32, "call_ns": pl.Int64})]
+    for states, mine in _of_processes(gaps.filter(pl.col("cause").is_in(STATES)), work, spans, tracks):
+        for _, part in mine.group_by(*(key for key in ("rank", "device_id", "stream", "cause") if key in mine.columns)):
+            parts.append(_longest(part.sort("ts_ns"), states, spans))
+    return gaps.join(pl.concat(parts), on="gap", how="left", maintain_order="left").drop("gap")
+
+
+def _longest(gaps: pl.DataFrame, states: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """The call of each of these gaps, which have one cause and do not overlap."""
+    cause = str(gaps["cause"][0])
+    wanted = ("sync", "blocking_call") if cause == "sync" else (cause,)
+    calls = states.filter(pl.col("state").is_in([STATES.index(state) for state in wanted])).sort("ts_ns")
+    if cause in ("python", UNRECORDED):
+        names = of_spans(spans, calls["span_id"], "name")
+        calls = calls.filter(map_names(names, is_own_code, pl.Boolean()))
+    low = gaps["ts_ns"].to_numpy()
+    high = low + np.maximum(gaps["host_ns"].to_numpy(), 1)
+    start, end = calls["ts_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    row, at = reached(start, end + 1, (low, high))  # a wait that ends as the gap begins is the wait before it
+    overlap = np.maximum(np.minimum(end[row], high[at]) - np.maximum(start[row], low[at]), 0)
+    pairs = calls.select("span_id", "track_id", "dur_ns")[row].with_columns(
+        gap=gaps["gap"].gather(at), call_ns=pl.Series(overlap), own=pl.col("track_id") == gaps["track_id"].gather(at)
+    )
+    pairs = pairs.filter(pl.col("own") == pl.col("own").max().over("gap"))
+    pairs = pairs.filter(pl.col("call_ns") >= _MOST * pl.col("call_ns").max().over("gap"))
+    best = pairs.sort("gap", "dur_ns", "span_id", descending=[False, False, True]).unique("gap", maintain_order=True)
+    return best.select("gap", call_id="span_id", call_ns="call_ns")
 
 
 def _summary(gaps: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
@@ -190,7 +299,11 @@ def _summary(gaps: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
 
 
 def _details(gaps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    ids = {"before": "before_id", "after": "after_id", "op": "op_id", "launch": "launch_id"}
+    gaps = gaps.with_columns(call_op_id=of_spans(spans, gaps["call_id"], "op_id"))
+    ids = {
+        "before": "before_id", "after": "after_id", "op": "op_id", "launch": "launch_id", "call": "call_id",
+        "call_op": "call_op_id",
+    }  # fmt: skip
     return gaps.with_columns(
         **{column: of_spans(spans, gaps[id_column], "name") for column, id_column in ids.items()}
     ).sort("dur_ns", "ts_ns", descending=[True, False])
@@ -198,7 +311,7 @@ def _details(gaps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 ANALYSIS = Analysis(
     name="idle",
-    doc="Why the device was idle: gaps by cause (host late, synchronising, data loading, kernel wait).",
+    doc="Why the device was idle: gaps by cause (blocking calls, first use, waits, data loading, Python, launching).",
     inputs=(SPANS, TRACKS),
     output=IDLE,
     run=idle,

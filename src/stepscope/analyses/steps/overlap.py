@@ -8,16 +8,17 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.collective_calls import named_calls
 from stepscope.analyses.common.device_work import COMMUNICATION, device_work, groups_of, label_devices
 from stepscope.analyses.common.occupancy import by_device, hidden_ns, occupancy
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.schema import DEVICES, SPANS, TRACKS, Column, Name, Table
+from stepscope.core.schema import COLLECTIVES, DEVICES, SPANS, TRACKS, Column, Name, Table
 from stepscope.core.trace import extent_ns
 
 __all__ = ["ANALYSIS", "OVERLAP", "overlap"]
 
-By = Literal["rank", "device", "name"]
-KEYS = {"rank": ("rank",), "device": ("rank", "device_id"), "name": ("rank",)}
+By = Literal["rank", "device", "collective", "name"]
+KEYS = {"rank": ("rank",), "device": ("rank", "device_id"), "collective": ("rank",), "name": ("rank",)}
 
 OVERLAP = Table(
     "overlap",
@@ -26,9 +27,10 @@ OVERLAP = Table(
         Column("rank", pl.Int32(), "rank of the process in its job", key=True),
         Column("device_id", pl.UInt32(), "device", key=True),
         Column("device", pl.String(), "device as the framework calls it"),
-        Column("name", Name, "communication kernel", key=True),
+        Column("collective", Name, "the collective, as in `communication` (by collective)", key=True),
+        Column("name", Name, "communication kernel (by name)", key=True),
         Column("calls", pl.Int64(), "how often it ran"),
-        Column("communication_ns", pl.Int64(), "time in communication; by name: summed over calls", "ns"),
+        Column("communication_ns", pl.Int64(), "time in communication; by collective, name: summed over calls", "ns"),
         Column("overlapped_ns", pl.Int64(), "of it, while something computes", "ns"),
         Column("exposed_ns", pl.Int64(), "of it, while nothing computes", "ns"),
         Column("overlap_ratio", pl.Float64(), "overlapped part of communication; null without communication", "ratio"),
@@ -41,29 +43,34 @@ def overlap(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
     devices: pl.DataFrame | None = None,
+    collectives: pl.DataFrame | None = None,
     *,
     by: By = "rank",
     linked_only: bool = False,
     communication: str = "any",
 ) -> pl.DataFrame:
-    """One row per rank, device or communication kernel: how much of its communication runs while something computes.
+    """One row per rank, device, collective or kernel: how much of its communication runs while something computes.
 
     By device, communication and computation are unions of intervals over all streams, so that concurrent collectives
-    count once; by rank, they are the mean of the rank's devices. By name, each call counts in full: names that run at
-    the same time share their time. What computes on one device hides no communication of another.
-    `linked_only` and `communication` are those of `timeline`.
+    count once; by rank, they are the mean of the rank's devices. By collective and name, each call counts in full, so
+    those that run at the same time count it twice. What computes on one device hides no communication of another.
+    `collectives` is the trace's table; `linked_only` and `communication` are those of `timeline`.
 
     Units: ns, ratio.
     Source: |communication ∩ computation| / |communication|, HTA's communication computation overlap.
-    Raises MissingTable (no device work; by name: no communication), UnknownName (by).
+    Raises MissingTable (no device work; by collective, name: no communication), UnknownName (by).
     """
     if by not in KEYS:
         raise UnknownName("grouping of overlap", by, KEYS)
     work = device_work(spans, tracks, needed_by="overlap", linked_only=linked_only, communication=communication)
-    if by == "name":
-        result = _by_name(work)
-        if result.is_empty():
-            raise MissingTable("communication kernels", needed_by="overlap by name")
+    if by in ("collective", "name"):
+        calls = work.filter(pl.col("sort") == COMMUNICATION)
+        if calls.is_empty():
+            raise MissingTable("communication kernels", needed_by=f"overlap by {by}")
+        if by == "collective":
+            records = COLLECTIVES.empty() if collectives is None else collectives
+            calls = named_calls(calls.with_columns(caller=pl.coalesce("launch_id", "op_id")), spans, records)
+        result = _of_calls(calls.with_columns(hidden=hidden_ns(work, calls, "computation")), by)
     else:
         parts = by_device(work) if by == "device" else groups_of(work, KEYS[by])
         rows = [{**dict(zip(KEYS[by], key, strict=True)), **_of_group(part)} for key, part in parts]
@@ -87,11 +94,9 @@ def _of_group(work: pl.DataFrame) -> dict[str, int]:
     }
 
 
-def _by_name(work: pl.DataFrame) -> pl.DataFrame:
-    calls = work.filter(pl.col("sort") == COMMUNICATION)
+def _of_calls(calls: pl.DataFrame, key: str) -> pl.DataFrame:
     return (
-        calls.with_columns(hidden=hidden_ns(work, calls, "computation"))
-        .group_by("rank", "name")
+        calls.group_by("rank", key)
         .agg(
             calls=pl.len().cast(pl.Int64),
             communication_ns=pl.col("dur_ns").sum(),
@@ -100,7 +105,7 @@ def _by_name(work: pl.DataFrame) -> pl.DataFrame:
         .sort(
             "rank",
             pl.col("overlapped_ns") - pl.col("communication_ns"),
-            pl.col("name").cast(pl.String),
+            pl.col(key).cast(pl.String),
             nulls_last=True,
         )
     )
@@ -112,5 +117,5 @@ ANALYSIS = Analysis(
     inputs=(SPANS, TRACKS),
     output=OVERLAP,
     run=overlap,
-    optional=(DEVICES,),
+    optional=(DEVICES, COLLECTIVES),
 )

@@ -10,9 +10,10 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.collective_calls import collectives_on_host
-from stepscope.analyses.common.device_work import COMMUNICATION, device_work, windows_of
+from stepscope.analyses.common.device_work import COMMUNICATION, device_work
 from stepscope.analyses.common.host_spans import open_time
 from stepscope.analyses.common.occupancy import by_device, mean_of
+from stepscope.analyses.common.windows import windows_of
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import Intervals, Ints, covered, either, union
 from stepscope.core.schema import DEVICE_WORK, SPANS, STEPS, TRACKS, Column, Table
@@ -65,18 +66,17 @@ def step_breakdown(
     Each moment counts once. Where several things happen at a time, the first of these parts counts: kernel, memcpy,
     memset, communication, runtime, dataloader, cpu_exec, other.
 
-    A step ends when the device has done the last work that the step queued, or with its span on the host if that is
-    later. The next one begins there, or with its span on the host if that is later. So steps never overlap and are
-    never negative. Threads are merged; of several devices, each divides the step, and the
-    parts are their mean. Kernels of collectives count as communication, not as `kernel`;
-    `communication` says which those are, as in `timeline`. Named ranges count as work of the host (`cpu_exec`), frames
-    of Python do not, so the result is the same with or without recorded stacks. Without marked steps the one row is the
-    recording, from the first to the last operator, data loading or device work. Without device work the parts of the
-    device are 0.
+    A step's window is that of `steps`: it begins when the device has done the work of the step before, or with its span
+    on the host if that is later, and lasts until the next one begins. So windows never overlap and are never negative.
+    Threads are merged; of several devices, each divides the step, and the parts are their mean. Kernels of collectives
+    count as communication, not as `kernel`; `communication` says which those are, as in `timeline`. Named ranges count
+    as work of the host (`cpu_exec`), frames of Python do not, so the result is the same with or without recorded
+    stacks. Without marked steps the one row is the recording. Without device work the parts of the device are 0.
 
     Units: ns; ratios 0..1.
     Source: the step time breakdown of the TensorBoard profiler plugin, whose kernels of collectives count as kernels,
-    whose parts may exceed the step, and which drops steps at the end that have little device work.
+    whose parts may exceed the step, which leaves out the time between steps on the host, and which drops steps at the
+    end that have little device work.
     Raises MissingTable (neither host nor device work), UnknownName (by), StepscopeError (`communication` is no
     regular expression).
     """

@@ -9,8 +9,10 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.collective_calls import collectives_on_host
+from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.host_spans import open_time
-from stepscope.analyses.steps.timeline import timeline
+from stepscope.analyses.common.occupancy import occupancy
+from stepscope.analyses.common.windows import step_windows
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import covered, either
 from stepscope.core.names import is_launch_call, map_names
@@ -20,7 +22,7 @@ from stepscope.core.schema import STEPS as TRACE_STEPS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ANALYSIS", "STEPS", "host_time", "require_steps", "steps", "with_windows"]
+__all__ = ["ANALYSIS", "STEPS", "host_time", "require_steps", "steps"]
 
 STEPS = Table(
     "steps",
@@ -28,8 +30,8 @@ STEPS = Table(
     (
         Column("step", pl.Int32(), "its number", key=True),
         Column("rank", pl.Int32(), "rank that recorded it", key=True),
-        Column("ts_ns", pl.Int64(), "start on the host", "ns"),
-        Column("window_ns", pl.Int64(), "from its start to the next one's: what the step took", "ns"),
+        Column("ts_ns", pl.Int64(), "when it begins: on the device if that lags behind the host", "ns"),
+        Column("window_ns", pl.Int64(), "from its begin to the next one's: what the step took", "ns"),
         Column("of_median_ratio", pl.Float64(), "the same, over the median of all steps of the rank", "ratio"),
         Column("computation_ns", pl.Int64(), "some kernel computes, or memory is being filled", "ns"),
         Column(
@@ -38,7 +40,11 @@ STEPS = Table(
         Column("exposed_memcpy_ns", pl.Int64(), "copies while no kernel runs", "ns"),
         Column("idle_ns", pl.Int64(), "the device does nothing", "ns"),
         Column("busy_ratio", pl.Float64(), "share of the step in which the device does anything", "ratio"),
+        Column("host_window_ns", pl.Int64(), "on the host alone: from its start there to the next one's", "ns"),
         Column("host_ns", pl.Int64(), "duration of the step's own span on the host", "ns"),
+        Column(
+            "late_ns", pl.Int64(), "from that span's end until the device has done its work; negative: before", "ns"
+        ),
         Column("dataloader_ns", pl.Int64(), "a data loader fetches, on any thread", "ns"),
         Column("operator_ns", pl.Int64(), "an operator is open, on any thread, and no data loader fetches", "ns"),
         Column("other_host_ns", pl.Int64(), "the rest: Python, and waiting", "ns"),
@@ -53,40 +59,52 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
     """One row per step and rank, in order of time: its length, and how device and host spent it.
 
     The main columns are `window_ns`, `computation_ns`, `exposed_communication_ns` and `idle_ns` of the device, and
-    `dataloader_ns` and `operator_ns` of the host. A step's window reaches from its start on the host to the start of
-    the next step, or to its own end if the next number is missing. Device time is what ran within the window, whichever
-    step queued it. `n_kernels` counts the kernels that the step queued, whenever they ran. Without device work the
+    `dataloader_ns` and `operator_ns` of the host. A step begins with its span on the host, or when the device has done
+    the work of the step before if that is later. Its window lasts until the next one begins; if the next number is
+    missing, until its span has ended and the device has done its work. So `window_ns` is the time that a loop measures
+    which waits for the device, and the cadence of the device where the host runs ahead (`host_window_ns` is shorter).
+
+    Device time is what ran within the window, whichever step queued it, mean over the rank's devices. Host time is that
+    of `host_window_ns`. `n_kernels` counts the kernels that the step queued, whenever they ran. Without device work the
     device columns are null, and collectives on the host are a part of their own: then they do not count as operators,
     and the four parts sum to the window.
 
     Units: ns; ratios 0..1.
-    Source: windows start to start, as a training loop's own clock measures them; device columns as in `timeline`.
+    Source: windows as a training loop's own clock measures them, or the cadence of the device; device columns as in
+    `timeline`.
     Raises MissingTable if no steps are marked.
     """
     require_steps(steps, needed_by="steps")
     try:
-        device = timeline(spans, tracks, steps=steps, by="step")
+        work = device_work(spans, tracks, needed_by="steps")
     except MissingTable:  # nothing ran on a device: the host's columns are all there is
-        device = None
-    rows = with_windows(steps)
-    lows = rows["ts_ns"].to_numpy()
-    host = host_time(spans, lows, lows + rows["window_ns"].to_numpy(), collectives_apart=device is None)
+        work = None
+    rows = step_windows(steps, work)
+    lows = rows["host_ts_ns"].to_numpy()
+    host = host_time(spans, lows, lows + rows["host_window_ns"].to_numpy(), collectives_apart=work is None)
     rows = rows.with_columns(
         pl.col("source").cast(pl.String),
-        host_ns=pl.col("dur_ns"),
         of_median_ratio=pl.col("window_ns") / pl.col("window_ns").median().over("rank"),
         **host,
     )
     for name, counted in _counts(spans).items():
         rows = rows.join(counted, on="step", how="left", maintain_order="left").with_columns(pl.col(name).fill_null(0))
-    if device is not None:
-        parts = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
-        busy = (pl.col("busy_ns") / pl.col("total_ns")).alias("busy_ratio")
-        device = device.select("rank", "step", *parts, busy)
-        rows = rows.join(device, on=["rank", "step"], how="left", nulls_equal=True, maintain_order="left")
-    else:
-        rows = rows.with_columns(n_kernels=None)
+    rows = rows.with_columns(n_kernels=None) if work is None else _with_device(rows, work)
     return STEPS.conform(rows)
+
+
+def _with_device(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The windows with what the devices of their rank did in them."""
+    parts = []
+    for (rank,), mine in rows.partition_by("rank", as_dict=True, maintain_order=True).items():
+        its = work.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
+        means, _ = occupancy(its, mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        measured = mine.with_columns(pl.Series(name, values) for name, values in means.items())
+        if means:
+            busy = pl.when(pl.col("window_ns") > 0).then(pl.col("busy_ns") / pl.col("window_ns"))
+            measured = measured.with_columns(busy_ratio=busy)
+        parts.append(measured)
+    return pl.concat(parts, how="diagonal").sort("ts_ns", "host_ts_ns")
 
 
 def require_steps(steps: pl.DataFrame, *, needed_by: str) -> None:
@@ -94,15 +112,6 @@ def require_steps(steps: pl.DataFrame, *, needed_by: str) -> None:
     if steps.is_empty():
         hint = "call profiler.step() after every iteration, inside `with torch.profiler.profile(schedule=…)`"
         raise MissingTable("steps", needed_by=needed_by, hint=hint)
-
-
-def with_windows(steps: pl.DataFrame) -> pl.DataFrame:
-    """The trace's steps in order of time, with `window_ns`: to the next one's start, or the step's own duration.
-
-    Units: ns.
-    """
-    to_next = pl.when(pl.col("step").shift(-1) == pl.col("step") + 1).then(pl.col("ts_ns").shift(-1) - pl.col("ts_ns"))
-    return steps.sort("ts_ns").with_columns(window_ns=to_next.over("rank").fill_null(pl.col("dur_ns")))
 
 
 def host_time(

@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import device_work, groups_of, label_devices, on_devices, stretches
+from stepscope.analyses.common.device_work import device_work, groups_of, label_devices, on_devices
 from stepscope.analyses.common.occupancy import by_device, measures, occupancy, occupied
+from stepscope.analyses.common.windows import step_windows, stretches
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.intervals import Ints
 from stepscope.core.schema import DEVICES, SPANS, STEPS, TRACKS, Column, Table
@@ -67,8 +68,8 @@ def timeline(
     communication is communication while nothing computes. Exposed memcpy is copies while no kernel runs. Idle is the
     rest.
 
-    By step, the window reaches from the step's start on the host to the start of the next step (to its own end if the
-    next number is missing), and work counts where it runs, not where it was queued. By stream, each stream is taken by
+    By step, the window is that of `steps`: it lasts until the next one begins, on the device if that lags behind the
+    host. Work counts where it runs, not where it was queued. By stream, each stream is taken by
     itself. By time (per device) and stream-time, the recording from the first to the last device work is cut into
     stretches of `bucket_ns`; the default is the smallest power of ten µs that makes at most 100 stretches. The last one
     may be shorter.
@@ -130,10 +131,9 @@ def _keyed(frame: pl.DataFrame, keys: dict[str, int | None]) -> pl.DataFrame:
 def _of_steps(work: pl.DataFrame, steps: pl.DataFrame | None, rank: int | None) -> pl.DataFrame:
     if steps is None or steps.is_empty():
         raise MissingTable("steps", needed_by="timeline by step")
-    own = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32()))).sort("ts_ns")
-    ends = pl.when(pl.col("step").shift(-1) == pl.col("step") + 1).then(pl.col("ts_ns").shift(-1))
-    window = own.select("rank", "step", low="ts_ns", high=ends.otherwise(pl.col("ts_ns") + pl.col("dur_ns")))
-    means, n_devices = occupancy(work, window["low"].to_numpy(), window["high"].to_numpy())
+    own = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32())))
+    window = step_windows(own, work)
+    means, n_devices = occupancy(work, window["ts_ns"].to_numpy(), window["end_ns"].to_numpy())
     queued = work.group_by("step").agg(n_events=pl.len())
     return (
         window.select("rank", "step")

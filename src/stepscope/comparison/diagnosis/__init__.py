@@ -6,7 +6,7 @@ it. Its thresholds come from statistics (more than noise and drift) or from phys
 
 from __future__ import annotations
 
-from stepscope.comparison.diagnosis.case import Case
+from stepscope.comparison.diagnosis.case import Case, views
 from stepscope.comparison.diagnosis.causes import Diagnosis, diagnose
 
-__all__ = ["Case", "Diagnosis", "diagnose"]
+__all__ = ["Case", "Diagnosis", "diagnose", "views"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.comparison.model import Cause, Effect, Observation, Pair
+    from stepscope.comparison.model import Cause, Effect, Observation, Pair, Verdict
 
     Floats = NDArray[np.float64]
 
@@ -41,11 +41,16 @@ Clue = tuple[float, Evidence] | None
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a diagnosis starts from: the pairs of processes, their EFFECTS, and the change of the step time."""
+    """What a diagnosis starts from: the pairs of processes, their EFFECTS, and the change of the step time.
+
+    `step_verdict` says whether that change is proven. `machines` names both runs' hardware if it differs.
+    """
 
     pairs: tuple[Pair, ...]
     effects: pl.DataFrame
     step_time: Effect | None = None
+    step_verdict: Verdict = "inconclusive"
+    machines: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.comparison.diagnosis import cpu, gpu, io, links, memory, operators, python, workload
-from stepscope.comparison.diagnosis.case import Case, Missing, Rule, Suspect, View, views
+from stepscope.comparison.diagnosis.case import Case, Judgement, Missing, Rule, Suspect, View, views
 from stepscope.comparison.diagnosis.straggler import rank_of, straggler
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Cause, Evidence, RuledOut
@@ -64,8 +64,18 @@ _OVERLAP = 1.15
 #: Causes that consist of time only. They are ruled out if they explain less than this share of the difference.
 _OF_TIME = ("host_overhead", "slow_operator", "slow_kernel", "data_loading", "disk_io", "python_gc")
 _LEAST_SHARE = 0.1
-#: If a certain cause explains this much of the difference, no further data is asked for.
-_ENOUGH = 0.8
+#: Causes that are inferred from how long calls take, which says nothing about a fault if the machines differ.
+_OF_ONE_MACHINE = ("gpu_frequency", "cpu_frequency", "slow_kernel", "slow_operator", "host_overhead", "cpu_contention")
+#: Causes that are a measured state of a resource: they are what differs, even if other work hides their cost.
+STATES = (
+    "gpu_frequency", "cpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network", "memory_growth",
+    "memory_pressure", "straggler_rank",
+)  # fmt: skip
+#: Share of the effect, at the far end of its interval, that a cause must explain to be called certain, or likely. A
+#: cause that explains less than half of it leaves most of the effect to others.
+_CERTAIN_SHARE, _LIKELY_SHARE = 0.5, 0.25
+#: The highest confidence of what is called likely, and possible.
+_LIKELY, _POSSIBLE = 0.89, 0.59
 #: A consequence that explains less than this share of the difference is never a cause of its own.
 _LEAST_SCORE = 0.05
 #: Causes that make the main thread spend time somewhere in Python.
@@ -78,30 +88,66 @@ _SIGMAS, _LEAST_PART = 3.0, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Causes, the best first, the causes that were ruled out, and remarks on what could not be judged."""
+    """Causes, the best first, the causes that were ruled out or could not be judged, and remarks."""
 
     causes: tuple[Cause, ...]
     ruled_out: tuple[RuledOut, ...]
     remarks: tuple[str, ...]
 
 
-def diagnose(case: Case) -> Diagnosis:
-    """What made the other run differ from the base.
+def diagnose(case: Case, all_views: Sequence[View] | None = None) -> Diagnosis:
+    """What made the other run differ from the base. `all_views` are the case's `views`, if they are known already.
 
     Causes are ranked by the share of the difference that each explains times its confidence, then by how much the
     resource itself changed. A cause whose time a better one accounts for is listed under that one as its consequence.
-    If no cause has its necessary evidence, there are none.
+    If no cause has its necessary evidence, there are none. If the change of the step time is proven, a cause must have
+    its sign and a tenth of its size, or it is a remark.
     """
-    judged = _judged(case)
-    named = {cause.category for cause in judged.causes}
+    judged = _judged(case, views(case) if all_views is None else tuple(all_views))
+    causes, minor = _weighed(judged, case)
+    named = {cause.category for cause in causes}
     ruled_out: dict[str, RuledOut] = {}
-    for row in judged.ruled_out:
+    unknown = [RuledOut(row.category, f"needs {row.needs}", is_judged=False) for row in judged.missing]
+    for row in (*judged.ruled_out, *unknown):
         if row.category not in named:
             ruled_out.setdefault(row.category, row)
-    remarks = _remarks(judged, named)
-    if not judged.causes and any(view.is_faster for view in judged.views):
+    remarks = [*_unexplained(judged, causes), *minor]
+    if not causes and any(view.is_faster for view in judged.views):
         remarks += _reversed(case)
-    return Diagnosis(with_functions(judged.causes, judged.views), tuple(ruled_out.values()), tuple(remarks))
+    return Diagnosis(with_functions(causes, judged.views), tuple(ruled_out.values()), tuple(remarks))
+
+
+def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]:
+    """The causes with the confidence that their contribution allows, and remarks on those that contribute too little.
+
+    A state of a resource stays a cause if nothing else is one: it is what differs, though its cost was not measured.
+    """
+    step = case.step_time
+    is_comparable = all(view.same_cycles for view in judged.views)
+    if case.step_verdict != "different" or step is None or not is_comparable:
+        return tuple(cause if cause.category in STATES else _at_most(cause, _LIKELY) for cause in judged.causes), []
+    far = max(((step.high if step.delta > 0 else step.low) or step.delta) / step.delta, 1.0)
+    causes: list[Cause] = []
+    minor: list[Cause] = []
+    for cause in judged.causes:
+        own = next((view.delta_ns for view in judged.views if view.pair.label == cause.process), 0.0)
+        share = cause.explained_ns / (own or step.delta)
+        limit = 1.0 if share >= _CERTAIN_SHARE * far else _LIKELY if share >= _LIKELY_SHARE * far else _POSSIBLE
+        (causes if share >= _LEAST_SHARE else minor).append(_at_most(cause, limit))
+    if not causes:
+        causes = [each for each in minor if each.category in STATES and each.explained_ns * step.delta >= 0]
+    rest = [each for each in minor if each not in causes]
+    return tuple(causes), [f"Different, but no cause of the change: {each.category}: {each.statement}" for each in rest]
+
+
+def _at_most(cause: Cause, confidence: float) -> Cause:
+    return replace(cause, confidence=min(cause.confidence, confidence))
+
+
+def _unexplained(judged: _Judged, causes: Sequence[Cause]) -> list[str]:
+    if causes or not any(view.is_slower for view in judged.views):
+        return []
+    return ["Cycles take longer, but nothing that was recorded accounts for it"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +160,8 @@ class _Judged:
     missing: tuple[Missing, ...]
 
 
-def _judged(case: Case) -> _Judged:
-    all_views = views(case)
-    judgements = [(view, rule.judge(view)) for view in all_views for rule in RULES]
+def _judged(case: Case, all_views: tuple[View, ...]) -> _Judged:
+    judgements = [(view, _on_machines(rule.judge(view), case.machines)) for view in all_views for rule in RULES]
     suspects = [
         replace(judgement, cause=replace(judgement.cause, rank=rank_of(view)))
         for view, judgement in judgements
@@ -134,13 +179,22 @@ def _judged(case: Case) -> _Judged:
     return _Judged(all_views, tuple(causes), tuple(ruled_out), missing)
 
 
+def _on_machines(judgement: Judgement, machines: str) -> Judgement:
+    """The judgement; on different machines, a cause that is inferred from times per call is ruled out."""
+    if not machines or not isinstance(judgement, Suspect) or judgement.cause.category not in _OF_ONE_MACHINE:
+        return judgement
+    return RuledOut(judgement.cause.category, f"other hardware ({machines}): {judgement.cause.statement}")
+
+
 def _reversed(case: Case) -> list[str]:
     """The cause that made the base slower than the other run, if there is one."""
     pairs = tuple(replace(pair, base=pair.other, other=pair.base) for pair in case.pairs)
-    causes = _judged(Case(pairs, effects(pairs))).causes
+    back = Case(pairs, effects(pairs), machines=case.machines)
+    causes = _judged(back, views(back)).causes
     return [
-        f"the base is the slower run; compared with the other it has {causes[0].category}: {causes[0].statement}"
-        for _ in causes[:1]
+        f"The base is the slower run; compared with the other it has {cause.category}: {cause.statement}"
+        for cause in causes[:1]
+        if cause.explained_ns >= _LEAST_SHARE * _reference(views(back))
     ]
 
 
@@ -223,23 +277,6 @@ def _follows(suspect: Suspect, best: Suspect, reference: float) -> bool:
         return False
     together = max(best.cause.explained_ns, best.affected_ns) + max(suspect.cause.explained_ns, suspect.affected_ns)
     return together > _OVERLAP * reference or suspect.affected_ns < _LEAST_SCORE * reference
-
-
-def _remarks(judged: _Judged, named: set[str]) -> list[str]:
-    """The causes that cannot be judged and the data that would allow it; none if a cause explains the difference."""
-    best = judged.causes[0] if judged.causes else None
-    if best and best.certainty == "certain" and best.explained_ns >= _ENOUGH * _reference(judged.views):
-        return []
-    needs: dict[str, str] = {}
-    for row in judged.missing:
-        needs.setdefault(row.category, row.needs)
-    unknown = [
-        f"{category} cannot be judged: record {what}" for category, what in needs.items() if category not in named
-    ]
-    remarks = ["; ".join(unknown)] if unknown else []
-    if not judged.causes and any(view.is_slower for view in judged.views):
-        remarks.insert(0, "cycles take longer, but nothing that was recorded accounts for it")
-    return remarks
 
 
 def with_functions(causes: Iterable[Cause], views: Sequence[View]) -> tuple[Cause, ...]:

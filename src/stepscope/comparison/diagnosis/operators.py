@@ -20,7 +20,7 @@ from stepscope.comparison.diagnosis.case import (
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
 from stepscope.comparison.diagnosis.python import small_calls
 from stepscope.comparison.diagnosis.sizes import plain, retyped
-from stepscope.comparison.diagnosis.workload import is_other, other_work
+from stepscope.comparison.diagnosis.workload import does_more, is_other, other_work
 from stepscope.comparison.model import PROCESS, Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -76,8 +76,8 @@ def slow_operator(view: View) -> Judgement:
         return Missing(name, "operators of the framework (ProfilerActivity.CPU)")
     if not view.same_cycles or view.delta_ns <= 0:
         return RuledOut(name, "cycles are not slower")
-    if is_other(other_work(view)):
-        return RuledOut(name, "the work has other sizes")
+    if is_other(other_work(view)) or does_more(view):
+        return RuledOut(name, "the work is another")
     types, on_device = retyped(view.pair), view.part("computation")
     if types and on_device.rose(by=view.least_ns) and on_device.delta >= 0.5 * view.delta_ns:
         return _on_device(view, types, on_device)
@@ -172,7 +172,7 @@ def _number(value: object) -> float | None:
 def _why(view: View, grown: _Grown, first: str) -> tuple[str, Clue]:
     """What happened to the operator, as text, and its evidence."""
     if grown.types:
-        before, after = _types(view, first)
+        before, after = types_of(view, first)
         listed = ", ".join(shorten(n) for n in grown.types[:3])
         return f"now works on {after} instead of {before}", (
             0.25,
@@ -191,7 +191,7 @@ def _why(view: View, grown: _Grown, first: str) -> tuple[str, Clue]:
 
 
 def _on_device(view: View, types: tuple[str, ...], on_device: Change) -> Suspect:
-    before, after = _types(view, types[0])
+    before, after = types_of(view, types[0])
     listed = ", ".join(shorten(n) for n in types[:3])
     verb = "work" if len(types) > 1 else "works"
     text = "time in which the device computes, per cycle"
@@ -215,7 +215,7 @@ def _on_device(view: View, types: tuple[str, ...], on_device: Change) -> Suspect
     return Suspect(cause, on_device.delta)
 
 
-def _types(view: View, name: str) -> tuple[str, str]:
+def types_of(view: View, name: str) -> tuple[str, str]:
     """The element types that an operator had in the base, and new ones that it has in the other run."""
     types = []
     for runs in (view.pair.base, view.pair.other):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.core.collectives import talks_to_ranks
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,8 +23,10 @@ _PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|m
 PRODUCTS = "matrix products"
 #: Relative difference up to which two numbers of calls count as equal.
 _AS_OFTEN = 0.05
+#: Share of the operators' time from which on those in both runs stand for all.
+_MOST = 0.5
 _KEYS = ["device", "name", "shapes", "types"]
-_GRID = "grid "
+_GRID, _HOST = "grid ", "host"
 
 
 def elements(shapes: str | None) -> float | None:
@@ -78,9 +82,49 @@ def amount(name: str, shapes: str | None) -> float | None:
 def sizes(pair: Pair) -> pl.DataFrame:
     """A row per device and operator (matrix products together) with known sizes on both sides.
 
-    Columns: device, name, and per side `volume_*` (`amount` per cycle), `calls_*`, `time_*` (own time per cycle, ns).
+    Without sizes of operators, a row per kernel: a grid says less, since libraries choose it. Collectives have no row,
+    because their grid depends on the links. Columns: device, name, and per side `volume_*` (`amount` per cycle),
+    `calls_*`, `time_*` (own time per cycle, ns).
     """
-    return _both(pair, pl.when(pl.col("name").str.contains(_PRODUCTS)).then(pl.lit(PRODUCTS)).otherwise("name"))
+    rows = _both(pair, pl.when(pl.col("name").str.contains(_PRODUCTS)).then(pl.lit(PRODUCTS)).otherwise("name"))
+    rows = rows.filter(~talks_to_ranks(rows["name"].cast(pl.Categorical), "any"))
+    operators, kernels = rows.filter(pl.col("device") == _HOST), rows.filter(pl.col("device") != _HOST)
+    return operators if kernels.is_empty() or _are_most(operators, pair) else kernels
+
+
+def most_telling(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of `sizes` in order: matrix products, convolutions, then those that take most time in the base."""
+    rank = pl.when(pl.col("name") == PRODUCTS).then(2).when(pl.col("name").str.contains("conv")).then(1).otherwise(0)
+    return rows.sort(rank, "time_base", descending=True, maintain_order=True)
+
+
+def _are_most(operators: pl.DataFrame, pair: Pair) -> bool:
+    """Whether these operators take half of the time of all in either run; those in a captured graph are not visible."""
+    for side, runs in (("base", pair.base), ("other", pair.other)):
+        whole = float(_workload(runs).filter(pl.col("device") == _HOST)["time"].sum())
+        if not whole or float(operators[f"time_{side}"].sum()) < _MOST * whole:
+            return False
+    return True
+
+
+def kernels_of_same_size(pair: Pair) -> tuple[float, float]:
+    """Time per cycle in the base and in the other run of the kernels that both call with the same grid. Units: ns.
+
+    Collectives are left out, whose time is that of other ranks too.
+    """
+    keys = ["name", "shapes"]
+    base, other = (
+        _workload(runs)
+        .filter(pl.col("shapes").str.starts_with(_GRID))
+        .group_by(keys)
+        .agg(pl.col("calls", "time").sum())
+        for runs in (pair.base, pair.other)
+    )
+    both = base.join(other, on=keys, suffix="_other").filter(
+        (pl.col("calls_other") / pl.col("calls") - 1).abs() <= _AS_OFTEN
+    )
+    both = both.filter(~talks_to_ranks(both["name"].cast(pl.Categorical), "any"))
+    return float(both["time"].sum()), float(both["time_other"].sum())
 
 
 def sizes_of_calls(pair: Pair) -> pl.DataFrame:

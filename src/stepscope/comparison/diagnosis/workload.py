@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, clipped
-from stepscope.comparison.diagnosis.change import Change, change_of, evidence, span
+from stepscope.comparison.diagnosis.change import Change, evidence, fold, span
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
-from stepscope.comparison.diagnosis.sizes import PRODUCTS, retyped, share_of_same_work, sizes
+from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
 from stepscope.comparison.model import Cause, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -26,6 +26,8 @@ _RESIZED = math.log(1.1)
 _RECOUNTED = 0.2
 #: Share of the time in changed work: half, because the optimizer's work does not grow with the batch.
 _HALF = 0.5
+#: Share of a run's time in work that the other lacks, up to which the other does all of it.
+_LITTLE = 0.2
 #: Share of a cycle that added work must cost; runs differ by less.
 _ADDED = 0.05
 #: Share of the growth of cycles that added work must explain.
@@ -70,14 +72,15 @@ def is_other(work: tuple[float, float] | None) -> bool:
 def workload_change(view: View) -> Judgement:
     """The run does other work: other sizes, more or fewer calls, other operators or kernels.
 
-    Necessary is one of three: work of half of the base's time has 10 % more or less to do per cycle; half of the time
-    of each run goes to operators that the other does not have; or operators of 50 µs and more per call were added
-    that cost 5 % of a cycle, while none disappeared and the old ones are unchanged.
+    Necessary is one of three: work of half of the base's time has 10 % more or less to do per cycle, and cycles change
+    alike; half of the time of each run goes to operators that the other does not have, or half of the other run's
+    operators and kernels are new; or operators of 50 µs and more per call were added that cost 5 % of a cycle, while
+    none disappeared and the old ones are unchanged.
     """
     name = "workload_change"
-    gone, work = _strangers(view), other_work(view)
-    if gone >= _HALF:
-        return _another_program(view, gone)
+    gone, work = _gone(view), other_work(view)
+    if gone >= _HALF or does_more(view):
+        return _another_program(view, max(strangers(view, "operator") or (gone, gone)))
     if work is not None and is_other(work) and view.same_cycles:
         return _resized(view, *work)
     added = _added(view)
@@ -95,17 +98,31 @@ def _the_same(work: tuple[float, float]) -> RuledOut:
     return RuledOut("workload_change", f"{share} of the work has the sizes and counts that it had")
 
 
-def _strangers(view: View) -> float:
-    """Share of a run's time in work that the other run does not do; the smaller of both runs."""
-    # Operators belong to the program, kernels to its libraries: these only count if there are no operators.
-    operators = view.operators()
-    rows = operators if operators.height else view.work.filter(pl.col("category") == "kernel")
+def strangers(view: View, category: str) -> tuple[float, float] | None:
+    """Share of each run's time in operators, or in kernels, that the other run does not have: base, other.
+
+    `category` is `operator` or `kernel`. None if one of the runs has none of that category.
+    """
+    rows = view.work.filter((pl.col("category") == category) & ~pl.col("is_collective"))
     shares = []
     for mine, theirs in (("base", "other"), ("other", "base")):
         whole = float(rows[f"own_ns_{mine}"].sum())
         gone = float(rows.filter(pl.col(f"calls_{theirs}") == 0)[f"own_ns_{mine}"].sum())
-        shares.append(gone / whole if whole else 0.0)
-    return min(shares)
+        shares.append(gone / whole if whole else None)
+    return None if shares[0] is None or shares[1] is None else (shares[0], shares[1])
+
+
+def does_more(view: View) -> bool:
+    """Whether the other run does what the base did and at least as much again, on the host and on a device."""
+    shares = strangers(view, "operator"), strangers(view, "kernel")
+    return all(each is not None and each[1] >= _HALF and each[0] < _LITTLE for each in shares)
+
+
+def _gone(view: View) -> float:
+    """Share of a run's time in work that the other run does not do; the smaller of both runs."""
+    # Operators belong to the program, kernels to its libraries: these only count if there are no operators.
+    shares = strangers(view, "operator" if view.operators().height else "kernel")
+    return 0.0 if shares is None else min(shares)
 
 
 def _another_program(view: View, gone: float) -> Suspect:
@@ -115,11 +132,17 @@ def _another_program(view: View, gone: float) -> Suspect:
     return _suspect(view, 0.85, text, None, view.delta_ns, shown)
 
 
-def _resized(view: View, share: float, ratio: float) -> Suspect:
-    rows = sizes(view.pair).sort("time_base", descending=True).head(3).to_dicts()
+def _resized(view: View, share: float, ratio: float) -> Judgement:
+    what = f"work with {units.percent(share)} of the time has {_times(ratio)} to do per cycle"
+    # Matrix products grow faster than their inputs, and work on parameters alone does not grow at all.
+    step = view.step.ratio or 1.0
+    if (step - 1) * (ratio - 1) <= 0 or abs(step - 1) > 3 * abs(ratio - 1):
+        took = f"the cycle takes {fold(step)} as long" if view.step.is_known else "the change of the cycle is not known"
+        return RuledOut("workload_change", f"{what}, but {took}")
+    rows = most_telling(sizes(view.pair)).head(3).to_dicts()
     shown = [
         evidence(
-            f"{shorten(row['name'])}: {_unit(row['name'])} per cycle",
+            f"{shorten(row['name'])}: {unit_of(row['name'])} per cycle",
             Change(row["volume_base"], row["volume_other"], is_real=True),
             role="necessary",
             device=row["device"],
@@ -127,21 +150,21 @@ def _resized(view: View, share: float, ratio: float) -> Suspect:
         )
         for row in rows
     ]
-    step = view.step.ratio or 1.0
-    # Matrix products grow faster than their inputs, and work on parameters alone does not grow at all.
-    fits = (step - 1) * (ratio - 1) > 0 and abs(step - 1) <= 3 * abs(ratio - 1)
-    if fits:
-        shown.append(evidence(f"a cycle takes {'longer' if ratio > 1 else 'less'} in keeping with it", view.step))
-    what = f"{units.percent(share)} of the work has {change_of(1.0, ratio)} to do per cycle"
+    shown.append(evidence(f"a cycle takes {'longer' if ratio > 1 else 'less'} in keeping with it", view.step))
     if rows:
         row = rows[0]
         amounts = span(row["volume_base"], row["volume_other"], "count")
-        what += f" ({shorten(row['name'])}: {amounts} {_unit(row['name'])})"
-    affected = view.delta_ns if fits else 0.0
-    return _suspect(view, 0.9 if fits else 0.75, f"The run does other work: {what}.", ratio, affected, shown)
+        what += f" ({shorten(row['name'])}: {amounts} {unit_of(row['name'])})"
+    return _suspect(view, 0.9, f"The run does other work: {what}.", ratio, view.delta_ns, shown)
 
 
-def _unit(name: str) -> str:
+def _times(ratio: float) -> str:
+    """How much more or less there is to do: '12× as much', '86 % less'."""
+    return f"{fold(ratio)} as much" if ratio >= 1 else f"{units.percent(1 - ratio)} less"
+
+
+def unit_of(name: str) -> str:
+    """What the amount of an operator's work counts."""
     return "multiplications" if name == PRODUCTS else "elements"
 
 

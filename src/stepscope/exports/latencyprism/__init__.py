@@ -1,7 +1,7 @@
-"""The comparison that LatencyPrism published: its report and its table, for those who must compare with old ones.
+"""The comparison that LatencyPrism published: its report and its table, to compare with old ones.
 
-Its arithmetic is kept with its defects, of which docs/coming-from-latencyprism.md has a list. To learn whether two runs
-differ, and why, use `stepscope compare`.
+It repeats the published arithmetic with its defects, which docs/coming-from-latencyprism.md lists. To learn whether two
+runs differ, and why, use `stepscope compare`.
 
 Source: the LatencyPrism artifact (report and CSV of the comparison of a pair).
 """
@@ -43,8 +43,8 @@ def latencyprism(
 ) -> str:
     """The report in markdown, or its table as CSV, on the two runs of a case: folders normal… and abnormal….
 
-    `pid` and `other_pid` choose the processes; without them it is the lowest id that both runs have, or else the lowest
-    of each. Other processes are told to the context.
+    `pid` and `other_pid` choose the processes. Without them it is the lowest id that both runs have, or else the lowest
+    of each run. The context gets a note about the other processes.
 
     Units: those of the published tool: percent, µs, and 100 times each metric.
     Raises StepscopeError (no pair of runs, or several; no such process), MissingTable (not results of LatencyPrism).
@@ -53,7 +53,7 @@ def latencyprism(
     if len(pairs_of_runs) > 1:
         labels = ", ".join(case.label for case in pairs_of_runs)
         raise StepscopeError(
-            f"{len(pairs_of_runs)} pairs of runs, and a report is on one: {labels}", "name one case's folder"
+            f"{len(pairs_of_runs)} pairs of runs, but a report covers one: {labels}", "name one case's folder"
         )
     case = pairs_of_runs[0]
     runs = [_results(run.open_trace(path), context) for path in (case.base, case.other)]
@@ -64,7 +64,7 @@ def latencyprism(
     first, second = (rows.filter(pl.col("pid") == one) for rows, one in zip(attributions, _ids(pair), strict=True))
     table = compared(first, second)
     if table.is_empty():
-        context.tell("no function has a metric, and the published comparison is of metrics: record counters too")
+        context.tell("no function has a metric, which the published comparison needs: record counters too")
     if part == "csv":
         return csv_text(table, pair.labels)
     cycles = [
@@ -85,13 +85,15 @@ def _ids(pair: Pair) -> tuple[int, int]:
 
 
 def _results(trace: Trace, context: Context) -> Results:
-    """What a file of results holds, or is made of a recording."""
+    """The results that a file holds, or that are computed from a recording."""
     if not isinstance(trace, Results):
-        context.tell(f"{trace.meta.path}: cycles and shares come from the recording; the published tool's may differ")
+        context.tell(
+            f"{trace.meta.path}: cycles and shares are computed from the recording; the published tool's may differ"
+        )
         return results_of(trace)
     if {"attribution", "cycles"} <= set(trace.results):
         return trace
-    hint = f"{trace.meta.path} is no perf_data.csv of LatencyPrism"
+    hint = f"{trace.meta.path} is not a perf_data.csv of LatencyPrism"
     raise MissingTable("attribution of cycles to functions", needed_by="latencyprism", hint=hint)
 
 
@@ -103,16 +105,14 @@ def _tell(context: Context, pair: Pair, pids: Sequence[Sequence[int]], *, asked:
             for other in other_pairs[:3]
         )
         more = ", …" if len(other_pairs) > 3 else ""
-        context.tell(f"this is on process {pair.first}; for the others ask with {names}{more}")
+        context.tell(f"this report is about process {pair.first}; choose another with {names}{more}")
 
 
 def _tell_anchors(context: Context, cycles: Sequence[pl.DataFrame]) -> None:
-    """The published tool compares cycles of any kind without a word."""
+    """A warning if the cycles differ in kind, because the published tool compares them without one."""
     anchors = [", ".join(map(str, frame["anchor"].unique().sort().to_list())) for frame in cycles]
     if anchors[0] != anchors[1]:
-        context.tell(
-            f"the cycles are not of the same kind, and their times cannot be compared: {' and '.join(anchors)}"
-        )
+        context.tell(f"the cycles are of different kinds, so their times cannot be compared: {' and '.join(anchors)}")
 
 
 EXPORT = Export("latencyprism", "LatencyPrism's published report on a normal and an abnormal run", latencyprism)
@@ -132,7 +132,7 @@ class Pair:
 
     @property
     def labels(self) -> tuple[str, str]:
-        """What the two groups of cycles are called."""
+        """The names of the two groups of cycles."""
         return ("normal", "abnormal") if self.is_strict else (f"normal_pid_{self.first}", f"abnormal_pid_{self.second}")
 
     def title(self, case: str) -> str:
@@ -151,18 +151,18 @@ def pairs_of(first: Sequence[int], second: Sequence[int]) -> list[Pair]:
 
 
 def chosen_pair(first: Sequence[int], second: Sequence[int], pid: int | None, other_pid: int | None) -> Pair:
-    """The first of those pairs, or the one that is asked for. Raises StepscopeError if there is none such."""
+    """The first of those pairs, or the requested one. Raises StepscopeError if there is no such pair."""
     for runs, asked, flag in ((first, pid, "--pid"), (second, other_pid, "--other-pid")):
         if asked is not None and asked not in runs:
             known = ", ".join(map(str, sorted(runs)))
-            raise StepscopeError(f"no process {asked}, as {flag} asks for, in that run", f"it has {known}")
+            raise StepscopeError(f"the run has no process {asked} ({flag})", f"it has {known}")
     if pid is not None and other_pid is not None:
         return Pair(pid, other_pid)
     for pair in pairs_of(first, second):
         if pid in (None, pair.first) and other_pid in (None, pair.second):
             return pair
     hint = "name both with --pid and --other-pid"
-    raise StepscopeError("the processes of the two runs leave no pair with the one asked for", hint)
+    raise StepscopeError("no pair of processes of the two runs has the requested one", hint)
 
 
 #: The published files have so many decimals.

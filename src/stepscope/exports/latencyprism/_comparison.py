@@ -1,7 +1,7 @@
 """The published comparison of two processes: each function with each metric on each device, most suspicious first.
 
-Its arithmetic is kept with its defects: missing is zero, a spread of nothing is no z-score, β depends on the metric's
-row, and rows without a metric do not count.
+It repeats the published arithmetic with its defects: missing values count as zero, a spread of zero gives no z-score, β
+depends on the metric's row, and rows without a metric do not count.
 
 The two tests, Welch's t and Mann and Whitney's U with correction for ties and continuity, are calculated for all pairs
 of groups at once, which scipy.stats does not do.
@@ -64,7 +64,7 @@ def compared(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
     cycles, the U test the rows. Source: LatencyPrism's comparison of a pair.
     """
     both = pl.concat([_prepared(first, 1), _prepared(second, 2)])
-    # Names may be thousands of signs long: they are looked at once for each key, not in each row.
+    # Names may have thousands of characters, so they are processed once for each key and not in each row.
     keys = both.select(_COLUMNS).unique().with_row_index("key")
     both = both.join(keys, on=_COLUMNS, nulls_equal=True).drop(_COLUMNS)
     keys = _named(keys)
@@ -109,7 +109,7 @@ def _prepared(rows: pl.DataFrame, side: int) -> pl.DataFrame:
 def _moments(rows: pl.DataFrame, n_keys: int) -> dict[str, NDArray[np.float64]]:
     """Per key the mean and standard deviation of each measure, rows and distinct cycles; 0 where there are none."""
     measures = ("beta", "mu", "log_mu")
-    # Of equal values the mean is exactly that value and the spread exactly none, which rounding would not give.
+    # For equal values the mean is exactly that value and the spread exactly 0, which rounding would not give.
     is_one = {name: pl.col(name).min() == pl.col(name).max() for name in measures}
     means = {name: pl.when(is_one[name]).then(pl.col(name).first()).otherwise(pl.col(name).mean()) for name in measures}
     spreads = {f"{name}_sd": pl.when(is_one[name]).then(0.0).otherwise(pl.col(name).std()) for name in measures}

@@ -65,7 +65,7 @@ def cycles_of(trace: Trace) -> pl.DataFrame:
     main = main_anchor(calls)
     if main is None:
         hint = "mark the steps with profiler.step(), or record Python calls with with_stack=True"
-        raise MissingTable("steps, or a Python function that is called again and again", hint=hint)
+        raise MissingTable("steps, or a Python function that is called repeatedly", hint=hint)
     prefill = prefill_anchor(calls, main)
     rows = _outermost(calls, main)
     phases = [DECODE] * rows.size if prefill is not None else classified(calls, rows)

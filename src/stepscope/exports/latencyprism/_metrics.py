@@ -1,4 +1,4 @@
-"""How resources fared during the functions of a recording: μ, as the published tool makes it of samples.
+"""The state of resources during the functions of a recording: μ, as the published tool computes it from samples.
 
 Source: the description of the published tool's first stage; of its two tables of which counter goes with which type of
 event, the one that its published files follow.

@@ -1,8 +1,8 @@
 """The text that PaddlePaddle's profiler prints as its summary, byte for byte, from a trace that stepscope has read.
 
-It is here for those who know it, with its oddities; `stepscope report` answers the same questions without them.
+It repeats the flaws of that text; `stepscope report` answers the same questions without them.
 
-Source: the output of PaddlePaddle 3.3.1 and its `profiler_statistic`, whose rules each module tells.
+Source: the output of PaddlePaddle 3.3.1 and its `profiler_statistic`, whose rules each module describes.
 """
 
 from __future__ import annotations
@@ -124,11 +124,11 @@ def paddle_summary(
     approximate: bool = False,
     ips_unit: str | None = None,
 ) -> str:
-    """The text that PaddlePaddle's `Profiler.summary` prints, of each profile one after the other.
+    """The text that PaddlePaddle's `Profiler.summary` prints, for one profile after the other.
 
-    `views` are names of views with commas between, as in `OperatorView,KernelView`; without it all are printed. `steps`
-    is the JSON file of a training loop's own timer, for the Perf Summary, which no profile holds; `approximate` makes
-    that table from the ranges of the steps instead, and says so. Everything else is as Paddle names it.
+    `views` are names of views separated by commas, as in `OperatorView,KernelView`; by default all are printed. `steps`
+    is the JSON file of a training loop's own timer for the Perf Summary, which no profile holds. `approximate` makes
+    that table from the ranges of the steps instead, and says so. The other options have Paddle's names.
 
     Units: those of `time_unit`.
     Raises StepscopeError (not a profile of Paddle, no costs in `steps`), UnknownName (view).

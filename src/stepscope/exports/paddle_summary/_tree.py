@@ -105,8 +105,8 @@ class Tree:
 def tree_of(trace: Trace) -> Tree:
     """The tree of a Paddle trace. Raises StepscopeError for a trace that Paddle did not record."""
     if trace.meta.framework != "PaddlePaddle":
-        msg = f"{trace.meta.path} was not recorded by Paddle: its summary is made of Paddle's own kinds of events"
-        raise StepscopeError(msg, "stepscope report tells what is in any trace")
+        msg = f"{trace.meta.path} was not recorded by Paddle, and the summary needs Paddle's kinds of events"
+        raise StepscopeError(msg, "`stepscope report` describes any trace")
     spans = trace.spans
     is_device = spans["category"].is_in(DEVICE_WORK).to_numpy()
     is_call = (spans["category"] == "runtime").to_numpy()
@@ -192,7 +192,7 @@ def _visits(levels: list[Ints], host: Events, size: Ints) -> Ints:
         own = size[level]
         ends = np.cumsum(own)
         first, last = np.searchsorted(family, family), np.searchsorted(family, family, "right") - 1
-        later = ends[last] - ends  # its later brothers, and all below them, come before it
+        later = ends[last] - ends  # its later siblings, and everything below them, come before it
         visit[level] = later + (visit[family] + 1 if depth else ends[first] - own[first])
     return visit
 

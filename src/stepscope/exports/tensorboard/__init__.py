@@ -44,9 +44,9 @@ class _Exported:
 def tensorboard(run: Run, context: Context, *, diff: str | None = None) -> bytes:
     """What the plugin's API served for a run: one JSON object of views by name.
 
-    Of one trace the object holds the views themselves. Of several it holds such an object per worker, one level
-    deeper by span if a worker has several; and, where all workers of a span communicate, `distributed`, by span if
-    there are several. `diff` names another run: its first trace is compared with the first one of this, the base.
+    For one trace the object holds the views themselves. For several traces it holds such an object per worker, or per
+    span of each worker if a worker has several. If all workers of a span communicate it also holds `distributed`, per
+    span if there are several. `diff` names another run, whose first trace is compared with the first one of this run.
 
     Units: µs; KB and MB of 1024, as the plugin has them.
     Raises MissingTable, StepscopeError. Of several traces those that cannot be read are told to the context and left

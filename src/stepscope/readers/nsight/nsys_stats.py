@@ -108,8 +108,13 @@ def summaries(tables: Sequence[tuple[str, Printed]], issues: IssueLog) -> dict[s
         order = next(c for c in ("total_ns", "total_bytes", "mean_ns") if c in frame.columns)
         results[report] = Result(NSYS[report], frame.sort(order, descending=True, nulls_last=True, maintain_order=True))
     if (kernels := results.get("cuda_gpu_kern_sum")) is not None:
-        classes = map_names(kernels.frame["name"], kernel_class, pl.String())
-        results["kernels"] = Result(_KERNELS, _KERNELS.conform(kernels.frame.with_columns(kernel_class=classes)))
+        whole = kernels.frame["total_ns"].sum()  # nsys rounds shares and means
+        ours = kernels.frame.with_columns(
+            kernel_class=map_names(kernels.frame["name"], kernel_class, pl.String()),
+            share_ratio=pl.col("total_ns") / whole if whole else None,
+            mean_ns=pl.col("total_ns") / pl.col("calls"),
+        )
+        results["kernels"] = Result(_KERNELS, _KERNELS.conform(ours))
     return results
 
 

@@ -149,7 +149,7 @@ def issues(gpus: Gpus) -> list[dict[str, Any]]:
     rows = []
     for device, refused in gpus.refused.items():
         if missing := sorted(refused - gpus.reported.get(device, set())):
-            what = f"{device} does not tell: {', '.join(missing)}"
+            what = f"{device} does not report: {', '.join(missing)}"
             rows.append(meta.issue("no_gpu_counters", what, severity="info", count=len(missing)))
     return rows
 

@@ -121,22 +121,24 @@ def request(folder: str | os.PathLike[str], timeout_s: float = 10.0) -> Path:
     Raises StepscopeError (no recording with a ring runs there, it accepts no more dumps, it does not answer).
     """
     folder = Path(folder)
-    hint = "name the folder of a recording that goes on, and was started with --keep"
+    hint = "name the folder of a running recording that was started with --keep"
     job, token = folder / meta.FOLDER, secrets.token_hex(8)
     try:
         handle = os.open(job / _PIPE, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         gone = error.errno in {errno.ENOENT, errno.ENXIO, errno.ENOTDIR}
-        why = "no recording that keeps its last seconds goes on there" if gone else error.strerror or str(error)
+        why = "no recording with --keep is running there" if gone else error.strerror or str(error)
         raise StepscopeError(f"no dump of {folder}: {why}", hint) from None
     with os.fdopen(handle, "wb", 0) as pipe:
         if not stat.S_ISFIFO(os.fstat(pipe.fileno()).st_mode):
-            raise StepscopeError(f"no dump of {folder}: it is no recording", hint)
+            raise StepscopeError(f"no dump of {folder}: it is not a recording", hint)
         pipe.write((json.dumps({"ask": "request", "token": token}) + "\n").encode())
     answer, deadline = job / f"{_ANSWER}{token}", time.monotonic() + timeout_s
     while not answer.exists():
         if time.monotonic() > deadline:
-            raise StepscopeError(f"no dump of {folder}: its recorder does not answer", "see whether it still runs")
+            raise StepscopeError(
+                f"no dump of {folder}: its recorder does not answer", "check whether it is still running"
+            )
         time.sleep(0.02)
     reply = json.loads(answer.read_text(encoding="utf-8"))
     answer.unlink(missing_ok=True)
@@ -191,13 +193,13 @@ class Dumps:
         Call it after a flush, so that the file is complete.
         """
         token = message.get("token")
-        refused, hint = None, "try again in some seconds"
+        refused, hint = None, "try again in a few seconds"
         if self._open is not None:
             self._open.n_skipped += 1
             refused = f"{self._open.path.name} is being written"
         elif len(self.made) >= self.most:
             self._n_left_out += 1
-            refused = f"{self.most} dumps were made, which is all that may be"
+            refused = f"{self.most} dumps were made, which is the limit"
             hint = "start the recording with a larger --max-dumps"
         else:
             try:
@@ -205,7 +207,7 @@ class Dumps:
             except OSError as error:
                 refused = f"cannot write it: {error.strerror or error}"
                 self._failures.append(refused)
-                hint = "see whether the disk is full"
+                hint = "check whether the disk is full"
         if self.channel is not None:
             reply = {"refused": refused, "hint": hint} if refused else {"dump": self.made[-1]["folder"]}
             try:
@@ -257,7 +259,7 @@ class Dumps:
             what = f"folders in this one to report on and compare: {', '.join(dump['folder'] for dump in self.made)}"
             rows.append(meta.issue("dumps", what, severity="info", count=len(self.made)))
         if self._n_left_out:
-            what = f"{self.most} dumps were made, which is all that may be (--max-dumps)"
+            what = f"{self.most} dumps were made, which is the limit (--max-dumps)"
             rows.append(meta.issue("dumps_left_out", what, severity="info", count=self._n_left_out))
         return rows
 
@@ -332,7 +334,7 @@ def _issue_of(facts: dict[str, Any]) -> dict[str, Any]:
         )
         return meta.issue("slow_step", what)
     how = "a signal" if facts["reason"] == "signal" else "stepscope record --dump"
-    return meta.issue("dump", f"the last seconds were asked for by {how}", severity="info")
+    return meta.issue("dump", f"the last seconds were dumped on request, by {how}", severity="info")
 
 
 def opened(folder: Path, file: CounterFile, wanted: dict[str, Any] | None) -> tuple[Dumps | None, list[dict[str, Any]]]:

@@ -49,7 +49,7 @@ def opened() -> Gpus | str:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
-        return "no NVIDIA counters: the package nvidia-ml-py is not installed (pip install 'stepscope[record]')"
+        return "no NVIDIA counters: the package nvidia-ml-py is not installed: pip install nvidia-ml-py"
     try:
         nvml.nvmlInit()
         n = nvml.nvmlDeviceGetCount()
@@ -196,7 +196,7 @@ def issues(gpus: Gpus) -> list[dict[str, Any]]:
         if gpus.events[i] is None:
             missing.add("gpu_xid_errors")
         if missing:
-            what = f"{device} does not tell: {', '.join(sorted(missing))}"
+            what = f"{device} does not report: {', '.join(sorted(missing))}"
             rows.append(meta.issue("no_gpu_counters", what, severity="info", count=len(missing)))
         for number, count in gpus.xids.get(device, {}).items():
             what = f"{device} reported Xid {number} (see NVIDIA's list of Xid errors)"

@@ -212,7 +212,9 @@ class _Pace:
         """An issue if it sampled less often than asked."""
         if self._most == 1:
             return []
-        what = f"more than {_BUDGET:.0%} of a core was needed: down to {self._hz / self._most:.3g} samples a second"
+        what = (
+            f"sampling needed more than {_BUDGET:.0%} of a core: down to {self._hz / self._most:.3g} samples a second"
+        )
         return [meta.issue("sampled_less", what, severity="info")]
 
 

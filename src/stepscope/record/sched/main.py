@@ -1,4 +1,4 @@
-"""The collector of scheduling events: a process of its own that runs as long as the job and the recorder do.
+"""The collector of scheduling events: a separate process that runs as long as the job and the recorder do.
 
 `python -m stepscope.record.sched.main '{"folder": …}'` reads the job's pid as a line from standard input, and
 writes problems to standard output as lines of JSON.
@@ -102,12 +102,12 @@ def opened(try_tracefs: Callable[[], str | None] = tracefs.why_not) -> tuple[Sou
         try:
             return tracefs.Tracefs(), None
         except OSError as error:
-            why = f"the kernel's tracer refuses: {error.strerror or error}"
+            why = f"the kernel's tracer is not available: {error.strerror or error}"
     refused = perf.why_not()
     if refused is None:
         what = f"waits after a wake-up are not recorded, those after a preemption are: {why}"
         return perf.Switches(), meta.issue("sched_no_wakeups", what, severity="info")
-    return None, meta.issue("no_scheduling", f"counters alone: {why}; or {refused}", severity="info")
+    return None, meta.issue("no_scheduling", f"only counters are recorded: {why}; or {refused}", severity="info")
 
 
 def main(argument: str) -> int:

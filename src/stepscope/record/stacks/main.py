@@ -1,4 +1,4 @@
-"""The stack recorder: a process of its own that has py-spy sample the Python processes of a job, and writes the stacks.
+"""The stack recorder: a separate process that lets py-spy sample the Python processes of a job, and writes the stacks.
 
 `python -m stepscope.record.stacks.main '{"folder": …, "hz": 100, "spy": "/…/py-spy"}'`; the job's pid comes as a line
 on standard input. At its end it writes a line of JSON to standard output: what was recorded, and what could not be.
@@ -37,7 +37,7 @@ _GAP_NS = 100_000_000
 
 
 class StackWatcher:
-    """Finds the Python processes of the job, and has them sampled until the job ends."""
+    """Finds the Python processes of the job, and samples them until the job ends."""
 
     def __init__(self, root: int, folder: Path, file: StackFile, spy: str, hz: int) -> None:
         self.root, self.file = root, file
@@ -86,7 +86,7 @@ class StackWatcher:
             if pid in self._pythons:
                 continue
             if py_spy.denied(pid):
-                what = f"process {pid}, whose memory may not be read: {py_spy.remedy(pid)}"
+                what = f"process {pid}, whose memory the recorder may not read: {py_spy.remedy(pid)}"
                 self.denied = self.denied or what
             elif py_spy.is_python(pid):
                 self._pythons[pid] = now
@@ -126,25 +126,25 @@ class StackWatcher:
         if self.denied:
             rows.append(meta.issue("stacks_denied", f"no Python stacks of {self.denied}"))
         if ledger.failure and not self.denied and not self.file.n_samples:
-            rows.append(meta.issue("stacks_failed", f"no Python stacks: py-spy says: {ledger.failure}"))
+            rows.append(meta.issue("stacks_failed", f"no Python stacks; py-spy says: {ledger.failure}"))
         if not self.file.n_samples and not rows:
-            what = "no process of the job was a Python for long enough to look at its stacks"
+            what = "no Python process of the job ran long enough to sample its stacks"
             rows.append(meta.issue("no_stacks", what, severity="info"))
         if ledger.least_hz < ledger.asked_hz:
             fell = f"down from {ledger.asked_hz} to {ledger.least_hz} a second"
-            what = f"looking at stacks took more than {ledger.allowed:.0%} of a core: {fell} at times"
+            what = f"sampling stacks took more than {ledger.allowed:.0%} of a core: {fell} at times"
             rows.append(meta.issue("stacks_looked_less", what, severity="info"))
         if ledger.counts["lost"]:
-            what = "stacks of some seconds were lost when py-spy ended early"
+            what = "the stacks of some seconds were lost because py-spy ended early"
             rows.append(meta.issue("stacks_lost", what, count=ledger.counts["lost"]))
         if ledger.lost_ns > _GAP_NS:
-            what = f"{ledger.lost_ns / 1e9:.1f} s between one look at the stacks and the next were not seen"
+            what = f"{ledger.lost_ns / 1e9:.1f} s between samples of the stacks were not observed"
             rows.append(meta.issue("stacks_gaps", what, severity="info"))
         if ledger.counts["errors"]:
-            what = "looks at a stack that changed meanwhile, or was not there yet"
+            what = "samples of a stack that changed meanwhile, or did not exist yet"
             rows.append(meta.issue("stacks_unread", what, severity="info", count=ledger.counts["errors"]))
         if self.file.is_full:
-            what = f"{self.file.path.name} has reached its greatest size: stacks end there"
+            what = f"{self.file.path.name} has reached its size limit; stacks end there"
             rows.append(meta.issue("stacks_ended", what))
         return rows
 

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-INSTALL = "py-spy is not installed: pip install 'stepscope[record]'"
+INSTALL = "py-spy is not installed: pip install py-spy"
 #: Output of all threads: when their stacks changed; of threads that held the GIL: how often each stack was sampled.
 CHANGES = ("--format", "chrometrace", "--idle")
 HOLDERS = ("--format", "raw", "--gil")

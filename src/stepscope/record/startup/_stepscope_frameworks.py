@@ -1,4 +1,4 @@
-"""What happens when torch, paddle or jax has been imported: a profile is planned, and steps are watched.
+"""Runs when torch, paddle or jax has been imported: plans a profile, and watches for steps.
 
 A profile of a time window has a clock: a thread that has the profile begin and end near its times.
 """
@@ -43,7 +43,7 @@ def after_import(framework: str, module: ModuleType, log: Any, steps: str, windo
         return
     profile, listener = made
     if listener is None:
-        log.issue("profile_left_out", "%s %s does not let us see when a step ends" % (framework, version))
+        log.issue("profile_left_out", "%s %s does not show when a step ends" % (framework, version))
         return
     _at_the_end(profile)
     os.register_at_fork(after_in_child=listener.in_child)

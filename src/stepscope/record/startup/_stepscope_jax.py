@@ -1,4 +1,4 @@
-"""jax.profiler as what takes a profile of this process, and where JAX is told that a step begins.
+"""JAX: profiles this process with jax.profiler, and recognises the steps that the job marks.
 
 JAX has no optimizer, and the functions that it compiles are called from outside of Python: steps are known only where
 the job marks them, with jax.profiler.StepTraceAnnotation.
@@ -39,7 +39,7 @@ class JaxProfiler:
         self.is_starting = False
 
     def obstacle(self) -> str | None:
-        """Why this process is not to be profiled, in words if that is worth any; None if it is."""
+        """Why this process is not profiled, as a text that is empty if obvious; None if it is profiled."""
         state = getattr(sys.modules.get("jax._src.profiler"), "_profile_state", None)
         return "the job uses jax.profiler itself" if getattr(state, "profile_session", None) is not None else None
 
@@ -52,7 +52,7 @@ class JaxProfiler:
         self._into = os.path.join(self._job, "jax-%d" % os.getpid())
 
     def start(self) -> None:
-        """Profile from now on: what JAX and XLA do. Each call of Python as well would slow the job down."""
+        """Start the profile of JAX and XLA. Python calls are left out, because they would slow the job down."""
         profiler = self._jax.profiler
         options = {}  # type: dict[str, Any]
         if hasattr(profiler, "ProfileOptions"):
@@ -75,7 +75,7 @@ class JaxProfiler:
             self._range.__enter__()
 
     def stop(self) -> None:
-        """Profile no longer: it is written, with times that count from its start."""
+        """Stop the profile. JAX writes it, with times that count from its start."""
         self._jax.profiler.stop_trace()
 
     def write(self) -> bool:
@@ -127,7 +127,7 @@ def _with_head(path: str, head: bytes) -> Iterable[bytes]:
 
 
 def watch(jax: ModuleType, steps: Any, profiler: JaxProfiler) -> bool:
-    """Have `steps` told of each step that the job marks. False with a JAX that cannot be watched."""
+    """Report each step that the job marks to `steps`. False if this version of JAX does not allow that."""
     inner = sys.modules.get("jax._src.profiler")
     if inner is None or not hasattr(jax.profiler, "start_trace"):
         return False

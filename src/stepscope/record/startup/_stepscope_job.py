@@ -1,4 +1,4 @@
-"""The start-up hook: counts garbage collections, and has processes profiled once they import torch, paddle or jax."""
+"""The start-up hook: counts garbage collections, and profiles processes that import torch, paddle or jax."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class AfterImport:
 
 
 def start(folder: str, steps: str, window: str = "") -> None:
-    """Begin to watch this process. `steps` is A:B, `window` two times of the monotonic clock; neither: no profile."""
+    """Start watching this process. `steps` is A:B, `window` two times of the monotonic clock; neither: no profile."""
     log = HookLog(folder)
     collections = Collections(folder)
     gc.callbacks.append(collections.called)
@@ -164,8 +164,8 @@ def start(folder: str, steps: str, window: str = "") -> None:
             try:
                 frameworks = importlib.import_module("_stepscope_frameworks")
                 frameworks.after_import(framework, module, log, steps, window)
-            except _ERRORS as error:  # a version that is unlike those we know
-                log.issue("profile_failed", "%s cannot be watched: %r" % (framework, error))
+            except _ERRORS as error:  # an unknown version with other functions
+                log.issue("profile_failed", "steps of %s cannot be recognised: %r" % (framework, error))
             finally:
                 sys.path.remove(here)
 
@@ -183,7 +183,7 @@ def allow_tracer(pid: int, scope: str = _YAMA_SCOPE) -> None:
         with open(scope, encoding="ascii") as file:
             if file.read().strip() != "1":  # 0 needs nothing, 2 and 3 give nothing
                 return
-    except OSError:  # there is no Yama
+    except OSError:  # a kernel without Yama
         return
     import ctypes
 

@@ -1,4 +1,4 @@
-"""paddle.profiler as what takes a profile of this process, and where Paddle tells that an optimizer has stepped."""
+"""Paddle: profiles this process with paddle.profiler, and recognises steps of optimizers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PaddleProfiler:
         self.made = []  # type: list[Any]
 
     def obstacle(self) -> str | None:
-        """Why this process is not to be profiled, in words if that is worth any; None if it is."""
+        """Why this process is not profiled, as a text that is empty if obvious; None if it is profiled."""
         worker = sys.modules.get("paddle.io.dataloader.worker")
         return "" if getattr(worker, "_worker_info", None) is not None else None  # it loads data
 
@@ -114,7 +114,7 @@ class _Quiet:
 
 
 def watch(paddle: ModuleType, steps: Any, profiler: PaddleProfiler) -> bool:
-    """Have `steps` told of each step of each optimizer. False with a Paddle that cannot be watched."""
+    """Report each step of each optimizer to `steps`. False if this version of Paddle does not allow that."""
     if not hasattr(paddle, "profiler") or not hasattr(paddle, "amp"):
         return False
     base = paddle.optimizer.Optimizer
@@ -163,7 +163,7 @@ def _watched(step: Any, steps: Any) -> Any:
 
 
 def _watch_scalers(paddle: ModuleType, steps: Any) -> None:
-    """A step that a gradient scaler leaves out, for a gradient is infinite, ends there all the same."""
+    """Report steps that a gradient scaler skips because a gradient is infinite: they end there too."""
     kind = paddle.amp.GradScaler
     original = kind.step
 
@@ -179,7 +179,7 @@ def _watch_scalers(paddle: ModuleType, steps: Any) -> None:
 
 
 def _watch_profilers(kind: Any, profile: Any, profiler: PaddleProfiler) -> None:
-    """Make way before the job makes a profiler."""
+    """End our profile before the job makes a profiler."""
     make = kind.__init__
 
     @functools.wraps(make)

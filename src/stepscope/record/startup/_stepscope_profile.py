@@ -34,12 +34,12 @@ class Settings(NamedTuple):
 
     @property
     def is_window(self) -> bool:
-        """Whether a time is profiled, not steps."""
+        """Whether a window of time is profiled instead of steps."""
         return self.end_ns > 0
 
     @property
     def is_some(self) -> bool:
-        """Whether anything is."""
+        """Whether anything is profiled."""
         return self.is_window or self.last > 0
 
     @classmethod
@@ -163,14 +163,14 @@ class Profile:
             self._at(None, is_last_chance=True)
 
     def make_way(self, why: str) -> None:
-        """End ours, as the job wants the profiler for itself."""
+        """End our profile, because the job wants to use the profiler."""
         if self._state == _OVER or self._is_busy:
             return
         if self._state == _WAITING:
             self._state = _OVER
-            self._log.issue("profile_left_out", why + ": none of ours was taken", "info")
+            self._log.issue("profile_left_out", why + ", so no profile was recorded", "info")
         else:
-            self._log.issue("profile_cut", "%s: ours ended at step %d" % (why, self.n_steps))
+            self._log.issue("profile_cut", "%s, so the recorded profile ends at step %d" % (why, self.n_steps))
             self._finish()
         self._answer()
 
@@ -178,12 +178,14 @@ class Profile:
         """The process ends: write what there is, and report the number of steps."""
         if os.getpid() != self._pid:
             return
-        self._pid = 0  # once is enough
+        self._pid = 0  # only once
         if self._state == _RUNNING and not self._is_here():
             # Left running it would crash the process now.
             self._state = _OVER
             self._try(self._profiler.stop, "the profiler did not stop")
-            self._log.issue("profile_failed", "the thread that was profiled came to no place where it could be stopped")
+            self._log.issue(
+                "profile_failed", "the profiled thread reached no point at which the profiler could be stopped"
+            )
         if self._state == _RUNNING and self._has_whole():
             if self._settings.is_window:
                 if time.monotonic_ns() < self._settings.end_ns:
@@ -269,7 +271,7 @@ class Profile:
         if why is not None:
             self._state = _OVER
             if why:
-                self._log.issue("profile_left_out", why + ": none of ours was taken", "info")
+                self._log.issue("profile_left_out", why + ", so no profile was recorded", "info")
             return
         if self._ends is not None:
             self._ends.skip()

@@ -1,4 +1,4 @@
-"""Where a job's steps begin: at ranges that it names so, else at an optimizer's steps, else at calls of its model.
+"""Where a job's steps begin: at numbered ranges, or else at steps of an optimizer, or else at calls of its model.
 
 All three are reported here as they happen. The most reliable one so far decides, and it stays the same from the begin
 of a profile on.
@@ -93,7 +93,7 @@ class Steps:
         self._tell(_OPTIMIZER, self._n_optimizer)
 
     def module_called(self, module: Any) -> None:
-        """A module is called, not from within another's call. A model's calls are steps where nothing is trained."""
+        """A module is called, not from within another's call. Calls of a model are steps if nothing is trained."""
         here = self._here
         here.n_calls = getattr(here, "n_calls", 0) + 1
         self.profile.safe_point(may_begin=here.n_calls > _KNOWN or _is_main())

@@ -1,4 +1,4 @@
-"""PyTorch: torch.profiler as what takes a profile of this process, and the hooks that see its steps.
+"""PyTorch: profiles this process with torch.profiler, and recognises its steps.
 
 Functions of torch are wrapped, to see when an optimizer steps, a module is called, or a range or a profiler begins. A
 wrapper passes for a function of the file that it comes from: torch.compile leaves such files out of what it compiles,
@@ -24,7 +24,7 @@ _WORK = (b'"cpu_op"', b'"kernel"', b'"cuda_runtime"')
 
 
 class TorchProfiler:
-    """One profile by torch.profiler. It sees the thread that starts it, and what that has autograd do elsewhere.
+    """One profile by torch.profiler. It records the thread that starts it, and the autograd work of that thread.
 
     All threads at once (`profile_all_threads`) are no choice: started or stopped while another one is in an operator,
     torch 2.13 corrupts its memory.
@@ -42,7 +42,7 @@ class TorchProfiler:
         self._task = getattr(getattr(torch, "_C", None), "_current_graph_task_id", None)
 
     def obstacle(self) -> str | None:
-        """Why this process is not to be profiled, in words if that is worth any; None if it is."""
+        """Why this process is not profiled, as a text that is empty if obvious; None if it is profiled."""
         worker = sys.modules.get("torch.utils.data._utils.worker")
         if getattr(worker, "_worker_info", None) is not None:
             return ""  # it loads data
@@ -139,7 +139,7 @@ _stepscope_is_compiling = _stepscope_original = _stepscope_call = None  # type: 
 
 
 def watch(torch: types.ModuleType, steps: Any) -> bool:
-    """Have `steps` told of this process' steps. False with a torch that is too old to be watched."""
+    """Report this process' steps to `steps`. False if torch is too old for that."""
     kind = torch.optim.Optimizer
     if not hasattr(kind, "profile_hook_step"):
         return False
@@ -192,7 +192,7 @@ def _watch_optimizers(torch: types.ModuleType, steps: Any, is_compiling: Callabl
 
 
 def _watch_scalers(torch: types.ModuleType, steps: Any) -> None:
-    """A step that a gradient scaler leaves out, for a gradient is infinite, ends there all the same."""
+    """Report steps that a gradient scaler skips because a gradient is infinite: they end there too."""
     package = getattr(torch, "amp", None)
     kind = getattr(package, "GradScaler", None) or torch.cuda.amp.GradScaler
     original = kind.step
@@ -208,7 +208,7 @@ def _watch_scalers(torch: types.ModuleType, steps: Any) -> None:
 
 
 class Modules:
-    """The wrapper of Module.__call__: it tells of outermost calls, as long as that is of use."""
+    """The wrapper of Module.__call__: it reports outermost calls, as long as they are needed."""
 
     def __init__(self, kind: Any, steps: Any) -> None:
         self._original = kind.__call__
@@ -266,7 +266,7 @@ def _watch_ranges(kind: Any, steps: Any) -> None:
 
 
 def _watch_profilers(kind: Any, profile: Any) -> None:
-    """Make way before a profiler is started, whoever starts it."""
+    """End our profile before anybody starts a profiler."""
     original = getattr(kind, "_prepare_trace", None)
     if original is None:
         return

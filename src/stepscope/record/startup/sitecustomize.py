@@ -16,7 +16,7 @@ def _start() -> None:
         job.start(folder, steps, window)
         if tracer := os.environ.get("STEPSCOPE_RECORD_TRACER"):
             job.allow_tracer(int(tracer))
-    # Child processes inherit the variable; this one needs the folder no more.
+    # Child processes inherit the variable; this process no longer needs the folder.
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]
     _users_own()
 

@@ -85,7 +85,7 @@ def _number(request: Request, name: str, default: int | None = None) -> int:
         return default
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
-        raise StepscopeError(f"{name}={text[:40]!r} is no whole number", "times are in ns")
+        raise StepscopeError(f"{name}={text[:40]!r} is not a whole number", "times are in ns")
     return int(text)
 
 

@@ -31,8 +31,13 @@ _PARTS = {
 _DEVICE_PARTS = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
 _HOST_PARTS = ("exposed_communication_ns", "dataloader_ns", "operator_ns", "other_host_ns")
 _CAUSES = {
-    "host_late": "the host was late to launch the next work", "sync": "the host had been waiting for the device",
-    "data_loading": "the host was loading data", "kernel_wait": "usual gap between kernels",
+    "garbage_collection": "Python collected garbage", "data_loading": "the host was loading data",
+    "communication": "the host communicated with other ranks", "compilation": "the host compiled",
+    "allocator": "memory was allocated or freed", "first_use": "a kernel was loaded, or the device set up: first use",
+    "slow_launch": "a launch took long", "blocking_call": "a call held the host up",
+    "sync": "the host had been waiting for the device", "operator": "the host was in operators",
+    "runtime": "the host was in calls of the runtime", "host_idle": "the host waited too", "python": "Python ran",
+    "unrecorded": "the host ran code that was not recorded", "kernel_wait": "usual gap between kernels",
     "other": "queued in time, started late", "unlinked": "the trace does not say what queued the next work",
 }  # fmt: skip
 _NAME = 70
@@ -200,8 +205,13 @@ def _longest_gap(session: Session, inputs: tuple[int, ...], links: Links) -> Car
     frame = _frame(session, inputs, "idle", by="gap").sort("dur_ns", descending=True)
     if frame.is_empty():
         return None
-    row = frame.with_columns(pl.col("before", "after", "op", "launch", "cause").cast(pl.String)).row(0, named=True)
+    row = frame.with_columns(pl.col("before", "after", "op", "launch", "cause", "call").cast(pl.String)).row(
+        0, named=True
+    )
     details: list[tuple[str, str | None]] = [(_CAUSES.get(row["cause"], row["cause"]), links.table("idle"))]
+    if row["call"]:
+        filled = f"{duration(row['call_ns'])} of it in {shorten(row['call'], _NAME)}"
+        details.append((filled, links.events({"name": row["call"]}, ["name"])))
     for relation, name in (("it ends with", row["op"] or row["after"]), ("after", row["before"])):
         if name:
             details.append((f"{relation} {shorten(name, _NAME)}", links.events({"name": name}, ["name"])))

@@ -66,7 +66,7 @@ _SUBJECTS: Mapping[str, Page] = {
             Section("Devices over time", "timeline", {"by": "time"}, chart_only=True),
             Section("How well the device is used", "device-utilisation"),
             Section("Device utilisation over time", "device-utilisation", {"by": "time"}, chart_only=True),
-            Section("What counters of kernels say", "utilisation", {"by": "time"}, chart_only=True),
+            Section("Counters of kernels", "utilisation", {"by": "time"}, chart_only=True),
             Section("Near the device's limits", "roofline"),
             Section("Launches", "launches"),
             Section("Copies and fills", "transfers"),
@@ -103,7 +103,7 @@ def _sections_not_shown() -> tuple[Section, ...]:
     return tuple(Section(one.title, one.name, {k: str(v) for k, v in one.options.items()}) for one in drawn)
 
 
-_MORE = {"more": Page("More", "What else was recorded and can be drawn.", _sections_not_shown())}
+_MORE = {"more": Page("More", "Everything else that was recorded and has a figure.", _sections_not_shown())}
 PAGES: Mapping[str, Page] = {**_SUBJECTS, **(_MORE if _MORE["more"].sections else {})}
 #: Pages in the order of the menu: address, label.
 NAVIGATION = (

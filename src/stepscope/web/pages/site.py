@@ -19,6 +19,7 @@ from stepscope.query import tables
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import address_of_part, address_of_whole
 from stepscope.web.pages.links import Links
+from stepscope.web.pages.rows import sheet
 from stepscope.web.pages.sections import NAVIGATION
 from stepscope.web.session import Busy
 
@@ -74,6 +75,7 @@ def environment() -> jinja2.Environment:
     templates.filters["figure_of"] = lambda block: (
         None if block.drawn is None else figures.drawn(block.table.name, block.drawn)
     )
+    templates.filters["sheet_of"] = lambda block: sheet(block.frame, block.table)
     templates.globals |= {"address_of_part": address_of_part, "address_of_whole": address_of_whole}
     templates.filters["json_text"] = lambda value: json.dumps(value, ensure_ascii=False)
     return templates
@@ -91,7 +93,7 @@ def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Resp
             status = 503 if isinstance(error, Busy) else 404 if isinstance(error, UnknownName) else 400
             if "/api/" in request.url.path:
                 return JSONResponse({"error": error.message, "hint": error.hint}, status)
-            return html(site, request, "error.html", status, title="That did not work", error=error)
+            return html(site, request, "error.html", status, title="This did not work", error=error)
 
     return answer
 
@@ -105,7 +107,11 @@ async def no_such_page(site: Site, request: Request, error: Exception) -> Respon
 
 def _still_waiting(site: Site, request: Request) -> Response:
     if "/api/" in request.url.path:
-        body = {"error": "this takes long", "hint": "it is still being worked on: ask again", "waiting": True}
+        body = {
+            "error": "this takes a long time",
+            "hint": "the server is still working on it; reload the page",
+            "waiting": True,
+        }
         return JSONResponse(body, 503, {"retry-after": "1"})
     return html(site, request, "waiting.html", 202, title="Working")
 
@@ -161,7 +167,7 @@ def inputs_of(site: Site, request: Request, name: str = "t") -> tuple[int, ...]:
         return tuple(one.index for one in known)
     numbers = text.split(",")[:_MOST_INPUTS]
     if not all(word.isascii() and word.isdigit() and len(word) < 8 for word in numbers):
-        raise StepscopeError(f"{name}={text[:40]!r} does not name inputs", "inputs are numbers, as in t=0,2")
+        raise StepscopeError(f"{name}={text[:40]!r} does not name traces", "traces are numbers, as in t=0,2")
     chosen = tuple(dict.fromkeys(int(word) for word in numbers))
     for index in chosen:
         site.session.path(index)

@@ -160,7 +160,7 @@ async def sql_download(site: Site, request: Request) -> Response:
     """All rows of the query as a file."""
     suffix, text = known_format(request.path_params["suffix"]), _text(request)
     if not text:
-        raise StepscopeError("there is no query", "ask one on the page SQL")
+        raise StepscopeError("there is no query", "write one on the page SQL")
     if _is_foreign(request):
         raise StepscopeError("a link on another site leads here", "run the query on the page SQL first")
     answer: Answer = await ask(site, request, *_question(site.session, text, inputs_of(site, request)))
@@ -181,7 +181,7 @@ def _question(session: Session, text: str, inputs: tuple[int, ...]) -> tuple[Has
 
 def _ran(session: Session, text: str, inputs: tuple[int, ...]) -> Answer:
     if len(text) > _LONGEST:
-        hint = "ask for less, or on the command line: stepscope sql PATH -"
+        hint = "shorten it, or use the command line: stepscope sql PATH -"
         raise StepscopeError(f"the query has {len(text):,} letters, {_LONGEST:,} are taken here", hint)
     remarks: list[str] = []
     frame = verbs.sql(

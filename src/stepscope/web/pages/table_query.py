@@ -104,7 +104,7 @@ def answered(session: Session, question: Question) -> Answer:
     analysis = tables.find(question.name)
     inputs = question.inputs
     if analysis.scope == "pair" and len(inputs) != 2:
-        raise StepscopeError(f"{question.name} compares two traces", "pick two under Compare")
+        raise StepscopeError(f"{question.name} compares two traces", "choose two on the page Compare")
     remarks: list[str] = []
     source = session.run(inputs)
     frame, table = tables.collect(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import callers
 from stepscope.core.errors import UnknownName
 from stepscope.core.intervals import total, union
 from stepscope.core.names import without_number
@@ -115,12 +116,12 @@ def _stack(scene: Scene, span_id: int, row: dict[str, Any]) -> list[str]:
             frames = trace.stacks.filter(pl.col("stack_id") == ids[0])["frames"]
             if frames.len():
                 return [str(frame) for frame in frames[0]]
-    around: list[str] = []
-    at = row["parent_id"] if row["parent_id"] is not None else row["launch_id"]
-    while at is not None and len(around) < 200:
-        name, at = trace.spans["name"][at], trace.spans["parent_id"][at]
-        around.append(str(name))
-    return around[::-1]
+    names = trace.spans["name"]
+    if row["parent_id"] is not None:
+        return [str(names[one]) for one in callers(trace.spans, span_id, trace.frames)[::-1]]
+    if row["launch_id"] is None:
+        return []
+    return [str(names[one]) for one in (*callers(trace.spans, row["launch_id"], trace.frames)[::-1], row["launch_id"])]
 
 
 def statistics(scene: Scene, low: int, high: int, tracks: Sequence[int] | None = None) -> dict[str, Any]:

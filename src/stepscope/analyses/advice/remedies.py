@@ -1,0 +1,186 @@
+"""What to try in each situation, as data: each remedy with the frameworks, devices and recorders that it is for.
+
+A remedy names something only where it exists: `torch.compile` for PyTorch on devices that it compiles for,
+`profiler.step` for recorders that have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from stepscope.core.trace import Meta
+
+__all__ = ["REMEDIES", "Recording", "Remedy", "recording_of", "remedy"]
+
+PYTORCH, PADDLE, JAX = "PyTorch", "PaddlePaddle", "JAX/XLA"
+#: Devices that torch.compile generates kernels for and that capture graphs.
+_COMPILED = ("cuda", "rocm", "xpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a remedy depends on: recorder (name of the format), framework, type of the device; '' is unknown."""
+
+    recorder: str = ""
+    framework: str = ""
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to try in a situation (`topic`), and for which recordings; an empty tuple stands for all of them."""
+
+    topic: str
+    text: str
+    frameworks: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    recorders: tuple[str, ...] = ()
+
+    def applies_to(self, recording: Recording) -> bool:
+        """Whether what the remedy names exists for such a recording."""
+        return all(
+            not wanted or have in wanted
+            for wanted, have in (
+                (self.frameworks, recording.framework),
+                (self.devices, recording.device),
+                (self.recorders, recording.recorder),
+            )
+        )
+
+
+def recording_of(meta: Meta | None, spans: pl.DataFrame, devices: pl.DataFrame) -> Recording:
+    """What remedies depend on; without `meta` PyTorch is known by its operators, and other frameworks are not."""
+    types = devices["type"].cast(pl.String).drop_nulls()
+    device = next((kind for kind in types if kind != "cpu"), "cpu" if types.len() else "")
+    framework = (meta.framework or "") if meta else ""
+    if framework in ("", "Ascend"):  # a device's recorder does not say which framework drives it
+        operators = spans["name"].filter(spans["category"] == "operator").unique().cast(pl.String)
+        framework = PYTORCH if operators.str.starts_with("aten::").any() else ""
+    return Recording(meta.format if meta else "", framework, device)
+
+
+def remedy(topic: str, recording: Recording) -> str:
+    """The first remedy of that topic that applies; '' if there is none. Raises KeyError if no remedy has that topic."""
+    of_topic = _BY_TOPIC[topic]
+    return next((one.text for one in of_topic if one.applies_to(recording)), "")
+
+
+#: For each topic the most particular remedy comes first.
+REMEDIES = (
+    Remedy(
+        "launching", "fewer, larger launches: torch.compile, CUDA graphs, fused or foreach operators, a larger batch",
+        (PYTORCH,), ("cuda",),
+    ),
+    Remedy(
+        "launching", "fewer, larger launches: torch.compile, HIP graphs, fused or foreach operators, a larger batch",
+        (PYTORCH,), ("rocm",),
+    ),
+    Remedy(
+        "launching", "fewer, larger launches: torch.compile, fused or foreach operators, a larger batch",
+        (PYTORCH,), ("xpu",),
+    ),
+    Remedy(
+        "launching", "fewer, larger launches: paddle.jit.to_static, CUDA graphs, fused operators, a larger batch",
+        (PADDLE,), ("cuda",),
+    ),
+    Remedy("launching", "more of the step under one jax.jit, a larger batch", (JAX,)),
+    Remedy("launching", "fewer, larger launches: CUDA graphs, fused kernels, a larger batch", (), ("cuda",)),
+    Remedy("launching", "fewer, larger launches: HIP graphs, fused kernels, a larger batch", (), ("rocm",)),
+    Remedy("launching", "fewer, larger launches: fused operators, a larger batch"),
+    Remedy(
+        "fewer_kernels", "fewer kernels: torch.compile or fused operators; captured graphs shorten these gaps too",
+        (PYTORCH,), _COMPILED,
+    ),
+    Remedy("fewer_kernels", "fewer kernels: fused ones; captured graphs shorten these gaps too", (), ("cuda", "rocm")),
+    Remedy("fewer_kernels", "fewer kernels: fused operators"),
+    Remedy(
+        "fuse", "torch.compile or fused operators would merge many and save trips to memory: show fusion",
+        (PYTORCH,), _COMPILED,
+    ),
+    Remedy("fuse", "fused operators would merge many and save trips to memory: show fusion"),
+    Remedy(
+        "sync",
+        "keep values on the device and read them rarely; copy with non_blocking=True; drop explicit synchronize()",
+        (PYTORCH,),
+    ),
+    Remedy("sync", "keep values on the device and read them rarely; drop calls that only wait for the device"),
+    Remedy(
+        "blocking_call", "copy from and to pinned memory with non_blocking=True, or where nothing waits for it",
+        (PYTORCH,),
+    ),
+    Remedy("blocking_call", "copy asynchronously, from and to pinned memory, or where nothing waits for it"),
+    Remedy(
+        "first_use",
+        "warm up with every shape before you measure or serve; CUDA_MODULE_LOADING=EAGER loads kernels at the start",
+        (), ("cuda",),
+    ),
+    Remedy("first_use", "warm up with every shape before you measure or serve"),
+    Remedy("slow_launch", "show launches --by queue: is its queue full, or does another thread hold the driver?"),
+    Remedy(
+        "allocator",
+        "the allocator asks the driver for memory: expandable_segments:True, fewer different sizes, no empty_cache()",
+        (PYTORCH,), ("cuda", "rocm"),
+    ),
+    Remedy("allocator", "allocate before the loop, and use the memory again"),
+    Remedy(
+        "compilation", "compile before you measure or serve; TORCH_LOGS=recompiles lists shapes that compile again",
+        (PYTORCH,), _COMPILED,
+    ),
+    Remedy("compilation", "compile before you measure or serve; JAX_LOG_COMPILES=1 lists what compiles again", (JAX,)),
+    Remedy("compilation", "compile before you measure or serve"),
+    Remedy("garbage_collection", "gc.freeze() after start-up; collect between steps and not within them"),
+    Remedy("communication", "overlap it with the device's work, or use a library that communicates on the device"),
+    Remedy("host_idle", "find what it waits for: input, a lock, another process"),
+    Remedy("python", "move this work to another thread, or behind the launches of the next step"),
+    Remedy("with_stack", "with_stack=True in the profiler would name the functions that it is spent in", (PYTORCH,)),
+    Remedy(
+        "with_stack", "RecordEvent ranges around parts of the program would show in which it is spent", (PADDLE,)
+    ),
+    Remedy(
+        "with_stack", "NVTX ranges in the program, or nsys profile --python-sampling=true, would say where", (), (),
+        ("nsys", "nsys-stats"),
+    ),
+    Remedy("with_stack", "record the host's functions or ranges to see where"),
+    Remedy(
+        "one_process_loader",
+        "batches are made in the training process itself: DataLoader(num_workers=…, pin_memory=True)", (PYTORCH,),
+    ),
+    Remedy(
+        "workers_loader",
+        "its workers are not ahead: more num_workers, prefetch_factor, persistent_workers, cheaper transforms",
+        (PYTORCH,),
+    ),
+    *(
+        Remedy(topic, "prepare batches ahead of time, in other processes or threads")
+        for topic in ("one_process_loader", "workers_loader", "loader")
+    ),
+    Remedy(
+        "steps", "call profiler.step() after every iteration to see times per step", (PYTORCH, PADDLE), (),
+        ("kineto", "paddle"),
+    ),
+    Remedy("steps", "put jax.profiler.StepTraceAnnotation around every iteration to see times per step", (JAX,)),
+    Remedy("steps", "put an NVTX range around every iteration to see times per step", (), (), ("nsys",)),
+    Remedy("steps", ""),
+    Remedy("operators", "record them with ProfilerActivity.CPU to see whose the kernels are", (PYTORCH,), (),
+           ("kineto",)),
+    Remedy("operators", "nsys profile --pytorch=autograd-nvtx, or NVTX ranges, would say whose the kernels are", (), (),
+           ("nsys",)),
+    Remedy("operators", ""),
+    Remedy("float32", "autocast to bfloat16, or allow TF32", (PYTORCH,)),
+    Remedy("float32", "bfloat16, float16 or TF32"),
+    Remedy("float32_old", "autocast to float16", (PYTORCH,)),
+    Remedy("float32_old", "float16"),
+    Remedy("to_device",
+           "the source is pageable memory: pin_memory=True and .to(device, non_blocking=True) would hide them",
+           (PYTORCH,)),
+    Remedy("to_device", "the source is pageable memory: asynchronous copies from pinned memory would hide them"),
+    Remedy(
+        "exposed_communication",
+        "start it earlier or overlap it (gradient buckets, prefetching), or send less; check for ranks that come late",
+    ),
+)  # fmt: skip
+_BY_TOPIC = {topic: tuple(r for r in REMEDIES if r.topic == topic) for topic in {r.topic for r in REMEDIES}}

@@ -1,0 +1,191 @@
+"""The windows of time that analyses divide: steps, on the host and on the device, the recording, and equal stretches.
+
+The host may queue a step in far less time than the device needs for it. What a step took is then the cadence of the
+device: the time from the end of one step's work to the end of the next one's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from stepscope.core.errors import StepscopeError
+from stepscope.core.intervals import Ints
+from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.trace import extent_ns
+
+__all__ = [
+    "device_steps",
+    "host_windows",
+    "queued_work",
+    "recorded",
+    "step_windows",
+    "stretches",
+    "whole",
+    "windows_of",
+]
+
+_BUCKETS = 100
+_MOST_BUCKETS = 1_000_000
+_US = 1_000
+_NOT_OF_PROGRAM = ("overhead", "sched_oncpu", "sched_runq", "io")
+_WINDOW = {"step": pl.Int32, "rank": pl.Int32, "ts_ns": pl.Int64, "end_ns": pl.Int64}
+
+
+def stretches(low: int, high: int, bucket_ns: int | None) -> Ints:
+    """Bounds of stretches of equal length from low to high, the last one perhaps shorter. Units: ns.
+
+    Without `bucket_ns` the length is the smallest power of ten µs that makes at most 100 of them. Raises StepscopeError
+    if there would be too many.
+    """
+    length = max(high - low, 1)
+    if bucket_ns is None:
+        bucket_ns = _US
+        while bucket_ns * _BUCKETS < length:
+            bucket_ns *= 10
+    if bucket_ns < 1 or length / bucket_ns > _MOST_BUCKETS:
+        hint = f"choose --bucket-ns of at least {-(-length // _MOST_BUCKETS)}"
+        raise StepscopeError(f"no more than {_MOST_BUCKETS:,} stretches of time are shown", hint)
+    return np.append(np.arange(low, low + length, bucket_ns), high)
+
+
+def host_windows(steps: pl.DataFrame) -> pl.DataFrame:
+    """The trace's steps in order of time, with `host_window_ns`: to the next one's start, or the step's own duration.
+
+    Units: ns. Source: start to start, as a training loop's own clock measures steps.
+    """
+    to_next = pl.when(pl.col("step").shift(-1) == pl.col("step") + 1).then(pl.col("ts_ns").shift(-1) - pl.col("ts_ns"))
+    return steps.sort("ts_ns").with_columns(host_window_ns=to_next.over("rank").fill_null(pl.col("dur_ns")))
+
+
+def step_windows(steps: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame:
+    """The steps in order of time with the windows that they took: bounds `ts_ns` and `end_ns`, `window_ns` long.
+
+    A step begins when it begins on the host, or when the device has done the work of the step before if that is later.
+    It lasts until the next one begins; without a next number, until it ends on the host and the device has done its
+    work. So a host that waits for the device gives the windows of `host_windows`, and a host that runs ahead gives the
+    cadence of the device. Where the device finishes a step before the one before it, its cadence is not known, and the
+    windows of the rank are those of the host.
+
+    Further columns: step, rank, source, `host_ts_ns`, `host_ns` and `host_window_ns` of the host, and `late_ns`, from
+    the step's end on the host to the end of its work; it is negative if the device is done before. `work` is
+    what `queued_work` or `device_work` returns; None or empty without device work.
+
+    Units: ns.
+    """
+    rows = host_windows(steps).rename({"ts_ns": "host_ts_ns", "dur_ns": "host_ns"})
+    ranks = rows["rank"].unique(maintain_order=True)
+    parts = []
+    for rank in ranks:
+        mine = rows.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
+        its = work
+        if work is not None and len(ranks) > 1:
+            its = work.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
+        parts.append(_windows_of_rank(mine, its))
+    if not parts:
+        parts = [_windows_of_rank(rows, None)]
+    windows = pl.concat(parts).with_columns(window_ns=pl.col("end_ns") - pl.col("ts_ns"))
+    columns = ("ts_ns", "end_ns", "window_ns", "host_ts_ns", "host_ns", "host_window_ns", "late_ns")
+    return windows.select("step", "rank", "source", *columns).sort("ts_ns", "host_ts_ns")
+
+
+def queued_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
+    """Of device work what `step_windows` needs: ts_ns, end_ns, step, launch_id, rank."""
+    work = spans.lazy().filter(pl.col("category").is_in(DEVICE_WORK)).join(tracks.lazy(), on="track_id", how="left")
+    return work.select("ts_ns", "step", "launch_id", "rank", end_ns=pl.col("ts_ns") + pl.col("dur_ns")).collect()
+
+
+def _windows_of_rank(rows: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame:
+    host = rows.select("step", "rank", ts_ns="host_ts_ns", dur_ns="host_ns")
+    numbers = rows["step"]
+    followed = (numbers.shift(-1) == numbers + 1).fill_null(value=False).to_numpy()
+    if work is None or work.is_empty():
+        bounds, late = (
+            host.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns")),
+            pl.Series([None] * rows.height, dtype=pl.Int64),
+        )
+    else:
+        bounds = device_steps(host, work)
+        done = _queued_by(host, work)["done_ns"]
+        late = done - (host["ts_ns"] + host["dur_ns"])
+        overtaken = (bounds["end_ns"] <= bounds["ts_ns"]) & (host["dur_ns"] > 0)
+        if overtaken.any():
+            bounds = host.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
+    low, high = bounds["ts_ns"].to_numpy(), bounds["end_ns"].to_numpy()
+    until_next = np.append(low[1:], high[-1:])
+    # Spans of damaged traces may overlap; the later step begins where it says.
+    high = np.where(followed, until_next, np.minimum(high, np.maximum(np.append(low[1:], high[-1:]), low)))
+    return rows.with_columns(ts_ns=pl.Series(low), end_ns=pl.Series(high), late_ns=late)
+
+
+def device_steps(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The trace's steps in order of time with device-side bounds: step, rank, ts_ns, end_ns. They never overlap.
+
+    A step ends with the last work that it queued, if that is later than its own end on the host, and the next one
+    starts there, if that is later than its own start on the host. The first one starts where work that had been
+    queued before it has ended. `work` has span_id, ts_ns, end_ns, step, launch_id, as of `device_work`; none at all
+    leaves the bounds on the host.
+
+    Units: ns. Source: the step boundaries of the TensorBoard profiler plugin, which drops trailing steps besides.
+    """
+    rows = steps.sort("ts_ns").select("step", "rank", "ts_ns", end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
+    loose = work.filter(pl.col("launch_id").is_null())
+    rows = pl.concat([rows, _queued_by(rows, work).drop("step")], how="horizontal")
+    begin = rows["ts_ns"].to_numpy()
+    if begin.size == 0:
+        return rows.select("step", "rank", "ts_ns", "end_ns")
+    free = _free_from(rows["begun_ns"][0], loose, begin[:1]) if loose.height < work.height else begin[:1]
+    done = rows.select(pl.max_horizontal("end_ns", "done_ns")).to_series().to_numpy()
+    end = np.maximum(np.maximum.accumulate(done), free)
+    begin = np.maximum(begin, np.concatenate((free, end[:-1])))
+    return rows.select("step", "rank").with_columns(ts_ns=pl.Series(begin), end_ns=pl.Series(end))
+
+
+def _queued_by(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """When the device begins and ends the work of each step: begun_ns, done_ns; null for a step that queued none."""
+    linked = work.filter(pl.col("launch_id").is_not_null())
+    # Without any launch record, work counts for the step in which it ran.
+    own = (work if linked.is_empty() else linked).group_by("step")
+    queued = own.agg(done_ns=pl.col("end_ns").max(), begun_ns=pl.col("ts_ns").min())
+    return steps.select("step").join(queued, on="step", how="left", maintain_order="left")
+
+
+def _free_from(begun_ns: int | None, loose: pl.DataFrame, start: Ints) -> Ints:
+    """When the device has done what was queued before the first step, one element; `start` if that is not known.
+
+    Work without a launch record was queued before the recording began, if all of it starts before the first step's own
+    work (which begins at `begun_ns`). If some starts later, launches were lost, and nothing can be said.
+    """
+    if begun_ns is None or loose.is_empty() or int(loose["ts_ns"].to_numpy().max()) >= begun_ns:
+        return start
+    free: Ints = np.minimum(loose["end_ns"].to_numpy().max(keepdims=True), begun_ns)
+    return free
+
+
+def whole(spans: pl.DataFrame) -> tuple[int, int]:
+    """First start and last end of operators, data loading and device work; of all spans where there are none of them.
+
+    Units: ns.
+    """
+    profiled = spans.filter(spans["category"].is_in(("operator", "dataloader", *DEVICE_WORK)))
+    return extent_ns(spans if profiled.is_empty() else profiled)
+
+
+def recorded(spans: pl.DataFrame) -> tuple[int, int]:
+    """First start and last end of what the recorder saw of the program, of all spans if it saw nothing else.
+
+    The recorder's own work (flushing of buffers, setting up) is left out, and so is what was recorded of the scheduler,
+    which may last longer than the profile. Units: ns.
+    """
+    of_program = spans.filter(~spans["category"].is_in(_NOT_OF_PROGRAM))
+    return extent_ns(spans if of_program.is_empty() else of_program)
+
+
+def windows_of(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """Step, rank, ts_ns and end_ns of each window: those of `step_windows`, or one for the recording, its step null."""
+    if not steps.is_empty():
+        return step_windows(steps, work).select(list(_WINDOW))
+    low, high = recorded(spans)
+    ranks = tracks["rank"].drop_nulls()
+    rank = None if ranks.is_empty() else ranks[0]
+    return pl.DataFrame({"step": [None], "rank": [rank], "ts_ns": [low], "end_ns": [high]}, schema=_WINDOW)

@@ -1,0 +1,166 @@
+"""What the threads that launch device work do: the state that each of their spans stands for.
+
+A state is why a thread does not launch: it waits for the device, is held up in a call, compiles, runs Python. Where
+spans lie in one another, the first state in `STATES` counts: a blocking call within an operator is a blocking call.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from stepscope.core.collectives import HOST_LIBRARIES, library_of
+from stepscope.core.intervals import Intervals, Ints, union
+from stepscope.core.names import is_launch_call, is_sync_call, map_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["HELD_UP", "SLOW_CALL_NS", "STATES", "UNRECORDED", "host_states", "intervals_of", "wait_before"]
+
+#: States in which something particular holds the thread up, and the rest, in order of precedence.
+HELD_UP = (
+    "garbage_collection", "data_loading", "communication", "compilation", "allocator", "first_use", "slow_launch",
+    "blocking_call",
+)  # fmt: skip
+UNRECORDED = "unrecorded"
+STATES = (*HELD_UP, "sync", "operator", "runtime", "host_idle", "python", UNRECORDED)
+#: Usual calls take 2 to 20 µs. A call of this length does more than put work into a queue.
+SLOW_CALL_NS = 100_000
+
+_GARBAGE = re.compile(
+    r"^Python GC|^(?:<built-in (?:function|method) collect\b)|\bgc\.collect|garbage.?collect", re.IGNORECASE
+)
+_COMPILE = re.compile(
+    r"torch/_dynamo/convert_frame\.py\(\d+\): _?compile"
+    r"|torch/_inductor/\S+\.py\(\d+\): _?(?:compile_|codegen|fx_codegen)"
+    r"|triton/compiler/compiler\.py\(\d+\): (?:compile|make_ir)$|triton/runtime/jit\.py\(\d+\): _do_compile"
+    r"|triton/testing\.py\(\d+\): do_bench|autotuner\.py\(\d+\): (?:_bench|benchmark)$"
+    r"|triton_heuristics\.py\(\d+\): (?:bench$|benchmark_all|autotune_to_one|_?precompile|_make_launch|coordinate_desc)"
+    r"|\(dynamo_timed\)|(?:nv|hip)rtcCompile|@opCompile$|XlaCompile|backend_compile|CompileModule|CompileAndLoad"
+)
+_API = r"^(?:\w+@)?(?:cuda|cu|hip|acl(?:rt)?|cn(?:rt)?|musa|mc|ze|ur|pi)"
+_IS_API = re.compile(_API + r"[A-Z]")
+_ALLOCATE = re.compile(
+    _API
+    + r"(?:Malloc|Free|HostAlloc|HostMalloc|HostFree|Host(?:Un)?[Rr]egister|USM(?:Host|Device|Shared)?(?:Alloc|Free)"
+    r"|Mem(?:Alloc|Free|Create|Map|Unmap|Release|Address|SetAccess|Host))"
+)
+_SET_UP = re.compile(
+    _API
+    + r"(?:(?:Module|Library)(?:Load|Get)|KernelGetFunction|Init$|Ctx|(?:Device)?PrimaryCtx|Stream(?:Create|Begin|End)"
+    r"|Device(?:GetStreamPriority|Get\w*Propert|Set)|GetDeviceProp|Func[SG]etAttribute|Graph(?:Instantiate|Upload))"
+)
+_BLOCKING_COPY = re.compile(_API + r"(?:Memcpy|Memset)(?!\w*Async)(?:\w*WithStream)?|^(?:\w+@)?aclrtMemcpy$")
+_COPY = re.compile(_API + r"(?:Memcpy|Memset)")
+_WAITING = re.compile(
+    r"(?:threading|queue|queues|poll|selectors|connection|process|futures/_base|subprocess)\.py(?:\(\d+\):|:\d+) "
+    r"(?:wait|get|_?poll|select|_?recv\w*|join|result|_wait\w*)$"
+    r"|^(?:<built-in (?:function|method) |\$<unknown> )(?:acquire|sleep|poll|select|recv|recv_into|accept|wait|read)\b"
+    r"|^(?:poll|ppoll|epoll_wait|select|nanosleep|usleep|sem_wait|sem_timedwait|futex|pthread_cond_(?:timed)?wait)$"
+)
+_RUNTIME = ("runtime", "driver")
+_HOST = ("operator", "python", "runtime", "driver", "dataloader", "user_range", "module", "other", "overhead")
+
+
+def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> pl.DataFrame:
+    """The spans of these tracks that have a state: span_id, track_id, ts_ns, end_ns, dur_ns, state (index in STATES).
+
+    `work` is what `device_work` returns: a call that takes long is a slow launch only if it puts little into the queue,
+    `first_use` if it launches a kernel for the first time in the recording, and a blocking copy if it returns after the
+    copy has ended. Units: ns.
+    """
+    mine = spans.select("span_id", "track_id", "ts_ns", "dur_ns", "name", "category").filter(
+        pl.col("category").is_in(_HOST) & pl.col("track_id").is_in(tracks.implode())
+    )
+    mine = mine.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
+    called = mine.filter(pl.col("category").is_in(_RUNTIME)).join(_queued_by(spans, work), on="span_id", how="left")
+    slow = pl.col("dur_ns") >= SLOW_CALL_NS * pl.col("n_work").fill_null(1)
+    called = called.with_columns(kind=map_names(called["name"], _kind_of_call, pl.String()))
+    kind, is_launch = pl.col("kind"), pl.col("kind").is_in(("launch", "copy"))
+    state = (
+        pl.when(kind.is_in(("allocator", "sync", "compilation", "blocking_call")))
+        .then(kind)
+        .when(~slow | (kind == "outer"))
+        .then(pl.lit("runtime"))
+        .when((kind == "copy") & (pl.col("end_ns") >= pl.col("done_ns").fill_null(0)))
+        .then(pl.lit("blocking_call"))
+        .when((kind == "first_use") | (is_launch & pl.col("first").fill_null(value=False)))
+        .then(pl.lit("first_use"))
+        .when(is_launch)
+        .then(pl.lit("slow_launch"))
+        .otherwise(pl.lit("blocking_call"))
+    )
+    called = called.with_columns(state=state)
+    rest = mine.filter(~pl.col("category").is_in(_RUNTIME))
+    by_name = map_names(rest["name"], _state_of_name, pl.String())
+    by_category = {
+        "operator": "operator", "python": "python", "dataloader": "data_loading", "user_range": UNRECORDED,
+        "module": UNRECORDED,
+    }  # fmt: skip
+    category = rest["category"].cast(pl.String).replace_strict(by_category, default=None)
+    rest = rest.with_columns(state=pl.select(pl.coalesce(by_name, category)).to_series())
+    columns = ("span_id", "track_id", "ts_ns", "end_ns", "dur_ns", "state")
+    every = pl.concat([called.select(columns), rest.select(columns)]).drop_nulls("state")
+    return every.with_columns(
+        pl.col("state").replace_strict(list(STATES), list(range(len(STATES))), return_dtype=pl.Int8)
+    )
+
+
+def _queued_by(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """By call (span_id): how much it put into queues, when that had ended, and if it was the first of its kernel."""
+    linked = work.select("name", "end_ns", "launch_id").drop_nulls("launch_id")
+    calls = spans.select(launch_id="span_id", called_ns="ts_ns")
+    linked = linked.join(calls, on="launch_id", how="left")
+    first = pl.col("called_ns") == pl.col("called_ns").min().over("name")
+    return (
+        linked.with_columns(first=first)
+        .group_by(span_id="launch_id")
+        .agg(n_work=pl.len(), done_ns=pl.col("end_ns").max(), first=pl.col("first").any())
+    )
+
+
+@lru_cache(1 << 14)
+def _kind_of_call(name: str) -> str:
+    """What a call of the runtime or driver is for; "outer" where it is no call of an API, "" where it is another."""
+    kinds = (
+        ("compilation", _COMPILE.search), ("sync", is_sync_call), ("allocator", _ALLOCATE.search),
+        ("blocking_call", _BLOCKING_COPY.search), ("copy", _COPY.search), ("launch", is_launch_call),
+        ("first_use", _SET_UP.search),
+    )  # fmt: skip
+    known = next((kind for kind, matches in kinds if matches(name)), "")
+    return known or ("" if _IS_API.search(name) else "outer")
+
+
+@lru_cache(1 << 16)
+def _state_of_name(name: str) -> str | None:
+    """The state that a name of a range or a frame says; None if it says nothing."""
+    kinds = (("garbage_collection", _GARBAGE), ("compilation", _COMPILE), ("host_idle", _WAITING))
+    known = next((kind for kind, pattern in kinds if pattern.search(name)), None)
+    return known or ("communication" if library_of(name) in HOST_LIBRARIES else None)
+
+
+def intervals_of(states: pl.DataFrame) -> Iterator[tuple[str, Intervals]]:
+    """When some span of each state is open, as disjoint intervals, in the order of STATES. Units: ns."""
+    parts = states.partition_by("state", as_dict=True)
+    for number, state in enumerate(STATES):
+        mine = parts.get((number,))
+        if mine is not None:
+            yield state, union(mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())
+
+
+def wait_before(states: pl.DataFrame, at: Ints) -> Ints:
+    """For how long a thread had been waiting for the device, or in a blocking call, at these times. Units: ns."""
+    numbers = [STATES.index("sync"), STATES.index("blocking_call")]
+    mine = states.filter(pl.col("state").is_in(numbers))
+    starts, ends = union(mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())
+    if not starts.size:
+        return np.zeros(at.size, np.int64)
+    open_ = np.searchsorted(starts, at, side="right") - 1
+    # A wait that ends as the gap begins is the wait for the work that ended then.
+    waited: Ints = np.where((open_ >= 0) & (ends[open_] >= at), at - starts[open_], 0)
+    return waited

@@ -1,0 +1,28 @@
+"""On every screen of every trace, parts sum to their whole, and totals that two tables share are equal."""
+
+from __future__ import annotations
+
+import identity_checks
+import pytest
+from test_surfaces import COLLECTION, EVERYTHING, SMALL_BYTES, TRACES
+
+import stepscope
+
+#: Formats that are not in the list of traces.
+MORE = [
+    str(path.relative_to(COLLECTION))
+    for pattern in ("nsight/*/*", "paddle/**/trace.json.gz")
+    for path in sorted(COLLECTION.glob(pattern))
+    if path.is_file() and (EVERYTHING or path.stat().st_size < SMALL_BYTES)
+]
+
+
+@pytest.mark.parametrize("path", TRACES + MORE if EVERYTHING else [*TRACES[1::2], *MORE[::3]])
+def test_the_numbers_of_every_screen_close(shared, path):
+    try:
+        trace = stepscope.load(shared / path)
+    except stepscope.StepscopeError as error:
+        pytest.skip(f"refused, so it has no numbers: {error.message}")
+    report = stepscope.report(trace)
+    wrong = [*identity_checks.tables(trace), *identity_checks.report(report), *identity_checks.lengths(report)]
+    assert wrong == []
