@@ -134,7 +134,7 @@ def test_what_has_no_figure_is_told(pair):
 def test_what_has_nothing_to_draw_is_told(tmp_path):
     document = {"traceEvents": [event("aten::mm", 1, 0)]}
     (tmp_path / "t.json").write_text(json.dumps(document))
-    with pytest.raises(StepscopeError, match="nothing of operators can be drawn"):
+    with pytest.raises(StepscopeError, match="operators cannot be drawn"):
         stepscope.plot(tmp_path / "t.json", "operators")
 
 

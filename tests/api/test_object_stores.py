@@ -132,7 +132,7 @@ def test_an_object_that_may_not_be_read_is_one_clear_error(capsys, bucket):
     FORBIDDEN.add("traces/run/rank0.pt.trace.json.gz")
     code, _, err = run(capsys, "report", f"{bucket}/rank0.pt.trace.json.gz")
     assert (code, err.splitlines()[0]) == (1, f"error: cannot read {bucket}/rank0.pt.trace.json.gz: Forbidden")
-    assert "you may not read this file" in err
+    assert "you are not allowed to read this file" in err
 
 
 @pytest.mark.parametrize("path", ["", "/rank0.pt.trace.json.gz"], ids=["folder", "file"])

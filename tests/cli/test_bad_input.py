@@ -36,7 +36,7 @@ def songs(folder) -> bytes:
 CASES = {
     "permission.csv": (NO_PERMISSION, "was not allowed to read the device's performance counters (ERR_NVGPUCTRPERM)"),
     "empty.csv": ("", "is empty"),
-    "blank.csv": ("\n\n", "is a text without any table that a reader knows"),
+    "blank.csv": ("\n\n", "is a text without a table of a known format"),
     "ncu_header.csv": (ncu_files.LONG, "a header and no rows"),
     "nsys_header.csv": (nsys_stats_files.KERN_HEADER, "a header and no rows"),
     "rocprof_header.csv": (header_of(rocprof_files.KERNELS), "a header and no rows"),

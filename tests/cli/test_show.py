@@ -32,7 +32,9 @@ def test_an_analysis_wins_over_a_raw_table_of_the_same_name(run, paths):
     assert "total_ns" in analysed[0]
     raw = run("show", "trace.kernels", paths[0])
     assert raw.code == 1
-    assert raw.err.startswith("error: kernels needs kernels (side of spans: launch configuration of a device kernel)")
+    assert raw.err.startswith(
+        "error: kernels needs kernels (side table of spans: launch configuration of a device kernel)"
+    )
 
 
 @pytest.mark.parametrize("n_traces", [1, 3])

@@ -20,7 +20,7 @@ FOLDERS = ("faultlab", "traces")
 
 WORK = {"kernel", "mtia_ccp_events", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "cuda_sync"}
 NOT_KERNELS = re.compile(
-    r"(?i)memcpy|memset|dma|sdma|memory copy|event_|event sync|notify|stream_wait|wait"
+    r"(?i)memcpy|memset|dma|sdma|memory copy|copy(host|device)to|fillbuffer|event_|event sync|notify|stream_wait|wait"
     r"|write value|profiling_(en|dis)able|place_holder|reduce_async"
 )
 #: Lanes of HCCL with whole collectives; its planes show their parts.
@@ -94,7 +94,7 @@ def pairs(events: list[Event]) -> int:
 
 
 def lane_work(events: list[Event], complete: list[Event]) -> list[Event]:
-    """Events of recorders whose lanes, not categories, say what runs on the device: XLA and Ascend."""
+    """Events of recorders whose lanes, not categories, say what runs on the device: XLA, Ascend, rpd."""
     process = {
         e["pid"]: e["args"]["name"]
         for e in events
@@ -113,6 +113,8 @@ def lane_work(events: list[Event], complete: list[Event]) -> list[Event]:
         if owner.startswith("/device:") and (STREAM.search(name) or (name == "XLA Ops" and pid not in streams)):
             found.append(event)
         if (owner == "Ascend Hardware" and STREAM.match(name)) or (owner == "HCCL" and COLLECTIVES.fullmatch(name)):
+            found.append(event)
+        if re.fullmatch(r"GPU\d+", owner):
             found.append(event)
     return found
 

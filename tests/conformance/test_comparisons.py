@@ -6,7 +6,7 @@ The verdict follows from the interval, not from what is known of the runs: two m
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -157,6 +157,20 @@ def test_nothing_is_said_twice(outcomes, name):
     value = r"[\d,.]+ (?:ns|µs|ms|s|MHz|%|MiB|GiB|MB/s|GB/s)"
     changes = [change for text in prose for change in re.findall(f"{value} → {value}", text)]
     assert sorted({c for c in changes if changes.count(c) > 1}) == []
+
+
+def test_another_version_is_said_and_changes_no_verdict(shared: Path):
+    trace = stepscope.load(shared / RESNET)
+    versions = [
+        replace(trace, meta=replace(trace.meta, framework_version=version, facts={"cuda_driver_version": driver}))
+        for version, driver in (("2.3.0", "12040"), ("2.4.1", "12080"))
+    ]
+    outcome = stepscope.compare(*versions)
+    assert outcome.kinds.select("kind", "base", "other").rows() == [
+        ("driver", "12.4", "12.8"), ("framework", "2.3.0", "2.4.1"),
+    ]  # fmt: skip
+    assert (outcome.verdict, outcome.causes) == ("no_difference", ())
+    assert comparison(outcome).headline.startswith("Runs that differ in driver, framework · No difference")
 
 
 def test_the_order_of_the_files_of_a_run_does_not_matter(shared: Path):

@@ -133,7 +133,7 @@ def test_a_file_adds_and_replaces(tmp_path):
 def test_a_file_of_another_form_is_refused_with_an_example(tmp_path, text):
     path = tmp_path / "mine.json"
     path.write_text(text)
-    with pytest.raises(StepscopeError, match=r"mine\.json is no description of accelerators") as caught:
+    with pytest.raises(StepscopeError, match=r"mine\.json does not describe accelerators") as caught:
         with_file(str(path))
     assert "memory_bytes_per_s" in caught.value.hint
 

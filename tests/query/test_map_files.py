@@ -82,13 +82,13 @@ def test_ranks_that_are_missing_broken_or_twice_there_are_told_and_left_out(job,
         assert [label.rsplit("/", 1)[-1] for label, _ in seen] == [
             "rank4", "twin-rank1.pt.trace.json.gz", "each of 2 ranks of 6 (2, 5)",
         ]  # fmt: skip
-        assert seen[-1][1] == "no file is for it"
+        assert seen[-1][1] == "no file has this rank"
 
 
 def test_a_single_missing_rank_is_told_by_its_number(monkeypatch):
     monkeypatch.setattr(rank_calls_home, "rank_calls", lambda rank: part(rank, (0, 5), world_size=4))
     assert told(Run(("a", "b", "c"), lambda path: {"a": 0, "b": 1, "c": 3}[path]))[1] == [
-        ("rank 2 of 4", "no file is for it")
+        ("rank 2 of 4", "no file has this rank")
     ]
 
 

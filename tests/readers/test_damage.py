@@ -330,10 +330,10 @@ def test_max_bytes_bounds_plain_files_too():
     ("data", "what"),
     [
         (b"", "is empty"),
-        (b" \n\t" * 50, "no reader knows"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "no reader knows"),
-        (b"name,ts,dur\na,1,2\n", "no reader knows"),
-        (b"\xff\xfe[\0{\0", "no reader knows"),
+        (b" \n\t" * 50, "no known format"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "no known format"),
+        (b"name,ts,dur\na,1,2\n", "no known format"),
+        (b"\xff\xfe[\0{\0", "no known format"),
         (gzip.compress(b"", mtime=0), "is empty"),
     ],
 )

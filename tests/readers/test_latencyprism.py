@@ -199,7 +199,7 @@ def test_samples_are_of_a_process_of_the_host_or_of_some_gpu(counters_data):
         (2_500, "pid:4013652", 4013652, "process_cpu_usage", "%", 160.5),
     ]
     assert trace.meta.origin_unix_ns == START_US * 1000
-    assert trace.issues.rows() == [("counters_pooled", "info", 1, "samples of all GPUs stand under one name")]
+    assert trace.issues.rows() == [("counters_pooled", "info", 1, "samples of all GPUs have one name")]
 
 
 def test_a_process_number_written_as_a_float_is_the_same_process(counters_data):

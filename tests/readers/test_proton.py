@@ -73,7 +73,7 @@ def test_damage_is_one_clear_line(tmp_path, damage):
     text = json.dumps([node("ROOT", node("scope", kernel("k", 10, count=2))), MACHINE], indent=1)
     path = tmp_path / "a.hatchet"
     path.write_text(damage(text))
-    with pytest.raises(CorruptInput, match=r"a\.hatchet: not a tree of Proton's"):
+    with pytest.raises(CorruptInput, match=r"a\.hatchet: not a tree of Proton"):
         open_trace(str(path))
 
 

@@ -64,7 +64,7 @@ def test_another_version_is_refused(run, tmp_path):
 
 def test_what_does_not_say_what_it_is_is_no_stored_trace(tmp_path):
     (tmp_path / "meta.json").write_text('["stepscope", {"stepscope": "trace"}]')
-    with pytest.raises(CorruptInput, match="does not say what is stored"):
+    with pytest.raises(CorruptInput, match="does not say what it stores"):
         stepscope.load(tmp_path / "meta.json")
 
 

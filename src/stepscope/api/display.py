@@ -82,7 +82,7 @@ def _outcome_figure(outcome: Comparison) -> Any:
 
     drawn = figures.drawn("parts", bounded_parts(outcome))
     if drawn is None:
-        raise StepscopeError("the comparison has no parts of a step to draw", "print it to see why")
+        raise StepscopeError("the comparison has no parts of a step to draw", "print it to see the reason")
     return _of_plotly(drawn, figures.find("parts").title)
 
 
@@ -112,7 +112,7 @@ def plot(
     frame, _ = tables.collect(source, tables.find(name), on_missing=on_missing, **{**figure.options, **options})
     drawn = None if frame.is_empty() else figure(frame)
     if drawn is None:
-        raise StepscopeError(f"nothing of {name} can be drawn: no value is known", f"look at the table: show {name}")
+        raise StepscopeError(f"{name} cannot be drawn: all its values are unknown", f"see the table: show {name}")
     return _of_plotly(drawn, figure.title)
 
 

@@ -13,11 +13,12 @@ import polars as pl
 
 from stepscope.comparison.diagnosis.change import fold
 from stepscope.comparison.diagnosis.operators import types_of
+from stepscope.comparison.diagnosis.python import graph_launches, graphs_differ
 from stepscope.comparison.diagnosis.sizes import kernels_of_same_size, most_telling, retyped, sizes
 from stepscope.comparison.diagnosis.workload import is_other, other_work, strangers, unit_of
 from stepscope.comparison.model import KINDS, SETUP
 from stepscope.core import units
-from stepscope.core.names import is_graph_launch, shorten
+from stepscope.core.names import shorten
 from stepscope.core.schema import DEVICE_WORK
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _of_meta(meta: Meta) -> list[tuple[str, str, str]]:
         known = _FACTS.get(key)
         if known is not None:
             rows.append((*known, _version(value) if known[1].startswith("CUDA") else value))
-        elif key.endswith("_version") and "schema" not in key:
+        elif key.endswith("_version") and "schema" not in key and value != meta.framework_version:
             rows.append(("framework", key.removesuffix("_version"), value))
     return rows
 
@@ -216,13 +217,8 @@ def _of_program(view: View) -> list[tuple[str, str, str, str, str]]:
         if shares is not None and max(shares) >= _STRANGE:
             base, other = (f"{units.percent(share)} of their time" for share in shares)
             rows.append(_row(kind, f"{category}s of this run only", base, other))
-    launches = view.work.filter(pl.col("category").is_in(("runtime", "driver"))).filter(
-        pl.col("name").map_elements(is_graph_launch, return_dtype=pl.Boolean)
-    )
-    n_launches = [float(launches[f"calls_{side}"].sum()) for side in ("base", "other")]
-    if (n_launches[0] == 0) != (n_launches[1] == 0):
-        base, other = (units.number(n) for n in n_launches)
-        rows.append(_row("program", "graph launches per step", base, other))
+    if graphs_differ(view):
+        rows.append(_row("program", "graph launches per step", *map(units.number, graph_launches(view))))
     types = retyped(view.pair)
     if types:
         more = f" and {len(types) - 1} more" if len(types) > 1 else ""

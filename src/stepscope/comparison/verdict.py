@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.comparison.diagnosis import Case, diagnose, views
+from stepscope.comparison.diagnosis import OF_TIMES, Case, diagnose, views
 from stepscope.comparison.effects import CONFIDENCE, effects, part_deltas
 from stepscope.comparison.kinds import kind_differences, other_hardware
 from stepscope.comparison.matching import align, matched
@@ -58,8 +58,7 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
     all_views = views(case)
     kinds = kind_differences(pairs, all_views)
     diagnosis = diagnose(replace(case, machines=other_hardware(kinds)), all_views)
-    # Other work is a difference in kind. It is none of the step time before that is proven.
-    has_cause = any(cause.category != "workload_change" for cause in diagnosis.causes)
+    has_cause = any(cause.category not in OF_TIMES for cause in diagnosis.causes)
     verdict, reason = judge(step, stalled, has_cause=has_cause, typical=typical)
     of_runs = [remark for pair in pairs for run in (*pair.base, *pair.other) for remark in run.remarks]
     return Comparison(
@@ -143,11 +142,12 @@ def _effect(left: Moments, right: Moments, confidence: float) -> Effect:
     level = np.fmax(left.mean, right.mean)
     test = differences(left, right, STEP_DRIFT * level / PRIOR_REACH)
     base, other = float(left.mean[0]), float(right.mean[0])
+    low = _known(test.low[0])
     effect = Effect(
         base=base,
         other=other,
         delta=float(test.delta[0]),
-        low=_known(test.low[0]),
+        low=None if low is None else max(low, -base),  # no cycle is shorter than nothing
         high=_known(test.high[0]),
         p_value=_known(test.p_value[0]),
         drift=float(test.drift[0]),
@@ -198,8 +198,8 @@ def judge(
     """The verdict and its reason, from the effect on the mean cycle, stalls, and the effect on the typical cycle.
 
     The step time is different if the interval of its change excludes zero. It is inconclusive if the interval includes
-    zero and a change that matters, or if there is none. A cause makes the runs different even if other work hides its
-    cost; stalls do even if the mean hides them.
+    zero and a change that matters, or if there is none. A cause outside of the program's own times makes the runs
+    different even if other work hides its cost (`has_cause`); stalls do even if the mean hides them.
     """
     if effect is None:
         return ("different", "other conditions") if has_cause else ("inconclusive", "no cycles to compare")

@@ -202,7 +202,7 @@ def unreachable(path: str, error: BaseException, *, doing: str = "read") -> Step
     hints = {
         FileNotFoundError: "check the path; a pattern must be quoted or match something",
         IsADirectoryError: "give a folder to a verb that takes several traces, as in stepscope report DIR",
-        PermissionError: f"you may not {doing} this file: check its owner and mode",
+        PermissionError: f"you are not allowed to {doing} this file: check its owner and mode",
     }
     hint = next((text for kind, text in hints.items() if isinstance(error, kind)), "")
     reason = getattr(error, "strerror", None) or error

@@ -110,7 +110,7 @@ class Hardware:
             return f"{name!r} may be {', '.join(a.name for a in fits)}: {_HINT}"
         only = fits[0]
         if units is not None and only.units not in (None, units):
-            return f"{name!r} should have {only.units} units and has {units}: a part or another kind; {_HINT}"
+            return f"{name!r} should have {only.units} units and has {units}: a part, or another device; {_HINT}"
         return only
 
     def _unknown(self, name: str) -> str:
@@ -171,7 +171,7 @@ def _decoded(text: bytes, path: str) -> _File:
             _check(accelerator)
     except (msgspec.MsgspecError, UnicodeDecodeError, re.error, ValueError) as error:
         hint = 'as in {"accelerators": [{"name": "X", "memory_bytes_per_s": 3e12, "tensor": {"bf16": 1e15}}]}'
-        raise StepscopeError(f"{path} is no description of accelerators: {error}", hint) from None
+        raise StepscopeError(f"{path} does not describe accelerators: {error}", hint) from None
     return decoded
 
 

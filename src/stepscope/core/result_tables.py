@@ -35,7 +35,7 @@ def _spread(unit: str, part: str = "", word: str = "") -> Iterator[Column]:
 def _times(name: str, doc: str, *further: Column) -> Table:
     """Times by name and by the `further` key columns."""
     total = Column("total_ns", _WHOLE, "summed duration", "ns")
-    share = Column("share_ratio", _MEAN, "its part of the summed duration of all rows", "ratio")
+    share = Column("share_ratio", _MEAN, "its share of the summed duration of all rows", "ratio")
     return Table(name, f"{doc}, as nsys stats says", (_NAME, *further, _CALLS, total, share, *_spread("ns")))
 
 

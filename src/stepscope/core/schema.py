@@ -119,17 +119,19 @@ SPANS = Table(
         Column("category", Category, "what it is, in stepscope's own closed list"),
         Column("recorded_category", Name, "what it is, in the recorder's own word"),
         Column("correlation", pl.Int64(), "id shared by a host call and the device work it queued"),
-        Column("external_id", pl.Int64(), "recorder's id of an operator, shared by the calls and work behind it"),
+        Column("external_id", pl.Int64(), "recorder's id of an operator, shared by its calls and device work"),
         Column("parent_id", pl.UInt32(), "innermost span of the same host thread that was open at its start"),
         Column("launch_id", pl.UInt32(), "of device work: the host call that queued it"),
-        Column("op_id", pl.UInt32(), "of device work and runtime calls: the innermost framework operator behind it"),
+        Column(
+            "op_id", pl.UInt32(), "of device work and runtime calls: the innermost framework operator that caused it"
+        ),
         Column("step", pl.Int32(), "number of the step it belongs to (device work: the step that queued it)"),
         Column("flow", pl.Boolean(), "of device work: the trace draws an arrow from a launch to it; null: no arrows"),
     ),
 )
 OPS = Table(
     "ops",
-    "side of spans: what a framework operator (or a user's range) was called with",
+    "side table of spans: the arguments of a framework operator (or of a user's range)",
     (
         Column("span_id", pl.UInt32(), "the operator's span", key=True),
         Column("input_shapes", Name, "shapes of all inputs, as compact JSON"),
@@ -142,7 +144,7 @@ OPS = Table(
 )
 KERNELS = Table(
     "kernels",
-    "side of spans: launch configuration of a device kernel",
+    "side table of spans: launch configuration of a device kernel",
     (
         Column("span_id", pl.UInt32(), "the kernel's span", key=True),
         *(Column(f"grid_{a}", pl.Int32(), f"blocks in {a}") for a in "xyz"),
@@ -160,7 +162,7 @@ KERNELS = Table(
 )
 FRAMES = Table(
     "frames",
-    "side of spans: a call of a Python function or of a module",
+    "side table of spans: a call of a Python function or of a module",
     (
         Column("span_id", pl.UInt32(), "the call's span", key=True),
         Column("python_id", pl.Int64(), "recorder's id of the call"),
@@ -181,7 +183,7 @@ ARROWS = Table(
 )
 TRANSFERS = Table(
     "transfers",
-    "side of spans: a copy or a fill",
+    "side table of spans: a copy or a fill",
     (
         Column("span_id", pl.UInt32(), "the transfer's span", key=True),
         Column("bytes", pl.Int64(), "bytes moved", "bytes"),
@@ -193,13 +195,13 @@ TRANSFERS = Table(
 )
 COLLECTIVES = Table(
     "collectives",
-    "side of spans: a communication among ranks, from its operator or kernel",
+    "side table of spans: a communication among ranks, from its operator or kernel",
     (
         Column("span_id", pl.UInt32(), "the operator's or kernel's span", key=True),
         Column("collective", Name, "as in allreduce, _allgather_base"),
         Column("dtype", Name, "element type"),
         Column("in_elements", pl.Int64(), "elements sent in by this rank"),
-        Column("out_elements", pl.Int64(), "elements that this rank gets"),
+        Column("out_elements", pl.Int64(), "elements that this rank receives"),
         Column("group", Name, "process group"),
         Column("group_size", pl.Int32(), "ranks in the group"),
         Column("group_ranks", Name, "ranks in the group, as recorded"),
@@ -221,7 +223,7 @@ KERNEL_METRICS = Table(
 )
 SCHED = Table(
     "sched",
-    "side of spans: a thread on a core, or ready and waiting for one",
+    "side table of spans: a thread on a core, or ready and waiting for one",
     (
         Column("span_id", pl.UInt32(), "the span", key=True),
         Column("core", pl.Int32(), "core that it ran on, or got in the end"),
@@ -230,9 +232,13 @@ SCHED = Table(
             Name,
             "why it lost the core (preempted, sleeps, blocked, stopped, ended), or began to wait (preempted, woken)",
         ),
-        Column("other", Name, "who got the core next, or had it until a woken thread got it; null: nobody, or unknown"),
-        Column("other_tid", pl.Int64(), "that one's thread id"),
-        Column("other_is_own", pl.Boolean(), "whether that is a thread of the recorded job"),
+        Column(
+            "other",
+            Name,
+            "thread that got the core next, or had it until a woken thread got it; null: none, or unknown",
+        ),
+        Column("other_tid", pl.Int64(), "thread id of `other`"),
+        Column("other_is_own", pl.Boolean(), "whether `other` is a thread of the recorded job"),
     ),
 )
 ALLOCATIONS = Table(
@@ -283,21 +289,21 @@ STACKS = Table(
 )
 STACK_SAMPLES = Table(
     "stack_samples",
-    "a Python stack of a thread, seen from outside: from the first look that showed it until one showed another",
+    "a Python stack of a thread, sampled from outside: from the first sample that shows it to the next that differs",
     (
         Column(
             "ts_ns",
             pl.Int64(),
-            "when it was seen first, from the trace's origin (on_gil: some seconds)",
+            "time of its first sample, from the trace's origin (on_gil: start of some seconds)",
             "ns",
             key=True,
         ),
-        Column("dur_ns", pl.Int64(), "until another was seen (on_gil: by the number of looks)", "ns"),
+        Column("dur_ns", pl.Int64(), "time until another stack was sampled (on_gil: from the number of samples)", "ns"),
         Column("pid", pl.Int64(), "process", key=True),
         Column("tid", pl.Int64(), "thread, as the system numbers it", key=True),
         Column("thread", Name, "the thread's name in Python"),
         Column("stack_id", pl.UInt32(), "the stack"),
-        Column("n_samples", pl.Int64(), "looks that showed it; by their rate, where the recorder tells changes alone"),
+        Column("n_samples", pl.Int64(), "samples that show it; from their rate if the recorder reports only changes"),
         Column(
             "on_gil",
             pl.Boolean(),
@@ -305,7 +311,7 @@ STACK_SAMPLES = Table(
             "holding the GIL; false of the others",
             key=True,
         ),
-        Column("oncpu_ratio", pl.Float64(), "part of those seconds in which the thread ran on a core", "ratio"),
+        Column("oncpu_ratio", pl.Float64(), "share of those seconds in which the thread ran on a core", "ratio"),
     ),
 )
 STEPS = Table(
@@ -323,7 +329,7 @@ STEP_COSTS = Table(
     "step_costs",
     "what a training loop's own timer measured, a row per step or batch read",
     (
-        Column("kind", pl.Enum(("step", "reader")), "the time of a step, or that of reading a batch", key=True),
+        Column("kind", pl.Enum(("step", "reader")), "what was timed: a step, or reading a batch", key=True),
         Column("n_before", pl.Int64(), "steps that had ended when it began", key=True),
         Column("cost_s", pl.Float64(), "wall time", "s"),
         Column("n_samples", pl.Int64(), "samples in the step, if the loop logged them"),
@@ -347,7 +353,7 @@ SAMPLED = ("all", "some", "none")
 CYCLE_STARTS = ("annotation", "function", "kernel", "sequence", "period")
 CYCLES = Table(
     "cycles",
-    "a turn of the program's main loop, or another stretch of it that comes again",
+    "a turn of the program's main loop, or another part of it that repeats",
     (
         Column("cycle", pl.Int64(), "its number", key=True),
         Column("host", Name, "host of the process, where recorded", key=True),
@@ -358,18 +364,23 @@ CYCLES = Table(
         Column("host_dur_ns", pl.Int64(), "duration on the host", "ns"),
         Column("anchor", Name, "function whose calls mark the cycles"),
         Column("phase", Name, "prefill or decode, where a serving engine does both"),
-        Column("is_complete", pl.Boolean(), "false of those at either end that were recorded in part; null: not known"),
+        Column(
+            "is_complete", pl.Boolean(), "false for cycles at either end that were recorded only in part; null: unknown"
+        ),
         Column(
             "found_by", pl.Enum(CYCLE_STARTS), "how cycles were found: annotation, function, kernel, sequence, period"
         ),
         Column(
-            "agreement_ratio", pl.Float64(), "names that come as often in one cycle as in the next, if found", "ratio"
+            "agreement_ratio",
+            pl.Float64(),
+            "share of names that occur equally often in all cycles, if these were searched for",
+            "ratio",
         ),
     ),
 )
 ATTRIBUTION = Table(
     "attribution",
-    "what a function took of a cycle (beta), and how a resource fared meanwhile (mu); a row per function and metric",
+    "share of a cycle that a function took (beta), mean of a resource meanwhile (mu); a row per function and metric",
     (
         Column("cycle", pl.Int64(), "number of the cycle", key=True),
         Column("device", Name, "where the function ran: host, gpuN", key=True),
@@ -380,9 +391,11 @@ ATTRIBUTION = Table(
         Column("calls", pl.Int64(), "its events in the cycle; the same in each row of the function"),
         Column("total_ns", pl.Int64(), "their summed duration; the same in each row of the function", "ns"),
         Column(
-            "beta_ratio", pl.Float64(), "that duration over the cycle's; it exceeds 1 where threads add up", "ratio"
+            "beta_ratio", pl.Float64(), "that duration divided by the cycle's; above 1 where threads add up", "ratio"
         ),
-        Column("resource", Name, "whose metric it is: gpuN, host, cpu, pid:N, a disk …; null: unknown", key=True),
+        Column(
+            "resource", Name, "what the metric belongs to: gpuN, host, cpu, pid:N, a disk, …; null: unknown", key=True
+        ),
         Column("sigma", pl.Float64(), "its standard deviation during the events"),
         Column("sampled", pl.Enum(SAMPLED), "which events had samples of their own: all, some, none"),
         Column("pid", pl.Int64(), "process", key=True),

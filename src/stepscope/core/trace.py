@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _HINTS = {
     "allocations": "record with profile_memory=True",
     "counters": "put counters.csv next to the trace or name it with --counters; see docs/counters.md",
-    "kernels": "record with the device's activity on, as in activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    "kernels": "record the device's activity, as in activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
     "kernel_metrics": "profile with Nsight Compute: ncu --csv --set full, or --metrics …",
     "ops": "record with ProfilerActivity.CPU; shapes need record_shapes=True",
     "sched": "record with stepscope record --sched; see docs/record.md",
@@ -39,7 +39,7 @@ _HINTS = {
     "steps": "call profiler.step() after each iteration",
 }
 _MOST_PATHS = 20
-_NO_CLOCK = "counters of kernels come without a clock: record a timeline too (nsys, or the framework's profiler)"
+_NO_CLOCK = "a profile of counters has no timeline: record one too (nsys, or the framework's profiler)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def calls_of_ranks(
         of = f" of {world:,}" if world else ""
         some = ", ".join(map(str, missing[:_NAMED])) + (" …" if len(missing) > _NAMED else "")
         who = f"rank {some}{of}" if len(missing) == 1 else f"each of {len(missing):,} ranks{of} ({some})"
-        on_missing(who, StepscopeError("no file is for it"))
+        on_missing(who, StepscopeError("no file has this rank"))
     return list(whole)
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 RAW = "trace."
 RANK = Column("rank", pl.Int32(), "rank of the process in its job", key=True)
-TRACE = Column("trace", pl.String(), "the file that it comes from", key=True)
-ROWS = Column("n_rows", pl.Int64(), "rows that were put together")
+TRACE = Column("trace", pl.String(), "the file of the row", key=True)
+ROWS = Column("n_rows", pl.Int64(), "rows that were combined")
 
 _SUFFIXES = re.compile(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
 #: Columns that cannot be added up: points in time, levels, averages, shares.
@@ -256,7 +256,7 @@ def _result_table(table: Table) -> analyses.Analysis:
 
     def run() -> pl.DataFrame:
         """The frame as the file of results has it."""
-        raise MissingTable(f"{table.name} ({table.doc})", hint="files of results hold it; see `stepscope formats`")
+        raise MissingTable(f"{table.name} ({table.doc})", hint="only files of results have it; see `stepscope formats`")
 
     return analyses.Analysis(table.name, table.doc, (), table, run)
 

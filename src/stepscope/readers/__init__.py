@@ -49,7 +49,7 @@ def reader_for(path: str, head: bytes) -> Format | Reader:
     if score <= 0:
         if not head:
             raise UnknownFormat(f"{path} is empty", "record the trace again, or copy it again")
-        what = f"begins with {head[:12]!r}, which no reader knows"
+        what = f"begins with {head[:12]!r}, which is no known format"
         raise UnknownFormat(f"{path} {what}", "see `stepscope formats` for what can be read")
     return readers()[-i]
 

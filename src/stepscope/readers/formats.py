@@ -279,7 +279,7 @@ FORMATS = (
     ),
     Format(
         name="unsupported",
-        doc="Nsight Systems reports, Perfetto traces: recognised, and answered with the command to run",
+        doc="Nsight Systems reports, Perfetto traces: recognised, and refused with the command that converts them",
         module="unsupported",
         signs=(
             Sign(
@@ -294,7 +294,7 @@ FORMATS = (
     ),
     Format(
         name="ncu-csv",
-        doc="Nsight Compute: output of `ncu --csv`, details, chosen metrics or --page raw, with what else was printed",
+        doc="Nsight Compute: output of `ncu --csv`, details, chosen metrics or --page raw, among other printed lines",
         module="nsight.ncu_csv",
         signs=(
             Sign(1.0, pattern=re.compile(rb'"?ID"?,"?Process ID"?,[^\n]*Kernel Name')),
@@ -308,7 +308,7 @@ FORMATS = (
     ),
     Format(
         name="ncu-text",
-        doc="Nsight Compute: what `ncu` prints for people, details or chosen metrics",
+        doc="Nsight Compute: the text that `ncu` prints, details or chosen metrics",
         module="nsight.ncu_csv",
         function="read_text",
         signs=(
@@ -341,7 +341,7 @@ FORMATS = (
     ),
     Format(
         name="latencyprism",
-        doc="LatencyPrism's perf_data.csv, also packed: results; read with the counters_data.csv beside it",
+        doc="LatencyPrism's perf_data.csv, also packed: results; read with the counters_data.csv next to it",
         module="latencyprism",
         signs=(
             Sign(
@@ -354,7 +354,7 @@ FORMATS = (
     # Side files are not so sure that they would be taken for a trace of their folder.
     Format(
         name="latencyprism-counters",
-        doc="LatencyPrism's counters_data.csv, also packed: samples of resources; read with perf_data.csv beside it",
+        doc="LatencyPrism's counters_data.csv, also packed: samples of resources; read with perf_data.csv next to it",
         module="latencyprism",
         function="read_counters_data",
         signs=(Sign(0.3, columns=LATENCYPRISM_COUNTERS),),

@@ -39,10 +39,10 @@ def read(source: Source) -> Trace:
     if source.damage:
         issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
     for example in lines.filter(~is_row).head(1):
-        issues.add("lines_dropped", "warning", int((~is_row).sum()), f"lines that are no rows, as {example[:60]!r}")
+        issues.add("lines_dropped", "warning", int((~is_row).sum()), f"lines that are not rows, as {example[:60]!r}")
     rows = rows.filter(is_row).with_columns(pl.col("Latency", *_RATIOS).cast(pl.Float64, strict=False))
     n_shortened = int(rows["name"].str.contains(_SHORTENED).sum())
-    issues.add("names_cut", "info", n_shortened, "long names are cut short, which may make several kernels one")
+    issues.add("names_cut", "info", n_shortened, "long names are cut, so that several kernels may have the same name")
     spans = rows.select(
         pl.int_range(pl.len(), dtype=pl.UInt32).alias("span_id"),
         pl.lit(0, dtype=pl.UInt32).alias("track_id"),

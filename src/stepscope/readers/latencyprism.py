@@ -202,7 +202,7 @@ def read_samples(source: Source, issues: IssueLog) -> pl.DataFrame:
         "counters_dropped", "warning", samples.height - sound.height, f"rows of {source.label} without time or value"
     )
     pooled = pl.col("metric").str.starts_with("gpu_")
-    issues.add("counters_pooled", "info", sound.filter(pooled).height, "samples of all GPUs stand under one name")
+    issues.add("counters_pooled", "info", sound.filter(pooled).height, "samples of all GPUs have one name")
     of_process = pl.format("pid:{}", "pid")
     return sound.with_columns(
         # Null where it is not known which accelerator it was.
@@ -256,7 +256,7 @@ def _line_by_line(text: bytes, header: list[str], issues: IssueLog) -> pl.DataFr
     lines = text.decode("utf-8", "replace").split("\n")[1:]
     fields = [csv_fields(line.rstrip("\r")) for line in lines if line.strip()]
     whole = [row for row in fields if len(row) == len(header)]
-    issues.add("rows_dropped", "warning", len(fields) - len(whole), "rows with a field too many or too few")
+    issues.add("rows_dropped", "warning", len(fields) - len(whole), "rows with too many or too few fields")
     columns = {name: [row[header.index(name)] or None for row in whole] for name in header}
     return pl.DataFrame(columns, schema=dict.fromkeys(header, pl.String))
 

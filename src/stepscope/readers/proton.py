@@ -44,7 +44,7 @@ def read(source: Source) -> Trace:
         for root in roots:
             rows.add(root, None)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        what = source.damage or f"not a tree of Proton's: {type(error).__name__} {error}"
+        what = source.damage or f"not a tree of Proton: {type(error).__name__} {error}"
         raise CorruptInput(what, "copy or record it again", path=source.label) from None
     tables = rows.tables()
     tables["issues"] = issues.table()
@@ -83,7 +83,7 @@ class _Rows:
         if not 0 < n <= _MOST_LAUNCHES:
             raise ValueError(f"{name} was launched {n} times")
         if n > 1:
-            what = "launches are recorded as totals: each is given the mean of its kernel"
+            what = "launches are recorded as totals: each gets the mean of its kernel"
             self._issues.add("mean_durations", "info", n, what)
         key = (str(metrics.get("device_type", "")), str(metrics.get("device_id", "0")))
         track = self._devices.setdefault(key, len(self._devices) + 1)

@@ -18,6 +18,6 @@ def read(source: Source) -> Trace:
     text = b"".join(source.chunks())
     document = store.parse_document(text, source.label, kind="trace")
     if document is None:
-        raise CorruptInput("it does not say what is stored", path=source.label)
+        raise CorruptInput("it does not say what it stores", path=source.label)
     folder, _ = files.split(source.path)
     return store.read_folder(folder or ".", document, label=folder or ".")

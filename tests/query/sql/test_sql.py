@@ -146,7 +146,7 @@ def test_unknown_names_bring_the_nearest(ranks):
 def test_where_an_analysis_has_the_name_of_a_table_the_hint_leads_to_it(ranks):
     with pytest.raises(UnknownName) as caught:
         ask(ranks, "SELECT span_id FROM kernels")
-    assert caught.value.hint.startswith("here kernels is the analysis; trace.kernels has span_id. known: ")
+    assert caught.value.hint.startswith("kernels is the analysis here; the table trace.kernels has span_id. known: ")
 
 
 def test_a_stored_table_is_linked_and_cannot_be_written_to(make_trace, tmp_path, monkeypatch):

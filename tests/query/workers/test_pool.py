@@ -70,7 +70,7 @@ def test_a_worker_that_is_killed_from_outside_is_replaced():
 def test_how_a_worker_ended_is_said_in_words():
     assert Died(-9).ending == "was killed (signal 9), as the system does when memory runs out"
     assert Died(-11).ending == "was killed (signal 11)"
-    assert Died(3).ending == "ended with exit code 3; what it said is above"
+    assert Died(3).ending == "ended with exit code 3; its messages are above"
 
 
 def test_a_worker_that_answers_no_more_but_lives_is_ended(monkeypatch):

@@ -83,7 +83,7 @@ def test_a_file_that_kills_every_worker_is_told_and_the_rest_read(paths, tmp_pat
 def test_a_fault_of_our_own_is_told_with_its_traceback_above(capfd):
     (found,) = mapped(cluster_jobs.faulty, ["x"], how=TWO)
     assert isinstance(found, StepscopeError)
-    assert "ended with exit code 1; what it said is above, twice" in found.message
+    assert "ended with exit code 1; its messages are above, twice" in found.message
     assert capfd.readouterr().err.count("ValueError: invalid literal for int()") == 2
 
 

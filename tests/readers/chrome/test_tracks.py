@@ -75,6 +75,27 @@ def test_numbers_in_text_are_the_same_track_as_numbers():
     assert rows(trace.tracks, "pid", "tid")[0] == (5, 6)
 
 
+def test_processes_of_rocm_profile_data_are_devices_and_its_calls_queue_their_work():
+    trace = read([
+        label("process_name", "GPU2", pid="2"), label("thread_name", "Hip 9", pid="9", tid="9"),
+        x("hipMemcpyAsync", "0", "4", None, pid="9", tid="9"), x("hipLaunchKernel", "5", "2", None, pid="9", tid="9"),
+        x("CopyHostToDevice", "10", "4", None, pid="2", tid="0"), x("gemm", "15", "6", None, pid="2", tid="0"),
+        x("FillBuffer", "22", "1", None, pid="2", tid="0"),
+        {"ph": "s", "cat": "api_op", "name": "api_op", "id": "7", "pid": "9", "tid": "9", "ts": "5"},
+        {"ph": "f", "cat": "api_op", "name": "api_op", "id": "7", "pid": "2", "tid": "0", "ts": "15", "bp": "e"},
+    ])  # fmt: skip
+    assert rows(trace.devices, "device_id", "type", "index") == [(0, "cpu", None), (1, "rocm", 2)]
+    work = trace.spans.filter(trace.spans["category"] != "other").sort("ts_ns")
+    assert column(work, "category") == ["runtime", "runtime", "memcpy", "kernel", "memset"]
+    assert column(work, "launch_id") == [None, None, None, work["span_id"][1], None]
+
+
+@pytest.mark.parametrize("name", ["GPU2 worker", "GPU"])
+def test_other_processes_with_gpu_in_their_name_are_no_devices(name):
+    trace = read([label("process_name", name, pid=2), x("work", 0, 1, None, pid=2, tid=0)])
+    assert trace.devices.height == 1
+
+
 def test_events_without_process_or_thread_have_a_track_without_names():
     trace = read([{"ph": "X", "name": "a", "ts": 0, "dur": 1}])
     assert rows(trace.tracks, *TRACK) == [(None, None, None, None, "thread", None, None)]

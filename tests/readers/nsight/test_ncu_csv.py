@@ -89,7 +89,7 @@ def test_european_numbers(read):
 
 
 def test_mixed_notations_are_refused(read):
-    with pytest.raises(CorruptInput, match="two ways"):
+    with pytest.raises(CorruptInput, match="two notations"):
         read(LONG + rows(0, "1,234,567", "65.77") + rows(1, "1.234.567", "65,77"))
 
 
@@ -198,7 +198,7 @@ def test_no_permission_says_how_to_get_it(read):
         (WIDE + UNITS, CorruptInput, "a header and no rows"),
         ("==PROF== Connected\n==WARNING== No kernels were profiled.\n", StepscopeError, "No kernels were profiled"),
         ("", UnknownFormat, "is empty"),
-        ("a,b\n1,2\n", UnknownFormat, "without any table"),
+        ("a,b\n1,2\n", UnknownFormat, "without a table of a known format"),
         (quoted("Process ID", "Kernel Name", "Invocations", "Metric Name"), UnknownFormat, "a summary over launches"),
         (quoted("Kernel Name", "gemm") + quoted("Address", "Source"), UnknownFormat, "instructions of kernels"),
         (b"\x00\x01\x02 binary", UnknownFormat, "begins with"),
@@ -311,7 +311,7 @@ def test_a_text_without_launches_is_refused(tmp_path):
 
     path = tmp_path / "x"
     path.write_text("nothing here\n")
-    with pytest.raises(CorruptInput, match="no launches"):
+    with pytest.raises(CorruptInput, match="no kernel launches"):
         read_text(Source(str(path)))
 
 

@@ -98,7 +98,7 @@ def test_graphs_and_ranges_are_left_out_and_counted(report):
 
 
 def test_a_report_without_kernels_or_that_cannot_be_read(report, monkeypatch, tmp_path):
-    with pytest.raises(CorruptInput, match="no launches"):
+    with pytest.raises(CorruptInput, match="no kernel launches"):
         report(Action("graph", 2))
 
     def broken(_name):

@@ -123,7 +123,7 @@ def test_each_report_has_its_own_notation():
 
 
 def test_two_notations_in_one_report_are_refused():
-    with pytest.raises(CorruptInput, match=r"ncu\.csv: .*two ways: 1,234\.5 and 65,77"):
+    with pytest.raises(CorruptInput, match=r"ncu\.csv: .*two notations: 1,234\.5 and 65,77"):
         values(report((0, None, "a", "ns", "1,234.5"), (0, None, "b", "%", "65,77")))
 
 

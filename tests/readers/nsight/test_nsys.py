@@ -84,7 +84,7 @@ def test_a_database_of_another_program_is_refused(tmp_path):
         db.execute("CREATE TABLE users (id)")
     db.close()
     with pytest.raises(
-        UnknownFormat, match=r"other\.sqlite is an SQLite database of no known recorder: it holds users"
+        UnknownFormat, match=r"other\.sqlite is an SQLite database of an unknown recorder: it holds users"
     ):
         open_trace(str(path))
 

@@ -111,7 +111,7 @@ def test_packed_and_written_by_a_windows_shell(read, packed):
         (KERN_HEADER, CorruptInput, "a header and no rows"),
         (announced("cuda_gpu_trace", GPU_TRACE.partition("\n")[0] + "\n"), CorruptInput, "a header and no rows"),
         (GPU_TRACE.partition("\n")[0] + "\n,,,,,,,,,,,,,,,,,,,,x\n", CorruptInput, "not one of its rows"),
-        (PREAMBLE + left_out("nvtx_sum", "NVTX"), StepscopeError, "nsys stats says: does not contain NVTX data"),
+        (PREAMBLE + left_out("nvtx_sum", "NVTX"), StepscopeError, "nsys stats reported: does not contain NVTX data"),
         (PREAMBLE, UnknownFormat, "no table"),
         (
             "Name,Projected Start (ns),Projected Duration (ns),Style\nstep,1,2,PushPop\n",
@@ -121,7 +121,7 @@ def test_packed_and_written_by_a_windows_shell(read, packed):
         (
             " Time (%)  Total Time (ns)  Instances  Name\n --------  -----\n    75.0  3,000  3  add\n",
             UnknownFormat,
-            "printed for people",
+            "in its text form",
         ),
         ("shortName,calls,total_ns\n18318,3258,665015457\n", UnknownFormat, "StringIds"),
     ],

@@ -138,7 +138,7 @@ def test_damage_ends_the_reading_and_is_told(tmp_path, damaged):
 def test_what_has_no_beginning_is_refused(tmp_path, content):
     path = tmp_path / "sched.ring"
     path.write_bytes(content)
-    with pytest.raises(CorruptInput, match=r"file of scheduling events|breaks off"):
+    with pytest.raises(CorruptInput, match=r"file of scheduling events|ends before its first entry"):
         read_events(str(path), IssueLog())
 
 

@@ -7,6 +7,6 @@ it. Its thresholds come from statistics (more than noise and drift) or from phys
 from __future__ import annotations
 
 from stepscope.comparison.diagnosis.case import Case, views
-from stepscope.comparison.diagnosis.causes import Diagnosis, diagnose
+from stepscope.comparison.diagnosis.causes import OF_TIMES, Diagnosis, diagnose
 
-__all__ = ["Case", "Diagnosis", "diagnose", "views"]
+__all__ = ["OF_TIMES", "Case", "Diagnosis", "diagnose", "views"]

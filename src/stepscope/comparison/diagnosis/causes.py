@@ -71,6 +71,10 @@ STATES = (
     "gpu_frequency", "cpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network", "memory_growth",
     "memory_pressure", "straggler_rank",
 )  # fmt: skip
+#: Causes that consist of the program's own times. They prove no difference that the step time does not.
+OF_TIMES = ("workload_change", "slow_operator", "slow_kernel", "host_overhead", "data_loading")
+#: Confidence of a change of workload from which on all of the work is another, not only an addition.
+_OTHER_WORK = 0.85
 #: Share of the effect, at the far end of its interval, that a cause must explain to be called certain, or likely. A
 #: cause that explains less than half of it leaves most of the effect to others.
 _CERTAIN_SHARE, _LIKELY_SHARE = 0.5, 0.25
@@ -125,10 +129,13 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
     step = case.step_time
     is_comparable = all(view.same_cycles for view in judged.views)
     if case.step_verdict != "different" or step is None or not is_comparable:
-        return tuple(cause if cause.category in STATES else _at_most(cause, _LIKELY) for cause in judged.causes), []
+        limit = _POSSIBLE if step is not None and step.low is None else _LIKELY
+        causes = [each if each.category in STATES else _at_most(each, limit) for each in judged.causes]
+        # Longer times in a run that looks shorter as a whole are no cause of anything.
+        minor = [c for c in causes if c.category in OF_TIMES and not c.explained_ns and step and step.delta < 0]
+        return tuple(each for each in causes if each not in minor), _as_remarks(minor)
     far = max(((step.high if step.delta > 0 else step.low) or step.delta) / step.delta, 1.0)
-    causes: list[Cause] = []
-    minor: list[Cause] = []
+    causes, minor = [], []
     for cause in judged.causes:
         own = next((view.delta_ns for view in judged.views if view.pair.label == cause.process), 0.0)
         share = cause.explained_ns / (own or step.delta)
@@ -136,8 +143,11 @@ def _weighed(judged: _Judged, case: Case) -> tuple[tuple[Cause, ...], list[str]]
         (causes if share >= _LEAST_SHARE else minor).append(_at_most(cause, limit))
     if not causes:
         causes = [each for each in minor if each.category in STATES and each.explained_ns * step.delta >= 0]
-    rest = [each for each in minor if each not in causes]
-    return tuple(causes), [f"Different, but no cause of the change: {each.category}: {each.statement}" for each in rest]
+    return tuple(causes), _as_remarks([each for each in minor if each not in causes])
+
+
+def _as_remarks(minor: Sequence[Cause]) -> list[str]:
+    return [f"Different, but no cause of the change: {each.category}: {each.statement}" for each in minor]
 
 
 def _at_most(cause: Cause, confidence: float) -> Cause:
@@ -251,10 +261,14 @@ def _material(suspects: Sequence[Suspect], reference: float) -> tuple[list[Suspe
 
 
 def _score(suspect: Suspect, reference: float) -> tuple[float, float]:
-    """Explained share times confidence, then how much the resource changed, up or down."""
+    """Explained share times confidence, then how much the resource changed, up or down.
+
+    Work of another kind or size comes before what may follow from it.
+    """
     share = min(max(abs(suspect.cause.explained_ns), suspect.affected_ns, 0.0) / reference, 1.0)
     far = suspect.cause.magnitude or 1.0
-    return share * suspect.cause.confidence, max(far, 1 / far) if far > 0 else 1.0
+    is_other_work = suspect.cause.category == "workload_change" and suspect.cause.confidence >= _OTHER_WORK
+    return share * (1.0 if is_other_work else suspect.cause.confidence), max(far, 1 / far) if far > 0 else 1.0
 
 
 def _folded(suspects: Sequence[Suspect], reference: float) -> list[Cause]:

@@ -18,7 +18,7 @@ from stepscope.comparison.diagnosis.case import (
     weigh,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
-from stepscope.comparison.diagnosis.python import small_calls
+from stepscope.comparison.diagnosis.python import graphs_differ, small_calls
 from stepscope.comparison.diagnosis.sizes import plain, retyped
 from stepscope.comparison.diagnosis.workload import does_more, is_other, other_work
 from stepscope.comparison.model import PROCESS, Cause, RuledOut
@@ -33,6 +33,8 @@ _APART = 1.2
 _UNEXPLAINED = 0.1
 #: A page fault takes up to 4 µs, in a virtual machine.
 _FAULT_NS = 4000.0
+#: An operator that others replace took at least this share of their time.
+_REPLACED = 0.05
 #: Slowdown below which a typical operator counts as unchanged.
 _UNCHANGED = 1.05
 
@@ -74,6 +76,8 @@ def slow_operator(view: View) -> Judgement:
     name = "slow_operator"
     if view.operators().is_empty():
         return Missing(name, "operators of the framework (ProfilerActivity.CPU)")
+    if graphs_differ(view):
+        return RuledOut(name, "one of the runs launches captured graphs, whose operators are not visible")
     if not view.same_cycles or view.delta_ns <= 0:
         return RuledOut(name, "cycles are not slower")
     if is_other(other_work(view)) or does_more(view):
@@ -90,6 +94,9 @@ def _grown(view: View, types: tuple[str, ...]) -> _Grown:
     work = view.operators()
     more = pl.col("calls_other") - pl.col("calls_base")
     gone = work.filter((more < 0) & pl.col("calls_real") & (pl.col("own_ns_base") > 0.005 * view.base_ns))
+    added = work.filter((more > 0) & pl.col("calls_real"))["delta_ns"].sum()
+    if -float(gone["delta_ns"].sum()) < _REPLACED * float(added):
+        gone = gone.clear()  # what was added is much more than a replacement
     per_call = pl.col("ns_per_call_other") / pl.col("ns_per_call_base")
     grew = pl.col("is_real") & (pl.col("delta_ns") > 0.01 * view.base_ns)
     is_added = pl.col("calls_real") & (more > 0)

@@ -178,7 +178,8 @@ def host_overhead(view: View) -> Judgement:
     if launch >= 0.25 * lost:
         shown.append(evidence("time in launches and synchronisations, per cycle", waits, role="necessary", unit="ns"))
         says.append(f"launches and synchronisations went {span(waits.base, waits.other, 'ns')} per cycle")
-    if _left_graph(view):
+    before, after = graph_launches(view)
+    if before and not after:
         says.append("the device's work was launched as a graph before")
         shown.append(evidence("launches of captured graphs are gone", role="supporting", device="host"))
         confidence += 0.1
@@ -200,10 +201,17 @@ def host_overhead(view: View) -> Judgement:
     return Suspect(cause, lost)
 
 
-def _left_graph(view: View) -> bool:
-    """Whether the base launched captured graphs, and the other run does not."""
-    calls = view.work.filter(pl.col("category").is_in(("runtime", "driver")) & (pl.col("calls_base") > 0))
-    return any(is_graph_launch(name) for name in calls.filter(pl.col("calls_other") == 0)["name"])
+def graph_launches(view: View) -> tuple[float, float]:
+    """Launches of captured graphs per cycle in the base and in the other run."""
+    calls = view.work.filter(pl.col("category").is_in(("runtime", "driver")))
+    launches = calls.filter(pl.col("name").map_elements(is_graph_launch, return_dtype=pl.Boolean))
+    return float(launches["calls_base"].sum()), float(launches["calls_other"].sum())
+
+
+def graphs_differ(view: View) -> bool:
+    """Whether one run launches captured graphs and the other none: the operators in a graph are not visible."""
+    base, other = graph_launches(view)
+    return (base == 0) != (other == 0)
 
 
 RULES = (Rule("python_gc", python_gc), Rule("host_overhead", host_overhead))

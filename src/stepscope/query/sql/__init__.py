@@ -70,7 +70,7 @@ def _explained(error: UnknownName, wanted: Sequence[View]) -> UnknownName:
     """Where an analysis has the name of a table of the trace, say which of the two has the column."""
     for view in wanted:
         if view.raw is None and view.name in TABLES and error.name in TABLES[view.name].dtypes:
-            error.hint = f"here {view.name} is the analysis; trace.{view.name} has {error.name}. {error.hint}"
+            error.hint = f"{view.name} is the analysis here; the table trace.{view.name} has {error.name}. {error.hint}"
     return error
 
 

@@ -176,7 +176,7 @@ def _refused(error: Any, columns: list[str]) -> StepscopeError:
     missing = _NO_COLUMN.search(text)
     if missing:
         return UnknownName("column", missing["a"] or missing["b"], columns)
-    return StepscopeError(f"the query fails: {_first_line(error)}", "the words are DuckDB's: see duckdb.org/docs/sql")
+    return StepscopeError(f"the query fails: {_first_line(error)}", "this message is DuckDB's; see duckdb.org/docs/sql")
 
 
 def _first_line(error: Any) -> str:

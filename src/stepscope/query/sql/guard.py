@@ -44,11 +44,11 @@ def names_in(text: str, connection: DuckDBPyConnection) -> Names:
     if parsed.get("error"):
         reason = str(parsed.get("error_message", "")).splitlines()
         if parsed.get("error_type") == "parser":
-            raise StepscopeError(f"not SQL: {reason[0] if reason else 'nothing that can be read'}", _HINT)
-        raise StepscopeError("a query may only read: this is no SELECT", _HINT)
+            raise StepscopeError(f"not SQL: {reason[0] if reason else 'it cannot be parsed'}", _HINT)
+        raise StepscopeError("a query may only read, and this is not a SELECT", _HINT)
     statements = parsed.get("statements", [])
     if len(statements) != 1:
-        raise StepscopeError(f"one statement is wanted, these are {len(statements)}", _HINT)
+        raise StepscopeError(f"a query is one statement, and these are {len(statements)}", _HINT)
     nodes = list(_nodes(statements[0]))
     for node in nodes:
         _check(node)
@@ -79,4 +79,4 @@ def _check(node: dict[str, Any]) -> None:
         if name not in _FUNCTIONS:
             raise StepscopeError(f"a query reads the tables of its traces, nothing else: no {name}(…)", _HINT)
     if kind == "SHOW_REF" and node.get("show_type") == "SHOW_SPECIAL":
-        raise StepscopeError("a query sees the tables that it names", "`stepscope tables` lists them")
+        raise StepscopeError("a query can use only the tables that it names", "`stepscope tables` lists them")

@@ -53,7 +53,7 @@ class Died:
             return "was killed (signal 9), as the system does when memory runs out"
         if self.exit_code < 0:
             return f"was killed (signal {-self.exit_code})"
-        return f"ended with exit code {self.exit_code}; what it said is above"
+        return f"ended with exit code {self.exit_code}; its messages are above"
 
 
 def pooled(function: bytes, items: Sequence[tuple[int, Any]], *, n_workers: int) -> Iterator[tuple[int, Any]]:

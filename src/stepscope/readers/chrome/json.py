@@ -232,7 +232,7 @@ class Document:
             saved = salvaged(text, self.kind)
             decoded = saved.events, saved.array(), saved.end
             self._lose(saved.n_lost, saved.lost_at, "elements that are not valid JSON")
-            self.issues.add("odd_commas", "warning", saved.n_commas, "elements parted by no comma or by several")
+            self.issues.add("odd_commas", "warning", saved.n_commas, "elements with no comma between them, or several")
             is_truncated = saved.n_lost > 0 or not self.bare
         else:
             is_truncated = not self.bare
@@ -278,7 +278,7 @@ class Document:
             fields = json.loads(text.decode("utf-8", "replace"), strict=False)
         except (ValueError, RecursionError):
             if not quiet:
-                self.issues.add("metadata_unreadable", "warning", 1, "fields beside traceEvents are not valid JSON")
+                self.issues.add("metadata_unreadable", "warning", 1, "fields other than traceEvents are not valid JSON")
             return False
         fields.pop("_", None)
         self.meta.update(fields)

@@ -1,4 +1,4 @@
-"""Kineto and other Chrome traces: PyTorch 1.8 to 2.x on any accelerator, Ascend and XLA lanes, generic spans.
+"""Kineto and other Chrome traces: PyTorch 1.8 to 2.x on any accelerator, Ascend, XLA and rpd lanes, generic spans.
 
 Format: the Trace Event Format (Chrome), as written by pytorch/kineto's `output_json.cpp`; times are microseconds.
 The steps: `json` decodes blocks of events, `event_columns` collects them in columns, `spans` and `tracks` make sorted
@@ -86,7 +86,7 @@ def read(source: Source) -> Trace:
     give_back(source.n_bytes)
     if not columns.phases and (columns.n_events or document.n_lost):
         if columns.n_events or document.bare:
-            msg = f"{source.label} is a list, but not of trace events"
+            msg = f"{source.label} is a JSON list, but not of trace events"
             raise UnknownFormat(msg, "see `stepscope formats` for what can be read")
         msg = "not one of its events can be read"
         raise CorruptInput(msg, "copy or record the trace again", path=source.label, offset=document.lost_at)
@@ -263,15 +263,15 @@ def _with_recorded_collectives(spans: Sorted, columns: Columns, tracks: Tracks) 
 
 
 def _odd_device_work(name: str) -> str | None:
-    """Device records that are no kernels although listed with them (MTIA, Ascend)."""
+    """Device records that are no kernels although listed with them (MTIA, Ascend, rocmProfileData)."""
     lowered = name.lower()
     if lowered.startswith(_SYNC_RECORDS):
         return "sync"
     if lowered.startswith("reduce_async"):  # a step of one of HCCL's collectives
         return "device_range"
-    if lowered.startswith(("memcpy", "dma", "sdma", "memory copy")):
+    if lowered.startswith(("memcpy", "dma", "sdma", "memory copy", "copyhostto", "copydeviceto")):
         return "memcpy"
-    return "memset" if lowered.startswith("memset") else None
+    return "memset" if lowered.startswith(("memset", "fillbuffer")) else None
 
 
 def _calls(columns: Columns, spans: Sorted) -> tuple[Rows, Rows, Rows]:

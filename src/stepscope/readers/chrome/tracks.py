@@ -24,6 +24,8 @@ _HOST_TYPE = 0
 #: PrivateUse1: of the makers that use it, only Cambricon writes memory events of Kineto's.
 _MLU_TYPE = 20
 _XLA_PROCESS = re.compile(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d+)")
+#: Processes and threads of rocmProfileData's rpd2tracing: GPU2, its queues as threads, and `Hip 4711` for API calls.
+_RPD_PROCESS, _RPD_CALLS = re.compile(r"GPU(\d+)"), re.compile(r"Hip \d+")
 _STREAM = re.compile(r"(?i)stream\s*#?(\d+)")
 #: Processes of an Ascend device; HCCL's lanes with whole collectives. Those called `Plane 0` and so on show the parts.
 _ASCEND = ("Ascend Hardware", "HCCL", "Overlap Analysis")
@@ -116,7 +118,11 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
         lane = key[2] if len(key) == 3 else None
         device, stream = (_ordinal(key[2]), key[3]) if len(key) == 4 else (None, None)
         of_key[i] = rows.setdefault((*_plain(key[:2]), device, stream, lane), len(rows))
-    has_xla_streams = {pid for pid, tid in labels if "stream" in labels[pid, tid].get("thread_name", "").lower()}
+    named_lanes = _NamedLanes(
+        npus={pid for pid, text in process_label.items() if text == "NPU"},
+        xla_streams={pid for pid, tid in labels if "stream" in labels[pid, tid].get("thread_name", "").lower()},
+        has_rpd=any(_RPD_PROCESS.fullmatch(name) and pid not in process_label for pid, name in process.items()),
+    )
     devices = _Devices(kind_of_device, _properties(meta))
     table: list[tuple[Any, ...]] = []
     category: list[str | None] = []
@@ -126,7 +132,6 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
         label = texts.get("thread_name") or (tid if isinstance(tid, str) else "") or None
         name = process.get(pid) or (pid if isinstance(pid, str) else "") or None
         kind, plain, device_id, queue, talks = "thread", None, None, None, False
-        xla = _XLA_PROCESS.match(name or "")
         if lane == "counter":
             kind, label = "other", str(tid or "")
         elif lane == "async":
@@ -134,15 +139,8 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
         elif device is not None or stream is not None:
             kind, queue = "stream", _integer(stream)
             device_id = devices.find(device if device is not None else _ordinal(pid) or 0)
-        elif xla:
-            device_id = devices.find(_ordinal(xla["index"]) or 0, xla["type"].lower())
-            kind, plain = _xla_lane(label or "", has_streams=pid in has_xla_streams)
-        elif process_label.get(pid) == "NPU" or name in _ASCEND:
-            device_id = devices.find(0, "npu")
-            talks = _ASCEND_COLLECTIVES.fullmatch(label or "") is not None
-            is_stream = name == "Ascend Hardware" and _STREAM.match(label or "") is not None
-            kind, plain = ("stream", "kernel") if is_stream or talks else ("annotation", "device_range")
-            queue = _integer(tid) if is_stream else None
+        elif named := named_lanes.find(pid, tid, name or "", label or "", devices):
+            kind, plain, device_id, queue, talks = named
         elif lane == "range":
             kind, device_id = "annotation", devices.find(_ordinal(pid) or 0)
         elif isinstance(pid, str):
@@ -161,6 +159,36 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
     is_device = tracks["device_id"].is_not_null().to_numpy()
     talking = np.array(of_collectives, np.bool_)
     return Tracks(tracks, devices.table(), of_key, category, is_device, talking, 0, devices.by_index())
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedLanes:
+    """What the names of processes and threads say where events carry no device: XLA, Ascend, rocmProfileData.
+
+    `npus` are processes labelled NPU, `xla_streams` those with threads called stream; `has_rpd`: processes are GPUs.
+    """
+
+    npus: set[Any]
+    xla_streams: set[Any]
+    has_rpd: bool
+
+    def find(
+        self, pid: Any, tid: Any, process: str, label: str, devices: _Devices
+    ) -> tuple[str, str | None, int | None, int | None, bool] | None:
+        """Kind, category, device_id, queue and whether it holds collectives only; None where names say nothing."""
+        if xla := _XLA_PROCESS.match(process):
+            kind, plain = _xla_lane(label, has_streams=pid in self.xla_streams)
+            return kind, plain, devices.find(_ordinal(xla["index"]) or 0, xla["type"].lower()), None, False
+        if self.has_rpd and (gpu := _RPD_PROCESS.fullmatch(process)):
+            return "stream", "kernel", devices.find(int(gpu[1])), _integer(tid), False
+        if self.has_rpd and _RPD_CALLS.fullmatch(label):
+            return "thread", "runtime", None, None, False
+        if pid in self.npus or process in _ASCEND:
+            talks = _ASCEND_COLLECTIVES.fullmatch(label) is not None
+            is_stream = process == "Ascend Hardware" and _STREAM.match(label) is not None
+            kind, plain = ("stream", "kernel") if is_stream or talks else ("annotation", "device_range")
+            return kind, plain, devices.find(0, "npu"), _integer(tid) if is_stream else None, talks
+        return None
 
 
 def _plain(key: tuple[Any, ...]) -> tuple[Any, Any]:

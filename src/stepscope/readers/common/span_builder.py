@@ -415,7 +415,7 @@ def note_coverage(dur: Rows, is_work: Flags, launch: Rows, issues: IssueLog, op:
     n_work, work_ns = int(is_work.sum()), int(dur[is_work].sum())
     gaps = [("no_launch", is_work & (launch < 0), "device events have no launch in the trace")]
     if op is not None:
-        what = "device events are launched by a call outside any operator"
+        what = "device events were launched by a call outside any operator"
         gaps.append(("no_operator", is_work & (op < 0) & (launch >= 0), what))
     for code, bare, what in gaps:
         n = int(bare.sum())

@@ -88,11 +88,15 @@ def _nothing(lines: Lines, source: Source) -> StepscopeError:
     """Why a file without launches holds none."""
     path = source.label
     if any("ERR_NVGPUCTRPERM" in text for text in lines.errors):
-        msg = "ncu was not allowed to read the device's performance counters (ERR_NVGPUCTRPERM): no kernel is in here"
+        msg = (
+            "ncu was not allowed to read the device's performance counters (ERR_NVGPUCTRPERM): the file has no kernels"
+        )
         return StepscopeError(f"{path}: {msg}", _NO_PERMISSION)
     if lines.errors or lines.warnings:
         said = (lines.errors or lines.warnings)[0]
-        return StepscopeError(f"{path} holds no kernels; ncu says: {said}", "see what ncu printed, and profile again")
+        return StepscopeError(
+            f"{path} has no kernels; ncu reported: {said}", "read what ncu printed, and profile again"
+        )
     if source.damage:
         return CorruptInput(source.damage, "copy the file again", path=path, offset=source.n_bytes)
     if lines.n_reports:
@@ -104,7 +108,7 @@ def _nothing(lines: Lines, source: Source) -> StepscopeError:
     ):
         if is_so:
             return UnknownFormat(f"{path} holds {what}, not launches", "print it again: ncu -i REPORT --csv --page raw")
-    what = "is a text without any table that a reader knows"
+    what = "is a text without a table of a known format"
     return UnknownFormat(f"{path} {what}", "see `stepscope formats` for what can be read")
 
 
@@ -195,7 +199,9 @@ def _regrouped(
     rows = rows.join(numbers, on="launch", how="left", maintain_order="left")
     rows = rows.with_columns(again=pl.int_range(pl.len()).over("first", "section", "metric"))
     order = rows.group_by("first", "again").agg(pl.col("launch").min()).sort("launch").with_row_index("new")
-    issues.add("rows_apart", "info", launches.height - order.height, "launches whose rows were apart were put together")
+    issues.add(
+        "rows_apart", "info", launches.height - order.height, "launches whose rows were not adjacent were joined"
+    )
     rows = rows.join(order.select("first", "again", "new"), on=["first", "again"], how="left", maintain_order="left")
     rows = rows.with_columns(launch="new")
     parts = [rows.filter(pl.col("part") == i).select(*PRINTED) for i in range(len(reports))]
@@ -212,7 +218,7 @@ def _frames(lines: Lines) -> Iterator[tuple[Header, pl.DataFrame]]:
         for other, rows in lines.segments(block):
             frame = _csv(other, rows.decode("utf-8", "replace").encode())
             if frame is None:
-                raise CorruptInput("rows that are no CSV", "print the report again", path=lines.source.label)
+                raise CorruptInput("rows that are not CSV", "print the report again", path=lines.source.label)
             yield other, frame
 
 
@@ -253,7 +259,7 @@ def read_text(source: Source) -> Trace:
     for line in _text_lines(source):
         page.add(line)
     if not page.launches:
-        raise CorruptInput("no launches of kernels", "print the report again", path=source.label)
+        raise CorruptInput("no kernel launches", "print the report again", path=source.label)
     if source.damage:
         issues.add("damaged_packing", "error", 1, f"{source.damage} ({source.n_bytes:,} bytes read)")
     what = "the text rounds to two decimals; `ncu --csv` does not scale units first"

@@ -63,11 +63,14 @@ def read(source: Source) -> Trace:
                     unit, factor = base_unit(metric.unit() or "") if metric is not None else ("", 1.0)
                     values.append((i, name, unit, None if value is None else float(value) * factor))
     if not launches:
-        raise CorruptInput("no launches of kernels", "profile again", path=source.label)
+        raise CorruptInput("no kernel launches", "profile again", path=source.label)
     issues.add("not_kernels", "warning", n_not_kernels, "profiled graphs, ranges or command lists are not read")
     text_metrics = {name for _, name, _ in text_rows if name != DEVICE_NAME}
     issues.add(
-        "metrics_in_words", "info", len(text_metrics), f"metrics that are words, as {min(text_metrics, default='')}"
+        "metrics_in_words",
+        "info",
+        len(text_metrics),
+        f"metrics whose values are words, as {min(text_metrics, default='')}",
     )
     frame = pl.DataFrame(launches, schema=dict.fromkeys(ncu_trace.LAUNCHES, pl.String()))
     metrics = pl.DataFrame(values, schema=MEASURED, orient="row")

@@ -176,7 +176,7 @@ def measured(reports: Sequence[pl.DataFrame], path: str, issues: IssueLog) -> tu
     values, texts = pl.concat([v for v, _ in parts]), pl.concat([w for _, w in parts])
     text_metrics = texts.filter(texts["metric"] != DEVICE_NAME)["metric"]
     if len(text_metrics):
-        what = f"metrics that are words, as {text_metrics[0]}, are not kept"
+        what = f"metrics whose values are words, as {text_metrics[0]}, are left out"
         issues.add("metrics_in_words", "info", text_metrics.n_unique(), what)
     return values, texts
 
@@ -190,11 +190,11 @@ def _one_report(report: pl.DataFrame, path: str, issues: IssueLog) -> tuple[pl.D
     written = notation(text, is_percent) if tells.all() else notation(text.filter(tells), is_percent.filter(tells))
     if written.against is not None:
         one, other = written.against
-        msg = f"its numbers are written in two ways: {one} and {other}"
+        msg = f"its numbers have two notations: {one} and {other}"
         raise CorruptInput(msg, "profile again in one locale, as in LC_ALL=C ncu …", path=path)
     if written.assumed:
         example = text.filter(text.str.contains(_AMBIGUOUS).fill_null(value=False))[0]
-        what = f"nothing tells what {example} means for certain: fractions are taken to begin with {written.decimal!r}"
+        what = f"{example} is ambiguous: it is assumed that fractions begin with {written.decimal!r}"
         issues.add("number_notation_assumed", "warning", 1, what)
     value = numbers(text, written)
     is_word = value.is_null()

@@ -68,7 +68,7 @@ def read(source: Source) -> Trace:
         if not any(table in db for table in _TABLES):
             what = ", ".join(db.tables[:5]) or "nothing"
             hint = "see `stepscope formats` for what can be read"
-            raise UnknownFormat(f"{source.label} is an SQLite database of no known recorder: it holds {what}", hint)
+            raise UnknownFormat(f"{source.label} is an SQLite database of an unknown recorder: it holds {what}", hint)
         trace = _trace(db, source, issues)
     give_back()
     return trace
@@ -163,7 +163,7 @@ def device_work(db: Database, target: Target, names: Names, issues: IssueLog) ->
         part = _part("kernel", cols, names.of_keys(cols["graphId"], lambda i: f"CUDA graph {i}"), target, "graph")
         parts.append(part)
         kernels.append(_Kernels(part, cols, names, target).table)
-        what = "launches of CUDA graphs are recorded as a whole: their kernels are not (--cuda-graph-trace=node)"
+        what = "CUDA graphs are recorded as a whole, without their kernels (--cuda-graph-trace=node records them)"
         issues.add("whole_graphs", "warning", part.ts.size, what)
     if "bytes" in db.columns_of("CUPTI_ACTIVITY_KIND_MEMCPY"):
         cols = db.columns("CUPTI_ACTIVITY_KIND_MEMCPY", _TIMES | _WHERE | {"bytes": WIDE} | _COPY)

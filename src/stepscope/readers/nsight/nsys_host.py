@@ -63,7 +63,12 @@ def runtime_calls(db: Database, target: Target, names: Names, issues: IssueLog) 
     wraps = cols["eventClass"] == _WRAPPER
     if wraps.any():
         twice = ~wraps & (cols["eventClass"] != _DRIVER) & np.isin(link, link[wraps])
-        issues.add("double_calls", "info", int(twice.sum()), "calls were recorded twice, inside and out: one was kept")
+        issues.add(
+            "double_calls",
+            "info",
+            int(twice.sum()),
+            "calls were recorded twice, one inside the other: one of each is kept",
+        )
         cols, link = cols.filtered(~twice), link[~twice]
     texts = db.texts("StringIds", unique(cols["nameId"])[0].tolist())
     name = names.of_keys(cols["nameId"], lambda i: _VERSION.sub("", texts.get(i) or "?"))

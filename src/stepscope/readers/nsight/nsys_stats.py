@@ -58,8 +58,8 @@ _OF_KERNELS = NSYS["cuda_gpu_kern_sum"].columns
 #: The columns of `show kernels` that a summary of kernels has.
 _KERNELS = Table(
     "kernels",
-    "what each device kernel cost, as nsys stats says",
-    (_OF_KERNELS[0], Column("kernel_class", Name, "what it does, from its name"), *_OF_KERNELS[1:]),
+    "what each device kernel cost, from nsys stats",
+    (_OF_KERNELS[0], Column("kernel_class", Name, "what it does, by its name"), *_OF_KERNELS[1:]),
 )
 _EXPORT = "give the recording itself: nsys export --type sqlite --output report.sqlite report.nsys-rep"
 
@@ -129,7 +129,7 @@ def _summary(report: str, table: Printed, issues: IssueLog) -> pl.DataFrame:
     left_out = [c.label for i, c in enumerate(table.columns) if str(i) not in sources.values()]
     if left_out:
         issues.add(
-            "columns_left_out", "info", len(left_out), f"columns of {report} that are not kept, as {left_out[0]}"
+            "columns_left_out", "info", len(left_out), f"columns of {report} that were left out, as {left_out[0]}"
         )
     table.note_units(unit, issues)
     frame = table.select(issues, **columns)
@@ -231,7 +231,7 @@ def _printed(source: Source, issues: IssueLog) -> _Printed:
         if part.damage:
             issues.add("damaged_packing", "error", 1, f"{part.damage} ({part.n_bytes:,} bytes read)")
         if NUMBERED_KERNELS.match(text):
-            what = "is a query of nsys' database in which kernels are numbers: their names stand in the table StringIds"
+            what = "is a query of nsys' database in which kernels are numbers: their names are in the table StringIds"
             raise UnknownFormat(f"{part.label} {what}", _EXPORT)
         name = named_by_file(Path(path).name)
         printed.tables += printed_tables(text, name[1] if name else "", issues)
@@ -255,9 +255,9 @@ def _nothing(source: Source, printed: _Printed, left_out: Sequence[str]) -> Step
     if printed.tables:
         return CorruptInput("a header and no rows", "run nsys stats again", path=path)
     if printed.reasons:
-        what = f"{path} holds no table; nsys stats says: {printed.reasons[0]}"
+        what = f"{path} holds no table; nsys stats reported: {printed.reasons[0]}"
         return StepscopeError(what, "profile the process that uses the device, with --trace=cuda,nvtx,osrt")
     if printed.is_for_people:
         hint = "print them again: nsys stats --format csv --output report report.nsys-rep"
-        return UnknownFormat(f"{path} holds tables of nsys stats as they are printed for people", hint)
-    return UnknownFormat(f"{path} holds what nsys stats prints beside its tables, and no table", _EXPORT)
+        return UnknownFormat(f"{path} holds tables of nsys stats in its text form", hint)
+    return UnknownFormat(f"{path} holds messages of nsys stats and no table", _EXPORT)

@@ -75,7 +75,7 @@ def event_tables(events: Sequence[Events], issues: IssueLog) -> tuple[dict[str, 
     calls = [one.frame["pid"] for one in events if not one.on_device]
     may_link = not work or not calls or pl.concat(calls).n_unique() == 1
     if not may_link:
-        what = "calls of several processes count their launches alike: work cannot be tied to them"
+        what = "calls of several processes number their launches alike: work cannot be linked to them"
         issues.add("ambiguous_launches", "warning", sum(frame.height for frame in work), what)
     names, tracks = Names(), Tracks()
     devices, device_of = _devices(work)

@@ -236,7 +236,7 @@ def _inside(host: Table, calls: Table, holder: Ints, issues: IssueLog) -> Ints:
     if apart.any():
         apart &= (calls["from"] < host["from"][at]) | (calls["from"] > host["to"][at])
     issues.add(
-        "odd_parents", "warning", int(apart.sum()), "calls of the runtime behind an event that does not hold them"
+        "odd_parents", "warning", int(apart.sum()), "calls of the runtime after an event that does not enclose them"
     )
     return np.where(apart, -1, holder)
 

@@ -298,7 +298,7 @@ class _Decoder:
         known = (parents >= 0) & (parents < size)
         up = np.where(known, row_of[np.where(known, first + parents, 0)], -1) if ids.size else row_of
         lost = ~is_root & ((up < 0) | (up >= rows))
-        self.issues.add("odd_parents", "warning", int(lost.sum()), "events inside one that is not there or comes later")
+        self.issues.add("odd_parents", "warning", int(lost.sum()), "events inside one that is missing or comes later")
         return np.where(is_root | lost, -1, up)
 
     def _name_mlu_runtime(self, host: Table) -> None:
@@ -334,6 +334,6 @@ def _blocks(n: int) -> Iterator[tuple[int, int]]:
 
 def _note(damage: Damage, issues: IssueLog) -> None:
     at = damage.first_at
-    example = "" if at is None else f"messages that break off, first at byte {at:,}"
+    example = "" if at is None else f"incomplete messages, first at byte {at:,}"
     issues.add("damaged_messages", "error", damage.n_messages, example)
     issues.add("wrong_wire_types", "warning", damage.n_wire_types, "fields of an unexpected type were left out")

@@ -235,11 +235,9 @@ def with_sched(trace: Trace, path: str) -> Trace:
 def _joined(trace: Trace, events: Events, pids: set[int], issues: IssueLog) -> Trace:
     """The trace with spans of threads of these processes."""
     spans = spans_of(events)
-    what = f"switches that the kernel did not tell of, of {events.ts_ns.size:,}: what threads did there is not known"
+    what = f"switches that the kernel did not report, of {events.ts_ns.size:,}: what threads did there is unknown"
     issues.add("sched_gaps", "warning" if spans.n_gaps > _MANY * spans.tid.size else "info", spans.n_gaps, what)
-    what = (
-        "switches from an idle core that the kernel did not tell of: the thread counts as having it from its wake-up on"
-    )
+    what = "switches from an idle core that the kernel did not report: the thread counts as running from its wake-up on"
     issues.add("sched_from_idle", "info", spans.n_from_idle, what)
     first, last = (-_FAR, _FAR) if trace.spans.is_empty() else extent_ns(trace.spans)
     origin = trace.meta.origin_unix_ns or 0
@@ -249,7 +247,7 @@ def _joined(trace: Trace, events: Events, pids: set[int], issues: IssueLog) -> T
     wanted = np.array([process.get(tid, tid) in pids for tid in of_thread.tolist()], np.bool_)
     at = np.flatnonzero((end > start) & wanted[np.searchsorted(of_thread, spans.tid)])
     if not at.size:
-        issues.add("sched_elsewhere", "warning", spans.tid.size, "no thread of the trace was scheduled while it lasts")
+        issues.add("sched_elsewhere", "warning", spans.tid.size, "no thread of the trace was scheduled during it")
         return trace
     tids, lane = np.unique(spans.tid[at], return_inverse=True)
     tracks = _tracks(trace, tids.tolist(), process, events)

@@ -230,12 +230,14 @@ def read_events(path: str, issues: IssueLog) -> Events:
                 break
             recorded.end_ns = max(recorded.end_ns, time_ns)
     if not recorded.clocks:
-        raise CorruptInput("it breaks off before its first fact", "record again with --sched", path=path)
+        raise CorruptInput("it ends before its first entry", "record again with --sched", path=path)
     lost = max(recorded.n_lost, recorded.n_lost_reported)
     what = "the kernel's buffers were full: spans around the lost events are left out"
     issues.add("sched_lost", "warning", lost or len(recorded.losses), what)
     if not recorded.is_ended:
-        issues.add("sched_cut", "warning", 1, f"{path}: the collector was killed, or goes on; its end is missing")
+        issues.add(
+            "sched_cut", "warning", 1, f"{path}: the collector was killed, or is still running; its end is missing"
+        )
     return _events(recorded)
 
 
@@ -255,7 +257,7 @@ def _frames(file: IO[bytes], path: str, issues: IssueLog) -> Iterator[Frame]:
             issues.add("sched_damaged", "warning", 1, f"{path}: {error}; read up to there")
             return
         if not inflate.eof or len(content) != n_content:
-            issues.add("sched_damaged", "warning", 1, f"{path}: a frame has another length than it says; read up to it")
+            issues.add("sched_damaged", "warning", 1, f"{path}: a frame has the wrong length; read up to it")
             return
         yield kind, core, time_ns, content
 
@@ -280,7 +282,12 @@ def _hear(recorded: _Content, time_ns: int, facts: dict[str, Any], issues: Issue
     recorded.process.update(facts.get("threads", []))
     if "full_bytes" in facts:
         recorded.full_ns = time_ns
-        issues.add("sched_full", "warning", 1, f"the file reached {facts['full_bytes'] >> 20} MiB: no more was kept")
+        issues.add(
+            "sched_full",
+            "warning",
+            1,
+            f"the file reached {facts['full_bytes'] >> 20} MiB, and nothing more was written",
+        )
     issues.add("sched_unwritten", "warning", facts.get("unwritten", 0), "events after the file was full")
     if "end" in facts:
         recorded.is_ended = True

@@ -53,7 +53,7 @@ def with_stacks(trace: Trace, path: str) -> Trace:
     recording = recording_of(path)
     issues = IssueLog()
     if recording.get("stacks_hz") and "n_stack_samples" not in recording:
-        what = "the recorder was killed, or goes on: Python stacks of the last seconds may be missing"
+        what = "the recorder was killed, or is still running: Python stacks of the last seconds may be missing"
         issues.add("stacks_cut", "warning", 1, what)
     if side is None:
         return with_issues(trace, issues)
@@ -75,7 +75,7 @@ def with_stacks(trace: Trace, path: str) -> Trace:
     used = used.with_columns(stack_id=pl.int_range(trace.stacks.height, trace.stacks.height + pl.len()))
     placed = _placed(sound.join(used.select("id", "stack_id"), on="id"), rows, origin)
     if placed.height and _is_elsewhere(placed, trace):
-        issues.add("stacks_elsewhere", "info", placed.height, "no stack was seen while the profile was recorded")
+        issues.add("stacks_elsewhere", "info", placed.height, "no stack was sampled while the profile was recorded")
     every = pl.concat([trace.stacks, STACKS.conform(used)])
     return with_issues(trace.with_tables(stacks=every, stack_samples=placed), issues)
 

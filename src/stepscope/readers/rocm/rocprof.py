@@ -48,7 +48,7 @@ def build(records: Records, issues: IssueLog) -> tuple[dict[str, pl.DataFrame], 
     dispatches = records.dispatches.with_row_index("row")
     timed = dispatches["start"].null_count() == 0
     if not timed:
-        what = "launches are recorded without times: only their order is known"
+        what = "launches are recorded without times; only their order is known"
         issues.add("no_clock", "warning", dispatches.height, what)
         dispatches = dispatches.with_columns(start=pl.col("row").cast(pl.Int64), end=pl.col("row").cast(pl.Int64))
     work = [dispatches, records.copies]

@@ -58,11 +58,11 @@ def _table(source: Source) -> tuple[pl.DataFrame, str]:
     text = b"".join(source.chunks())
     kind = kind_of(text[: 1 << 16])
     if source.damage or kind is None:
-        what = source.damage or "its first line is not one of rocprofv3's"
+        what = source.damage or "its first line is not a header of rocprofv3"
         raise CorruptInput(what, "copy the file again", path=source.label)
     if kind == "stats":
         what = f"{source.label} is a summary by name, without single launches"
-        raise UnknownFormat(what, "read the _trace.csv files that rocprofv3 wrote beside it")
+        raise UnknownFormat(what, "read the _trace.csv files that rocprofv3 wrote next to it")
     try:
         frame = pl.read_csv(io.BytesIO(text), infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy")
         frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))  # a blank line at the end

@@ -27,9 +27,9 @@ def read_database(db: Database, label: str) -> Records:
     table = _physical(db, "rocpd_kernel_dispatch")
     if table is None:
         hint = "see `stepscope formats` for what can be read"
-        raise UnknownFormat(f"{label} is an SQLite database, but not one of AMD's profilers", hint)
+        raise UnknownFormat(f"{label} is an SQLite database, but not of AMD's profilers", hint)
     if "start" not in db.columns_of(table):
-        what = f"{label} is a rocpd database of a version that is not known yet"
+        what = f"{label} is a rocpd database of an unknown version"
         raise UnsupportedVersion(what, "convert it: rocpd convert -i FILE --output-format csv")
     return _rocpd(db)
 

@@ -1,7 +1,7 @@
 """PyTorch: profiles this process with torch.profiler, and recognises its steps.
 
 Functions of torch are wrapped, to see when an optimizer steps, a module is called, or a range or a profiler begins. A
-wrapper passes for a function of the file that it comes from: torch.compile leaves such files out of what it compiles,
+wrapper passes for a function of the file of the row: torch.compile leaves such files out of what it compiles,
 and torch.jit looks names up in their module.
 """
 
