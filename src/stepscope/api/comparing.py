@@ -59,10 +59,10 @@ def _arguments(base: Run, other: Run) -> tuple[str, ...]:
     return (*paths, *options)
 
 
-def split_options(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Paths, and the options after them, of the words of a command line."""
-    at = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-    return words[:at], words[at:]
+def split_options(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Paths, and the options after them, of those of a command line."""
+    at = next((i for i, word in enumerate(arguments) if word.startswith("--")), len(arguments))
+    return arguments[:at], arguments[at:]
 
 
 def compare_table(base: Run, other: Run, name: str, *, on_missing: Callable[[str, StepscopeError], None]) -> Block:

@@ -163,8 +163,8 @@ def command(
         raise StepscopeError(msg, "without --strict, the files that can be read are enough")
 
 
-def _without_limit(words: Sequence[str]) -> list[str]:
-    pairs = zip(words, ["", *words], strict=False)
+def _without_limit(arguments: Sequence[str]) -> list[str]:
+    pairs = zip(arguments, ["", *arguments], strict=False)
     return [word for word, before in pairs if before != "--limit" and word.partition("=")[0] != "--limit"]
 
 
@@ -176,7 +176,7 @@ def _with_whole_commands(frame: pl.DataFrame, arguments: Sequence[str]) -> pl.Da
 
     from stepscope.core.report import whole_command
 
-    whole = [whole_command(words, arguments) for words in frame["command"].cast(pl.String)]
+    whole = [whole_command(command, arguments) for command in frame["command"].cast(pl.String)]
     return frame.with_columns(command=pl.Series(whole, dtype=pl.String))
 
 
