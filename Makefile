@@ -9,6 +9,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 
 DEMO := examples/demo-cpu-2ranks
 
+# Tests start many Pythons: with compiled files kept, in __pycache__, they start in half the time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test browser quick lint format bench dist docs clean
 
 help: ## this list

@@ -18,6 +18,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
+@pytest.mark.slow
 def test_memory_and_cpu_time_of_the_process_are_counted(measure):
     cost = measure.best(python("x = b'1' * 300_000_000; sum(range(2_000_000))"), runs=1, timeout_s=60)
     assert cost.failure is None

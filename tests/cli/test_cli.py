@@ -69,6 +69,7 @@ def test_an_interrupt_ends_without_a_traceback(run, monkeypatch):
     assert "Traceback" not in result.err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals and head(1) are POSIX")
 def test_an_interrupt_from_outside_ends_at_once(tmp_path):
     endless = tmp_path / "endless.json.gz"  # 13 GB of blanks: long enough to be interrupted in the middle

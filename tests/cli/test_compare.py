@@ -6,8 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from stepscope.api import comparing
+
 DEMO = Path(__file__).parents[2] / "examples" / "demo-slow-loader"
 SIDES = [str(DEMO / name) for name in ("normal0", "abnormal")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compared_once():
+    """Each two runs are compared once: what the command makes of a comparison is tested here."""
+    compare, made = comparing.compare_two_runs, {}
+
+    def remembered(base, other, *, anchor=None):
+        key = (base.paths, other.paths, anchor)
+        if key not in made:
+            made[key] = compare(base, other, anchor=anchor)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparing, "compare_two_runs", remembered)
+        yield
 
 
 def test_the_cause_comes_first_on_the_screen(run):
@@ -29,7 +47,6 @@ def test_json_has_its_facts_at_the_top(run):
     assert [row["base"][0]["n_cycles"] for row in found["processes"]] == [10]
 
 
-@pytest.mark.slow
 def test_equal_runs_are_no_difference_and_have_no_cause(run):
     found = json.loads(run("compare", str(DEMO / "normal0"), str(DEMO / "normal1"), "--format", "json").out)
     assert (found["verdict"], found["causes"]) == ("no_difference", [])
@@ -44,7 +61,6 @@ def test_repeats_are_named_with_base_and_other(run):
     assert [len(found["processes"][0][side]) for side in ("base", "other")] == [2, 1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("condition", "code"), [("slower:3%", 3), ("slower", 3), ("slower:90%", 0), ("faster:1%", 0), ("different", 3)]
 )

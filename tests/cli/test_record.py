@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+import stepscope
 from stepscope.cli import record
 
 
@@ -68,11 +69,11 @@ def test_what_is_to_be_profiled_is_handed_on(run, tmp_path, monkeypatch):
 def test_a_command_is_run_and_its_recording_read(run, tmp_path):
     folder = tmp_path / "run"
     # Options of the command are its own, with -- and without.
-    assert run("record", "-o", str(folder), "sh", "-c", "sleep 0.7; exit 9").code == 9
+    assert run("record", "-o", str(folder), "sh", "-c", "sleep 0.2; exit 9").code == 9
     assert "process_mem_rss" in run("report", str(folder)).out
     assert "process_oncpu_time" in run("show", "counters", str(folder)).out
     shown = run("show", "trace.counters", str(folder), "--format", "csv", "--limit", "0").out
-    assert shown.count("num_threads") > 6
+    assert shown.count("\n") - 1 == next(iter(stepscope.load_run(folder))).counters.height
 
 
 def test_at_a_terminal_it_says_where_the_recording_is(run, tmp_path, monkeypatch):

@@ -42,6 +42,7 @@ def test_it_serves_on_loopback_until_interrupted(examples):
         assert process.wait(timeout=20) == 0
 
 
+@pytest.mark.slow
 def test_beyond_loopback_a_token_is_demanded(examples):
     with served(str(examples / "demo-cpu-decode"), "--host", "0.0.0.0") as (address, _):
         port = re.search(r":(\d+)/\?token=\S{20,}", address).group(1)

@@ -275,6 +275,7 @@ def test_of_a_job_that_is_not_whole_it_is_told_what_is_left_out(run, job, paths,
     ]
 
 
+@pytest.mark.slow
 def test_files_are_read_by_so_many_processes_as_are_wanted(run, examples):
     words = ("show", "collectives", examples / "demo-cpu-2ranks", "--by", "rank", "--format", "csv")
     here = run(*words, "--workers", "0")

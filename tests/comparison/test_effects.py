@@ -115,6 +115,7 @@ def test_the_drift_of_healthy_runs_goes_by_the_kind_of_quantity(measure, unit, e
     assert floor_of(measure, unit) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 7), st.integers(2, 7), st.data())
 def test_effects_are_those_of_the_values_by_cycle(n_base, n_other, data):

@@ -116,5 +116,5 @@ def test_hardware_says_how_much_of_the_change_is_in_equal_kernels():
         run(setup_of(trace(name="V100")), workload=longer),
         cycles=base.cycles.with_columns(pl.col("dur_ns") + 40),
     )
-    (text,) = differences(base, other)["text"]
+    (text,) = differences(base, other)["meaning"]
     assert text.endswith("kernels of the same name and grid take 10 ns → 30 ns per step, 50 % of the change")

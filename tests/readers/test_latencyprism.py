@@ -157,6 +157,7 @@ def test_processes_stand_beside_each_other(read):
     assert results.result("attribution").filter(pl.col("pid") == 8).height == 1
 
 
+@pytest.mark.slow
 def test_a_file_cut_anywhere_gives_its_whole_rows_or_the_reason(tmp_path):
     rows = [perf_row(1), perf_row(2, simple_name='a "b", c')]
     text = perf_text(rows).encode()

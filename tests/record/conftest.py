@@ -23,7 +23,7 @@ RECORDING_FIXTURES = {"record_into", "start", "_allowed"}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents and RECORDING_FIXTURES & set(getattr(item, "fixturenames", ())):
+        if str(item.path).startswith(f"{HERE}{os.sep}") and RECORDING_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("recording")
             item.add_marker("slow")
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepscope.analyses.advice.recommendations import Facts
+from stepscope.analyses.advice.remedies import Recording
 from stepscope.analyses.common.device_work import device_work
 from stepscope.core.intervals import total, union
 from stepscope.core.schema import DEVICES, OPS
@@ -81,11 +82,11 @@ def test_use_is_the_mean_over_devices_and_of_what_is_known(rows) -> None:
 def test_copies_alone_say_nothing_of_use(rows) -> None:
     rows.step(1, 0, 100)
     rows.kernel(0, 50, "Memcpy HtoD")
-    assert use(rows.trace()) == ({}, Facts())
+    assert use(rows.trace()) == ({}, Facts(about=Recording("kineto", "PyTorch", "cuda")))
 
 
 def test_rules_speak_where_no_cost_says_it_better(rows) -> None:
-    facts = Facts(busy={"cuda:0": 0.2}, on_units=0.0, eligible=0.5, capability=8)
+    facts = Facts(about=Recording(framework="PyTorch"), busy={"cuda:0": 0.2}, on_units=0.0, eligible=0.5, capability=8)
     held = pl.DataFrame({"device_id": [1], "peak_allocated_bytes": [79 << 30]})
     gemm = Cost(
         "compute gemm", "Matrix products", 5.0, ("10 kernels", "→ 90 % of it runs in float32 without tensor cores: …")

@@ -90,7 +90,7 @@ def test_a_cause_of_a_change_that_is_not_proven_costs_nothing_and_says_so():
 def test_one_cycle_has_no_interval():
     step = replace(STEP, low=None, high=None, p_value=None, detectable=None, n_base=1, n_other=1, is_different=False)
     text = comparison(outcome(verdict="inconclusive", step_verdict="inconclusive", step_time=step, causes=())).headline
-    assert "+50 % (one cycle on a side: no interval) · 1 and 1 cycles" in text
+    assert "+50 % (no interval) · 1 and 1 cycles" in text
     assert "would have shown" not in text
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from starlette.testclient import TestClient
-from web_traces import training, written
+from web_traces import two_ranks
 
 from stepscope.web.app import create_app
 from stepscope.web.session import Session
@@ -16,11 +16,7 @@ from stepscope.web.session import Session
 @pytest.fixture
 def folder(tmp_path):
     """A folder of two ranks."""
-    place = tmp_path / "run"
-    place.mkdir()
-    for rank in (0, 1):
-        written(place / f"rank{rank}.json", training(rank=rank, steps=3 + rank))
-    return place
+    return two_ranks(tmp_path / "run")
 
 
 @pytest.fixture

@@ -147,6 +147,7 @@ def test_garbage_is_answered_in_order_and_leaves_the_server_alive(client, path, 
     assert answer.status_code != 503 or "error" in answer.text or "busy" in answer.text
 
 
+@pytest.mark.slow
 def test_after_garbage_of_raw_bytes_a_page_is_still_there(client):
     dice = random.Random(7)
     for _ in range(200):

@@ -128,3 +128,11 @@ def training(names=("aten::mm", "aten::add"), steps=3, rank=0, kernel="gemm"):
 def written(path, content):
     path.write_text(json.dumps(content), encoding="utf-8")
     return path
+
+
+def two_ranks(folder):
+    """The folder with a file for each of two ranks."""
+    folder.mkdir()
+    for rank in (0, 1):
+        written(folder / f"rank{rank}.json", training(rank=rank, steps=3 + rank))
+    return folder

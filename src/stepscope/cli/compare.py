@@ -202,10 +202,10 @@ def _drawn(renderer: Renderer, block: Block, shown: Screen) -> str | bytes:
 def _failed(result: Comparison, condition: str) -> str:
     """Why --fail-on fails; empty if it does not. A change counts if it is certain and larger than the drift."""
     gate = _GATE.fullmatch(condition)
-    step = result.step_time
+    step = result.proof
     if gate is None or gate["what"] is None:
         return f"the runs are different ({result.reason})" if result.verdict == "different" else ""
-    if step is None or not step.is_different or not step.base:
+    if step is None or not step.base:
         return ""
     relative = step.delta / step.base * (1 if gate["what"] == "slower" else -1)
     limit = float(gate["percent"] or 0) / 100

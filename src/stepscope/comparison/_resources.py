@@ -167,16 +167,15 @@ def held_by_tensors(trace: Trace) -> pl.DataFrame:
 
 
 def cycle_remarks(cycles: pl.DataFrame) -> list[str]:
-    """Which cycles are left out, and whether too few remain."""
+    """Which cycles are left out, and whether none remains."""
     remarks = []
     complete = cycles["is_complete"].fill_null(value=True)
     if not complete.all():
         numbers = cycles["cycle"].filter(~complete).to_list()
         shown = ", ".join(map(str, numbers[:8])) + (f" … {numbers[-1]}" if len(numbers) > 8 else "")
         remarks.append(f"recorded in part and left out: {'cycle' if len(numbers) == 1 else 'cycles'} {shown}")
-    n = int(complete.sum())
-    if n < 2:
-        remarks.append(f"{('no', 'one')[n]} complete cycle{'' if n else 's'}: how much cycles vary is not known")
+    if not complete.sum():
+        remarks.append("no complete cycles: how much cycles vary is not known")
     return remarks
 
 

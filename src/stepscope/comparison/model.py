@@ -151,7 +151,7 @@ KINDS = Table(
         Column("fact", pl.String(), "what differs: accelerator, CUDA driver, input shapes …", key=True),
         Column("base", pl.String(), "in the base"),
         Column("other", pl.String(), "in the other run"),
-        Column("text", pl.String(), "what that means for the comparison of times"),
+        Column("meaning", pl.String(), "what that means for the comparison of times"),
     ),
 )
 
@@ -336,6 +336,12 @@ class Comparison:
     to_text: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
     to_html: Callable[[Comparison], str] | None = field(default=None, repr=False, compare=False)
     to_figure: Callable[[Comparison], Any] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def proof(self) -> Effect | None:
+        """The change of the step time that is proven: of the mean, else of the typical step; None if neither is."""
+        effects = (self.step_time, self.typical_step)
+        return next((effect for effect in effects if effect is not None and effect.is_different), None)
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.reason}" if self.to_text is None else self.to_text(self).rstrip("\n")

@@ -15,7 +15,7 @@ import polars as pl
 
 from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.host_spans import open_time
+from stepscope.analyses.common.host_spans import computing_on_host, open_time
 from stepscope.analyses.common.occupancy import by_device, mean_of, occupied
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles, host_bounds
@@ -98,6 +98,8 @@ def _cycles(trace: Trace, anchor: str) -> tuple[Cycles, list[str]]:
         except StepscopeError as error:
             remarks.append(error.message)
     cycles = find_cycles(*sources)
+    if not remarks and cycles.source != "annotation":
+        remarks = ["no steps are marked"]
     return cycles, [f"{remark}; cycles are {cycles.how}" for remark in remarks]
 
 
@@ -114,8 +116,6 @@ def _observation(trace: Trace, pid: int | None, pids: list[int], chosen: Cycles,
         pl.concat([by_cycle(counters, cycles), by_cycle(allocated, cycles)]), scheduled(trace, pid, cycles)
     )
     inside = counters.filter(pl.col("ts_ns").is_between(low, high))
-    if chosen.source != "annotation":
-        remarks = [*remarks, f"no steps are marked; cycles are {chosen.how}"]
     return Observation(
         label=f"pid {pid}" if len(pids) > 1 else "",
         meta=trace.meta,
@@ -234,16 +234,14 @@ def _host_levels(trace: Trace, threads: pl.Series, *, on_device: bool) -> list[t
     category, names = spans["category"], spans["name"]
     calls = is_mine & category.is_in(("runtime", "driver"))
     waits = calls & _named(names, calls, is_sync_call)
-    operators = is_mine & (category == "operator")
-    collectives = collectives_on_host(spans)
     levels = [
         (LOADING, open_time(spans, is_mine & (category == "dataloader"))),
         (SYNC, open_time(spans, waits)),
         (LAUNCH, open_time(spans, calls)),
-        (OPERATORS, open_time(spans, operators & ~collectives)),
+        (OPERATORS, computing_on_host(spans, is_mine)),
     ]
     if not on_device:
-        levels.append((COMMUNICATION, open_time(spans, collectives)))
+        levels.append((COMMUNICATION, open_time(spans, collectives_on_host(spans))))
     return levels
 
 

@@ -284,6 +284,9 @@ def is_dataloader(name: str) -> bool:
     return _DATALOADER.search(name) is not None
 
 
+_ITERATION = re.compile(r"Iteration (\d+)")
+
+
 @lru_cache(_CACHED)
 def step_number(name: str) -> int | None:
     """The number in an annotation of a step, whatever follows it; None for other names.
@@ -292,6 +295,16 @@ def step_number(name: str) -> int | None:
     (12, None)
     """
     match = _STEP.match(name)
+    return int(match.group(1)) if match else None
+
+
+def iteration_number(name: str) -> int | None:
+    """The number in the name of a step as Ascend's profiler marks it; None for other names.
+
+    >>> iteration_number("Iteration 12"), iteration_number("Iteration Refresh 12")
+    (12, None)
+    """
+    match = _ITERATION.fullmatch(name)
     return int(match.group(1)) if match else None
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common import step_parts
 from stepscope.analyses.common.collective_calls import named_calls
 from stepscope.analyses.common.device_work import (
@@ -182,7 +183,7 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
             )
         title = f"{_TITLES[group]}: {operators}" if operators else _TITLES[group]
         command = "show operators" if operators else "show kernels"
-        advice = _advice(group, mine, n, ns, trace.devices)
+        advice = _advice(group, mine, n, ns, trace)
         costs.append(Cost(f"compute {group}", title, cost_ns, (detail, *advice), command))
     return costs
 
@@ -193,22 +194,23 @@ def _group_of(name: str) -> str:
     return group if group in _TITLES else "other"
 
 
-def _advice(group: str, names: pl.DataFrame, n: int, ns: int, devices: pl.DataFrame) -> tuple[str, ...]:
+def _advice(group: str, names: pl.DataFrame, n: int, ns: int, trace: Trace) -> tuple[str, ...]:
     """Advice on making this computation cheaper, if names and numbers suggest any."""
+    about = recording_of(trace.meta, trace.spans, trace.devices)
     if group in ("gemm", "convolution"):
         plain = names.filter(
             map_names(names["name"], lambda k: bool(_PLAIN_FP32.search(k)) and not is_tensor_core(k), pl.Boolean())
         )
         ratio = sum_of(plain["dur_ns"]) / ns
         if ratio > 0.3:
-            capability = devices["compute_capability"].drop_nulls().str.extract(r"^(\d+)\.").cast(pl.Int32).min()
+            capability = trace.devices["compute_capability"].drop_nulls().str.extract(r"^(\d+)\.").cast(pl.Int32).min()
             newer = isinstance(capability, int) and capability >= 8
-            instead = "autocast to bfloat16, or allow TF32" if newer else "autocast to float16"
+            instead = remedy("float32" if newer else "float32_old", about)
             return (f"→ {percent(ratio)} of it runs in float32 without tensor cores: {instead}",)
     if group == "pointwise" and n > 50:
         fused = names.filter(names["name"].cast(pl.String).str.starts_with("triton_"))["dur_ns"].sum() / ns
         if fused < 0.3:
-            return ("→ torch.compile or fused operators would merge many and save trips to memory: show fusion",)
+            return (f"→ {remedy('fuse', about)}",)
     return ()
 
 
@@ -261,9 +263,7 @@ def _copies(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int) -> 
         detail += f", {size(n_bytes / scope.n / scope.n_devices)}{scope.each} at {rate(n_bytes / ns * 1e9)}"
     details = [detail]
     if exposed and from_pageable / exposed > 0.5 and kind == "HtoD":
-        details.append(
-            "→ the source is pageable memory: pin_memory=True and .to(device, non_blocking=True) would hide them"
-        )
+        details.append(f"→ {remedy('to_device', recording_of(trace.meta, trace.spans, trace.devices))}")
     elif exposed and from_pageable / exposed > 0.5:
         details.append(
             "→ they go to pageable memory, and the host waits for each: copy less often, or into pinned memory"

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core.names import is_graph_launch, is_launch_call, map_names
 from stepscope.core.trace import extent_ns
 from stepscope.core.units import count, duration, percent
 from stepscope.reports._phrases import counted, sum_of
-from stepscope.reports._summary import Lack
+from stepscope.reports._summary import NO_DEVICE, Lack
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
@@ -29,7 +30,7 @@ def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack
         lacks += _links(trace, work)
         lacks += _edges(scope, work)
     elif _launches(trace):
-        lacks.append(Lack("no_device", "The host launched device work, but none of it was recorded."))
+        lacks.append(Lack(NO_DEVICE, "The host launched device work, but none of it was recorded."))
     lacks += _steps(trace, scope)
     lacks += lacks_of_issues(trace.issues)
     return tuple(lacks)
@@ -56,7 +57,8 @@ def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
         what = f"No launch record of {counted(loose.height, 'piece')} of device work ({percent(ratio)} of device time)."
         lacks.append(Lack("no_launch", what))
     if not (trace.spans["category"] == "operator").any():
-        what = "No operators are in the trace: record them with ProfilerActivity.CPU to see whose the kernels are."
+        advice = remedy("operators", recording_of(trace.meta, trace.spans, trace.devices))
+        what = f"No operators are in the trace: {advice}." if advice else "No operators are in the trace."
         return [*lacks, Lack("no_operators", what)]
     linked = work.filter(pl.col("launch_id").is_not_null() & pl.col("op_id").is_null())
     ratio = sum_of(linked["dur_ns"]) / whole
@@ -79,10 +81,10 @@ def _edges(scope: Scope, work: pl.DataFrame) -> list[Lack]:
 def _steps(trace: Trace, scope: Scope) -> list[Lack]:
     spans = trace.spans
     if not scope.numbers:
-        if (spans["category"] == "operator").any():
-            what = "No steps are marked: call profiler.step() after every iteration to see times per step."
-            return [Lack("no_steps", what)]
-        return []
+        advice = remedy("steps", recording_of(trace.meta, spans, trace.devices))
+        if not (spans["category"] == "operator").any():
+            return []
+        return [Lack("no_steps", f"No steps are marked: {advice}." if advice else "No steps are marked.")]
     first, last = extent_ns(spans)
     recorded = last - first
     ratio = scope.whole_ns / recorded if recorded else 1.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analyses.advice.recommendations import Facts, advice, memory_held, with_kernels, with_program
+from stepscope.analyses.advice.remedies import recording_of
 from stepscope.analyses.common.occupancy import mean_of
 from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.costs.mfu import NO_PRODUCTS, mfu_of
@@ -75,7 +76,8 @@ def use_of(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dict[str, fl
 
     `work` is what `device_work` returns. Without kernels there are no means.
     """
-    facts = with_program(Facts(), trace.spans, work, trace.devices)
+    about = recording_of(trace.meta, trace.spans, trace.devices)
+    facts = with_program(Facts(about=about), trace.spans, work, trace.devices)
     kernels = work.filter(work["category"] == "kernel")
     if kernels.is_empty():
         return {}, facts

@@ -56,9 +56,9 @@ _VERDICTS = {
 
 def comparison(result: Comparison) -> Report:
     """The report: verdict, what differs in kind, bars, causes, and the parts, functions and resources that changed."""
-    meanings = "; ".join(result.kinds["text"].unique(maintain_order=True))
+    meanings = "; ".join(result.kinds["meaning"].unique(maintain_order=True))
     note = f"{meanings[:1].upper()}{meanings[1:]}." if meanings else ""
-    kinds = Block("What differs in kind", KINDS, result.kinds.drop("text"), note=note)
+    kinds = Block("What differs in kind", KINDS, result.kinds.drop("meaning"), note=note)
     return Report(
         headline=headline(result),
         first=kinds if result.kinds.height else None,
@@ -162,11 +162,10 @@ def headline(result: Comparison) -> str:
     kinds = result.kinds["kind"].unique(maintain_order=True).to_list()
     word = _VERDICTS[result.verdict]
     start = f"Runs that differ in {', '.join(kinds)} · {word}" if kinds else word
-    mean, typical = result.step_time, result.typical_step
-    if mean is None or not mean.base:
+    if result.step_time is None or not result.step_time.base:
         return f"{start}: {result.reason}"
-    is_typical = typical is not None and typical.is_different and not mean.is_different
-    step = typical if is_typical and typical is not None else mean
+    step = result.proof or result.step_time
+    is_typical = step is not result.step_time
     times = f"{'typical ' * is_typical}step {units.duration(step.base)} → {units.duration(step.other)}"
     change = f"{_signed(step.delta / step.base)} ({_interval(result, step)})"
     text = f"{start}: {result.reason} · {times}, {change} · {step.n_base} and {step.n_other} cycles"
@@ -177,7 +176,7 @@ def headline(result: Comparison) -> str:
 
 def _interval(result: Comparison, step: Effect) -> str:
     if step.low is None or step.high is None:
-        return "one cycle on a side: no interval"
+        return "no interval"
     text = f"95 % interval {_signed(step.low / step.base)} to {_signed(step.high / step.base)}"
     return f"not proven: {text}" if result.verdict == "different" != result.step_verdict else text
 

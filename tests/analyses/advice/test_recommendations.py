@@ -15,6 +15,7 @@ from stepscope.analyses.advice.recommendations import (
     Facts,
     advice,
 )
+from stepscope.analyses.advice.remedies import Recording
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import ALLOCATIONS, DEVICES, STEPS, TABLES, TRANSFERS
 from stepscope.core.trace import Meta, Trace
@@ -25,6 +26,8 @@ V100 = DEVICES.conform(
         {"device_id": [0], "type": ["cuda"], "index": [0], "memory_bytes": [1000], "compute_capability": ["7.0"]}
     )
 )
+
+PYTORCH = Recording(framework="PyTorch")
 
 
 def advised(spans: pl.DataFrame, **tables: Any) -> dict[str, dict[str, object]]:
@@ -140,7 +143,9 @@ def test_a_trace_without_host_and_device_is_refused() -> None:
 
 def said(**facts: Any) -> dict[str, str]:
     """Texts of the rules that speak, by name."""
-    return {rule.name: f"{advised.situation}: {advised.remedy}" for rule, advised in advice(Facts(**facts))}
+    return {
+        rule.name: f"{advised.situation}: {advised.remedy}" for rule, advised in advice(Facts(about=PYTORCH, **facts))
+    }
 
 
 def test_nothing_known_is_nothing_advised() -> None:

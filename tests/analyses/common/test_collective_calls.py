@@ -75,7 +75,7 @@ def test_without_either_the_kernel_names_the_collective() -> None:
     ]  # fmt: skip
 
 
-def test_where_kernels_communicate_only_host_libraries_do_so_on_the_host() -> None:
+def test_on_the_host_the_collectives_are_those_that_move_data_there_else_those_that_no_kernels_do() -> None:
     rows = [
         ("gloo:all_reduce", "user_range"),
         ("c10d::allreduce_", "operator"),
@@ -86,5 +86,5 @@ def test_where_kernels_communicate_only_host_libraries_do_so_on_the_host() -> No
     ]
     spans = SPANS.conform(pl.DataFrame(rows, schema=("name", "category"), orient="row").with_row_index("span_id"))
     assert collectives_on_host(spans).to_list() == [True, *[False] * 5]
-    assert collectives_on_host(spans[:5]).to_list() == [True, True, *[False] * 3]
-    assert collectives_on_host(spans[2:]).to_list() == [False] * 4
+    assert collectives_on_host(spans[1:5]).to_list() == [True, *[False] * 3]
+    assert collectives_on_host(spans[1:]).to_list() == [False] * 5

@@ -150,6 +150,7 @@ def test_the_path_covers_each_window_without_gap_or_overlap(drawn, border):
         assert edges[-1] == case.windows.high[window]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(events, st.integers(0, 20))
 def test_no_path_is_longer_than_the_window_and_one_is_as_long(drawn, border):
@@ -182,6 +183,7 @@ def vars_of(joined):
     return joined.thread, joined.at, joined.work, joined.source
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(events, st.integers(0, 20))
 def test_the_path_follows_dependencies_only(drawn, border):

@@ -31,6 +31,7 @@ def test_nothing_scaled_is_nothing_changed(case):
     assert lengths(case, "kernel_wait=1").tolist() == (case.windows.high - case.windows.low).tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.builds(case_of, events, st.just(0)), st.sampled_from([0.0, 0.5, 2.0]))
 def test_all_scaled_scales_the_whole(case, factor):

@@ -42,6 +42,7 @@ def test_drift_is_found_and_taken_out():
     assert np.abs(drift).max() < 1e-6
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_are_solved():
     off, _, _ = errors(Plan(Layout(dp=1024), steps=6, layers=1, offset_sd_ns=1e6))
     assert np.abs(off).max() < 50_000

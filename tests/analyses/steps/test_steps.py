@@ -108,16 +108,17 @@ WINDOW = (st.integers(0, 30), st.integers(0, 20))
 
 @given(HOST_WORK, *WINDOW)
 def test_without_a_device_collectives_are_apart(host: list[tuple[int, int, int, str]], low: int, length: int) -> None:
-    """What is called gloo is no operator: it counts where no operator runs and nothing is loaded."""
+    """What is called gloo is no operator, nor is an operator of its thread meanwhile: it counts where none runs."""
     kinds = {"operator": "aten::mm", "dataloader": "next", "python": "gloo:all_reduce"}
     spans = spans_of(
         *((track, ts, dur, kinds[c], "user_range" if c == "python" else c, None) for track, ts, dur, c in host)
     )
     window = set(range(low, low + length))
-    loaded, ran, talked = (
-        window & {t for _, ts, dur, c in host if c == category for t in range(ts, ts + dur)}
+    loaded, worked, called = (
+        {(track, t) for track, ts, dur, c in host if c == category for t in range(ts, ts + dur)}
         for category in ("dataloader", "operator", "python")
     )
+    loaded, ran, talked = (window & {t for _, t in moments} for moments in (loaded, worked - called, called))
     got = host_time(spans, np.array([low]), np.array([low + length]), collectives_apart=True)
     assert got["operator_ns"].to_list() == [len(ran - loaded)]
     assert got["exposed_communication_ns"].to_list() == [len(talked - ran - loaded)]

@@ -161,6 +161,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.dictionaries(st.sampled_from(sorted(FAULTS)), st.floats(0.02, 2.0), min_size=1, max_size=3),

@@ -132,6 +132,7 @@ def test_memory_is_bounded_and_nothing_goes_to_the_disk(folder, monkeypatch, tmp
     opened.close()
 
 
+@pytest.mark.slow
 def test_rows_that_repeat_are_counted_at_their_full_length(folder):
     opened = connected(folder, 50_000_000)
     with pytest.raises(StepscopeError, match=r"too much memory: its rows take 1(\.\d+)? ?GiB|its rows take 9\d\d MiB"):

@@ -58,6 +58,7 @@ def test_analyses_and_tables_may_be_joined(ranks):
     assert rows(ranks, text) == [(0, 1), (1, 1), (2, 1)]
 
 
+@pytest.mark.slow
 def test_analyses_of_all_ranks_together_are_tables_too(examples):
     run = stepscope.load_run(examples / "demo-cpu-2ranks")
     direct = stepscope.show(run, "clock-offsets")

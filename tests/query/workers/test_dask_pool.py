@@ -83,6 +83,7 @@ def test_nobody_at_an_address_is_an_error(monkeypatch, tmp_path):
         mapped(cluster_jobs.length, ["x"], how=TWO, dask=str(tmp_path / "scheduler.json"))
 
 
+@pytest.mark.slow
 def test_a_scheduler_may_be_named_by_its_file(scheduler, tmp_path):
     import json as plain
 

@@ -96,6 +96,7 @@ def test_the_next_server_shows_the_same_page_without_opening_a_trace(files, star
     assert later.of_rank(range(n_files)) == dict(zip(range(n_files), range(n_files), strict=True))
 
 
+@pytest.mark.slow
 def test_once_the_page_is_shown_the_trace_is_opened_for_what_comes_next(files, started):
     page(started(files))
     session = started(files)

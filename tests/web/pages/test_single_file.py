@@ -11,7 +11,7 @@ import zlib
 import polars as pl
 import pytest
 from page_elements import Elements
-from web_traces import HOSTILE, training, written
+from web_traces import HOSTILE, training, two_ranks, written
 from windows_of import unpacked
 
 from stepscope import analyses, load_run
@@ -24,9 +24,10 @@ from stepscope.web.pages.single_file import bundle, comparison_page, report_page
 from stepscope.web.timeline import drawing
 
 
-@pytest.fixture
-def page(folder):
-    return report_page(load_run(folder))
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The file of `folder`'s traces."""
+    return report_page(load_run(two_ranks(tmp_path_factory.mktemp("page") / "run")))
 
 
 def embedded(text):
@@ -73,6 +74,7 @@ def test_the_timeline_is_that_of_the_slowest_step(page, folder):
     assert "the slowest step, 2" in page
 
 
+@pytest.mark.slow
 def test_of_too_many_spans_the_short_ones_are_bars_and_that_is_said(folder, monkeypatch):
     monkeypatch.setattr(single_file, "_MOST_SPANS", 6)
     monkeypatch.setattr(drawing, "_FINEST", 8)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from stepscope.analyses.advice.remedies import Recording, recording_of, remedy
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.common.span_lookup import of_spans
@@ -40,6 +41,7 @@ class Facts:
     A rule says nothing where one of its facts is unknown.
     """
 
+    about: Recording = field(default_factory=Recording)  # what a remedy may name
     loading: float | None = None  # a data loader fetches while the device does nothing
     communication: float | None = None  # communication that nothing hides
     busy: Mapping[str, float] = field(default_factory=dict)  # of each device, by its name: some kernel runs
@@ -96,10 +98,8 @@ def _above(value: float | None, threshold: float, situation: str, remedy: str) -
 
 
 def _data_loading(facts: Facts) -> Advice | None:
-    remedy = (
-        "let more workers prepare batches (DataLoader num_workers, prefetch_factor, pin_memory), or make that cheaper"
-    )
-    return _above(facts.loading, 0.05, "Data loading holds up {} of the step", remedy)
+    text = remedy("data_loading", facts.about)
+    return _above(facts.loading, 0.05, "Data loading holds up {} of the step", text)
 
 
 def _data_parallel(facts: Facts) -> Advice | None:
@@ -118,8 +118,8 @@ def _slow_backend(facts: Facts) -> Advice | None:
 
 
 def _communication(facts: Facts) -> Advice | None:
-    remedy = "overlap it, send less (compressed gradients), or less often (gradient accumulation, a larger batch)"
-    return _above(facts.communication, 0.1, "Communication that nothing hides takes {} of the step", remedy)
+    text = "overlap it, send less (compressed gradients), or less often (gradient accumulation, a larger batch)"
+    return _above(facts.communication, 0.1, "Communication that nothing hides takes {} of the step", text)
 
 
 def _device_underused(facts: Facts) -> Advice | None:
@@ -133,9 +133,9 @@ def _device_underused(facts: Facts) -> Advice | None:
 def _tensor_cores_unused(facts: Facts) -> Advice | None:
     if facts.on_units is None or facts.on_units > 0 or facts.capability is None or facts.capability < 7:
         return None
-    remedy = "autocast to bfloat16, or allow TF32" if facts.capability >= 8 else "autocast to float16"
+    text = remedy("float32" if facts.capability >= 8 else "float32_old", facts.about)
     situation = "Tensor cores are not used, but {} of kernel time is in operators that could use them"
-    return _above(facts.eligible, 0.05, situation, remedy)
+    return _above(facts.eligible, 0.05, situation, text)
 
 
 def _memory_full(facts: Facts) -> Advice | None:
@@ -144,7 +144,7 @@ def _memory_full(facts: Facts) -> Advice | None:
         return None
     device = max(full, key=lambda name: full[name])
     situation = f"Tensors hold up to {percent(full[device])} of the memory of {device}"
-    return Advice(full[device], 0.9, situation, "activation checkpointing, autocast or a smaller batch make room")
+    return Advice(full[device], 0.9, situation, remedy("memory_full", facts.about))
 
 
 def _launch_bound(facts: Facts) -> Advice | None:
@@ -154,20 +154,17 @@ def _launch_bound(facts: Facts) -> Advice | None:
         f"{percent(facts.short)} of launches take longer than the work they queue, and the device waits {{}} of the "
         "time for them"
     )
-    return _above(
-        facts.late, 0.1, situation, "torch.compile, captured graphs, fused or foreach operators, a larger batch"
-    )
+    return _above(facts.late, 0.1, situation, remedy("launching", facts.about))
 
 
 def _pageable_copies(facts: Facts) -> Advice | None:
     situation = "Copies from or to pageable memory take {} of the time while no kernel runs"
-    return _above(facts.pageable, 0.01, situation, "pin_memory=True and non_blocking=True would hide them")
+    return _above(facts.pageable, 0.01, situation, remedy("pageable", facts.about))
 
 
 def _sync_waits(facts: Facts) -> Advice | None:
     situation = "The device runs dry for {} of the time because the host waits for it before it launches more"
-    remedy = "read values (.item(), .cpu(), print) rarely and late, drop explicit synchronize()"
-    return _above(facts.sync, 0.05, situation, remedy)
+    return _above(facts.sync, 0.05, situation, remedy("sync", facts.about))
 
 
 #: The rules of the TensorBoard profiler plugin in its order, then those that it does not have.
@@ -247,6 +244,7 @@ def recommendations(
     whole = max(int((inside[1] - inside[0]).sum()), 1)
     parts = broken_down(spans, work, *inside, needed_by="recommendations")
     facts = Facts(
+        about=recording_of(None, spans, devices),
         loading=int(parts["dataloader"].sum()) / whole,
         communication=int(parts["communication"].sum()) / whole,
         memory={} if allocations.is_empty() else memory_held(device_memory(allocations, steps), devices),

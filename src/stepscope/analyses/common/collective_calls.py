@@ -11,11 +11,12 @@ from stepscope.analyses.common.span_lookup import nearest_span, of_spans
 from stepscope.core.collectives import HOST_LIBRARIES, RECORDED, kinds_of, library_of, talks_to_ranks
 from stepscope.core.names import kernel_class, map_names
 
-__all__ = ["collectives_on_host", "communicates", "named_calls"]
+__all__ = ["HOST", "calls_library", "collectives_on_host", "communicates", "named_calls"]
 
 #: What PyTorch's operator around the call of a collective library is called.
 RECORD = "record_param_comms"
-_HOST = ("operator", "user_range")
+#: What may be a collective as the host sees it.
+HOST = ("operator", "user_range")
 
 
 def communicates(work: pl.DataFrame, spans: pl.DataFrame, communication: str = "any") -> pl.Series:
@@ -38,11 +39,12 @@ def communicates(work: pl.DataFrame, spans: pl.DataFrame, communication: str = "
         return talks
     unclear = map_names(work["name"], lambda name: kernel_class(name) == "other", pl.Boolean())
     operators = work["op_id"].filter(is_kernel & ~talks & unclear).drop_nulls().unique()
-    callers = operators.filter(_calls_library(of_spans(spans, operators, "name")))
+    callers = operators.filter(calls_library(of_spans(spans, operators, "name")))
     return talks | (is_kernel & unclear & work["op_id"].is_in(callers.implode())) if callers.len() else talks
 
 
-def _calls_library(names: pl.Series) -> pl.Series:
+def calls_library(names: pl.Series) -> pl.Series:
+    """Which names of host spans are those of a call of a collective library. A mask."""
     return map_names(names, lambda name: name == RECORD or library_of(name) is not None, pl.Boolean()).fill_null(
         value=False
     )
@@ -51,14 +53,15 @@ def _calls_library(names: pl.Series) -> pl.Series:
 def collectives_on_host(spans: pl.DataFrame) -> pl.Series:
     """Which spans are collectives as the host sees them: operators and ranges with the name of one. A mask.
 
-    Where kernels communicate, the only ones are operators of libraries that move data on the host (Gloo, MPI, UCC):
-    those of all others queue the kernels.
+    Where libraries move data on the host (Gloo, MPI, UCC), or where kernels communicate, those libraries' operators are
+    the only ones: all others only queue the transfer.
     """
-    candidates = spans["category"].is_in(_HOST)
+    candidates = spans["category"].is_in(HOST)
     names = spans["name"].filter(candidates).unique()
     names = names.filter(talks_to_ranks(names))
-    if names.len() and talks_to_ranks(spans["name"].filter(spans["category"] == "kernel").unique()).any():
-        names = names.filter(map_names(names, lambda name: library_of(name) in HOST_LIBRARIES, pl.Boolean()))
+    by_host = names.filter(map_names(names, lambda name: library_of(name) in HOST_LIBRARIES, pl.Boolean()))
+    if by_host.len() or talks_to_ranks(spans["name"].filter(spans["category"] == "kernel").unique()).any():
+        names = by_host
     return candidates & spans["name"].is_in(names.implode()) if names.len() else candidates & False
 
 

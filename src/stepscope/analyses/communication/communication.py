@@ -15,12 +15,13 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.collective_calls import collectives_on_host, named_calls
+from stepscope.analyses.common.collective_calls import HOST, named_calls
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, device_work
+from stepscope.analyses.common.host_spans import computing_on_host
 from stepscope.analyses.common.span_lookup import nearest_span
 from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of_whole
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import Intervals, covered, difference, union, union_by
+from stepscope.core.intervals import Intervals, covered, union, union_by
 from stepscope.core.names import map_names
 from stepscope.core.schema import COLLECTIVES, OPS, SPANS, TRACKS, Column, Name, Table
 
@@ -224,7 +225,7 @@ def _on_host(
     Where a device communicates, only operators of host libraries count, as all others have kernels. Otherwise these are
     the operators of any library; if there are none, what is recorded as a collective; else PyTorch's own calls.
     """
-    host = spans.filter(pl.col("category").is_in(("operator", "user_range")))
+    host = spans.filter(pl.col("category").is_in(HOST))
     host = host.with_columns(library=map_names(host["name"], library_of, pl.String()))
     timed = pl.col("library").is_in(_TIMED)
     operators = host.filter(timed if only_host_libraries else pl.col("library") != "c10d")
@@ -310,23 +311,8 @@ def _computing(
 
 
 def _host_computing(spans: pl.DataFrame, tracks: pl.DataFrame, rank: int | None) -> Intervals:
-    """When some thread of a rank was in an operator, and in no collective inside it."""
     own = tracks.filter(pl.col("rank").eq_missing(pl.lit(rank)))["track_id"].implode()
-    host = spans.filter(pl.col("track_id").is_in(own) & pl.col("category").is_in(("operator", "user_range")))
-    waits = collectives_on_host(host)
-    busy = host.filter(~waits & (host["category"] == "operator"))
-    waiting = host.filter(waits).partition_by("track_id", as_dict=True)
-    parts = [
-        difference(_union_of(part), _union_of(waiting[key])) if key in waiting else _union_of(part)
-        for key, part in busy.partition_by("track_id", as_dict=True).items()
-    ]
-    none = np.empty(0, np.int64)
-    return union(np.concatenate((none, *(p[0] for p in parts))), np.concatenate((none, *(p[1] for p in parts))))
-
-
-def _union_of(spans: pl.DataFrame) -> Intervals:
-    starts = spans["ts_ns"].to_numpy()
-    return union(starts, starts + spans["dur_ns"].to_numpy())
+    return computing_on_host(spans.filter(pl.col("track_id").is_in(own) & pl.col("category").is_in(HOST)))
 
 
 ANALYSIS = Analysis(

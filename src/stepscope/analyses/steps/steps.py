@@ -10,7 +10,7 @@ import polars as pl
 from stepscope.analyses.common.analysis import Analysis
 from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.host_spans import open_time
+from stepscope.analyses.common.host_spans import computing_on_host, open_time
 from stepscope.analyses.common.occupancy import occupancy
 from stepscope.analyses.common.windows import step_windows
 from stepscope.core.errors import MissingTable
@@ -124,13 +124,13 @@ def host_time(
 
     Units: ns. Source: union over all threads; what a data loader does in operators is data loading.
     """
-    loading, works = open_time(spans, spans["category"] == "dataloader"), spans["category"] == "operator"
-    talks = collectives_on_host(spans) if collectives_apart else None
-    work = either(loading, open_time(spans, works if talks is None else works & ~talks))
+    loading = open_time(spans, spans["category"] == "dataloader")
+    operators = computing_on_host(spans) if collectives_apart else open_time(spans, spans["category"] == "operator")
+    work = either(loading, operators)
     fetched, active = covered(loading, lows, highs), covered(work, lows, highs)
     parts = {"dataloader_ns": fetched, "operator_ns": active - fetched, "other_host_ns": highs - lows - active}
-    if talks is not None:
-        every = covered(either(work, open_time(spans, talks)), lows, highs)
+    if collectives_apart:
+        every = covered(either(work, open_time(spans, collectives_on_host(spans))), lows, highs)
         parts |= {"exposed_communication_ns": every - active, "other_host_ns": highs - lows - every}
     return {name: pl.Series(lengths) for name, lengths in parts.items()}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,7 @@ def plotly_path() -> Path:
     return where
 
 
+@cache
 def plotly_script() -> tuple[str, str]:
     """Plotly's script, and the same packed for a page that carries it: zlib's format in base64, less than half as long.
 
