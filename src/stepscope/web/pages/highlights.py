@@ -1,4 +1,4 @@
-"""Cards on the first page for what people look for first: the answer, its reason, and where it is in the timeline."""
+"""Cards on the first page for the most common questions: the answer, its reason, and its place in the timeline."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def cards(
     for make in makers:
         try:
             card = make()
-        except StepscopeError:  # not recorded, or recorded in a form that this cannot be asked of
+        except StepscopeError:  # not recorded, or not in a form that can answer this
             continue
         if card is not None:
             made.append(card)
@@ -224,7 +224,7 @@ def _longest_gap(session: Session, inputs: tuple[int, ...], links: Links) -> Car
 
 
 def _longest_wait(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
-    """Of recordings without a device: what the host waited for longest."""
+    """For recordings without a device: the longest wait of the host."""
     question = Question("spans", inputs, where=_WAITS)
     frame = answered(session, question).frame.with_columns(pl.col("name", "category").cast(pl.String))
     if frame.is_empty():

@@ -58,7 +58,7 @@ def report_page(run: Run) -> str:
     pages = [
         (name, page, [_part(session, inputs, section) for section in page.sections]) for name, page in PAGES.items()
     ]
-    # A page of which nothing was recorded says nothing.
+    # Pages without recorded data are left out.
     pages = [
         (name, page, parts) for name, page, parts in pages if any(part["sheet"] or part["chart"] for part in parts)
     ]
@@ -80,7 +80,7 @@ def comparison_page(report: Report, paths: Sequence[str]) -> str:
 
 
 def _rendered(report: Report, paths: Sequence[str], modules: Sequence[str], **content: Any) -> str:
-    """The template filled, with all that it needs inside, and a policy that lets nothing else run."""
+    """The filled template, with everything that it needs inside, and a policy that lets nothing else run."""
     theme = _script(static_path().joinpath("theme.js").read_text("utf-8"))
     module = _script(bundle(modules))
     plotly, packed = figures.plotly_script()
@@ -94,7 +94,7 @@ def _rendered(report: Report, paths: Sequence[str], modules: Sequence[str], **co
 
 
 def bundle(names: Sequence[str]) -> str:
-    """Our modules as one script: what they import of each other lies in one scope."""
+    """Our modules as one script, so that what they import of each other is in one scope."""
     text = "\n".join(static_path().joinpath(name).read_text("utf-8") for name in names)
     return _EXPORT.sub("", _IMPORT.sub("", text))
 
@@ -125,7 +125,7 @@ def _part(session: Session, inputs: tuple[int, ...], section: Section) -> dict[s
 
 
 def _timeline(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | None:
-    """The slowest step of each of the first traces: what the browser needs to draw it, and what was left out."""
+    """The slowest step of each of the first traces: the data to draw it, and what was left out."""
     layouts, parts, remarks = [], [], []
     shared = min(len(inputs), _MOST_TRACES)
     for index in inputs[:_MOST_TRACES]:
