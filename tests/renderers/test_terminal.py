@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.report import Bar, Block, Finding, Part, Report
+from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
 from stepscope.core.schema import Column as SchemaColumn
 from stepscope.core.schema import Name, Table
 from stepscope.renderers import Screen, find
@@ -122,6 +122,12 @@ def test_a_command_is_whole_and_goes_where_it_has_room():
     assert lines[4].endswith("a long detail")
     assert lines[5] == "   a short detail" + "stepscope show operators --by shape".rjust(83)
     assert lines[7] == "   stepscope show operators --by shape"
+
+
+def test_no_sentence_is_wider_than_the_terminal():
+    bar = Bar("Step", "1 s ±10 %", (Part("a", 1.0),), (Note("host while idle: operators 40 %, other 20 %", "idle"),))
+    found = Report("h", bars=(bar,), quality=("These are many short words of a sentence. " * 6,))
+    assert max(map(len, TERMINAL.report(found, Screen(width=50)).splitlines())) <= 50
 
 
 def test_a_command_is_never_broken():

@@ -111,7 +111,7 @@ def _bars(bars: Sequence[Bar], screen: Screen) -> list[str]:
             head += "   " + _drawn(bar, fills, length, screen) + ("   " + legend[0] if is_inline else "")
         lines.append(head.rstrip())
         below = [] if is_inline else _flow([_legend(part, fills[part.name], screen) for part in bar.parts], room)
-        texts = [printable(str(note)) for note in bar.notes]
+        texts = [line for note in bar.notes for line in _wrap(str(note), room)]
         below_all = _flow([(width(text), text) for text in texts], room)
         lines += [" " * indent + line for line in (*below, *(_ink(note, _DIM, screen) for note in below_all))]
     return lines
@@ -240,8 +240,8 @@ def _quality(report: Report, screen: Screen) -> list[str]:
     if not sentences:
         return []
     command = report.quality_command or ("" if report.issues is None else "show issues")
-    first, *rest = _wrap("Data: " + " ".join(sentences), screen.width)
-    lines = [_ink("Data:", _BOLD, screen) + first.removeprefix("Data:"), *("      " + line for line in rest)]
+    first, *rest = _wrap(" ".join(sentences), screen.width - 6)
+    lines = [f"{_ink('Data:', _BOLD, screen)} {first}", *("      " + line for line in rest)]
     return _with_right(lines, printable(report.whole(command)), screen.width, screen) if command else lines
 
 
