@@ -43,7 +43,7 @@ CASES = {
     "table_header.txt": ("Kernel                          Latency Tensor   DRAM\n", "a header and no rows"),
     "two_locales.csv": (
         ncu_files.LONG + ENGLISH + EUROPEAN,
-        "its numbers are written in two ways: ",
+        "its numbers have two notations: ",
     ),
     "binary.csv": (bytes(range(256)) * 4, "begins with b'\\x00\\x01"),
     "binary.sqlite": (bytes(range(256)) * 4, "begins with b'\\x00\\x01"),
@@ -51,8 +51,8 @@ CASES = {
     "header.sqlite": (lambda folder: export(folder)[:50], "the database ends within its header"),
     "cut.sqlite.gz": (lambda folder: gzip.compress(export(folder))[:300], "gzip data ends early"),
     "torn.sqlite": (lambda folder: export(folder)[:8192] + b"\xff" * 200_000, "malformed"),
-    "songs.sqlite": (songs, "is an SQLite database of no known recorder: it holds songs"),
-    "nsys_text.txt": (" Time (%)  Total Time (ns)  Instances\n --------\n  7.0  12  3\n", "printed for people"),
+    "songs.sqlite": (songs, "is an SQLite database of an unknown recorder: it holds songs"),
+    "nsys_text.txt": (" Time (%)  Total Time (ns)  Instances\n --------\n  7.0  12  3\n", "in its text form"),
 }
 
 
@@ -102,8 +102,9 @@ def test_a_file_that_may_not_be_read(run, tmp_path, monkeypatch):
     result = run("report", path)
     assert result.code == 1
     assert result.err.splitlines() == [
-        f"error: cannot read {path}: Permission denied", "hint: you may not read this file: check its owner and mode"
-    ]  # fmt: skip
+        f"error: cannot read {path}: Permission denied",
+        "hint: you are not allowed to read this file: check its owner and mode",
+    ]
 
 
 def test_counters_to_join_are_refused_alike(run, tmp_path):

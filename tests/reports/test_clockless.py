@@ -40,10 +40,22 @@ def test_the_time_of_kernels_by_class_and_what_they_used():
         "tensor cores and memory both under 10 %: 0 % of the time",
     )  # fmt: skip
     assert [block.title for block in report.tables] == ["Classes of kernels", "Kernels"]
-    assert report.findings == ()
+    assert [finding.title for finding in report.findings] == [
+        "sgemm: compute-bound", "relu_elementwise: compute-bound", "Kernel: compute-bound",
+    ]  # fmt: skip
     no_clock, vague = report.quality
     assert "not when" in no_clock
     assert vague == "1 launch with a name cut short, as Kernel, counted as matrix products."
+
+
+def test_a_lone_kernel_that_uses_nearly_all_bandwidth_gets_its_verdict(monkeypatch):
+    monkeypatch.setitem(COUNTERS, "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed", 30.0)
+    monkeypatch.setitem(COUNTERS, "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", 90.0)
+    (finding,) = overview(trace_of(("silu", 60_000))).findings
+    assert finding.title == "silu: memory-bound, near its limit"
+    assert finding.details[0] == "tensor cores busy 30 %, memory bandwidth used 90 %"
+    assert "less traffic" in finding.details[1]
+    assert overview(trace_of(("silu", 60_000), counters=False)).findings == ()
 
 
 def test_runs_that_could_be_one_kernel_are_priced():

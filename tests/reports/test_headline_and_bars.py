@@ -44,6 +44,27 @@ def test_the_headline_of_a_job_counts_devices_and_names_ranks() -> None:
     assert "2 files" in overview_of_ranks([summary(None), summary(None)]).headline
 
 
+def test_the_headline_tells_files_from_ranks() -> None:
+    def whose(*summaries: Summary) -> str:
+        return overview_of_ranks(list(summaries)).headline.split(" · ")[2]
+
+    assert whose(*[summary(i % 2) for i in range(6)]) == "ranks 0–1 of 8, 3 files each"
+    assert whose(summary(0), summary(0), summary(1)) == "ranks 0–1 of 8, 3 files"
+    assert whose(summary(3), summary(3)) == "rank 3 of 8, 2 files"
+    assert whose(summary(None, pids=(5,)), summary(None, pids=(5,))) == "2 files of one process"
+    of_devices = [summary(None, places=(f"cuda:{i % 2}",)) for i in range(4)]
+    assert whose(*of_devices) == "4 files, 2 of each device"
+    assert overview_of_ranks(of_devices).headline.startswith("PyTorch 2.9.0 · 2 × NVIDIA H100 · 4 files")
+
+
+def test_a_step_on_the_clock_of_the_device_says_what_the_host_takes() -> None:
+    ahead = summary(host_ns=(10 * MS,) * 3)
+    report = overview_of_ranks([ahead])
+    assert "steps 4–6 (3) on the device's clock" in report.headline
+    assert texts(report.bars[0])[0] == "step on the device's clock: the host queues one in 10 ms"
+    assert "clock" not in overview_of_ranks([summary(host_ns=(100 * MS,) * 3)]).headline
+
+
 def test_a_lone_step_a_host_without_devices_and_a_foreign_trace() -> None:
     assert "CPU only" in overview_of_ranks([summary(devices=(), numbers=(6,), windows_ns=(5,))]).headline
     assert "step 6" in overview_of_ranks([summary(numbers=(6,), windows_ns=(5,))]).headline
@@ -144,7 +165,7 @@ def test_ranks_that_are_apart_are_named_in_the_notes() -> None:
 
 
 def test_of_several_devices_the_least_busy_is_named() -> None:
-    notes = texts(overview_of_ranks([summary(busy={"cuda:0": 0.9, "cuda:1": 0.5})]).bars[0])
+    notes = texts(overview_of_ranks([summary(busy={"cuda:0": 0.9, "cuda:1": 0.5}, devices=("A", "A"))]).bars[0])
     assert notes == ("device busy 70 %, mean of 2 devices (least: cuda:1, 50 %)",)
 
 

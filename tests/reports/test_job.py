@@ -4,7 +4,7 @@ import pytest
 
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.trace import Meta
-from stepscope.reports._job import job_of
+from stepscope.reports._job import devices_of, job_of, measured, owners
 from stepscope.reports._summary import Summary
 
 
@@ -17,6 +17,45 @@ def job(*found):
     outcomes = [summary(one, 8) if isinstance(one, int) else one for one in found]
     paths = [one.meta.path if isinstance(one, Summary) else one.args[0] for one in outcomes]
     return job_of(paths, outcomes)
+
+
+def recording(path, *, rank=None, pids=(), places=("cuda:0",), host=None, start=None, **fields):
+    meta = Meta(path, "kineto", rank=rank, host=host, origin_unix_ns=start)
+    return Summary(meta, recorded_ns=10, pids=pids, places=places, devices=("NVIDIA H100",) * len(places), **fields)
+
+
+def test_files_of_one_rank_are_one_owner_whatever_else_they_say():
+    files = [recording(f"{i}.json", rank=i % 2, pids=(i,)) for i in range(6)]
+    assert owners(files) == [0, 1, 0, 1, 0, 1]
+    assert devices_of(files) == {"NVIDIA H100": 2}
+
+
+def test_without_ranks_files_of_one_process_or_of_the_same_devices_belong_together():
+    same_process = [recording("a", pids=(7,), places=()), recording("b", pids=(7, 8), places=())]
+    assert owners(same_process) == [0, 0]
+    each_device = [recording(f"{i}", places=(f"npu:{i % 2}",)) for i in range(4)]
+    assert owners(each_device) == [0, 1, 0, 1]
+    assert devices_of(each_device) == {"NVIDIA H100": 2}
+    assert owners([recording("a", places=()), recording("b", places=())]) == [0, 1]
+
+
+def test_processes_at_the_same_time_and_hosts_of_other_names_are_different_ones():
+    at_once = [recording("a", pids=(7,), start=100), recording("b", pids=(8,), start=105)]
+    assert owners(at_once) == [0, 1]
+    assert devices_of(at_once) == {"NVIDIA H100": 2}
+    one_after_the_other = [recording("a", pids=(7,), start=100), recording("b", pids=(8,), start=110)]
+    assert owners(one_after_the_other) == [0, 0]
+    assert owners([recording("a", host="x"), recording("b", host="y")]) == [0, 1]
+
+
+def test_what_is_measured_are_the_files_of_each_owner_that_say_most():
+    full = recording("full", busy={"cuda:0": 0.5}, numbers=(1,))
+    work = recording("work", busy={"cuda:0": 0.5})
+    steps = recording("steps", numbers=(1,))
+    assert measured([full, work, steps]) == [full]
+    assert measured([work, steps]) == [work]
+    alone = recording("host", rank=1, places=())
+    assert measured([recording("gpu", rank=0, busy={"cuda:0": 1.0}), alone])[1:] == [alone]
 
 
 def test_a_whole_job_has_nothing_to_tell():

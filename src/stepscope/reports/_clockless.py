@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.analyses.advice.remedies import Recording, remedy
 from stepscope.analyses.costs.fusion import fusion
 from stepscope.analyses.kernels.kernel_classes import KERNEL_CLASS_SUMMARY, kernel_classes
 from stepscope.analyses.kernels.kernels import kernels
-from stepscope.analyses.kernels.utilisation import utilisation
+from stepscope.analyses.kernels.utilisation import limit_of, utilisation
 from stepscope.core.errors import MissingTable
+from stepscope.core.names import shorten
 from stepscope.core.report import Block, Note
 from stepscope.core.units import percent
 from stepscope.reports._phrases import counted
-from stepscope.reports._summary import Lack, Summary
+from stepscope.reports._summary import Cost, Lack, Summary
 from stepscope.reports._tables import kernel_block
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 _NO_CLOCK = "The file knows in which order kernels ran, but not when: idle time, overlap and steps are unknown."
 _LOW = 0.1
 _LEAST_SAVED = 0.01
+_JUDGED = 3
+_LIMITS = {"memory": "memory-bound", "compute": "compute-bound", "latency": "latency-bound"}
 _CLASSES, _OTHER = 6, "other"
 _RATIOS = {"tensor_ratio": "tensor cores busy", "dram_ratio": "memory bandwidth used", "sm_ratio": "SMs busy"}
 
@@ -48,6 +52,7 @@ def summary_without_clock(trace: Trace, quality: tuple[Lack, ...]) -> Summary:
         recorded_ns=whole,
         devices=devices,
         windows_ns=(whole,),
+        costs=_verdicts(trace),
         parts=parts_by_class(classes),
         notes=(*hardware_use(trace), *_fusible(trace, whole)),
         tables=(Block("Classes of kernels", KERNEL_CLASS_SUMMARY, shown, "show kernel-classes"), costly),
@@ -55,6 +60,27 @@ def summary_without_clock(trace: Trace, quality: tuple[Lack, ...]) -> Summary:
         issues=trace.issues,
         n_launches=n,
     )
+
+
+def _verdicts(trace: Trace) -> tuple[Cost, ...]:
+    """A cost for each of the kernels that take most time: what limits it, and what would help."""
+    if trace.kernel_metrics.is_empty():
+        return ()
+    try:
+        used = utilisation(trace.spans, trace.kernel_metrics, by="name")
+    except MissingTable:
+        return ()
+    costs = []
+    for row in used.sort("total_ns", descending=True).head(_JUDGED).iter_rows(named=True):
+        limit, near = limit_of(row["tensor_ratio"], row["dram_ratio"], row["sm_ratio"])
+        if not limit or not row["total_ns"]:
+            continue
+        facts = [f"{what} {percent(row[ratio])}" for ratio, what in _RATIOS.items() if row[ratio] is not None]
+        name = str(row["name"])
+        title = f"{shorten(name)}: {_LIMITS[limit]}" + (", near its limit" if near else "")
+        details = ", ".join(facts), f"→ {remedy(f'{limit}_bound', Recording())}"
+        costs.append(Cost(f"kernel {name}", title, row["total_ns"], details, "show utilisation --by name"))
+    return tuple(costs)
 
 
 def parts_by_class(classes: pl.DataFrame) -> dict[str, int]:

@@ -11,6 +11,7 @@ import polars as pl
 from stepscope.core.report import Bar, Finding, Note, Part, Report
 from stepscope.core.schema import ISSUES
 from stepscope.core.units import count, duration, percent, size
+from stepscope.reports._job import devices_of, measured, owners
 from stepscope.reports._phrases import counted, ranges
 from stepscope.reports._stragglers import Stragglers, stragglers_among
 from stepscope.reports._summary import NO_DEVICE, SLOWEST_STEPS, TALK
@@ -44,15 +45,22 @@ def overview_of_ranks(summaries: Sequence[Summary], *more_quality: str) -> Repor
     """The report of all ranks of a job, or of a single trace."""
     summaries = sorted(summaries, key=lambda s: (s.meta.rank is None, s.meta.rank or 0))
     late = _stragglers(summaries)
+    chosen = measured(summaries)
     return Report(
         headline=_headline(summaries),
-        bars=_bars(summaries, wait_for_each_other=late.compared),
-        findings=_findings(summaries, late.findings),
+        bars=_bars(chosen, wait_for_each_other=late.compared),
+        findings=_findings(chosen, late.findings),
         tables=merged([summary.tables for summary in summaries]),
-        quality=(*_quality(summaries), *more_quality),
+        quality=(*_quality(summaries), *_partial(len(chosen), len(summaries)), *more_quality),
         issues=_issues(summaries),
         meta=_meta(summaries) | ({"stragglers": [dict(row) for row in late.facts]} if late.compared else {}),
     )
+
+
+def _partial(n: int, of: int) -> list[str]:
+    """A sentence if bar and findings are of some of the files only."""
+    text = f"Bar and costs are of {n} of {of} files; the rest show the same devices without steps, or steps alone."
+    return [text] if n < of else []
 
 
 def _stragglers(summaries: Sequence[Summary]) -> Stragglers:
@@ -82,7 +90,7 @@ def _headline(summaries: Sequence[Summary]) -> str:
     damage = _damage(summaries)
     facts = [damage] if damage else []
     facts += [f"{first.framework} {version}".strip() if first.framework else _TOOLS.get(first.format, first.format)]
-    devices = Counter(name for summary in summaries for name in summary.devices)
+    devices = devices_of(summaries)
     facts += [name if n == 1 else f"{n} × {name}" for name, n in devices.items()]
     launches = [summary.n_launches for summary in summaries if summary.n_launches is not None]
     if not devices and not launches and any(summary.parts for summary in summaries):
@@ -99,6 +107,11 @@ def _headline(summaries: Sequence[Summary]) -> str:
     facts += [] if is_of_sums else [f"{duration(longest)} recorded"]
     facts.append(f"{count(sum(summary.meta.n_events for summary in summaries))} events read")
     return " · ".join(facts)
+
+
+def _unit(summaries: Sequence[Summary]) -> str:
+    """What the files of a job are: ranks, or no more than files."""
+    return "rank" if all(summary.meta.rank is not None for summary in summaries) else "file"
 
 
 def _damage(summaries: Sequence[Summary]) -> str:
@@ -137,9 +150,20 @@ def _whose(summaries: Sequence[Summary]) -> str:
         if not ranks or (world or 1) == 1:
             return ""
         return f"rank {ranks[0]} of {world}"
-    if len(set(ranks)) < len(summaries):
-        return f"{len(summaries)} files"
-    return f"ranks {ranges(ranks)}" + (f" of {world}" if world and world != len(ranks) else "")
+    files = Counter(owners(summaries))
+    n, n_owners, each = len(summaries), len(files), set(files.values())
+    if len(ranks) < n:
+        if n_owners == 1:
+            shared = set.intersection(*(set(summary.pids) for summary in summaries))
+            return f"{n} files of one process" if shared else f"{n} files"
+        of = "device" if sum(devices_of(summaries).values()) == n_owners else "process"
+        return f"{n} files" + (f", {each.pop()} of each {of}" if len(each) == 1 and n_owners < n else "")
+    distinct = len(set(ranks))
+    whose = f"ranks {ranges(ranks)}" if distinct > 1 else f"rank {ranks[0]}"
+    of_world = f" of {world}" if world and world != distinct else ""
+    if distinct == n:
+        return whose + of_world
+    return f"{whose}{of_world}, {f'{each.pop()} files each' if len(each) == 1 and distinct > 1 else f'{n} files'}"
 
 
 def _steps(summaries: Sequence[Summary]) -> str:
@@ -186,15 +210,19 @@ def _bars(summaries: Sequence[Summary], *, wait_for_each_other: bool) -> tuple[B
 
 
 def _apart(summaries: Sequence[Summary], *, named: bool) -> list[Note]:
-    """How much the ranks' mean steps differ. With `named` it says which ranks are slowest and fastest."""
-    means = {s.label: statistics.fmean(s.windows_ns) for s in summaries if s.numbers}
+    """How much the mean steps of ranks differ. With `named` it says which ranks are slowest and fastest."""
+    lengths: dict[str, list[int]] = {}
+    for s in summaries:
+        if s.numbers:
+            lengths.setdefault(s.label, []).extend(s.windows_ns)
+    means = {label: statistics.fmean(own) for label, own in lengths.items()}
     if len(means) < 2:
         return []
     slow, fast = max(means, key=lambda k: means[k]), min(means, key=lambda k: means[k])
     if means[slow] < means[fast] * (1 + _APART):
         return []
     if not named:
-        text = f"mean steps of ranks from {duration(means[fast])} to {duration(means[slow])}"
+        text = f"mean steps of {_unit(summaries)}s from {duration(means[fast])} to {duration(means[slow])}"
     else:
         text = f"slowest {slow}: {duration(means[slow])}, fastest {fast}: {duration(means[fast])}"
     return [Note(text, "steps", SLOWEST_STEPS)]
@@ -211,7 +239,7 @@ def _busy(summaries: Sequence[Summary]) -> list[Note]:
         return []
     mean = statistics.fmean(busy.values())
     several = any(len(s.busy) > 1 for s in summaries)
-    of = f", mean of {len(busy)} devices" if several else ""
+    of = f", mean of {sum(devices_of(summaries).values()) or len(busy)} devices" if several else ""
     least = min(busy, key=lambda k: busy[k])
     apart = f" (least: {least}, {percent(busy[least])})" if mean - busy[least] > _APART else ""
     return [Note(f"device busy {percent(mean)}{of}{apart}", "device use", _DEVICE_USE)]
@@ -309,7 +337,7 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     if len(summaries) > 1 and each[most] - each[least] > 0.3 * each[most]:
         much, little = duration(each[most]), duration(each[least])
         if cost.kind == TALK:  # who waits least need not be late: that is for `show stragglers` to find
-            details = [f"{little} to {much} by rank, waits for one another included", *details]
+            details = [f"{little} to {much} by {_unit(summaries)}, waits for one another included", *details]
         else:
             far = f"{summaries[most].label}: {much}, {summaries[least].label}: {little}"
             details = [far, f"On {summaries[most].label}: {details[0]}", *details[1:]] if details else [far]

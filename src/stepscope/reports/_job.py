@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from stepscope.reports._summary import Summary
 
-__all__ = ["Job", "job_of"]
+__all__ = ["Job", "devices_of", "job_of", "measured", "owners"]
 
 _NAMED, _RUNS = 3, 4
 
@@ -82,6 +83,68 @@ def job_of(paths: Sequence[str], outcomes: Sequence[Summary | StepscopeError]) -
     there = [*(summary.meta.rank for summary in summaries), *(files.rank_in(path) for path, _ in broken)]
     world, missing = missing_of((r for r in there if r is not None), (s.meta.world_size for s in summaries))
     return Job(summaries, tuple(broken), tuple(twice), missing, world)
+
+
+def owners(summaries: Sequence[Summary]) -> list[int]:
+    """Which files belong together: those of one rank; without ranks, those of one process or of the same devices.
+
+    A number for each file, the same for files of one owner. A rank may have written several files, and a process may
+    have been recorded several times; they are no further ranks. Processes that ran at the same time are different
+    ones, even if each calls its device cuda:0.
+    """
+    groups: list[list[Summary]] = []
+    numbers = []
+    for summary in summaries:
+        place = next((i for i, group in enumerate(groups) if _belongs(summary, group)), len(groups))
+        groups[place:] = [[*(groups[place] if place < len(groups) else []), summary], *groups[place + 1 :]]
+        numbers.append(place)
+    return numbers
+
+
+def _belongs(summary: Summary, group: Sequence[Summary]) -> bool:
+    if summary.meta.rank is not None or group[0].meta.rank is not None:
+        return summary.meta.rank == group[0].meta.rank
+    return any(_alike(summary, member) for member in group) and not any(_at_once(summary, member) for member in group)
+
+
+def _alike(a: Summary, b: Summary) -> bool:
+    if None not in (a.meta.host, b.meta.host) and a.meta.host != b.meta.host:
+        return False
+    return bool(set(a.pids) & set(b.pids) or set(a.places) & set(b.places))
+
+
+def _at_once(a: Summary, b: Summary) -> bool:
+    """Whether these are recordings of different processes at the same time."""
+    begin_a, begin_b = a.meta.origin_unix_ns, b.meta.origin_unix_ns
+    if begin_a is None or begin_b is None or not a.pids or not b.pids or set(a.pids) & set(b.pids):
+        return False
+    return begin_a < begin_b + b.recorded_ns and begin_b < begin_a + a.recorded_ns
+
+
+def measured(summaries: Sequence[Summary]) -> list[Summary]:
+    """The files that say most of each owner: those with device work and steps, if it has such, else with device work.
+
+    The others are partial views of the same run, such as the steps alone.
+    """
+    numbers = owners(summaries)
+    best: dict[int, tuple[bool, bool]] = {}
+    for owner, summary in zip(numbers, summaries, strict=True):
+        best[owner] = max(best.get(owner, (False, False)), _says(summary))
+    return [s for owner, s in zip(numbers, summaries, strict=True) if _says(s) == best[owner]]
+
+
+def _says(summary: Summary) -> tuple[bool, bool]:
+    return bool(summary.busy), bool(summary.numbers)
+
+
+def devices_of(summaries: Sequence[Summary]) -> Counter[str]:
+    """How many devices of each product or kind worked. A device that several files of one owner name counts once."""
+    distinct = {
+        (owner, summary.places[i] if i < len(summary.places) else str(i), name): name
+        for owner, summary in zip(owners(summaries), summaries, strict=True)
+        for i, name in enumerate(summary.devices)
+    }
+    return Counter(distinct.values())
 
 
 def _first_of_each(sound: list[tuple[str, Summary]]) -> tuple[list[tuple[str, Summary]], list[tuple[str, int]]]:

@@ -114,6 +114,8 @@ class Summary:
     meta: Meta
     recorded_ns: int
     devices: tuple[str, ...] = ()  # product or kind of each device that worked
+    places: tuple[str, ...] = ()  # those devices, as in cuda:0, and after them the others that the trace names
+    pids: tuple[int, ...] = ()  # processes on the host
     numbers: tuple[int, ...] = ()  # of the steps
     windows_ns: tuple[int, ...] = ()  # length of each step; without steps, of the scope's one window
     host_ns: tuple[int, ...] = ()  # length of each step on the host

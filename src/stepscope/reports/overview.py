@@ -15,7 +15,7 @@ import polars as pl
 
 from stepscope import store
 from stepscope.analyses.advice.recommendations import Facts
-from stepscope.analyses.common.device_work import label_devices
+from stepscope.analyses.common.device_work import label_devices, on_devices
 from stepscope.analyses.common.windows import recorded
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
@@ -154,6 +154,8 @@ def summarise(trace: Trace) -> Summary:
         meta=trace.meta,
         recorded_ns=last - first,
         devices=_devices(trace, device),
+        places=_places(trace, device),
+        pids=_pids(trace),
         numbers=scope.numbers,
         windows_ns=tuple((scope.highs - scope.lows).tolist()),
         host_ns=scope.host_ns,
@@ -188,10 +190,28 @@ def _devices(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:
     """The product name, or else the type, of each device that worked."""
     if device is None:
         return ()
-    used = device.work.select("device_id").unique(maintain_order=True)
-    named = used.join(trace.devices, on="device_id", how="left", maintain_order="left")
+    named = _used(device).join(trace.devices, on="device_id", how="left", maintain_order="left")
     kind = pl.col("type").cast(pl.String).fill_null("unknown device").str.to_uppercase()
     return tuple(named.select(pl.coalesce("name", kind)).to_series().to_list())
+
+
+def _places(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:
+    """The labels of the devices that worked, in the order of `_devices`, and of the trace's other accelerators."""
+    named = trace.devices.filter(pl.col("type").cast(pl.String) != "cpu").select("device_id")
+    if device is not None:
+        named = pl.concat([_used(device), named]).unique(maintain_order=True)
+    return tuple(label or "device" for label in label_devices(named, trace.devices)["device"])
+
+
+def _pids(trace: Trace) -> tuple[int, ...]:
+    """The processes whose host work was recorded."""
+    # XLA numbers its planes, as /host:CPU, and writes no process ids.
+    of_host = pl.col("device_id").is_null() & ~pl.col("process").str.starts_with("/").fill_null(value=False)
+    return tuple(trace.tracks.filter(of_host)["pid"].drop_nulls().unique().sort())
+
+
+def _used(device: DeviceTime) -> pl.DataFrame:
+    return on_devices(device.work).select("device_id").unique(maintain_order=True)
 
 
 def _peak(trace: Trace, memory: pl.DataFrame) -> Memory | None:

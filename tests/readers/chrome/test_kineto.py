@@ -301,6 +301,21 @@ def test_without_the_collectives_of_ascend_the_copies_on_their_streams_are_copie
     assert by_name(trace, "category") == {"NOTIFY_WAIT": "sync", "MEMCPY_ASYNC": "memcpy"}
 
 
+def test_iterations_on_a_lane_of_ascend_are_steps_where_the_program_marks_none():
+    iteration = x("Iteration 3", 10, 90, "Iteration Time", pid=901, tid=7)
+    refresh = x("Iteration Refresh 3", 60, 40, "Iteration Refresh", pid=901, tid=7)
+    lanes = [
+        label("process_name", "Ascend Hardware", pid=901), label("thread_name", "Stream 2", pid=901, tid=2),
+        label("thread_name", "Step Trace(Model ID:2)", pid=901, tid=7),
+    ]  # fmt: skip
+    kernel = x("Mul", 30, 10, None, pid=901, tid=2)
+    trace = read([*lanes, iteration, refresh, kernel])
+    assert rows(trace.steps, "step", "ts_ns", "dur_ns") == [(3, 0, 90_000)]
+    assert by_name(trace, "step")["Mul"] == 3
+    marked = read([*lanes, iteration, kernel, x("ProfilerStep#8", 20, 50, "user_annotation", pid=900)])
+    assert rows(marked.steps, "step") == [(8,)]
+
+
 def test_xla_lanes_of_a_tpu():
     trace = read([
         label("process_name", "/device:TPU:1", pid=3),

@@ -81,7 +81,7 @@ def test_long_answers_are_cut_and_say_so(client, monkeypatch):
         ("SELECT * FROM read_csv('/etc/passwd')", "nothing else: no read_csv"),
         ("COPY spans TO '/tmp/x'", "a query may only read"),
         ("SELECT nam FROM spans", "no column named &#39;nam&#39;"),
-        ("SELECT 1; SELECT 2", "one statement is wanted"),
+        ("SELECT 1; SELECT 2", "a query is one statement"),
         ("SELECT * FROM nothing", "no table named"),
         ("SELECT name FROM memory_of_others", "no table named"),
         ("x" * 6_001, "6,001 letters"),

@@ -20,7 +20,7 @@ from stepscope.analyses.kernels.kernel_launches import (
 from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.core.schema import KERNEL_METRICS, SPANS, Column, Name, Table
 
-__all__ = ["ANALYSIS", "UTILISATION", "utilisation"]
+__all__ = ["ANALYSIS", "UTILISATION", "limit_of", "utilisation"]
 
 By = Literal["all", "class", "name", "curve", "time"]
 KEYS = {"all": (), "class": ("kernel_class",), "name": ("name",)}
@@ -28,6 +28,8 @@ _SHARES = (50, 60, 70, 80, 90)
 _SHORT_NS = {"10us": 10_000, "20us": 20_000}
 _LOW = "tensor cores and memory both used less than `low`"
 _THIRD = 1 / 3
+#: From these shares of its peak on a unit is busy, or as good as full: the bounds of Nsight Compute's own rules.
+_BUSY, _FULL = 0.6, 0.8
 _MOST_STRETCHES = 1_000_000
 _BOTH = ("tensor_ratio", "dram_ratio")
 
@@ -114,6 +116,24 @@ def utilisation(
     result = launches.group_by(keys, maintain_order=True).agg(**measures) if keys else launches.select(**measures)
     result = ranked(result, *keys)
     return result.select(pl.col(k).cast(t) for k, t in UTILISATION.dtypes.items() if k in result.columns)
+
+
+def limit_of(tensor: float | None, dram: float | None, sm: float | None) -> tuple[str, bool]:
+    """What limits a kernel, `memory`, `compute` or `latency`, and if it is near that limit; '' if it was not measured.
+
+    The arguments are shares of the peaks of tensor cores, memory bandwidth and multiprocessors, 0..1.
+    Source: the speed-of-light rule of Nsight Compute.
+
+    >>> limit_of(None, 0.9, 0.3), limit_of(None, 0.23, 0.07)
+    (('memory', True), ('latency', False))
+    """
+    compute = max((ratio for ratio in (tensor, sm) if ratio is not None), default=None)
+    if dram is None or compute is None:
+        return "", False
+    most = max(dram, compute)
+    if most < _BUSY:
+        return "latency", False
+    return ("memory" if dram >= compute else "compute"), most >= _FULL
 
 
 def _measures(low: float) -> dict[str, pl.Expr]:

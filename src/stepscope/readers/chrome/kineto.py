@@ -45,7 +45,7 @@ from stepscope.readers.common.span_builder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -62,6 +62,7 @@ _SYNC_RECORDS = (
     "event_", "notify", "event sync", "stream_wait", "wait", "write value", "profiling_enable", "profiling_disable",
     "place_holder",
 )  # fmt: skip
+_ITERATION = "Iteration Time"  # category of the steps that Ascend's profiler marks
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
 
 
@@ -82,7 +83,9 @@ def read(source: Source) -> Trace:
             columns.add(events, block)
         columns = columns or Columns(issues, exact=False)
         rank = _rank(document.meta, source.path)
-        tables, origin_ns = build_tables(columns, document.meta, issues, rank=rank, host=_host(document.meta))
+        tables, origin_ns = build_tables(
+            columns, document.meta, issues, rank=rank, host=_host(document.meta), path=source.path
+        )
     give_back(source.n_bytes)
     if not columns.phases and (columns.n_events or document.n_lost):
         if columns.n_events or document.bare:
@@ -167,10 +170,10 @@ def _framework(meta: Mapping[str, Any], columns: Columns) -> str | None:
 
 
 def build_tables(
-    columns: Columns, meta: Mapping[str, Any], issues: IssueLog, *, rank: int | None, host: str | None
+    columns: Columns, meta: Mapping[str, Any], issues: IssueLog, *, rank: int | None, host: str | None, path: str = ""
 ) -> tuple[dict[str, pl.DataFrame], int]:
     """All tables of the trace, and the origin of its time in ns of the recorder's clock."""
-    tracks = build_tracks(columns, meta, rank, host)
+    tracks = build_tracks(columns, meta, rank, host, path)
     spans = build_spans(columns, tracks.of_key, issues)
     name_list = [n or "" for n in columns.names]
     category = _categories(spans, columns, tracks, name_list)
@@ -191,7 +194,11 @@ def build_tables(
     ops = _ops(columns, spans, parent, category, name_list, tables)
     op = operators(category, is_device, parent, launch, (calls, external))
     is_step = (category == CODE["step"]) & ~is_device
-    tables["steps"], step = steps_of(spans, is_step, name_list, names.step_number, launch, rank)
+    number_of: Callable[[str], int | None] = names.step_number
+    if not is_step.any():  # Ascend's own steps, on a lane of the device
+        is_step = np.isin(spans.recorded, [i for i, cat in enumerate(columns.cats) if cat == _ITERATION])
+        number_of = names.iteration_number
+    tables["steps"], step = steps_of(spans, is_step, name_list, number_of, launch, rank)
     flow = _flow(columns, correlation, is_plain_work)
     ids = {"correlation": correlation, "external_id": external}
     rows = {"parent_id": parent, "launch_id": launch, "op_id": op}

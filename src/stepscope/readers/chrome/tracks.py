@@ -28,7 +28,8 @@ _XLA_PROCESS = re.compile(r"/device:(?P<type>[A-Za-z]+):(?P<index>\d+)")
 _RPD_PROCESS, _RPD_CALLS = re.compile(r"GPU(\d+)"), re.compile(r"Hip \d+")
 _STREAM = re.compile(r"(?i)stream\s*#?(\d+)")
 #: Processes of an Ascend device; HCCL's lanes with whole collectives. Those called `Plane 0` and so on show the parts.
-_ASCEND = ("Ascend Hardware", "HCCL", "Overlap Analysis")
+_ASCEND_FILE = re.compile(r"(?:/device_|(?:msprof|hccl|task_time|step_trace)_)(\d{1,4})[/_]")
+_ASCEND = ("Ascend Hardware", "HCCL", "Overlap Analysis", "Step Trace")
 _ASCEND_COLLECTIVES = re.compile(r"Group .* Communication|Communication (?:OP|Kernel)")
 
 
@@ -105,8 +106,23 @@ def _properties(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
 
 
-def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, host: str | None) -> Tracks:
-    """Tables `tracks` and `devices`. Keys that differ only in the type of a number (7 and "7") share a track."""
+def npu_in(path: str) -> int:
+    """The device of a file that Ascend's profiler wrote, from its folder or name, 0 if they do not say.
+
+    >>> npu_in("PROF_1/device_3/timeline/msprof_3_0_1.json"), npu_in("msprof_1_0_6.json.gz"), npu_in("trace_view.json")
+    (3, 1, 0)
+    """
+    numbers = _ASCEND_FILE.findall(path.replace("\\", "/"))
+    return int(numbers[-1]) if numbers else 0
+
+
+def build_tracks(
+    columns: Columns, meta: Mapping[str, Any], rank: int | None, host: str | None, path: str = ""
+) -> Tracks:
+    """Tables `tracks` and `devices`. Keys that differ only in the type of a number (7 and "7") share a track.
+
+    `path` may say which device an Ascend file is of, which its events do not.
+    """
     labels = {_plain(key): texts for key, texts in columns.threads.items()}
     process = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_name"))}
     process_label = {pid: t for (pid, _), texts in labels.items() if (t := texts.get("process_labels"))}
@@ -120,6 +136,7 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
         of_key[i] = rows.setdefault((*_plain(key[:2]), device, stream, lane), len(rows))
     named_lanes = _NamedLanes(
         npus={pid for pid, text in process_label.items() if text == "NPU"},
+        npu=npu_in(path),
         xla_streams={pid for pid, tid in labels if "stream" in labels[pid, tid].get("thread_name", "").lower()},
         has_rpd=any(_RPD_PROCESS.fullmatch(name) and pid not in process_label for pid, name in process.items()),
     )
@@ -165,10 +182,12 @@ def build_tracks(columns: Columns, meta: Mapping[str, Any], rank: int | None, ho
 class _NamedLanes:
     """What the names of processes and threads say where events carry no device: XLA, Ascend, rocmProfileData.
 
-    `npus` are processes labelled NPU, `xla_streams` those with threads called stream; `has_rpd`: processes are GPUs.
+    `npus` are processes labelled NPU, `npu` the number of their device, `xla_streams` processes with threads called
+    stream; `has_rpd`: processes are GPUs.
     """
 
     npus: set[Any]
+    npu: int
     xla_streams: set[Any]
     has_rpd: bool
 
@@ -187,7 +206,7 @@ class _NamedLanes:
             talks = _ASCEND_COLLECTIVES.fullmatch(label) is not None
             is_stream = process == "Ascend Hardware" and _STREAM.match(label) is not None
             kind, plain = ("stream", "kernel") if is_stream or talks else ("annotation", "device_range")
-            return kind, plain, devices.find(0, "npu"), _integer(tid) if is_stream else None, talks
+            return kind, plain, devices.find(self.npu, "npu"), _integer(tid) if is_stream else None, talks
         return None
 
 
