@@ -72,7 +72,7 @@ def percent(ratio: float | None) -> str:
     value = abs(ratio) * 100
     text = _trimmed(f"{value:.1f}") if value < 9.95 or 99.5 <= value < 100 else f"{value:,.0f}"
     if text == "0" and value > 0:
-        return "<0.1 %" if ratio > 0 else ">-0.1 %"
+        return "<0.1 %" if ratio > 0 else "-<0.1 %"
     if text == "100" and value < 100:
         return ">99.9 %" if ratio > 0 else "<-99.9 %"
     return f"{'-' if ratio < 0 else ''}{text} %"

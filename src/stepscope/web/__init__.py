@@ -1,1 +1,1 @@
-"""The page: a server on loopback, and the same pages as one file. Thin: every number comes from an analysis."""
+"""The page: a server on loopback, and the same pages as one file. Every number on it comes from an analysis."""

@@ -1,4 +1,4 @@
-"""The page as an ASGI application, for a server to run: its routes, and what it is made of."""
+"""The page as an ASGI application: its routes and its parts."""
 
 from __future__ import annotations
 

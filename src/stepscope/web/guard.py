@@ -75,7 +75,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # no other protocol is spoken here
+        if scope["type"] != "http":  # no other protocol is supported
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
@@ -154,7 +154,7 @@ class Guard:
 
 
 def _netloc(origin: str) -> str:
-    """Host and port of an Origin header; '' of what is none, as `null`."""
+    """Host and port of an Origin header; '' if it has none, as in `null`."""
     try:
         parts = urlsplit(origin.lower())
     except ValueError:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 _RESCAN_S = 2.0
 _MOST_PENDING = 64
 _MOST_ANSWERS, _MOST_ANSWER_BYTES = 64, 1 << 30
-#: For so long a failure is the answer; after that the question is tried again.
+#: A failure is returned for this time; after that the request is tried again.
 _FAILURE_LASTS_S = 30.0
 
 
 class Busy(StepscopeError):
-    """More questions are waiting than the server takes at once."""
+    """More requests are waiting than the server accepts."""
 
     def __init__(self) -> None:
         super().__init__("the server is busy with other requests", "try again in a moment")
@@ -48,7 +48,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class _Opener:
-    """Opens files for what works on a run: what a session holds is not opened again."""
+    """Opens the files of a run. Traces that the session holds are not opened again."""
 
     session: Session
 
@@ -94,11 +94,11 @@ class Session:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the user named."""
+        """The paths that the user named."""
         return self._names
 
     def inputs(self) -> list[Input]:
-        """All inputs, those that have appeared since included: folders are looked at every two seconds at most."""
+        """All inputs, including files that have appeared since. Folders are read every two seconds at most."""
         with self._lock:
             if self._run is None and time.monotonic() - self._scanned_at > _RESCAN_S:
                 self._rescan()
@@ -110,7 +110,7 @@ class Session:
         self._scanned_at = time.monotonic()
         try:
             paths = expand(self._names)
-        except StepscopeError:  # a file was moved away: what has been read can still be looked at
+        except StepscopeError:  # a file was moved away: its trace can still be shown if it has been read
             return
         known = set(self._paths)
         self._paths += [path for path in paths if path not in known]
@@ -124,7 +124,7 @@ class Session:
             return self._paths[index]
 
     def run(self, indices: Sequence[int]) -> Run:
-        """These inputs as one job, read through this session."""
+        """These inputs as one job, whose traces this session reads and holds."""
         return Run(tuple(self.path(i) for i in indices), _Opener(self))
 
     def depends(self, path: str) -> tuple[object, ...] | None:
@@ -195,7 +195,7 @@ class Session:
         return made
 
     def rank(self, index: int) -> int | None:
-        """Rank that an input holds: known without reading it again. None also where it cannot be read."""
+        """The rank of an input, without reading it again. None if it has none or cannot be read."""
         path = self.path(index)
         with self._lock:
             if path in self._ranks:
@@ -221,11 +221,11 @@ class Session:
         return inputs if len(inputs) == len(pairs) else {}
 
     def stamps(self, indices: Sequence[int]) -> tuple[object, ...]:
-        """What changes when one of these inputs does: part of the key of every answer about them."""
+        """Values that change when one of these inputs changes. They are part of the key of every answer about them."""
         return tuple(stamp_of(self.path(i)) for i in indices)
 
     def progress(self) -> list[tuple[str, float]]:
-        """Files that are being read, each with how much of it (0..1)."""
+        """Files that are being read, each with its progress (0 to 1)."""
         with self._lock:
             reading = dict(self._read_bytes)
         sizes = {path: max(_size(path), 1) for path in reading}
@@ -244,7 +244,7 @@ class Session:
         return rows
 
     def ask(self, key: Hashable, work: Callable[[], Any], *, wanted_s: float = 0.0) -> Future[Any]:
-        """The answer to a question, being worked out or known; who waits for it asks again now and then.
+        """The task that answers a question, running or done. Whoever waits for it asks again regularly.
 
         What nobody has asked for in a while is dropped, but for `wanted_s`. Raises Busy.
         """
@@ -270,12 +270,12 @@ class Session:
                 del self._answers[key]
 
     def close(self) -> None:
-        """Take no more questions."""
+        """Accept no more requests."""
         self._workers.close()
 
 
 def _is_over(task: Task) -> bool:
-    """Whether the question has to be worked on again."""
+    """Whether the question has to be answered again."""
     if not task.answer.done():
         return False
     if task.answer.cancelled():

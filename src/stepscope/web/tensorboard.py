@@ -52,7 +52,7 @@ class Plugin(base_plugin.TBPlugin):
         return self._ready() is not None
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """How the tab is called and where its script is."""
+        """The name of the tab and the address of its script."""
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name=_NAME)
 
     def _ready(self) -> Application | None:
@@ -62,7 +62,7 @@ class Plugin(base_plugin.TBPlugin):
                     session = Session([self._folder])
                 except StepscopeError:  # no trace yet: one may come while TensorBoard runs
                     return None
-                # Who may ask, and by which name, is TensorBoard's to decide.
+                # TensorBoard decides which requests are allowed, and under which host names.
                 self._page = as_wsgi(create_app(session, Rules(any_host=True, framed=True)), prefix=_PREFIX)
             return self._page
 

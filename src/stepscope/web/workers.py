@@ -1,4 +1,4 @@
-"""Threads that work on questions, so that a slow one does not block the rest.
+"""Threads that work on requests, so that a slow one does not block the rest.
 
 Python cannot end a thread from outside. So a task whose answer nobody wants is dropped where that is possible: before
 it begins, when it opens its next file, or in the middle of an SQL query. A slow task stops counting towards the number
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 #: Worked on at once; what has taken `_LONG_S` is not counted, as long as there are threads.
 _AT_ONCE, _MOST_THREADS = 2, 6
 _LONG_S = 15.0
-#: An answer that nobody has asked for, or waited for, in this time is wanted by nobody.
+#: A task is dropped if nobody has asked or waited for its answer for this time.
 _UNWANTED_S = 10.0
 _GIVEN_UP_S = 600.0
 _own = threading.local()
 
 
 class Stopped(Exception):
-    """Nobody wants the answer any more. This is not an error of the input, and no StepscopeError."""
+    """Nobody waits for the answer any more. It is not an error of the input, so it is not a StepscopeError."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +57,7 @@ class Task:
 class Workers:
     """A queue of tasks and the threads that work on them. All methods may be called from any thread.
 
-    Nothing here runs by itself: who waits for an answer calls `tend` now and then. Where nobody waits nothing needs to
+    Nothing here runs by itself: whoever waits for an answer calls `tend` regularly. If nobody waits, nothing needs to
     be tended.
     """
 
@@ -77,16 +77,16 @@ class Workers:
         return task
 
     def want(self, task: Task) -> None:
-        """Say that somebody waits for it."""
+        """Record that somebody waits for the task."""
         task.wanted_at = max(task.wanted_at, time.monotonic())
 
     def pending(self) -> int:
-        """Tasks that wait or are worked on."""
+        """Tasks that are queued or running."""
         with self._lock:
             return len(self._queued) + len(self._running)
 
     def tend(self) -> None:
-        """Drop what nobody wants, give up what takes too long, and begin what has its turn."""
+        """Drop tasks that nobody waits for, give up tasks that take too long, and begin the next ones."""
         now = time.monotonic()
         with self._lock:
             dropped = [task for task in self._queued if now - task.wanted_at > _UNWANTED_S]
@@ -105,7 +105,7 @@ class Workers:
             _settle(task, error=_given_up())
 
     def _begin(self, now: float) -> None:
-        """Give tasks whose turn it is to a thread."""
+        """Give the next tasks to threads."""
         while self._queued and not self._closed and len(self._running) < _MOST_THREADS:
             if sum(now - task.began_at <= _LONG_S for task in self._running) >= _AT_ONCE:
                 return
@@ -125,7 +125,7 @@ class Workers:
         self.tend()
 
     def close(self) -> None:
-        """Begin nothing more, and stop what can be stopped."""
+        """Begin no more tasks, and stop those that can be stopped."""
         with self._lock:
             self._closed = True
             dropped, running = list(self._queued), list(self._running)
@@ -138,14 +138,14 @@ class Workers:
 
 
 def halt_if_stopped() -> None:
-    """Called between files by whatever works on a task. Raises Stopped if nobody wants its answer any more."""
+    """Raises Stopped if nobody waits for the task of this thread any more. Tasks call it between files."""
     task: Task | None = getattr(_own, "task", None)
     if task is not None and task.stopped:
         raise Stopped
 
 
 def on_stop(stop: Callable[[], None]) -> None:
-    """Have this called, from another thread, when nobody wants the answer any more that this thread works on."""
+    """Register a function that another thread calls when nobody waits for this thread's answer any more."""
     task: Task | None = getattr(_own, "task", None)
     if task is None:
         return
@@ -165,7 +165,7 @@ def _run(task: Task) -> Any:
 
 def _settle(task: Task, *, error: BaseException | None, result: Any = None) -> None:
     task.ended_at = time.monotonic()
-    with suppress(InvalidStateError):  # it was cancelled or given up before
+    with suppress(InvalidStateError):  # it was cancelled or given up already
         if error is not None:
             task.answer.set_exception(error)
         else:

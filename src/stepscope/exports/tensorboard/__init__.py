@@ -49,8 +49,8 @@ def tensorboard(run: Run, context: Context, *, diff: str | None = None) -> bytes
     span if there are several. `diff` names another run, whose first trace is compared with the first one of this run.
 
     Units: µs; KB and MB of 1024, as the plugin has them.
-    Raises MissingTable, StepscopeError. Of several traces those that cannot be read are told to the context and left
-    out.
+    Raises MissingTable, StepscopeError (no trace can be read). Single traces that cannot be read are left out with a
+    note.
     """
     exported: list[_Exported] = []
     first: Basis | None = None

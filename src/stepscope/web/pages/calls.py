@@ -1,4 +1,4 @@
-"""What the scripts of the pages ask for: JSON, and windows of the timeline in binary."""
+"""Answers to the scripts of the pages: JSON, and windows of the timeline in binary."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def window(site: Site, request: Request) -> Response:
 
 
 async def span(site: Site, request: Request) -> Response:
-    """All that is known of one span, as JSON."""
+    """Everything that is known about one span, as JSON."""
     scene = await _scene(site, request)
     return JSONResponse(await asyncio.to_thread(inspection.span_details, scene, request.path_params["span"]))
 

@@ -1,4 +1,4 @@
-"""From a number to the events that it sums up: addresses for the rows of a table and for the parts of a bar."""
+"""Leads from a number to its events: addresses for the rows of a table and for the parts of a bar."""
 
 from __future__ import annotations
 
@@ -125,5 +125,5 @@ def address_of_part(links: Links, bar: Any, name: str) -> str | None:
 
 
 def address_of_whole(links: Links, bar: Any) -> str | None:
-    """The address of what a whole bar is about: the steps, or the use of the device."""
+    """The address of the subject of a whole bar: the steps, or the use of the device."""
     return links.command(_WHOLES.get(bar.label, ""))

@@ -1,4 +1,4 @@
-"""The pages: what is asked of the session, and which template shows it."""
+"""Handlers of the pages: each asks the session, and fills a template."""
 
 from __future__ import annotations
 

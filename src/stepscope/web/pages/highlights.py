@@ -1,4 +1,4 @@
-"""Cards on the first page for what people look for first: the answer, its reason, and where it is in the timeline."""
+"""Cards on the first page for the most common questions: the answer, its reason, and its place in the timeline."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def cards(
     for make in makers:
         try:
             card = make()
-        except StepscopeError:  # not recorded, or recorded in a form that this cannot be asked of
+        except StepscopeError:  # not recorded, or not in a form that can answer this
             continue
         if card is not None:
             made.append(card)
@@ -119,7 +119,8 @@ def _slowest_step(steps: pl.DataFrame, inputs: tuple[int, ...], links: Links) ->
     row = more.sort("window_ns", descending=True).row(0, named=True)
     extra = row["more_window_ns"] or 0
     longest = links.table("steps", sort="-window_ns")
-    details: list[tuple[str, str | None]] = [(f"{duration(extra)} more than the median step", longest)]
+    far = f"{duration(extra)} more than" if extra > 0 else "as long as"
+    details: list[tuple[str, str | None]] = [(f"{far} the median step", longest)]
     grown = sorted(((row[f"more_{c}"] or 0, _PARTS[c]) for c in parts), reverse=True)[:2]
     causes = [f"{word} +{duration(ns)}" for ns, word in grown if ns > 0.15 * extra]
     if causes and extra > 0:
@@ -223,7 +224,7 @@ def _longest_gap(session: Session, inputs: tuple[int, ...], links: Links) -> Car
 
 
 def _longest_wait(session: Session, inputs: tuple[int, ...], links: Links) -> Card | None:
-    """Of recordings without a device: what the host waited for longest."""
+    """For recordings without a device: the longest wait of the host."""
     question = Question("spans", inputs, where=_WAITS)
     frame = answered(session, question).frame.with_columns(pl.col("name", "category").cast(pl.String))
     if frame.is_empty():

@@ -1,4 +1,4 @@
-"""Addresses of the page: where a command of the report leads to, and the events of a row."""
+"""Addresses of the page, for commands of the report and for the events of a row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AROUND_NS = 500_000
 class Links:
     """Makes addresses. `root` is what the app is mounted under; `inputs` are those that the page is about.
 
-    `of_rank` and `of_label` tell which input the rows of several traces come from.
+    `of_rank` and `of_label` give the input of a row of several traces.
     """
 
     root: str = ""
@@ -65,7 +65,7 @@ class Links:
         return self.table(parts[1], **parameters)
 
     def input_of(self, row: Mapping[str, Any]) -> int | None:
-        """The input that a row comes from; None if that is not known."""
+        """The input of a row; None if it is unknown."""
         if len(self.inputs) == 1:
             return self.inputs[0]
         if self.of_rank and row.get("rank") in self.of_rank:
@@ -90,7 +90,7 @@ class Links:
             return self._around(int(row["peak_ts_ns"]), parameters)
         name = next((row[c] for c in _NAMES if c in columns and isinstance(row.get(c), str) and row[c]), None)
         if name is not None:
-            # Addresses have an end: of very long names the beginning is sought.
+            # Addresses have a length limit, so for very long names only the beginning is searched.
             part = name[:_LONGEST_NAME]
             return self.to("/timeline", **parameters, q=part, exact="1" if part == name else "")
         if index is not None and row.get("ts_ns") is not None:

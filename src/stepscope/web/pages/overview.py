@@ -62,7 +62,7 @@ def cache_keys(session: Session, links: Links) -> tuple[store.CacheKey, ...]:
         about = (links.root, inputs, links.n_inputs, [other.key if other else None for other in further])
         own = session.depends(paths[0])
         first = None if own is None else store.value_key(_WHAT, paths[0], (*own, *about))
-    except StepscopeError:  # unreadable: whoever reads it says so
+    except StepscopeError:  # unreadable: the error appears when it is read
         return ()
     keys = [key for key in (first, *further) if key is not None]
     return tuple(keys) if len(keys) == len(inputs) else ()
@@ -88,7 +88,7 @@ def store_glance(keys: Sequence[store.CacheKey], glance: Glance, meta: Meta) -> 
     try:
         if not all(map(store.unchanged, keys[1:])):
             return
-    except StepscopeError:  # one is gone
+    except StepscopeError:  # a file is gone
         return
     content = zlib.compress(json.dumps(fields).encode("utf-8"), level=1)
     store.cache_value(keys[0], content, meta, what=_WHAT)
@@ -157,7 +157,7 @@ def _opened(session: Session, index: int) -> None:
 
 
 def _with_ranks(session: Session, links: Links) -> Links:
-    """The links, once it is known which input holds which rank: only reading tells."""
+    """The links with the rank of each input, which is known only after reading."""
     known = session.of_rank(links.inputs)
     if not known and len(links.inputs) > 1:
         for index in links.inputs:

@@ -117,7 +117,7 @@ def _number_cells(texts: Sequence[str], raw: Sequence[Any], is_ratio: bool) -> l
 
 
 def _text_cells(texts: Sequence[str]) -> list[Cell]:
-    """Names of kernels lose what says nothing in this column; sentences and stacks are shortened by the page."""
+    """Names of kernels are shortened to what differs in this column; the page shortens sentences and stacks."""
     whole = [text if len(text) <= _LONGEST else text[:_LONGEST] + "…" for text in texts]
     names = [text for text in whole if _is_name(text)]
     short = dict(zip(names, shorten_column(names, _NAME), strict=True))
@@ -143,14 +143,14 @@ _MOST_TEXT_ROWS = 1_000_000
 
 
 def known_format(suffix: str) -> str:
-    """The end of a name, if it is one of ours. Raises UnknownName."""
+    """The suffix, if it is a known format. Raises UnknownName."""
     if suffix not in FORMATS:
         raise UnknownName("format", suffix, FORMATS)
     return suffix
 
 
 async def attachment(name: str, suffix: str, frame: pl.DataFrame, table: Table) -> Response:
-    """All rows as a file called after `name`. Raises UnknownName (format), StepscopeError (too long to be text)."""
+    """All rows as a file named `name`. Raises UnknownName (format), StepscopeError (too long for text)."""
     render = renderers.find(known_format(suffix)).table
     if render is None:
         raise UnknownName("format", suffix, FORMATS)

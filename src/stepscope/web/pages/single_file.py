@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -50,14 +51,14 @@ def report_page(run: Run) -> str:
     """
     session = Session(run.paths, run=run)
     inputs = tuple(range(len(run.paths)))
-    report = verbs.report(session.run(inputs))
+    report = replace(verbs.report(session.run(inputs)), arguments=run.named or run.paths)
     for index in inputs:
         session.rank(index)  # a cached report does not tell the session the rank
     links = Links("", inputs, len(inputs), session.of_rank(inputs))
     pages = [
         (name, page, [_part(session, inputs, section) for section in page.sections]) for name, page in PAGES.items()
     ]
-    # A page of which nothing was recorded says nothing.
+    # Pages without recorded data are left out.
     pages = [
         (name, page, parts) for name, page, parts in pages if any(part["sheet"] or part["chart"] for part in parts)
     ]
@@ -79,7 +80,7 @@ def comparison_page(report: Report, paths: Sequence[str]) -> str:
 
 
 def _rendered(report: Report, paths: Sequence[str], modules: Sequence[str], **content: Any) -> str:
-    """The template filled, with all that it needs inside, and a policy that lets nothing else run."""
+    """The filled template, with everything that it needs inside, and a policy that lets nothing else run."""
     theme = _script(static_path().joinpath("theme.js").read_text("utf-8"))
     module = _script(bundle(modules))
     plotly, packed = figures.plotly_script()
@@ -93,7 +94,7 @@ def _rendered(report: Report, paths: Sequence[str], modules: Sequence[str], **co
 
 
 def bundle(names: Sequence[str]) -> str:
-    """Our modules as one script: what they import of each other lies in one scope."""
+    """Our modules as one script, so that what they import of each other is in one scope."""
     text = "\n".join(static_path().joinpath(name).read_text("utf-8") for name in names)
     return _EXPORT.sub("", _IMPORT.sub("", text))
 
@@ -124,7 +125,7 @@ def _part(session: Session, inputs: tuple[int, ...], section: Section) -> dict[s
 
 
 def _timeline(session: Session, inputs: tuple[int, ...]) -> dict[str, Any] | None:
-    """The slowest step of each of the first traces: what the browser needs to draw it, and what was left out."""
+    """The slowest step of each of the first traces: the data to draw it, and what was left out."""
     layouts, parts, remarks = [], [], []
     shared = min(len(inputs), _MOST_TRACES)
     for index in inputs[:_MOST_TRACES]:

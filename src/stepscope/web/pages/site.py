@@ -44,12 +44,12 @@ _MOST_INPUTS = 4_096
 
 
 class Waiting(Exception):
-    """The answer is not there yet."""
+    """The answer is not ready yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What all handlers share."""
+    """State that all handlers share."""
 
     session: Session
     templates: jinja2.Environment
@@ -99,7 +99,7 @@ def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Resp
 
 
 async def no_such_page(site: Site, request: Request, error: Exception) -> Response:
-    """The page for an address that leads nowhere."""
+    """The page for an unknown address."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     cause = StepscopeError("There is no such page.", "the menu above leads to all of them")
     return html(site, request, "error.html", status, title="Not found", error=cause)
@@ -117,12 +117,12 @@ def _still_waiting(site: Site, request: Request) -> Response:
 
 
 async def ask(site: Site, request: Request, key: Hashable, work: Callable[[], Any]) -> Any:
-    """The answer, if it is there before the request's patience ends. Raises Waiting, StepscopeError."""
+    """The answer, if it is ready within the waiting time of the request. Raises Waiting, StepscopeError."""
     return (await answers(site, request, [(key, work)]))[0]
 
 
 async def answers(site: Site, request: Request, questions: Sequence[tuple[Hashable, Callable[[], Any]]]) -> list[Any]:
-    """The same for several questions, which are worked on at once."""
+    """The same for several questions, which are answered at the same time."""
     loop, there = asyncio.get_running_loop(), asyncio.Event()
     patience = _PAGE_PATIENCE_S
     if "/api/" in request.url.path or "/download/" in request.url.path or request.headers.get(_WAIT_HEADER):
@@ -131,11 +131,11 @@ async def answers(site: Site, request: Request, questions: Sequence[tuple[Hashab
     watched: list[Future[Any]] = []
 
     def wake(_: Future[Any]) -> None:
-        with suppress(RuntimeError):  # who waited has left, and the loop with it
+        with suppress(RuntimeError):  # the browser has left, and the event loop has ended
             loop.call_soon_threadsafe(there.set)
 
     while True:
-        # Asking again says that the answer is still wanted: the session drops questions that nobody asks.
+        # Asking again shows that somebody still waits: the session drops other questions.
         futures = [site.session.ask(key, work) for key, work in questions]
         if all(answer.done() for answer in futures):
             return [_result(answer) for answer in futures]
@@ -151,7 +151,7 @@ async def answers(site: Site, request: Request, questions: Sequence[tuple[Hashab
 
 
 def _result(answer: Future[Any]) -> Any:
-    if answer.cancelled():  # dropped in the moment in which it was asked for
+    if answer.cancelled():  # dropped just when it was asked for
         raise Waiting
     error = answer.exception()
     if error is not None:
@@ -175,7 +175,7 @@ def inputs_of(site: Site, request: Request, name: str = "t") -> tuple[int, ...]:
 
 
 def links_to(site: Site, request: Request, inputs: Sequence[int]) -> Links:
-    """What makes addresses of pages, for some of the inputs."""
+    """Makes addresses of pages about some of the inputs."""
     return links_of(site.session, inputs, request.scope.get("root_path", "").rstrip("/"))
 
 

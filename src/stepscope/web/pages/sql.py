@@ -126,9 +126,9 @@ class Listed:
 
 
 async def sql_page(site: Site, request: Request) -> Response:
-    """The editor, and if the address holds a query its rows or why there are none.
+    """The editor. If the address holds a query, also its rows, or the reason why there are none.
 
-    What another site's page leads to is put into the editor, and run only by whoever reads it there.
+    A query from another site's link is put into the editor, and runs only if the user runs it.
     """
     session, inputs = site.session, inputs_of(site, request)
     text = _text(request)
@@ -215,7 +215,7 @@ def _listed(heights: Mapping[str, int] | None) -> dict[str, list[Listed]]:
 
 
 def _fitting(heights: Mapping[str, int] | None, n_inputs: int) -> list[Example]:
-    """Questions that these inputs can answer, as far as is known."""
+    """Example questions that these inputs can answer, as far as is known."""
     return [
         example
         for example in EXAMPLES

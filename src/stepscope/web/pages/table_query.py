@@ -34,7 +34,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: a table of some inputs with options, and how its rows are arranged."""
+    """A request for a table: its inputs, its options, and how its rows are arranged."""
 
     name: str
     inputs: tuple[int, ...]
@@ -48,7 +48,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """The rows, the schema of their columns, and a sentence on each thing that was left out."""
+    """The rows, the schema of their columns, and a sentence about each trace that was left out."""
 
     frame: pl.DataFrame
     table: Table

@@ -170,7 +170,7 @@ def shortened(name: str) -> str:
 
 @lru_cache(1 << 15)
 def short(name: str) -> str:
-    """What stands on a span: the part of the name that tells most."""
+    """The label of a span: the most specific part of its name."""
     return shorten(name, _DRAWN_NAME)
 
 

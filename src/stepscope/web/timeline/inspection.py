@@ -1,4 +1,4 @@
-"""What the timeline asks about spans: details of one, sums over a range of time, those with a certain name."""
+"""Answers the timeline's questions about spans: details of one, sums over a range of time, search by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SIDE_TABLES = ("ops", "kernels", "transfers", "collectives", "frames", "sched")
 
 
 def span_details(scene: Scene, span_id: int) -> dict[str, Any]:
-    """All that is known of a span, as text, and the spans it is tied to. Raises UnknownName (no such span)."""
+    """Everything that is known about a span, as text, and its related spans. Raises UnknownName (no such span)."""
     trace = scene.trace
     if not 0 <= span_id < trace.spans.height:
         raise UnknownName("span", str(span_id), [f"0 to {trace.spans.height - 1}"])
@@ -87,7 +87,7 @@ def _mention(scene: Scene, span_id: int) -> dict[str, Any]:
 
 
 def _links(scene: Scene, span_id: int, row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Spans that this one is tied to, each with how."""
+    """Related spans, each with its relation."""
     spans = scene.trace.spans
     ties = [(how, row[column]) for how, column in (("launched by", "launch_id"), ("operator", "op_id"),
                                                       ("inside", "parent_id")) if row[column] is not None]  # fmt: skip
@@ -106,7 +106,7 @@ def _links(scene: Scene, span_id: int, row: dict[str, Any]) -> list[dict[str, An
 
 
 def _stack(scene: Scene, span_id: int, row: dict[str, Any]) -> list[str]:
-    """The call stack, outermost first: as recorded, else the names of what is around the span."""
+    """The call stack, outermost first: as recorded, or else the names of the enclosing spans."""
     trace = scene.trace
     for one in (span_id, row["op_id"]):
         if one is None or trace.ops.is_empty() or trace.stacks.is_empty():

@@ -33,7 +33,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """A trace with what is asked of it at every move of the timeline. Per span: code of its name, of its category."""
+    """A trace with what every move of the timeline needs. Per span: code of its name, of its category."""
 
     trace: Trace
     lanes: Lanes
@@ -100,7 +100,7 @@ def _line(frame: pl.DataFrame, column: str, label: str, unit: str | None) -> Lin
 
 
 def layout(scene: Scene) -> dict[str, Any]:
-    """What the browser has to know before it asks for windows: groups of tracks, lines, steps, bounds. Times in ns."""
+    """What the browser needs before it asks for windows: groups of tracks, lines, steps, bounds. Times in ns."""
     trace, lanes = scene.trace, scene.lanes
     n_lanes = dict(zip(*(a.tolist() for a in np.unique(lanes.tracks, return_counts=True)), strict=True))
     counted = trace.spans.group_by("track_id").agg(n=pl.len())
