@@ -8,7 +8,7 @@ import pytest
 
 import stepscope
 from stepscope import load_run, store
-from stepscope.api.loading import FileOpener, loaded
+from stepscope.api.loading import FileOpener, loaded, named_as
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Opener, Trace
 from stepscope.store._key import settled
@@ -87,3 +87,14 @@ def test_a_folder_with_several_traces_or_none_is_refused_with_what_to_do(file, t
     (tmp_path / "empty").mkdir()
     with pytest.raises(StepscopeError, match="no trace in"):
         loaded(tmp_path / "empty")
+
+
+def test_many_files_of_a_folder_are_named_by_it_and_options_follow(tmp_path):
+    for rank in range(5):
+        (tmp_path / f"rank{rank}.json").write_text('{"traceEvents": []}')
+    paths = sorted(str(path) for path in tmp_path.iterdir())
+    opener = FileOpener("a b.csv", None, None, None)
+    assert named_as(paths, paths, opener) == (str(tmp_path), "--counters", "a b.csv")
+    assert named_as(paths[:3], paths[:3], opener)[:3] == tuple(paths[:3])
+    (tmp_path / "rank5.json").write_text('{"traceEvents": []}')
+    assert named_as(paths, paths, opener)[:5] == tuple(paths)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 import pytest
 
 import stepscope
-from stepscope.cli import show
+from stepscope.cli import VERBS, show
 
 
 def spawn(*words, **kwargs):
@@ -100,3 +101,22 @@ def test_output_survives_an_ascii_locale():
     result = spawn("tables", env=environment)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.isascii()
+
+
+def flags(text):
+    """The flags at the beginning of the lines that list options."""
+    lines = re.findall(r"^  (-.*?)(?:  |$)", text, re.MULTILINE)
+    return [flag for line in lines for flag in re.findall(r"(?<![\w-])--?[a-z][\w-]*", line)]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_lists_each_switch_once(run, verb):
+    listed = flags(run(verb, "--help").out.partition("\nKind ")[0])
+    assert listed
+    assert len(listed) == len(set(listed))
+
+
+@pytest.mark.parametrize("table", ["kernels", "idle", "overlap", "memory"])
+def test_help_of_a_table_lists_each_switch_once(run, table):
+    listed = flags(run("show", table, "--help").out)
+    assert len(listed) == len(set(listed))

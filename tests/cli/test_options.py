@@ -63,7 +63,10 @@ def test_a_value_may_begin_with_a_dash():
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--bogus"], "answer has no option --bogus: it has --by, --linked-only, --merge, --min-gap-ns, --pattern, "),
+        (
+            ["--bogus"],
+            "answer has no option --bogus: it has --by, --top, --linked-only, --merge, --min-gap-ns, --pattern, ",
+        ),
         (["-x"], "answer has no option -x"),
         (["--by", "x"], "--by x: choose from name, stream"),
         (["--top", "2"], "--top 2: choose from 1, 10"),

@@ -140,6 +140,18 @@ def test_names_of_a_column_keep_what_sets_them_apart(full, width, expected):
     assert shorten_column(full, width) == expected
 
 
+def test_paths_lose_their_middle_and_keep_the_name_of_the_file():
+    paths = [f"/home/somebody/projects/training/runs/2026-11-22/rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
+    assert shorten_column(paths, 48) == [f"/home/…/runs/2026-11-22/rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
+    assert shorten_column(paths, 28) == [f"…/rank{rank}.pt.trace.json.gz" for rank in (0, 1)]
+
+
+def test_lines_of_python_keep_their_file_and_function():
+    assert shorten_column(["site-packages/torch/nn/modules/module.py(1501): _call_impl"], 40) == [
+        "…/module.py(1501): _call_impl"
+    ]
+
+
 def test_where_all_names_fit_nothing_changes():
     full = ["void a::kernel(int)", "aten::mm"]
     assert shorten_column(full, 19) == full

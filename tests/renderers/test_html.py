@@ -64,8 +64,8 @@ def test_the_page_holds_every_cell_and_nothing_that_a_browser_obeys(block):
     page = Page(drawn(block))
     assert page.open == []
     assert page.tags.count("script") == 0
-    assert set(page.tags) <= {"html", "head", "meta", "title", "style", "body", "h1", "p", "div", "table", "thead",
-                              "tbody", "tr", "th", "td"}  # fmt: skip
+    assert set(page.tags) <= {"html", "head", "meta", "title", "style", "body", "h1", "p", "div", "code", "table",
+                              "thead", "tbody", "tr", "th", "td"}  # fmt: skip
     assert not [name for name in page.attributes if name.startswith("on")]
     assert len(page.cells) == block.frame.width * block.frame.height
     assert page.tags.count("th") == block.frame.width

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.report import Bar, Finding, Part, Report
+from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
+from stepscope.core.schema import Column as SchemaColumn
+from stepscope.core.schema import Name, Table
 from stepscope.renderers import Screen, find
 from stepscope.renderers.cells import width
 from stepscope.renderers.terminal import Column, fit, grid, pad
@@ -73,7 +75,7 @@ def test_columns_without_room_are_named(block):
 
 
 def test_an_empty_table_says_so(block):
-    text = TERMINAL.table(replace(block, frame=block.frame.clear(), note=""), Screen())
+    text = TERMINAL.table(replace(block, frame=block.frame.clear(), note="", command=""), Screen())
     assert text.splitlines()[-1] == "no rows"
 
 
@@ -111,15 +113,36 @@ def test_issues_without_a_sentence_are_counted(report):
     assert "Data:" not in TERMINAL.report(none, Screen())
 
 
-def test_a_long_command_goes_below_and_leaves_the_title_its_room():
+def test_a_command_is_whole_and_goes_where_it_has_room():
     one = Finding(
         "t" * 70, ("a long detail " * 6, "a short detail"), 1_000, "per step", 0.5, "show operators --by shape"
     )
     lines = TERMINAL.report(Report("h", findings=(one, replace(one, details=()))), Screen()).splitlines()
-    assert lines[3] == f"1  {'t' * 70}             1 µs   50 %"
+    assert lines[3] == f"1  {'t' * 70}                1 µs   50 %"
     assert lines[4].endswith("a long detail")
-    assert lines[5] == "   a short detail" + "show operators --by shape".rjust(83)
-    assert lines[7] == "show operators --by shape".rjust(100)
+    assert lines[5] == "   a short detail" + "stepscope show operators --by shape".rjust(83)
+    assert lines[7] == "   stepscope show operators --by shape"
+
+
+def test_no_sentence_is_wider_than_the_terminal():
+    bar = Bar("Step", "1 s ±10 %", (Part("a", 1.0),), (Note("host while idle: operators 40 %, other 20 %", "idle"),))
+    found = Report("h", bars=(bar,), quality=("These are many short words of a sentence. " * 6,))
+    assert max(map(len, TERMINAL.report(found, Screen(width=50)).splitlines())) <= 50
+
+
+def test_a_command_is_never_broken():
+    one = Finding("one", ("a detail",), 1_000, "per step", 0.5, "show idle")
+    path = "a folder/" + "long/" * 30 + "trace.json"
+    kernels = Block(
+        "Kernels",
+        Table("kernels", "", (SchemaColumn("name", Name, ""),)),
+        pl.DataFrame({"name": ["a"]}),
+        "show kernels",
+    )
+    found = Report("h", findings=(one,), tables=(kernels,), quality=("A sentence.",), arguments=(path,))
+    lines = TERMINAL.report(replace(found, quality_command="show issues"), Screen(width=80)).splitlines()
+    for table in ("idle", "kernels", "issues"):
+        assert f"stepscope show {table} '{path}'" in [line.strip() for line in lines]
 
 
 def test_columns_are_aligned_under_headers_that_wrap():

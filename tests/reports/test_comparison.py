@@ -139,8 +139,10 @@ def test_functions_and_resources_that_changed_are_shown_in_words():
 def test_what_was_ruled_out_is_named_with_the_way_to_its_reasons():
     assert comparison(outcome()).quality == (
         "One thing is missing.",
-        "Ruled out, with reasons in --table ruled-out: network.",
+        "Ruled out, with reasons: network.",
     )
+    assert comparison(outcome()).quality_command == "compare --table ruled-out"
+    assert comparison(outcome(ruled_out=())).quality_command == ""
     assert tables(outcome())["ruled-out"].frame.rows() == [("network", "no traffic", True)]
     assert comparison(outcome(ruled_out=())).quality == ("One thing is missing.",)
 

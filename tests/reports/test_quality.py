@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import polars as pl
+import pytest
+
 from stepscope.analyses.common.device_work import device_work
-from stepscope.reports._quality import quality
+from stepscope.core.schema import ISSUES
+from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._summary import scope_of
 
 
@@ -72,3 +76,18 @@ def test_what_the_reader_dropped_is_told_unless_it_is_harmless(rows) -> None:
         "truncated": "Cut off at byte 512.", "bad_escapes": "Invalid escapes read literally (3 ×).",
         "silent": "Silent (2 ×).",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("example", "n", "sentence"),
+    [
+        ("it was cut", 1, "It was cut."),
+        ("it was cut.", 2, "It was cut (2 ×)."),
+        ("was it profiled?", 1, "Was it profiled?"),
+        ("was it profiled?", 3, "Was it profiled? (3 ×)."),
+        (None, 1, "Wild times."),
+    ],
+)
+def test_sentences_of_issues_have_one_full_stop(example, n, sentence) -> None:
+    rows = pl.DataFrame({"code": ["wild_times"], "severity": ["warning"], "count": [n], "example": [example]})
+    assert [lack.text for lack in lacks_of_issues(ISSUES.conform(rows))] == [sentence]

@@ -49,7 +49,20 @@ def compare_two_runs(base: Run, other: Run, *, anchor: str | None = None) -> Com
         anchor = first.anchor  # so that the other run gets the same kind of cycle, if it has any
     right = [observe(trace, anchor=anchor or "auto") for trace in other]
     facts = {"base": ", ".join(base.paths), "other": ", ".join(other.paths)}
-    return replace(compare_runs(as_repeats(left), as_repeats(right)), facts=facts)
+    return replace(compare_runs(as_repeats(left), as_repeats(right)), facts=facts, arguments=_arguments(base, other))
+
+
+def _arguments(base: Run, other: Run) -> tuple[str, ...]:
+    """Both runs as words of a command line, with the options of the base."""
+    (left, options), (right, _) = (split_options(run.named or run.paths) for run in (base, other))
+    paths = (*left, *right) if len(left) == len(right) == 1 else ("--base", *left, "--other", *right)
+    return (*paths, *options)
+
+
+def split_options(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Paths, and the options after them, of those of a command line."""
+    at = next((i for i, word in enumerate(arguments) if word.startswith("--")), len(arguments))
+    return arguments[:at], arguments[at:]
 
 
 def compare_table(base: Run, other: Run, name: str, *, on_missing: Callable[[str, StepscopeError], None]) -> Block:

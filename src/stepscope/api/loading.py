@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope import readers
@@ -12,12 +13,14 @@ from stepscope.core import files
 from stepscope.core.trace import Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     PathLike = str | Path
 
-__all__ = ["FileOpener", "loaded"]
+#: More files than these are named by their folder, if it holds no others.
+_MOST_NAMED = 4
+
+__all__ = ["FileOpener", "loaded", "named_as"]
 
 
 def loaded(
@@ -78,6 +81,16 @@ class FileOpener:
 
     def __reduce__(self) -> tuple[object, ...]:
         return FileOpener, (self.counters, self.kernel_counters, self.max_bytes, None)
+
+
+def named_as(names: Sequence[str], paths: Sequence[str], opener: FileOpener) -> tuple[str, ...]:
+    """The words of a command line that open these files in the same way: `names` are those that the user gave."""
+    if len(names) > _MOST_NAMED:
+        folder = Path(names[0]).parent
+        names = [str(folder)] if folder.is_dir() and readers.expand([str(folder)]) == list(paths) else names
+    options = {"--counters": opener.counters, "--with": opener.kernel_counters, "--max-bytes": opener.max_bytes}
+    given = [(flag, str(value)) for flag, value in options.items() if value and not isinstance(value, Trace)]
+    return (*names, *(word for pair in given for word in pair))
 
 
 @lru_cache(maxsize=1)

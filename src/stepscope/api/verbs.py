@@ -68,7 +68,7 @@ def load_run(
     >>> [trace.rank for trace in load_run("examples/demo-cpu-2ranks")]
     [0, 1]
     """
-    from stepscope.api.loading import FileOpener
+    from stepscope.api.loading import FileOpener, named_as
     from stepscope.readers import expand
 
     names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
@@ -76,7 +76,8 @@ def load_run(
     side_file = None if counters is None else os.fspath(counters)
     if kernel_counters is not None and not isinstance(kernel_counters, Trace):
         kernel_counters = os.fspath(kernel_counters)
-    return Run(tuple(files), FileOpener(side_file, kernel_counters, max_bytes, progress))
+    opener = FileOpener(side_file, kernel_counters, max_bytes, progress)
+    return Run(tuple(files), opener, named_as([os.fspath(name) for name in names], files, opener))
 
 
 def report(
@@ -109,7 +110,7 @@ def report(
     halves = comparing.case_of_results(opened) if isinstance(opened, Run) else None
     if halves is not None:
         made = with_verdict(made, comparing.compare_two_runs(*halves))
-    return display.with_display(made)
+    return display.with_display(replace(made, arguments=_named(opened)))
 
 
 def compare(
@@ -373,6 +374,11 @@ def export(source: Source, to: str, *, output: PathLike | None = None, **options
 def _as_run(source: Source) -> Run:
     opened = _opened(source)
     return opened if isinstance(opened, Run) else Run((opened.meta.path,), lambda _: opened)
+
+
+def _named(source: Trace | Run) -> tuple[str, ...]:
+    """What names the source on a command line."""
+    return (source.meta.path,) if isinstance(source, Trace) else source.named or source.paths
 
 
 def _opened(source: Source) -> Trace | Run:

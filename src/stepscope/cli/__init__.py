@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # At its end Python would collect garbage in all imported modules once more: 80 ms for nothing.
         atexit.register(gc.freeze)
     try:
-        command.main(args=None if argv is None else list(argv), prog_name="stepscope")
+        command.main(args=list(arguments), prog_name="stepscope", obj=tuple(arguments))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except StepscopeError as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stepscope.core.errors import StepscopeError
+from stepscope.core.errors import StepscopeError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +56,9 @@ def parsed(owner: HasOptions, arguments: Sequence[str], help_with: str) -> tuple
 
 
 def _unknown(owner: HasOptions, flag: str, help_with: str) -> str:
-    own = ", ".join(sorted(option.flag for option in owner.options().values()))
-    has = f"it has {own}" if own else "it has no options of its own"
+    own, n_more = nearest(flag, (option.flag for option in owner.options().values()))
+    more = f" and {n_more} more" if n_more else ""
+    has = f"it has {', '.join(own)}{more}" if own else "it has no options of its own"
     return f"{owner.name} has no option {flag}: {has}, and see '{help_with}'"
 
 

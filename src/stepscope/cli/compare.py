@@ -112,7 +112,12 @@ def command(
         check_target(output, run.paths, force=force)
         if right:
             # Not parts of `run`: a file that is on both sides is only once in it.
-            runs = Run(verbs.load_run(left).paths, run.open_trace), Run(verbs.load_run(right).paths, run.open_trace)
+            _, options = comparing.split_options(run.named)
+            one, two = verbs.load_run(left), verbs.load_run(right)
+            runs = (
+                Run(one.paths, run.open_trace, (*one.named, *options)),
+                Run(two.paths, run.open_trace, two.named),
+            )
         elif len(left) == 1 and (is_case := comparing.split_case(run)) is not None:
             runs = is_case
         elif len(run.paths) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +28,10 @@ from stepscope.cli._run import (
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
     from stepscope.analyses import Analysis
 
 # What is not an option of ours may be one of the analysis. Help waits until the analysis is known.
@@ -99,6 +104,7 @@ def command(
     Separate the columns in COLS by commas; you may leave out their units. Several traces are stacked, and the first
     column says which rank (or trace) a row comes from.
     """
+    from stepscope.core.report import Block
     from stepscope.query import tables
     from stepscope.query.map_files import map_over_files
 
@@ -140,21 +146,38 @@ def command(
         frame, schema = tables.grouped(frame, schema, _listed(group_by))
     frame = tables.ordered(frame, schema, _listed(sort))
     most = _MOST_ROWS.get(renderer.name)
-    shown = most if limit is None and most else limit or frame.height
-    note = ""
-    if most and frame.height > shown:
-        note = f"{shown:,} of {frame.height:,} rows; --limit 0 shows all"
-    frame = tables.chosen(frame.head(shown), _listed(columns))
+    n_shown = most if limit is None and most else limit or frame.height
+    is_first = bool(most) and frame.height > n_shown
+    note = f"{n_shown:,} of {frame.height:,} rows; --limit 0 shows all:" if is_first else ""
+    more = shlex.join([*_without_limit(ctx.obj), "--limit", "0"]) if is_first else ""
+    frame = tables.chosen(frame.head(n_shown), _listed(columns))
+    frame = _with_whole_commands(frame, run.named) if most else frame
 
-    from stepscope.core.report import Block
     from stepscope.renderers import Screen
 
-    block = Block(analysis.name, schema, frame, note=note, drawn=chart)
+    block = Block(analysis.name, schema, frame, more, note, chart)
     text = renderer.table(block, Screen() if output else screen())
     emit(text, output, force=force, drawn=renderer.name == "terminal")
     if strict and left_out:
         msg = f"the job is not complete: {left_out[0]} is left out" + (" and others are" if len(left_out) > 1 else "")
         raise StepscopeError(msg, "without --strict, the files that can be read are enough")
+
+
+def _without_limit(arguments: Sequence[str]) -> list[str]:
+    pairs = zip(arguments, ["", *arguments], strict=False)
+    return [word for word, before in pairs if before != "--limit" and word.partition("=")[0] != "--limit"]
+
+
+def _with_whole_commands(frame: pl.DataFrame, arguments: Sequence[str]) -> pl.DataFrame:
+    """For people, who paste commands; as data they are words after `stepscope`."""
+    if "command" not in frame.columns:
+        return frame
+    import polars as pl
+
+    from stepscope.core.report import whole_command
+
+    whole = [whole_command(command, arguments) for command in frame["command"].cast(pl.String)]
+    return frame.with_columns(command=pl.Series(whole, dtype=pl.String))
 
 
 def _listed(text: str | None) -> list[str]:

@@ -311,6 +311,7 @@ class Comparison:
         ruled_out: the causes that were considered and rejected, each with the reason.
         notes: what the reader should know about the data: cycles left out, counters that are missing …
         facts: the paths of both runs.
+        arguments: the same as words of a command line.
         kinds: what differs in kind, and must be known before times are compared: hardware, versions, options of the
             recorder, ranks, program, shapes. One row per fact.
         step_verdict: the verdict on the step time alone. It is `different` only if the interval of `step_time`, or of
@@ -328,6 +329,7 @@ class Comparison:
     ruled_out: tuple[RuledOut, ...] = ()
     notes: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = field(default=(), repr=False, compare=False)
     kinds: pl.DataFrame = field(default_factory=KINDS.empty)
     step_verdict: Verdict = "inconclusive"
     typical_step: Effect | None = None

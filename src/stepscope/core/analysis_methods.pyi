@@ -74,14 +74,14 @@ class AnalysisMethods:
         *,
         by: Literal['class', 'rule', 'name', 'gemm'] = 'class',
     ) -> pl.DataFrame:
-        """What sorts of work kernels do, by which rule that was told, and how well they use the device."""
+        """What kinds of work kernels do, by which part of their names, and how well they use the device."""
     def kernel_mix(
         self,
         *,
         top: int = 30,
         merge_gemm: bool = True,
     ) -> pl.DataFrame:
-        """Each kernel's share of time, with matrix products as one: of how few names it is made."""
+        """Each kernel's share of time, with all matrix products as one row: how few names make up most of it."""
     def amdahl(
         self,
         *,
@@ -89,7 +89,7 @@ class AnalysisMethods:
         top: int = 10,
         merge_gemm: bool = False,
     ) -> pl.DataFrame:
-        """What it would buy to make the most expensive kernels twice or ten times as fast."""
+        """What the program would gain if the most expensive kernels were twice or ten times as fast."""
     def utilisation(
         self,
         *,
@@ -212,7 +212,7 @@ class AnalysisMethods:
         *,
         by: Literal['thread', 'process', 'step'] = 'thread',
     ) -> pl.DataFrame:
-        """How threads fared with the cores: on one, waiting for one, behind whom."""
+        """How long threads had a core or waited for one, and which thread had it meanwhile."""
     def counters(self) -> pl.DataFrame:
         """Sampled resources (utilisation, power, memory, …): mean over time and distribution."""
     def python_stacks(

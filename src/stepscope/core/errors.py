@@ -79,6 +79,14 @@ class MissingTable(StepscopeError):
 _MOST_NAMES = 10
 
 
+def nearest(name: str, known: Iterable[str]) -> tuple[list[str], int]:
+    """At most ten of the known names, the nearest to `name` first, and how many others there are."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=_MOST_NAMES, cutoff=0.5)
+    offered = [*near, *(n for n in names if n not in near)][:_MOST_NAMES]
+    return offered, len(names) - len(offered)
+
+
 class UnknownName(StepscopeError):
     """A table, column, format or option that does not exist; the nearest existing names are offered.
 
@@ -88,12 +96,10 @@ class UnknownName(StepscopeError):
     exit_code = 2  # a matter of usage, not of the input
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, listed_by: str = "") -> None:
-        names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=_MOST_NAMES, cutoff=0.5)
-        offered = [*near, *(n for n in names if n not in near)][:_MOST_NAMES]
-        n_more = len(names) - len(offered)
+        offered, n_more = nearest(name, known)
         more = f" and {n_more} more" + (f", which `{listed_by}` lists" if listed_by else "") if n_more else ""
-        super().__init__(f"no {kind} named {name!r}", f"known: {', '.join(offered)}{more}")
+        hint = f"known: {', '.join(offered)}{more}" if offered else "there is none"
+        super().__init__(f"no {kind} named {name!r}", hint)
         self.name = name
 
 

@@ -155,17 +155,27 @@ _AROUND_TENSOR_CORE = re.compile(
 )
 
 
+#: What the names of matrix products say that ran on the ordinary units, one multiplication and addition at a time.
+_ORDINARY_UNITS = re.compile(r"(?:^|_)[dfhi]fma2?(?=_|$)|simt")
+#: Double precision, and what a name has that says that matrix units did it (A100 and later, MI200 and later).
+_DOUBLE = re.compile(r"\bdouble\b|(?<![a-z0-9])f64|(?<![a-z])[dz](?:gemm|884)|^cijk_\w*_[dz]b_")
+_DOUBLE_ON_MATRIX_UNITS = re.compile(r"tensorop_[dz]|[dz]884|dmma|tensor\d+x\d+x\d+|nvjet_[dz]|_mi\d+x\d+")
+
+
 @lru_cache(_CACHED)
 def is_tensor_core(name: str) -> bool:
     """Whether a kernel's name says that it computes on matrix units (NVIDIA tensor cores, AMD matrix cores).
 
-    True is reliable, False is not: Triton kernels, for one, do not say.
+    True is reliable, False is not: Triton kernels, for one, do not say. Of products in double precision few run there,
+    and a name that says nothing of it counts as one that does not.
 
     Source: the first two rows of the table cover the names that the TensorBoard profiler plugin knows (up to Ampere);
     the others continue them to Hopper, Blackwell and CDNA.
     """
     lower = _kernel_itself(name).lower()
     if _AROUND_TENSOR_CORE.search(lower) or (INDUCTOR_KERNEL.match(lower) and not lower.startswith("triton_tem")):
+        return False
+    if _ORDINARY_UNITS.search(lower) or (_DOUBLE.search(lower) and not _DOUBLE_ON_MATRIX_UNITS.search(lower)):
         return False
     return _TENSOR_CORE.search(lower) is not None
 

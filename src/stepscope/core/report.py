@@ -7,16 +7,26 @@ report prints as in the terminal and draws itself in a notebook.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import polars as pl
 
     from stepscope.core.schema import Table
+
+
+def whole_command(command: str, arguments: Sequence[str]) -> str:
+    """The words after `stepscope` with these paths and options, quoted for a shell; empty if there is no command.
+
+    >>> whole_command("show idle --by gap", ["my trace.json"])
+    "stepscope show idle --by gap 'my trace.json'"
+    """
+    return " ".join(["stepscope", command, *map(shlex.quote, arguments)]) if command else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,7 @@ class Finding:
     """Something that costs time, in one line; `details` are the lines below: evidence, '→ what to do'.
 
     `value_ns` is what it costs, `value_label` of what ('per step', 'in all'), `share_ratio` the same as a share of that
-    whole; null where unknown. `command` are arguments of `stepscope` that show more: 'show idle'.
+    whole; null where unknown. `command` are words after `stepscope` that show more: 'show idle'; see `Report.whole`.
     """
 
     title: str
@@ -93,7 +103,8 @@ class Report:
     `headline` is one line: what was recorded. `first` is a table that must be read before the bars. `quality` are
     sentences on what the data lacks, `issues` the table of that name (`schema.ISSUES`) of all traces. `meta` are facts
     for JSON: paths, ranks, counts. `title` is the kind of report in a word, `findings_title` the heading of the
-    findings. `document` replaces the report in JSON, for kinds of report with their own JSON shape.
+    findings. `document` replaces the report in JSON, for kinds of report with their own JSON shape. `quality_command`
+    shows more of the quality; `arguments` are the paths and options that whole commands have.
     """
 
     headline: str
@@ -105,6 +116,8 @@ class Report:
     meta: Mapping[str, object] = field(default_factory=dict)
     title: str = "report"
     findings_title: str = "What costs most"
+    quality_command: str = ""
+    arguments: tuple[str, ...] = ()
     first: Block | None = None
     document: Mapping[str, object] | None = field(default=None, repr=False)
     to_text: Callable[[Report], str] | None = field(default=None, repr=False)
@@ -119,6 +132,10 @@ class Report:
 
     def __repr__(self) -> str:
         return f"Report({self.headline!r}, {len(self.findings)} findings, {len(self.tables)} tables)"
+
+    def whole(self, command: str) -> str:
+        """A command as it can be pasted into a shell: 'stepscope show idle rank0.json'; empty if there is none."""
+        return whole_command(command, self.arguments)
 
     def plot(self) -> Any:
         """The bars, or the parts of a comparison, as a Plotly figure; None if no verb made the report."""

@@ -43,6 +43,7 @@ _DOTS = "…"
 _NUMBERED = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]+$")
 _NUMBERED_HEAD = re.compile(r"[A-Za-z0-9]*[0-9][A-Za-z0-9]*")
 _LONGEST_NUMBER = 14
+_PATH = re.compile(r"[^<>()]*/[^<>()]*/[^<>()]*")
 _BRACKETS = frozenset("<>()[]{}")
 _EDGES = " ,:&*_<>()[]{}"
 
@@ -78,6 +79,8 @@ def _fitted(text: str, width: int) -> str:
     """The text in `width`: without its namespaces, then without the middle; what is in brackets stays if it can."""
     if len(text) <= width:
         return text
+    if _PATH.fullmatch(text):
+        return _path(text, width)
     if " " in text and "<" not in text and "::" not in text:
         return _sentence(text, width)
     base = re.split(r"[<(]", text, maxsplit=1)[0]
@@ -94,6 +97,18 @@ def _fitted(text: str, width: int) -> str:
         if inside and room >= min(len(base), width // 4)
         else without_middle(base + inside, width)
     )
+
+
+def _path(path: str, width: int) -> str:
+    """The first folder of a path and as many of the last parts as there is room for, the file's name before all."""
+    first = "/".join(path.split("/")[: 2 if path.startswith("/") else 1])
+    *folders, tail = path[len(first) :].lstrip("/").split("/")
+    while folders and len(first) + len(folders[-1]) + len(tail) + 4 <= width:
+        tail = f"{folders.pop()}/{tail}"
+    for form in (f"{first}/{_DOTS}/{tail}", f"{_DOTS}/{tail}"):
+        if len(form) <= width:
+            return form
+    return without_middle(tail, width)
 
 
 def _sentence(text: str, width: int) -> str:
@@ -261,7 +276,8 @@ def shorten_column(names: Sequence[str], width: int) -> list[str]:
             names_of[text] = name
             fitted = _fitted(gist, width)
             # Names that are long without any arguments are alike if they begin alike.
-            alike[gist[: width // 3] if _DOTS in fitted and not fitted.endswith(">") else fitted].append(text)
+            is_plain = _DOTS in fitted and not fitted.endswith(">") and not _PATH.fullmatch(text)
+            alike[gist[: width // 3] if is_plain else fitted].append(text)
     for group in sorted(alike.values(), key=len):
         for text, pieces in _differences(group):
             forms = _candidates(text, gists[text], pieces, width)
@@ -329,13 +345,20 @@ def _common(a: str, b: str) -> int:
             low = middle
         else:
             high = middle - 1
-    while low and a[low - 1].isalnum() and not (a[low - 1].islower() and a[low : low + 1].isupper()):
+    while _is_inside(a, low) or _is_inside(b, low):
         low -= 1
     return low
 
 
+def _is_inside(text: str, at: int) -> bool:
+    """Whether the place is inside a token."""
+    before, after = text[at - 1 : at], text[at : at + 1]
+    return before.isalnum() and after.isalnum() and not (before.islower() and after.isupper())
+
+
 def _candidates(text: str, gist: str, pieces: Sequence[tuple[int, int]], width: int) -> Iterator[str]:
     """Forms of a text that show what sets it apart: as one stretch, token by token, then with ever fewer tokens."""
+    pieces = [piece for piece in pieces if piece[0] < piece[1]]
     if not pieces:
         yield _fitted(gist, width)
     else:

@@ -364,10 +364,14 @@ class Opener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The traces of one job. Iterating opens one trace after the other and keeps none."""
+    """The traces of one job. Iterating opens one trace after the other and keeps none.
+
+    `named` are the files, folders and patterns, and the options, as a command line has them.
+    """
 
     paths: tuple[str, ...]
     open_trace: Callable[[str], Trace] = field(repr=False)
+    named: tuple[str, ...] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         return len(self.paths)

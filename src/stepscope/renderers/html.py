@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import polars.selectors as cs
 
 from stepscope.core import units
+from stepscope.core.report import whole_command
 from stepscope.renderers import figures
 from stepscope.renderers.cells import cells, labels, printable
 from stepscope.renderers.figures.stacked import colour_of
@@ -98,6 +99,7 @@ def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  a page has the 
         f"<p>{escape(block.table.doc)}</p>",
         *([] if drawn is None else _figure(block.title, drawn, packed)),
         *([f"<p>{escape(block.note)}</p>"] if block.note else []),
+        *([f"<p><code>{escape(whole_command(block.command, ()))}</code></p>"] if block.command else []),
         '<div class="rows">',
         *_rows(block),
         "</div>",
@@ -154,7 +156,12 @@ def fragment(report: Report) -> str:
         parts.append(f'<p class="q">{escape(report.first.note)}</p>')
     parts += map(_bar, report.bars)
     if report.findings:
-        parts += [f"<h4>{escape(report.findings_title)}</h4>", "<ol>", *map(_finding, report.findings), "</ol>"]
+        parts += [
+            f"<h4>{escape(report.findings_title)}</h4>",
+            "<ol>",
+            *(_finding(finding, report) for finding in report.findings),
+            "</ol>",
+        ]
     for block in report.tables:
         parts += [f"<h4>{escape(block.title)}</h4>", _report_table(block)]
     if report.quality:
@@ -185,11 +192,11 @@ def _bar(bar: Bar) -> str:
     return head + picture + remarks
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: Finding, report: Report) -> str:
     cost = [] if finding.value_ns is None else [f"{units.duration(finding.value_ns)} {escape(finding.value_label)}"]
     cost += [] if finding.share_ratio is None else [units.percent(finding.share_ratio)]
     lines = "".join(f'<p class="q">{escape(line)}</p>' for line in finding.details)
-    more = f'<p class="q"><code>stepscope {escape(finding.command)}</code></p>' if finding.command else ""
+    more = f'<p class="q"><code>{escape(report.whole(finding.command))}</code></p>' if finding.command else ""
     return f"<li><b>{escape(finding.title)}</b> {' '.join(cost)}{lines}{more}</li>"
 
 

@@ -4,7 +4,8 @@ A table is a list of row objects. A report is one object, whose shape only grows
 
     {"schema": "stepscope.report/1",
      "headline": str,
-     "bars":     [{"label": str, "value": str, "parts": [{"name": str, "ratio": number}], "notes": [str]}],
+     "bars":     [{"label": str, "value": str, "parts": [{"name": str, "ratio": number}], "notes": [str],
+                   "commands": [str]}],
      "findings": [{"title": str, "details": [str], "value_ns": number|null, "value_label": str,
                    "share_ratio": number|null, "command": str}],
      "tables":   [{"title": str, "name": str, "command": str, "note": str,
@@ -12,6 +13,8 @@ A table is a list of row objects. A report is one object, whose shape only grows
      "quality":  [str],
      "issues":   [{"code": str, "severity": str, "count": int, "example": str}],
      "meta":     {fact: value}}
+
+Commands are whole, with `stepscope` and the paths; `commands` of a bar belong to its notes and may be empty.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import polars.selectors as cs
 from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
-    from stepscope.core.report import Block, Report
+    from stepscope.core.report import Bar, Block, Report
 
 SCHEMA = "stepscope.report/1"
 
@@ -41,9 +44,9 @@ def _document(report: Report) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "headline": report.headline,
-        "bars": [{**asdict(bar), "notes": [note.text for note in bar.notes]} for bar in report.bars],
-        "findings": [asdict(finding) for finding in report.findings],
-        "tables": [_block(block) for block in report.tables],
+        "bars": [_bar(bar, report) for bar in report.bars],
+        "findings": [{**asdict(f), "command": report.whole(f.command)} for f in report.findings],
+        "tables": [_block(block, report) for block in report.tables],
         "quality": report.quality,
         "issues": [] if report.issues is None else report.issues.to_dicts(),
         "meta": dict(report.meta),
@@ -58,13 +61,18 @@ def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  exact: nothing 
     return "[" + ",\n ".join(lines) + "]\n"
 
 
-def _block(block: Block) -> dict[str, Any]:
+def _bar(bar: Bar, report: Report) -> dict[str, Any]:
+    notes = {"notes": [note.text for note in bar.notes], "commands": [report.whole(n.command) for n in bar.notes]}
+    return {**asdict(bar), **notes}
+
+
+def _block(block: Block, report: Report) -> dict[str, Any]:
     declared = {column.name: column for column in block.table.columns}
     columns = [declared[name] for name in block.frame.columns if name in declared]
     return {
         "title": block.title,
         "name": block.table.name,
-        "command": block.command,
+        "command": report.whole(block.command),
         "note": block.note,
         "columns": [{"name": c.name, "unit": c.unit, "key": c.key, "doc": c.doc} for c in columns],
         "rows": block.frame.to_dicts(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars.selectors as cs
 
 from stepscope.core import units
+from stepscope.core.report import whole_command
 from stepscope.renderers.cells import cells, labels, printable
 from stepscope.renderers.renderer import Renderer, Screen
 
@@ -31,14 +32,14 @@ def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  Markdown is 
     sections = [
         f"# stepscope {escape(report.title)}",
         _LEADING.sub(r"\1\\\2", escape(report.headline)),
-        *(_section(report.first) if report.first is not None else []),
+        *(_section(report.first, report) if report.first is not None else []),
         *(_bar(bar) for bar in report.bars),
     ]
     if report.findings:
-        items = "\n".join(_finding(i, finding) for i, finding in enumerate(report.findings, 1))
+        items = "\n".join(_finding(i, finding, report) for i, finding in enumerate(report.findings, 1))
         sections += [f"## {escape(report.findings_title)}", items]
     for block in report.tables:
-        sections += _section(block)
+        sections += _section(block, report)
     if report.quality:
         sections += ["## Data", "\n".join(f"- {escape(sentence)}" for sentence in report.quality)]
     if report.issues is not None and not report.issues.is_empty():
@@ -50,12 +51,13 @@ def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  Markdown is 
 def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  Markdown is set by whoever shows it
     """A pipe table with numbers by unit, names in full."""
     note = f"\n{escape(block.note)}\n" if block.note else ""
+    note += f"\n{_code(whole_command(block.command, ()))}\n" if block.command else ""
     return "\n".join(_rows(block)) + "\n" + note
 
 
-def _section(block: Block) -> list[str]:
+def _section(block: Block, report: Report) -> list[str]:
     below = [escape(block.note)] if block.note else []
-    below += [f"More: {_code(block.command)}"] if block.command else []
+    below += [f"More: {_code(report.whole(block.command))}"] if block.command else []
     return [f"## {escape(block.title)}", "\n".join(_rows(block)), *([" · ".join(below)] if below else [])]
 
 
@@ -65,19 +67,19 @@ def _bar(bar: Bar) -> str:
     return "\n".join([*lines, *(f"- {escape(note.text)}" for note in bar.notes)])
 
 
-def _finding(number: int, finding: Finding) -> str:
+def _finding(number: int, finding: Finding, report: Report) -> str:
     figures = []
     if finding.value_ns is not None:
         figures.append(f"{units.duration(finding.value_ns)} {escape(finding.value_label)}".rstrip())
     if finding.share_ratio is not None:
         figures.append(units.percent(finding.share_ratio))
-    figures += [_code(finding.command)] if finding.command else []
+    figures += [_code(report.whole(finding.command))] if finding.command else []
     lines = [f"{number}. **{escape(finding.title)}**" + (f" ({', '.join(figures)})" if figures else "")]
     return "\n".join([*lines, *(f"   - {escape(detail)}" for detail in finding.details)])
 
 
 def _code(command: str) -> str:
-    return f"`stepscope {printable(command).replace('`', '')}`"
+    return f"`{printable(command).replace('`', '')}`"
 
 
 def _rows(block: Block) -> Iterator[str]:

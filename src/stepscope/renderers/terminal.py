@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ import polars as pl
 import polars.selectors as cs
 
 from stepscope.core import names, units
+from stepscope.core.report import whole_command
 from stepscope.renderers.cells import cells, labels, printable, width
 from stepscope.renderers.renderer import Renderer, Screen
 
@@ -40,8 +41,6 @@ _TO_ASCII = str.maketrans(_ASCII | {fill[0]: fill[1] for fill in (*_FILLS, _IDLE
 _PROSE = frozenset({"doc", "example", "provides", "text"})
 #: What the figures of a report's table take of the width.
 FIGURES_WIDTH = 40
-#: A longer command goes one line below, to leave the titles their room.
-SHORT_COMMAND = 16
 FIRST_MEASURES = 4
 BAR_WIDTH, WIDE_BAR = 25, 60
 _UNINKED = re.compile("\x1b\\[[0-9;]*m")
@@ -59,10 +58,10 @@ def report(report: Report, screen: Screen) -> str:
     """One screen: what was recorded, bars, what costs most, top tables, what the data lacks."""
     sections = [
         _wrap(report.headline, screen.width),
-        _block(report.first, screen) if report.first is not None else [],
+        _block(report.first, report, screen) if report.first is not None else [],
         _bars(report.bars, screen),
         _findings(report, screen),
-        *(_block(block, screen) for block in report.tables),
+        *(_block(block, report, screen) for block in report.tables),
         _quality(report, screen),
     ]
     text = "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
@@ -70,7 +69,13 @@ def report(report: Report, screen: Screen) -> str:
 
 
 def table(block: Block, screen: Screen) -> str:
-    """The whole frame, with a note below on columns for which there is no room."""
+    """The whole frame, with a note below on columns for which there is no room, and commands whole on their lines."""
+    commands: list[str] = []
+    if "command" in block.frame.columns[1:]:
+        about = "rule" if "rule" in block.frame.columns else block.frame.columns[0]
+        for row in block.frame.select(about, "command").cast(pl.String).iter_rows():
+            commands += [f"{printable(row[0] or '')}:", f"  {printable(row[1] or '')}"]
+        block = replace(block, frame=block.frame.drop("command"))
     columns = _grid(block, screen.width, screen.width)
     lines = [*(_ink(line, _BOLD, screen) for line in columns.head), *columns.body]
     if block.frame.is_empty():
@@ -80,6 +85,10 @@ def table(block: Block, screen: Screen) -> str:
         lines += ["", *(_ink(line, _DIM, screen) for line in _wrap(left_out, screen.width))]
     if block.note:
         lines += ["", *(_ink(line, _DIM, screen) for line in _wrap(block.note, screen.width))]
+    if commands:
+        lines += ["", *(_ink(command, _DIM, screen) for command in commands)]
+    if block.command:
+        lines.append(_ink(printable(whole_command(block.command, ())), _DIM, screen))
     text = "\n".join(lines) + "\n"
     return text if screen.unicode else text.translate(_TO_ASCII)
 
@@ -102,7 +111,7 @@ def _bars(bars: Sequence[Bar], screen: Screen) -> list[str]:
             head += "   " + _drawn(bar, fills, length, screen) + ("   " + legend[0] if is_inline else "")
         lines.append(head.rstrip())
         below = [] if is_inline else _flow([_legend(part, fills[part.name], screen) for part in bar.parts], room)
-        texts = [printable(str(note)) for note in bar.notes]
+        texts = [line for note in bar.notes for line in _wrap(str(note), room)]
         below_all = _flow([(width(text), text) for text in texts], room)
         lines += [" " * indent + line for line in (*below, *(_ink(note, _DIM, screen) for note in below_all))]
     return lines
@@ -155,32 +164,31 @@ def _findings(report: Report, screen: Screen) -> list[str]:
     label = shared.pop() if len(shared) == 1 else ""
     values = [_value(finding, label) for finding in findings]
     shares = ["" if f.share_ratio is None else units.percent(f.share_ratio) for f in findings]
-    commands = [printable(finding.command) for finding in findings]
     value_room = max(map(width, [*values, label]))
     share_room = max(map(width, shares))
-    command_room = max((width(command) for command in commands if width(command) <= SHORT_COMMAND), default=0)
     indent = len(str(len(findings))) + 2
-    room = max(screen.width - indent - value_room - share_room - command_room - 3 * 3, 20)
+    room = max(screen.width - indent - value_room - share_room - 2 * 3, 20)
     lines = [_ink(heading, _BOLD, screen) + pad(label, room + indent + 3 + value_room - width(heading), right=True)]
     for i, finding in enumerate(findings):
         title, *rest = _wrap(finding.title, room)
         figures = f"{pad(values[i], value_room, right=True)}   {pad(shares[i], share_room, right=True)}"
-        number = _ink(pad(str(i + 1), indent), _BOLD, screen)
-        is_short = width(commands[i]) <= SHORT_COMMAND
-        lines.append(f"{number}{pad(title, room)}   {figures}   {_ink(commands[i] if is_short else '', _DIM, screen)}")
+        lines.append(f"{_ink(pad(str(i + 1), indent), _BOLD, screen)}{pad(title, room)}   {figures}")
         for detail in finding.details:
             rest += _wrap(detail, screen.width - indent, hang=2)
-        if not is_short:
-            rest = _with_right(rest, commands[i], screen.width - indent, screen)
+        if finding.command:
+            rest = _with_right(rest, printable(report.whole(finding.command)), screen.width - indent, screen)
         lines += [" " * indent + line for line in rest]
     return [line.rstrip() for line in lines]
 
 
 def _with_right(lines: Sequence[str], text: str, room: int, screen: Screen) -> list[str]:
-    """The text to the right of the first line that has room for it, else on a line of its own."""
-    at = next((i for i, line in enumerate(lines) if width(line) + 3 + width(text) <= room), len(lines))
-    line = lines[at] if at < len(lines) else ""
-    return [*lines[:at], pad(line, room - width(text)) + _ink(text, _DIM, screen), *lines[at + 1 :]]
+    """The text to the right of the first line that has room for it, else whole on a line of its own."""
+    widths = [width(_UNINKED.sub("", line)) for line in lines]
+    at = next((i for i, wide in enumerate(widths) if wide + 3 + width(text) <= room), len(lines))
+    if at == len(lines):
+        return [*lines, _ink(text, _DIM, screen)]
+    line = lines[at] + " " * (room - widths[at] - width(text))
+    return [*lines[:at], line + _ink(text, _DIM, screen), *lines[at + 1 :]]
 
 
 def _value(finding: Finding, shared_label: str) -> str:
@@ -190,10 +198,11 @@ def _value(finding: Finding, shared_label: str) -> str:
     return text if shared_label or not finding.value_label else f"{text} {printable(finding.value_label)}"
 
 
-def _block(block: Block, screen: Screen) -> list[str]:
-    title, command = printable(block.title), printable(block.command)
+def _block(block: Block, report: Report, screen: Screen) -> list[str]:
+    title, command = printable(block.title), printable(report.whole(block.command))
     columns = _grid(block, screen.width, screen.width - FIGURES_WIDTH)
-    lines = [_ink(pad(title, screen.width - width(command)), _BOLD, screen) + _ink(command, _DIM, screen)]
+    lines = _with_right([_ink(title, _BOLD, screen)], command, screen.width, screen) if command else []
+    lines = lines or [_ink(title, _BOLD, screen)]
     lines += [_ink(line, _DIM, screen) for line in columns.head]
     lines += columns.body
     if block.note:
@@ -230,11 +239,10 @@ def _quality(report: Report, screen: Screen) -> list[str]:
         sentences = [f"{units.count(count)} × {code}." for code, count in loud.select("code", "count").iter_rows()]
     if not sentences:
         return []
-    command = "" if report.issues is None else "show issues"
-    first, *rest = _wrap("Data: " + " ".join(sentences), screen.width - len(command) - 3)
-    top = (pad(first, screen.width - len(command)) + _ink(command, _DIM, screen)).rstrip()
-    lines = [top, *("      " + line for line in rest)]
-    return [_ink("Data:", _BOLD, screen) + lines[0].removeprefix("Data:"), *lines[1:]]
+    command = report.quality_command or ("" if report.issues is None else "show issues")
+    first, *rest = _wrap(" ".join(sentences), screen.width - 6)
+    lines = [f"{_ink('Data:', _BOLD, screen)} {first}", *("      " + line for line in rest)]
+    return _with_right(lines, printable(report.whole(command)), screen.width, screen) if command else lines
 
 
 def _wrap(text: str, room: int, *, hang: int = 0) -> list[str]:

@@ -100,7 +100,8 @@ def lacks_of_issues(issues: pl.DataFrame) -> tuple[Lack, ...]:
     loud = issues.filter(pl.col("code").is_in(_ALWAYS_SHOWN) | is_loud)
     lacks = []
     for code, _, n, example in loud.iter_rows():
-        text = example or code.replace("_", " ")
-        times = f" ({count(n)} ×)." if n > 1 and code not in _ALWAYS_SHOWN else "."
-        lacks.append(Lack(code, f"{text[0].upper()}{text[1:]}{times}"))
+        text = (example or code.replace("_", " ")).rstrip(". ")
+        times = f" ({count(n)} ×)" if n > 1 and code not in _ALWAYS_SHOWN else ""
+        end = "" if not times and text.endswith(("?", "!", "…")) else "."
+        lacks.append(Lack(code, f"{text[:1].upper()}{text[1:]}{times}{end}"))
     return tuple(lacks)

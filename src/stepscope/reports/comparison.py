@@ -69,6 +69,8 @@ def comparison(result: Comparison) -> Report:
         meta=dict(result.facts),
         title="compare",
         findings_title="What caused it" if result.step_verdict == "different" else "What is different",
+        quality_command="compare --table ruled-out" if result.ruled_out else "",
+        arguments=result.arguments,
         document=document(result),
     )
 
@@ -264,16 +266,15 @@ def _blocks(result: Comparison) -> list[Block]:
         several = changed["process"].n_unique() > 1
         columns = ["device", "name", "base_calls", "other_calls", "base_ns", "other_ns", "delta_ns"]
         keep = ["process"] * several + columns
-        note = "" if changed.height <= _ROWS else f"{changed.height - _ROWS} more: --table attribution"
-        blocks.append(_block("Functions that changed, own time per step", FUNCTION_DELTAS, changed, keep, note))
+        title = "Functions that changed, own time per step"
+        blocks.append(_block(title, FUNCTION_DELTAS, changed, keep, "attribution"))
     # Recorders write some resources under two names.
     moved = resources(result.effects).filter("is_different")
     moved = moved.unique(["process", "device", "base", "other"], keep="first", maintain_order=True)
     if moved.height:
         several = moved["process"].n_unique() > 1
         keep = ["process"] * several + ["device", "metric", "base", "other", "ratio"]
-        note = "" if moved.height <= _ROWS else f"{moved.height - _ROWS} more: --table resources"
-        blocks.append(_block("Resources that changed", _AS_TEXT, _as_text(moved.head(_ROWS)), keep, note))
+        blocks.append(_block("Resources that changed", _AS_TEXT, _as_text(moved), keep, "resources"))
     return blocks
 
 
@@ -287,8 +288,11 @@ def _as_text(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.Series(name, values, dtype=pl.String) for name, values in texts.items())
 
 
-def _block(title: str, table: Table, frame: pl.DataFrame, keep: Sequence[str], note: str) -> Block:
-    return Block(title, table, frame.head(_ROWS).select(keep), note=note)
+def _block(title: str, table: Table, frame: pl.DataFrame, keep: Sequence[str], name: str) -> Block:
+    """The first rows, and the command that shows the others, if there are any."""
+    n_more = frame.height - _ROWS
+    note, command = (f"{n_more} more", f"compare --table {name}") if n_more > 0 else ("", "")
+    return Block(title, table, frame.head(_ROWS).select(keep), command, note)
 
 
 def _on_shares(parts: pl.DataFrame) -> str:
@@ -300,5 +304,5 @@ def _quality(result: Comparison) -> list[str]:
     remarks = [f"{remark[0].upper()}{remark[1:].rstrip('.')}." for remark in result.notes if remark]
     ruled = ", ".join(row.category for row in result.ruled_out if row.is_judged)
     unknown = ", ".join(row.category for row in result.ruled_out if not row.is_judged)
-    remarks += [f"Ruled out, with reasons in --table ruled-out: {ruled}."] if ruled else []
-    return [*remarks, *([f"Not judged, with what to record in the same table: {unknown}."] if unknown else [])]
+    remarks += [f"Ruled out, with reasons: {ruled}."] if ruled else []
+    return [*remarks, *([f"Not judged, with what to record: {unknown}."] if unknown else [])]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import inspect
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.errors import FunctionFailed, StepscopeError
+from stepscope.core.errors import FunctionFailed, StepscopeError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -87,10 +86,11 @@ def _attribute(owner: Any, word: str, module: str) -> Any:
     try:
         return getattr(owner, word)
     except AttributeError:
-        names = [name for name in dir(owner) if not name.startswith("_")]
-        near = difflib.get_close_matches(word, names, n=3, cutoff=0.5)
-        hint = f"it has {', '.join(near)}" if near else "check its spelling"
+        functions = [name for name in dir(owner) if not name.startswith("_") and callable(getattr(owner, name, None))]
+        offered, n_more = nearest(word, functions)
+        more = f" and {n_more} more" if n_more else ""
         where = module if isinstance(owner, ModuleType) else getattr(owner, "__qualname__", module)
+        hint = f"it has {', '.join(offered)}{more}" if offered else "it has none"
         raise StepscopeError(f"{where} has no function {word!r}", hint) from None
 
 

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
 from web_traces import document, event, training, written
 
 from stepscope.api import verbs
-from stepscope.web.pages.highlights import cards, operator_card
+from stepscope.web.pages.highlights import _slowest_step, cards, operator_card
 from stepscope.web.pages.links import Links
 from stepscope.web.session import Session
 
@@ -34,6 +35,13 @@ def test_the_cards_tell_what_is_most_and_why(tmp_path):
         assert card.links[0][1].startswith("/timeline?")
         assert card.links[-1][1].startswith("/tables/")
         assert all(target.startswith(("/timeline?", "/tables/")) for _, target in card.details)
+
+
+def test_of_equal_steps_none_is_longer():
+    steps = pl.DataFrame({"step": [1, 2, 3], "window_ns": [5, 5, 5]})
+    card = _slowest_step(steps, (0,), Links("", (0,), 1))
+    assert card is not None
+    assert card.details[0][0] == "as long as the median step"
 
 
 def test_of_several_ranks_the_card_names_the_one(tmp_path):

@@ -28,11 +28,11 @@ _VAGUE = re.compile(r"Kernel2?|device_kernel")
 
 KERNEL_CLASS_SUMMARY = Table(
     "kernel-classes",
-    "what sorts of work kernels do",
+    "what kinds of work kernels do",
     (
         Column("is_gemm", pl.Boolean(), "matrix products, or all else (by gemm)", key=True),
         Column("kernel_class", Name, "gemm, convolution, attention, norm, softmax, elementwise, …", key=True),
-        Column("rule", Name, "part of the name that told the class (by rule, name)", key=True),
+        Column("rule", Name, "part of the name that decides the class (by rule, name)", key=True),
         Column("name", Name, "kernel (by name)", key=True),
         Column("calls", pl.Int64(), "how often they ran"),
         Column("n_names", pl.Int64(), "distinct names"),
@@ -80,7 +80,7 @@ def kernel_classes(spans: pl.DataFrame, metrics: pl.DataFrame | None = None, *, 
 
 ANALYSIS = Analysis(
     name="kernel-classes",
-    doc="What sorts of work kernels do, by which rule that was told, and how well they use the device.",
+    doc="What kinds of work kernels do, by which part of their names, and how well they use the device.",
     inputs=(SPANS,),
     output=KERNEL_CLASS_SUMMARY,
     run=kernel_classes,

@@ -19,7 +19,7 @@ REST = "(all others)"
 
 KERNEL_MIX = Table(
     "kernel-mix",
-    "of how few names the time of kernels is made",
+    "each kernel's share of time, largest first",
     (
         Column("rank", pl.Int64(), "1 is the longest in total", key=True),
         Column("name", Name, f"kernel; {GEMM}; {REST}", key=True),
@@ -74,7 +74,7 @@ def kernel_mix(spans: pl.DataFrame, *, top: int = 30, merge_gemm: bool = True) -
 
 ANALYSIS = Analysis(
     name="kernel-mix",
-    doc="Each kernel's share of time, with matrix products as one: of how few names it is made.",
+    doc="Each kernel's share of time, with all matrix products as one row: how few names make up most of it.",
     inputs=(SPANS,),
     output=KERNEL_MIX,
     run=kernel_mix,
@@ -126,7 +126,7 @@ def _operators(spans: pl.DataFrame, launches: pl.DataFrame) -> pl.Series:
 
 AMDAHL_ANALYSIS = Analysis(
     name="amdahl",
-    doc="What it would buy to make the most expensive kernels twice or ten times as fast.",
+    doc="What the program would gain if the most expensive kernels were twice or ten times as fast.",
     inputs=(SPANS,),
     output=AMDAHL,
     run=amdahl,

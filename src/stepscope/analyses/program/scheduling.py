@@ -30,7 +30,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
 
 SCHEDULING = Table(
     "scheduling",
-    "how threads fared with the cores",
+    "how long threads had a core or waited for one",
     (
         Column("step", pl.Int32(), "number of the step; absent unless by step", key=True),
         Column("process", pl.String(), "process name", key=True),
@@ -170,7 +170,7 @@ def _by_step(rows: pl.DataFrame, extents: pl.DataFrame, steps: pl.DataFrame) -> 
 
 ANALYSIS = Analysis(
     name="scheduling",
-    doc="How threads fared with the cores: on one, waiting for one, behind whom.",
+    doc="How long threads had a core or waited for one, and which thread had it meanwhile.",
     inputs=(SPANS, TRACKS, SCHED),
     optional=(STEPS,),
     output=SCHEDULING,

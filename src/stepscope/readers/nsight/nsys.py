@@ -95,7 +95,7 @@ def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:
     tables["counters"] = gpu_metrics(db, target, spans.origin_ns)
     tables["devices"] = target.devices()
     if not spans.spans.is_empty() and tables["kernels"].is_empty() and tables["transfers"].is_empty():
-        what = "no kernel, copy or fill was recorded: was the process that uses the GPU profiled, with --trace=cuda?"
+        what = "no kernel, copy or fill was recorded: profile the process that uses the GPU, with --trace=cuda"
         issues.add("no_device_work", "warning", 1, what)
     if spans.spans.is_empty():
         issues.add("no_spans", "warning", 1, "the export holds nothing with a start and an end")

@@ -119,7 +119,8 @@ def _slowest_step(steps: pl.DataFrame, inputs: tuple[int, ...], links: Links) ->
     row = more.sort("window_ns", descending=True).row(0, named=True)
     extra = row["more_window_ns"] or 0
     longest = links.table("steps", sort="-window_ns")
-    details: list[tuple[str, str | None]] = [(f"{duration(extra)} more than the median step", longest)]
+    far = f"{duration(extra)} more than" if extra > 0 else "as long as"
+    details: list[tuple[str, str | None]] = [(f"{far} the median step", longest)]
     grown = sorted(((row[f"more_{c}"] or 0, _PARTS[c]) for c in parts), reverse=True)[:2]
     causes = [f"{word} +{duration(ns)}" for ns, word in grown if ns > 0.15 * extra]
     if causes and extra > 0:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -50,7 +51,7 @@ def report_page(run: Run) -> str:
     """
     session = Session(run.paths, run=run)
     inputs = tuple(range(len(run.paths)))
-    report = verbs.report(session.run(inputs))
+    report = replace(verbs.report(session.run(inputs)), arguments=run.named or run.paths)
     for index in inputs:
         session.rank(index)  # a cached report does not tell the session the rank
     links = Links("", inputs, len(inputs), session.of_rank(inputs))
