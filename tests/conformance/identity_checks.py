@@ -73,7 +73,7 @@ def _of_one_table() -> list[Identity]:
     rows = [
         Identity("steps", _c(*_DEVICE_PARTS), pl.col("window_ns")),
         Identity("steps", pl.col("busy_ratio"), 1 - pl.col("idle_ns") / pl.col("window_ns"), extra=1e-9),
-        Identity("steps", _c(*_HOST_PARTS) + _APART, pl.col("window_ns")),
+        Identity("steps", _c(*_HOST_PARTS) + _APART, pl.col("host_window_ns")),
         Identity("step-breakdown", _c(*_BREAKDOWN), pl.col("total_ns"), {"by": "step"}),
         Identity("step-breakdown", pl.col("share_ratio").sum(), pl.lit(1.0), {"by": "part"}, extra=1e-9),
         *(Identity("timeline", _c(*_DEVICE_PARTS), pl.col("total_ns"), options) for options in timelines),

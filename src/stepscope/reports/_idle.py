@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analyses.advice.remedies import recording_of, remedy
+from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.common.occupancy import by_device
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps, with_calls
@@ -37,6 +38,7 @@ _WAITS = {
 }
 _MANY = 20  # with more gaps a step, launching itself is slow, and not one place in the program
 _SHORT_NS = 1_000_000  # a gap in which the host launches one piece of work after another is not longer
+_UNEVEN = 1.2  # times its even share of a cause, from which on a device is named
 _NAMED = 0.3  # share of the time from which on a call or a place is named
 #: What the host does in the gaps of each cause: the title of the finding, and the topic of its remedy.
 _HOST = {
@@ -76,12 +78,22 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
         "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other, "unlinked": _unlinked,
     }  # fmt: skip
     costs += [
-        cost_of_cause.get(str(cause), _by_host)(mine, trace, scope, about)
+        _with_device(cost_of_cause.get(str(cause), _by_host)(mine, trace, scope, about), mine, trace, scope)
         for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
     ]
     # A gap of one device is a part of the mean of all.
     costs = [replace(cost, ns=(cost.ns or 0) / scope.n_devices) for cost in costs]
     return [*costs, *_ends(work, trace, scope, idle_ns - round(sum(cost.ns or 0 for cost in costs)))]
+
+
+def _with_device(cost: Cost, gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
+    """The cost, which says on which of several devices most of these gaps are, if they are not alike."""
+    by_time = gaps.group_by("device_id").agg(pl.col("ns").sum()).sort("ns", descending=True)
+    ratio = by_time["ns"][0] / max(sum_of(by_time["ns"]), 1)
+    if ratio * scope.n_devices < _UNEVEN or not cost.details:
+        return cost
+    label = label_devices(by_time.head(1), trace.devices)["device"][0] or f"device {by_time['device_id'][0]}"
+    return replace(cost, details=(f"{cost.details[0]}; {percent(ratio)} of it on {label}", *cost.details[1:]))
 
 
 def is_launch_bound(gaps: pl.DataFrame, n: int) -> bool:
