@@ -18,6 +18,7 @@ from stepscope.analyses.ranks.clocks import Clocks, clocks_of
 from stepscope.analyses.ranks.matching import job_of
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import enclosing
+from stepscope.core.schema import DEVICE_LABEL
 from stepscope.exports.export import Export, Stream
 
 if TYPE_CHECKING:
@@ -196,16 +197,12 @@ def _tracks(trace: Trace, number: int) -> pl.DataFrame:
 def _headers(tracks: pl.DataFrame, trace: Trace, number: int) -> list[dict[str, Any]]:
     """Names of processes and threads, and the order in which they are shown."""
     rank = f"rank {trace.rank}" if trace.rank is not None else f"trace {number}"
-    devices = {row["device_id"]: row for row in trace.devices.iter_rows(named=True)}
+    described = pl.concat_str(DEVICE_LABEL, "name", separator=" ", ignore_nulls=True)
+    devices = dict(trace.devices.select("device_id", described).iter_rows())
     headers: list[dict[str, Any]] = []
     for pid, own in tracks.group_by("new_pid", maintain_order=True):
         head = own.row(0, named=True)
-        device = devices.get(head["device_id"]) if head["device_id"] is not None else None
-        of = (
-            f"{device['type']}:{device['index']} {device['name'] or ''}".strip()
-            if device
-            else head["process"] or "host"
-        )
+        of = devices.get(head["device_id"]) or head["process"] or "host"
         headers.append(_header("process_name", pid[0], 0, name=f"{rank} · {of}"))
         headers.append(_header("process_sort_index", pid[0], 0, sort_index=pid[0]))
         for row in own.iter_rows(named=True):

@@ -1,4 +1,4 @@
-"""The processes that record while the job runs, as the recorder sees them: started, told the job's pid, waited for."""
+"""The processes that record while the job runs. The recorder starts them, sends them the job's pid and awaits them."""
 
 from __future__ import annotations
 

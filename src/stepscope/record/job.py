@@ -62,7 +62,7 @@ def start(command: Sequence[str], environment: Mapping[str, str], mask: set[sign
 
 
 def wait(pid: int, ours: Mapping[int, Callable[[], None]] | None = None) -> int:
-    """Wait until the process has ended. Returns its status, as of waitpid. Signals that we get are handed on to it.
+    """Wait until the process has ended. Returns its status as waitpid does. Signals that we get are handed on to it.
 
     Not handed on are signals of the terminal (Ctrl-C), which sends them to the job too, and those in `ours`, whose
     functions are called.

@@ -1,4 +1,4 @@
-"""Which profile the job's processes are asked for, and why there is none in the end."""
+"""Which profile the job's processes should make, and why there is none in the end."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 #: Control characters, line separators, and marks that reorder or hide what a terminal draws.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-#: Whole numbers that name something and count nothing.
+#: Whole numbers that are names and not counts.
 _AN_ID = re.compile(r"id$|^(address|correlation|forward_thread|index|rank|seq|sequence|step|stream)$")
 _SUFFIX = re.compile(r"_(ns|bytes|ratio|bytes_per_s)$")
 
 
 def printable(text: str) -> str:
-    """The text with everything that a terminal would obey instead of draw written as an escape."""
+    """The text with an escape for every character that a terminal would obey instead of draw."""
     return _UNPRINTABLE.sub(_escape, text)
 
 

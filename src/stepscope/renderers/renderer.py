@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the place that text goes to can show. Files and pipes: 100 columns, no colour."""
+    """What the output of a text can show. Files and pipes have 100 columns and no colour."""
 
     width: int = 100
     colour: bool = False

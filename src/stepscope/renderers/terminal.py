@@ -1,4 +1,4 @@
-"""For people at a terminal: one screen of a report, or a table set to its width. Plain strings, as rich costs 70 ms.
+"""For people at a terminal: one screen of a report, or a table that fits its width. Plain strings, as rich costs 70 ms.
 
 Names are drawn literally: control characters become escapes, nothing in them is markup. Where the encoding has no
 block characters, ASCII stands in.
@@ -39,7 +39,7 @@ _ASCII = {"→": "->", "·": "|", "±": "+-", "–": "-", "—": "-", "×": "x",
 _TO_ASCII = str.maketrans(_ASCII | {fill[0]: fill[1] for fill in (*_FILLS, _IDLE)})
 #: Columns of sentences, which are broken into lines; other texts are names, which are shortened.
 _PROSE = frozenset({"doc", "example", "provides", "text"})
-#: What the figures of a report's table take of the width.
+#: How much of the width the numbers of a report's table take.
 FIGURES_WIDTH = 40
 FIRST_MEASURES = 4
 BAR_WIDTH, WIDE_BAR = 25, 60
@@ -222,7 +222,7 @@ def _grid(block: Block, room: int, name_room: int) -> Grid:
         prose = name in texts and name in _PROSE
         named = name in texts and not prose
         n_measures += name in numbers and name not in keys
-        # What matters most: keys and the first measures, then texts, then further measures.
+        # Keys and the first measures matter most, then texts, then further measures.
         spare = 0 if name in keys or prose else 1 if name not in numbers else 2 * (n_measures > FIRST_MEASURES)
         if frame[name].null_count() == frame.height or (name == "device_id" and "device" in frame.columns):
             spare = 3  # empty, or said better by the column `device`
@@ -263,7 +263,7 @@ def _ink(text: str, code: str, screen: Screen) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A header, its cells, and how they are set where room is short: `squeeze` shortens texts, `wrap` breaks lines.
+    """A header, its cells, and how they fit if there is little room: `squeeze` shortens texts, `wrap` breaks lines.
 
     The higher `spare`, the sooner the column is left out; among equals the one furthest right goes first. Texts are
     not wider than `most`.
@@ -288,7 +288,7 @@ class Grid:
 
 
 def fit(text: str, room: int) -> str:
-    """The text in no more than `room` columns: names of kernels (one, or in a sequence) by their telling part."""
+    """The text in at most `room` columns. Names of kernels (one, or a sequence) keep their most informative part."""
     return fit_column([text], room)[0]
 
 
@@ -312,7 +312,7 @@ def _clipped(text: str, room: int) -> str:
 
 
 def _sequence(parts: Sequence[str], room: int) -> str:
-    """Names of kernels in a sequence, each perhaps several times (×3): in short, or if that is too much in a word."""
+    """Names of kernels in a sequence, each perhaps several times (×3): shortened, or one word each if too long."""
     split = [part.partition(" ×") for part in parts]
     short = [(names.shorten(name, 4 * room), times + n) for name, times, n in split]
     text = _THEN.join(name + times for name, times in short)

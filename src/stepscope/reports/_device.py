@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.advice.remedies import recording_of, remedy
-from stepscope.analyses.common import step_parts
 from stepscope.analyses.common.collective_calls import named_calls
 from stepscope.analyses.common.device_work import (
     COMMUNICATION,
@@ -21,6 +20,7 @@ from stepscope.analyses.common.device_work import (
 )
 from stepscope.analyses.common.occupancy import by_device, hidden_ns, occupancy, occupied
 from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.core import step_parts
 from stepscope.core.collectives import UNNAMED, label_of
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
@@ -41,12 +41,6 @@ if TYPE_CHECKING:
     from stepscope.reports._summary import Scope
 
 _MOST_OF_RECORDING = 0.95  # where device work reaches over more, there is no head or tail to speak of
-_COLUMN_OF = {
-    step_parts.COMPUTATION: "computation_ns",
-    step_parts.COMMUNICATION: "exposed_communication_ns",
-    step_parts.MEMCPY: "exposed_memcpy_ns",
-    step_parts.IDLE: "idle_ns",
-}
 #: Kernel classes that are shown as one group, and the groups' titles.
 _GROUPS = {
     **dict.fromkeys(("elementwise", "copy", "reduction", "random", "rope"), "pointwise"),
@@ -102,7 +96,7 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
     work = device_work(trace.spans, trace.tracks, needed_by="report").select(_COLUMNS)
     means, n_devices = occupancy(work, *scope.windows)
     scope = replace(scope, n_devices=n_devices)
-    by_window = {part: means[column] for part, column in _COLUMN_OF.items()}
+    by_window = {part: means[column] for part, column in step_parts.DEVICE_COLUMNS.items()}
     parts = {name: int(lengths.sum()) for name, lengths in by_window.items()}
     inside = work.filter((pl.col("ts_ns") < scope.high) & (pl.col("end_ns") > scope.low))
     costs = [

@@ -113,7 +113,7 @@ def made(value: Any, name: str, *, library: str, device: str | None = None) -> A
 
 
 def _numbers(spec: ArraySpec, name: str) -> np.ndarray[Any, Any]:
-    """The values in NumPy's nearest type. Without a seed the name is one: arrays differ, yet are the same each time."""
+    """The values in NumPy's nearest type. Without a seed the name is the seed: arrays differ, but repeat each time."""
     dtype = np.dtype("float32" if spec.dtype.startswith(_WIDER) else spec.dtype)
     if dtype.kind not in "fciub":
         msg = f"arrays of {dtype} are not made"

@@ -37,8 +37,8 @@ _CHUNK = 1 << 22
 class Difference:
     """How a result differs from its reference, over all elements of all arrays in it.
 
-    Equal are elements of the same value, and NaN and NaN. Where only one is NaN, or infinite, the error is infinite.
-    The relative error is that of elements whose reference is not 0. Errors are null where nothing is a number.
+    Elements are equal if they have the same value or both are NaN. If only one is NaN or infinite, the error is
+    infinite. The relative error covers elements whose reference is not 0. Errors are null if no element is a number.
     `tolerances` are those that applied, by element type.
     """
 
@@ -63,8 +63,8 @@ class Difference:
 def difference(result: Any, reference: Any, tolerances: Mapping[str, tuple[float, float]] | None = None) -> Difference:
     """Compare two results, which may be arrays or tensors, numbers, or tuples, lists and mappings of them.
 
-    `tolerances` take the place of those of TOLERANCES, by the name of an element type: (relative, absolute). Of two
-    element types the wider tolerance holds. Raises StepscopeError if the results differ in shape or structure.
+    `tolerances` replace those of TOLERANCES, by the name of an element type: (relative, absolute). Of two element types
+    the wider tolerance applies. Raises StepscopeError if the results differ in shape or structure.
     """
     known = {**TOLERANCES, **(tolerances or {})}
     mine, theirs = dict(leaves(result)), dict(leaves(reference))
@@ -98,7 +98,7 @@ def _leaf(path: str, value: Any, reference: Any, known: Mapping[str, tuple[float
 
 
 def _numeric(array: Array) -> bool:
-    # Types of other packages, as ml_dtypes.bfloat16, are of kind V and can be cast all the same.
+    # Types of other packages, such as ml_dtypes.bfloat16, are of kind V but can be cast as well.
     return array.dtype.kind in "biufc" or (array.dtype.kind == "V" and array.dtype.names is None)
 
 
@@ -130,7 +130,7 @@ def _chunk(mine: Array, theirs: Array, rtol: float, atol: float) -> Difference:
 def _distance(mine: Array, theirs: Array) -> Array:
     """|mine - theirs| as float64, without overflow of narrow types; exact for whole numbers but for the rounding."""
     if mine.dtype == theirs.dtype and mine.dtype.kind in "iu":
-        # The difference may not fit the type, yet is right once its bits are read without a sign.
+        # The difference may not fit the type, but its bits are right when read as unsigned.
         unsigned = np.dtype(f"u{mine.dtype.itemsize}")
         return (np.maximum(mine, theirs) - np.minimum(mine, theirs)).view(unsigned).astype(np.float64)
     wide = np.complex128 if "c" in mine.dtype.kind + theirs.dtype.kind else np.float64

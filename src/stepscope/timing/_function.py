@@ -67,7 +67,7 @@ def resolve(named: Callable[..., object] | str) -> Function:
 
 
 def _imported(name: str) -> ModuleType:
-    # What is missing may be the module itself, or one that it imports, which is a fault of its own.
+    # The missing module may be this one, or one that it imports, which is the module's own error.
     try:
         with blamed(f"importing {name}"):
             return importlib.import_module(name)
@@ -159,9 +159,9 @@ _OURS = (str(Path(__file__).parent), contextlib.__file__, str(importlib.__file__
 
 @contextmanager
 def blamed(what: str) -> Iterator[None]:
-    """Whatever is raised within becomes a FunctionFailed, `what` before it and the exception as its cause.
+    """Turn every exception raised inside into a FunctionFailed that begins with `what` and has the exception as cause.
 
-    So does SystemExit: a function that leaves the process would leave no result and, perhaps, exit code 0.
+    This includes SystemExit: a function that ends the process would leave no result and perhaps exit code 0.
     """
     try:
         yield

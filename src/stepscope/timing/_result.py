@@ -80,9 +80,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bench:
-    """A finished benchmark: print it, or take its `frame`, whose columns `table` tells.
+    """A finished benchmark: print it, or take its `frame`, whose columns `table` describes.
 
-    `outcomes` hold every single time. `arguments` says the column of each argument, as a few names are taken.
+    `outcomes` hold every single time. `arguments` has the column of each argument, because a few names are taken.
     """
 
     function: str
@@ -97,14 +97,14 @@ class Bench:
 
     @property
     def n_differing(self) -> int | None:
-        """Cases whose results differ by more than the tolerance; null without a reference."""
+        """Number of cases whose results differ by more than the tolerance; null without a reference."""
         if self.reference is None:
             return None
         return sum(o.difference is not None and o.difference.within_tolerance is False for o in self.outcomes)
 
     @property
     def n_not_compared(self) -> int:
-        """Cases whose functions gave back nothing that could be compared."""
+        """Number of cases whose functions returned nothing that could be compared."""
         return sum(o.difference is None or o.difference.within_tolerance is None for o in self.outcomes)
 
     def __str__(self) -> str:
@@ -247,7 +247,7 @@ def blocks(bench: Bench) -> tuple[Block, ...]:
 
 
 def _telling(bench: Bench) -> list[str]:
-    """The columns of arguments that differ between cases, without arrays of known shape; of one case its numbers."""
+    """The columns of arguments that differ between cases, without arrays of known shape; for one case its numbers."""
     first = bench.frame.filter(pl.col("role") == "function")
     one = first.height == 1
     shapes_are_shown = one or bool(bench.outcomes[0].case.variables)
@@ -314,7 +314,7 @@ def _outliers(bench: Bench) -> list[str]:
 
 
 def _off_stream(bench: Bench) -> list[str]:
-    """Of times by events: the host's clock says much more."""
+    """A note on times by events if the host's clock measured much more."""
     far = []
     for outcome in bench.outcomes:
         for timings, clock in zip(outcome.timings, outcome.clocks, strict=True):

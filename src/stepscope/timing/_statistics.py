@@ -1,6 +1,6 @@
-"""What repeats of a measurement say: median with its interval, spread, outliers; and the ratio of two medians.
+"""Statistics of a repeated measurement: median with its interval, spread, outliers; and the ratio of two medians.
 
-Nothing is assumed of the distribution of the times but that the repeats are independent and alike.
+The only assumption about the times is that the repeats are independent and have the same distribution.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAR_OUT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Bounds that hold the true value with a probability of at least `level` (0..1), as it came out, not as asked."""
+    """Bounds that hold the true value with probability `level` (0..1): the level reached, not the one asked for."""
 
     low: float
     high: float

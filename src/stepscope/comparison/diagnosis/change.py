@@ -168,6 +168,11 @@ def moved(change: Change, unit: str | None = None) -> str:
     return f"{verb} {shown}" + (f" ({relative})" if relative and change.delta else "")
 
 
+def gpu_name(device: str, unnumbered: str = "The GPU") -> str:
+    """`GPU 3` for the device `gpu3`; `unnumbered` for a device whose name has no number."""
+    return f"GPU {device[3:]}" if device[3:].isdigit() else unnumbered
+
+
 def evidence(
     text: str,
     change: Change | None = None,

@@ -18,7 +18,7 @@ from stepscope.comparison.diagnosis.case import (
     share_slowed_by,
     typical_slowdown,
 )
-from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved, span
+from stepscope.comparison.diagnosis.change import Change, evidence, fold, gpu_name, moved, span
 from stepscope.comparison.diagnosis.sizes import share_of_same_work
 from stepscope.comparison.model import Cause, RuledOut
 from stepscope.core import units
@@ -59,13 +59,13 @@ def gpu_frequency(view: View) -> Judgement:
     device = min(known, key=lambda d: known[d].ratio or 1.0)
     clock = known[device]
     if not clock.fell(to=_LOWER):
-        return RuledOut(name, f"clock of {_named(device)}: {span(clock.base, clock.other, clock.unit)}")
+        return RuledOut(name, f"clock of {gpu_name(device, 'The GPU')}: {span(clock.base, clock.other, clock.unit)}")
     kernels = view.kernels(device)
     slower = typical_slowdown(kernels)
     inverse = 1 / (clock.ratio or 1.0)
     if slower is None or slower < max(_SLOWER, inverse**0.3):
         text = "" if slower is None else f", but its kernels take {fold(slower)} as long"
-        return RuledOut(name, f"clock of {_named(device)} {moved(clock)}{text}")
+        return RuledOut(name, f"clock of {gpu_name(device, 'The GPU')} {moved(clock)}{text}")
     share = share_slowed_by(kernels, slower)
     memory = view.resource(device, *_MEMORY_CLOCKS)
     shown = [
@@ -93,7 +93,7 @@ def gpu_frequency(view: View) -> Judgement:
     affected = float(kernels["delta_ns"].sum()) if view.same_cycles else (view.step.other or 0.0) * (1 - 1 / slower)
     cause = Cause(
         name,
-        f"{_named(device)}'s SM clock {moved(clock)}; {which} slowed {fold(slower)}{end}.",
+        f"{gpu_name(device, 'The GPU')}'s SM clock {moved(clock)}; {which} slowed {fold(slower)}{end}.",
         "clock of the multiprocessors",
         device,
         view.pair.label,
@@ -106,10 +106,6 @@ def gpu_frequency(view: View) -> Judgement:
         "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE tells a locked clock (-rgc resets it) from throttling",
     )
     return Suspect(cause, affected)
-
-
-def _named(device: str) -> str:
-    return f"GPU {device[3:]}" if device[3:].isdigit() else "The GPU"
 
 
 def _slowest(kernels: pl.DataFrame, device: str) -> tuple[Evidence, ...]:
@@ -195,7 +191,7 @@ def _slow_on(view: View, device: str) -> Judgement:
     says += f" and so do {slow.height - 1} others" if slow.height > 1 else ""
     cause = Cause(
         name,
-        f"{says}; a typical other kernel on {_named(device)} does not"
+        f"{says}; a typical other kernel on {gpu_name(device, 'The GPU')} does not"
         + (f" ({fold(rest)})" if rest is not None else "")
         + ".",
         first["name"],
@@ -236,7 +232,7 @@ def _replaced_on(view: View, device: str) -> Suspect | None:
     ]
     cause = Cause(
         "slow_kernel",
-        f"The same operators run other kernels on {_named(device)}: {shorten(after['name'])} and"
+        f"The same operators run other kernels on {gpu_name(device, 'The GPU')}: {shorten(after['name'])} and"
         f" {new.height - 1} more in place of {shorten(before['name'])} and {gone.height - 1} more,"
         f" {units.duration(affected)} longer per cycle.",
         after["name"],

@@ -15,7 +15,7 @@ from stepscope.comparison.diagnosis.case import (
     exposed_on_device,
     typical_slowdown,
 )
-from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, moved, span
+from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, gpu_name, moved, span
 from stepscope.comparison.model import Cause, Evidence, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
@@ -82,7 +82,7 @@ def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str)
         shown.append(evidence(f"the job's own copies are {units.rate(own)} of it at most", device=device))
         confidence += 0.1
     costs = _slowed(view, device)
-    says = f"{word} traffic of {_gpu(device)} {moved(flow)}"
+    says = f"{word} traffic of {gpu_name(device, device)} {moved(flow)}"
     if own is not None:
         says += f", at most {units.rate(own)} of it this job's"
     if costs:
@@ -112,10 +112,6 @@ def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str)
         "find the neighbour: nvidia-smi dmon -s t on all devices, copies to and from host memory in other processes",
     )
     return Suspect(cause, max(affected, 0.0))
-
-
-def _gpu(device: str) -> str:
-    return f"GPU {device[3:]}" if device[3:].isdigit() else device
 
 
 def _most(view: View, device: str, metrics: tuple[str, ...]) -> Change:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, clipped, exposed
-from stepscope.comparison.diagnosis.change import Change, evidence, moved, span
+from stepscope.comparison.diagnosis.change import Change, evidence, gpu_name, moved, span
 from stepscope.comparison.diagnosis.workload import is_other, other_work
 from stepscope.comparison.model import PROCESS, Cause, RuledOut
 from stepscope.core import units
@@ -155,7 +155,7 @@ def _grown(
             )
         )
         confidence += 0.05
-    who = "the process" if device in (PROCESS, "host") else f"GPU {device[3:]}"
+    who = "the process" if device in (PROCESS, "host") else gpu_name(device, device)
     cause = Cause(
         "memory_growth",
         f"Memory of {who} grows by {units.size(now.per_cycle)} every cycle"

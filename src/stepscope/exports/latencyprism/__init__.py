@@ -171,7 +171,7 @@ _KEYS = ("cycle", "pid", "device", "name")
 
 
 def results_of(trace: Trace) -> Results:
-    """Cycles of a recording, without prefills if others are known, and what functions took of them.
+    """Cycles of a recording (without prefills if there are others), and the share of functions in them.
 
     Raises MissingTable if there are no cycles, or nothing in them that has a share: device work, time on a core, waits
     for one, disk access.

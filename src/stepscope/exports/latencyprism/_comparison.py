@@ -60,8 +60,8 @@ COMPARED = Table(
 def compared(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
     """Two groups of rows of `attribution` as COMPARED, most suspicious first; equal ones in order of their names.
 
-    A key that one group lacks has means and spreads of 0 there, and p of 1. Welch's test takes the number of distinct
-    cycles, the U test the rows. Source: LatencyPrism's comparison of a pair.
+    If a group lacks a key, its means and spreads are 0 and p is 1. Welch's test uses the number of distinct cycles, the
+    U test the number of rows. Source: LatencyPrism's comparison of a pair.
     """
     both = pl.concat([_prepared(first, 1), _prepared(second, 2)])
     # Names may have thousands of characters, so they are processed once for each key and not in each row.
@@ -165,7 +165,7 @@ def welch(first: tuple[Floats, Floats, Ints], second: tuple[Floats, Floats, Ints
 
 
 def student_tails(t: Floats, freedom: Floats) -> Floats:
-    """Probability that Student's t is further from 0 than `t`, at as many degrees of freedom; nan where t is."""
+    """Probability that Student's t with these degrees of freedom is further from 0 than `t`; NaN where t is NaN."""
     return np.asarray(2 * special.stdtr(freedom, -np.abs(t)))
 
 
@@ -200,7 +200,7 @@ def exact_tails(n_1: int, n_2: int) -> Floats:
     """Probability that U is k or more, for k from 0 to n₁·n₂, if no value comes twice.
 
     The number of orders with each U is a coefficient of the Gaussian binomial, the product over i from 1 to n₁ of
-    (1 − q^(n₂+i)) / (1 − q^i). In whole numbers, for they grow beyond what a double holds.
+    (1 − q^(n₂+i)) / (1 − q^i). Whole numbers are used, because these exceed what a double holds.
     """
     counts: NDArray[Any] = np.zeros(n_1 * n_2 + 1, dtype=object)
     counts[0] = 1

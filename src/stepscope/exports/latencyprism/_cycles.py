@@ -33,8 +33,8 @@ _CALLS = ("python", "module")
 #: Names that wrap or wait for the work and are no anchors.
 _NO_ANCHORS = ("_call_impl", "Event.wait", "Condition.wait", "Scheduler.recv_requests")
 _MIN_CALLS = 3
-_ALIKE = 0.90  # of two totals: then the function with the longer calls is the anchor
-_RARE, _LONG = 0.1, 3.0  # a prefill's calls beside the anchor's: their number and mean duration
+_ALIKE = 0.90  # ratio of two totals at which the function with the longer calls is the anchor
+_RARE, _LONG = 0.1, 3.0  # calls of a prefill relative to those of the anchor: their number and mean duration
 _FAR, _LEAST_FAR_NS = 5, 50_000_000  # times the median call; a longer pause between two anchors belongs to no cycle
 _APART_NS = 1_000
 _DECODE = re.compile(r"(decode|Decode)(?![a-z])")
@@ -55,7 +55,7 @@ class _Calls:
 def cycles_of(trace: Trace) -> pl.DataFrame:
     """Cycles of a recording: cycle (from 1), ts_ns, dur_ns, anchor, phase (generic, prefill, decode).
 
-    Steps that are marked are the cycles. Raises MissingTable if none are and no function is called often enough.
+    Marked steps are the cycles. Raises MissingTable if no steps are marked and no function is called often enough.
     """
     if trace.steps.height:
         steps = trace.steps.sort("ts_ns", maintain_order=True)
@@ -97,7 +97,7 @@ def _calls(trace: Trace) -> _Calls:
 
 
 def main_anchor(calls: _Calls) -> int | None:
-    """The function whose calls at the top make the cycles: the largest total, or of two alike the longer calls."""
+    """The function whose outermost calls make the cycles: the largest total, or of two similar the longer calls."""
     counts, totals = _at_the_top(calls)
     candidates = [c for c in dict.fromkeys(calls.code[calls.parent < 0].tolist()) if counts[c] >= _MIN_CALLS]
     candidates = [c for c in candidates if _may_be_anchor(calls.names[c])]
@@ -111,7 +111,7 @@ def main_anchor(calls: _Calls) -> int | None:
 
 
 def prefill_anchor(calls: _Calls, main: int) -> int | None:
-    """The function with the largest total among those called rarely and for long, beside the main anchor."""
+    """The function with the largest total among those with few and long calls, apart from the main anchor."""
     counts, totals = _at_the_top(calls)
     mean = totals[main] / counts[main]
     candidates = [

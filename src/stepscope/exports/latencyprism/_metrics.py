@@ -32,7 +32,7 @@ _ATTACHED = {
     "runq": ("host_cpu_usage", "process_cpu_usage"),
     "disk_read_and_write": ("disk_usage",),
 }
-#: What is no process' or GPU's own.
+#: The instance of samples that belong to no process and no GPU.
 _SHARED = -1
 _MIN_SAMPLES = 3
 _CORES = (8, 16, 24, 32, 48, 64, 96, 128)
@@ -40,7 +40,7 @@ _KEYS = ("cycle", "pid", "device", "name")
 
 
 def instanced(counters: pl.DataFrame) -> pl.DataFrame:
-    """Samples with `instance`: the process or GPU that they are of, −1 for all others; sorted by time."""
+    """Samples with `instance`: the process or GPU that they belong to, −1 for all others; sorted by time."""
     gpu = pl.col("device").cast(pl.String).str.extract(r"^gpu(\d+)$").cast(pl.Int64)
     metric = pl.col("metric").cast(pl.String)
     instance = pl.when(metric.str.starts_with("process_")).then("pid").when(metric.str.starts_with("gpu_")).then(gpu)
@@ -59,12 +59,13 @@ def cores_of(samples: pl.DataFrame) -> int:
 
 
 def metrics(events: pl.DataFrame, samples: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """A row per cycle, process, device, function and metric: recorded_mu, recorded_sigma, sampled.
+    """One row per cycle, process, device, function and metric: recorded_mu, recorded_sigma, sampled.
 
-    `events` are those of `merged_runs`, `samples` those of `instanced`, `windows` has the times low and high in which
-    samples count for each cycle. Three samples during an event give its mean and standard deviation; else the metric is
-    drawn as a line through the cycle's samples, and μ is the mean of its values at both ends of the event, its
-    spread half their difference. Functions whose metrics have no sample in the cycle have no row.
+    `events` are those of `merged_runs` and `samples` those of `instanced`. For each cycle `windows` has the times low
+    and high between which samples count. With three samples during an event, μ is their mean and its spread their
+    standard deviation. With fewer, the metric is a line through the cycle's samples: μ is the mean of its values at
+    both ends of the event, and the spread is half their difference. Functions whose metrics have no sample in the cycle
+    have no row.
     """
     inside = samples.join(windows, how="cross").filter(pl.col("ts_ns").is_between("low", "high"))
     inside = inside.sort("cycle", "metric", "instance", "ts_ns", maintain_order=True)
@@ -94,7 +95,7 @@ def metrics(events: pl.DataFrame, samples: pl.DataFrame, windows: pl.DataFrame) 
 
 
 def _paired(events: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
-    """Each event with each of its metrics that has samples: those of its process or GPU, else those of no one."""
+    """Each event with each of its metrics that has samples: those of its process or GPU, else those of the machine."""
     attached = [(kind, metric) for kind, names in _ATTACHED.items() for metric in names]
     kinds = pl.DataFrame(attached, schema=["type", "metric"], orient="row")
     gpu = pl.col("device").str.extract(r"^gpu(\d+)$").cast(pl.Int64)
@@ -143,6 +144,6 @@ def _on_line(axis: Ints, values: Floats, place: Ints, first: Ints, last: Ints) -
 
 
 def _scale(metric: pl.Expr, cores: int) -> pl.Expr:
-    """What a sample is multiplied by to give 100 μ."""
+    """The factor that turns a sample into 100 μ."""
     divided = metric.str.contains("usage|rate|util|occupancy")
     return pl.when(metric == "process_cpu_usage").then(1 / cores).when(divided).then(1.0).otherwise(100.0)

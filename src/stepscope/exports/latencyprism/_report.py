@@ -1,7 +1,7 @@
 """The published report of a pair of processes, as markdown, and its table as CSV.
 
-The layout and the words are the published tool's. Rows with the same score stand in order of their names: there their
-order hangs on the machine.
+The layout and the words are the published tool's. Rows with the same score are in order of their names; in the
+published tool their order depends on the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Cell = str | int | float
 
 
-#: A finding needs a greater score.
+#: A finding needs a higher score than this.
 SIGNIFICANT_SCORE = 10
 _MOST_FINDINGS, _MOST_METRICS = 3, 3
 _LEAST_CHANGE = 1e-6
@@ -187,7 +187,7 @@ def _went(delta: float) -> str:
     return "increased" if delta > 0 else "decreased"
 
 
-#: A heading has as many blanks more than its text.
+#: A heading has this many more blanks than its text.
 _ROOM = 2
 _NOT_FINITE = ("inf", "-inf", "nan")
 
@@ -207,7 +207,7 @@ def pipe_table(headings: Sequence[str], rows: Sequence[Sequence[Cell]], number: 
 
 
 def _column(cells: Sequence[Cell], number: str) -> tuple[list[str], bool]:
-    """The cells as text, those of numbers with their points below each other; and whether they are numbers."""
+    """The cells as text, numbers aligned at their decimal points; and whether they are numbers."""
     if not cells or not all(_is_number(cell) for cell in cells):
         return [str(cell).strip() for cell in cells], False
     if all(_is_whole(cell) for cell in cells):
@@ -239,7 +239,7 @@ def _is_number(cell: Cell) -> bool:
 
 
 def _decimals(text: str) -> int:
-    """Signs behind the point, or else behind the e; −1 if there is neither, as in whole numbers."""
+    """Characters after the decimal point, or else after the e; −1 if there is neither, as in whole numbers."""
     text = text.replace(",", "").lower()
     if not _is_number(text) or _is_whole(text):
         return -1

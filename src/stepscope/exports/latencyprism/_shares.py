@@ -1,7 +1,7 @@
-"""What functions take of the cycles of a recording: β, in rows as the published files have them, but for the metrics.
+"""β, the share of functions in the cycles of a recording, in rows like those of the published files without metrics.
 
-Source: the description of the published tool's first stage. Its event types are ours by category; what has no type in
-it, such as operators, has no share.
+Source: the description of the published tool's first stage. Categories determine its event types; events without such
+a type, such as operators, have no share.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def merged_runs(events: pl.DataFrame) -> pl.DataFrame:
     events = events.with_columns(weight=pl.col("end") - pl.col("start"), calls=pl.lit(1, pl.Int64))
     runs, rest = events.filter(pl.col("type") == "oncpu"), events.filter(pl.col("type") != "oncpu")
     runs = runs.sort(*lane, "start", maintain_order=True)
-    # One that only touches what runs already begins a new block.
+    # An event that only touches the running block begins a new one.
     is_first = pl.col("start") >= pl.col("end").cum_max().shift(1).over(lane)
     runs = runs.with_columns(block=is_first.fill_null(value=True).cum_sum())
     first = [pl.col(name).first() for name in ("cycle", "pid", "device", "name", "type", "category", "start")]
@@ -120,7 +120,7 @@ def merged_runs(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def shares(events: pl.DataFrame, cycles: pl.DataFrame) -> pl.DataFrame:
-    """β: a row per cycle, process, device and function: calls, total_ns, beta_ratio; of its last event type, category.
+    """β: a row per cycle, process, device, function: calls, total_ns, beta_ratio; type and category of its last event.
 
     Durations add up, also where events overlap, so β may exceed 1.
     """

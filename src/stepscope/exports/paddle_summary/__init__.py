@@ -64,8 +64,8 @@ def summary(
 
     `views` are names of VIEWS, with or without `View` and in any case; None is all. `steps` (a `step_costs` table: read
     from a side file, or `approximate_costs`) adds the Perf Summary, whose numbers no trace holds; `ips_unit` is what
-    the program called its samples. Everything else is as Paddle names it. The section that Paddle adds with_flops is
-    not made: profiles do not hold what it is made of.
+    the program called its samples. Everything else has Paddle's names. The section that Paddle adds with `with_flops`
+    is left out, because profiles do not hold the numbers in it.
 
     Raises StepscopeError (not a trace of Paddle), UnknownName (unit, order, view).
     """
@@ -89,7 +89,7 @@ def summary(
     text = "" if steps is None else perf_summary(steps, ips_unit)
     if "DeviceView" in wanted:
         text += device_summary(tree, trace.meta.facts)
-    if tree.steps_ns:  # all that follows is relative to it
+    if tree.steps_ns:  # everything below is relative to it
         text += "".join(table() for view, table in tables.items() if view in wanted)
     return text + "\n"
 
@@ -161,7 +161,7 @@ _APPROXIMATE = "Approximated from the ranges of the steps: the timer's own costs
 def perf_summary(costs: pl.DataFrame, ips_unit: str | None = None) -> str:
     """The block, from a `step_costs` table; empty for ten steps or fewer, as in Paddle.
 
-    Costs that were not measured by the timer are said to be approximate. `ips_unit` is what samples are called.
+    The block calls costs approximate if the timer did not measure them. `ips_unit` is the name of samples.
     """
     steps = costs.filter(pl.col("kind") == "step").sort("n_before", maintain_order=True)
     n = steps.height - _SKIPPED

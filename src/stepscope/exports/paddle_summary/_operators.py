@@ -73,7 +73,7 @@ def operator_summary(tree: Tree, unit: TimeUnit, sorted_by: SortedBy, *, op_deta
 
 
 class _Inside:
-    """What operators did: their direct children that are no operators, and the device events launched by either."""
+    """What operators did: their direct children that are not operators, and the device events that either launched."""
 
     def __init__(self, tree: Tree, ops: Ints, unit: TimeUnit) -> None:
         host, device, n = tree.host, tree.device, max(len(tree.host.name.texts), 1)
@@ -83,7 +83,7 @@ class _Inside:
         self._unit = unit
 
         def launched(of: NDArray[np.bool_], owner: Ints, above: Ints) -> dict[int, list[Item]]:
-            """Device events of some nodes by their owner's number; they come as their operators are met."""
+            """Device events of some nodes by their owner's number, in the order in which their operators are met."""
             rows = np.flatnonzero(of[device.node])
             rows = rows[np.lexsort((rows, device.node[rows], rank[above[device.node[rows]]]))]
             keys = owner[device.node[rows]] * n + device.name.codes[rows]
@@ -120,7 +120,7 @@ class _Inside:
 
 
 def _marked(rows: Ints, n: int) -> NDArray[np.bool_]:
-    """Which of n rows are these; one more, which −1 reaches, is not."""
+    """Which of n rows are these. One more entry is false, so that index −1 is false."""
     flags = np.zeros(n + 1, np.bool_)
     flags[rows] = True
     return flags
@@ -134,7 +134,7 @@ def _by_owner(children: list[Item], n: int) -> dict[int, list[Item]]:
 
 
 def _shortened(name: str, indent: int) -> str:
-    """Indented, and cut to the column's width; operators' own names are not."""
+    """The name, indented and cut to the column's width. Operators' own names are neither."""
     if indent + len(name) > _NAME_WIDTH:
         name = name[: _NAME_WIDTH - 3 - indent] + "..."
     return " " * indent + name
@@ -162,7 +162,7 @@ def _moves(tree: Tree) -> NDArray[np.bool_]:
 
 
 def _ranges_table(tree: Tree, title: str, blocks: Mapping[str, list[Item]], unit: TimeUnit) -> str:
-    """Ranges by name; blocks with a title are those of threads, and have no rule behind them."""
+    """Ranges by name. Blocks with a title are those of threads and have no rule after them."""
     device_ns = int(tree.device_ns[tree.host.type.where(STEP) & tree.outermost].sum())
     every = [item for ranges in blocks.values() for item in ranges]
     cpu = [times(item.cpu, item.calls, tree.steps_ns, unit) for item in every]
@@ -190,7 +190,7 @@ _TEMPLATE = re.compile(r"(.+?)(<.*>)(\(.*\))")
 def kernel_summary(tree: Tree, unit: TimeUnit, sorted_by: SortedBy) -> str:
     """Kernels by their whole name, wherever they were launched. Empty if there are none.
 
-    Names are shown without parameters and cut, so that different kernels may look alike.
+    Names are shown without parameters and cut, so different kernels may have the same name.
     """
     rows = tree.device_order(np.flatnonzero(tree.device.type.where("Kernel")))
     name, dur = tree.device.name, tree.device.dur[rows]
@@ -225,8 +225,8 @@ _HEAD = ("Name", "Type", "Allocation Count", "Free Count", "Allocation Size", "F
 def memory_summary(tree: Tree, allocations: pl.DataFrame, reservations: pl.DataFrame) -> str:
     """A table for each memory in which tensors were allocated. Empty if that was not recorded.
 
-    An operator has what its direct children did as well as its own, so that kernel launches are there twice: under the
-    operator's name and under their own.
+    An operator's numbers include those of its direct children, so kernel launches count twice: under the operator's
+    name and under their own.
     """
     kinds = (("Allocated", allocations), ("Reserved", reservations))
     records = pl.concat([_attributed(tree, frame).with_columns(kind=pl.lit(kind)) for kind, frame in kinds])

@@ -49,7 +49,7 @@ After merged:
 
 
 def device_summary(tree: Tree, facts: Mapping[str, str]) -> str:
-    """Share of the steps' time in which each processor was busy; of a device, in which a kernel ran."""
+    """Share of the steps' time in which each processor was busy. A device is busy while a kernel runs."""
     sheet = Sheet((30, 20))
     sheet.title("Device Summary")
     sheet.head("Device", "Utilization (%)")
@@ -165,7 +165,7 @@ Overlap time:       |___________|
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """When ranks talked, on host and device, and when something else was computed. Counts are of distinct times."""
+    """When ranks communicated, on host and device, and when other work was computed. Counts are of distinct times."""
 
     host: Intervals
     device: Intervals
@@ -211,7 +211,7 @@ def model_summary(tree: Tree, unit: TimeUnit) -> str:
 
 
 def communication(tree: Tree) -> Communication:
-    """Paddle's view of communication: its own type of event, some operators by name, kernels below them or of NCCL."""
+    """What Paddle calls communication: its own type of event, some operators by name, kernels below them or of NCCL."""
     host, device = tree.host, tree.device
     talks = host.type.where("Communication")
     talks |= host.type.where("Operator") & host.name.containing("allreduce", "broadcast", "rpc")

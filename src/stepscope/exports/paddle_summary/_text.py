@@ -66,21 +66,21 @@ def times(spread: Spread, calls: int, whole: float, unit: TimeUnit) -> str:
 
 
 def centred(text: str, width: int, sign: str = "-") -> str:
-    """The text with signs on both sides, the odd one behind it."""
+    """The text with signs on both sides; an odd one comes after it."""
     left = max(width - len(text), 0) // 2
     return sign * left + text + sign * max(width - len(text) - left, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """One table in the making: columns of at least these widths, and its lines so far."""
+    """A table that is being written: columns of at least these widths, and its lines so far."""
 
     widths: Sequence[int]
     lines: list[str] = field(default_factory=list)
 
     @property
     def width(self) -> int:
-        """Signs in a line, the blanks behind it not counted."""
+        """Characters in a line, without the blanks at its end."""
         return sum(self.widths) + 2 * (len(self.widths) - 1)
 
     def title(self, text: str) -> None:
@@ -88,7 +88,7 @@ class Sheet:
         self.lines.append(centred(text, self.width))
 
     def row(self, *cells: str) -> None:
-        """A line of cells. Longer ones move what follows."""
+        """A line of cells. Cells that are too long move the ones after them."""
         self.lines.append("".join(f"{cell:<{width}}  " for cell, width in zip(cells, self.widths, strict=True)))
 
     def rule(self) -> None:
@@ -107,7 +107,7 @@ class Sheet:
         self.lines.append("-" * self.width)
 
     def done(self) -> str:
-        """The table with the two empty lines behind it."""
+        """The table with two empty lines after it."""
         return "".join(f"{line}\n" for line in [*self.lines, "", ""])
 
 
@@ -156,7 +156,7 @@ def by_thread(tree: Tree, rows: Ints, *, thread_sep: bool) -> Iterator[tuple[str
 
 
 def in_order(unsorted: list[Item], sorted_by: SortedBy) -> list[Item]:
-    """The items as Paddle sorts operators and ranges: largest first, but by the minimum smallest first."""
+    """The items in Paddle's order of operators and ranges: largest first, but the smallest minimum first."""
     side, what = sorted_by[:3], sorted_by[3:]
 
     def value(item: Item) -> float:

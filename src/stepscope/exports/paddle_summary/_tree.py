@@ -1,7 +1,7 @@
-"""A recording as Paddle's own statistics see it: a tree of host events for each thread, device events hanging on it.
+"""A recording as Paddle's own statistics see it: a tree of host events for each thread, with device events below it.
 
 Paddle goes through each thread's tree depth first, taking the last child first, and through the threads in the order
-of their ids. What it meets first it lists first, and sorts are stable: hence `visit`.
+of their ids. It lists what it meets first, and its sorts are stable, so `visit` records that order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-#: Of these, one inside another is not counted; see `Tree.outermost`.
+#: One of these inside another one is not counted; see `Tree.outermost`.
 PHASES = ("Forward", "Dataloader", "Backward", "Optimization")
 
 
@@ -55,7 +55,7 @@ class CodedTexts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Events:
-    """Events of one sort. `node` is the host event that each hangs on (of host events: their parent), −1 the root."""
+    """Events of one kind. `node` is the host event above each (for host events their parent), −1 the root."""
 
     start: Ints
     dur: Ints
@@ -76,7 +76,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """All events of a recording, in order of thread and time; what hangs below each host event is summed up.
+    """All events of a recording, in order of thread and time, with sums over the events below each host event.
 
     `visit` ranks host events in the order in which Paddle meets them. `kernels_ns` and `device_ns` are the summed
     durations of kernels, and of all device events, launched anywhere below each. `steps_ns` is the time in which any
@@ -111,7 +111,7 @@ def tree_of(trace: Trace) -> Tree:
     is_device = spans["category"].is_in(DEVICE_WORK).to_numpy()
     is_call = (spans["category"] == "runtime").to_numpy()
     host_rows, call_rows = np.flatnonzero(~is_device & ~is_call), np.flatnonzero(is_call)
-    place = np.full(spans.height + 1, -1, np.int64)  # of spans among host events; what is reached by −1 stays −1
+    place = np.full(spans.height + 1, -1, np.int64)  # host events by span; index −1 gives −1
     place[host_rows] = np.arange(host_rows.size)
     parent, launch = (spans[c].cast(pl.Int64).fill_null(-1).to_numpy() for c in ("parent_id", "launch_id"))
     track = spans["track_id"].cast(pl.Int64).to_numpy()
@@ -185,7 +185,7 @@ def _summed(levels: list[Ints], parent: Ints, values: Ints) -> Ints:
 
 
 def _visits(levels: list[Ints], host: Events, size: Ints) -> Ints:
-    """The rank of each row where the last child goes first; `size` counts each row and all below it."""
+    """The rank of each row if the last child comes first; `size` counts each row and all below it."""
     visit = np.zeros(len(host), np.int64)
     for depth, level in enumerate(levels):
         family = host.node[level] if depth else host.thread[level]

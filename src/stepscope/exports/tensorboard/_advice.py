@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 _DOCS = "https://pytorch.org/docs/stable/"
 _GIB = 1 << 30
-#: Device memory is nearly used up from this part on; a device is idle below that part of the time.
+#: From the first share on, device memory is nearly used up. Below the second share of the time, a device is idle.
 _NEARLY_FULL, _IDLE = 0.9, 0.5
-#: Parts of the step from which on data loading and communication are much.
+#: From these shares of the step on, data loading and communication take too long.
 _MUCH_LOADING, _MUCH_COMMUNICATION = 0.05, 0.1
 #: First compute capability for which NCCL is advised, and first major one with tensor cores.
 _NCCL_CAPABILITY, _TENSOR_CORES = 3.5, 7
@@ -53,7 +53,7 @@ def recommendations(
     events: Events, launches: Launches, forest: Forest, costs: Costs, steps: StepCosts, flags: Flags,
     devices: list[DeviceUse], uses_tc: Bools,
 ) -> list[Advice]:  # fmt: skip
-    """What to do better. `uses_tc` says of each of `launches.work` whether it uses tensor cores.
+    """What to improve. `uses_tc` says for each item of `launches.work` whether it uses tensor cores.
 
     Source: the plugin; for MLU Cambricon's fork, which has no rule for tensor cores.
     """
@@ -110,7 +110,7 @@ def _distributed(events: Events, steps: StepCosts) -> Iterator[Advice]:
         )
     part = _part(steps, "Communication")
     if part > _MUCH_COMMUNICATION:
-        # The plugin's first address is a Python tuple by mistake, and shown as one.
+        # By mistake, the plugin's first address is a Python tuple and is shown as one.
         compress = _link("Gradient Compression", (f"{_DOCS}ddp_comm_hooks.html",))
         accumulate = _link(
             "Gradient Accumulation",
@@ -163,7 +163,7 @@ def _tensor_cores(events: Events, launches: Launches, forest: Forest, costs: Cos
 
 
 def _memory(events: Events) -> Iterator[Advice]:
-    """Of the first device that is nearly full. The plugin takes the host for a device, too: here it is left out."""
+    """Advice on the first device that is nearly full. Unlike the plugin's, it does not count the host as a device."""
     peak = pl.col("total_allocated_bytes")
     devices = events.trace.devices.filter(pl.col("type") != "cpu").select("device_id", "index")
     recorded = events.trace.table("allocations").filter(peak.is_not_null())
@@ -237,7 +237,7 @@ def _is_shown(role: str, flags: Flags) -> bool:
 
 
 def _percent(part: float, whole: float) -> float:
-    # The plugin fails at a step of no length, which one that ran into the next can become.
+    # The plugin fails at an empty step. A step that overlaps the next one can become empty.
     return round(100 * part / whole, 2) if whole else 0.0
 
 

@@ -1,8 +1,8 @@
-"""Backward operators as the plugin shows them: below the module whose forward caused them, not where they ran.
+"""Backward operators as the plugin shows them: below the module whose forward pass caused them, not where they ran.
 
 A trace with modules and with arrows from forward to backward operators loses its backward roots (the ranges that the
-autograd engine evaluates). Those whose forward lies in a module come back below a made-up node `<module>.backward`,
-put into the main thread's tree by its time. All others are gone from every view that reads the trees.
+autograd engine evaluates). A root whose forward operator lies in a module returns below an added node
+`<module>.backward`, whose time places it in the main thread's tree. Views that read the trees lack all other roots.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Grafts:
-    """Backward nodes to be made, one per module, and the things that hang below them.
+    """Backward nodes to add, one per module, and the items (backward roots and backward nodes) below them.
 
     Per backward node: `module` is its module's node, `up` the backward node around it (−1: none), `size` how many
-    nodes it has with all below, `at` the thing that it is (−1: none, as nothing is around it). `costs` are its times.
-    Per thing: `owner` is the backward node above it, `node` the backward root that it is (or −1), `made` the backward
-    node that it is (or −1), `offset` how far behind its owner it comes in pre-order.
+    nodes its subtree has, `at` its own item (−1 for an outermost one, which is no item). `costs` are its times.
+    Per item: `owner` is the backward node above it, `node` its backward root (or −1), `made` its backward node (or −1),
+    `offset` how far after its owner it comes in pre-order.
     """
 
     module: Ints
@@ -66,7 +66,7 @@ def ranges(first: Ints, counts: Ints) -> Ints:
 
 
 def grafted(forest: Forest, costs: Costs, last: Ints, gone: Bools, grafts: Grafts) -> tuple[Forest, Costs]:
-    """The trees without the nodes that are gone, with the grafts; `last` is each node's last descendant."""
+    """The trees without the removed nodes and with the grafts; `last` is each node's last descendant."""
     tops = np.flatnonzero(grafts.up < 0)
     tops = tops[np.lexsort((-grafts.end[tops], grafts.start[tops]))]
     into, before = _places(forest, last, gone, grafts.start[tops], grafts.end[tops])
@@ -107,8 +107,8 @@ def grafted(forest: Forest, costs: Costs, last: Ints, gone: Bools, grafts: Graft
 def _places(forest: Forest, last: Ints, gone: Bools, starts: Times, ends: Times) -> tuple[Ints, Ints]:
     """For ranges by start: the node of the main tree that takes each, and the node before which it comes.
 
-    A range goes down into what it overlaps as far as there is any, and the next one goes on from there. −1 for ranges
-    that lie outside the tree's own range, which vanish.
+    A range descends into nodes that it overlaps until there are none, and the next range continues from there. Ranges
+    outside the tree's own range get −1 and are dropped.
     """
     into, before = np.full(starts.size, -1, np.int64), np.full(starts.size, -1, np.int64)
     node = _main_root(forest)
@@ -146,7 +146,7 @@ def _children(forest: Forest, last: Ints, gone: Bools, node: int) -> tuple[Ints,
 
 
 def _main_root(forest: Forest) -> int:
-    """The root of the main thread: the last one with steps; without any the longest one.
+    """The root of the main thread: the last root with steps, or without steps the longest root.
 
     The thread on which backward operators ran is then left out, unless it is the only one.
     """
@@ -162,7 +162,7 @@ def _main_root(forest: Forest) -> int:
 
 
 def _remaining(forest: Forest, last: Ints, gone: Bools, into: Ints) -> Bools:
-    """What stays: all that is not gone, but for roots with nothing below."""
+    """Which nodes stay: those that are not removed, except roots with nothing below."""
     stays = ~gone
     count = np.append(0, np.cumsum(stays))
     roots = np.flatnonzero(forest.parent < 0)
@@ -171,7 +171,7 @@ def _remaining(forest: Forest, last: Ints, gone: Bools, into: Ints) -> Bools:
 
 
 def _renumbered(forest: Forest, source: Ints, parent: Ints, place: Ints) -> Forest:
-    """The nodes in their new order. Claims follow every copy of their node."""
+    """The nodes in their new order. Every copy of a node has the node's claims."""
     by_node = np.argsort(forest.claim_node, kind="stable")
     counts = np.bincount(forest.claim_node, minlength=forest.row.size)
     old = np.flatnonzero(source >= 0)
@@ -204,8 +204,9 @@ def _times(costs: Costs, source: Ints, grafts: Grafts, made: Ints, spot: Ints) -
 def rehung(events: Events, forest: Forest, costs: Costs) -> tuple[Forest, Costs]:
     """The trees with backward operators below their modules, and all times in µs.
 
-    Without arrows, modules or backward operators nothing changes. The times of nodes that stay are those of the first
-    trees: a step keeps the device time of backward operators that have left it. Roots with nothing below vanish.
+    Without arrows, modules or backward operators nothing changes. Nodes that stay keep their times from the first
+    trees, so a step keeps the device time of backward operators that were moved out of it. Roots with nothing below are
+    dropped.
     """
     starts, ends = _arrows(events)
     if not starts.size or not (forest.kind == MODULE).any():
@@ -222,7 +223,7 @@ def rehung(events: Events, forest: Forest, costs: Costs) -> tuple[Forest, Costs]
 
 @dataclass(frozen=True, slots=True)
 class _Roots:
-    """Backward roots in the plugin's order; those of one group are hung together. Group i begins at `first[i]`."""
+    """Backward roots in the plugin's order. Roots of one group move together. Group i begins at `first[i]`."""
 
     node: Ints
     first: Ints
@@ -235,7 +236,7 @@ class _Roots:
 
 @dataclass(frozen=True, slots=True)
 class _Hung:
-    """Backward roots to hang, repeats allowed: node of the root, of the forward operator behind it, of its module.
+    """Backward roots to move, repeats allowed: nodes of the root, of its forward operator and of that one's module.
 
     `is_module` marks all modules that may get a backward node.
     """
@@ -263,7 +264,7 @@ def looked_up(keys: Times, values: Ints, wanted: Times) -> Ints:
 
 
 def _arrows(events: Events) -> tuple[Times, Times]:
-    """Starts and ends of the arrows. Of several from one time the last counts, in the place of the first."""
+    """Starts and ends of the arrows. Of arrows with the same start the last counts, in the place of the first."""
     known = ["fwdbwd", "forward_backward"] if events.dialect.is_mlu else ["fwdbwd"]
     table = events.trace.arrows
     table = table.filter(table["recorded_category"].cast(str).is_in(known))
@@ -275,16 +276,16 @@ def _arrows(events: Events) -> tuple[Times, Times]:
 
 
 def _outermost(forest: Forest) -> tuple[Ints, _Roots]:
-    """Modules and backward roots that nothing but steps encloses."""
+    """Modules and backward roots that only steps enclose."""
     is_module = forest.kind == MODULE
     closed = (forest.role != ROOT) & (forest.role != STEP_NODE)
     free = closed & (intervals.nearest(forest.parent, closed)[forest.parent] < 0)
     node = np.flatnonzero(free & ~is_module & _named(forest, _is_root))
-    # The roots of one parent come together, whatever lies between them.
+    # The roots of one parent are adjacent, even if other nodes lie between them.
     number, _ = _order.first_in_groups(forest.parent[node])
     node = node[np.argsort(number, kind="stable")]
-    # Gradients are accumulated right after the operator that made them, and hung with it. Where that comes first of
-    # all, the plugin fails; here it is a group of its own.
+    # Gradients are accumulated right after the operator that made them, and move with it. The plugin fails if the
+    # accumulation comes first of all; here it is a group of its own.
     opens = ~_named(forest, lambda name: name == ACCUMULATE_GRAD)[node]
     opens[:1] = True
     return np.flatnonzero(free & is_module), _Roots(node, np.flatnonzero(opens))
@@ -295,7 +296,7 @@ def _is_root(name: str) -> bool:
 
 
 def _named(forest: Forest, holds: Callable[[str], bool]) -> Bools:
-    """For each node whether its name is such."""
+    """Whether each node's name fulfils the condition."""
     flags: Bools = np.array([holds(name) for name in forest.names], bool)[forest.name]
     return flags
 
@@ -303,7 +304,7 @@ def _named(forest: Forest, holds: Callable[[str], bool]) -> Bools:
 def _causes(forest: Forest, last: Ints, roots: _Roots, starts: Times, ends: Times) -> tuple[Times, Ints]:
     """Starts of forward operators, ascending, and the group of backward roots that each causes.
 
-    An arrow ends at some operator below a root; from there the way up leads by times of start, as in the plugin.
+    An arrow ends at an operator below a root. The root is then looked up by start times, as in the plugin.
     """
     below = ranges(roots.node + 1, last[roots.node] - roots.node)
     times, at = np.unique(forest.start[below], return_index=True)
@@ -317,8 +318,8 @@ def _causes(forest: Forest, last: Ints, roots: _Roots, starts: Times, ends: Time
     group = np.full(forest.row.size + 1, -1, np.int64)
     group[roots.node[roots.first]] = np.arange(roots.first.size)
     group = group[cause]
-    # A root that two forwards claim, and one within another (re-entrant autograd), make the plugin fail. Here the
-    # first forward has it, and the inner one stays where it is.
+    # The plugin fails at a root that two forward operators claim, and at a root inside another (re-entrant autograd).
+    # Here the first forward operator gets the root, and an inner root stays where it is.
     known = np.flatnonzero(group >= 0)
     _, first = _order.first_in_groups(group[known])
     known = known[first]
@@ -327,7 +328,7 @@ def _causes(forest: Forest, last: Ints, roots: _Roots, starts: Times, ends: Time
 
 
 def _hung(forest: Forest, roots: _Roots, inside: Bools, times: Times, groups: Ints) -> _Hung:
-    """Every operator below a module brings the roots caused at its start: where two start together, both do."""
+    """Each operator below a module adds the roots caused at its start. Of operators that start together each does."""
     is_module = inside & (forest.kind == MODULE)
     ops = np.flatnonzero(inside & forest.is_op)
     group = looked_up(times, groups, forest.start[ops])
@@ -338,14 +339,14 @@ def _hung(forest: Forest, roots: _Roots, inside: Bools, times: Times, groups: In
 
 
 def _grafts(forest: Forest, costs: Costs, last: Ints, hung: _Hung) -> Grafts:
-    """The backward nodes to make, with times and sums from what hangs below, the innermost first."""
-    # A module without any backward makes the plugin fail; here nothing is made for it.
+    """The backward nodes to add, with times and sums of what is below them, the innermost first."""
+    # The plugin fails at a module without backward operators; here such a module gets no node.
     modules = np.flatnonzero(hung.is_module)
     modules = modules[np.searchsorted(hung.cause, modules) < np.searchsorted(hung.cause, last[modules] + 1)]
     number = np.full(forest.row.size + 1, -1, np.int64)
     number[modules] = np.arange(modules.size)
     up = number[intervals.nearest(forest.parent, hung.is_module)[forest.parent[modules]]]
-    # What hangs: backward roots, then backward nodes below others, whose values follow.
+    # The items: backward roots, then backward nodes below others, whose values follow.
     inner = np.flatnonzero(up >= 0)
     n_roots = hung.root.size
     owner = np.concatenate((number[hung.module], up[inner]))
@@ -387,7 +388,7 @@ def _grafts(forest: Forest, costs: Costs, last: Ints, hung: _Hung) -> Grafts:
 
 
 def _offsets(owner: Ints, size: Ints, order: Ints) -> Ints:
-    """How far behind its owner each thing comes in pre-order; `order` has the things of each owner in their order."""
+    """How far after its owner each item comes in pre-order. `order` lists the items of each owner in their order."""
     offset = np.empty(order.size, np.int64)
     before = np.cumsum(size[order]) - size[order]
     first = np.flatnonzero(np.diff(owner[order], prepend=-1))

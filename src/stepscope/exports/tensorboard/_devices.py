@@ -67,10 +67,10 @@ _ABOUT_NO_TENSOR_CORES = "It is always 0.0 On {noun} devices because {noun} does
 class DeviceUse:
     """Use of one device that ran kernels. Ratios are of the window from the first step's start to the last one's end.
 
-    `busy` is when kernels ran, at any time. `sm_start`, `sm_end` (µs), `sm_ratio` are the ranges in which blocks per
-    multiprocessor are known of what ran: their sum, 1 at most. None where nothing in the window tells it;
-    `occupancy_percent` is as recorded, by duration. `tensor_core_ratio` is of kernels that operators queued; None where
-    no device has any.
+    `busy` has the times at which kernels ran. `sm_start`, `sm_end` (µs) and `sm_ratio` are the ranges in which blocks
+    per multiprocessor are known for the running kernels: their sum, at most 1. They are None if nothing in the window
+    has them. `occupancy_percent` is the recorded one, weighted by duration. `tensor_core_ratio` counts kernels that
+    operators queued; it is None if no device has any.
     """
 
     device: int
@@ -86,7 +86,7 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """Kernels of one device by time; values are not a number where they are not recorded."""
+    """Kernels of one device by time. Values that are not recorded are NaN."""
 
     start: Times
     end: Times
@@ -95,10 +95,10 @@ class _Kernels:
 
 
 def find_devices(events: Events, launches: Launches, forest: Forest, steps: Steps, uses_tc: Bools) -> list[DeviceUse]:
-    """Use of each device by number; `uses_tc` says of each of `launches.work` whether it uses tensor cores.
+    """Use of each device by number. `uses_tc` says for each item of `launches.work` whether it uses tensor cores.
 
     Units: µs, ratios.
-    Source: the plugin. It knows no device numbers of 64 and more.
+    Source: the plugin. It does not know device numbers above 63.
     """
     rows = events.rows(KERNEL)
     device = _device_of(events, rows)
@@ -114,7 +114,7 @@ def find_devices(events: Events, launches: Launches, forest: Forest, steps: Step
 
 
 def eligible_ratio(events: Events, launches: Launches, forest: Forest, costs: Costs) -> float:
-    """Part of the kernel time of all operators that the innermost ones queued that can use tensor cores."""
+    """Share of operators' kernel time that was queued by innermost operators that can use tensor cores."""
     is_kernel = events.kind[launches.work] == KERNEL
     length = np.where(is_kernel, events.end[launches.work] - events.ts[launches.work], 0)
     own = np.zeros(forest.row.size, length.dtype)
@@ -155,7 +155,7 @@ def _described(device: int, properties: list[dict[str, Any]], dialect: Dialect) 
 
 
 def _measured(use: DeviceUse, dialect: Dialect) -> dict[str, float]:
-    """Figures in percent by title, as shown. The fork for MLU knows neither multiprocessors nor occupancy."""
+    """Figures in percent by title, as shown. The fork for MLU has neither multiprocessors nor occupancy."""
     figures = {f"{dialect.noun} Utilization": round(use.busy_ratio * 100, 2)}
     if use.sm_efficiency_ratio is not None and not dialect.is_mlu:
         figures["Est. SM Efficiency"] = round(use.sm_efficiency_ratio * 100, 2)
@@ -177,11 +177,11 @@ def _device_of(events: Events, rows: Ints) -> Ints:
 
 
 def _launch_values(events: Events, rows: Ints) -> tuple[Floats, Floats]:
-    """Blocks per multiprocessor and occupancy (percent) of each kernel, not a number where unknown."""
+    """Blocks per multiprocessor and occupancy (percent) of each kernel; NaN where unknown."""
     kernels = events.trace.table("kernels").select("span_id", "blocks_per_sm", "est_occupancy_ratio")
     spans = pl.DataFrame({"span_id": rows.astype(np.uint32)})
     launched = spans.join(kernels, on="span_id", how="left", maintain_order="left")
-    # Rounding gives back the digits that were recorded, before they became a ratio.
+    # Rounding restores the digits that were recorded, before they became a ratio.
     return launched["blocks_per_sm"].to_numpy(), (launched["est_occupancy_ratio"] * 100).round(10).to_numpy()
 
 
@@ -194,7 +194,7 @@ def _use(device: int, kernels: _Kernels, steps: Steps, tensor_core_ratio: float 
     sm_start, sm_end, sm_ratio = swept(kernels.start[known], kernels.end[known], kernels.blocks[known])
     inside = (sm_end > low) & (sm_start < high)
     lengths = np.minimum(sm_end, high)[inside] - np.maximum(sm_start, low)[inside]
-    # The plugin fails where all steps together last no time.
+    # The plugin fails if all steps together last no time.
     return DeviceUse(
         device=device, busy=busy, busy_ratio=summed(ends - starts) / whole if whole else 0.0, sm_start=sm_start,
         sm_end=sm_end, sm_ratio=sm_ratio, sm_efficiency_ratio=summed(sm_ratio[inside] * lengths) / whole
@@ -212,10 +212,11 @@ def _occupancy(kernels: _Kernels, low: Times, high: Times) -> float | None:
 
 
 def swept(start: Times, end: Times, value: Floats) -> tuple[Times, Times, Floats]:
-    """Where ranges (by start) have how much value in all, 1 at most: starts, ends, values of the pieces above 0.
+    """The sum of the values of all ranges over time, at most 1: starts, ends and values of the pieces above 0.
 
-    The level is one running sum, as the plugin's is, with its residue: what is left when all has ended may be a little
-    above 0. Where times are equal starts come first, and among these and among ends the order is that of the ranges.
+    Ranges are sorted by start. As in the plugin, the level is one running sum with a rounding error: after all ranges
+    have ended it may be slightly above 0. At equal times starts come first; starts, and ends, are in the order of the
+    ranges.
     """
     by_end = np.argsort(end, kind="stable")
     times = np.concatenate((start, end[by_end]))
@@ -227,7 +228,7 @@ def swept(start: Times, end: Times, value: Floats) -> tuple[Times, Times, Floats
 
 
 def _tensor_core_ratios(events: Events, launches: Launches, forest: Forest, uses_tc: Bools) -> dict[int, float] | None:
-    """Per device the part of operators' kernel time that used tensor cores; None where operators queued none."""
+    """Per device the share of operators' kernel time that used tensor cores; None if operators queued no kernels."""
     _, work = launches.work_of(forest.claim_call[forest.is_op[forest.claim_node]])
     work = work[events.kind[launches.work[work]] == KERNEL]
     if not work.size:
@@ -251,9 +252,9 @@ _CHUNK = 1 << 14
 def trace_counters(events: Events, devices: list[DeviceUse]) -> Iterator[Event]:
     """Counter events of all devices, one at a time: a large trace has a million of them.
 
-    First the utilization of every device: the busy part of each of up to a hundred buckets, then 0. Then its
-    efficiency, but for MLU: for each range of one value an event where it starts, and 0 where it ends. A 1 and a 0 at
-    the start give both their scale.
+    First comes the utilization of each device: the busy share of each of up to a hundred buckets, then 0. Then, except
+    on MLU, comes its efficiency: for each range of one value an event at its start, and 0 at its end. Both begin with a
+    1 and a 0, which set the scale.
 
     Units: µs, ratios.
     Source: the plugin.
@@ -267,7 +268,7 @@ def trace_counters(events: Events, devices: list[DeviceUse]) -> Iterator[Event]:
 
 
 def buckets_of(events: Events) -> Ranges:
-    """Parts of the recording, of 1, 10, 100 … µs, a hundred at most; the last may be longer."""
+    """At most a hundred equal parts of the recording, of 1, 10, 100 … µs; the last one may be longer."""
     rows = events.rows(TRACE)
     whole = rows[events.where(_RECORDING.__eq__, rows)][-1:]
     if whole.size:
@@ -292,7 +293,7 @@ def _shares(busy: Ranges, buckets: Ranges) -> tuple[list[float], list[float]]:
 
 
 def utilization(device: int, times: list[float], values: list[float], dialect: Dialect) -> Iterator[Event]:
-    """The events of one device's utilization, after a 1 and a 0 for scale."""
+    """The events of one device's utilization, after a 1 and a 0 that set the scale."""
     name, key = f"{dialect.noun} {device} Utilization", f"{dialect.noun} Utilization"
     yield from _scale(device, name, key, times)
     for ts, value in zip(times, values, strict=True):

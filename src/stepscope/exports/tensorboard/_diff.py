@@ -27,7 +27,7 @@ Sums = dict[str, list[Any]]
 
 @dataclass(slots=True)
 class _Pair:
-    """Nodes of both runs that stand for each other, several where nothing tells them apart, and pairs below."""
+    """Matched nodes of both runs and the pairs below them. Nodes that cannot be distinguished are matched together."""
 
     runs: tuple[Ints, Ints]
     below: list[int] = field(default_factory=list)
@@ -37,8 +37,8 @@ class _Pair:
 class _Side:
     """The first tree of one run.
 
-    The children of node i are `children[first[i] : first[i + 1]]`. `anchor` numbers kind and name of nodes that are
-    matched, the same on both runs, −1 for all others.
+    The children of node i are `children[first[i] : first[i + 1]]`. `anchor` numbers the kind and name of nodes that can
+    be matched. Both runs use the same numbers; all other nodes have −1.
     """
 
     forest: Forest
@@ -56,8 +56,8 @@ class _Side:
 def diff(left: tuple[Forest, Costs], right: tuple[Forest, Costs]) -> dict[str, Any]:
     """The tree of differences of two runs, each given by its trees and times (backward operators below modules).
 
-    Times in µs. A side's `duration` sums its nodes' host time, `total_duration` takes of each the device time if there
-    is any. The aggregates hold all operators below, in order of the first.
+    Times are in µs. `duration` of a run sums its nodes' host times; `total_duration` sums each node's device time, or
+    its host time if it has none. The aggregates hold all operators below, in order of first appearance.
     """
     numbers: dict[tuple[int, str], int] = {}
     runs = (_side(*left, numbers), _side(*right, numbers))
@@ -90,7 +90,7 @@ def _side(forest: Forest, costs: Costs, numbers: dict[tuple[int, str], int]) -> 
 
 
 def _tops(side: _Side) -> Ints:
-    """The nodes to compare: what lies in steps, or, without any, below the root."""
+    """The nodes to compare: those in steps, or without steps those below the root."""
     if not side.anchor.size:
         return np.empty(0, np.int64)
     top = side.below(0)
@@ -112,16 +112,16 @@ def _pairs(runs: tuple[_Side, _Side]) -> list[_Pair]:
 
 
 def _compared(runs: tuple[_Side, _Side], left: Ints, right: Ints) -> tuple[Ints, Ints] | None:
-    """What to look for matches in: the children of two nodes, or two lists of nodes."""
+    """The nodes to match: the children of two nodes, or two lists of nodes."""
     if left.size == 1 and right.size == 1:
         return runs[0].below(int(left[0])), runs[1].below(int(right[0]))
     return (left, right) if left.size > 1 and right.size > 1 else None
 
 
 def _split(runs: tuple[_Side, _Side], left: Ints, right: Ints) -> list[tuple[Ints, Ints]]:
-    """Both lists cut at their matches, which are parts themselves; none without matches.
+    """Both lists split at their matches, which are parts themselves. Without matches there are no parts.
 
-    Each anchor on the left takes the first of its kind and name on the right after the match before.
+    Each anchor on the left matches the first of the same kind and name on the right after the previous match.
     """
     keys = runs[1].anchor[right]
     places: dict[int, list[int]] = {}
@@ -151,7 +151,7 @@ def _shown(side: _Side, nodes: list[Ints], below: list[list[int]]) -> list[dict[
     sums: list[Sums] = [{} for _ in nodes]
     for leaf, by_name in zip(leaves, _summed(side, [nodes[i] for i in leaves]), strict=True):
         sums[leaf] = by_name
-    for i in reversed(range(len(nodes))):  # parts before what they are parts of
+    for i in reversed(range(len(nodes))):  # parts come before their whole
         for part in below[i]:
             _add(sums[i], sums[part])
         if below[i] and nodes[i].size == 1 and side.forest.is_op[nodes[i][0]]:
@@ -191,7 +191,7 @@ def _times(costs: Costs) -> tuple[Any, ...]:
 
 
 def _summed(side: _Side, lists: list[Ints]) -> list[Sums]:
-    """Per list of nodes the operators at and below them by name, in order of the first, children before parents.
+    """For each list of nodes, the operators at and below them by name in order of appearance, children before parents.
 
     No node is in two lists.
     """

@@ -61,11 +61,11 @@ class _Names:
 def workers_of(files: Sequence[tuple[str, int | None]]) -> list[Worker]:
     """Worker and span of each file, given its path and the rank that the trace knows; no two are the same.
 
-    A name `<worker>[.<digits>].pt.trace.json[.gz]` says both: the digits of one worker are sorted as text, and the
-    span is the place of a file's own among them, from 1 on. Any other file is `rank_N` or called as it is without its
-    ending, and has the span "default". What would then be the same is told apart by the folders above it.
+    A name `<worker>[.<digits>].pt.trace.json[.gz]` gives both: the digits of one worker's files are sorted as text, and
+    the span is a file's place among them, from 1 on. Any other file is called `rank_N` or by its name without the
+    ending, and has the span "default". If two names would be the same, the folders above the files distinguish them.
 
-    Source: the plugin's names of files in a run. It took the last of those that are the same.
+    Source: the plugin's names of files in a run. The plugin uses the last of several files with the same name.
     """
     known = [_names(path, rank) for path, rank in files]
     chosen = [0] * len(known)
@@ -105,7 +105,7 @@ def _names(path: str, rank: int | None) -> _Names:
 
 
 def _numbered(keys: list[tuple[str, str | None]]) -> list[str]:
-    """Workers' names; the second of a file that is given twice says so."""
+    """Workers' names. If a file is given twice, the second name says so."""
     counts: Counter[tuple[str, str | None]] = Counter()
     names = []
     for key in keys:
@@ -114,9 +114,9 @@ def _numbered(keys: list[tuple[str, str | None]]) -> list[str]:
     return names
 
 
-#: Libraries whose device work carries the id of the host operator, and the kinds of work that counts.
+#: Libraries whose device work has the id of the host operator, and the kinds of work that count.
 _ON_DEVICE = {"nccl": (KERNEL,), "cncl": (KERNEL, MEMCPY)}
-#: Bytes of an element, as far as the plugin knew types. Of all others the size is 0.
+#: Bytes of an element of the types that the plugin knows. All other types have size 0.
 _ELEMENT_BYTES = {"long int": 8, "float": 4, "int": 4, "c10::Half": 2, "c10::BFloat16": 2, "unsigned char": 1}
 
 
@@ -126,8 +126,8 @@ class Collectives:
 
     `row` is the span of the host operator, `external` its id, `name` indexes `names`, `step` the steps (−1: in none).
     The intervals of collective i are `first[i] : first[i + 1]` of `range_start` and `range_end`: the host operator's
-    own and those of its device work, by time. `libraries` are all that the trace has; more than one: no distributed
-    view.
+    own and those of its device work, by time. `libraries` are all that the trace has. If there are several, there is no
+    distributed view.
     """
 
     row: Ints
@@ -147,8 +147,8 @@ class Collectives:
 def find_collectives(events: Events, steps: Steps) -> Collectives:
     """The collectives of a trace. Units: µs, bytes.
 
-    One per external id: a later operator with the same id replaces the earlier. Bytes are elements × size of one, over
-    all inputs with recorded shapes and a known type.
+    There is one per external id: a later operator with the same id replaces the earlier one. Bytes are the number of
+    elements times the size of one, summed over all inputs with recorded shapes and a known type.
     """
     host = events.rows(OPERATOR, ANNOTATION, PYTHON)
     host = host[events.where(is_collective, host)]
@@ -185,12 +185,12 @@ def find_collectives(events: Events, steps: Steps) -> Collectives:
 
 
 def _steps_of(start: Times, end: Times, steps: Steps) -> Ints:
-    """The step that holds each collective wholly, −1 for none. A step that one starts behind is not asked again."""
+    """The step that wholly holds each collective, −1 for none. Once one starts after a step, that step is done."""
     step_of = np.full(start.size, -1, np.int64)
     at = 0
     for i, (low, high) in enumerate(zip(steps.start.tolist(), steps.end.tolist(), strict=True)):
         stop = max(at, int(np.searchsorted(start, high)))
-        if stop < start.size and start[stop] == end[stop] == high >= low:  # lasts no time, where the step ends
+        if stop < start.size and start[stop] == end[stop] == high >= low:  # an empty one, at the step's end
             stop = int(np.searchsorted(start, high, side="right"))
         step_of[at:stop] = np.where((start[at:stop] >= low) & (end[at:stop] <= high), i, -1)
         at = stop
@@ -209,7 +209,7 @@ def _bytes(events: Events, row: Ints) -> Ints:
 
 
 def _size(shapes: str | None, types: str | None) -> int:
-    # Where types are not recorded, or an input is a list of tensors, the plugin fails: here their size is unknown, 0.
+    # The plugin fails if types are not recorded or an input is a list of tensors. Here their size is 0 for unknown.
     inputs = zip(_listed(shapes), _listed(types), strict=False)
     return sum(
         math.prod(shape) * _ELEMENT_BYTES.get(str(kind), 0)
@@ -236,7 +236,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One worker's part in a distributed run. Small: it holds no events.
+    """One worker's part of a distributed run. It is small, because it holds no events.
 
     `devices` are the recorded process ids of its device work, `properties` what the trace says of the devices, by that
     number. `noun` is the word for a device, as in GPU.
@@ -252,7 +252,7 @@ class Part:
 
 
 def used_devices(events: Events) -> list[int]:
-    """Process ids under which kernels, copies and fills are recorded: the numbers of their devices. Text has none."""
+    """Process ids of recorded kernels, copies and fills: the numbers of their devices. Text ids are left out."""
     tracks = events.trace.tracks
     used = np.unique(events.trace.spans["track_id"].to_numpy()[events.rows(KERNEL, MEMCPY, MEMSET)])
     return sorted(set(tracks.filter(tracks["track_id"].is_in(used.tolist()))["pid"].drop_nulls().to_list()))
@@ -261,9 +261,9 @@ def used_devices(events: Events) -> list[int]:
 def distributed(parts: Iterable[Part]) -> dict[str, Any] | None:
     """The view of all workers of one span; None where it does not exist.
 
-    It exists if each worker has collectives, of one library, and as many as the others, each with as many intervals.
-    The k-th collective of each worker is held to be the same one. Of each interval the part in which data moves is as
-    long as the shortest of all workers, at the end; what comes before is waiting for the others.
+    It exists if each worker has collectives of one library, and all workers have the same number of them with the same
+    numbers of intervals. The k-th collectives of all workers count as one. In each interval, data moves at the end, for
+    as long as the shortest interval of all workers. The time before that is waiting for other workers.
 
     Units: µs, bytes.
     Source: the plugin; sums are of merged intervals, so that what runs at the same time counts once.
@@ -337,7 +337,8 @@ def _overlap(workers: list[Part]) -> dict[str, Any]:
 def _wait(workers: list[Part], moving: Times) -> dict[str, Any]:
     data: dict[str, dict[str, Sequence[float]]] = {"all": {}}
     for part in workers:
-        # Steps of the same name are one. What lies in no step is one more, whose name the plugin's JSON writes as null.
+        # Steps of the same name are one. Collectives in no step are one more group, whose name is null in the plugin's
+        # JSON.
         names = [*part.steps.names, "null"]
         code = {name: i for i, name in reversed(list(enumerate(names)))}
         same = np.array([code[name] for name in names], np.int64)

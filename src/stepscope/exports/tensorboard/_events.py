@@ -1,7 +1,7 @@
 """The spans of a trace as the TensorBoard plugin saw its events, and which runtime call launched which device work.
 
-The plugin calculates in the numbers that the file holds: whole µs as integers, all else as doubles, whose rounding
-shows in its results. Both are reproduced here from exact ns, so that nothing but these arrays needs to know.
+The plugin calculates with the numbers in the file: whole µs as integers, all others as doubles, whose rounding shows
+in its results. This module reproduces both from exact ns, so that no other module has to.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     Times = NDArray[Any]
 
 
-#: Kinds of events, as the plugin tells them apart.
+#: Kinds of events that the plugin distinguishes.
 (
     IGNORED, OPERATOR, ANNOTATION, STEP, PYTHON, MODULE, FRAME, RUNTIME, KERNEL, MEMCPY, MEMSET, TRACE, PL_PROFILE,
     PL_MODULE,
 ) = range(14)  # fmt: skip
-#: Stands for an id that is not recorded.
+#: An id that is not recorded.
 NONE = -(2**62)
 
 _KINDS = {
@@ -40,7 +40,7 @@ _KINDS = {
     "gpu_memset": MEMSET, "mlu_memset": MEMSET, "runtime": RUNTIME, "cuda_runtime": RUNTIME, "mtia_runtime": RUNTIME,
     "glow_runtime": RUNTIME, "xpu_runtime": RUNTIME, "privateuse1_runtime": RUNTIME, "mlu_runtime": RUNTIME,
 }  # fmt: skip
-#: Recorders that the plugin never knew use no categories of Kineto's for device work: ours stand in for them.
+#: Recorders that the plugin does not know have no Kineto categories for device work. These of ours replace them.
 _OURS = {"kernel": KERNEL, "memcpy": MEMCPY, "memset": MEMSET, "runtime": RUNTIME}
 _PL_PROFILE, _PL_MODULE = "[pl][profile]", "[pl][module]"
 
@@ -74,7 +74,7 @@ class Events:
         return self.order[np.isin(self.kind[self.order], kinds)]
 
     def where(self, holds: Callable[[str], bool], rows: Ints) -> Bools:
-        """For each row whether its name is such; asked once per name."""
+        """Whether each row's name fulfils the condition, which is called once per name."""
         used = np.zeros(len(self.names), bool)
         used[self.name[rows]] = True
         flags = np.zeros(len(self.names), bool)
@@ -176,7 +176,7 @@ def _without_mark(name: str) -> str:
 
 
 def _threads(trace: Trace) -> tuple[Ints, list[int | str]]:
-    """Thread of each span by its recorded id alone: processes are not told apart."""
+    """Thread of each span by its recorded id alone, whatever its process."""
     tracks = trace.tracks
     number: dict[int | str, int] = {}
     of_track = [
@@ -248,7 +248,7 @@ class Launches:
 
 
 def find_launches(events: Events) -> Launches:
-    """Device work belongs to the latest call with its correlation id so far, or, if none was, to the next one."""
+    """Device work belongs to the latest call so far with its correlation id, or to the next call if there was none."""
     both = events.rows(RUNTIME, KERNEL, MEMCPY, MEMSET)
     is_call = events.kind[both] == RUNTIME
     calls, work = both[is_call], both[~is_call]
@@ -260,7 +260,7 @@ def find_launches(events: Events) -> Launches:
     start = np.maximum.accumulate(np.where(is_first, np.arange(order.size), 0))
     before = np.maximum.accumulate(np.where(is_call, np.arange(order.size), -1))
     before[before < start] = -1
-    # The first call of each id takes what came before any.
+    # The first call of each id gets the work that came before it.
     nothing = order.size
     after = np.minimum.accumulate(np.where(is_call, np.arange(order.size), nothing)[::-1])[::-1]
     is_last = np.roll(is_first, -1)

@@ -1,7 +1,7 @@
 """The plugin's trees of host work, one per thread, and the times of their nodes.
 
-A tree holds operators, steps, modules, data loading and optimizer ranges. Calls and device work are not nodes: they
-are claimed by one node through the recorder's external id, whatever the time says.
+A tree holds operators, steps, modules, data loading and optimizer ranges. Calls and device work are not nodes: one
+node claims them through the recorder's external id, whenever they ran.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ROOT, PLAIN, STEP_NODE, MODULE_NODE, LOADING, OPTIMIZER, BACKWARD = range(7)
 class Forest:
     """Nodes in pre-order, trees by first appearance of their thread. Node 0 of each tree is its root.
 
-    `row` is the node's span, −1 for roots and for backward nodes, which are made up. `parent` indexes nodes, −1 for
+    `row` is the node's span, −1 for roots and for backward nodes, which have no span. `parent` indexes nodes, −1 for
     roots. `is_op` marks what counts in the table of operators. `claim_call` and `claim_node` pair calls (indices of
     `Launches.calls`) with nodes; a call of external id 0 may be paired twice. `loose` are roots that hold all kernels
-    without a call. `name` is as in Events, beyond its end for made-up names.
+    without a call. `name` is as in Events; numbers beyond its end are names of backward nodes.
     """
 
     row: Ints
@@ -54,7 +54,7 @@ class Forest:
 
 
 def grow(events: Events, launches: Launches) -> Forest:
-    """Trees of all threads with duplicates removed, as first built: backward operators are where they ran."""
+    """Trees of all threads without duplicates, before backward operators move: these are where they ran."""
     rows, role = _host_rows(events)
     order, starts = _by_thread(events, rows)
     rows, role = rows[order], role[order]  # threads by first appearance, within one by time
@@ -126,7 +126,7 @@ def _by_thread(events: Events, rows: Ints) -> tuple[Ints, Ints]:
 
 
 def _claims(events: Events, launches: Launches, rows: Ints) -> tuple[Ints, Ints]:
-    """Pairs of call and host row (index into `rows`): the first node with an external id has all calls of it."""
+    """Pairs of call and host row (index into `rows`). The first node with an external id gets all its calls."""
     external = np.where(events.kind[rows] == MODULE, NONE, events.external[rows])
     order = np.argsort(external, kind="stable")
     ids = external[order]
@@ -137,7 +137,7 @@ def _claims(events: Events, launches: Launches, rows: Ints) -> tuple[Ints, Ints]
 
 
 def _with_roots(events: Events, launches: Launches, forest: Forest, roots: Ints) -> Forest:
-    """Calls of id 0 belong to the root of their thread as well; loose kernels to roots of threads with steps."""
+    """Calls of id 0 also belong to the root of their thread; loose kernels belong to roots of threads with steps."""
     free = np.flatnonzero(events.external[launches.calls] == 0)
     root_of = np.full(len(events.threads), -1, np.int64)
     root_of[forest.thread[roots]] = roots
@@ -154,7 +154,7 @@ def _with_roots(events: Events, launches: Launches, forest: Forest, roots: Ints)
 
 
 def _without_duplicates(forest: Forest) -> Forest:
-    """An operator whose only child has its name takes the child's children and calls, and loses its own calls."""
+    """An operator whose only child has the same name gets the child's children and calls instead of its own calls."""
     n = forest.row.size
     n_children = np.bincount(forest.parent[forest.parent >= 0], minlength=n)
     up = np.maximum(forest.parent, 0)
@@ -167,7 +167,7 @@ def _without_duplicates(forest: Forest) -> Forest:
     top[chain] = forest.parent[chain]
     while swallowed[top[chain]].any():
         top[chain] = top[top[chain]]
-    # Of a chain of one name only the calls of the innermost stay.
+    # In a chain of operators of one name, only the calls of the innermost one stay.
     innermost = np.ones(n, bool)
     innermost[forest.parent[chain]] = False
     keeps = innermost[forest.claim_node]
@@ -183,7 +183,7 @@ def _without_duplicates(forest: Forest) -> Forest:
 
 
 def taken(forest: Forest, nodes: Ints) -> Forest:
-    """Some of the nodes in an order; what refers to nodes is still to be renumbered."""
+    """The nodes at these places, in that order. References to nodes are not renumbered yet."""
     return replace(
         forest, row=forest.row[nodes], parent=forest.parent[nodes], role=forest.role[nodes], kind=forest.kind[nodes],
         name=forest.name[nodes], thread=forest.thread[nodes], start=forest.start[nodes], end=forest.end[nodes],
@@ -212,10 +212,10 @@ class Costs:
 
 
 def costs_of(events: Events, launches: Launches, forest: Forest, uses_tc: Bools) -> Costs:
-    """Times of all nodes; `uses_tc` says of each of `launches.work` whether it uses tensor cores.
+    """Times of all nodes. `uses_tc` says for each item of `launches.work` whether it uses tensor cores.
 
-    Own host time may be negative: calls that an operator claims may run outside it. Sums are made one by one in the
-    plugin's order, children before calls, as half a µs more or less decides what is shown.
+    Own host time may be negative, because calls that an operator claims may run outside it. Values are added one by one
+    in the plugin's order, children before calls, because half a µs decides what is shown.
     """
     length = events.end[launches.work] - events.ts[launches.work]
     work = launches.summed(length), launches.summed(np.where(uses_tc, length, 0))
@@ -244,15 +244,15 @@ def _per_node(forest: Forest, values: Times) -> Times:
 
 
 def _claimed_lengths(events: Events, launches: Launches, forest: Forest) -> Times:
-    """How long each claimed call lasts, as it is taken off its node's own time."""
+    """How much each claimed call reduces its node's own time."""
     rows = launches.calls[forest.claim_call]
     length: Times = events.end[rows] - events.ts[rows]
     if not events.dialect.is_mlu:
         return length
-    # Cambricon's calls nest (cnnl… around cn…): the inner ones count once, with the call around them.
+    # Cambricon's calls nest (cnnl… around cn…). Inner calls count only as a part of the call around them.
     order = np.lexsort((-events.end[rows], events.ts[rows], forest.claim_node))
     end, node = events.end[rows][order], forest.claim_node[order]
-    # As ranks, so that one running maximum serves all nodes.
+    # The values are ranks, so that one running maximum works for all nodes.
     reach = np.searchsorted(np.sort(end), end) + node * (end.size + 1)
     inner = order[1:][(node[1:] == node[:-1]) & (reach[1:] <= np.maximum.accumulate(reach)[:-1])]
     length[inner] = 0

@@ -23,7 +23,7 @@ def rounded(values: NDArray[Any]) -> list[int]:
 
 
 def shown(value: float) -> float:
-    """Two digits; of what is smaller than one hundredth the first digit that is not 0."""
+    """The value with two decimals; below one hundredth, with the first digit that is not 0."""
     size = abs(value)
     if size >= 0.01 or value == 0:
         return round(value, 2)
@@ -40,7 +40,7 @@ def encoded(value: Any) -> bytes:
 
 
 def encoded_list(items: Iterable[Any]) -> msgspec.Raw:
-    """A list of the items as JSON text, to stand in another value that is to be encoded."""
+    """A list of the items as JSON text, for use inside another value that will be encoded."""
     rest: Iterator[Any] = iter(items)
     pieces = []
     while piece := list(islice(rest, _PIECE)):

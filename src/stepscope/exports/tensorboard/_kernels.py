@@ -59,10 +59,10 @@ _OCCUPANCY = (
     "It shows fine-grained low-level GPU utilization."
 )
 _GRID, _BLOCK = ("grid_x", "grid_y", "grid_z"), ("block_x", "block_y", "block_z")
-#: What tells the launches of a kernel apart, of NVIDIA's plugin and of Cambricon's: exact, and 0 where not recorded.
+#: Properties that distinguish launches of a kernel, in NVIDIA's plugin and Cambricon's. They are exact; 0 if unknown.
 _PROPERTIES = ((*_GRID, *_BLOCK), ("registers", "shared_bytes"))
 _PROPERTIES_MLU = ((*_GRID, "kernel_type"), ("graph_id", "graph_node_id"))
-#: Up to so many calls of a kernel the plugin's way of adding is followed step by step.
+#: Up to this many calls of a kernel, sums are added step by step as in the plugin.
 _STEPS = 4096
 
 
@@ -85,8 +85,8 @@ class KernelStats:
 def kernel_stats(events: Events) -> KernelStats:
     """All kernels of the trace by name, within steps or not.
 
-    Durations are those recorded. Blocks per multiprocessor and occupancy (in %) are means weighted by duration in
-    which what is not recorded counts as 0.
+    Durations are the recorded ones. Blocks per multiprocessor and occupancy (in %) are means weighted by duration.
+    Values that are not recorded count as 0 in them.
     """
     rows = events.rows(KERNEL)
     names, code = _by_text(events, rows)
@@ -139,8 +139,8 @@ def tc_pie(stats: KernelStats) -> dict[str, Any]:
 def kernel_op_table(events: Events, launches: Launches, forest: Forest) -> dict[str, Any]:
     """The table of kernels by name, operator that launched them, and launch properties.
 
-    It has the kernels that a node of the forest claims, which may be fewer than all, and one twice that two nodes
-    claim. Its durations are differences of start and end.
+    It has the kernels that a node of the forest claims, which may be fewer than all. A kernel that two nodes claim is
+    in it twice. Its durations are differences of start and end.
     """
     rows, owner = _claimed(events, launches, forest)
     measured = _measured(events)
@@ -173,7 +173,7 @@ def kernel_op_table(events: Events, launches: Launches, forest: Forest) -> dict[
 
 
 def _op_columns(dialect: Dialect) -> list[Column]:
-    """Columns that tell kernels apart, before those with numbers."""
+    """Columns that distinguish kernels, before those with numbers."""
     uses_tc = {"type": "string", "name": "Kernel Uses Tensor Cores", "tooltip": _tooltip(dialect)}
     names = ("Name", "Operator", "DimXYZ", "Kernel Type") if dialect.is_mlu else ("Name", "Operator", "Grid", "Block")
     columns = [{"type": "string", "name": name} for name in names]
@@ -192,7 +192,7 @@ def _verdicts(codes: set[int], names: list[str], holds: Callable[[str], bool]) -
 def _claimed(events: Events, launches: Launches, forest: Forest) -> tuple[Ints, Ints]:
     """Kernels in the plugin's order, children's before their parent's, and the node that is shown as their owner.
 
-    Of a kernel that two nodes claim both places show the one that comes later.
+    If two nodes claim a kernel, both of its rows show the later node.
     """
     rank = np.empty(forest.row.size, np.int64)
     rank[_order.post_order(forest.parent, _order.last_descendant(forest.parent))] = np.arange(rank.size)
@@ -201,7 +201,7 @@ def _claimed(events: Events, launches: Launches, forest: Forest) -> tuple[Ints, 
     order = np.lexsort((call, -events.end[at], events.ts[at], rank[node]))
     place, work = launches.work_of(call[order])
     node = node[order][place]
-    # What no call is known to have queued comes last in each root that holds it.
+    # Kernels without a known call come last in each root that holds them.
     loose = np.flatnonzero((launches.call_of < 0) & (events.kind[launches.work] == KERNEL))
     loose = loose[np.lexsort((-events.end[launches.work[loose]], events.ts[launches.work[loose]]))]
     work = np.concatenate((work, np.tile(loose, forest.loose.size)))
@@ -249,7 +249,7 @@ def _spelled(properties: list[Any], *, mlu: bool) -> list[str | None]:
 
 
 def _by_text(events: Events, rows: Ints) -> tuple[list[str], Ints]:
-    """The names of the rows in order of their text, and the number of each row's."""
+    """The distinct names in alphabetical order, and the number of each row's name."""
     used = np.flatnonzero(np.bincount(events.name[rows], minlength=len(events.names)))
     sorted_codes = sorted(used.tolist(), key=events.names.__getitem__)
     place = np.zeros(len(events.names), np.int64)
@@ -258,9 +258,9 @@ def _by_text(events: Events, rows: Ints) -> tuple[list[str], Ints]:
 
 
 def _added(values: Times, starts: Ints, calls: Ints) -> Times:
-    """Sum of each group of adjacent values, as pandas adds: of doubles with what rounding lost carried along.
+    """Sum of each group of adjacent values, as pandas adds. Sums of doubles carry the rounding error along.
 
-    The last digit decides the order of totals that are equal on paper, hence the care.
+    This matters because the last digit decides the order of totals that are mathematically equal.
     """
     if not starts.size or values.dtype == np.int64:
         return np.add.reduceat(values, starts) if starts.size else values
@@ -281,7 +281,7 @@ def _added(values: Times, starts: Ints, calls: Ints) -> Times:
 
 
 def _weighted(values: Floats, weights: Times, starts: Ints, calls: Ints) -> Floats:
-    """Mean of each group of adjacent values; 0 where all weights are."""
+    """Weighted mean of each group of adjacent values; 0 if all weights are 0."""
     means = np.zeros(starts.size)
     for i, (low, high) in enumerate(zip(starts.tolist(), (starts + calls).tolist(), strict=True)):
         whole = weights[low:high].sum()
@@ -291,7 +291,7 @@ def _weighted(values: Floats, weights: Times, starts: Ints, calls: Ints) -> Floa
 
 
 def _measured(events: Events) -> list[tuple[Column, str]]:
-    """Columns of measures that any kernel has, and where they are found."""
+    """Columns of the measures that at least one kernel has, and where their values are."""
     kernels, noun = events.trace.kernels, events.dialect.noun
     columns = []
     if (kernels["blocks_per_sm"] > 0).any():
@@ -328,7 +328,7 @@ _SMALL = 16
 
 
 def by_total(totals: NDArray[Any]) -> Ints:
-    """Places of the totals from the greatest down; equal ones in the plugin's order. `totals` are listed by name."""
+    """Places of the totals, largest first, equal ones in the plugin's order. `totals` are listed by name."""
     if np.unique(totals).size == totals.size:
         return np.argsort(totals)[::-1]
     order = np.array(_places(totals[::-1].tolist()), np.int64)
@@ -358,7 +358,7 @@ def _places(values: list[float]) -> list[int]:
 
 
 def _split(order: list[int], values: list[float], low: int, high: int) -> int:
-    """Put smaller values before, greater ones behind the median of three; its place. Writes into `order`."""
+    """Move smaller values before the median of three, larger ones after it. Returns its place. Writes into `order`."""
     middle = (low + high) // 2
     for a, b in ((low, middle), (middle, high), (low, middle)):
         if values[order[b]] < values[order[a]]:
@@ -381,7 +381,7 @@ def _split(order: list[int], values: list[float], low: int, high: int) -> int:
 
 
 def _by_heap(part: list[int], values: list[float]) -> list[int]:
-    """A part of the places in ascending order of their values, by heap."""
+    """A part of the places in ascending order of their values, by heapsort."""
     heap = list(part)
     for top in range(len(heap) // 2 - 1, -1, -1):
         _sink(heap, values, top, len(heap))
@@ -392,7 +392,7 @@ def _by_heap(part: list[int], values: list[float]) -> list[int]:
 
 
 def _sink(heap: list[int], values: list[float], at: int, size: int) -> None:
-    """Move the place at `at` below all greater children. Writes into `heap`."""
+    """Move the place at `at` below all larger children. Writes into `heap`."""
     place = heap[at]
     while (child := 2 * at + 1) < size:
         if child + 1 < size and values[heap[child]] < values[heap[child + 1]]:

@@ -65,9 +65,9 @@ class Records:
 
 
 def read_records(events: Events, forest: Forest) -> Records:
-    """The memory records of a trace. The plugin names no devices but CPU and CUDA (MLU) ones and fails on others'.
+    """The memory records of a trace. The plugin only names CPU and CUDA (MLU) devices and fails on all others.
 
-    Here they are called as the device is in all other views.
+    Here they have the same names as in all other views.
     """
     table = events.trace.table("allocations")
     ts = events.us(table["ts_ns"].to_numpy())
@@ -93,7 +93,7 @@ def read_records(events: Events, forest: Forest) -> Records:
 
 
 def _threads(events: Events, track_id: pl.Series) -> Ints:
-    """Threads of tracks, as the spans' are numbered: by recorded id alone."""
+    """Threads of tracks, numbered as those of spans, by recorded id alone."""
     number = {thread: i for i, thread in enumerate(events.threads)}
     tracks = events.trace.tracks
     place = np.full(tracks["track_id"].to_numpy().max(initial=0) + 1, -1, np.int64)
@@ -112,7 +112,7 @@ def _innermost(forest: Forest, thread: Ints, ts: Times) -> Ints:
         points = np.flatnonzero(thread == forest.thread[low])
         innermost[points] = np.searchsorted(forest.start[low:high], ts[points], side="right") - 1 + low
         innermost[points[ts[points] < forest.start[low]]] = -1
-    # The last node to begin may have ended: then one around it is open.
+    # The last node to begin may have ended. Then a node around it is open.
     pending = np.flatnonzero(innermost >= 0)
     while (pending := pending[forest.end[innermost[pending]] <= ts[pending]]).size:
         innermost[pending] = forest.parent[innermost[pending]]
@@ -125,7 +125,7 @@ def memory_stats(
 ) -> dict[str, Any]:
     """What each operator allocated and freed per device, in KB, of records from start to end, both included.
 
-    Operators inside one during which no record falls are not counted as calls. Those that changed nothing are not
+    Operators inside an operator without any record are not counted as calls. Operators that changed nothing are not
     shown.
     """
     low, high = (-np.inf if start_us is None else start_us), (np.inf if end_us is None else end_us)
@@ -164,7 +164,7 @@ def _calls(forest: Forest, records: Records, last: Ints, low: float, high: float
 
 
 def _devices(records: Records, own: Ints) -> list[int]:
-    """Devices of these records in the plugin's order: by their first node, in it by time."""
+    """Devices of these records in the plugin's order: by their first node, and within a node by time."""
     first = {}
     for device in range(len(records.devices)):
         some = own[records.device[own] == device]
@@ -212,8 +212,8 @@ _EVENT_COLUMNS = ("Size (KB)", "Allocation Time (ms)", "Release Time (ms)", "Dur
 def memory_curve(events: Events, records: Records) -> dict[str, Any]:
     """Memory in use and reserved over time, per device: [ms since the first event, MB, MB].
 
-    Each point is preceded by one at its time with the values before, so that lines between points show steps. More
-    than 10,240 points are thinned to that number.
+    Before each point there is one at the same time with the previous values, so that lines between points show steps.
+    More than 10,240 points are thinned to that number.
     """
     table = events.trace.table("allocations")
     totals = [table["total_allocated_bytes"], table["total_reserved_bytes"]]
@@ -232,7 +232,7 @@ def memory_curve(events: Events, records: Records) -> dict[str, Any]:
         "default_device": default_device(events, rows),
         "devices": sorted(rows),
         "peaks": peaks,
-        "totals": {},  # the plugin looks for them where they never are
+        "totals": {},  # the plugin looks for them in the wrong place
         "first_ts": records.first_ts,
         "time_metric": "ms",
         "memory_metric": "MB",
@@ -249,9 +249,9 @@ def _by_appearance(values: Ints) -> list[int]:
 
 
 def _thinned(points: Floats) -> Floats:
-    """First point, last point, and of each of 10,238 equal parts between the one that stands out most.
+    """First point, last point, and the most prominent point of each of 10,238 equal parts between them.
 
-    That is the corner of the greatest triangle with the point taken before and the mean of the part behind. Source:
+    It makes the largest triangle with the previous chosen point and the mean of the next part. Source:
     S. Steinarsson, Downsampling Time Series for Visual Representation, 2013 ("largest triangle three buckets").
     """
     if len(points) <= _POINTS:
@@ -284,7 +284,7 @@ def memory_events(
     taking = records.bytes > 0
     op = np.where(taking & records.in_op, records.node, -1)
     blocks = _blocks(records, known, taking)
-    op[blocks.freed] = op[blocks.taken]  # also of blocks that the window cuts off from their allocation
+    op[blocks.freed] = op[blocks.taken]  # also of blocks that were allocated before the window
     if start_us is not None or end_us is not None:
         low, high = (-np.inf if start_us is None else start_us), (np.inf if end_us is None else end_us)
         blocks = _blocks(records, known[(records.ts[known] >= low) & (records.ts[known] <= high)], taking)
@@ -313,7 +313,7 @@ def memory_events(
 def _as_rows(cells: tuple[list[Any], ...]) -> list[list[Any]]:
     """Columns turned into rows."""
     had_gc = gc.isenabled()
-    gc.disable()  # rows hold no cycles; a million of them would have it look through everything over and over
+    gc.disable()  # Rows hold no cycles. With a million of them the collector would search everything again and again.
     try:
         return list(map(list, zip(*cells, strict=True)))
     finally:
@@ -334,8 +334,8 @@ class _Blocks:
 def _blocks(records: Records, rows: Ints, taking: Bools) -> _Blocks:
     """Each release with the allocation of its address just before it.
 
-    A block is known by its address alone: one that is allocated again before its release is forgotten, and of several
-    releases without an allocation the last counts. Both stand where the first of them would.
+    A block is identified by its address alone. A block that is allocated again before its release is forgotten, and of
+    several releases without an allocation the last counts. Either result is in the place of the first one.
     """
     order = rows[np.argsort(records.address[rows], kind="stable")]
     begins = np.ones(order.size, bool)
@@ -358,7 +358,7 @@ def _blocks(records: Records, rows: Ints, taking: Bools) -> _Blocks:
 
 
 def _labels(forest: Forest, node: Ints) -> list[str]:
-    """Operators' names. `aten::empty…` allocates for others: its caller comes first."""
+    """Operators' names. `aten::empty…` allocates for other operators, so its caller's name comes first."""
     used = np.flatnonzero(np.bincount(node + 1, minlength=1))
     place = np.zeros(used.max(initial=0) + 1, np.int64)
     place[used] = np.arange(used.size)
@@ -380,7 +380,7 @@ def _sizes(sizes: Ints) -> list[float]:
 def _shown(values: Floats) -> list[float]:
     """`shown` of values >= 0, all at once.
 
-    Where a value is so near the middle between two results that its last bits decide, it is asked one by one.
+    Values that are so near the middle between two results that their last bits decide are rounded one by one.
     """
     digits = np.where((values >= 0.01) | (values == 0), 2.0, -np.floor(np.log10(np.maximum(values, 1e-12))))
     scale = 10.0**digits

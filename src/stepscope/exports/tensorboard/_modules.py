@@ -45,8 +45,8 @@ def module_view(events: Events, forest: Forest, costs: Costs) -> tuple[str, dict
     """The name of the view, Lightning or Module, and the view; None if the trace has no modules.
 
     `forest` and `costs` are those after backward operators have been hung below modules. Times in µs, summed over all
-    calls of a name and id, wherever in the hierarchy they show. Outermost modules of one name come in the order of
-    their first calls; the plugin leaves that to chance.
+    calls of a name and id, wherever in the hierarchy they are. Outermost modules of one name come in the order of
+    their first calls; in the plugin that order is arbitrary.
     """
     if not (events.kind == (PL_MODULE if events.lightning else MODULE)).any():
         return None
@@ -58,7 +58,7 @@ def module_view(events: Events, forest: Forest, costs: Costs) -> tuple[str, dict
     if not hierarchy.roots:
         return None
     figures = _figures(forest, costs, ids)
-    # Modules without a node in the trees (it overlapped another) make the plugin fail; they show zeros here.
+    # The plugin fails at modules without a node in the trees (it overlapped another one). Here they have zeros.
     nothing = dict.fromkeys(_FIGURES, 0)
     rows: list[dict[str, Any]] = []
     for name, ident, children in hierarchy.modules:
@@ -92,9 +92,9 @@ class _Ids:
 
 
 def _by_ids(events: Events, ids: _Ids) -> _Hierarchy:
-    """Modules by the ids of Python calls: below a module are those whose nearest module around them it is."""
+    """Modules by the ids of Python calls. A module is below the nearest module that encloses it."""
     rows = events.rows(FRAME, MODULE)
-    # Of calls with one id the last counts, in the place of the first.
+    # Of calls with the same id the last counts, in the place of the first.
     call, around = ids.call[ids.at[rows]], ids.around[ids.at[rows]]
     number, first = _order.first_in_groups(call)
     latest = np.empty(first.size, np.int64)
@@ -120,7 +120,7 @@ def _by_ids(events: Events, ids: _Ids) -> _Hierarchy:
         inner = nodes[up[nodes] >= 0]
         np.minimum.at(turn, up[inner], turn[inner])
     order = np.lexsort((turn, -depth))
-    order = order[turn[order] < first.size]  # all but those that a later call with the same id has cut off
+    order = order[turn[order] < first.size]  # all but those that a later call with the same id has replaced
     span = rows[latest[modules[order]]]
     names = [events.names[i] for i in events.name[span].tolist()]
     above = [int(i) for i in up[order]]
@@ -128,7 +128,7 @@ def _by_ids(events: Events, ids: _Ids) -> _Hierarchy:
 
 
 def _without_cycles(parent: Ints) -> Ints:
-    """The parents; calls that enclose each other, as broken ids say, have none."""
+    """The parents. Calls that enclose each other, because ids are broken, have none."""
     if (parent < np.arange(parent.size)).all():
         return parent
     far = np.flatnonzero(parent >= 0)
@@ -176,7 +176,7 @@ def _lightning_name(name: str) -> str:
 
 
 def _figures(forest: Forest, costs: Costs, ids: _Ids | None) -> dict[tuple[str, int], dict[str, Any]]:
-    """Sums over the nodes of each module (name and id), but for those that ran within a backward operator."""
+    """Sums over the nodes of each module (name and id), except those that ran within a backward operator."""
     node = np.flatnonzero(forest.kind == (MODULE if ids is not None else PL_MODULE))
     node = node[intervals.nearest(forest.parent, forest.role == BACKWARD)[node] < 0]
     name = forest.name[node]

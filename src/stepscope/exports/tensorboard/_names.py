@@ -1,4 +1,4 @@
-"""Names by which the plugin recognises things: its lists, as facts. They name what it knew in 2021 to 2023."""
+"""The plugin's lists of names by which it recognises things, as of 2021 to 2023."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _COLLECTIVES = ("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatt
 #: Libraries whose host operators count as communication.
 LIBRARIES = ("nccl", "gloo", "cncl")
 
-#: Parts of names of kernels that use tensor cores. Source: the plugin's list, after NVIDIA's PyProf.
+#: Parts of the names of kernels that use tensor cores. Source: the plugin's list, which comes from NVIDIA's PyProf.
 TENSOR_CORE_KERNELS = (
     "h884", "s884", "h1688", "s1688", "hmma", "i8816", "16816", "dgrad_1x1_stride_2x2", "first_layer_wgrad_kernel",
     "conv1x1", "conv2d_c1_k1", "direct_group", "xmma_implicit_gemm", "xmma_sparse_conv",
     "xmma_warp_specialized_implicit_gemm", "xmma_gemm", "xmma_sparse_gemm", "c1688",
 )  # fmt: skip
-#: Operators that can use tensor cores. Source: the plugin's list, after PyTorch's list of autocast operators.
+#: Operators that can use tensor cores. Source: the plugin's list, which comes from PyTorch's autocast operators.
 TENSOR_CORE_OPERATORS = frozenset((
     *("aten::" + name for name in (
         "_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d",
@@ -59,7 +59,7 @@ def is_collective(name: str) -> bool:
 
 
 def uses_tensor_cores(kernel: str) -> bool:
-    """Whether a kernel's name says that it uses tensor cores, as far as the plugin knew them."""
+    """Whether the plugin knows a kernel by its name as one that uses tensor cores."""
     return any(part in kernel for part in TENSOR_CORE_KERNELS)
 
 

@@ -75,7 +75,7 @@ def calls_of(events: Events, forest: Forest) -> Calls:
 
 
 def _numbered(series: pl.Series, at: Ints) -> tuple[Ints, list[str]]:
-    """Number of the value at each place (−1: none) and the values, equal ones once."""
+    """Number of the value at each place (−1: none), and the distinct values."""
     if not series.len():
         return np.zeros(at.size, np.int64), [""]
     taken = series.gather(pl.Series(at).replace(-1, None).cast(pl.UInt32))
@@ -111,7 +111,7 @@ def grouped(calls: Calls, costs: Costs, *, by_shape: bool = False, by_stack: boo
 
 
 def pies(calls: Calls, groups: Groups) -> dict[str, Any]:
-    """Four lists of name and time, only what is above 0, longest first."""
+    """Four lists of names and times above 0, longest first."""
     charts: dict[str, Any] = {}
     names = [calls.names[i] for i in calls.name[groups.first].tolist()]
     for key, title, which in _PIES:
@@ -127,7 +127,7 @@ def pies(calls: Calls, groups: Groups) -> dict[str, Any]:
 def table(
     calls: Calls, groups: Groups, stacked: set[tuple[int, int]], *, by_shape: bool, with_device: bool
 ) -> dict[str, Any]:
-    """The table of operators. `stacked` holds name and shape (0 if not asked by shape) of calls with a stack."""
+    """The table of operators. `stacked` holds the name and shape (0 if shapes do not matter) of calls with a stack."""
     rows = []
     for i, row in _rows(calls, groups, by_shape=by_shape, with_device=with_device):
         first = groups.first[i]
@@ -137,7 +137,7 @@ def table(
 
 
 def stack_tables(calls: Calls, groups: Groups, *, by_shape: bool, with_device: bool) -> dict[str, Any]:
-    """A table for each operator (and shapes) that was called from known stacks: a row for each stack."""
+    """For each operator (and shapes) that was called from known stacks, a table with a row for each stack."""
     tables: dict[str, list[dict[str, Any]]] = {}
     rows = dict(_rows(calls, groups, by_shape=by_shape, with_device=with_device))
     keys: dict[str, None] = {}
@@ -156,14 +156,14 @@ def _key(row: dict[str, Any], *, by_shape: bool) -> str:
 
 
 def with_stack(calls: Calls, *, by_shape: bool) -> set[tuple[int, int]]:
-    """Name and shape (0 if not asked for) of all calls that have a stack."""
+    """Name and shape (0 if shapes do not matter) of all calls that have a stack."""
     known = np.array([bool(s) for s in calls.stacks] or [False])[calls.stack]
     shape = calls.shape[known] if by_shape else np.zeros(int(known.sum()), np.int64)
     return set(zip(calls.name[known].tolist(), shape.tolist(), strict=True))
 
 
 def _rows(calls: Calls, groups: Groups, *, by_shape: bool, with_device: bool) -> list[tuple[int, dict[str, Any]]]:
-    """Number and cells of each group, that with most own time first."""
+    """Number and cells of each group, the one with the most own time first."""
     sums = groups.sums
     order = np.argsort(-sums["device_self" if with_device else "host_self"], kind="stable")
     cells = {key: rounded(values) for key, values in sums.items()}

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Times = NDArray[Any]
 
-#: Rounds of looking for ranges that overlap, before what is left is settled one by one.
+#: Rounds that search for overlapping ranges all at once, before the remaining ones are decided one by one.
 _ROUNDS = 32
 
 
 def nest(begin: Times, end: Times, tree: Ints) -> tuple[Ints, Bools]:
-    """Parent of each range within its tree, and which ranges stay: one that outlasts what it begins in is dropped.
+    """Parent of each range within its tree, and which ranges stay. A range that ends after its parent is dropped.
 
-    Rows are sorted by (tree, begin, −end). A dropped range is nobody's parent; −1 is the tree's root.
+    Rows are sorted by (tree, begin, −end). A dropped range is no parent; −1 is the tree's root.
     """
     starts, ends = _integers(begin), _integers(end)
     parent = intervals.enclosing(starts, ends, tree)
@@ -34,7 +34,7 @@ def nest(begin: Times, end: Times, tree: Ints) -> tuple[Ints, Bools]:
         suspected = np.zeros(tree.size, bool)
         suspected[suspects] = True
         above = np.append(intervals.nearest(parent, suspected), -1)
-        certain = suspects[above[parent[suspects]] < 0]  # whatever they begin in stays for sure
+        certain = suspects[above[parent[suspects]] < 0]  # the range in which they begin certainly stays
         stays[certain] = False
         moved = np.flatnonzero((parent >= 0) & ~stays[parent])
         _climb(parent, moved, starts, ends, stays)
@@ -57,7 +57,7 @@ def _climb(parent: Ints, rows: Ints, starts: Ints, ends: Ints, stays: Bools) -> 
 
 
 def _one_by_one(starts: Ints, ends: Ints, tree: Ints) -> tuple[Ints, Bools]:
-    """The same for ranges that overlap in long chains, where each decision needs the one before."""
+    """The same for ranges that overlap in long chains, where each decision depends on the one before."""
     parent = np.full(starts.size, -1, np.int64)
     stays = np.ones(starts.size, bool)
     stack: list[tuple[int, int, int]] = []
@@ -73,7 +73,7 @@ def _one_by_one(starts: Ints, ends: Ints, tree: Ints) -> tuple[Ints, Bools]:
 
 
 def _integers(values: Times) -> Ints:
-    """Integers in the order of the times and equal where those are: of doubles the bits, which sort as they do."""
+    """Integers with the order and the equality of the times; for doubles their bits, which sort as they do."""
     if values.dtype == np.int64:
         return values
     bits = (values + 0.0).view(np.int64)  # adding makes −0 a 0
@@ -109,9 +109,9 @@ def below(values: Times, last: Ints) -> Times:
 
 
 def sums_below(parent: Ints, node: Ints, values: tuple[Times, ...]) -> tuple[Times, ...]:
-    """Sums of values over each node and all below it; a value belongs to the `node` beside it, a node may have many.
+    """Sums of values over each node and all below it. Value i belongs to `node[i]`; a node may have many values.
 
-    Added up one by one: first the sums of the children in their order, then the node's own values in theirs.
+    They are added one by one: first the sums of the children in their order, then the node's own values in theirs.
     """
     depth = np.zeros(parent.size, np.int64)
     by_depth = levels(parent)
@@ -144,7 +144,7 @@ def post_order(parent: Ints, last: Ints) -> Ints:
     depth = np.zeros(parent.size, np.int64)
     for level, nodes in enumerate(levels(parent)):
         depth[nodes] = level
-    # Before a node come all that precede it in pre-order but its ancestors, and all below it.
+    # Before a node come all that precede it in pre-order, except its ancestors, and all below it.
     return np.argsort(last - depth, kind="stable")
 
 

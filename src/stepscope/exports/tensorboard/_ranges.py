@@ -1,8 +1,8 @@
 """Sets of time ranges in the recorder's own numbers, int64 or doubles, as the TensorBoard plugin calculates with them.
 
 A set is a pair (starts, ends) in order of time. Unlike the sets of `stepscope.core.intervals`, which hold no empty
-range, these keep what the plugin keeps: a range that lasts no time stays unless another one touches it, and it splits
-what it is taken off in two. Both show: in whether a role occurs at all, and in the last digit of a sum of doubles.
+range, these keep what the plugin keeps: an empty range stays unless another range touches it, and subtracting it splits
+a range in two. Both affect results: whether a role occurs at all, and the last digit of a sum of doubles.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def merged(starts: Times, ends: Times) -> Ranges:
 
 
 def intersected(a: Ranges, b: Ranges) -> Ranges:
-    """The points in both, by range of `a`, which may be any windows; `b` is in order of time, nothing overlaps."""
+    """The points in both, by range of `a`. `a` may be in any order; `b` is in order of time without overlaps."""
     of_a, of_b = _pairs(a, b)
     return np.maximum(a[0][of_a], b[0][of_b]), np.minimum(a[1][of_a], b[1][of_b])
 
@@ -44,7 +44,7 @@ def intersected(a: Ranges, b: Ranges) -> Ranges:
 def subtracted(a: Ranges, b: Ranges) -> Ranges:
     """The points of `a` that are not in `b`, both in order of time without overlaps."""
     of_a, of_b = _pairs(a, b)
-    # Each range of `a` leaves one piece more than it meets of `b`: before the first, between them, after the last.
+    # A range of `a` that meets n ranges of `b` leaves n + 1 pieces: before the first, between them, after the last.
     met = np.bincount(of_a, minlength=a[0].size)
     starts, ends = (np.empty(of_a.size + met.size, a[0].dtype) for _ in range(2))
     last = np.cumsum(met + 1) - 1
@@ -57,7 +57,7 @@ def subtracted(a: Ranges, b: Ranges) -> Ranges:
 
 
 def amounts(ranges: Ranges, windows: Ranges) -> list[float]:
-    """How much of each window (of any order) the ranges cover, added up in order of time; the integer 0 where none is.
+    """How much of each window the ranges cover, summed in order of time. Without ranges it is the integer 0.
 
     Units: those of the ranges.
     """
@@ -71,13 +71,13 @@ def amounts(ranges: Ranges, windows: Ranges) -> list[float]:
 
 
 def summed(values: Times) -> float:
-    """The sum in the order of the values, as a loop makes it: NumPy's and Python's own may differ in the last digit."""
+    """The sum in the order of the values, as a loop adds. NumPy's and Python's sums may differ in the last digit."""
     total: float = np.cumsum(values)[-1].item() if values.size else 0
     return total
 
 
 def _pairs(a: Ranges, b: Ranges) -> tuple[Ints, Ints]:
-    """Indices of all pairs of ranges that have points in common; a range without length is a point of its own."""
+    """Indices of all pairs of ranges that have points in common. An empty range counts as a point."""
     low = np.searchsorted(b[1], a[0], side="right")
     high = np.where(a[1] > a[0], np.searchsorted(b[0], a[1], side="left"), np.searchsorted(b[0], a[0], side="right"))
     counts = high - low

@@ -1,4 +1,4 @@
-"""The plugin's steps, and what each moment of a step was spent on: one role prevails over the next.
+"""The plugin's steps, and what each moment of a step was spent on. Where roles overlap, the first by priority counts.
 
 A step is annotated on the host and extended to the end of the device work that it queued.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stepscope.exports.tensorboard._events import Launches
 
 
-#: A last step that queued less than this part of the work of the one before was probably cut by the recorder's end.
+#: A last step with less than this share of the work of the step before was probably cut off by the recording's end.
 _TRUNCATED = 0.8
 
 
@@ -41,9 +41,9 @@ class Steps:
 def find_steps(events: Events, launches: Launches) -> Steps:
     """The steps of a trace; one called "0" where none is annotated. There is always at least one.
 
-    A step ends when the last device work ends that was queued by a call wholly inside it, and the next one begins
-    then. Trailing steps that queued nothing are left out, so is the last one that queued less than 0.8 of the work of
-    the one before. Annotations on the device's lane make further steps of the same names, as in the plugin.
+    A step ends when the last device work that a call wholly inside it queued has ended. The next step begins then.
+    Trailing steps that queued nothing are left out. So is a last step that queued less than 0.8 of the work of the step
+    before it. Annotations on the device's lane make additional steps of the same names, as in the plugin.
 
     Units: µs.
     Source: the plugin.
@@ -76,10 +76,10 @@ def _on_host(events: Events) -> tuple[Times, Times, list[str]]:
     rows = events.rows(STEP)
     if rows.size:
         return events.ts[rows], events.end[rows], [_number(events.names[i]) for i in events.name[rows].tolist()]
-    # The fork for MLU counts user's ranges as work of the host, too.
+    # The fork for MLU counts the user's ranges as host work, too.
     host = events.rows(OPERATOR, PYTHON, *((ANNOTATION,) if events.dialect.is_mlu else ()))
-    # Without host work the plugin's step lasts from its greatest to its least integer, and all its figures are void:
-    # here it is the whole recording.
+    # Without host work the plugin's step lasts from its largest to its smallest integer, which makes its figures
+    # useless. Here the step is the whole recording.
     host = host if host.size else events.order
     if not host.size:
         nothing = np.zeros(1, events.ts.dtype)
@@ -88,24 +88,24 @@ def _on_host(events: Events) -> tuple[Times, Times, list[str]]:
 
 
 def _number(name: str) -> str:
-    # Where it is no number, the plugin fails.
+    # The plugin fails if it is not a number.
     text = name.split("#")[1]
     return str(int(text)) if text.strip().isdecimal() else text
 
 
 def _steps_of_calls(events: Events, launches: Launches, low: Times, high: Times) -> Ints:
-    """Step of each call, −1 for calls that lie in none wholly. A step that a call starts after is not asked again."""
+    """Step of each call; −1 if no step wholly holds it. Once a call starts after a step, that step is done."""
     begin, finish = events.ts[launches.calls], events.end[launches.calls]
     reach = np.maximum.accumulate(high)
     after, at = (np.searchsorted(reach, begin, side=side) for side in ("right", "left"))
-    step = np.maximum.accumulate(np.where(begin == finish, at, after))  # a call without length may lie on the end
+    step = np.maximum.accumulate(np.where(begin == finish, at, after))  # an empty call may lie on the end
     place = np.minimum(step, low.size - 1)
     inside = (step < low.size) & (begin >= low[place]) & (finish <= high[place])
     return np.where(inside, step, -1)
 
 
 def _complete(work: Ints) -> int:
-    """How many of the first steps to show, given how much work each has queued; some has any."""
+    """How many of the first steps to show, given how much work each step queued. At least one step queued some."""
     last = int(np.flatnonzero(work)[-1])
     return last if last and work[last - 1] * _TRUNCATED > work[last] else last + 1
 
@@ -117,7 +117,7 @@ OTHER = "Other"
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Whether there is any such work, be it outside of all steps. Kernels of collectives are communication."""
+    """Whether there is any such work, inside or outside of steps. Kernels of collectives are communication."""
 
     has_runtime: bool
     has_kernel: bool
@@ -132,7 +132,7 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Time of each role, and in all, in each step. Units: µs, whole if the trace's are."""
+    """Time of each role in each step, and their total. Units: µs, integers if the trace's times are integers."""
 
     parts: dict[str, list[float]]
     total: list[float]
@@ -145,7 +145,7 @@ class StepCosts:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Per step: kernels (host work where there are none), communication, both at once, neither. Units: µs."""
+    """Time per step of kernels (host work if there are none), communication, both at once, neither. Units: µs."""
 
     computation: Times
     communication: Times
@@ -154,10 +154,10 @@ class Overlap:
 
 
 def find_roles(events: Events) -> dict[str, Ranges]:
-    """When each role's work ran, whatever else ran then; merged. Units: µs.
+    """When each role's work ran, as merged ranges, even where other work ran too. Units: µs.
 
-    A kernel with the external id of a collective's host operator is communication, on MLU so is a copy. As in the
-    plugin, to have no id is an id.
+    A kernel with the external id of a collective's host operator is communication; on MLU so is a copy. A missing id
+    counts as an id of its own, as in the plugin.
     """
     host = events.rows(OPERATOR, PYTHON, ANNOTATION)
     collective, loading = events.where(is_collective, host), events.where(is_data_loading, host)
@@ -190,8 +190,8 @@ def step_costs(roles: dict[str, Ranges], steps: Steps) -> StepCosts:
     """How long each role prevailed in each step.
 
     Units: µs.
-    Source: the plugin, with its defect: once roles have claimed all time of all steps, the next role starts anew, as
-    if none had been claimed, so that the parts of a step may exceed it.
+    Source: the plugin, with its defect: once roles have claimed all time of all steps, the next role starts as if
+    nothing had been claimed. The parts of a step may then add up to more than the step.
     """
     prevailing: dict[str, Ranges] = {}
     free: Ranges = (steps.start[:0], steps.end[:0])
@@ -209,7 +209,7 @@ def step_costs(roles: dict[str, Ranges], steps: Steps) -> StepCosts:
 
 
 def overlap_costs(roles: dict[str, Ranges], steps: Steps) -> Overlap:
-    """How far communication and computation overlapped in each step; time may count in both. Units: µs."""
+    """How long communication and computation overlapped in each step; time may count in both. Units: µs."""
     computing = roles["Kernel"] if roles["Kernel"][0].size else roles["CPU Exec"]
     moving = roles["Communication"]
     windows = steps.start, steps.end

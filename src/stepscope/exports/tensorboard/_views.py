@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What all views are made from. `uses_tc` says of each of `launches.work` whether it uses tensor cores.
+    """What all views are made from. `uses_tc` says for each item of `launches.work` whether it uses tensor cores.
 
     `forest` and `costs` have backward operators below their modules.
     """
@@ -58,7 +58,7 @@ def basis_of(trace: Trace) -> Basis:
 
 
 def views_of(basis: Basis, worker: str, *, n_workers: int) -> tuple[dict[str, Any], Part]:
-    """All views, each ready for JSON, and the worker's part in the view of all workers."""
+    """All views, each ready for JSON, and this worker's part of the view of all workers."""
     events, launches, forest = basis.events, basis.launches, basis.forest
     roles = find_roles(events)
     flags, costs = flags_of(roles), step_costs(roles, basis.steps)
@@ -117,7 +117,7 @@ def _kernel_views(basis: Basis) -> dict[str, Any]:
 
 
 def missing_from(basis: Basis, views: dict[str, Any]) -> list[str]:
-    """What the views lack because the trace does not have it, and how to record it: a sentence each."""
+    """One sentence for each thing that the views lack because the trace lacks it, and how to record it."""
     trace = basis.events.trace
     gaps = []
     if "kernel_table" not in views:

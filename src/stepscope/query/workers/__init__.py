@@ -69,7 +69,7 @@ def _through(
 def _packed(function: Callable[..., object]) -> bytes | None:
     try:
         return pickle.dumps(function, protocol=pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError):  # a closure, or what holds an open file
+    except (pickle.PicklingError, AttributeError, TypeError):  # a closure, or an object with an open file
         return None
 
 

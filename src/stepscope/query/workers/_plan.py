@@ -1,4 +1,4 @@
-"""How many processes a job deserves: by the sizes of its files, the free cores and the free memory."""
+"""How many processes should read a job, from the sizes of its files, the free cores and the free memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "cores", "memory_bytes", "plan"]
 
 
-#: Measured: what a process needs before it reads, then for each byte of a trace; bytes that it reads in a second.
+#: Measured: memory that a process needs before it reads, and per byte of a trace; bytes that it reads per second.
 _BASE_BYTES, _PER_BYTE, _BYTES_PER_S = 130_000_000, 0.9, 90_000_000
-#: What starting a process costs, in seconds: less work than that is done in this one.
+#: How many seconds it takes to start a process. This process does any work that takes less.
 _START_S = 0.6
-#: How much bigger a file is unpacked: packed as a whole, as a store.
+#: How many times bigger a file gets when unpacked: a compressed file, a store.
 _PACKED, _STORED = 12, 25
 #: Objects that other processes do not see.
 _MINE = "memory://"

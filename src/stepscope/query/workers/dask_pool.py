@@ -1,4 +1,4 @@
-"""The same on Dask: on a cluster that is already running, or on a local one that ends with the work."""
+"""The same as `pool` on Dask: on a cluster that is already running, or on a local one that ends with the work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def on_dask(
     """Apply a pickled function to numbered items on Dask's workers. Yields number and result as they come.
 
     `address` is that of a scheduler, the path of its file (.json), or `local`. Dask moves the items of a worker that
-    dies to others; what kills several is Died. Raises MissingExtra, StepscopeError (nobody at that address).
+    dies to others; the result of an item that kills several is Died. Raises MissingExtra, StepscopeError (no scheduler
+    at that address).
     """
     try:
         distributed: Any = import_module("distributed")
@@ -56,7 +57,7 @@ def _called(function: bytes, item: Any) -> Any:
 @contextmanager
 def _client(distributed: Any, address: str, plan: Plan) -> Iterator[Any]:
     if address == LOCAL:
-        # Workers of one thread: a trace is read by one, and what it needs is known for each.
+        # Workers have one thread each, because one thread reads a trace and its memory is known.
         with (
             distributed.LocalCluster(
                 n_workers=max(plan.n_workers, 1),

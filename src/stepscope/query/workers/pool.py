@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["COMMAND", "Died", "pooled", "serve"]
 
 
-#: For the GNU C library: memory that one file's blocks leave free serves the next, and does not go back to the system
-#: and come again page by page. Others do not look at these.
+#: For the GNU C library: memory that one file frees is used for the next one and is not returned to the system in
+#: between. Other C libraries ignore these variables.
 _KEEP_FREED = {
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_TOP_PAD_": str(4 << 20),
 }  # fmt: skip
@@ -133,7 +133,7 @@ class _Tender:
 
 
 def _started(n_workers: int) -> subprocess.Popen[bytes]:
-    # Threads of several processes would only get in one another's way.
+    # Threads of several processes would only slow each other down.
     threads = str(max(1, (os.cpu_count() or 1) // n_workers))
     return subprocess.Popen(  # noqa: S603  this interpreter, with our own code
         [sys.executable, "-c", COMMAND, json.dumps(sys.path)],
@@ -170,7 +170,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
 def _closed(pipe: Any) -> None:
     try:
         pipe.close()
-    except OSError:  # what was not yet written to a process that is gone
+    except OSError:  # data that was not yet written to a process that has ended
         return
 
 

@@ -1,6 +1,6 @@
 """AMD's accelerators, through the library `amdsmi` that comes with ROCm: use, clocks, limits, power, memory, links.
 
-Names, units and the word "N/A" for what a device does not tell: AMD SMI's Python API, versions 6.2 to 7.
+Source of names, units and of "N/A" for what a device does not report: AMD SMI's Python API, versions 6.2 to 7.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Gpus:
     amdsmi: Any
     handles: tuple[Any, ...]
     first: int = 0
-    #: Metrics by device: those that it refused, and those that it has told at least once.
+    #: Metrics by device: those that it refused, and those that it has reported at least once.
     refused: dict[str, set[str]] = field(default_factory=dict)
     reported: dict[str, set[str]] = field(default_factory=dict)
-    #: What the firmware's accumulators showed the last time.
+    #: The last values of the firmware's accumulators.
     ticks: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 def opened(first: int = 0) -> Gpus | str:
     """The library and its devices, or in words why there are none."""
     try:
-        # Without its driver's library the package says so on standard output, which is not ours to write to.
+        # Without its driver's library the package prints that to standard output, which belongs to the job.
         with contextlib.redirect_stdout(io.StringIO()):
             amdsmi = importlib.import_module("amdsmi")
     except (ImportError, OSError, KeyError, AttributeError) as error:
@@ -61,7 +61,7 @@ def opened(first: int = 0) -> Gpus | str:
 
 
 def close(gpus: Gpus) -> None:
-    """Let go of the library; it may refuse, which is of no account any more."""
+    """Shut the library down. An error no longer matters then."""
     with contextlib.suppress(gpus.amdsmi.AmdSmiException):
         gpus.amdsmi.amdsmi_shut_down()
 
@@ -86,7 +86,7 @@ def described(gpus: Gpus) -> list[dict[str, Any]]:
 
 
 def samples(gpus: Gpus) -> Iterator[Row]:
-    """What changes quickly, of each device. What a device does not tell is left out."""
+    """Counters of each device that change quickly. What a device does not report is left out."""
     smi = gpus.amdsmi
     gfx, mem = smi.AmdSmiClkType.GFX, smi.AmdSmiClkType.MEM
     for device, handle in _devices(gpus):
@@ -104,7 +104,7 @@ def samples(gpus: Gpus) -> Iterator[Row]:
 
 
 def slow_samples(gpus: Gpus) -> Iterator[Row]:
-    """What changes slowly, or takes the driver long to tell: temperature, limits, PCIe, memory errors, processes."""
+    """Counters that change slowly or take the driver long: temperature, limits, PCIe, memory errors, processes."""
     smi = gpus.amdsmi
     heat, current = smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric.CURRENT
     memory_of: dict[int, float] = {}
@@ -132,7 +132,7 @@ def slow_samples(gpus: Gpus) -> Iterator[Row]:
 
 
 def link_totals(gpus: Gpus) -> Iterator[Row]:
-    """Bytes that came and went over all XGMI links of each device, since the driver was loaded."""
+    """Bytes received and sent over all XGMI links of each device since the driver was loaded."""
     smi = gpus.amdsmi
     xgmi = smi.AmdSmiLinkType.AMDSMI_LINK_TYPE_XGMI
     for device, handle in _devices(gpus):
@@ -155,7 +155,7 @@ def issues(gpus: Gpus) -> list[dict[str, Any]]:
 
 
 def _throttling(gpus: Gpus, device: str, metrics: dict[str, Any]) -> Iterator[Row]:
-    """Shares of time in which each limit held; of older devices only whether any does."""
+    """Shares of time in which each limit was active; for older devices only whether any limit is active."""
     yield from _known("gpu_throttled", "flag", device, metrics.get("throttle_status"))
     now = {name: metrics.get(name) for name in (*_RESIDENCIES, "accumulation_counter")}
     known = {name: value for name, value in now.items() if isinstance(value, int)}
@@ -170,7 +170,7 @@ def _throttling(gpus: Gpus, device: str, metrics: dict[str, Any]) -> Iterator[Ro
 
 
 def _power(info: dict[str, Any]) -> Any:
-    """Watts now; older devices tell an average."""
+    """Watts now; older devices report an average."""
     now = info.get("current_socket_power")
     return now if isinstance(now, int | float) and now else info.get("average_socket_power")
 

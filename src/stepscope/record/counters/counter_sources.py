@@ -42,7 +42,7 @@ __all__ = ["CounterSources"]
 
 #: Threads whose times are read in one tick; with more of them, they are read in every second tick, third …
 _THREADS_A_TICK = 64
-#: /proc/stat has a line for each core: with more of them it is read less often.
+#: /proc/stat has a line for each core. With more cores than this it is read less often.
 _CORES_A_TICK = 32
 _MACHINE_HZ, _SWITCHES_HZ, _TREE_HZ, _SLOW_HZ = 10, 4, 2, 1
 _CORE_FILES = ("/proc/stat",)

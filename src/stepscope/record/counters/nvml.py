@@ -33,9 +33,9 @@ class Gpus:
 
     nvml: Any
     handles: tuple[Any, ...]
-    #: Of each device, what hears of its Xid and memory errors; None where it cannot be heard of.
+    #: The set that receives each device's Xid and memory errors; None if the device cannot report them.
     events: tuple[Any, ...] = ()
-    #: Metrics by device: those that it refused, and those that it has told at least once.
+    #: Metrics by device: those that it refused, and those that it has reported at least once.
     refused: dict[str, set[str]] = field(default_factory=dict)
     reported: dict[str, set[str]] = field(default_factory=dict)
     #: Xid errors by device: how often each number came.
@@ -62,7 +62,7 @@ def opened() -> Gpus | str:
 
 
 def _listening(nvml: Any, handle: Any) -> Any:
-    """A set that a device's Xid errors are put into; None if the driver has no such thing (in some containers)."""
+    """The set that receives a device's Xid errors; None if the driver has none (in some containers)."""
     try:
         events = nvml.nvmlEventSetCreate()
         nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
@@ -92,7 +92,7 @@ def described(gpus: Gpus) -> list[dict[str, Any]]:
 
 
 def samples(gpus: Gpus) -> Iterator[Row]:
-    """What changes quickly, of each device. What a device does not tell is left out."""
+    """Counters of each device that change quickly. What a device does not report is left out."""
     nvml = gpus.nvml
     for i, handle in enumerate(gpus.handles):
         device = f"gpu{i}"
@@ -115,7 +115,7 @@ def samples(gpus: Gpus) -> Iterator[Row]:
 
 
 def slow_samples(gpus: Gpus) -> Iterator[Row]:
-    """What changes slowly, or takes the driver 20 ms to tell (PCIe): temperature, links, memory errors, processes."""
+    """Counters that change slowly or take the driver 20 ms (PCIe): temperature, links, memory errors, processes."""
     nvml = gpus.nvml
     for i, handle in enumerate(gpus.handles):
         device = f"gpu{i}"
@@ -175,7 +175,7 @@ def _by_pid(samples: Any) -> dict[int, list[float]]:
 
 
 def _new_xids(gpus: Gpus, i: int, device: str) -> dict[int, int]:
-    """Takes in the errors that came since the last time, without waiting for any; all of the device so far."""
+    """Reads the errors since the last call without waiting for new ones. Returns all errors of the device so far."""
     counts = gpus.xids.setdefault(device, {})
     while gpus.events[i] is not None:
         try:
@@ -205,7 +205,7 @@ def issues(gpus: Gpus) -> list[dict[str, Any]]:
 
 
 def nvlink_totals(gpus: Gpus) -> Iterator[Row]:
-    """Bytes that came and went over all NVLinks of each device, since the driver was loaded."""
+    """Bytes received and sent over all NVLinks of each device since the driver was loaded."""
     nvml = gpus.nvml
     fields = {_FIELD_NVLINK_RX: "gpu_nvlink_rx_rate", _FIELD_NVLINK_TX: "gpu_nvlink_tx_rate"}
     wanted = [(field, _ALL_LINKS) for field in fields]

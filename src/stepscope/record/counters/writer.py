@@ -1,4 +1,4 @@
-"""The file of counters while it grows: packed, and readable up to its last second, whatever happens to us."""
+"""The file of counters while it grows: packed, and readable up to its last second even if we are killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = "counters.csv.gz"
 #: Six digits are more than is known of a rate; sizes of memory are exact.
 _DIGITS = {"bytes": 15}
 HEADER = "ts_ns,metric,unit,device,value\n"
-#: A file of the last seconds is rewritten when it is so many times longer than those.
+#: A file of the last seconds is rewritten when it covers this many times those seconds.
 _SLACK = 1.25
 
 

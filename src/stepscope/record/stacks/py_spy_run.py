@@ -132,10 +132,10 @@ class RunResult:
     cpu: Mapping[Thread, tuple[int, int]]
 
     def write(self, file: StackFile, until: dict[int, int], gone: Mapping[Thread, int], on_core: OnCore) -> int:
-        """Add it to the file. Returns for how many ns before this run nothing was sampled.
+        """Add the stacks to the file. Returns for how many ns before this run nothing was sampled.
 
-        `until` is the time up to which each process has been sampled, and is updated. Runs overlap: of what two of them
-        sampled, the earlier one's stacks count. `gone` is when threads ended, which py-spy does not report.
+        `until` is the time up to which each process has been sampled, and is updated. Where two runs overlap, the
+        stacks of the earlier one count. `gone` is when threads ended, which py-spy does not report.
         """
         file.run(self.zero_ns, self.end_us * 1000, self.hz)
         before = dict(until)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _TICK_S = 0.02
-#: Functions below which the main thread may be inside of torch: what they call is no place to start a profiler.
+#: Functions that call torch. While the main thread is inside one, no profiler may start.
 _INNER = frozenset(("__torch_dispatch__", "__torch_function__", "__del__", "_find_and_load"))
 
 
@@ -33,7 +33,7 @@ def after_import(framework: str, module: ModuleType, log: Any, steps: str, windo
         facts["rank"] = rank
     settings = files.Settings.of(steps, window)
     trigger = os.environ.get("STEPSCOPE_RECORD_TRIGGER", "")
-    if settings is None and trigger:  # none but for dumps of the recorder's
+    if settings is None and trigger:  # none except for dumps of the recorder
         settings = files.Settings()
     make = {"torch": _torch, "paddle": _paddle, "jax": _jax}[framework]
     made = make(module, log, settings, files, _ends(log.folder, trigger)) if settings is not None else None
@@ -137,7 +137,7 @@ def _on_main_thread(profile: Any) -> Callable[[], None]:
     callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(called)
 
     def ask() -> None:
-        # The queue of such calls is short, and everyone's.
+        # The queue of such calls is short and shared by the whole process.
         if not waiting:
             waiting.append(True)
             if ctypes.pythonapi.Py_AddPendingCall(callback, None):

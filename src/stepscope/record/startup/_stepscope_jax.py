@@ -48,7 +48,7 @@ class JaxProfiler:
         return True
 
     def prepare(self) -> None:
-        """Nothing is to be made ready."""
+        """Do nothing: JAX needs no preparation."""
         self._into = os.path.join(self._job, "jax-%d" % os.getpid())
 
     def start(self) -> None:
@@ -66,7 +66,7 @@ class JaxProfiler:
             self.is_starting = False
 
     def mark(self, n: int | None) -> None:
-        """Step n begins; None: no other begins."""
+        """Step n begins; with None the current step ends and no other begins."""
         if self._range is not None:
             self._range.__exit__(None, None, None)
             self._range = None
@@ -95,7 +95,7 @@ class JaxProfiler:
         return str(self._jax.__version__).encode()
 
     def _began(self) -> int:
-        """Unix time at which times of the trace are 0: as the profile itself says, or when we had it started."""
+        """Unix time at which times of the trace are 0: from the profile itself, or else when we started it."""
         files = glob.glob(os.path.join(glob.escape(self._into), "plugins", "profile", "*", "*.xplane.pb"))
         reader = getattr(self._jax.profiler, "ProfileData", None)
         if reader is not None and files:
@@ -115,9 +115,9 @@ class JaxProfiler:
 
 
 def _with_head(path: str, head: bytes) -> Iterable[bytes]:
-    """The trace with more fields at its begin. Raises OSError."""
+    """The trace with additional fields at its start. Raises OSError."""
     with gzip.open(path, "rb") as source:
-        source.read(1)  # the brace, which the head has
+        source.read(1)  # the opening brace, which the head already has
         yield head
         while True:
             piece = source.read(1 << 20)

@@ -10,7 +10,7 @@ import struct
 import sys
 import time
 
-# Each Python of the job imports this: what takes long to import (typing, json, importlib.abc) is left out.
+# Each Python of the job imports this module, so it does not import what takes long (typing, json, importlib.abc).
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-#: Collections that ended, their time, and when the one that runs now began (0: none runs). Units: ns.
+#: Number of finished collections, their time, and when the current one began (0: none runs). Units: ns.
 _TOTALS = struct.Struct("<qqq")
 
 
@@ -74,7 +74,7 @@ def _escaped(sign: str) -> str:
 
 
 class Collections:
-    """Counts garbage collections and their time in a file of 24 bytes, which we and the sampler have mapped."""
+    """Counts garbage collections and their time in a file of 24 bytes, which we and the sampler map into memory."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -110,7 +110,7 @@ class Collections:
 
 
 class AfterImport:
-    """A finder and loader that calls a function once after a module has been imported: by the modules' names."""
+    """A finder and loader that calls a function once after a module has been imported. `calls` has them by module."""
 
     def __init__(self, calls: dict[str, Any]) -> None:
         self._calls = calls

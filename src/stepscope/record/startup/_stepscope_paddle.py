@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ENDING = ".paddle_trace.pb.gz"
-#: The variable of the library of logging inside of Paddle that says from which level on it writes to standard error.
+#: The environment variable from which Paddle's logging library takes the level from which it writes to standard error.
 _LOG_LEVEL = "_ZN3fLI17FLAGS_minloglevelE"
 
 
@@ -27,7 +27,7 @@ class PaddleProfiler:
         self._profiler = self._range = None  # type: Any
         #: While ours is made the job has not made one.
         self.is_making = False
-        #: Called when a profiler was made, which wraps the optimizers' steps anew.
+        #: Called after a profiler was made, because that wraps the optimizers' steps again.
         self.made = []  # type: list[Any]
 
     def obstacle(self) -> str | None:
@@ -40,7 +40,7 @@ class PaddleProfiler:
         return True
 
     def prepare(self) -> None:
-        """Have the profiler ready. Raises RuntimeError: the job has made one, and there can only be one."""
+        """Prepare the profiler. Raises RuntimeError if the job has made one, because there can only be one."""
         self.is_making = True
         try:
             made = self._paddle.profiler.Profiler(on_trace_ready=lambda _: None, record_shapes=True)
@@ -54,14 +54,14 @@ class PaddleProfiler:
         made.profiler.prepare()
 
     def start(self) -> None:
-        """Profile from now on. As its own start does, without a first mark of a step: the steps are marked by us."""
+        """Start the profile as Paddle's own start does, but without its first mark of a step: we mark the steps."""
         parts = sys.modules["paddle.profiler.profiler"]
         parts.enable_op_info_recorder()
         parts.utils._is_profiler_used = True
         self._profiler.profiler.start()
 
     def mark(self, n: int | None) -> None:
-        """Step n begins; None: no other begins."""
+        """Step n begins; with None the current step ends and no other begins."""
         profiler = self._paddle.profiler
         if self._range is not None:
             self._range.end()
@@ -72,7 +72,7 @@ class PaddleProfiler:
             self._range.begin()
 
     def stop(self) -> None:
-        """Profile no longer."""
+        """Stop the profile."""
         parts = sys.modules["paddle.profiler.profiler"]
         self._profiler.profiler_result = self._profiler.profiler.stop()
         parts.utils._is_profiler_used = False
@@ -93,7 +93,7 @@ class PaddleProfiler:
 
 
 class _Quiet:
-    """While it is entered Paddle does not write on standard error, which is the job's, where its file goes."""
+    """A context in which Paddle does not write to the job's standard error where its file goes."""
 
     def __init__(self, paddle: ModuleType) -> None:
         self._level = None  # type: Any
@@ -102,7 +102,7 @@ class _Quiet:
             library = ctypes.CDLL(paddle.base.libpaddle.__file__)
             self._level = ctypes.c_int.in_dll(library, _LOG_LEVEL)
         except (OSError, ValueError, AttributeError):
-            return  # a build that has it elsewhere says its line
+            return  # a build that has it elsewhere prints its line
 
     def __enter__(self) -> None:
         if self._level is not None:
@@ -131,7 +131,7 @@ def watch(paddle: ModuleType, steps: Any, profiler: PaddleProfiler) -> bool:
         make(self, *args, **kwargs)
 
     def wrap() -> None:
-        """Wrap what is not, or has been wrapped by others since: a step ends when the outermost wrapper does."""
+        """Wrap methods without our wrapper on the outside, because a step ends when the outermost wrapper does."""
         for kind in kinds:
             for name in ("step", "minimize"):
                 owner = next((owner for owner in kind.__mro__ if name in vars(owner)), None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Trace files are packed while the job waits: quickly.
 _LEVEL = 1
-#: How long a time window waits for a step to begin or end: in longest steps, at least; and when steps count as recent.
+#: How long a time window waits for a step to begin or end: in longest steps, at least; and how old a recent step is.
 _GAPS, _PATIENCE_NS, _LATELY_NS = 3, 250_000_000, 30_000_000_000
 
 _WAITING, _PREPARED, _RUNNING, _OVER = range(4)
@@ -57,18 +57,18 @@ class Settings(NamedTuple):
 class Profile:
     """One profile of this process by one of the profilers.
 
-    A profiler has the methods `prepare()`, `start()`, `mark(n)` (step n begins, the one before it ends; None: no
-    other begins), `stop()`, `write()`, `obstacle()` (why none is to be taken at all, None if nothing is against it)
-    and `is_safe()` (whether now and here it may start or stop); `any_thread`, whether that may be done from any
-    thread; `errors`, exceptions that it may raise; `folder`, into which it writes.
+    A profiler has the methods `prepare()`, `start()`, `mark(n)` (step n begins and the one before it ends; with None no
+    other begins), `stop()`, `write()`, `obstacle()` (why no profile can be taken, None if one can) and `is_safe()`
+    (whether it may start or stop here and now). `any_thread` says whether any thread may do that, `errors` are the
+    exceptions that it may raise, and `folder` is where it writes.
 
-    `ends` tells the recorder of each step, and us of its wishes: profiles of some later steps, for its dumps.
+    `ends` reports each step to the recorder, and passes on its requests for profiles of later steps, for its dumps.
     """
 
     def __init__(self, profiler: Any, log: Any, settings: Settings, ends: Any = None) -> None:
         self._profiler, self._log, self._settings = profiler, log, settings
         self._ends = ends
-        #: The recorder's wish that is being fulfilled, and the next one.
+        #: The recorder's current request, and the next one.
         self._wish = self._next = None  # type: Any
         self.any_thread = bool(profiler.any_thread)
         self._pid = os.getpid()
@@ -129,7 +129,7 @@ class Profile:
             self._at(None)
 
     def _tell(self, n: int) -> None:
-        """Report the step that has ended to the recorder, and take its next wish."""
+        """Report the step that has ended to the recorder, and take its next request."""
         if self.is_near:
             self._ends.skip()
         self._next = self._ends.ended(n) or self._next
@@ -142,7 +142,7 @@ class Profile:
         self._is_marked, self._owed, self._state = False, None, _WAITING
 
     def _answer(self) -> None:
-        """Tell the recorder that the profile that it waits for is written, or will not be."""
+        """Report to the recorder that the profile that it waits for is written, or will not be."""
         if self._wish is not None and self._state == _OVER:
             wish, self._wish = self._wish, None
             self._ends.tell(profiled=wish.name)
@@ -180,7 +180,7 @@ class Profile:
             return
         self._pid = 0  # only once
         if self._state == _RUNNING and not self._is_here():
-            # Left running it would crash the process now.
+            # A profiler that still runs would crash the process now.
             self._state = _OVER
             self._try(self._profiler.stop, "the profiler did not stop")
             self._log.issue(
@@ -309,7 +309,7 @@ class Profile:
         if not self._try(self._profiler.stop, "the profiler did not stop") or not self._has_whole():
             return
         is_written = self._try(self._profiler.write, "the profile could not be written", "error")
-        if is_written and self._wish is None and self._ends is not None:  # the one that was asked for from the start
+        if is_written and self._wish is None and self._ends is not None:  # the profile that was requested at the start
             self._ends.tell(profiled="")
 
     def _try(self, call: Any, failed: str, severity: str = "warning") -> bool:
@@ -323,7 +323,7 @@ class Profile:
         return True
 
     def _is_here(self) -> bool:
-        """Whether this is the thread on which the profiler runs, or it does not matter."""
+        """Whether this is the thread on which the profiler runs, or any thread will do."""
         return self.any_thread or self._state == _WAITING or self._thread == _thread.get_ident()
 
     def _saw(self) -> None:

@@ -1,4 +1,4 @@
-"""Reports the end of each training step to the recorder, and receives its wishes for a profile of the next steps.
+"""Reports the end of each training step to the recorder, and receives its requests for a profile of the next steps.
 
 `.job/steps-PID` holds four numbers in memory shared with whoever reads it: steps made, when the last one ended
 (CLOCK_MONOTONIC, ns), how long it took (ns), and the median of the steps before it (ns; 0 while there are too few).
@@ -17,11 +17,11 @@ import time
 from typing import Any, NamedTuple
 
 _STEP = struct.Struct("<qqqq")
-#: Number of the wish, the first step to profile (0: any), how many, and the folder inside the recording.
+#: Number of the request, the first step to profile (0: any), how many, and the folder inside the recording.
 _WISH = struct.Struct("<qqq72s")
-#: The median is that of so many steps; with fewer no step is called slow.
+#: The median is that of this many steps. With fewer, no step is called slow.
 _WINDOW, _FEWEST = 64, 8
-#: A rank that lags by no more steps than this profiles the same steps as the other ranks.
+#: A rank that lags by at most this many steps profiles the same steps as the other ranks.
 _LAG = 3
 
 
@@ -35,7 +35,7 @@ class Wish(NamedTuple):
 
 
 class StepEnds:
-    """Reports the ends of steps of this process, finds slow ones, and reads the recorder's wishes."""
+    """Reports the ends of steps of this process, detects slow ones, and reads the recorder's requests."""
 
     def __init__(self, folder: str, slower: float) -> None:
         """`slower`: how many times the median a slow step takes; 0 to call none slow."""
@@ -56,7 +56,7 @@ class StepEnds:
         self._heard = self._wish_number()
 
     def ended(self, n_steps: int) -> Wish | None:
-        """Step number `n_steps` (from 1) has ended. A wish that came up since the last step, if there is one."""
+        """Step number `n_steps` (from 1) has ended. Returns the request that came since the last step, or None."""
         now, before = time.monotonic_ns(), self._last_ns
         self._last_ns = now
         took, median = (now - before if before else 0), self._median()
@@ -72,7 +72,7 @@ class StepEnds:
         return self._wish(n_steps)
 
     def skip(self) -> None:
-        """The current step is not to be compared with others: a profiler starts, runs, or writes."""
+        """Do not compare the current step with others, because a profiler starts, runs, or writes."""
         self._is_unlike = True
 
     def tell(self, **fields: Any) -> None:
@@ -104,14 +104,14 @@ class StepEnds:
 
     def _wish(self, n_steps: int) -> Wish:
         self._heard, first, n, name = _WISH.unpack_from(self._wishes)
-        # Of ranks in lockstep all can still profile the same steps; others begin with their next.
+        # Ranks in lockstep can all still profile the same steps; others begin with their next step.
         if not n_steps < first <= n_steps + 1 + _LAG:
             first = n_steps + 1
         return Wish(self._heard, first, n, name.rstrip(b"\0").decode())
 
 
 def _shared(path: str, size: int) -> Any:
-    """A file's memory: one of that size, made new, to write; or (size 0) one that is there, to read. None if not."""
+    """The memory of a new file of that size, to write, or (size 0) of an existing file, to read. None if that fails."""
     try:
         if not size:
             with open(path, "rb") as file:

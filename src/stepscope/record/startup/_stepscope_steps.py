@@ -1,7 +1,7 @@
 """Where a job's steps begin: at numbered ranges, or else at steps of an optimizer, or else at calls of its model.
 
-All three are reported here as they happen. The most reliable one so far decides, and it stays the same from the begin
-of a profile on.
+All three are reported here as they happen. The most reliable one so far marks the steps, and it stays the same once a
+profile has begun.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NAME = re.compile(
     r"((?:[a-z]+[ _:#./-]*)?(?:step|iter|iteration|batch))[ _:#./-]*\d+",
     re.IGNORECASE,
 )
-#: An optimizer that steps so often while the one that marked steps did not takes its place.
+#: An optimizer that steps this often while the one that marked steps did not replaces that one.
 _TAKES_OVER = 10
 
-#: A thread that called models so often is not short-lived, as one for each request would be.
+#: A thread that called models this often is not short-lived, as a thread for one request would be.
 _KNOWN = 3
 
 _NOTHING, _MODULE, _OPTIMIZER, _RANGE = range(4)
@@ -103,13 +103,13 @@ class Steps:
             here.models = {}
         known = here.models.get(id(module))
         if known is None or known[0]() is not module:
-            # Transforms, losses and the like hold nothing; copies for a device are made anew for each call.
+            # Transforms, losses and the like have no parameters; copies for a device are made again for each call.
             is_model = _holds_something(module) and not getattr(module, "_is_replica", False)
             known = here.models[id(module)] = [weakref.ref(module), is_model, -1]
         if not known[1]:
             return
         known[2] += 1
-        # Of several models the one that is called most often marks steps: the first to reach a number of calls.
+        # Of several models the one that is called most often marks steps: the first one to reach a number of calls.
         if known[2] > self._lead and (self._model is known or not self.profile.is_near):
             self._lead, self._model = known[2], known
             self._tell(_MODULE, known[2])

@@ -1,8 +1,8 @@
 """PyTorch: profiles this process with torch.profiler, and recognises its steps.
 
 Functions of torch are wrapped, to see when an optimizer steps, a module is called, or a range or a profiler begins. A
-wrapper passes for a function of the file of the row: torch.compile leaves such files out of what it compiles,
-and torch.jit looks names up in their module.
+wrapper pretends to come from the file of the original function, because torch.compile does not compile such files
+and torch.jit looks up names in their module.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ENDING = ".pt.trace.json.gz"
-#: One of these is in the trace of a process that did anything: Kineto's categories of operators, kernels and launches.
+#: Kineto's categories of operators, kernels and launches. The trace of a process that did anything has one of them.
 _WORK = (b'"cpu_op"', b'"kernel"', b'"cuda_runtime"')
 
 
 class TorchProfiler:
     """One profile by torch.profiler. It records the thread that starts it, and the autograd work of that thread.
 
-    All threads at once (`profile_all_threads`) are no choice: started or stopped while another one is in an operator,
-    torch 2.13 corrupts its memory.
+    Recording all threads (`profile_all_threads`) is not possible: torch 2.13 corrupts its memory if that starts or
+    stops while another thread is in an operator.
     """
 
     any_thread = False
@@ -38,7 +38,7 @@ class TorchProfiler:
         self._kineto = self._open = None  # type: Any
         self._rank = None  # type: int | None
         self._memory = bool(os.environ.get("STEPSCOPE_RECORD_MEMORY"))
-        # Looked up now: the package may be half gone when the process ends.
+        # Looked up now, because the package may be partly unloaded when the process ends.
         self._task = getattr(getattr(torch, "_C", None), "_current_graph_task_id", None)
 
     def obstacle(self) -> str | None:
@@ -53,8 +53,8 @@ class TorchProfiler:
     def is_safe(self) -> bool:
         """Whether the profiler can start or stop on this thread now.
 
-        Not inside of the engine that runs backward, which on its return sets back what a thread does, nor while a
-        CUDA graph is recorded, which the profiler would disturb.
+        It is unsafe inside the engine that runs backward, which resets a thread's state on its return, and while a CUDA
+        graph is recorded, which the profiler would disturb.
         """
         if self._task is not None and self._task() != -1:
             return False
@@ -62,7 +62,7 @@ class TorchProfiler:
         return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
 
     def prepare(self) -> None:
-        """Have the profiler ready: with CUDA it takes seconds."""
+        """Prepare the profiler, which takes seconds with CUDA."""
         torch = self._torch
         activities = None
         if torch.version.cuda and not torch.cuda.is_initialized():
@@ -74,7 +74,7 @@ class TorchProfiler:
         if "torch._inductor" in sys.modules or "use_device" not in inspect.signature(make).parameters:
             kineto.prepare_trace()
         else:
-            # As prepare_trace does, which would import torch._inductor: a second or more, and 70 MB.
+            # The same as prepare_trace, which would import torch._inductor: a second or more, and 70 MB.
             kineto.profiler = make(
                 use_cpu=True,
                 use_device=getattr(kineto, "use_device", None),
@@ -86,11 +86,11 @@ class TorchProfiler:
         self._kineto = kineto
 
     def start(self) -> None:
-        """Profile from now on."""
+        """Start the profile."""
         self._kineto.start_trace()
 
     def mark(self, n: int | None) -> None:
-        """Step n begins; None: no other begins."""
+        """Step n begins; with None the current step ends and no other begins."""
         if self._open is not None:
             self._open.__exit__(None, None, None)
             self._open = None
@@ -99,7 +99,7 @@ class TorchProfiler:
             self._open.__enter__()
 
     def stop(self) -> None:
-        """Profile no longer."""
+        """Stop the profile."""
         self._kineto.stop_trace()
 
     def write(self) -> bool:
@@ -129,12 +129,12 @@ class TorchProfiler:
 
 
 def is_helper() -> bool:
-    """Whether this process only compiles for another one: torch starts a pool of such."""
+    """Whether this process only compiles for another one. Torch starts a pool of such processes."""
     arguments = getattr(sys, "orig_argv", sys.argv)
     return any("_inductor" in word and "compile_worker" in word for word in arguments)
 
 
-#: Names that `_call` finds in the module of torch for whose function it stands.
+#: Names that `_call` finds in the torch module of the function that it replaces.
 _stepscope_is_compiling = _stepscope_original = _stepscope_call = None  # type: Any
 
 
@@ -157,10 +157,10 @@ def watch(torch: types.ModuleType, steps: Any) -> bool:
 
 
 def _watch_optimizers(torch: types.ModuleType, steps: Any, is_compiling: Callable[[], bool], modules: Any) -> None:
-    """Tell of each step of each optimizer.
+    """Report each step of each optimizer.
 
-    Torch wraps the `step` of each optimizer's class when the first of its kind is made. A hook of torch's would run
-    inside the range that this wrapper records, and steps would end in the middle of it; so the wrapper is wrapped.
+    Torch wraps the `step` of each optimizer's class when its first instance is made. Torch's own hooks would run inside
+    the range that this wrapper records, and steps would end in the middle of it. So we wrap the wrapper.
     """
     kind = torch.optim.Optimizer
     wrap = kind.profile_hook_step
@@ -225,9 +225,9 @@ class Modules:
         self._wrapper = kind.__call__ = _like(self._original, _call)
 
     def rest(self) -> None:
-        """No more calls need be told of.
+        """Report no more calls.
 
-        The wrapper stays, as torch.compile keeps it and compares, but with the code of what it wraps.
+        The wrapper stays, because torch.compile stores and compares it, but it gets the code of the wrapped function.
         """
         if not self.is_resting:
             self.is_resting = True
@@ -248,7 +248,7 @@ class Modules:
 
 
 def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
-    # torch.compile takes this for true, and sees nothing of the rest.
+    # torch.compile assumes that this is true, and does not see the rest.
     if _stepscope_is_compiling():
         return _stepscope_original(self, *args, **kwargs)
     return _stepscope_call(self, args, kwargs)
@@ -266,7 +266,7 @@ def _watch_ranges(kind: Any, steps: Any) -> None:
 
 
 def _watch_profilers(kind: Any, profile: Any) -> None:
-    """End our profile before anybody starts a profiler."""
+    """End our profile before the job starts a profiler."""
     original = getattr(kind, "_prepare_trace", None)
     if original is None:
         return
@@ -280,7 +280,7 @@ def _watch_profilers(kind: Any, profile: Any) -> None:
 
 
 def _like(original: Any, wrapper: Any) -> Any:
-    """The wrapper as if it stood where the original does: file, line, the module's names. It may use closures alone."""
+    """The wrapper with file, line and module names of the original. It may only use closures."""
     code = wrapper.__code__.replace(
         co_filename=original.__code__.co_filename,
         co_firstlineno=original.__code__.co_firstlineno,
@@ -291,7 +291,7 @@ def _like(original: Any, wrapper: Any) -> Any:
 
 
 def _leave_out(torch: types.ModuleType, code: types.CodeType, *, below: bool) -> None:
-    """Have torch.compile leave out a function where a call begins with it; with `below` what that calls, too."""
+    """Have torch.compile leave out a function that a call begins with; with `below`, also what that function calls."""
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)  # type: Any
     if hasattr(frames, "skip_code"):  # up to torch 2.6
         frames.skip_code(code)
@@ -311,5 +311,5 @@ def _leave_out_all(torch: types.ModuleType, *objects: Any) -> None:
 
 
 def _is_compiling(torch: types.ModuleType) -> Any:
-    """The function that tells that torch.compile follows the code, without executing it."""
+    """The function that says whether torch.compile is tracing the code without executing it."""
     return getattr(getattr(torch, "compiler", None), "is_compiling", None) or bool

@@ -257,7 +257,7 @@ def counted_lines(text: bytes, *names: bytes) -> list[int]:
 
 
 def _number_after(lines: bytes, start: bytes) -> int:
-    # Files of a hundred lines are read for two of them, many times a second: no line is taken apart in vain.
+    # Files of a hundred lines are read for two of them many times a second, so only those lines are parsed.
     at = lines.find(start)
     while at >= 0:
         rest = lines[at + len(start) : at + len(start) + _LONGEST]

@@ -9,6 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.names import KERNEL_CLASSES, shorten_column
+from stepscope.core.step_parts import COMMUNICATION, COMPUTATION, IDLE, LOADING, MEMCPY, OPERATORS, OTHER
 from stepscope.core.units import count
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 #: Parts of a step in all figures: neighbours differ in both hue and lightness.
 COLOURS = {
-    "computation": "#3a86c8", "exposed communication": "#c2569b", "exposed memcpy": "#d1603d", "idle": "#9aa3ad",
-    "data loading": "#e0a030", "synchronisation": "#5f6b7a", "launch and runtime calls": "#8c6d46",
-    "operators": "#2a9d8f", "Python and other": "#7a6cc0", "python and other": "#7a6cc0", "other": "#7a6cc0",
+    COMPUTATION: "#3a86c8", COMMUNICATION: "#c2569b", MEMCPY: "#d1603d", IDLE: "#9aa3ad",
+    LOADING: "#e0a030", "synchronisation": "#5f6b7a", "launch and runtime calls": "#8c6d46",
+    OPERATORS: "#2a9d8f", OTHER: "#7a6cc0", "python and other": "#7a6cc0", "other": "#7a6cc0",
     "exposed": "#c2569b", "hidden": "#7fb6dd",
 }  # fmt: skip
 #: Changes: longer, shorter.
@@ -81,7 +82,7 @@ def shown_names(names: Sequence[str], room: int) -> list[str]:
 
 
 def time_unit(starts: pl.Series, lengths: pl.Series) -> tuple[str, float]:
-    """Unit of an axis that reaches to the last end of these stretches (ns), and its length in ns."""
+    """The unit of an axis up to the last end of these time ranges (ns), and that unit's length in ns."""
     ends = (starts + lengths).drop_nulls().to_numpy()
     most_ns = float(ends.max()) if ends.size else 0.0
     return next(((unit, ns) for unit, ns in _UNITS if most_ns >= 2 * ns), _UNITS[-1])
@@ -135,7 +136,7 @@ def layout(*, note: str = "", height: int = 300, legend: str = "top", **more: An
 
 
 def titled(drawn: Drawn, title: str) -> Drawn:
-    """A copy of a figure with a title, for where nothing around it says what it is."""
+    """A copy of a figure with a title, for places where nothing around it says what it shows."""
     inside = drawn["layout"]
     note = inside.get("title", {}).get("text", "")
     margin = {**inside["margin"], "t": inside["margin"]["t"] + _TITLE}
@@ -150,7 +151,7 @@ def _line_above(text: str) -> dict[str, Any]:
 
 
 def parts_of(frame: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
-    """The rows of each rank, or of each trace, with what to call it; all of them, without a name, where neither is."""
+    """The rows of each rank, or of each trace, with its name; without either, all rows with an empty name."""
     lead = next((name for name in ("trace", "rank") if name in frame.columns and frame[name].n_unique() > 1), None)
     if lead is None:
         return [("", frame)]

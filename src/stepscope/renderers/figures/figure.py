@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: A figure as JSON holds it.
 Drawn = dict[str, Any]
-#: The address of what a row stands for.
+#: The address of a row's details.
 Link = Callable[[Mapping[str, Any]], str | None]
 
 
@@ -26,9 +26,9 @@ Link = Callable[[Mapping[str, Any]], str | None]
 class Figure:
     """A picture of a result table.
 
-    `draw` takes the frame, and what makes addresses of its rows, and returns the figure; None where nothing in the rows
-    is known. `title` is what stands above it where the page does not say it. `options` are those with which the table
-    of that name has rows to draw, where its defaults give others; `needs` are columns that the frame must have.
+    `draw` takes the frame and a function that makes addresses of its rows, and returns the figure, or None if nothing
+    in the rows is known. `title` is shown above it if the page has no title for it. `options` are needed for the rows
+    that are drawn, if the table's defaults give other rows. `needs` are columns that the frame must have.
     """
 
     name: str

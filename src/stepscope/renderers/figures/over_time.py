@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.core.schema import DEVICE_OR_NUMBER
+from stepscope.core.step_parts import COMPUTATION, DEVICE_COLUMNS, IDLE
 from stepscope.core.units import size
 from stepscope.renderers.figures._style import (
     CLEAR,
@@ -34,11 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _BY_TIME = MappingProxyType({"by": "time"})
-_STEP_PARTS = {
-    "computation_ns": "computation",
-    "exposed_communication_ns": "exposed communication",
-    "exposed_memcpy_ns": "exposed memcpy",
-}
+_BUSY_PARTS = {column: part for part, column in DEVICE_COLUMNS.items() if part != IDLE}
 _MOST_LANES, _MOST_STREAMS = 16, 128
 _DEVICE_HEIGHT, _STREAM_HEIGHT, _RATIO_HEIGHT = 110, 22, 230
 _DEVICE_RATIOS = {
@@ -54,7 +51,7 @@ _MEMORY = (("allocated_bytes", "allocated", "solid"), ("reserved_bytes", "reserv
 
 
 def lane(at: int) -> str:
-    """What marks call the vertical axis of a lane; 0 is the one on top."""
+    """The name of a lane's vertical axis in marks; lane 0 is on top."""
     return "y" if at == 0 else f"y{at + 1}"
 
 
@@ -104,7 +101,7 @@ def _labelled(frame: pl.DataFrame) -> pl.DataFrame:
 def _by_device(lanes: pl.DataFrame, unit: str, ns: float, link: Link | None) -> Drawn | None:
     groups = lanes.partition_by("lane", as_dict=True, maintain_order=True)
     shown = list(groups.items())[:_MOST_LANES]
-    parts = {name: label for name, label in _STEP_PARTS.items() if lanes[name].sum()}
+    parts = {name: label for name, label in _BUSY_PARTS.items() if lanes[name].sum()}
     if not parts:
         return None
     data: list[dict[str, Any]] = [
@@ -134,7 +131,7 @@ def _by_stream(lanes: pl.DataFrame, unit: str, ns: float) -> Drawn:
     data = {
         "type": "heatmap", "x": edges, "y": [literal(key[0]) for key, _ in shown],
         "z": [_ratios(own, "busy_ns") for _, own in shown], "zmin": 0, "zmax": 1,
-        "colorscale": [[0, CLEAR], [1, COLOURS["computation"]]],
+        "colorscale": [[0, CLEAR], [1, COLOURS[COMPUTATION]]],
         "colorbar": {"title": {"text": "busy"}, "tickformat": ".0%"},
         "hovertemplate": "%{y}<br>%{x} " + unit + "<br>busy %{z:.1%}<extra></extra>",
     }  # fmt: skip
@@ -262,7 +259,7 @@ TIMELINE = Figure(
     "Devices over time",
     "what each device, or each stream, did over time",
     draw_timeline,
-    ("rank", "device_id", "device", "ts_ns", "total_ns", "busy_ns", *_STEP_PARTS),
+    ("rank", "device_id", "device", "ts_ns", "total_ns", "busy_ns", *_BUSY_PARTS),
     _BY_TIME,
 )
 DEVICE_UTILISATION = Figure(

@@ -1,4 +1,4 @@
-"""Where the difference of two runs went: from the step of the base, part by part, to the step of the other."""
+"""Which parts of a step explain the difference of two runs, from the base's step to the other's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REST = "all else"
 _NEEDS = ("part", "base_ns", "other_ns", "delta_ns")
 
 
-def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG001  a part of a mean step is nowhere
+def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG001  a part of a mean step has no place in a trace
     """A waterfall: a bar for the base's step, one for each change, one for the other's step.
 
     Where `low_ns` and `high_ns` bound a change, a line at its bar shows by how much it may be off. Parts that changed
@@ -82,7 +82,7 @@ def _rows(frame: pl.DataFrame, least: float) -> list[dict[str, Any]]:
 
 
 def _bounds(rows: Sequence[dict[str, Any]], ns: float) -> dict[str, Any]:
-    """By how much each change may be larger or smaller; the ends of the waterfall have no such line."""
+    """How much larger or smaller each change may be. The ends of the waterfall have no such line."""
     bounds = [(0.0, 0.0), *map(_off, rows), (0.0, 0.0)]
     below, above = ([off / ns for off in side] for side in zip(*bounds, strict=True))
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "color": GREY, "thickness": 1.2,

@@ -32,7 +32,7 @@ class _Node(NamedTuple):
     weight: int
 
 
-def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG001  a sum over samples is nowhere
+def draw(frame: pl.DataFrame, link: Link | None) -> Drawn | None:  # noqa: ARG001  a sum over samples has no place in a trace
     """An icicle: a box for each function called from the one above, as wide as the samples (or time) that it has.
 
     `stack` has the frames root first, joined by `;`; `samples` counts them, or `self_ns` is their time. Where rows are

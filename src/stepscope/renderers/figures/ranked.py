@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from stepscope.core.step_parts import COMPUTATION
 from stepscope.core.units import duration, percent
 from stepscope.renderers.figures._style import (
     COLOURS,
@@ -55,7 +56,7 @@ def ranked(frame: pl.DataFrame, link: Link | None, column: str) -> Drawn | None:
     note = first_of(top.height, some.height)
     return _bars(
         top, top["name"].to_list(), column, link, note=note, title="ms", text=texts, textposition="auto",
-        marker={"color": COLOURS["computation"]},
+        marker={"color": COLOURS[COMPUTATION]},
     )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def _points_of(family: str | None, rows: pl.DataFrame, longest_ns: float, link: 
 
 
 def _hover_text(row: dict[str, Any]) -> str:
-    """What a point says when it is pointed at."""
+    """The text of a point when the pointer is on it."""
     whose = [f"rank {row['rank']}"] if row.get("rank") is not None else []
     lines = [*whose, f"<b>{broken(row['name'] or 'no operator')}</b>"]
     lines += [broken(row["input_shapes"])] if row.get("input_shapes") else []

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.core import step_parts
+from stepscope.core.step_parts import DEVICE_COLUMNS, HOST_COLUMNS
 from stepscope.core.units import duration, percent
 from stepscope.renderers.figures._style import COLOURS, PALETTE, axis, clipped, first_of, known, layout, links, scaled
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
@@ -16,10 +18,6 @@ if TYPE_CHECKING:
 _MOST_STEPS = 400
 _MOST_COLLECTIVES = 15
 _MS = 1e6
-_DEVICE_PARTS = {"computation": "computation_ns", "exposed communication": "exposed_communication_ns",
-                 "exposed memcpy": "exposed_memcpy_ns", "idle": "idle_ns"}  # fmt: skip
-_HOST_PARTS = {"operators": "operator_ns", "data loading": "dataloader_ns", "Python and other": "other_host_ns"}
-_TALK = "exposed communication"
 
 
 def bars(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> Drawn:
@@ -47,9 +45,11 @@ def colour_of(part: str, at: int) -> str:
 
 def draw_steps(frame: pl.DataFrame, link: Link | None) -> Drawn | None:
     """The parts of each step on the device, or on the host where no device was recorded."""
-    parts = _DEVICE_PARTS if known(frame, "idle_ns") else _HOST_PARTS
-    if parts is _HOST_PARTS and known(frame, _DEVICE_PARTS[_TALK]):
-        parts = {"operators": "operator_ns", _TALK: _DEVICE_PARTS[_TALK], **_HOST_PARTS}
+    parts = DEVICE_COLUMNS if known(frame, DEVICE_COLUMNS[step_parts.IDLE]) else HOST_COLUMNS
+    exposed = DEVICE_COLUMNS[step_parts.COMMUNICATION]
+    if parts is HOST_COLUMNS and known(frame, exposed):
+        first = step_parts.OPERATORS
+        parts = {first: HOST_COLUMNS[first], step_parts.COMMUNICATION: exposed, **HOST_COLUMNS}
     if not known(frame, *parts.values()):
         return None
     shown = frame.head(_MOST_STEPS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.analyses.common.step_parts import command_of
+from stepscope.core.step_parts import command_of
 from stepscope.query import tables
 
 if TYPE_CHECKING:

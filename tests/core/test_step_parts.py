@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from stepscope.analyses.common import step_parts
+from stepscope.core import step_parts
 from stepscope.query import tables
 
 

@@ -1,4 +1,4 @@
-"""The parts of a step on the device, on the host and in a comparison: their names, and the command that shows each."""
+"""The parts of a step on the device, on the host and in a comparison: names, columns, and the command for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ if TYPE_CHECKING:
 COMPUTATION, COMMUNICATION, MEMCPY, IDLE = "computation", "exposed communication", "exposed memcpy", "idle"
 OPERATORS, LOADING, OTHER = "operators", "data loading", "Python and other"
 
-#: What shows the events of each part, without the leading `stepscope`.
+#: The column of each part in tables of steps and of devices.
+DEVICE_COLUMNS: Mapping[str, str] = {
+    COMPUTATION: "computation_ns",
+    COMMUNICATION: "exposed_communication_ns",
+    MEMCPY: "exposed_memcpy_ns",
+    IDLE: "idle_ns",
+}
+HOST_COLUMNS: Mapping[str, str] = {OPERATORS: "operator_ns", LOADING: "dataloader_ns", OTHER: "other_host_ns"}
+#: The command that shows the events of each part, without the leading `stepscope`.
 ON_DEVICE: Mapping[str, str] = {
     COMPUTATION: "show kernels",
     COMMUNICATION: "show overlap --by collective",
