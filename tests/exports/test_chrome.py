@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -122,6 +123,13 @@ def test_tracks_are_named_by_rank_device_and_stream():
     assert names[3001, 0, "process_name"] == "rank 3 · cuda:0 H100"
     assert names[3002, 0, "process_name"] == "rank 3 · cuda:1 H100"
     assert names[3001, 32, "thread_name"] == "stream 7"
+
+
+def test_a_device_without_an_ordinal_is_named_by_its_type():
+    whole = trace(kernel(STREAM_7, 0, 5))
+    devices = whole.devices.with_columns(index=pl.lit(None, pl.Int32))
+    found = written(replace(whole, tables={**whole.tables, "devices": devices}))
+    assert "rank 3 · cuda H100" in [e["args"].get("name") for e in found]
 
 
 def test_work_has_an_arrow_from_its_launch():

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.comparison.diagnosis.change import ABSENT, Change, change_of, changed, evidence, fold, moved, span
+from stepscope.comparison.diagnosis.change import (
+    ABSENT,
+    Change,
+    change_of,
+    changed,
+    evidence,
+    fold,
+    gpu_name,
+    moved,
+    span,
+)
 
 RANDOM = np.random.default_rng(0)
 
@@ -153,3 +163,9 @@ def test_evidence_carries_the_values_of_its_change():
     row = evidence("clock", Change(2.0, 1.0, True, "MHz"), role="necessary", device="gpu0", metric="gpu_sm_frequency")
     assert (row.base, row.other, row.unit, row.role, row.device) == (2.0, 1.0, "MHz", "necessary", "gpu0")
     assert evidence("no number").base is None
+
+
+def test_gpus_are_named_by_number_if_they_have_one():
+    assert gpu_name("gpu3") == "GPU 3"
+    assert gpu_name("gpu") == "The GPU"
+    assert gpu_name("host", "host") == "host"
