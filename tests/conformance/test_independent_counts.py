@@ -135,4 +135,4 @@ def differs(row: checks.Known, path: Path) -> bool:
 
 def test_the_docs_list_every_known_difference():
     page = (Path(__file__).parents[2] / "docs" / "how-it-works.md").read_text(encoding="utf-8")
-    assert checks.as_markdown(checks.known_differences()) in page
+    assert f"\n\n{checks.as_markdown(checks.known_differences())}\n\n" in page

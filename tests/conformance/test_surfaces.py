@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import surface_checks
 
+import stepscope
+
 #: With STEPSCOPE_SURFACES=all every trace is asked everything; without it, what fits into a run of all tests.
 EVERYTHING = os.environ.get("STEPSCOPE_SURFACES") == "all"
 SMALL_BYTES = 250_000
@@ -56,6 +58,17 @@ def with_kernels() -> list[str]:
 @pytest.mark.parametrize("path", sorted({*COMMUNICATING, *with_kernels()}) if EVERYTHING else COMMUNICATING)
 def test_communication_is_the_same_in_every_table(shared, path):
     assert surface_checks.communication(shared / path) == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_communication_on_the_host_is_the_same_in_every_table(rank):
+    examples = Path(__file__).parents[2] / "examples" / "demo-cpu-2ranks"
+    trace = stepscope.load(examples / f"rank{rank}.pt.trace.json.gz")
+    calls, steps, parts = (trace.show(name) for name in ("communication", "steps", "step-breakdown"))
+    assert calls["merged_ns"].sum() == parts["communication_ns"].sum()
+    assert calls["exposed_ns"].sum() == steps["exposed_communication_ns"].sum()
+    (ratio,) = (part.ratio for part in trace.report().bars[0].parts if part.name == "exposed communication")
+    assert ratio == pytest.approx(steps["exposed_communication_ns"].sum() / steps["window_ns"].sum())
 
 
 @pytest.mark.parametrize("path", TRACES if EVERYTHING else TRACES[::6])

@@ -17,9 +17,15 @@ def run(examples, tmp_path_factory):
     return target
 
 
+def content(report):
+    """All that a report says, without its commands, which name its path."""
+    findings = [(f.title, f.details, f.value_ns, f.share_ratio) for f in report.findings]
+    return report.headline, report.bars, findings, [t.frame.to_dicts() for t in report.tables], report.quality
+
+
 @pytest.mark.slow
 def test_a_stored_run_reports_what_its_files_do(run, examples):
-    assert str(stepscope.report(run)) == str(stepscope.report(examples / "demo-cpu-2ranks"))
+    assert content(stepscope.report(run)) == content(stepscope.report(examples / "demo-cpu-2ranks"))
 
 
 @pytest.mark.parametrize("name", ["rank1", "rank1/meta.json"])
@@ -42,7 +48,7 @@ def test_folders_stand_for_the_traces_in_them(run, tmp_path):
 
 def test_a_run_from_an_object_store_is_the_same(run):
     stepscope.export(run, "parquet", output="memory://stored-test/job")
-    assert str(stepscope.report("memory://stored-test/job")) == str(stepscope.report(run))
+    assert content(stepscope.report("memory://stored-test/job")) == content(stepscope.report(run))
     assert stepscope.load("memory://stored-test/job/rank1").rank == 1
 
 

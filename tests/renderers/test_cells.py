@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.schema import SPANS, TRANSFERS
+from stepscope.core.schema import SPANS, TRANSFERS, Column, Table
 from stepscope.renderers.cells import cell, cells, labels, printable, width
 
 
@@ -58,3 +58,19 @@ def test_plain_text_stays_as_it_is(text):
 @pytest.mark.parametrize(("text", "columns"), [("abc", 3), ("内核", 4), ("e\u0301", 1), ("🚀", 2), ("", 0)])
 def test_wide_signs_count_twice_and_accents_not_at_all(text, columns):
     assert width(text) == columns
+
+
+def test_the_unit_of_a_row_is_that_of_its_numbers() -> None:
+    frame = pl.DataFrame(
+        {"metric": ["m", "t", "u", "x"], "unit": ["bytes", "ns/s", "%", None], "mean": [2.0**34, 3e8, 51.8, 1e6]}
+    )
+    table = Table(
+        "t",
+        "",
+        (
+            Column("metric", pl.String(), "", key=True),
+            Column("unit", pl.String(), ""),
+            Column("mean", pl.Float64(), ""),
+        ),
+    )
+    assert cells(frame, table)[2] == ["16 GiB", "300 ms/s", "51.8", "1,000,000"]

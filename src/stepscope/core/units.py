@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "UNKNOWN", "count", "duration", "number", "parse_duration", "parse_size", "percent", "rate", "render",
+    "UNKNOWN", "count", "duration", "is_scaled", "number", "parse_duration", "parse_size", "percent", "rate", "render",
     "size",
 ]  # fmt: skip
 
@@ -88,8 +88,13 @@ def number(value: float | None) -> str:
     return f"{rounded:.3g}" if 0 < abs(rounded) < 0.001 else _trimmed(f"{rounded:.5f}")
 
 
+def is_scaled(unit: str | None) -> bool:
+    """Whether `render` gives a value of this unit a prefix, as in 22.7 GiB, or else another form of its own."""
+    return unit in _WRITTEN
+
+
 def render(value: Any, unit: str | None = None) -> str:
-    """Any value in its column's unit: ns (µs, ms, s), bytes, ratio, bytes/s, FLOP, FLOP/s, count, None.
+    """Any value in its column's unit: ns (µs, ms, s), ns/s, bytes, ratio, bytes/s, FLOP, FLOP/s, count, None.
 
     A unit that is not known follows the number as it stands; a value that is not a number is shown as its text.
     """
@@ -200,6 +205,7 @@ _WRITTEN: dict[str | None, Callable[[float], str]] = {
     "µs": lambda value: duration(value * 1_000),
     "ms": lambda value: duration(value * 1_000_000),
     "s": lambda value: duration(value * _SECOND_NS),
+    "ns/s": lambda value: f"{duration(value)}/s",
     "bytes": size,
     "bytes/s": rate,
     "ratio": percent,

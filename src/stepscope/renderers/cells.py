@@ -6,12 +6,12 @@ import re
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from stepscope.core import units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import polars as pl
 
     from stepscope.core.schema import Table
 
@@ -65,12 +65,17 @@ def cell(value: Any, unit: str | None = None, *, separated: bool = False) -> str
 
 
 def cells(frame: pl.DataFrame, table: Table) -> list[list[str]]:
-    """All values as text, column by column."""
+    """All values as text, column by column. In a table with a column `unit`, that is the unit of the row's numbers."""
     declared = {column.name: column for column in table.columns}
+    of_row = frame["unit"].cast(pl.String).to_list() if "unit" in frame.columns else []
     columns = []
     for series in frame.iter_columns():
         column = declared.get(series.name)
         unit = column.unit if column else None
+        if unit is None and of_row and series.dtype.is_float():
+            known = [own if units.is_scaled(own) else None for own in of_row]  # the others stand in the column `unit`
+            columns.append([cell(value, own) for value, own in zip(series.to_list(), known, strict=True)])
+            continue
         separated = not (column is None or column.key or _AN_ID.search(series.name))
         columns.append([cell(value, unit, separated=separated) for value in series.to_list()])
     return columns

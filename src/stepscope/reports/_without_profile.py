@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.analyses.advice.remedies import Recording, remedy
 from stepscope.analyses.program.python_stacks import PYTHON_STACKS, python_stacks
 from stepscope.analyses.program.scheduling import SCHEDULING, scheduling
 from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Block
-from stepscope.reports._summary import Lack, Summary
+from stepscope.core.units import duration, percent
+from stepscope.reports._summary import Cost, Lack, Summary
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
@@ -29,6 +31,14 @@ _SCHEDULED = Lack("only_counters", "Counters and scheduling were recorded: when 
 _NO_PROFILE = Lack(
     "no_profile", "Counters and Python stacks were recorded, no profile: steps and operators are unknown."
 )
+_PER_SECOND = 1_000_000_000
+_STARVED = 0.1  # of the time, from which on waiting for a core is worth a finding
+_RUNNING = "process_oncpu_time"
+#: Counters of time in which a process could not run although it was ready: what that is, and the topic of the remedy.
+_STARVING = {
+    "process_runq_time": ("The CPU is starved: threads are ready to run and wait for a core", "starved"),
+    "cgroup_cpu_throttled_time": ("The CPU is starved: the container's quota stops its threads", "throttled"),
+}
 _RESOURCE_COLUMNS = ("device", "metric", "unit", "mean", "p95", "max")
 
 
@@ -78,4 +88,37 @@ def summary_of_counters(trace: Trace) -> Summary:
     python = python_block(trace)
     lack = _NO_PROFILE if python else _SCHEDULED if waits else _ONLY
     tables = (*python, *waits, block)
-    return Summary(trace.meta, recorded_ns=last - first, tables=tables, quality=(lack,), issues=trace.issues)
+    costs = _starved(trace, last - first)
+    return Summary(
+        trace.meta,
+        recorded_ns=last - first,
+        windows_ns=(last - first,) if costs else (),
+        costs=costs,
+        tables=tables,
+        quality=(lack,),
+        issues=trace.issues,
+    )
+
+
+def _starved(trace: Trace, recorded_ns: int) -> tuple[Cost, ...]:
+    """A cost for each reason for which a process did not get the cores that it was ready to use."""
+    known = trace.counters.with_columns(pl.col("metric").cast(pl.String))
+    used = counters(known.filter(pl.col("metric").is_in([*_STARVING, _RUNNING])).filter(pl.col("ts_ns").is_not_null()))
+    running = dict(used.filter(pl.col("metric").cast(pl.String) == _RUNNING).select("device", "mean").iter_rows())
+    host = counters(known.filter((pl.col("metric") == "host_cpu_usage") & (pl.col("device").cast(pl.String) == "host")))
+    costs = []
+    for metric, (title, topic) in _STARVING.items():
+        mine = used.filter(pl.col("metric").cast(pl.String) == metric).sort("mean", descending=True)
+        if mine.is_empty() or mine["mean"][0] < _STARVED * _PER_SECOND:
+            continue
+        device, mean, most = mine.select("device", "mean", "p95").row(0)
+        facts = [f"{device}: {duration(mean)} of each second (95th percentile {duration(most)})"]
+        if device in running:
+            facts.append(f"it runs for {duration(running[device])} of each")
+        if host.height:
+            facts.append(f"the host's cores are busy {percent(host['mean'][0] / 100)} of the time")
+        details = ("; ".join(facts), f"→ {remedy(topic, Recording())}")
+        # Several threads can wait at a time.
+        cost_ns = min(mean / _PER_SECOND, 1.0) * recorded_ns
+        costs.append(Cost(f"starved {metric}", title, cost_ns, details, "show counters"))
+    return tuple(costs)

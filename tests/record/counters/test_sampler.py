@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import errno
 import gc
 import gzip
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -224,15 +224,19 @@ def test_it_imports_nothing_heavy():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_a_disk_that_fills_up_ends_the_counters_with_one_message(sample, folder, meta, job, monkeypatch):
-    def write_at_most(handle: int, packed: bytes) -> None:
-        if os.fstat(handle).st_size + len(packed) > 2000:
-            raise OSError(errno.EFBIG, "File too large")
-        write_all(handle, packed)
+@pytest.fixture
+def small_files():
+    """Files of this process hold 2 kB at most, for a moment."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    write_all = writer._write_all
-    monkeypatch.setattr(writer, "_write_all", write_at_most)
-    code, messages = sample(job.pid)
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("ring", [None, RING], ids=["all", "ring"])
+def test_a_file_that_may_not_grow_ends_the_counters_with_one_message(sample, folder, meta, job, ring):
+    code, messages = sample(job.pid, ring=ring)
     assert (code, messages[0], list(messages[1])) == (1, READY, ["error"])
     assert "counters.csv.gz: File too large" in messages[1]["error"]
     assert "the job goes on" in messages[1]["error"]

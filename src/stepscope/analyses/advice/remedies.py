@@ -185,6 +185,11 @@ REMEDIES = (
     Remedy("float32", "bfloat16, float16 or TF32"),
     Remedy("float32_old", "autocast to float16", (PYTORCH,)),
     Remedy("float32_old", "float16"),
+    Remedy(
+        "starved",
+        "give the job more cores, run fewer threads, or move other jobs away; record --sched says who had the cores",
+    ),
+    Remedy("throttled", "raise the CPU limit of the container"),
     Remedy("memory_bound", "only less traffic makes it faster: fusion with its neighbours, smaller types"),
     Remedy("compute_bound", "only less work makes it faster: lower precision, tensor cores, fewer operations"),
     Remedy("latency_bound", "it keeps no unit busy: more threads at once (a larger problem or grid), fewer waits"),
