@@ -75,7 +75,7 @@ def args_of(event: dict[str, Any]) -> dict[str, Any]:
 
 def kineto(spans: list[dict[str, Any]]) -> Recording:
     """PyTorch on CUDA, ROCm, XPU, MLU and MTIA. Categories were written in capitals until 2021."""
-    kinds = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": FILL, "memset": FILL}
+    kinds = {"kernel": KERNEL, "memcpy": COPY, "memset": FILL}
     ranges, calls, steps = defaultdict(list), {}, []
     for event in spans:
         category, name = str(event.get("cat", "")).lower(), str(event["name"])
@@ -91,7 +91,7 @@ def kineto(spans: list[dict[str, Any]]) -> Recording:
     work = []
     for event in spans:
         category, name, args = str(event.get("cat", "")).lower(), str(event["name"]), args_of(event)
-        kind = kinds.get(category)
+        kind = kinds.get(re.sub("^(gpu|mlu)_", "", category))
         if category == "mtia_ccp_events" and not name.startswith("event_"):
             kind = COPY if name == "dma_request" else KERNEL
         if kind is None:

@@ -94,6 +94,30 @@ def rpd(path: Path) -> Recording:
     return Recording("rpd", work, summary={"gpu time": busy, "top, us": top}, recorded=extent(seen))
 
 
+def ascend_db(path: Path) -> Recording:
+    """The database of torch_npu or msprof: computing tasks, collectives, copies; the recorder's own table beside it."""
+    connection = database(path)
+    tables, work = tables_of(connection), []
+    strings = dict(connection.execute("SELECT id, value FROM STRING_IDS"))
+    computing = {row["globalTaskId"]: row["name"] for row in connection.execute("SELECT * FROM COMPUTE_TASK_INFO")}
+    for row in connection.execute("SELECT * FROM TASK"):
+        start, length, task = row["startNs"], row["endNs"] - row["startNs"], row["globalTaskId"]
+        if task in computing:
+            work.append(Work(str(row["deviceId"]), KERNEL, strings[computing[task]], start, length))
+        elif strings.get(row["taskType"]) == "MEMCPY_ASYNC":
+            work.append(Work(str(row["deviceId"]), COPY, "MEMCPY_ASYNC", start, length))
+    device = work[0].device if work else "NPU"
+    work += [
+        Work(device, KERNEL, strings[row["opName"]], row["startNs"], row["endNs"] - row["startNs"], collective=True)
+        for row in connection.execute("SELECT * FROM COMMUNICATION_OP")
+    ]
+    steps = connection.execute("SELECT id, startNs, endNs FROM STEP_TIME") if "STEP_TIME" in tables else []
+    beside = path.with_name("analysis.db")
+    summary = [dict(row) for row in database(beside).execute("SELECT * FROM StepTraceTime")] if beside.exists() else []
+    marked = [(str(step), start, end - start) for step, start, end in steps]
+    return Recording("ascend", work, marked, {"StepTraceTime, us": summary})
+
+
 # rocprof ---------------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +311,8 @@ def read(path: Path) -> Recording | None:
     suffixes = "".join(path.suffixes)
     if path.suffix == ".sqlite":
         return nsys(path)
+    if path.suffix == ".db":
+        return ascend_db(path)
     if ".rpd" in suffixes:
         return rpd(path)
     if ".pb" in suffixes:
