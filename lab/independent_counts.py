@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from raw_recordings import read
-from raw_work import COPY, FILL, KERNEL, Work, measure, union
+from raw_work import COPY, FILL, KERNEL, Work, extent, measure, union
 
 Interval = tuple[int, int]
 
@@ -31,11 +31,12 @@ def count(path: Path) -> dict[str, Any] | None:
     devices: dict[str, list[Work]] = defaultdict(list)
     for item in recording.work:
         devices[item.device].append(item)
-    windows = windows_of(recording.steps)
+    windows = windows_of(recording.steps, recording.work)
     whole = extent_of(recording.work)
     return {
         "kind": recording.kind,
         "whole": whole,
+        "recorded": recording.recorded or whole,
         "devices": {
             device: counts_of(work) | (times_of(work, whole, windows) if whole else {})
             for device, work in sorted(devices.items())
@@ -49,14 +50,36 @@ def count(path: Path) -> dict[str, Any] | None:
 
 def extent_of(work: list[Work]) -> Interval | None:
     """First start and last end, None without a clock."""
-    timed = [(item.start, item.start + (item.length or 0)) for item in work if item.start is not None]
-    return (min(start for start, _ in timed), max(end for _, end in timed)) if timed else None
+    return extent([(item.start, item.start + (item.length or 0)) for item in work if item.start is not None])
 
 
-def windows_of(steps: list[tuple[str, int, int]]) -> list[Interval]:
-    """Each step from its start to the next one's, the last one to its own end."""
-    ends = [start for _, start, _ in steps[1:]] + [start + length for _, start, length in steps[-1:]]
-    return [(start, end) for (_, start, _), end in zip(steps, ends, strict=True)]
+def windows_of(steps: list[tuple[str, int, int]], work: list[Work]) -> list[Interval]:
+    """When each step began and ended on the device, if that lags behind the host, else on the host.
+
+    A step begins when it is marked, or when the work of the step before is done. It ends when the next one begins, the
+    last one when it and its work are done. Work that was called for before the recording began, as all of it runs
+    before that of the first step, belongs to a step before the first.
+    """
+    marked = [(start, start + length) for _, start, length in steps]
+    is_tied = any(item.called is not None for item in work)
+    done = [end for _, end in marked]
+    for item in work:
+        when = item.called if is_tied else item.start
+        for place, (start, end) in enumerate(marked):
+            if when is not None and start <= when < end:
+                done[place] = max(done[place], (item.start or 0) + (item.length or 0))
+    first = [marked[0][0], *freed_at(marked[0], work)] if marked else []
+    begun = [max([marked[place][0], *first, *done[:place]]) for place in range(len(marked))]
+    return list(zip(begun, [*begun[1:], max(done, default=0)][: len(begun)], strict=True))
+
+
+def freed_at(step: Interval, work: list[Work]) -> list[int]:
+    """When the device has done what was called for before the first step; nothing if there is no such work."""
+    own = [item.start for item in work if item.called is not None and step[0] <= item.called < step[1]]
+    early = [item for item in work if item.called is None]
+    if not own or not early or max(item.start for item in early) >= min(own):
+        return []
+    return [min([*own, max(item.start + item.length for item in early)])]
 
 
 def total_of(work: Any) -> int | None:
@@ -82,7 +105,7 @@ def top_of(work: list[Work]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-(row["total"] or 0), row["name"]))[:5]
 
 
-def times_of(work: list[Work], extent: Interval, windows: list[Interval]) -> dict[str, Any]:
+def times_of(work: list[Work], whole: Interval, windows: list[Interval]) -> dict[str, Any]:
     """How the device spent its extent, and each step."""
     role = {KERNEL: "computation", FILL: "computation", COPY: "copies"}
     spent: dict[str, list[Interval]] = {"computation": [], "communication": [], "copies": []}
@@ -90,7 +113,7 @@ def times_of(work: list[Work], extent: Interval, windows: list[Interval]) -> dic
         start = item.start or 0
         spent["communication" if item.collective else role[item.kind]].append((start, start + (item.length or 0)))
     steps = [division(spent, window) for window in windows]
-    return {**division(spent, extent), "steps": steps}
+    return {**division(spent, whole), "steps": steps}
 
 
 def division(spent: dict[str, list[Interval]], window: Interval) -> dict[str, int]:

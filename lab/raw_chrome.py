@@ -17,6 +17,7 @@ from raw_work import (
     Recording,
     Work,
     amd,
+    extent,
     inside,
     library,
     measure,
@@ -43,6 +44,18 @@ def chrome(document: Any, path: Path) -> Recording:
         if event.get("ph") == "M" and event.get("name") == "thread_name":
             threads[event["pid"], event["tid"]] = str(event["args"]["name"])
     spans = [e for e in events if e.get("ph") == "X" and "ts" in e and "dur" in e]
+    return by_maker(document, spans, processes, threads, path)._replace(recorded=extent(seen_of(spans)))
+
+
+def seen_of(spans: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    """When each span began and ended, without the recorder's own overhead."""
+    return [(ns(e["ts"]), ns(e["ts"]) + ns(e["dur"])) for e in spans if e.get("cat") != "overhead"]
+
+
+def by_maker(
+    document: Any, spans: list[dict[str, Any]], processes: dict[Any, str], threads: dict[Any, str], path: Path
+) -> Recording:
+    """The recording, read as its recorder writes it."""
     names = set(processes.values())
     if names & {"Ascend Hardware", "HCCL", "Step Trace"}:
         return ascend(spans, processes, threads, path)
@@ -62,7 +75,7 @@ def args_of(event: dict[str, Any]) -> dict[str, Any]:
 
 def kineto(spans: list[dict[str, Any]]) -> Recording:
     """PyTorch on CUDA, ROCm, XPU, MLU and MTIA. Categories were written in capitals until 2021."""
-    kinds = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": FILL, "memset": FILL}
+    kinds = {"kernel": KERNEL, "memcpy": COPY, "memset": FILL}
     ranges, calls, steps = defaultdict(list), {}, []
     for event in spans:
         category, name = str(event.get("cat", "")).lower(), str(event["name"])
@@ -78,18 +91,18 @@ def kineto(spans: list[dict[str, Any]]) -> Recording:
     work = []
     for event in spans:
         category, name, args = str(event.get("cat", "")).lower(), str(event["name"]), args_of(event)
-        kind = kinds.get(category)
+        kind = kinds.get(re.sub("^(gpu|mlu)_", "", category))
         if category == "mtia_ccp_events" and not name.startswith("event_"):
             kind = COPY if name == "dma_request" else KERNEL
         if kind is None:
             continue
-        talks = False
+        talks, call = False, calls.get(args.get("correlation"))
         if kind == KERNEL:
-            call = calls.get(args.get("correlation"))
             talks = "Collective name" in args or any(part in name for part in COLLECTIVE_KERNELS)
             talks = talks or (call is not None and inside(merged.get(call[:2], []), call[2]))
         device = str(args.get("device", event["pid"]))
-        work.append(Work(device, kind, name, ns(event["ts"]), ns(event["dur"]), talks))
+        called = call[2] if call else None
+        work.append(Work(device, kind, name, ns(event["ts"]), ns(event["dur"]), talks, called))
     most = Counter(step[:2] for step in steps).most_common(1)
     return Recording("kineto", work, sorted((s[2:] for s in steps if s[:2] == most[0][0]), key=lambda s: s[1]))
 
@@ -98,13 +111,19 @@ def paddle(spans: list[dict[str, Any]], path: Path) -> Recording:
     """Paddle: times in `args` are exact, `ts` is rounded to µs. Names end with their duration in brackets."""
     kinds = {"Kernel": KERNEL, "Memcpy": COPY, "Memset": FILL}
     work, steps = [], []
+    calls = {
+        args_of(e).get("correlation id"): ns(e["args"]["start_time"].split()[0])
+        for e in spans
+        if e.get("cat") == "CudaRuntime"
+    }
     for event in spans:
         name, args, kind = re.sub(r"\[[\d.]+ \w+\]$", "", event["name"]), args_of(event), kinds.get(event.get("cat"))
         if kind or event.get("cat") == "ProfileStep":
             start, end = (ns(args[key].split()[0]) for key in ("start_time", "end_time"))
             if kind:
                 # Copies have no device in `args`; their process is the device.
-                work.append(Work(str(args.get("device", event["pid"])), kind, name, start, end - start, library(name)))
+                device, called = str(args.get("device", event["pid"])), calls.get(args.get("correlation id"))
+                work.append(Work(device, kind, name, start, end - start, library(name), called))
             else:
                 steps.append((name, start, end - start))
     return Recording("paddle", work, sorted(steps, key=lambda s: s[1]), paddle_numbers(path.parent))

@@ -21,6 +21,7 @@ from raw_work import (
     amd,
     content,
     database,
+    extent,
     library,
     ns,
     paddle_numbers,
@@ -28,6 +29,11 @@ from raw_work import (
     tables_of,
     text_of,
 )
+
+if TYPE_CHECKING:
+    import sqlite3
+    from pathlib import Path
+
 
 # Databases -------------------------------------------------------------------------------------------------------
 
@@ -55,7 +61,18 @@ def nsys(path: Path) -> Recording:
             name = row["text"] or (strings.get(row["textId"]) if "textId" in columns else None) or ""
             if re.fullmatch(r"(?i)(profiler)?(step|iter(ation)?)[ _#:]*\d+", name):
                 steps.append((name, row["start"], row["end"] - row["start"]))
-    return Recording("nsys", work, sorted(steps, key=lambda s: s[1]))
+    return Recording("nsys", work, sorted(steps, key=lambda s: s[1]), recorded=extent(seen_in(connection)))
+
+
+def seen_in(connection: sqlite3.Connection) -> list[tuple[int, int]]:
+    """When everything began and ended that has both, except what is of the profiler, or of the system around it."""
+    seen = []
+    for table in sorted(tables_of(connection)):
+        columns = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+        if {"start", "end"} <= columns and not re.search("OVERHEAD|ANALYSIS|META|SCHED|CUDA_EVENT", table):
+            rows = connection.execute(f"SELECT start, end FROM {table} WHERE end >= start")
+            seen += [(row[0], row[1]) for row in rows]
+    return seen
 
 
 def rpd(path: Path) -> Recording:
@@ -69,11 +86,36 @@ def rpd(path: Path) -> Recording:
         work.append(amd(str(row["gpuId"]), operation, name, row["start"], row["end"] - row["start"]))
     busy = {str(row[0]): row[1] for row in connection.execute("SELECT gpuId, GpuTime FROM busy")}
     top = [list(row)[:3] for row in connection.execute("SELECT Name, TotalCalls, TotalDuration FROM top LIMIT 5")]
-    return Recording("rpd", work, summary={"gpu time": busy, "top, us": top})
+    seen = [
+        (row[0], row[1])
+        for table in ("api", "op")
+        for row in connection.execute(f"SELECT start, end FROM rocpd_{table}")
+    ]
+    return Recording("rpd", work, summary={"gpu time": busy, "top, us": top}, recorded=extent(seen))
 
 
-if TYPE_CHECKING:
-    from pathlib import Path
+def ascend_db(path: Path) -> Recording:
+    """The database of torch_npu or msprof: computing tasks, collectives, copies; the recorder's own table beside it."""
+    connection = database(path)
+    tables, work = tables_of(connection), []
+    strings = dict(connection.execute("SELECT id, value FROM STRING_IDS"))
+    computing = {row["globalTaskId"]: row["name"] for row in connection.execute("SELECT * FROM COMPUTE_TASK_INFO")}
+    for row in connection.execute("SELECT * FROM TASK"):
+        start, length, task = row["startNs"], row["endNs"] - row["startNs"], row["globalTaskId"]
+        if task in computing:
+            work.append(Work(str(row["deviceId"]), KERNEL, strings[computing[task]], start, length))
+        elif strings.get(row["taskType"]) == "MEMCPY_ASYNC":
+            work.append(Work(str(row["deviceId"]), COPY, "MEMCPY_ASYNC", start, length))
+    device = work[0].device if work else "NPU"
+    work += [
+        Work(device, KERNEL, strings[row["opName"]], row["startNs"], row["endNs"] - row["startNs"], collective=True)
+        for row in connection.execute("SELECT * FROM COMMUNICATION_OP")
+    ]
+    steps = connection.execute("SELECT id, startNs, endNs FROM STEP_TIME") if "STEP_TIME" in tables else []
+    beside = path.with_name("analysis.db")
+    summary = [dict(row) for row in database(beside).execute("SELECT * FROM StepTraceTime")] if beside.exists() else []
+    marked = [(str(step), start, end - start) for step, start, end in steps]
+    return Recording("ascend", work, marked, {"StepTraceTime, us": summary})
 
 
 # rocprof ---------------------------------------------------------------------------------------------------------
@@ -109,6 +151,13 @@ def rocprof_csv(rows: list[dict[str, str]]) -> Recording:
             device = row.get("Agent_Id") or row.get("GPU_ID") or ""
             work[dispatch] = Work(device, KERNEL, name, start, length, library(name))
     return Recording("rocprof", list(work.values()))
+
+
+def companions(path: Path) -> tuple[int, int] | None:
+    """First and last time in all traces of the run, which rocprofv3 names alike."""
+    prefix, is_trace, _ = path.name.partition("_kernel_trace")
+    rows = [row for each in path.parent.glob(f"{prefix}_*_trace.csv") for row in rows_of(each)] if is_trace else []
+    return extent([(int(row["Start_Timestamp"]), int(row["End_Timestamp"])) for row in rows])
 
 
 # Protocol buffers ------------------------------------------------------------------------------------------------
@@ -151,15 +200,17 @@ def paddle_pb(path: Path) -> Recording:
             hosts = [dict(fields(value)) for number, value in parts if number == 3]
             steps += [(host[1].decode(), host[3], host[4] - host[3]) for host in hosts if host.get(2) == 2]
             runtimes = (value for number, value in parts if number == 4)
-            devices = [value for runtime in runtimes for number, value in fields(runtime) if number == 2]
-            work += [device_event(dict(fields(dict(fields(device))[1]))) for device in devices]
+            for runtime in runtimes:
+                called = dict(fields(dict(fields(runtime))[1])).get(2)
+                devices = (dict(fields(dict(fields(value))[1])) for number, value in fields(runtime) if number == 2)
+                work += [device_event(device, called) for device in devices]
     return Recording("paddle", work, sorted(steps, key=lambda s: s[1]), paddle_numbers(path.parent))
 
 
-def device_event(event: dict[int, Any]) -> Work:
+def device_event(event: dict[int, Any], called: int | None) -> Work:
     """Paddle's device event, its fields by number."""
     name, kind = event[1].decode(), {4: KERNEL, 5: COPY, 6: FILL}[event[2]]
-    return Work(str(event.get(5, 0)), kind, name, event[3], event[4] - event[3], library(name))
+    return Work(str(event.get(5, 0)), kind, name, event[3], event[4] - event[3], library(name), called)
 
 
 def xplane(data: bytes) -> Recording:
@@ -260,6 +311,8 @@ def read(path: Path) -> Recording | None:
     suffixes = "".join(path.suffixes)
     if path.suffix == ".sqlite":
         return nsys(path)
+    if path.suffix == ".db":
+        return ascend_db(path)
     if ".rpd" in suffixes:
         return rpd(path)
     if ".pb" in suffixes:
@@ -283,7 +336,7 @@ def text_file(path: Path) -> Recording | None:
     """CSV of rocprof and Nsight Compute, and tables as text."""
     text = text_of(path)
     if "Kernel_Name" in text[:2000] or "Direction" in text[:200]:
-        return rocprof_csv(rows_of(path))
+        return rocprof_csv(rows_of(path))._replace(recorded=companions(path))
     if '"Kernel Name"' in text:
         return ncu_csv(text)
     if re.match(r"Kernel +Latency", text):

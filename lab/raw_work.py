@@ -37,7 +37,10 @@ ASCEND_OTHER = ("EVENT_", "NOTIFY", "WRITE_VALUE", "SDMA", "PROFILING_", "REDUCE
 
 
 class Work(NamedTuple):
-    """A kernel, copy or fill. `start` is null without a clock, `length` where it was not measured."""
+    """A kernel, copy or fill. `start` is null without a clock, `length` where it was not measured.
+
+    `called` is when the host called for it, if the recorder ties the two.
+    """
 
     device: str
     kind: str
@@ -45,15 +48,20 @@ class Work(NamedTuple):
     start: int | None
     length: int | None
     collective: bool = False
+    called: int | None = None
 
 
 class Recording(NamedTuple):
-    """What a file holds: work of devices, steps as (name, start, length), and the recorder's own summary."""
+    """What a file holds: work of devices, steps as (name, start, length), the recorder's own summary.
+
+    `recorded` is the first and last time of anything, null where there is nothing but device work.
+    """
 
     kind: str
     work: list[Work]
     steps: tuple[tuple[str, int, int], ...] | list[tuple[str, int, int]] = ()
     summary: dict[str, Any] | None = None
+    recorded: tuple[int, int] | None = None
 
 
 def library(name: str) -> bool:
@@ -84,6 +92,11 @@ def union(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def measure(intervals: list[tuple[int, int]]) -> int:
     """The length of disjoint intervals."""
     return sum(end - start for start, end in intervals)
+
+
+def extent(intervals: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """First start and last end."""
+    return (min(start for start, _ in intervals), max(end for _, end in intervals)) if intervals else None
 
 
 def inside(intervals: list[tuple[int, int]], point: int) -> bool:

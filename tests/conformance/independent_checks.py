@@ -146,11 +146,12 @@ def of_oracle(document: dict[str, Any]) -> Quantities:
         values |= {f"top {i} total": kernel["total"] for i, kernel in enumerate(document["top"])}
         values |= {f"calls of {kernel['name']}": kernel["calls"] for kernel in document["top"]}
     if document["whole"]:
-        low, high = document["whole"]
-        values |= _shares("Device", devices, (high - low) * len(devices))
+        low, high = document["recorded"]
+        around = {"idle": (high - low) - (document["whole"][1] - document["whole"][0])}  # before and after all work
+        heads = [{**device, "idle": device["idle"] + around["idle"]} for device in devices]
+        values |= _shares("Device", heads, (high - low) * len(devices))
         steps = [step for device in devices for step in device["steps"]]
-        if len(document["steps"]) > 1:  # a single one lasts until the device has done what it queued
-            values |= _shares("Step", steps, sum(step["extent"] for step in steps))
+        values |= _shares("Step", steps, sum(step["extent"] for step in steps))
     for place in range(len(document["steps"]) if document["whole"] else 0):
         means = {name: sum(device["steps"][place][name] for device in devices) / len(devices) for name in TIMES}
         values |= {f"step {place} {name}": value for name, value in means.items()}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from functools import cache
@@ -23,7 +24,7 @@ SMALL_BYTES = 200_000
 COLLECTION = Path(__file__).parents[3] / "shared" / "data"
 FOLDERS = ("ascend", "faultlab", "nsight", "paddle", "reference", "traces", "xplane")
 RECORDINGS = re.compile(
-    r"\.(sqlite|rpd|hatchet|pb)(\.gz)?$|trace[^/]*\.json(\.gz)?$|^traces/.*\.json(\.gz)?$"
+    r"\.(sqlite|rpd|hatchet|pb)(\.gz)?$|prof[^/]*\.db$|trace[^/]*\.json(\.gz)?$|^traces/.*\.json(\.gz)?$"
     r"|(ncu-(csv|raw-derived)|rocprof[^/]*)/.*\.(csv|json\.gz)$|ncu-text/.*\.txt$|kernel_table[^/]*\.txt$"
 )
 #: Files of these names hold no device work and no steps, or only what another program made of them.
@@ -59,6 +60,20 @@ def test_stepscope_counts_what_the_raw_file_holds(shared, path):
     ours = checks.of_stepscope(stepscope.load(shared / path))
     differences = checks.differences(ours, checks.of_oracle(theirs))
     assert {q: v for q, v in differences.items() if not any(row.is_about(q) for row in known)} == {}
+
+
+def small_traces() -> list[str]:
+    """Traces of a few events, of NVIDIA and Cambricon devices, that tests of the TensorBoard plugin hold."""
+    files = sorted((COLLECTION / "golden" / "tbplugin-units").glob("*.json"))
+    return [path.relative_to(COLLECTION).as_posix() for path in files if "trace" in json.loads(path.read_bytes())]
+
+
+@pytest.mark.parametrize("path", small_traces(), ids=str)
+def test_stepscope_counts_what_small_traces_hold(shared, tmp_path, path):
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps(json.loads((shared / path).read_bytes())["trace"]), encoding="utf-8")
+    ours, theirs = checks.of_stepscope(stepscope.load(trace)), checks.of_oracle(independent_counts.count(trace))
+    assert checks.differences(ours, theirs) == {}
 
 
 def of_recorder(*, of: str) -> list[str]:
@@ -135,4 +150,4 @@ def differs(row: checks.Known, path: Path) -> bool:
 
 def test_the_docs_list_every_known_difference():
     page = (Path(__file__).parents[2] / "docs" / "how-it-works.md").read_text(encoding="utf-8")
-    assert checks.as_markdown(checks.known_differences()) in page
+    assert f"\n\n{checks.as_markdown(checks.known_differences())}\n\n" in page

@@ -154,3 +154,10 @@ def test_bars_of_more_than_a_whole_fit():
 def test_a_report_is_written_under_the_name_and_suffix_of_pages():
     assert renderers.find("html") is HTML
     assert renderers.by_suffix("a/b.HTM") is HTML
+
+
+def test_bars_of_other_lengths_and_what_must_be_read_first(block):
+    bar = Bar("Step", "1 s", (Part("busy", 1.0),), length=0.5)
+    text = fragment(Report("h", bars=(bar,), first=replace(block, note="mind")))
+    assert 'width="50.000%"' in text
+    assert text.index("mind") < text.index("<b>Step</b>")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from stepscope.core.report import Bar, Report
 from stepscope.renderers import Screen, find
 from stepscope.renderers.markdown import escape
 
@@ -24,3 +25,8 @@ def test_markup_is_escaped_and_plain_names_are_not():
         "a\\|b \\`c\\` \\<d\\> \\*e\\* \\[f\\](g) \\_\\_h\\_\\_ \\$i\\$ \\~\\~j\\~\\~ k\\\\l"
     )
     assert escape("aten::mm ampere_sgemm_128x64") == "aten::mm ampere_sgemm_128x64"
+
+
+def test_what_must_be_read_first_stands_before_the_bars(block):
+    text = MARKDOWN.report(Report("h", bars=(Bar("Step", "1 s"),), first=block), Screen())
+    assert text.index(block.title) < text.index("**Step**")

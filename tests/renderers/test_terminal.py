@@ -89,6 +89,17 @@ def test_bars_are_in_proportion_and_full():
     assert line == "Step  1 s   ████████▒▒▒▒▒▒▒▒▒░░░░░░░░   █ a 33 %   ▒ b 33 %   ░ idle 33 %"
 
 
+def test_bars_on_one_scale_have_their_own_lengths():
+    bars = tuple(Bar(label, "1 s", (Part("busy", 1.0),), length=length) for label, length in (("A", 0.5), ("B", 1.0)))
+    a, b = (line.count("█") for line in TERMINAL.report(Report("h", bars=bars), Screen()).splitlines()[2:4])
+    assert 0.4 < a / b < 0.6
+
+
+def test_what_must_be_read_first_stands_before_the_bars(block):
+    text = TERMINAL.report(Report("h", bars=(Bar("Step", "1 s"),), first=replace(block, title="First")), Screen())
+    assert text.index("First") < text.index("Step  1 s")
+
+
 def test_a_legend_that_finds_no_room_goes_below_a_wider_bar():
     parts = (Part("a part with a long name", 0.5), Part("another part with a long name", 0.5))
     lines = TERMINAL.report(Report("h", bars=(Bar("Step", "1 s", parts),)), Screen()).splitlines()

@@ -26,6 +26,20 @@ def test_a_smaller_batch_explains_that_cycles_are_shorter():
     assert cause.explained_ns < 0
 
 
+def test_sizes_that_shrink_are_no_cause_of_longer_cycles():
+    slower = replace(bigger(BASE, 0.7), loading_ms=90.0)
+    diagnosis = diagnosed(BASE, slower)
+    assert categories(diagnosis) == ["data_loading"]
+    reason = next(row.reason for row in diagnosis.ruled_out if row.category == "workload_change")
+    assert "less to do per cycle, but the cycle takes" in reason
+
+
+def test_slightly_larger_sizes_explain_a_part_of_much_longer_cycles():
+    diagnosis = diagnosed(BASE, replace(bigger(BASE, 1.2), loading_ms=150.0))
+    assert categories(diagnosis)[0] == "data_loading"
+    assert all(abs(cause.explained_ns) < 120 * MS for cause in diagnosis.causes if cause.category == "workload_change")
+
+
 def test_more_layers_are_other_work():
     ops = tuple(replace(op, calls=op.calls * 2) for op in BASE.operators)
     assert categories(diagnosed(BASE, replace(BASE, operators=ops))) == ["workload_change"]

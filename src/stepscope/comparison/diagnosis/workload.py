@@ -26,6 +26,8 @@ _RESIZED = math.log(1.1)
 _RECOUNTED = 0.2
 #: Share of the time in changed work: half, because the optimizer's work does not grow with the batch.
 _HALF = 0.5
+#: Time may change by this many times the relative change of the amounts, as of attention over longer sequences.
+_FASTER = 3
 #: Share of a run's time in work that the other lacks, up to which the other does all of it.
 _LITTLE = 0.2
 #: Share of a cycle that added work must cost; runs differ by less.
@@ -134,9 +136,8 @@ def _another_program(view: View, gone: float) -> Suspect:
 
 def _resized(view: View, share: float, ratio: float) -> Judgement:
     what = f"work with {units.percent(share)} of the time has {_times(ratio)} to do per cycle"
-    # Matrix products grow faster than their inputs, and work on parameters alone does not grow at all.
     step = view.step.ratio or 1.0
-    if (step - 1) * (ratio - 1) <= 0 or abs(step - 1) > 3 * abs(ratio - 1):
+    if (step - 1) * (ratio - 1) <= 0:
         took = f"the cycle takes {fold(step)} as long" if view.step.is_known else "the change of the cycle is not known"
         return RuledOut("workload_change", f"{what}, but {took}")
     rows = most_telling(sizes(view.pair)).head(3).to_dicts()
@@ -147,15 +148,21 @@ def _resized(view: View, share: float, ratio: float) -> Judgement:
             role="necessary",
             device=row["device"],
             name=row["name"],
+            unit="count",
         )
         for row in rows
     ]
-    shown.append(evidence(f"a cycle takes {'longer' if ratio > 1 else 'less'} in keeping with it", view.step))
+    # Matrix products grow faster than their inputs, and work on parameters alone does not grow at all.
+    most = _FASTER * abs(ratio - 1) * view.base_ns
+    fits = abs(view.delta_ns) <= most
+    if fits:
+        shown.append(evidence(f"a cycle takes {'longer' if ratio > 1 else 'less'} in keeping with it", view.step))
     if rows:
         row = rows[0]
         amounts = span(row["volume_base"], row["volume_other"], "count")
         what += f" ({shorten(row['name'])}: {amounts} {unit_of(row['name'])})"
-    return _suspect(view, 0.9, f"The run does other work: {what}.", ratio, view.delta_ns, shown)
+    affected = math.copysign(min(abs(view.delta_ns), most), view.delta_ns)
+    return _suspect(view, 0.9 if fits else 0.75, f"The run does other work: {what}.", ratio, affected, shown)
 
 
 def _times(ratio: float) -> str:
