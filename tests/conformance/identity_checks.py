@@ -265,8 +265,6 @@ def _blocks(report: Report) -> list[str]:
 _GROWTH = re.compile(
     r"longer|slower|faster|more|higher|larger|grew|of the median|±|\+|to do|busier|of a core|would have|shown|cycles ·"
 )
-    r"longer|slower|faster|more|higher|larger|grew|of the median|±|\+|to do|busier|of a core|would have|shown|cycles ·"
-)
 
 
 def _percentages(report: Report) -> list[str]:
