@@ -39,7 +39,7 @@ def count(path: Path) -> dict[str, Any] | None:
         "recorded": recording.recorded or whole,
         "devices": {
             device: counts_of(work) | (times_of(work, whole, windows) if whole else {})
-            for device, work in sorted(devices.items())
+            for device, work in sorted(devices.items(), key=lambda item: (len(item[0]), item[0]))
         },
         "kernel_total": total_of(item for item in recording.work if item.kind == KERNEL),
         "top": top_of(recording.work),
@@ -108,10 +108,13 @@ def top_of(work: list[Work]) -> list[dict[str, Any]]:
 def times_of(work: list[Work], whole: Interval, windows: list[Interval]) -> dict[str, Any]:
     """How the device spent its extent, and each step."""
     role = {KERNEL: "computation", FILL: "computation", COPY: "copies"}
-    spent: dict[str, list[Interval]] = {"computation": [], "communication": [], "copies": []}
+    spent: dict[str, list[Interval]] = {"computation": [], "communication": [], "copies": [], "kernels": []}
     for item in work:
         start = item.start or 0
-        spent["communication" if item.collective else role[item.kind]].append((start, start + (item.length or 0)))
+        lasted = (start, start + (item.length or 0))
+        spent["communication" if item.collective else role[item.kind]].append(lasted)
+        if item.kind == KERNEL:
+            spent["kernels"].append(lasted)
     steps = [division(spent, window) for window in windows]
     return {**division(spent, whole), "steps": steps}
 
@@ -135,6 +138,7 @@ def division(spent: dict[str, list[Interval]], window: Interval) -> dict[str, in
         "exposed_communication": kernels - computation,
         "copy_time": covered("copies"),
         "exposed_copies": busy - kernels,
+        "kernel_time": covered("kernels"),
     }
 
 

@@ -44,6 +44,13 @@ def test_one_cycle_is_inconclusive_and_says_so():
     assert (step.low, step.high, step.p_value, step.detectable) == (None, None, None, None)
 
 
+def test_a_recording_and_its_copy_do_not_differ_however_much_its_cycles_scatter():
+    scattered = [1_000_000, 5_000_000, 1_200_000, 9_000_000, 800_000]
+    same = compare_runs([[run(scattered)]], [[run(scattered)]])
+    assert (same.verdict, same.reason) == ("no_difference", "every cycle took the same time")
+    assert compare_runs([[run(scattered)]], [[run(scattered[::-1])]]).verdict == "inconclusive"
+
+
 def test_notes_of_the_recordings_are_said_once():
     noted = run(BASE, remarks=("no counters",))
     comparison = compare_runs([[noted]], [[noted]])

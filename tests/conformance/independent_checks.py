@@ -80,25 +80,21 @@ def of_stepscope(trace: stepscope.Trace) -> Quantities:
     work = trace.spans.filter(trace.spans["category"].is_in(DEVICE_WORK))
     counts = work.join(trace.tracks.select("track_id", "rank", "device_id"), on="track_id")
     counts = counts.group_by("rank", "device_id", pl.col("category").cast(pl.String)).len()
-    keys = sorted({(rank is None, rank, device is None, device) for rank, device, *_ in counts.rows()}, key=str)
+    keys = sorted(
+        {(rank, device) for rank, device, *_ in counts.rows()}, key=lambda key: [(v is None, v or 0) for v in key]
+    )
     times, hidden = asked(trace, "timeline", by="device"), asked(trace, "overlap", by="device")
+    used = asked(trace, "device-utilisation") if trace.steps.is_empty() else pl.DataFrame()
     values: Quantities = {"devices": len(keys)}
-    for place, (_, rank, _, device) in enumerate(keys):
-
-        def own(table: pl.DataFrame, rank: int | None = rank, device: int | None = device) -> dict[str, Any]:
-            of_device = pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)) & pl.col("device_id").eq_missing(
-                pl.lit(device, pl.UInt32)
-            )
-            rows = table.filter(of_device).to_dicts() if table.height else []
-            return rows[0] if rows else {}
-
+    for place, (rank, device) in enumerate(keys):
         by_kind = dict.fromkeys(COUNTS, 0) | {kind: n for r, d, kind, n in counts.rows() if (r, d) == (rank, device)}
         values |= {f"device {place} {COUNTS[kind]}": n for kind, n in by_kind.items()}
         if times.height:
             values[f"device {place} collectives"] = _row(hidden, rank, device).get("calls")
-            values |= {
-                f"device {place} {name}": _row(times, rank, device).get(column) for name, column in TIMES.items()
-            }
+            spent = _row(times, rank, device)
+            values |= {f"device {place} {name}": spent.get(column) for name, column in TIMES.items()}
+        if use := _row(used, rank, device):
+            values[f"device {place} kernel_time"] = use["busy_ratio"] * use["window_ns"]
     return values | _kernels(asked(trace, "kernels")) | _steps(trace) | _bar(trace)
 
 

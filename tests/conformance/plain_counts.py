@@ -152,10 +152,14 @@ def by_arrow(events: list[Event], complete: list[Event], lanes: list[Event]) -> 
 
 
 def steps(complete: list[Event]) -> int:
-    """Numbered step annotations on the host thread that has most of them."""
-    found = (e for e in complete if category(e) in {"user_annotation", "cpu_op", "operator"})
-    threads = Counter((e.get("pid"), e.get("tid")) for e in found if re.match(r"ProfilerStep#\d", str(e.get("name"))))
-    return max(threads.values(), default=0)
+    """Numbered step annotations on the host thread that has most of them, else iterations that Ascend marked."""
+    annotations = [e for e in complete if category(e) in {"user_annotation", "cpu_op", "operator"}]
+    iterations = [e for e in complete if category(e) == "iteration time"]
+    for events, pattern in ((annotations, r"ProfilerStep#\d"), (iterations, r"Iteration \d")):
+        threads = Counter((e.get("pid"), e.get("tid")) for e in events if re.match(pattern, str(e.get("name"))))
+        if threads:
+            return max(threads.values())
+    return 0
 
 
 def files(root: Path) -> list[Path]:

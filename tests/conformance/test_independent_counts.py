@@ -79,7 +79,7 @@ def test_stepscope_counts_what_small_traces_hold(shared, tmp_path, path):
 def of_recorder(*, of: str) -> list[str]:
     """Recordings beside which the recorder left a summary with this part, whatever their size."""
     names = {
-        "step_trace_time": "ascend*/**/trace_view.json*",
+        "step_trace_time": "**/ASCEND_PROFILER_OUTPUT/trace_view.json*",
         "merged": "paddle/**/trace.*.gz",
         "gpu time": "**/*.rpd*",
     }

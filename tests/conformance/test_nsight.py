@@ -40,7 +40,7 @@ FILES = {
 REPORTS = ("a100-80gb-cutlass-gemm", "gh200-rms_norm_triton", "gh200-silu-triton", "rtx2060s-parallel_strategy")
 REFUSED = {
     "ncu-csv/nopermission-ERR_NVGPUCTRPERM.csv": (StepscopeError, "ERR_NVGPUCTRPERM"),
-    "ncu-csv/flashattn-postprocessed-wide.csv": (UnknownFormat, "without any table"),
+    "ncu-csv/flashattn-postprocessed-wide.csv": (UnknownFormat, "without a table"),
 }
 TABLES = ("moondream_eval", "bert_pytorch_train")
 HAS_PACKAGE = importlib.util.find_spec("ncu_report") is not None
@@ -140,7 +140,7 @@ def test_a_tree_of_proton_holds_what_its_json_counts(shared):
 
 
 def test_a_table_that_is_no_profile_is_refused(shared):
-    with pytest.raises(UnknownFormat, match="without any table that a reader knows"):
+    with pytest.raises(UnknownFormat, match="without a table of a known format"):
         open_trace(str(shared / "nsight" / NO_PROFILE))
 
 

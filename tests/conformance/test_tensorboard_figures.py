@@ -4,6 +4,9 @@ Equal where neither collectives nor calls of the driver are recorded. Where they
 
 - kernels of collectives are communication for us, kernels for the plugin;
 - calls of the driver count as runtime for us, which the plugin does not know.
+
+The windows here are the plugin's: it leaves out the time between two steps on the host, and without steps what was
+recorded before the first and after the last operator or device work. Our own tables count both.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ import polars as pl
 import pytest
 
 from stepscope import analyses
+from stepscope.analyses.common.windows import device_steps, whole
+from stepscope.analyses.steps.device_utilisation import utilisation_of
+from stepscope.analyses.steps.step_breakdown import broken_down, work_of
 from stepscope.readers import open_trace
 
 if TYPE_CHECKING:
@@ -44,6 +50,15 @@ def opened(shared: Path, name: str) -> tuple[Trace, dict[str, Any]]:
     return open_trace(str(shared / golden["_input"])), golden["overview"]
 
 
+def of_plugin(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Device work, and the windows (ts_ns, end_ns) that the plugin takes for steps."""
+    work = work_of(trace.spans, trace.tracks)
+    if trace.steps.height:
+        return work, device_steps(trace.steps, work)
+    low, high = whole(trace.spans)
+    return work, pl.DataFrame({"ts_ns": [low], "end_ns": [high]})
+
+
 def plugin_steps(overview: dict[str, Any]) -> list[dict[str, float]]:
     names = [column.get("name") for column in overview["steps"]["columns"]]
     return [{PARTS[names[i]]: row[i] for i in range(1, len(row), 2)} for row in overview["steps"]["rows"]]
@@ -52,7 +67,10 @@ def plugin_steps(overview: dict[str, Any]) -> list[dict[str, float]]:
 @pytest.mark.parametrize("name", ALL)
 def test_steps_are_as_long_and_divide_alike_up_to_what_counts_as_communication_and_runtime(shared, name) -> None:
     trace, overview = opened(shared, name)
-    ours = analyses.find("step-breakdown")(trace)
+    work, windows = of_plugin(trace)
+    each = broken_down(trace.spans, work, windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy())
+    columns = {f"{part}_ns": pl.Series(ns) for part, ns in each.items()}
+    ours = windows.select(total_ns=pl.col("end_ns") - pl.col("ts_ns"), **columns)
     theirs = plugin_steps(overview)
     assert ours.height == len(theirs)
     free = (
@@ -73,7 +91,9 @@ def test_steps_are_as_long_and_divide_alike_up_to_what_counts_as_communication_a
 @pytest.mark.parametrize("name", ALL)
 def test_devices_are_as_busy_and_as_full(shared, name) -> None:
     trace, overview = opened(shared, name)
-    ours = analyses.find("device-utilisation")(trace).row(0, named=True)
+    work, windows = of_plugin(trace)
+    window = windows.select(pl.col("ts_ns").min(), pl.col("end_ns").max())
+    ours = utilisation_of(work, trace.devices, trace.kernels, window).row(0, named=True)
     shown = {entry["title"]: entry["value"] for entry in overview["gpu_metrics"]["data"]}
     for title, column in FIGURES.items():
         assert 100 * ours[column] == pytest.approx(float(shown[title].removesuffix(" %")), abs=0.0051), title

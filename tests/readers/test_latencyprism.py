@@ -42,8 +42,8 @@ def test_a_file_gives_cycles_and_attribution(read):
         "cycles": CYCLES, "attribution": ATTRIBUTION,
     }  # fmt: skip
     assert results.result("cycles").rows() == [
-        (1, None, 7, 0, 1_000_250, "Scheduler.run_batch", None, None, None, None),
-        (2, None, 7, 1_000_000, 1_000_250, "Scheduler.run_batch", None, None, None, None),
+        (1, None, 7, 0, 1_000_250, None, None, "Scheduler.run_batch", None, None, None, None),
+        (2, None, 7, 1_000_000, 1_000_250, None, None, "Scheduler.run_batch", None, None, None, None),
     ]
     assert results.meta.origin_unix_ns == (START_US + 1000) * 1000 + 750
     first = results.result("attribution").row(0, named=True)

@@ -64,6 +64,15 @@ def test_of_several_devices_the_one_that_waits_most_is_named(rows) -> None:
     assert any("of it on cuda:1" in detail for detail in details)
 
 
+def test_gaps_in_ranges_of_the_program_name_the_ranges(rows) -> None:
+    late(rows, n=4, gap_us=5000)
+    for i in range(3):
+        rows.add(0, (5002 * i + 10) * US, 4900 * US, f"IO {i + 7}", "user_range")
+    found = costs(rows.trace())["unrecorded"]
+    assert "; 14.7 ms of it in 3 ranges such as IO " in found.details[0]
+    assert len(found.details) == 2  # no advice to record what was recorded
+
+
 def test_one_call_that_fills_nearly_all_is_the_cost(rows) -> None:
     rows.kernel(0, 10 * US, launch=rows.launch(0, 10))
     op = rows.op(20 * US, 633_000 * US, "aten::cudnn_convolution")

@@ -132,8 +132,16 @@ def test_copies_alone_have_no_table_of_kernels(rows) -> None:
 
 def test_a_lone_step_says_how_much_later_the_device_was_done(rows) -> None:
     rows.step(3, 0, 100)
+    rows.kernel(50, 55, launch=rows.launch(10))
+    assert "device done 5 ns after the step's end on the host" in texts(overview(rows.trace()).bars[0])
+
+
+def test_a_lone_step_that_the_device_needs_much_longer_for_is_on_its_clock(rows) -> None:
+    rows.step(3, 0, 100)
     rows.kernel(50, 100, launch=rows.launch(10))
-    assert "device done 50 ns after the step's end on the host" in texts(overview(rows.trace()).bars[0])
+    notes = texts(overview(rows.trace()).bars[0])
+    assert notes[0] == "step on the device's clock: the host queues one in 100 ns"
+    assert not any(note.startswith("device done") for note in notes)
 
 
 def test_any_other_trace_shows_its_tracks_and_names(rows) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
@@ -20,6 +22,16 @@ def test_a_complete_trace_lacks_nothing(rows) -> None:
     op = rows.op(10, 20)
     rows.kernel(40, 50, launch=rows.launch(12, op=op), op=op)
     assert told(rows.trace()) == {}
+
+
+def test_work_that_may_be_of_any_of_several_devices_is_counted(rows) -> None:
+    op = rows.op(0, 1000)
+    for track in (10, 11, 20):
+        rows.kernel(0, 900, launch=rows.launch(1, op=op), op=op, track=track)
+    trace = rows.trace()
+    tracks = trace.tracks.with_columns(device_id=pl.when(pl.col("track_id") != 11).then("device_id"))
+    found = told(replace(trace, tables={**trace.tables, "tracks": tracks}))
+    assert found["no_device_named"] == ("1 piece of device work could be of any of several devices and is in no bar.")
 
 
 def test_device_work_without_launch_is_told_by_its_share_of_time(rows) -> None:

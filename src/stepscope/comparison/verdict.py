@@ -52,14 +52,17 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
     left, right = step_times(pairs, side="base"), step_times(pairs, side="other")
     step, typical = step_effect(left, right), typical_effect(left, right)
     stalled = stalls(left, right) if step is not None else None
-    step_verdict, _ = judge(step, None, has_cause=False, typical=typical)
+    same = len(left) == len(right) and all(
+        a.size > 1 and np.array_equal(a, b) for a, b in zip(left, right, strict=True)
+    )
+    step_verdict, _ = judge(step, None, has_cause=False, typical=typical, same=same)
     changes = effects(pairs)
     case = Case(pairs, changes, step, step_verdict)
     all_views = views(case)
     kinds = kind_differences(pairs, all_views)
     diagnosis = diagnose(replace(case, machines=other_hardware(kinds)), all_views)
     has_cause = any(cause.category not in OF_TIMES for cause in diagnosis.causes)
-    verdict, reason = judge(step, stalled, has_cause=has_cause, typical=typical)
+    verdict, reason = judge(step, stalled, has_cause=has_cause, typical=typical, same=same)
     of_runs = [remark for pair in pairs for run in (*pair.base, *pair.other) for remark in run.remarks]
     return Comparison(
         verdict=verdict,
@@ -193,23 +196,29 @@ def stalls(base: Sequence[Floats], other: Sequence[Floats]) -> Stalls:
 
 
 def judge(
-    effect: Effect | None, stalled: Stalls | None, *, has_cause: bool, typical: Effect | None = None
+    effect: Effect | None,
+    stalled: Stalls | None,
+    *,
+    has_cause: bool,
+    typical: Effect | None = None,
+    same: bool = False,
 ) -> tuple[Verdict, str]:
     """The verdict and its reason, from the effect on the mean cycle, stalls, and the effect on the typical cycle.
 
     The step time is different if the interval of its change excludes zero. It is inconclusive if the interval includes
     zero and a change that matters, or if there is none. A cause outside of the program's own times makes the runs
-    different even if other work hides its cost (`has_cause`); stalls do even if the mean hides them.
+    different even if other work hides its cost (`has_cause`); stalls do even if the mean hides them. With `same`, every
+    cycle of one run is as long as that of the other, to the nanosecond: only copies of one recording are.
     """
     if effect is None:
         return ("different", "other conditions") if has_cause else ("inconclusive", "no cycles to compare")
     decisive = next((e for e in (effect, typical) if e is not None and e.is_different), None)
     if decisive is not None:
         return "different", "slower" if decisive.delta > 0 else "faster"
-    verdict, reason = _without_proof(effect)
+    verdict, reason = _without_proof(effect) if not same else ("no_difference", "every cycle took the same time")
     if has_cause:
-        same = verdict == "no_difference"
-        return "different", "same step time, other conditions" if same else "other conditions"
+        hidden = verdict == "no_difference"
+        return "different", "same step time, other conditions" if hidden else "other conditions"
     if stalled is not None and stalled.is_different:
         return "different", "some cycles stand out"
     return verdict, reason

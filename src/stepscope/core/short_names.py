@@ -239,7 +239,7 @@ def without_middle(text: str, width: int) -> str:
     No number is cut in two, as half of one is another number.
 
     >>> without_middle("gemm_bf16_128x256_stages_4_tn", 20)
-    'gemm_bf16…stages_4_tn'
+    'gemm_bf16_…s_4_tn'
     """
     if len(text) <= width:
         return text
@@ -261,7 +261,7 @@ def shorten_column(names: Sequence[str], width: int) -> list[str]:
     them apart from names like them. Where `width` has no room for that, different names may become the same.
 
     >>> shorten_column(["void ns::gemm<128, 64, float>(int)", "void ns::gemm<128, 32, float>(int)"], 16)
-    ['ns::gemm<64>', 'ns::gemm<32>']
+    ['ns::gemm<…64>', 'ns::gemm<…32>']
     """
     distinct = dict.fromkeys(names)
     if all(len(name) <= width for name in distinct):

@@ -14,7 +14,7 @@ from stepscope.core.units import count, duration, percent, size
 from stepscope.reports._job import devices_of, measured, owners
 from stepscope.reports._phrases import counted, ranges
 from stepscope.reports._stragglers import Stragglers, stragglers_among
-from stepscope.reports._summary import NO_DEVICE, SLOWEST_STEPS, TALK
+from stepscope.reports._summary import AHEAD, NO_DEVICE, SLOWEST_STEPS, TALK
 from stepscope.reports._tables import merged
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ _LEAST_SHARE = 0.01
 _LEAST_OF_BAR = 0.005  # of the bar
 _APART = 0.03  # smaller differences between ranks are not mentioned
 _NEARLY_ALL = 0.98
-_AHEAD = 0.9  # a host that needs less of the step than this runs ahead of the device
 _GOOD_PART = 0.1
 
 
@@ -178,7 +177,7 @@ def _host_ahead(summaries: Sequence[Summary]) -> float | None:
     """How long the host takes to queue a step, mean, where it runs ahead of the device; else None. Units: ns."""
     host = [length for summary in summaries for length in summary.host_ns]
     windows = [length for summary in summaries if summary.host_ns for length in summary.windows_ns]
-    if not host or statistics.fmean(host) >= _AHEAD * statistics.fmean(windows):
+    if not host or statistics.fmean(host) >= AHEAD * statistics.fmean(windows):
         return None
     return statistics.fmean(host)
 

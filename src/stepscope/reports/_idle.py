@@ -15,7 +15,7 @@ from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps, with_calls
 from stepscope.core.intervals import covered
 from stepscope.core.names import shorten
-from stepscope.core.units import duration, percent
+from stepscope.core.units import count, duration, percent
 from stepscope.reports._phrases import counted, shares, sum_of
 from stepscope.reports._summary import Cost
 from stepscope.reports.enclosing_spans import during, most_of
@@ -170,7 +170,7 @@ def _by_host(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -
     if place:
         first.append(place)
     details = ["; ".join(first), _longest(gaps, trace, scope)]
-    advice = remedy(topic, about) if topic else ""
+    advice = remedy(topic, about) if topic and not (cause == "unrecorded" and call) else ""
     if advice:
         details.append(f"→ {advice}")
     return Cost(f"idle {cause}", title, whole, tuple(details), "show idle --by gap")
@@ -183,10 +183,17 @@ def _call(gaps: pl.DataFrame, trace: Trace) -> str:
     named = gaps.select("call_id", "call_ns").with_columns(name=names, op=ops).drop_nulls("name")
     if named.is_empty():
         return ""
-    sums = named.group_by("name", "op").agg(pl.col("call_ns").sum(), n=pl.col("call_id").n_unique())
-    name, op, ns, n = sums.sort("call_ns", "name", descending=[True, False]).row(0)
+    # Ranges of a program often have a number in their name, that of a batch or a layer.
+    kind = pl.col("name").str.replace_all(r"\d+", "#") if gaps["cause"][0] == "unrecorded" else pl.col("name")
+    longest = pl.col("name").sort_by("call_ns").last()
+    sums = named.group_by(kind.alias("kind"), "op").agg(
+        longest, pl.col("call_ns").sum(), n=pl.col("call_id").n_unique()
+    )
+    name, op, ns, n = sums.sort("call_ns", "name", descending=[True, False]).select("name", "op", "call_ns", "n").row(0)
     if ns < _NAMED * sum_of(gaps["ns"]):
         return ""
+    if gaps["cause"][0] == "unrecorded":
+        return f"{duration(ns)} of it in {'the range' if n == 1 else f'{count(n)} ranges such as'} {name}"
     if ".py" in name:  # a function has no arguments to leave out
         return f"{duration(ns)} of it at {name}"
     call = shorten(name) + (f" in {shorten(op)}" if op and op != name else "")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analyses.advice.remedies import recording_of, remedy
+from stepscope.analyses.common.device_work import on_devices
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core.names import is_graph_launch, is_launch_call, map_names
 from stepscope.core.trace import extent_ns
@@ -28,6 +29,7 @@ def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack
     lacks: list[Lack] = []
     if work is not None:
         lacks += _links(trace, work)
+        lacks += _unplaced(work)
         lacks += _edges(scope, work)
     elif _launches(trace):
         lacks.append(Lack(NO_DEVICE, "The host launched device work, but none of it was recorded."))
@@ -68,6 +70,15 @@ def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
         why = "" if replayed < ratio / 2 else ": replayed graphs do not say by which operators they were captured"
         lacks.append(Lack("no_operator", f"{percent(ratio)} of device time belongs to no operator{why}."))
     return lacks
+
+
+def _unplaced(work: pl.DataFrame) -> list[Lack]:
+    n = work.height - on_devices(work).height
+    if not n:
+        return []
+    verb = "is" if n == 1 else "are"
+    text = f"{counted(n, 'piece')} of device work could be of any of several devices and {verb} in no bar."
+    return [Lack("no_device_named", text)]
 
 
 def _edges(scope: Scope, work: pl.DataFrame) -> list[Lack]:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 TALK = "communication"
 #: The kind of the lack of device work that the host launched.
 NO_DEVICE = "no_device"
+#: A host that needs less of the step than this runs ahead of the device.
+AHEAD = 0.9
 SLOWEST_STEPS = "show steps --sort -window_ns"
 
 

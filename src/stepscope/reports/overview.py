@@ -34,7 +34,7 @@ from stepscope.reports._phrases import counted
 from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
-from stepscope.reports._summary import SLOWEST_STEPS, Cost, Memory, Scope, Summary, scope_of
+from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, Cost, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
 from stepscope.reports._without_profile import only_scheduled, python_block, scheduling_blocks, summary_of_counters
 from stepscope.reports.at_a_glance import advice_costs, mfu_at_a_glance, use_of
@@ -241,7 +241,7 @@ def _growth(memory: pl.DataFrame, scope: Scope) -> list[Cost]:
 
 
 def _late(scope: Scope) -> tuple[Note, ...]:
-    if not scope.late_ns:
+    if not scope.late_ns or scope.late_ns > (1 - AHEAD) * scope.whole_ns:  # the bar says so then
         return ()
     text = f"device done {duration(scope.late_ns)} after the step's end on the host"
     return (Note(text, "steps", SLOWEST_STEPS),)

@@ -208,7 +208,7 @@ def test_what_cannot_be_answered_is_refused(tmp_path):
         fusion(spans_of((STREAM_7, 0, 10, "Memcpy HtoD", "memcpy")), TRACKS_5)
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({"accelerators": [{"name": "X"}]}))
-    with pytest.raises(StepscopeError, match="no description of accelerators"):
+    with pytest.raises(StepscopeError, match="does not describe accelerators"):
         fusion(spans, TRACKS_5, hardware=str(path))
 
 

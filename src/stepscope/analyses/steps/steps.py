@@ -14,7 +14,7 @@ from stepscope.analyses.common.host_spans import computing_on_host, open_time
 from stepscope.analyses.common.occupancy import occupancy
 from stepscope.analyses.common.windows import step_windows
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import covered, either
+from stepscope.core.intervals import covered, either, locate
 from stepscope.core.names import is_launch_call, map_names
 from stepscope.core.schema import SPANS, TRACKS, Column, Table
 from stepscope.core.schema import STEPS as TRACE_STEPS
@@ -65,7 +65,8 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
     which waits for the device, and the cadence of the device where the host runs ahead (`host_window_ns` is shorter).
 
     Device time is what ran within the window, whichever step queued it, mean over the rank's devices. Host time is that
-    of `host_window_ns`. `n_kernels` counts the kernels that the step queued, whenever they ran. Without device work the
+    of `host_window_ns`. `n_kernels` counts the kernels that the step queued, whenever they ran, and those in its window
+    whose launch was not recorded. Without device work the
     device columns are null, and collectives on the host are a part of their own: then they do not count as operators,
     and the four parts sum to the window.
 
@@ -87,8 +88,8 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
         of_median_ratio=pl.col("window_ns") / pl.col("window_ns").median().over("rank"),
         **host,
     )
-    for name, counted in _counts(spans).items():
-        rows = rows.join(counted, on="step", how="left", maintain_order="left").with_columns(pl.col(name).fill_null(0))
+    rows = rows.join(_n_launches(spans), on="step", how="left", maintain_order="left")
+    rows = rows.with_columns(pl.col("n_launches").fill_null(0))
     rows = rows.with_columns(n_kernels=None) if work is None else _with_device(rows, work)
     return STEPS.conform(rows)
 
@@ -96,10 +97,14 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
 def _with_device(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """The windows with what the devices of their rank did in them."""
     parts = []
-    for (rank,), mine in rows.partition_by("rank", as_dict=True, maintain_order=True).items():
-        its = work.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
+    of_rank = rows.partition_by("rank", as_dict=True, maintain_order=True)
+    for (rank,), mine in of_rank.items():
+        its = work.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32))) if len(of_rank) > 1 else work
         means, _ = occupancy(its, mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())
-        measured = mine.with_columns(pl.Series(name, values) for name, values in means.items())
+        measured = mine.join(_n_kernels(its, mine), on="step", how="left", maintain_order="left")
+        measured = measured.with_columns(
+            pl.col("n_kernels").fill_null(0), *(pl.Series(name, values) for name, values in means.items())
+        )
         if means:
             busy = pl.when(pl.col("window_ns") > 0).then(pl.col("busy_ns") / pl.col("window_ns"))
             measured = measured.with_columns(busy_ratio=busy)
@@ -135,15 +140,24 @@ def host_time(
     return {name: pl.Series(lengths) for name, lengths in parts.items()}
 
 
-def _counts(spans: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Kernels queued and launch calls made, per step."""
-    kernels = spans.select("step").filter(spans["category"] == "kernel")
+def _n_launches(spans: pl.DataFrame) -> pl.DataFrame:
+    """Calls that put work on a device, per step."""
     calls = spans.select("name", "step").filter(spans["category"].is_in(["runtime", "driver"]))
     calls = calls.filter(map_names(calls["name"], is_launch_call, pl.Boolean()))
-    return {
-        name: frame.drop_nulls("step").group_by("step").agg(pl.len().cast(pl.Int64).alias(name))
-        for name, frame in (("n_kernels", kernels), ("n_launches", calls))
-    }
+    return _per_step(calls["step"], "n_launches")
+
+
+def _n_kernels(work: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Kernels per step: those that it queued, and those without a launch record that began in its window."""
+    kernels = work.filter(pl.col("category") == "kernel").select("ts_ns", "step", "launch_id")
+    place = locate((windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()), kernels["ts_ns"].to_numpy())
+    ran = windows["step"].gather(pl.Series(place).replace(-1, None))
+    return _per_step(ran.zip_with(kernels["launch_id"].is_null(), kernels["step"]), "n_kernels")
+
+
+def _per_step(steps: pl.Series, name: str) -> pl.DataFrame:
+    counted = steps.drop_nulls().alias("step").to_frame()
+    return counted.group_by("step").agg(pl.len().cast(pl.Int64).alias(name))
 
 
 ANALYSIS = Analysis(

@@ -76,7 +76,7 @@ def shown_names(names: Sequence[str], room: int) -> list[str]:
     """The names in at most `room` letters each, different ones different, literal.
 
     >>> shown_names(["void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>, int>(int)"], 60)
-    ['vectorized_elementwise_kernel&lt;MulFunctor&gt;']
+    ['vectorized_elementwise_kernel&lt;4, MulFunctor&lt;float&gt;, int&gt;']
     """
     return [literal(name) for name in shorten_column(names, room)]
 
