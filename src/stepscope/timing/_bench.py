@@ -35,9 +35,9 @@ def bench(
 ) -> Bench:
     """Measure the function, and the reference in turn with it, in each case.
 
-    Both get their own arrays of the same numbers, each of the library that it works with. `device` is that of arrays
-    that do not say theirs. Before it is measured each is called once, and what they give back is compared. `progress`
-    gets the number of cases done and of all cases. The garbage collector stays as it is.
+    Both get their own arrays of the same numbers, each in the library that it works with. Arrays without a device of
+    their own are on `device`. Each function is called once before it is measured, and the two results are compared.
+    `progress` gets the number of finished cases and of all cases. The garbage collector is not touched.
 
     Raises FunctionFailed if a function raises, StepscopeError if arguments cannot be made or passed, or if results
     differ in shape.
@@ -87,7 +87,7 @@ class _Prepared:
 
 
 def _prepared(function: Function, case: Case, device: str | None, where: str) -> _Prepared:
-    # Only if arrays are to be made does it matter which library the function works with.
+    # The function's library only matters if arrays have to be made.
     unsaid = any(spec.library is None for value in case.arguments.values() for spec in specs_in(value))
     library = framework_of(function) if unsaid else "numpy"
     arguments = {name: made(value, name, library=library, device=device) for name, value in case.arguments.items()}

@@ -42,7 +42,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Lap:
-    """Time of one call in ns: of the clock that counts, and of the host's clock, all waiting included."""
+    """Time of one call in ns, by the clock that counts and by the host's clock, which includes all waiting."""
 
     ns: float
     wall_ns: float
@@ -71,7 +71,8 @@ def _torch(torch: Any, tensors: Sequence[Any]) -> Clock | None:
     used = {tensor.device.type for tensor in tensors}
     for kind in TORCH_DEVICES:
         module = getattr(torch, kind, None)
-        # Waiting would set the device up, which takes memory on it: not for a process that does not use it.
+        # Waiting would initialise the device, which takes memory there. A process that does not use it must not do
+        # that.
         if module is None or not (kind in used or (hasattr(module, "is_initialized") and module.is_initialized())):
             continue
         name = f"wall clock after torch.{kind}.synchronize"
@@ -208,10 +209,11 @@ def _goes_on(n_done: int, budget: Budget, until: int) -> bool:
 def inner_calls(job: Job) -> int:
     """How many calls make a repeat: 1, or of short calls so many (1, 2, 5, 10, 20, …) that they take LOOP_NS.
 
-    An event's time may be next to nothing where the host's is not, so the loop grows no further than LONG_NS by that.
+    An event's time may be close to zero when the host's is not, so the loop also stops growing once it takes LONG_NS
+    by the host's clock.
     """
     one = lap(job.clock, job.call, 1, job.what)
-    if one.ns < 10 * SHORT_NS:  # it may be short: take the best of three, as a single one may be disturbed
+    if one.ns < 10 * SHORT_NS:  # it may be short: take the best of three, because a single one may be disturbed
         one = min(one, *(lap(job.clock, job.call, 1, job.what) for _ in range(2)), key=lambda measured: measured.ns)
     if one.ns >= SHORT_NS:
         return 1

@@ -23,7 +23,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.timing._arrays import array_spec
 
 PARTS = ("arguments", "sweep", "variables", "cases")
-#: More are a mistake: even at a tenth of a second each they take a quarter of an hour.
+#: More cases are a mistake: even at a tenth of a second each, these take a quarter of an hour.
 MAX_CASES = 10_000
 _HINT = "a sweep holds the tables arguments, sweep and variables, and the list of tables cases"
 

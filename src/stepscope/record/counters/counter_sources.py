@@ -142,7 +142,7 @@ class CounterSources:
         if again:
             watched.times = thread_files(watched.process.pid, "schedstat")
         if len(self._read(watched.times, *watched.add[" times"])) != len(watched.times):
-            watched.times = []  # one has ended, and another may have started
+            watched.times = []  # a thread has ended, and another may have started
 
     def rows(self) -> Iterator[tuple[int, list[Row]]]:
         """Unix time and rows of each group of counters that was read since the last time, in order of time."""

@@ -31,7 +31,7 @@ _PIPE, _WISH, _ANSWER = "asked", "wish", "answer-"
 _STEP = struct.Struct("<qqqq")
 _WISHED = struct.Struct("<qqq72s")
 _BLOCK = 1 << 16
-#: Without a profile to wait for, a dump goes on for so long after the event.
+#: Without a profile to wait for, a dump goes on for this long after the event.
 _AFTER_S = 1.0
 _REASONS = ("slow-step", "signal", "request")
 #: How long a dump waits for a profile, or as long as the ring if that is longer.

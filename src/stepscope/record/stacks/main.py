@@ -26,9 +26,9 @@ from stepscope.record.system.proc import descendants, is_alive, read_once
 __all__ = ["StackWatcher", "main", "on_core"]
 
 _SEARCH_S, _TURN_S = 0.1, 0.5
-#: How much of all cores sampling may use; at least so much of one.
+#: Share of all cores that sampling may use, and the least share of one core.
 _BUDGET, _LEAST_BUDGET = 0.03, 0.05
-#: Up to so many processes have a py-spy each: one that searches for descendants reads all of /proc again and again.
+#: Up to this many processes have one py-spy each. A py-spy that searches for descendants reads all of /proc repeatedly.
 _EACH = 8
 #: With more threads, their times on cores are read only when a run begins or ends.
 _ASKED_OFTEN = 64
@@ -157,7 +157,7 @@ def on_core(pid: int, tid: int) -> tuple[int, int] | None:
 
 def _tids(pid: int) -> list[int]:
     try:
-        return [int(tid) for tid in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208  there is none quicker
+        return [int(tid) for tid in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208  the fastest way
     except OSError:
         return []
 

@@ -115,7 +115,7 @@ def _user(uid: int) -> str:
 
 
 _END_S = 5.0
-#: Where, between the opening of the pipe and the first byte, the last time was taken: 0.25 to 0.55 were measured.
+#: When the last time was taken, as a share of the way from the pipe's opening to its first byte: measured 0.25 to 0.55.
 _LAST_TIME = 0.38
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -187,7 +187,7 @@ class PySpyProcess:
     def interrupt(self) -> None:
         """Have it write its samples and end. One that has not begun to sample is killed."""
         self._waited_ns = _waited_ns(self._reader.native_id)
-        # Not Popen's own way, which would wait for it, and keep what it used to itself.
+        # Popen's own method might reap the process, and the resources that it used would be lost.
         os.kill(self.process.pid, signal.SIGKILL if self.ready_ns is None else signal.SIGINT)
 
     def end(self) -> bytes:

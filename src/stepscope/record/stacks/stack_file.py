@@ -17,9 +17,9 @@ NAME = "stacks.tsv.gz"
 #: Kinds of rows: P process (n: its parent), T thread, F frame (n: line), S stack (text: frames, outermost first),
 #: W stack of a thread, G stack of one that held the GIL (n: samples), C time on a core (n: ns), L a run (n: Hz).
 HEADER = "kind\tid\tts_ns\tdur_ns\tpid\ttid\tn\ttext\tfile\n"
-#: Limits what an endless job writes: enough for some days at 100 Hz.
+#: Limit of what an endless job writes: enough for some days at 100 Hz.
 _MOST_BYTES = 1 << 29
-#: So many stacks are remembered, to write each once; with more, it starts again.
+#: This many stacks are remembered, to write each only once. Then remembering starts again from none.
 _MOST_STACKS = 1 << 17
 _BLANKS = str.maketrans("\t\n\r", "   ")
 

@@ -19,9 +19,9 @@ __all__ = ["Tracefs", "remove_leftovers", "why_not"]
 PLACES = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 _EVENTS = ("sched_switch", "sched_wakeup", "sched_wakeup_new", "sched_process_fork")
 _NAME = re.compile(r"stepscope-(\d+)-(\d+)")
-#: Memory for events that were not read yet: of all cores together, and the bounds for one. Units: KiB.
+#: Memory for events that were not read yet, of all cores together, and the bounds for one core. Units: KiB.
 _BUFFERS_KIB, _LEAST_KIB, _MOST_KIB = 64 << 10, 512, 4 << 10
-#: A core's buffer is read when so much of it is full, or at the next tick.
+#: A core's buffer is read when this percentage of it is full, or at the next tick.
 _WAKE_PERCENT = 25
 #: The first process-id namespace of a machine, whose numbers the tracer uses.
 _FIRST_NAMESPACE = "pid:[4026531836]"
