@@ -229,6 +229,20 @@ def test_sizes_of_operators_and_kernels_per_complete_cycle():
     ]
 
 
+def test_a_product_of_matrices_that_calls_another_counts_once():
+    spans = spans_of(
+        (MAIN, 0, 50, "aten::linear", "operator"), (MAIN, 5, 40, "aten::linear", "operator"),
+        (MAIN, 10, 30, "aten::addmm", "operator"), (MAIN, 60, 20, "aten::linear", "operator"),
+        (MAIN, 65, 10, "aten::addmm", "operator"), (MAIN, 80, 9, "aten::mm", "operator"),
+    )  # fmt: skip
+    shapes = ["[[2,3]]"] * 4 + [None, "[[2,3]]"]
+    ops = OPS.conform(pl.DataFrame({"span_id": range(6), "input_shapes": shapes}))
+    functions = functions_of(spans, own := own_of(spans, TRACKS_4, GPU), np.array([0]), np.array([100]))
+    frame = workload_of(trace_of(spans, ops=ops), functions, own, np.array([True]))
+    known = frame.filter(pl.col("shapes").is_not_null()).select(pl.col("name").cast(pl.String), "calls_per_cycle")
+    assert sorted(known.rows()) == [("aten::addmm", 1.0), ("aten::linear", 1.0), ("aten::mm", 1.0)]
+
+
 def test_without_a_complete_cycle_nothing_is_known():
     assert workload(False, False, False).is_empty()
 

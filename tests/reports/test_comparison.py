@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import polars as pl
+import pytest
 from observations import observation, pair
 
 from stepscope.comparison import Cause, Comparison, Effect, Evidence, RuledOut
@@ -58,9 +59,19 @@ def test_the_headline_is_the_verdict_with_its_figures():
     )
 
 
+def unproven(**changes):
+    step = replace(STEP, **changes)
+    return outcome(verdict="no_difference", step_verdict="no_difference", reason="", causes=(), step_time=step)
+
+
 def test_no_difference_says_what_would_have_shown():
-    rows = comparison(outcome(verdict="no_difference", step_verdict="no_difference", reason="within drift", causes=()))
-    assert rows.headline.endswith("a change of 6 % would have shown")
+    rows = comparison(unproven(delta=1e6))
+    assert rows.headline.endswith("a change of 6 % would show in 8 of 10 cases")
+
+
+@pytest.mark.parametrize(("delta", "detectable"), [(-7e6, 6e6), (50e6, 110e6)])
+def test_what_would_have_shown_is_not_said_if_the_change_is_larger_or_it_is_a_whole_step(delta, detectable):
+    assert "would show" not in comparison(unproven(delta=delta, detectable=detectable)).headline
 
 
 def test_without_a_step_time_the_reason_stands_alone():
@@ -91,7 +102,7 @@ def test_one_cycle_has_no_interval():
     step = replace(STEP, low=None, high=None, p_value=None, detectable=None, n_base=1, n_other=1, is_different=False)
     text = comparison(outcome(verdict="inconclusive", step_verdict="inconclusive", step_time=step, causes=())).headline
     assert "+50 % (no interval) · 1 and 1 cycles" in text
-    assert "would have shown" not in text
+    assert "would show" not in text
 
 
 def test_what_differs_in_kind_comes_first():

@@ -30,6 +30,8 @@ CATEGORIES = (
     "disk_io", "data_loading", "host_overhead", "slow_operator", "slow_kernel", "python_gc", "gil_contention",
     "memory_growth", "memory_pressure", "straggler_rank", "workload_change", "none",
 )  # fmt: skip
+#: Operators that multiply matrices: a linear layer may be addmm, or mm and add.
+MATRIX_PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"
 #: The parts of a cycle. Each moment belongs to the first part that is active then, so the parts sum to the cycle.
 #: `PYTHON` is the rest of the host's time, `IDLE` the rest if no host was recorded, `OTHER` the rest of results.
 COMPUTATION, COMMUNICATION, MEMCPY = "computation", "exposed communication", "exposed memcpy"
@@ -102,7 +104,12 @@ WORKLOAD = Table(
     (
         Column("device", Name, "where it ran", key=True),
         Column("name", Name, "operator or kernel", key=True),
-        Column("shapes", pl.String(), "shapes of its inputs, or grid and block of a kernel", key=True),
+        Column(
+            "shapes",
+            pl.String(),
+            "its inputs' shapes or grid and block; null: unknown, or an inner call counts",
+            key=True,
+        ),
         Column("types", pl.String(), "element types of its inputs; null if unknown", key=True),
         Column("calls_per_cycle", pl.Float64(), "its calls, per complete cycle"),
         Column("total_ns_per_cycle", pl.Float64(), "their summed duration, per complete cycle", "ns"),

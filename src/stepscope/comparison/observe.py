@@ -7,6 +7,7 @@ count as exposed where the host does nothing else.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.host_spans import computing_on_host, open_time
 from stepscope.analyses.common.occupancy import by_device, mean_of, occupied
 from stepscope.analyses.common.processes import of_each
+from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles, host_bounds
 from stepscope.analyses.cycles.functions import functions_of, own_of
 from stepscope.analyses.program.python_stacks import python_stacks
@@ -41,6 +43,7 @@ from stepscope.comparison.model import (
     IDLE,
     LAUNCH,
     LOADING,
+    MATRIX_PRODUCTS,
     MEMCPY,
     OBSERVED_CYCLES,
     OPERATORS,
@@ -165,7 +168,11 @@ def python_functions(trace: Trace, pid: int | None, low_ns: int) -> pl.DataFrame
 
 
 def workload_of(trace: Trace, functions: Functions, own: Own, is_complete: NDArray[np.bool_]) -> pl.DataFrame:
-    """WORKLOAD of the complete cycles, longest first; `is_complete` has one value per cycle."""
+    """WORKLOAD of the complete cycles, longest first; `is_complete` has one value per cycle.
+
+    A product of matrices that calls another one, as `aten::linear` calls `aten::addmm`, has no shapes: its work is
+    that of the inner product and counts once.
+    """
     n_cycles = int(is_complete.sum())
     chosen = is_complete[functions.frame["row"].to_numpy()[functions.group]]
     rows, groups = functions.events[chosen], functions.group[chosen]
@@ -187,6 +194,8 @@ def workload_of(trace: Trace, functions: Functions, own: Own, is_complete: NDArr
         "self_ns_per_cycle": pl.col("self_ns").sum() / n_cycles,
     }
     sizes = trace.ops.select("span_id", "input_shapes", "input_types")
+    shapes = pl.when(~pl.col("span_id").is_in(_calls_product(trace.spans, sizes).implode())).then("input_shapes")
+    sizes = sizes.with_columns(input_shapes=shapes)
     operators = events.filter(pl.col("category") == "operator").join(sizes, on="span_id", how="left")
     operators = operators.group_by("device", "name", shapes="input_shapes", types="input_types").agg(**sums)
     launches = trace.kernels.select("span_id", *_AXES)
@@ -197,6 +206,19 @@ def workload_of(trace: Trace, functions: Functions, own: Own, is_complete: NDArr
     both = pl.concat([WORKLOAD.conform(operators), WORKLOAD.conform(kernels)])
     text = pl.col("device", "name", "shapes", "types").cast(pl.String)
     return both.sort(-pl.col("total_ns_per_cycle"), text, nulls_last=True)
+
+
+def _is_product(name: str) -> bool:
+    return re.search(MATRIX_PRODUCTS, name) is not None
+
+
+def _calls_product(spans: pl.DataFrame, sizes: pl.DataFrame) -> pl.Series:
+    """Ids of the products of matrices that call another one whose shapes are known."""
+    is_product = _named(spans["name"], spans["category"] == "operator", _is_product)
+    sized = sizes.filter(pl.col("input_shapes").is_not_null())["span_id"]
+    around = at_or_around(spans, is_product.to_numpy(), itself=False)
+    around = around[(is_product & spans["span_id"].is_in(sized.implode())).to_numpy()]
+    return pl.Series(around[around >= 0], dtype=pl.UInt32())
 
 
 def parts_of(trace: Trace, cycles: pl.DataFrame, threads: pl.Series) -> pl.DataFrame:

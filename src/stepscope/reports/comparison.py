@@ -169,8 +169,9 @@ def headline(result: Comparison) -> str:
     times = f"{'typical ' * is_typical}step {units.duration(step.base)} → {units.duration(step.other)}"
     change = f"{_signed(step.delta / step.base)} ({_interval(result, step)})"
     text = f"{start}: {result.reason} · {times}, {change} · {step.n_base} and {step.n_other} cycles"
-    if result.step_verdict != "different" and step.detectable is not None:
-        text += f" · a change of {units.percent(step.detectable / step.base)} would have shown"
+    # A change as large as that was observed and did not show, and one of a whole step tells nothing.
+    if result.step_verdict != "different" and abs(step.delta) < (step.detectable or 0.0) < step.base:
+        text += f" · a change of {units.percent(step.detectable / step.base)} would show in 8 of 10 cases"
     return text
 
 

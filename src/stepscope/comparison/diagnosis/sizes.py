@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from stepscope.comparison.model import MATRIX_PRODUCTS
 from stepscope.core.collectives import talks_to_ranks
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from stepscope.comparison.model import Observation, Pair
 
 
-#: Operators that multiply matrices count as one, because a linear layer may be addmm, or mm and add.
-_PRODUCTS = r"^aten::(?:_?mm|addmm|_addmm_activation|bmm|baddbmm|matmul|linear|mv|addmv|dot|einsum)$"
+#: All operators that multiply matrices count as one.
 PRODUCTS = "matrix products"
 #: Relative difference up to which two numbers of calls count as equal.
 _AS_OFTEN = 0.05
@@ -69,7 +69,7 @@ def amount(name: str, shapes: str | None) -> float | None:
     4.0
     """
     whole = elements(shapes)
-    if whole is None or shapes is None or not re.match(_PRODUCTS, name):
+    if whole is None or shapes is None or not re.match(MATRIX_PRODUCTS, name):
         return whole
     matrices = [shape for shape in json.loads(shapes) if isinstance(shape, list) and len(shape) >= 2]
     if len(matrices) < 2 or not all(isinstance(n, int) for shape in matrices[:2] for n in shape):
@@ -86,7 +86,7 @@ def sizes(pair: Pair) -> pl.DataFrame:
     because their grid depends on the links. Columns: device, name, and per side `volume_*` (`amount` per cycle),
     `calls_*`, `time_*` (own time per cycle, ns).
     """
-    rows = _both(pair, pl.when(pl.col("name").str.contains(_PRODUCTS)).then(pl.lit(PRODUCTS)).otherwise("name"))
+    rows = _both(pair, pl.when(pl.col("name").str.contains(MATRIX_PRODUCTS)).then(pl.lit(PRODUCTS)).otherwise("name"))
     rows = rows.filter(~talks_to_ranks(rows["name"].cast(pl.Categorical), "any"))
     operators, kernels = rows.filter(pl.col("device") == _HOST), rows.filter(pl.col("device") != _HOST)
     return operators if kernels.is_empty() or _are_most(operators, pair) else kernels
