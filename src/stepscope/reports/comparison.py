@@ -170,8 +170,9 @@ def headline(result: Comparison) -> str:
     change = f"{_signed(step.delta / step.base)} ({_interval(result, step)})"
     text = f"{start}: {result.reason} · {times}, {change} · {step.n_base} and {step.n_other} cycles"
     # A change as large as that was observed and did not show, and one of a whole step tells nothing.
-    if result.step_verdict != "different" and abs(step.delta) < (step.detectable or 0.0) < step.base:
-        text += f" · a change of {units.percent(step.detectable / step.base)} would show in 8 of 10 cases"
+    least = step.detectable or 0.0
+    if result.step_verdict != "different" and abs(step.delta) < least < step.base:
+        text += f" · a change of {units.percent(least / step.base)} would show in 8 of 10 cases"
     return text
 
 
