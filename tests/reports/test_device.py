@@ -118,7 +118,17 @@ def test_exposed_copies_are_told_with_direction_amount_and_memory(rows, kind, sr
     copy = rows.kernel(0, 1000, f"Memcpy {kind} ({src} -> {dst})")
     rows.side("transfers", copy, bytes=4096, kind=kind, src=src, dst=dst)
     found = costs(rows.trace())["memcpy"]
-    assert found.title == f"Copies while no kernel runs, mostly {word}"
+    assert found.title == f"Copies while no kernel runs, {word}"
     assert found.details[0] == "1 copy, 1 µs each, 4 KiB at 4.1 GB/s"
     assert advice is None or advice in found.details[1]
     assert len(found.details) == (1 if advice is None else 2)
+
+
+def test_copies_of_several_directions_are_counted_together_as_their_cost_is(rows) -> None:
+    for ts, ns, kind in ((0, 3000, "HtoD"), (4000, 1000, "DtoH")):
+        copy = rows.kernel(ts, ns, f"Memcpy {kind} (Pinned -> Device)")
+        rows.side("transfers", copy, bytes=4000, kind=kind, src="Pinned", dst="Device")
+    found = costs(rows.trace())["memcpy"]
+    assert found.title == "Copies while no kernel runs, mostly from host to device"
+    assert found.details[0] == "2 copies, 2 µs each, 7.81 KiB at 2 GB/s"
+    assert found.ns == 4000

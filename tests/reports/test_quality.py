@@ -57,7 +57,17 @@ def test_a_recording_of_the_device_alone_says_what_it_cannot_tell(rows) -> None:
 def test_launches_without_device_work_are_told(rows) -> None:
     rows.op(0, 10)
     rows.launch(2)
-    assert "none of it was recorded" in told(rows.trace())["no_device"]
+    assert "used a device" in told(rows.trace())["no_device"]
+
+
+def test_collectives_of_a_library_for_devices_are_a_sign_of_a_device(rows) -> None:
+    rows.op(0, 10, "nccl:all_to_all")
+    assert "used a device" in told(rows.trace())["no_device"]
+
+
+def test_collectives_on_the_host_are_no_sign_of_a_device(rows) -> None:
+    rows.op(0, 10, "gloo:all_reduce")
+    assert "no_device" not in told(rows.trace())
 
 
 def test_unmarked_steps_come_with_the_way_to_mark_them(rows) -> None:

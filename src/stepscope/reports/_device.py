@@ -247,12 +247,12 @@ def _copies(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int) -> 
     copies = copies.join(side, on="span_id", how="left").with_columns(pl.col("kind", "src", "dst").cast(pl.String))
     pageable = (pl.col("src") == "Pageable") | (pl.col("dst") == "Pageable")
     kinds = copies.group_by("kind").agg(
-        pl.len().alias("n"),
-        pl.col("exposed", "dur_ns", "bytes").sum(),
+        pl.col("exposed").sum(),
         pageable=pl.col("exposed").filter(pageable).sum(),
     )
-    kind, n, exposed, ns, n_bytes, from_pageable = kinds.sort("exposed", descending=True).row(0)
-    detail = _amount(n, ns, scope, "copy", "copies")
+    kind, exposed, from_pageable = kinds.sort("exposed", descending=True).row(0)
+    ns, n_bytes = sum_of(copies["dur_ns"]), sum_of(copies["bytes"])
+    detail = _amount(copies.height, ns, scope, "copy", "copies")
     if n_bytes and ns:
         detail += f", {size(n_bytes / scope.n / scope.n_devices)}{scope.each} at {rate(n_bytes / ns * 1e9)}"
     details = [detail]
@@ -262,5 +262,6 @@ def _copies(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int) -> 
         details.append(
             "→ they go to pageable memory, and the host waits for each: copy less often, or into pinned memory"
         )
-    title = f"Copies while no kernel runs, mostly {_DIRECTIONS.get(kind, 'of unknown direction')}"
+    mostly = "mostly " if kinds.height > 1 else ""
+    title = f"Copies while no kernel runs, {mostly}{_DIRECTIONS.get(kind, 'of unknown direction')}"
     return [Cost("memcpy", title, exposed_ns, tuple(details), "show transfers --by memory")]

@@ -55,6 +55,9 @@ _HOST = {
     "python": ("The device waits for Python on the host", "python"),
     "unrecorded": ("The device waits for the host, in code that was not recorded", "with_stack"),
 }
+_IN_A_RANGE = "The device waits for the host, in a range of the program without operators"
+#: An end of the recording that is a smaller part of the idle time at both ends is not named.
+_SMALL_END = 0.005
 _DOING = {"operator": "operators", "runtime": "runtime calls", "python": "Python", "unrecorded": "code not recorded"}
 
 
@@ -116,7 +119,9 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]
         return []
     whole = "recorded steps" if len(scope.numbers) > 1 else "step" if scope.numbers else "recording"
     parts = [
-        f"the {word} {duration(length)}" for word, length in (("first", first), ("last", last)) if length > 0.1 * ns
+        f"the {word} {duration(length)}"
+        for word, length in (("first", first), ("last", last))
+        if length > _SMALL_END * ns
     ]
     low, high = (scope.low, scope.low + first) if first >= last else (scope.high - last, scope.high)
     doing = during(trace.spans, low, high)
@@ -163,10 +168,11 @@ def _by_host(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -
     title, topic = _HOST[cause]
     whole = sum_of(gaps["ns"])
     first = [_often(gaps, scope)]
-    call = _call(gaps, trace)
+    call = _call(gaps, trace, scope)
     if call:
         first.append(call)
-    place = "" if cause == "python" and call else _place(gaps, trace)
+        title = _IN_A_RANGE if cause == "unrecorded" else title
+    place = "" if cause in ("python", "unrecorded") and call else _place(gaps, trace)
     if place:
         first.append(place)
     details = ["; ".join(first), _longest(gaps, trace, scope)]
@@ -176,8 +182,11 @@ def _by_host(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -
     return Cost(f"idle {cause}", title, whole, tuple(details), "show idle --by gap")
 
 
-def _call(gaps: pl.DataFrame, trace: Trace) -> str:
-    """'331 ms of it in hipLaunchKernel in aten::mm': the call that filled most, if it is a good part of these gaps."""
+def _call(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
+    """'331 ms of it in hipLaunchKernel in aten::mm': the call that filled most, if it is a good part of these gaps.
+
+    The time is that of one step and device, as the cost is.
+    """
     names = of_spans(trace.spans, gaps["call_id"], "name").cast(pl.String)
     ops = of_spans(trace.spans, of_spans(trace.spans, gaps["call_id"], "op_id"), "name").cast(pl.String)
     named = gaps.select("call_id", "call_ns").with_columns(name=names, op=ops).drop_nulls("name")
@@ -192,12 +201,13 @@ def _call(gaps: pl.DataFrame, trace: Trace) -> str:
     name, op, ns, n = sums.sort("call_ns", "name", descending=[True, False]).select("name", "op", "call_ns", "n").row(0)
     if ns < _NAMED * sum_of(gaps["ns"]):
         return ""
+    part = f"{duration(ns / scope.n / scope.n_devices)} of it"
     if gaps["cause"][0] == "unrecorded":
-        return f"{duration(ns)} of it in {'the range' if n == 1 else f'{count(n)} ranges such as'} {name}"
+        return f"{part} in {'the range' if n == 1 else f'{count(n)} ranges such as'} {name}"
     if ".py" in name:  # a function has no arguments to leave out
-        return f"{duration(ns)} of it at {name}"
+        return f"{part} at {name}"
     call = shorten(name) + (f" in {shorten(op)}" if op and op != name else "")
-    return f"{duration(ns)} of it in {'one ' if n == 1 else ''}{call}" + ("" if n == 1 else f", {counted(n, 'call')}")
+    return f"{part} in {'one ' if n == 1 else ''}{call}" + ("" if n == 1 else f", {counted(n, 'call')}")
 
 
 def _longest(gaps: pl.DataFrame, trace: Trace, scope: Scope) -> str:
@@ -255,7 +265,7 @@ def _short(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> 
 
 
 def _other(gaps: pl.DataFrame, trace: Trace, scope: Scope, about: Recording) -> Cost:  # noqa: ARG001  one signature
-    title = "Work was queued in time but starts late, as behind another stream or an event"
+    title = "Work was queued in time but starts late: the cause is not recorded"
     details = (_often(gaps, scope), _longest(gaps, trace, scope))
     return Cost("idle other", title, sum_of(gaps["ns"]), details, "show idle --by gap")
 

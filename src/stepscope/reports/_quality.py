@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.analyses.advice.remedies import recording_of, remedy
+from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import on_devices
 from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.core.collectives import library_of
 from stepscope.core.names import is_graph_launch, is_launch_call, map_names
 from stepscope.core.trace import extent_ns
 from stepscope.core.units import count, duration, percent
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 _SHARE_SAYS_MORE = ("no_launch", "no_operator")  # shown by their share of time instead, which says more than the count
 _ALWAYS_SHOWN = ("counters_stitched",)  # an info, but it says which share of kernel time has counters
 _LEAST_SHARE = 0.001
+#: Libraries of collectives that move data between devices only, and Python's own calls of a device.
+_DEVICE_LIBRARIES = ("nccl", "rccl", "hccl", "mccl", "cncl", "xccl", "bccl")
+_DEVICE_FUNCTION = re.compile(r"^<built-in (?:function|method) _?(?:cuda|hip|npu|xpu|mlu|musa)_?synchronize")
 
 
 def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack, ...]:
@@ -31,16 +37,24 @@ def quality(trace: Trace, scope: Scope, work: pl.DataFrame | None) -> tuple[Lack
         lacks += _links(trace, work)
         lacks += _unplaced(work)
         lacks += _edges(scope, work)
-    elif _launches(trace):
-        lacks.append(Lack(NO_DEVICE, "The host launched device work, but none of it was recorded."))
+    elif _uses_device(trace):
+        lacks.append(Lack(NO_DEVICE, "The host used a device, but none of the device's work was recorded."))
     lacks += _steps(trace, scope)
     lacks += lacks_of_issues(trace.issues)
     return tuple(lacks)
 
 
-def _launches(trace: Trace) -> bool:
-    calls = trace.spans.filter(trace.spans["category"].is_in(["runtime", "driver"]))["name"]
-    return bool(map_names(calls, is_launch_call, pl.Boolean()).any())
+def _uses_device(trace: Trace) -> bool:
+    """Whether the host launched device work, waited for it, or called a library that communicates on devices."""
+    category = trace.spans["category"]
+    calls = trace.spans["name"].filter(category.is_in(["runtime", "driver"])).unique()
+    functions = trace.spans["name"].filter(category == "python").unique()
+    collectives = trace.spans["name"].filter(collectives_on_host(trace.spans)).unique()
+    return bool(
+        map_names(calls, is_launch_call, pl.Boolean()).any()
+        or map_names(functions, lambda name: _DEVICE_FUNCTION.search(name) is not None, pl.Boolean()).any()
+        or map_names(collectives, lambda name: library_of(name) in _DEVICE_LIBRARIES, pl.Boolean()).any()
+    )
 
 
 def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:

@@ -192,7 +192,7 @@ REMEDIES = (
     Remedy("throttled", "raise the CPU limit of the container"),
     Remedy("memory_bound", "only less traffic makes it faster: fusion with its neighbours, smaller types"),
     Remedy("compute_bound", "only less work makes it faster: lower precision, tensor cores, fewer operations"),
-    Remedy("latency_bound", "it keeps no unit busy: more threads at once (a larger problem or grid), fewer waits"),
+    Remedy("latency_bound", "no unit is near its limit: more threads at once (a larger problem or grid), fewer waits"),
     Remedy("to_device",
            "the source is pageable memory: pin_memory=True and .to(device, non_blocking=True) would hide them",
            (PYTORCH,)),
