@@ -51,7 +51,16 @@ def test_a_slowdown_that_nothing_accounts_for_is_said_to_be_one():
     bare = replace(BASE, resources={})
     diagnosis = diagnosed(bare, replace(bare, typical_slowdown=1.5))
     assert not diagnosis.causes
-    assert "nothing that was recorded accounts for it" in diagnosis.remarks[0]
+    assert "no cause has its necessary evidence" in diagnosis.remarks[0]
+    assert "hardware" not in diagnosis.remarks[0]
+
+
+def test_a_slowdown_without_a_cause_names_the_part_that_grew_most_and_other_hardware():
+    bare = replace(BASE, resources={}, computing_ms=50.0)
+    case = case_of(bare, replace(bare, computing_ms=100.0))
+    remark = diagnose(replace(case, machines="A100 → V100")).remarks[0]
+    assert "; computation by 5" in remark
+    assert remark.endswith("The hardware is another (A100 → V100), which may be the reason")
 
 
 def test_longer_cycles_that_are_not_proven_rule_out_no_cause_of_time():

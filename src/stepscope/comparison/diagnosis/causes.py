@@ -9,6 +9,7 @@ import polars as pl
 
 from stepscope.comparison.diagnosis import cpu, gpu, io, links, memory, operators, python, workload
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
+from stepscope.comparison.diagnosis.change import ABSENT
 from stepscope.comparison.diagnosis.straggler import rank_of, straggler
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Cause, Evidence, RuledOut
@@ -117,7 +118,7 @@ def diagnose(case: Case, all_views: Sequence[View] | None = None) -> Diagnosis:
     for row in (*sorted(judged.ruled_out, key=lambda row: row.is_judged), *unknown):
         if row.category not in named:
             ruled_out.setdefault(row.category, row)
-    remarks = [*_unexplained(judged, causes), *minor]
+    remarks = [*_unexplained(judged, causes, case.machines), *minor]
     if not causes and any(view.is_faster for view in judged.views):
         remarks += _reversed(case)
     return Diagnosis(with_functions(causes, judged.views), tuple(ruled_out.values()), tuple(remarks))
@@ -156,10 +157,18 @@ def _at_most(cause: Cause, confidence: float) -> Cause:
     return replace(cause, confidence=min(cause.confidence, confidence))
 
 
-def _unexplained(judged: _Judged, causes: Sequence[Cause]) -> list[str]:
-    if causes or not any(view.is_slower for view in judged.views):
+def _unexplained(judged: _Judged, causes: Sequence[Cause], machines: str) -> list[str]:
+    """Which part of the cycle grew most if cycles take longer without a cause, and that other hardware may be why."""
+    slower = [view for view in judged.views if view.is_slower]
+    if causes or not slower:
         return []
-    return ["Cycles take longer, but nothing that was recorded accounts for it"]
+    view = max(slower, key=lambda view: view.delta_ns)
+    name, part = max(view.parts.items(), key=lambda item: item[1].delta, default=("", ABSENT))
+    where = ""
+    if part.delta > 0:
+        where = f" (by {units.duration(view.delta_ns)}; {name} by {units.duration(part.delta)})"
+    why = f". The hardware is another ({machines}), which may be the reason" if machines else ""
+    return [f"Cycles take longer{where}, but no cause has its necessary evidence{why}"]
 
 
 @dataclass(frozen=True, slots=True)
