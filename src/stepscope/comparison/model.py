@@ -292,7 +292,7 @@ class Cause:
 class RuledOut:
     """A cause that was considered, and the reason why it does not apply.
 
-    With `is_judged` false it may apply: the reason says what has to be recorded to judge it.
+    With `is_judged` false it may apply: the reason says why the recordings cannot tell, or what they lack.
     """
 
     category: str

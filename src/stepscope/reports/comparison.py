@@ -40,7 +40,7 @@ RULED_OUT = Table(
     "causes that were considered, and why they do not apply or cannot be judged",
     (
         Column("category", pl.String(), "the cause", key=True),
-        Column("reason", pl.String(), "why it does not apply, or what has to be recorded to judge it"),
+        Column("reason", pl.String(), "why it does not apply, or why the recordings cannot tell"),
         Column("is_judged", pl.Boolean(), "false if the data does not allow a judgement"),
     ),
 )
@@ -307,4 +307,4 @@ def _quality(result: Comparison) -> list[str]:
     ruled = ", ".join(row.category for row in result.ruled_out if row.is_judged)
     unknown = ", ".join(row.category for row in result.ruled_out if not row.is_judged)
     remarks += [f"Ruled out, with reasons: {ruled}."] if ruled else []
-    return [*remarks, *([f"Not judged, with what to record: {unknown}."] if unknown else [])]
+    return [*remarks, *([f"Not judged, with the reason or what to record: {unknown}."] if unknown else [])]

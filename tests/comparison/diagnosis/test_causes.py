@@ -51,7 +51,36 @@ def test_a_slowdown_that_nothing_accounts_for_is_said_to_be_one():
     bare = replace(BASE, resources={})
     diagnosis = diagnosed(bare, replace(bare, typical_slowdown=1.5))
     assert not diagnosis.causes
-    assert "nothing that was recorded accounts for it" in diagnosis.remarks[0]
+    assert "no cause has its necessary evidence" in diagnosis.remarks[0]
+    assert "hardware" not in diagnosis.remarks[0]
+
+
+def test_a_slowdown_without_a_cause_names_the_part_that_grew_most_and_other_hardware():
+    bare = replace(BASE, resources={}, computing_ms=50.0)
+    case = case_of(bare, replace(bare, computing_ms=100.0))
+    remark = diagnose(replace(case, machines="A100 → V100")).remarks[0]
+    assert "; computation by 5" in remark
+    assert remark.endswith("The hardware is another (A100 → V100), which may be the reason")
+
+
+def test_longer_cycles_that_are_not_proven_rule_out_no_cause_of_time():
+    slower = replace(BASE, cycles=1, loading_ms=40.0)
+    open_ = not_judged(diagnosed(replace(BASE, cycles=1), slower))
+    assert {"data_loading", "slow_operator", "host_overhead", "memory_growth"} <= set(open_)
+    assert "not proven" in open_["data_loading"]
+    assert "not proven" in open_["slow_operator"]
+
+
+def test_shorter_cycles_do_not_rule_out_what_made_them_shorter():
+    open_ = not_judged(diagnosed(replace(BASE, loading_ms=40.0), BASE))
+    assert "cycles become shorter by it" in open_["data_loading"]
+    assert open_["slow_operator"] == "cycles are not slower"
+
+
+def test_causes_of_one_process_that_talks_to_others_are_open():
+    talking = replace(BASE, talk_ms=5.0)
+    assert "straggler_rank" in not_judged(diagnosed(talking, talking))
+    assert "straggler_rank" not in not_judged(diagnosed(BASE, BASE))
 
 
 def test_a_job_without_counters_is_asked_for_them():

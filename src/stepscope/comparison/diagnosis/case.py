@@ -146,6 +146,26 @@ class View:
         return self.work.filter(is_mine & ~pl.col("is_collective"))
 
 
+def not_slower(name: str, view: View) -> RuledOut:
+    """The judgement on a cause of longer cycles where cycles are not longer, or cannot be compared."""
+    reason = "cycles are not slower" if view.same_cycles else "the runs have different kinds of cycle"
+    return RuledOut(name, reason, is_judged=False)
+
+
+def not_grown(name: str, view: View, time: Change, reason: str, *, least_ns: float | None = None) -> RuledOut:
+    """The judgement on a time per cycle that is not proven to have grown by `least_ns`, by default `View.least_ns`.
+
+    It speaks against the cause only if it is about as long as before, or shorter although cycles are not. Units: ns.
+    """
+    if not view.same_cycles:
+        return RuledOut(name, f"{reason}, but the runs have different kinds of cycle", is_judged=False)
+    if time.delta > (view.least_ns if least_ns is None else least_ns):
+        return RuledOut(name, f"{reason}, which is not proven", is_judged=False)
+    if time.delta < -view.least_ns and view.delta_ns < 0:
+        return RuledOut(name, f"{reason}: cycles become shorter by it", is_judged=False)
+    return RuledOut(name, reason)
+
+
 def exposed(view: View, affected_ns: float) -> float:
     """The part of some added time that made the cycle longer: at most the growth of the cycle. Units: ns."""
     return max(0.0, min(affected_ns, view.delta_ns)) if view.same_cycles else affected_ns

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.comparison.diagnosis import cpu, gpu, io, links, memory, operators, python, workload
-from stepscope.comparison.diagnosis.case import Case, Judgement, Missing, Rule, Suspect, View, views
+from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
+from stepscope.comparison.diagnosis.change import ABSENT
 from stepscope.comparison.diagnosis.straggler import rank_of, straggler
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Cause, Evidence, RuledOut
@@ -66,6 +67,8 @@ _OF_TIME = ("host_overhead", "slow_operator", "slow_kernel", "data_loading", "di
 _LEAST_SHARE = 0.1
 #: Causes that are inferred from how long calls take, which says nothing about a fault if the machines differ.
 _OF_ONE_MACHINE = ("gpu_frequency", "cpu_frequency", "slow_kernel", "slow_operator", "host_overhead", "cpu_contention")
+#: Causes that are recognised by calls that grew, like the cycles.
+_OF_CALLS = ("slow_kernel", "slow_operator", "host_overhead")
 #: Causes that are a measured state of a resource: they are what differs, even if other work hides their cost.
 STATES = (
     "gpu_frequency", "cpu_frequency", "interconnect_nvlink", "interconnect_pcie", "network", "memory_growth",
@@ -112,10 +115,10 @@ def diagnose(case: Case, all_views: Sequence[View] | None = None) -> Diagnosis:
     named = {cause.category for cause in causes}
     ruled_out: dict[str, RuledOut] = {}
     unknown = [RuledOut(row.category, f"needs {row.needs}", is_judged=False) for row in judged.missing]
-    for row in (*judged.ruled_out, *unknown):
+    for row in (*sorted(judged.ruled_out, key=lambda row: row.is_judged), *unknown):
         if row.category not in named:
             ruled_out.setdefault(row.category, row)
-    remarks = [*_unexplained(judged, causes), *minor]
+    remarks = [*_unexplained(judged, causes, case.machines), *minor]
     if not causes and any(view.is_faster for view in judged.views):
         remarks += _reversed(case)
     return Diagnosis(with_functions(causes, judged.views), tuple(ruled_out.values()), tuple(remarks))
@@ -154,10 +157,18 @@ def _at_most(cause: Cause, confidence: float) -> Cause:
     return replace(cause, confidence=min(cause.confidence, confidence))
 
 
-def _unexplained(judged: _Judged, causes: Sequence[Cause]) -> list[str]:
-    if causes or not any(view.is_slower for view in judged.views):
+def _unexplained(judged: _Judged, causes: Sequence[Cause], machines: str) -> list[str]:
+    """Which part of the cycle grew most if cycles take longer without a cause, and that other hardware may be why."""
+    slower = [view for view in judged.views if view.is_slower]
+    if causes or not slower:
         return []
-    return ["Cycles take longer, but nothing that was recorded accounts for it"]
+    view = max(slower, key=lambda view: view.delta_ns)
+    name, part = max(view.parts.items(), key=lambda item: item[1].delta, default=("", ABSENT))
+    where = ""
+    if part.delta > 0:
+        where = f" (by {units.duration(view.delta_ns)}; {name} by {units.duration(part.delta)})"
+    why = f". The hardware is another ({machines}), which may be the reason" if machines else ""
+    return [f"Cycles take longer{where}, but no cause has its necessary evidence{why}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +182,16 @@ class _Judged:
 
 
 def _judged(case: Case, all_views: tuple[View, ...]) -> _Judged:
-    judgements = [(view, _on_machines(rule.judge(view), case.machines)) for view in all_views for rule in RULES]
+    judgements = [
+        (view, _of_cycles(_on_machines(rule.judge(view), case.machines), view)) for view in all_views for rule in RULES
+    ]
     suspects = [
         replace(judgement, cause=replace(judgement.cause, rank=rank_of(view)))
         for view, judgement in judgements
         if isinstance(judgement, Suspect)
     ]
     n = len(all_views)
-    late = straggler(all_views, suspects) if n > 1 else RuledOut("straggler_rank", "there is only one process")
+    late = straggler(all_views, suspects) if n > 1 else _of_one_process(all_views)
     chosen = _of_rank(suspects, late) if isinstance(late, Suspect) else _together(suspects, n)
     reference = _reference(all_views)
     chosen, minor = _material(chosen, reference)
@@ -189,11 +202,26 @@ def _judged(case: Case, all_views: tuple[View, ...]) -> _Judged:
     return _Judged(all_views, tuple(causes), tuple(ruled_out), missing)
 
 
+def _of_cycles(judgement: Judgement, view: View) -> Judgement:
+    """The judgement; if cycles seem longer without proof, calls that grew would not be recognised either."""
+    is_open = view.same_cycles and view.delta_ns > view.least_ns and not view.is_slower
+    if not is_open or not isinstance(judgement, RuledOut) or judgement.category not in _OF_CALLS:
+        return judgement
+    return replace(judgement, reason="it is not proven that cycles take longer", is_judged=False)
+
+
+def _of_one_process(all_views: tuple[View, ...]) -> RuledOut:
+    talks = any(view.part(*COLLECTIVES).other for view in all_views)
+    return RuledOut("straggler_rank", "only one process was recorded", is_judged=not talks)
+
+
 def _on_machines(judgement: Judgement, machines: str) -> Judgement:
-    """The judgement; on different machines, a cause that is inferred from times per call is ruled out."""
+    """The judgement; on different machines, times per call cannot tell whether a cause applies."""
     if not machines or not isinstance(judgement, Suspect) or judgement.cause.category not in _OF_ONE_MACHINE:
         return judgement
-    return RuledOut(judgement.cause.category, f"other hardware ({machines}): {judgement.cause.statement}")
+    return RuledOut(
+        judgement.cause.category, f"other hardware ({machines}): {judgement.cause.statement}", is_judged=False
+    )
 
 
 def _reversed(case: Case) -> list[str]:

@@ -15,6 +15,7 @@ from stepscope.comparison.diagnosis.case import (
     View,
     clipped,
     exposed_on_device,
+    not_slower,
     share_slowed_by,
     typical_slowdown,
 )
@@ -165,7 +166,7 @@ def slow_kernel(view: View) -> Judgement:
 def _slow_on(view: View, device: str) -> Judgement:
     name = "slow_kernel"
     if not view.same_cycles:
-        return RuledOut(name, "the runs have different kinds of cycle")
+        return not_slower(name, view)
     kernels = view.kernels(device)
     ratio = pl.col("ns_per_call_other") / pl.col("ns_per_call_base")
     is_slower = pl.col("is_real") & pl.col("ns_per_call_real") & (ratio >= _KERNEL_SLOWER) & (pl.col("delta_ns") > 0)
@@ -173,7 +174,11 @@ def _slow_on(view: View, device: str) -> Judgement:
     whole = float(kernels["own_ns_base"].sum())
     affected = float(slow["delta_ns"].sum())
     if slow.is_empty() or affected < min(view.least_ns, 0.1 * whole):
-        return _replaced_on(view, device) or RuledOut(name, f"no kernel on {device} takes longer per call")
+        if typical_slowdown(kernels) is None:
+            none = RuledOut(name, f"the runs have no kernel on {device} in common", is_judged=False)
+        else:
+            none = RuledOut(name, f"no kernel on {device} takes longer per call")
+        return _replaced_on(view, device) or none
     rest = typical_slowdown(kernels.filter(~is_slower.fill_null(value=False)))
     theirs = typical_slowdown(slow) or 1.0
     share = float(slow["own_ns_base"].sum()) / whole if whole else 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, clipped, exposed
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, clipped, exposed, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cpu import ran, waited
 from stepscope.comparison.model import LOADING, PROCESS, Cause, Evidence, RuledOut
@@ -91,7 +91,8 @@ def data_loading(view: View) -> Judgement:
         loads = view.work["category"].is_in(["dataloader"]).any()
         return RuledOut(name, "the loader's time is hidden") if loads else Missing(name, "ranges of the data loader")
     if not view.same_cycles or not loading.rose(by=view.least_ns):
-        return RuledOut(name, f"time in the data loader: {span(loading.base, loading.other, 'ns')} per cycle")
+        reason = f"time in the data loader: {span(loading.base, loading.other, 'ns')} per cycle"
+        return not_grown(name, view, loading, reason)
     shown = [
         evidence(
             "time in the data loader, per cycle", loading, role="necessary", device="host", name=LOADING, unit="ns"

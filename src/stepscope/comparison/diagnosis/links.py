@@ -13,6 +13,7 @@ from stepscope.comparison.diagnosis.case import (
     View,
     clipped,
     exposed_on_device,
+    not_grown,
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, gpu_name, moved, span
@@ -169,7 +170,8 @@ def network(view: View) -> Judgement:
     if not talks.is_known or (talks.base == 0 and talks.other == 0):
         return RuledOut(name, "there are no collectives")
     if not talks.rose(by=0.05 * view.base_ns):
-        return RuledOut(name, f"time in collectives: {span(talks.base, talks.other, 'ns')} per cycle")
+        reason = f"time in collectives: {span(talks.base, talks.other, 'ns')} per cycle"
+        return not_grown(name, view, talks, reason, least_ns=0.05 * view.base_ns)
     if not losses and not full:
         if not any(k[1] in _NICS and k[0] != "lo" for k in view.resources):
             return Missing(name, "traffic, drops and retransmits of the network interfaces")

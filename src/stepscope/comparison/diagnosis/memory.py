@@ -110,7 +110,8 @@ def memory_growth(view: View) -> Judgement:
         growths.append(
             f"{metric} of {device}: {units.size(other[0].per_cycle)} a cycle (base {units.size(base[0].per_cycle)})"
         )
-    return RuledOut(name, "; ".join(growths[:2]) or "too few cycles to see a trend")
+    reason = "; ".join(growths[:2]) or "too few cycles to see a trend"
+    return RuledOut(name, reason, is_judged=bool(growths))
 
 
 def _growths(runs: Sequence[Observation], device: str, metric: str) -> list[Growth]:

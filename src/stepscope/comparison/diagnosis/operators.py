@@ -14,6 +14,7 @@ from stepscope.comparison.diagnosis.case import (
     Suspect,
     View,
     exposed,
+    not_slower,
     typical_slowdown,
     weigh,
 )
@@ -77,17 +78,16 @@ def slow_operator(view: View) -> Judgement:
     if view.operators().is_empty():
         return Missing(name, "operators of the framework (ProfilerActivity.CPU)")
     if graphs_differ(view):
-        return RuledOut(name, "one of the runs launches captured graphs, whose operators are not visible")
+        return RuledOut(name, "one of the runs launches captured graphs, which hide operators", is_judged=False)
     if not view.same_cycles or view.delta_ns <= 0:
-        return RuledOut(name, "cycles are not slower")
+        return not_slower(name, view)
     if is_other(other_work(view)) or does_more(view):
-        return RuledOut(name, "the work is another")
+        return RuledOut(name, "the work is another, so times of calls do not compare", is_judged=False)
     types, on_device = retyped(view.pair), view.part("computation")
     if types and on_device.rose(by=view.least_ns) and on_device.delta >= 0.5 * view.delta_ns:
         return _on_device(view, types, on_device)
     grown = _grown(view, types)
-    reason = _against(view, grown)
-    return RuledOut(name, reason) if reason else _suspect(view, grown)
+    return _against(view, grown) or _suspect(view, grown)
 
 
 def _grown(view: View, types: tuple[str, ...]) -> _Grown:
@@ -114,21 +114,22 @@ def _grown(view: View, types: tuple[str, ...]) -> _Grown:
     return _Grown(slow, gone, tuple(n for n in types if n in costly), usual, (excess + min(saved, 0.0)) / longer)
 
 
-def _against(view: View, grown: _Grown) -> str:
-    """Why no operator is the cause; empty if some may be."""
+def _against(view: View, grown: _Grown) -> RuledOut | None:
+    """Why no operator is the cause; None if some may be."""
+    name = "slow_operator"
     if grown.slow.is_empty():
-        return "no operator takes more time of its own"
+        return RuledOut(name, "no operator takes more time of its own")
     stand_out = grown.other_way and (typical_slowdown(grown.slow) or 2 * grown.usual) >= _APART * grown.usual
     if grown.usual >= _SLOWER and not stand_out:
-        return f"all operators are slower alike ({fold(grown.usual)})"
+        return RuledOut(name, f"all operators are slower alike ({fold(grown.usual)})")
     if grown.lost_ns < (view.least_ns if grown.other_way else _UNEXPLAINED * view.base_ns):
-        return f"operators that grew cost {units.duration(max(grown.lost_ns, 0.0))} per cycle"
+        return RuledOut(name, f"operators that grew cost {units.duration(max(grown.lost_ns, 0.0))} per cycle")
     if not view.is_slower and (not grown.other_way or view.delta_ns < 0.5 * grown.lost_ns):
-        return "cycles are not slower"
+        return not_slower(name, view)
     touched = max(view.per_cycle(PROCESS, "process_minor_faults").delta, 0.0) * _FAULT_NS
     if not grown.other_way and touched >= 0.5 * grown.lost_ns:
-        return "operators that grew touch new memory, which the system backs with small pages"
-    return ""
+        return RuledOut(name, "operators that grew touch new memory, which the system backs with small pages")
+    return None
 
 
 def _suspect(view: View, grown: _Grown) -> Suspect:

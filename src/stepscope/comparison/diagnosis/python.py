@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, clipped, exposed
+from stepscope.comparison.diagnosis.case import (
+    Judgement,
+    Missing,
+    Rule,
+    Suspect,
+    View,
+    clipped,
+    exposed,
+    not_grown,
+    not_slower,
+)
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, waiting_for_disk
 from stepscope.comparison.model import PROCESS, Cause, RuledOut
@@ -30,7 +40,7 @@ def python_gc(view: View) -> Judgement:
     if not spent.is_known:
         return Missing(name, "process_python_gc_time (gc.callbacks)")
     if not view.same_cycles or not spent.rose(by=view.least_ns):
-        return RuledOut(name, f"collections take {span(spent.base, spent.other, 'ns')} per cycle")
+        return not_grown(name, view, spent, f"collections take {span(spent.base, spent.other, 'ns')} per cycle")
     often = view.per_cycle(PROCESS, "process_python_gc_collections")
     gaps = view.gaps()
     shown = [
@@ -130,7 +140,7 @@ def host_overhead(view: View) -> Judgement:
     """
     name = "host_overhead"
     if not view.same_cycles or view.delta_ns <= 0:
-        return RuledOut(name, "cycles are not slower")
+        return not_slower(name, view)
     small, gaps = small_calls(view), view.gaps()
     calls_ns = 0.0 if small.replaces else small.cost_ns + small.fed_ns
     between = gaps.delta - _accounted(view, gaps) if gaps.rose() else 0.0
@@ -144,7 +154,7 @@ def host_overhead(view: View) -> Judgement:
             f" {span(gaps.base, gaps.other, 'ns')}",
         )
     if not view.is_slower and (calls_ns < view.least_ns or view.delta_ns < 0.5 * calls_ns):
-        return RuledOut(name, "cycles are not slower")
+        return not_slower(name, view)
     shown, confidence, says = [], 0.6, []
     if calls_ns >= 0.25 * lost:
         shown.append(

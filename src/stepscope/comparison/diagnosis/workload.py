@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, clipped
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, clipped, not_slower
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, span
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
@@ -92,7 +92,7 @@ def workload_change(view: View) -> Judgement:
         return _extra(view, added)
     if work is None:
         return Missing(name, "shapes of the operators' inputs (record_shapes=True)")
-    return _the_same(work)
+    return not_slower(name, view) if is_other(work) else _the_same(work)
 
 
 def _the_same(work: tuple[float, float]) -> RuledOut:
@@ -139,7 +139,7 @@ def _resized(view: View, share: float, ratio: float) -> Judgement:
     step = view.step.ratio or 1.0
     if (step - 1) * (ratio - 1) <= 0:
         took = f"the cycle takes {fold(step)} as long" if view.step.is_known else "the change of the cycle is not known"
-        return RuledOut("workload_change", f"{what}, but {took}")
+        return RuledOut("workload_change", f"{what}, but {took}", is_judged=False)
     rows = most_telling(sizes(view.pair)).head(3).to_dicts()
     shown = [
         evidence(
