@@ -27,7 +27,7 @@ def test_each_window_divides_into_four_parts(rows) -> None:
         "computation": [40, 0], "exposed communication": [50, 20], "exposed memcpy": [0, 20], "idle": [10, 60],
     }  # fmt: skip
     assert found.parts == {"computation": 40, "exposed communication": 70, "exposed memcpy": 20, "idle": 70}
-    assert texts(found) == ("1 kernel a step, 60 ns each",)
+    assert texts(found) == ("0.5 computing kernels a step, 40 ns each",)
 
 
 def test_busy_is_told_for_each_device(rows) -> None:

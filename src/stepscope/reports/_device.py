@@ -105,11 +105,12 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
         *_copies(inside, trace, scope, parts[step_parts.MEMCPY]),
         *idle_costs(work, trace, scope, parts[step_parts.IDLE]),
     ]
-    n_kernels = int((inside["category"] == "kernel").sum())
+    kernels = inside.filter(pl.col("category") == "kernel")
+    computing = kernels.filter(pl.col("sort") != COMMUNICATION)  # collectives last long, as ranks wait in them
     notes = []
-    if n_kernels:
-        summed = sum_of(inside["dur_ns"].filter(inside["category"] == "kernel"))
-        text = _amount(n_kernels, summed, scope, "kernel")
+    if kernels.height:
+        noun = "kernel" if computing.height == kernels.height else "computing kernel"
+        text = _amount(computing.height, sum_of(computing["dur_ns"]), scope, noun)
         notes.append(Note(text, "kernels", "show kernels"))
     notes += _between(work, scope)
     busy = {key: occupied(mine).busy for key, mine in by_device(work)}
