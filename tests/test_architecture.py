@@ -284,6 +284,13 @@ def test_a_report_imports_none_of_the_heavy_or_optional_packages(examples):
     assert not loaded & {"scipy", "plotly", "duckdb", "pandas", "jinja2", "starlette", "dask", "sklearn", "torch"}
 
 
+def test_a_report_of_one_file_imports_what_it_needs_of_ours(examples):
+    code = "import sys, stepscope.cli\nassert stepscope.cli.main(['report', sys.argv[1]]) == 0"
+    ours = {name for name in modules_after(code, str(examples / "demo-cpu-decode")) if name.startswith("stepscope")}
+    assert not {name for name in ours if name.startswith(("stepscope.comparison", "stepscope.web", "stepscope.record"))}
+    assert len(ours) <= 150
+
+
 def test_opening_a_file_imports_the_reader_of_its_format_and_no_other(examples):
     loaded = modules_after("import sys, stepscope\nstepscope.load(sys.argv[1])", str(examples / "demo-cpu-decode"))
     assert [one.name for one in FORMATS if f"stepscope.readers.{one.module}" in loaded] == ["kineto"]

@@ -99,17 +99,18 @@ def report(
 
     Raises MissingExtra (dask), StepscopeError.
     """
-    from stepscope.api import comparing
     from stepscope.query.map_files import map_over_files
-    from stepscope.reports.comparison import with_verdict
     from stepscope.reports.overview import overview
 
     opened = _opened(source)
     each = map_over_files(opened, workers=workers, memory_limit=memory_limit, dask=dask, progress=progress)
     made = overview(opened, each=each)
-    halves = comparing.case_of_results(opened) if isinstance(opened, Run) else None
-    if halves is not None:
-        made = with_verdict(made, comparing.compare_two_runs(*halves))
+    if isinstance(opened, Run) and len(opened) > 1:
+        from stepscope.api import comparing  # the report of one file needs nothing of comparison
+        from stepscope.reports.comparison import with_verdict
+
+        halves = comparing.case_of_results(opened)
+        made = made if halves is None else with_verdict(made, comparing.compare_two_runs(*halves))
     return display.with_display(replace(made, arguments=_named(opened)))
 
 
