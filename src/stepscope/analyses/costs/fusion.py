@@ -12,16 +12,16 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.costs.kernel_costs import moved, uses_matrix_units
 from stepscope.analyses.costs.op_costs import priced
 from stepscope.analyses.costs.roofline import Roofs, roof_of, roofs_of
 from stepscope.core.counter_roles import measured
-from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import is_sync_call, kernel_class, map_names, transfer_kind
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, OPS, SPANS, TRACKS, Column, Table
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, Column, Table
 
 __all__ = ["ANALYSIS", "FUSION", "fusion"]
 
@@ -69,9 +69,9 @@ _NO_BYTES = "no counters of its bytes, and no operator with shapes"
 def fusion(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    ops: pl.DataFrame | None = None,
-    metrics: pl.DataFrame | None = None,
-    devices: pl.DataFrame | None = None,
+    ops: pl.DataFrame = OPS.empty(),
+    kernel_metrics: pl.DataFrame = KERNEL_METRICS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
     *,
     by: By = "sequence",
     min_kernels: int = 2,
@@ -106,8 +106,6 @@ def fusion(
     Raises MissingTable (no device work, no kernels), UnknownName (by, accelerator), StepscopeError (min_kernels,
     max_gap_ns, hardware).
     """
-    if by not in ("sequence", "run", "all"):
-        raise UnknownName("grouping of fusion", by, ("sequence", "run", "all"))
     if min_kernels < 2:
         raise StepscopeError(f"min-kernels is {min_kernels}, and a run has at least 2")
     if max_gap_ns < 0:
@@ -115,14 +113,14 @@ def fusion(
     work = device_work(spans, tracks, needed_by="fusion").select(pl.exclude("sort"))
     if not (work["category"] == "kernel").any():
         raise MissingTable("kernels", needed_by="fusion", hint="for copies and fills there is show transfers")
-    roofs = roofs_of(DEVICES.empty() if devices is None else devices, hardware, accelerator)
+    roofs = roofs_of(devices, hardware, accelerator)
     members = members_of_runs(work, spans, min_kernels=min_kernels, max_gap_ns=max_gap_ns)
     stages = stages_of(
         members,
         work,
         spans,
-        OPS.empty() if ops is None else ops,
-        KERNEL_METRICS.empty() if metrics is None else metrics,
+        ops,
+        kernel_metrics,
         roofs,
     )
     runs = _runs(members, spans).join(savings_of(stages), on="run", how="left", maintain_order="left")
@@ -346,7 +344,7 @@ def _by_shapes(members: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, o
     }  # fmt: skip
     if work["ts_ns"].null_count() == work.height or members["op_id"].null_count() == members.height:
         return pl.DataFrame(schema=columns)  # a source without operators
-    marked = work.with_columns(tensor_core=uses_matrix_units(work, None))
+    marked = work.with_columns(tensor_core=uses_matrix_units(work, KERNELS.empty()))
     mine, calls = priced(marked, spans, ops)
     mine = mine.select("span_id", "call_id").join(members.select("span_id"), on="span_id", how="semi")
     amounts = calls.select(
@@ -409,12 +407,9 @@ def savings_of(stages: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-ANALYSIS = Analysis(
-    name="fusion",
-    doc="Runs of memory-bound kernels that one kernel could replace, and what their memory traffic costs.",
-    inputs=(SPANS, TRACKS),
-    output=FUSION,
-    run=fusion,
-    optional=(OPS, KERNEL_METRICS, DEVICES),
+ANALYSIS = analysis_of(
+    fusion,
+    FUSION,
+    "Runs of memory-bound kernels that one kernel could replace, and what their memory traffic costs.",
     needs_clock=False,
 )
