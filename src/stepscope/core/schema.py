@@ -66,12 +66,14 @@ class Table:
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with exactly this table's columns, in order and type; absent ones become null."""
         have = frame.schema
-        return pl.DataFrame([
-            (frame[name] if have[name] == dtype else frame[name].cast(dtype))
-            if name in have
-            else pl.Series(name, dtype=dtype).clear(frame.height)
-            for name, dtype in self.dtypes.items()
-        ])
+        return pl.DataFrame(
+            [
+                (frame[name] if have[name] == dtype else frame[name].cast(dtype))
+                if name in have
+                else pl.Series(name, dtype=dtype).clear(frame.height)
+                for name, dtype in self.dtypes.items()
+            ]
+        )
 
 
 DEVICES = Table(
