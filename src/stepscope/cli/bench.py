@@ -120,7 +120,7 @@ def command(
     content = (
         _text(bench, draw, where) if for_people else draw(Block(bench.table.name, bench.table, bench.frame), where)
     )
-    emit(content, output, force=force, drawn=renderer.name == "terminal")
+    emit(content, output, force=force, renderer=renderer)
     if fail_on_difference:
         _gate(bench)
 

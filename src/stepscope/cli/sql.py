@@ -87,7 +87,7 @@ def command(
 
     block = Block("sql", tables.described("sql", frame), frame.head(shown), note=note)
     content = renderer.table(block, Screen() if output else screen())
-    emit(content, output, force=force, drawn=renderer.name == "terminal")
+    emit(content, output, force=force, renderer=renderer)
 
 
 def _left_out(label: str, error: StepscopeError) -> None:

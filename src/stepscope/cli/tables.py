@@ -43,7 +43,7 @@ def write(block: Block, format_name: str | None, output: str | None, *, force: b
         raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
     check_target(output, (), force=force)
     text = renderer.table(block, Screen() if output else screen())
-    emit(text, output, force=force, drawn=renderer.name == "terminal")
+    emit(text, output, force=force, renderer=renderer)
 
 
 def _all() -> Block:
