@@ -86,7 +86,9 @@ def command(
     output: Output = None,
     format_name: Annotated[
         str | None,
-        typer.Option("--format", metavar="terminal|markdown|json|csv", help="Choose the format.", show_default=False),
+        typer.Option(
+            "--format", metavar="terminal|markdown|json|csv|csv-raw", help="Choose the format.", show_default=False
+        ),
     ] = None,
     force: Force = False,
     counters: Counters = None,

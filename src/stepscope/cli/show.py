@@ -81,7 +81,7 @@ def command(
         str | None,
         typer.Option(
             "--format",
-            metavar="table|html|csv|json|parquet|md",
+            metavar="table|html|csv|csv-raw|json|parquet|md",
             help="Choose the format; table, html and md round numbers.",
         ),
     ] = None,

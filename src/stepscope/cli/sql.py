@@ -27,7 +27,9 @@ def command(
     format_name: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="table|csv|json|parquet|md", help="Choose the format; table and md round numbers."
+            "--format",
+            metavar="table|csv|csv-raw|json|parquet|md",
+            help="Choose the format; table and md round numbers.",
         ),
     ] = None,
     limit: Annotated[

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 SETTINGS: dict[str, Any] = {"short_help": "List all tables, or the columns of one."}
 Format = Annotated[
-    str | None, typer.Option("--format", metavar="table|csv|json|md", help="Choose the format.", show_default=False)
+    str | None,
+    typer.Option("--format", metavar="table|csv|csv-raw|json|md", help="Choose the format.", show_default=False),
 ]
 
 
