@@ -68,7 +68,7 @@ def test_a_table_as_it_is_is_read_here(job):
 
 def test_what_is_wrong_with_the_question_is_raised_wherever_it_is_asked(job):
     for workers in (0, 2):
-        with pytest.raises(UnknownName, match="no grouping"):
+        with pytest.raises(UnknownName, match="no choice of by"):
             stepscope.show(job, "mfu", by="nothing", workers=workers)
 
 

@@ -16,8 +16,9 @@ import polars as pl
 import polars.selectors as cs
 
 from stepscope.core import names, units
+from stepscope.core.printable import printable
 from stepscope.core.report import whole_command
-from stepscope.renderers.cells import cells, labels, printable, width
+from stepscope.renderers.cells import cells, labels, width
 from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
