@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stepscope.analyses.ranks.groups import missing_of
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.reports._phrases import counted, ranges
+from stepscope.core.units import counted, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

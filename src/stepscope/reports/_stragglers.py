@@ -11,8 +11,7 @@ from stepscope.analyses.ranks.calls import first_calls, rank_calls
 from stepscope.analyses.ranks.stragglers import straggler_evidence
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Finding
-from stepscope.core.units import duration, percent
-from stepscope.reports._phrases import counted
+from stepscope.core.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

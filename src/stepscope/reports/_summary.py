@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analyses.common.windows import queued_work, recorded, step_windows
-from stepscope.reports._phrases import a_step
+from stepscope.core.units import a_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
