@@ -39,4 +39,4 @@ def test_without_steps_it_is_everything_that_was_recorded(rows) -> None:
 
 def test_a_summary_is_called_by_its_rank_or_else_its_file() -> None:
     assert Summary(Meta("run/x.json", "kineto", rank=3), 0).label == "rank 3"
-    assert Summary(Meta("run\\x.json", "kineto"), 0).label == "x.json"
+    assert Summary(Meta("run/x.json", "kineto"), 0, name="x").label == "x"

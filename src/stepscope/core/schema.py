@@ -75,7 +75,7 @@ class Table:
                 else pl.Series(name, dtype=dtype).clear(frame.height)
                 for name, dtype in self.dtypes.items()
             ]
-        )
+        ).rechunk()  # Polars takes columns of a frame to have chunks of the same lengths
 
 
 DEVICES = Table(

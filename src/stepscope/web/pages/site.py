@@ -13,10 +13,9 @@ import jinja2
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from stepscope.core import units
+from stepscope.core import files, units
 from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.core.report import printable_lines
-from stepscope.query import tables
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import address_of_part, address_of_whole
 from stepscope.web.pages.links import Links
@@ -186,7 +185,7 @@ def links_to(site: Site, request: Request, inputs: Sequence[int]) -> Links:
 
 def links_of(session: Session, inputs: Sequence[int], root: str = "") -> Links:
     """Addresses about these inputs, of an app mounted under `root`."""
-    labels = tables.file_labels([session.path(i) for i in inputs])
+    labels = files.labels_of([session.path(i) for i in inputs])
     of_label = dict(zip(labels, inputs, strict=True))
     return Links(root, tuple(inputs), len(session.inputs()), session.of_rank(inputs), of_label)
 
