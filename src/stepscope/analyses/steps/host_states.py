@@ -72,9 +72,9 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> p
 
     `work` is what `device_work` returns: a call that takes long is a slow launch only if it puts little into the queue,
     `first_use` if it launches a kernel for the first time in the recording, and a blocking copy if it returns after the
-    copy has ended. Units: ns.
+    copy has ended. A slow call of the allocator is first use if its operator has another call that is. Units: ns.
     """
-    mine = spans.select("span_id", "track_id", "ts_ns", "dur_ns", "name", "category").filter(
+    mine = spans.select("span_id", "track_id", "ts_ns", "dur_ns", "name", "category", "op_id").filter(
         pl.col("category").is_in(_HOST) & pl.col("track_id").is_in(tracks.implode())
     )
     mine = mine.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
@@ -95,6 +95,10 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> p
         .then(pl.lit("slow_launch"))
         .otherwise(pl.lit("blocking_call"))
     )
+    called = called.with_columns(state=state)
+    # A library that sets itself up within an operator allocates and frees there too, cudaFree(0) included.
+    sets_up = pl.col("op_id").is_not_null() & (pl.col("state") == "first_use").any().over("op_id")
+    state = pl.when(slow & (kind == "allocator") & sets_up).then(pl.lit("first_use")).otherwise("state")
     called = called.with_columns(state=state)
     rest = mine.filter(~pl.col("category").is_in(_RUNTIME))
     by_name = map_names(rest["name"], _state_of_name, pl.String())
