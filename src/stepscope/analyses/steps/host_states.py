@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import own_time
 from stepscope.core.collectives import HOST_LIBRARIES, library_of
 from stepscope.core.intervals import Intervals, Ints, union
 from stepscope.core.names import is_launch_call, is_sync_call, map_names
@@ -20,7 +21,9 @@ from stepscope.core.names import is_launch_call, is_sync_call, map_names
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["HELD_UP", "SLOW_CALL_NS", "STATES", "UNRECORDED", "host_states", "intervals_of", "wait_before"]
+__all__ = [
+    "HELD_UP", "SLOW_CALL_NS", "STATES", "UNRECORDED", "host_states", "intervals_of", "sleeping_threads", "wait_before",
+]  # fmt: skip
 
 #: States in which something particular holds the thread up, and the rest, in order of precedence.
 HELD_UP = (
@@ -146,6 +149,20 @@ def _state_of_name(name: str) -> str | None:
     kinds = (("garbage_collection", _GARBAGE), ("compilation", _COMPILE), ("host_idle", _WAITING))
     known = next((kind for kind, pattern in kinds if pattern.search(name)), None)
     return known or ("communication" if library_of(name) in HOST_LIBRARIES else None)
+
+
+def sleeping_threads(spans: pl.DataFrame) -> pl.Series:
+    """The track_id of threads of which only Python was recorded, and that wait for most of their time."""
+    python = pl.col("category") == "python"
+    threads = spans.group_by("track_id").agg(
+        ns=(pl.col("ts_ns") + pl.col("dur_ns")).max() - pl.col("ts_ns").min(), only_python=python.all()
+    )
+    threads = threads.filter("only_python")
+    waits = map_names(spans["name"], lambda name: _WAITING.search(name) is not None, pl.Boolean())
+    waits &= spans["track_id"].is_in(threads["track_id"].implode())
+    waited = spans.select("track_id").filter(waits).with_columns(waited=own_time(spans, waits.to_numpy()))
+    waited = waited.group_by("track_id").agg(pl.col("waited").sum())
+    return threads.join(waited, on="track_id").filter(2 * pl.col("waited") > pl.col("ns"))["track_id"]
 
 
 def intervals_of(states: pl.DataFrame) -> Iterator[tuple[str, Intervals]]:
