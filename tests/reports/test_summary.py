@@ -57,4 +57,4 @@ def test_amounts_are_for_a_step_and_device_unless_there_is_less_than_one(n_steps
 
 def test_a_summary_is_called_by_its_rank_or_else_its_file() -> None:
     assert Summary(Meta("run/x.json", "kineto", rank=3), 0).label == "rank 3"
-    assert Summary(Meta("run\\x.json", "kineto"), 0).label == "x.json"
+    assert Summary(Meta("run/x.json", "kineto"), 0, name="x").label == "x"

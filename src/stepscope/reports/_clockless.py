@@ -108,7 +108,7 @@ def hardware_use(trace: Trace) -> tuple[Note, ...]:
 
 def _fusible(trace: Trace, whole_ns: int) -> tuple[Note, ...]:
     """A note on what fusing memory-bound kernels would save; none if their traffic is not known."""
-    tables = (trace.spans, trace.tracks, None, trace.kernel_metrics, trace.devices, trace.kernels)
+    tables = (trace.spans, trace.tracks, trace.ops, trace.kernel_metrics, trace.devices, trace.kernels)
     saving = fusion(*tables, by="all").row(0, named=True)
     low, high = saving["saved_low_ns"], saving["saved_high_ns"]
     if not whole_ns or high is None or high < _LEAST_SAVED * whole_ns:

@@ -146,6 +146,7 @@ class Summary:
     issues: pl.DataFrame | None = None
     n_launches: int | None = None  # of kernels whose order is known and whose times are not
     calls: bytes | None = None  # its collective calls, packed
+    name: str = ""  # of its file among those of a report
 
     @property
     def n(self) -> int:
@@ -155,9 +156,7 @@ class Summary:
     @property
     def label(self) -> str:
         """A name for the trace among the traces of its job."""
-        if self.meta.rank is not None:
-            return f"rank {self.meta.rank}"
-        return self.meta.path.replace("\\", "/").rsplit("/", 1)[-1]
+        return self.name if self.meta.rank is None else f"rank {self.meta.rank}"
 
 
 def scope_of(trace: Trace) -> Scope:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stepscope.analyses.steps.idle import ANALYSIS, IDLE, idle
 from stepscope.analyses.steps.timeline import timeline
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Category
 from stepscope.core.trace import Meta, Trace
 
@@ -230,8 +230,6 @@ def test_devices_are_judged_apart() -> None:
 def test_missing_work_and_unknown_groupings_are_refused() -> None:
     with pytest.raises(MissingTable, match="idle needs device work"):
         idle(spans_of(launch(0)), TRACKS_5)
-    with pytest.raises(UnknownName, match="cause"):
-        idle(spans_of(*TWO_STREAMS), TRACKS_5, by="cause")  # type: ignore[arg-type]
 
 
 def test_the_analysis_returns_what_its_table_declares() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.intervals import nearest, own_lengths
-from stepscope.core.schema import FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +56,7 @@ def own_time(spans: pl.DataFrame, wanted: Bools) -> Ints:
     return own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above])
 
 
-def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame | None = None) -> list[int]:
+def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame) -> list[int]:
     """The spans around one span, innermost first, then Python calls of other threads that `frames` names as callers.
 
     The recorder numbers Python calls: what autograd's thread runs was called by the thread that asked for gradients.
@@ -70,7 +69,7 @@ def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame | None = Non
         if not around or spans["ts_ns"][above] + spans["dur_ns"][above] > at:
             around.append(above)
         above = spans["parent_id"][above]
-    numbered = FRAMES.empty() if frames is None else frames.drop_nulls("python_id")
+    numbered = frames.drop_nulls("python_id")
     calls = numbered.filter(pl.col("span_id").is_in([*around, span_id]))
     if calls.is_empty():
         return around

@@ -7,12 +7,12 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import own_time
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, ends_of, outermost
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
-from stepscope.core.schema import DEVICE_WORK, OPS, SPANS, STACKS, Column, Name, Table
+from stepscope.core.schema import DEVICE_WORK, OPS, STACKS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "OPERATORS", "operators"]
 
@@ -43,11 +43,14 @@ OPERATORS = Table(
 #: Host spans whose time is not the own time of the operator around them. Python frames, modules and annotations are
 #: not among them: what an operator does in Python is its own time.
 _CALLS = ("operator", "runtime", "driver")
-_WAYS = ("name", "shape", "stack")
 
 
 def operators(
-    spans: pl.DataFrame, ops: pl.DataFrame, stacks: pl.DataFrame, *, by: Literal["name", "shape", "stack"] = "name"
+    spans: pl.DataFrame,
+    ops: pl.DataFrame = OPS.empty(),
+    stacks: pl.DataFrame = STACKS.empty(),
+    *,
+    by: Literal["name", "shape", "stack"] = "name",
 ) -> pl.DataFrame:
     """One row per operator (by shape, stack: and its inputs' shapes or its call stack), costliest on the device first.
 
@@ -66,8 +69,6 @@ def operators(
     Raises MissingTable if there is no operator, or if shapes or stacks were not recorded;
     UnknownName (by).
     """
-    if by not in _WAYS:
-        raise UnknownName("grouping of operators", by, _WAYS)
     is_operator = (spans["category"] == "operator").to_numpy()
     is_call = spans["category"].is_in(_CALLS).to_numpy()
     calls = np.flatnonzero(is_operator)
@@ -166,11 +167,4 @@ def _named(frame: pl.DataFrame, stacks: pl.DataFrame, by: str, work_ns: int) -> 
     return frame.drop({"name": ("input_shapes", "stack"), "shape": ("stack",), "stack": ("input_shapes",)}[by])
 
 
-ANALYSIS = Analysis(
-    name="operators",
-    doc="What each framework operator cost, on the host and on the device.",
-    inputs=(SPANS,),
-    optional=(OPS, STACKS),
-    output=OPERATORS,
-    run=operators,
-)
+ANALYSIS = analysis_of(operators, OPERATORS, "What each framework operator cost, on the host and on the device.")
