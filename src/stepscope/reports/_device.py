@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from stepscope.reports._summary import Scope
 
 _SHARED = ", at the same time as others: they share the cost"
-_ALONE = 0.9  # a smaller part of the kernels' time is shared with kernels of other streams
+_UNSHARED = 0.9  # a smaller part of the kernels' time is shared with kernels of other streams
 _MOST_OF_RECORDING = 0.95  # where device work reaches over more, there is no head or tail to speak of
 #: Kernel classes that are shown as one group, and the groups' titles.
 _GROUPS = {
@@ -166,7 +166,7 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
         tops = ops.group_by("op").agg(pl.col("ns").sum()).sort("ns", descending=True).head(3)
         operators = shares([(str(op), op_ns / ns) for op, op_ns in tops.iter_rows()], at_least=0.1)
         largest, _, largest_ns, _ = mine.row(0)
-        detail = scope.amount(n, "kernel", ns=ns) + (_SHARED if cost_ns * scope.n_devices < _ALONE * ns else "")
+        detail = scope.amount(n, "kernel", ns=ns) + (_SHARED if cost_ns * scope.n_devices < _UNSHARED * ns else "")
         if mine.height > 1:
             part = percent(largest_ns / ns)
             detail += (
