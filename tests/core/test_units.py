@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stepscope.core import units
 from stepscope.core.errors import StepscopeError
-from stepscope.core.units import counted, per_step, ranges, shares, sum_of
+from stepscope.core.units import counted, ranges, shares, sum_of
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e18, max_value=1e18)
 NS = st.integers(0, 10**18)
@@ -248,7 +248,7 @@ def test_importing_units_loads_no_table_library():
 def test_counts_agree_with_their_noun() -> None:
     assert counted(1, "kernel") == "1 kernel"
     assert counted(1212.4, "kernel") == "1,212 kernels"
-    assert counted(0.8, "gap") == "0.8 gaps"
+    assert counted(2.54, "gap") == "2.5 gaps"
     assert counted(2, "batch", "batches") == "2 batches"
 
 
@@ -264,12 +264,6 @@ def test_only_parts_worth_naming_are_named() -> None:
     assert shares([("a", 0.62), ("b", 0.3), ("c", 0.04)]) == "a 62 %, b 30 %"
     assert shares([("a", 0.97), ("b", 0.03)]) == "a"
     assert shares([]) == ""
-
-
-def test_amounts_are_told_by_step_where_there_are_steps() -> None:
-    assert per_step(20, 4000, 10, "kernel", stepped=True) == "2 kernels a step, 200 ns each"
-    assert per_step(3, 300, 1, "copy", stepped=False, plural="copies") == "3 copies, 100 ns each"
-    assert per_step(0, 0, 1, "kernel", stepped=False) == "0 kernels"
 
 
 def test_the_sum_of_nothing_is_nothing() -> None:

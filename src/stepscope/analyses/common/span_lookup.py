@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.core.intervals import nearest
+from stepscope.core.intervals import nearest, own_lengths
 from stepscope.core.names import is_own_code, map_names
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stepscope.core.intervals import Bools, Ints
 
-__all__ = ["at_or_around", "callers", "nearest_span", "of_spans"]
+__all__ = ["at_or_around", "callers", "nearest_span", "of_spans", "own_time"]
 
 
 def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> Ints:
@@ -40,6 +40,21 @@ def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> 
     while (pending := pending[(around[pending] >= 0) & (ends[around[pending]] <= starts[pending])]).size:
         around[pending] = above[around[pending]]
     return np.where(wanted, np.arange(parents.size), around) if itself else around
+
+
+def own_time(spans: pl.DataFrame, wanted: Bools) -> Ints:
+    """Of each wanted span, in order, its length without what wanted spans in it cover. Units: ns.
+
+    `wanted` is a mask over all spans, which are not filtered.
+    """
+    rows = np.flatnonzero(wanted)
+    above = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()[rows]
+    if not wanted[above[above >= 0]].all():
+        above = at_or_around(spans, wanted, itself=False)[rows]
+    position = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
+    position[rows] = np.arange(rows.size)
+    starts = spans["ts_ns"].to_numpy()[rows]
+    return own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above])
 
 
 def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame) -> list[int]:
