@@ -110,7 +110,9 @@ def with_roofs(calls: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
     )
     lacks = pl.col("accelerator").is_not_null() & pl.col("peak").is_null() & pl.col("precision").is_not_null()
     # For work of unknown type, as on integers, and work without operations, only the memory roof counts.
-    no_compute = pl.col("bandwidth").is_not_null() & pl.col("precision").is_null() & pl.col("peak").is_null() | (pl.col("flop") == 0)
+    no_compute = pl.col("bandwidth").is_not_null() & pl.col("precision").is_null() & pl.col("peak").is_null() | (
+        pl.col("flop") == 0
+    )
     compute_ns = pl.when(no_compute & pl.col("flop").is_not_null()).then(0.0).otherwise(compute_ns)
     return calls.with_columns(compute_ns=compute_ns, memory_ns=memory_ns).with_columns(
         reason=pl.coalesce("reason", "unknown", pl.when(lacks & (pl.col("flop") > 0)).then(no_peak)),

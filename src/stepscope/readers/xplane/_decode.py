@@ -46,6 +46,15 @@ TEXTS = (
     "hlo_op", "hlo_module", "hlo_category", "tf_op", "name", "annotation", "source", "shape_with_layout",
     "kernel_details", "memcpy_details", "allocator_name",
 )  # fmt: skip
+#: HLO modules (hlo.proto of openxla/xla), which say more of the operations that GPU events only name.
+_PROTO = {1: ("module", BYTES)}
+_MODULE = {3: ("computations", MANY), 17: ("frames", BYTES)}
+_COMPUTATION = {2: ("instructions", MANY)}
+_INSTRUCTION = {1: ("name", BYTES), 2: ("opcode", BYTES), 7: ("metadata", BYTES), 11: ("fusion_kind", BYTES)}
+_METADATA = {2: ("op_name", BYTES), 3: ("file", BYTES), 4: ("line", INT), 15: ("frame", INT)}
+_FRAMES = {1: ("files", MANY), 3: ("locations", MANY), 4: ("frames", MANY)}
+_LOCATION = {1: ("file", INT), 3: ("line", INT)}
+_FRAME = {1: ("location", INT)}
 _COLUMNS: dict[str, type[np.generic]] = {"line": np.int32, "metadata": np.int32, "ts": np.int64, "end": np.int64}
 _ROLES = {name.encode(): i for i, name in enumerate((*NUMBERS, *TEXTS))}
 HLO_PROTO = b"Hlo Proto"
@@ -313,3 +322,38 @@ def _modules(wire: Wire, messages: Children, ids: Rows, names: Mapping[int, str]
     begin, stop = fields["bytes"]
     for i in np.flatnonzero((_zero(fields["key"]) == key) & (begin >= 0)).tolist():
         space.modules[int(ids[owner[i]])] = int(begin[i]), int(stop[i])
+
+
+def instructions(wire: Wire, module: tuple[int, int]) -> dict[str, tuple[str, str, str]]:
+    """Category (`loop fusion`, or the opcode), framework operation and `file:line` of each instruction, by name."""
+    proto = wire.columns((np.array([module[0]]), np.array([module[1]])), _PROTO)
+    top = wire.columns(_inside(proto["module"]), _MODULE, clip=True)
+    computations = wire.columns(top["computations"][1:], _COMPUTATION)
+    fields = wire.columns(computations["instructions"][1:], _INSTRUCTION)
+    metadata = wire.columns(_inside(fields["metadata"]), _METADATA)
+    frames = _frames(wire, top["frames"])
+    columns = [fields["name"], fields["opcode"], fields["fusion_kind"], metadata["op_name"], metadata["file"]]
+    texts = [[text.decode("utf-8", "replace") for text in wire.slices(column)] for column in columns]
+    numbers = (metadata["line"].tolist(), metadata["frame"].tolist())
+    return {
+        name: (_category(opcode, kind), op_name, f"{file}:{line}" if file else frames.get(frame, ""))
+        for name, opcode, kind, op_name, file, line, frame in zip(*texts, *numbers, strict=True)
+    }
+
+
+def _category(opcode: str, fusion_kind: str) -> str:
+    """A fusion's kind (`kLoop`) in XProf's words; else the opcode."""
+    return f"{fusion_kind[1:].lower()} fusion" if opcode == "fusion" and fusion_kind.startswith("k") else opcode
+
+
+def _frames(wire: Wire, index: Contents) -> dict[int, str]:
+    """`file:line` of each stack frame, by its number; numbers in this index count from 1."""
+    fields = wire.columns(_inside(index), _FRAMES)
+    files = [text.decode("utf-8", "replace") for text in wire.slices(fields["files"][1:])]
+    locations = wire.columns(fields["locations"][1:], _LOCATION)
+    texts = [
+        f"{files[file - 1]}:{line}" if 0 < file <= len(files) and line != ABSENT else ""
+        for file, line in zip(locations["file"].tolist(), locations["line"].tolist(), strict=True)
+    ]
+    of_frame = wire.columns(fields["frames"][1:], _FRAME)["location"].tolist()
+    return {i: texts[at - 1] for i, at in enumerate(of_frame, 1) if 0 < at <= len(texts)}

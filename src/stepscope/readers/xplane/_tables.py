@@ -33,15 +33,15 @@ from stepscope.readers.common.span_builder import (
     steps_of,
     unique,
 )
-from stepscope.readers.xplane._hlo import instructions
+from stepscope.readers.xplane._decode import instructions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.common.protobuf import Wire
+    from stepscope.readers.common.source import IssueLog
     from stepscope.readers.common.span_builder import Sorted
     from stepscope.readers.xplane._decode import Plane, Space
 
