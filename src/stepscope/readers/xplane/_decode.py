@@ -262,7 +262,7 @@ _NO_CODES = np.empty(0, np.uint32)
 
 def _times(origin: Rows, offset: Rows, dur: Rows) -> tuple[Rows, Rows]:
     """Start and end in ns, from ns and two numbers of ps; ABSENT where they are no times."""
-    usable = (np.abs(origin) < _LARGEST) & (np.abs(offset) < _LARGEST) & (np.abs(dur) < _LARGEST)
+    usable = np.logical_and.reduce([(n > -_LARGEST) & (n < _LARGEST) for n in (origin, offset, dur)])
     origin, offset, dur = (np.where(usable, column, 0) for column in (origin, offset, dur))
     ts, end = (origin + (ps + 500) // 1000 for ps in (offset, offset + dur))
     return np.where(usable, ts, ABSENT), np.where(usable, end, ABSENT)
