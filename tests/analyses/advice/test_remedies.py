@@ -16,14 +16,15 @@ ONLY_FOR = {
     "expandable_segments": ("framework", ("PyTorch",)), "with_stack": ("framework", ("PyTorch",)),
     "TORCH_LOGS": ("framework", ("PyTorch",)), "pin_memory": ("framework", ("PyTorch",)),
     "paddle.": ("framework", ("PaddlePaddle",)), "RecordEvent": ("framework", ("PaddlePaddle",)),
-    "jax": ("framework", ("JAX/XLA",)), "CUDA": ("device", ("cuda",)), "HIP": ("device", ("rocm",)),
+    "jax": ("framework", ("JAX/XLA",)), "tf.": ("framework", ("TensorFlow",)),
+    "torch_xla": ("framework", ("PyTorch/XLA",)), "CUDA": ("device", ("cuda",)), "HIP": ("device", ("rocm",)),
     "profiler.step": ("recorder", ("kineto", "paddle")), "ProfilerActivity": ("recorder", ("kineto",)),
     "nsys": ("recorder", ("nsys", "nsys-stats")), "NVTX": ("recorder", ("nsys", "nsys-stats")),
 }  # fmt: skip
 EVERY = [
     Recording(recorder, framework, device)
     for recorder in ("kineto", "nsys", "rocprof", "paddle", "xplane", "")
-    for framework in ("PyTorch", "PaddlePaddle", "JAX/XLA", "")
+    for framework in ("PyTorch", "PaddlePaddle", "JAX/XLA", "TensorFlow", "PyTorch/XLA", "")
     for device in ("cuda", "rocm", "xpu", "npu", "tpu", "mtia", "cpu", "")
 ]
 
