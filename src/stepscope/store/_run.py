@@ -33,7 +33,9 @@ def traces_in(folder: str) -> list[str]:
     if document is None:
         return []
     names = document.get("traces")
-    if not isinstance(names, list) or not all(isinstance(name, str) and name == Path(name).name for name in names):
+    if not isinstance(names, list) or not all(
+        isinstance(n, str) and n == Path(n).name not in ("", "..") for n in names
+    ):
         raise CorruptInput("meta.json does not name its traces", path=files.joined(folder, META))
     return [files.joined(folder, name) for name in names]
 
