@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Run, Trace
 
 SECONDS_PER_CASE = 20
-SECONDS_PER_QUESTION = 10  # of those about stored folders
+SECONDS_PER_QUESTION = 10  # of processor time, of those about stored folders
 #: A reader may take some times a block of memory, whatever is in the file; the interpreter and its libraries take 200.
 MIB_PER_PROCESS = 800
 FORMATS = ("terminal", "markdown", "json")
@@ -180,6 +180,7 @@ def _work(given: argparse.Namespace) -> Tally:
     """Cases in this process."""
     faulthandler.enable()
     signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGPROF, _alarm)
     tally = Tally()
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as folder:
@@ -260,10 +261,10 @@ def _one_stored(tally: Tally, case: int, seed: Path, place: Path, random: Random
 
 
 def _is_answered(tally: Tally, case: int, name: str, ask: Callable[[], object], changes: str) -> bool:
-    """Ask one question. Polars and DuckDB do not see an alarm: a process that hangs in them ends, as if it crashed."""
+    """Ask one question, for so much processor time. A process that hangs where no alarm is seen ends as if it crashed."""
     began, kind = time.monotonic(), name.partition(" ")[0]
-    faulthandler.dump_traceback_later(3 * SECONDS_PER_QUESTION, exit=True)
-    signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_QUESTION)
+    faulthandler.dump_traceback_later(12 * SECONDS_PER_QUESTION, exit=True)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS_PER_QUESTION)
     try:
         ask()
         tally.steps[f"{kind}: answered"] += 1
@@ -277,7 +278,7 @@ def _is_answered(tally: Tally, case: int, name: str, ask: Callable[[], object], 
         tally.fail(case, _place_of(error, name), f"{changes}\n{trace}")
         return False
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         faulthandler.cancel_dump_traceback_later()
         if (took := time.monotonic() - began) > tally.slowest_s:
             tally.slowest_s, tally.slowest_case = took, case

@@ -48,7 +48,7 @@ def test_an_empty_table_is_sound(name):
         ({"ts_ns": [0, 0, None, 7]}, "ts_ns in row 2 is null: all spans have a start, or none has"),
         ({"ts_ns": [0, 6, 5, 7]}, "ts_ns in row 2 is 5: spans of a track are sorted by start"),
         ({"ts_ns": [0, 0, 5, 2**62 + 1]}, "ts_ns in row 3 is 4611686018427387905: it must lie between"),
-        ({"dur_ns": [8, 9, 1, 3]}, "dur_ns in row 1 is 9: of spans that start together the longest is first"),
+        ({"dur_ns": [8, 9, 1, 3]}, "dur_ns in row 1 is 9: the longest of spans that start together is first"),
         ({"dur_ns": [9, 8, -1, 3]}, "dur_ns in row 2 is -1: it must lie between 0 and"),
         ({"dur_ns": [9, 8, None, 3]}, "dur_ns in row 2 is null: it must be known"),
         ({"parent_id": [None, 1, None, None]}, "parent_id in row 1 is 1: a parent begins before its child"),

@@ -51,52 +51,57 @@ def flaw_of(table: Table, frame: pl.DataFrame, n_rows: Mapping[str, int]) -> str
     if more := sorted(set(frame.columns) - set(table.dtypes)):
         return f"there is no column {more[0][:_LONGEST_TEXT]!r} in this table"
     rules = list(_rules(table, n_rows))
-    broken = frame.select(is_wrong.any().alias(str(i)) for i, (_, is_wrong, _) in enumerate(rules)).row(0)
-    if not any(broken):
-        return None
-    name, is_wrong, reason = rules[broken.index(True)]
-    row, value = frame.select(pl.arg_where(is_wrong).first().alias("row"), pl.col(name).filter(is_wrong).first()).row(0)
-    return f"{name} in row {row:,} is {'null' if value is None else str(value)[:_LONGEST_TEXT]}: {reason}"
+    first_rows = frame.select(rows.first().alias(str(i)) for i, (_, rows, _) in enumerate(rules)).row(0)
+    for row, (name, _, reason) in zip(first_rows, rules, strict=True):
+        if row is not None:
+            value = frame[name][row]
+            return f"{name} in row {row:,} is {'null' if value is None else str(value)[:_LONGEST_TEXT]}: {reason}"
+    return None
 
 
 def _rules(table: Table, n_rows: Mapping[str, int]) -> Iterator[tuple[str, pl.Expr, str]]:
-    """For each rule the column that it is about, which rows break it, and what it says."""
+    """For each rule the column that it is about, the rows that break it, and what it says."""
+    first = table.columns[0].name
     for column in table.columns:
-        name, value = column.name, pl.col(column.name)
+        name, value, of = column.name, pl.col(column.name), _ROWS_OF.get(column.name, "")
         if name in table.never_null:
-            yield name, value.is_null(), "it must be known"
+            yield name, pl.arg_where(value.is_null()), "it must be known"
         if column.dtype.is_float():
-            yield name, value.is_finite().not_(), "it is not a number"
-        elif column.dtype == pl.Int64():
+            yield name, pl.arg_where(value.is_finite().not_()), "it is not a number"
+        elif column.dtype == pl.Int64() and column.unit is not None:
             low = 0 if name.endswith("dur_ns") else -_LIMIT
-            yield name, value.is_between(low, _LIMIT).not_(), f"it must lie between {low:,} and {_LIMIT:,}"
-        of = _ROWS_OF.get(name, "")
-        if of == table.name and name == table.columns[0].name:
-            yield name, value != pl.int_range(pl.len(), dtype=pl.UInt32), "rows are numbered from 0"
+            reason = f"it must lie between {low:,} and {_LIMIT:,}"
+            yield name, pl.arg_where(value.is_between(low, _LIMIT).not_()), reason
+        if of == table.name and name == first:
+            yield name, pl.arg_where(value != pl.int_range(pl.len(), dtype=pl.UInt32)), "rows are numbered from 0"
         elif of:
             n = n_rows.get(of, 0)
-            yield name, value >= n, f"{of} has {n:,} rows"
-    if [column.name for column in table.columns if column.key] == ["span_id"]:
-        yield "span_id", pl.col("span_id").diff() == 0, "each has one row"
+            yield name, pl.arg_where(value >= n), f"{of} has {n:,} rows"
     if table is SPANS:
         yield from _rules_of_spans()
+    elif [column.name for column in table.columns if column.key] == ["span_id"]:
+        yield first, pl.arg_where(pl.col(first).shift() == pl.col(first)), "each has one row"
 
 
 def _rules_of_spans() -> Iterator[tuple[str, pl.Expr, str]]:
-    track, start, dur = pl.col("track_id"), pl.col("ts_ns"), pl.col("dur_ns")
-    yield "ts_ns", start.is_null() != start.is_null().first(), "all spans have a start, or none has"
-    yield "dur_ns", dur.is_null() & start.is_not_null(), "it must be known"
-    yield "track_id", track.shift() > track, "spans are sorted by track"
-    same = track.shift() == track
-    yield "ts_ns", same & (start.shift() > start), "spans of a track are sorted by start"
-    yield (
-        "dur_ns",
-        same & (start.shift() == start) & (dur.shift() < dur),
-        "of spans that start together the longest is first",
-    )
-    parent = pl.col("parent_id")
-    yield "parent_id", parent >= pl.col("span_id"), "a parent begins before its child"
-    yield "parent_id", track.gather(parent, null_on_oob=True) != track, "a parent is on the track of its child"
-    for link in ("launch_id", "op_id"):
-        of_target = pl.col(link).gather(pl.col(link), null_on_oob=True)
-        yield link, of_target.is_not_null(), f"the span that it names has one of its own"
+    track, start, dur, parent = (pl.col(name) for name in ("track_id", "ts_ns", "dur_ns", "parent_id"))
+    same, unknown = track.shift() == track, start.is_null()
+    for name, broken, reason in (
+        ("ts_ns", unknown != unknown.first(), "all spans have a start, or none has"),
+        ("dur_ns", dur.is_null() & start.is_not_null(), "it must be known"),
+        ("track_id", track.shift() > track, "spans are sorted by track"),
+        ("ts_ns", same & (start.shift() > start), "spans of a track are sorted by start"),
+        (
+            "dur_ns",
+            same & (start.shift() == start) & (dur.shift() < dur),
+            "the longest of spans that start together is first",
+        ),
+        ("parent_id", parent >= pl.col("span_id"), "a parent begins before its child"),
+        ("parent_id", track.gather(parent, null_on_oob=True) != track, "a parent is on the track of its child"),
+    ):
+        yield name, pl.arg_where(broken), reason
+    for name in ("launch_id", "op_id"):
+        link = pl.col(name)
+        rows = pl.arg_where(link.is_not_null())
+        of_target = link.gather(link.gather(rows), null_on_oob=True)
+        yield name, rows.filter(of_target.is_not_null()), "the span that it names has one of its own"
