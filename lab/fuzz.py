@@ -261,7 +261,7 @@ def _one_stored(tally: Tally, case: int, seed: Path, place: Path, random: Random
 
 
 def _is_answered(tally: Tally, case: int, name: str, ask: Callable[[], object], changes: str) -> bool:
-    """Ask one question, for so much processor time. A process that hangs where no alarm is seen ends as if it crashed."""
+    """Ask one question. A process that hangs where no alarm is seen ends, as if it crashed."""
     began, kind = time.monotonic(), name.partition(" ")[0]
     faulthandler.dump_traceback_later(12 * SECONDS_PER_QUESTION, exit=True)
     signal.setitimer(signal.ITIMER_PROF, SECONDS_PER_QUESTION)

@@ -28,7 +28,7 @@ def spans(**columns):
 def test_what_readers_make_is_sound():
     assert flaw_of(SPANS, spans(), N_ROWS) is None
     assert flaw_of(SPANS, spans(ts_ns=[None] * 4, dur_ns=[None] * 4), N_ROWS) is None
-    assert flaw_of(SPANS, spans(ts_ns=[None] * 4), N_ROWS) is None
+    assert flaw_of(SPANS, spans(ts_ns=[None] * 4, track_id=[1, 1, 1, 0]), N_ROWS) is None
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -89,7 +89,7 @@ def _rules_of_spans() -> Iterator[tuple[str, pl.Expr, str]]:
     for name, broken, reason in (
         ("ts_ns", unknown != unknown.first(), "all spans have a start, or none has"),
         ("dur_ns", dur.is_null() & start.is_not_null(), "it must be known"),
-        ("track_id", track.shift() > track, "spans are sorted by track"),
+        ("track_id", start.is_not_null() & (track.shift() > track), "spans are sorted by track"),
         ("ts_ns", same & (start.shift() > start), "spans of a track are sorted by start"),
         (
             "dur_ns",
