@@ -8,7 +8,7 @@ from device_traces import HOST, STREAM_7, kernel, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.common.span_lookup import at_or_around, callers, nearest_span, of_spans
+from stepscope.analyses.common.span_lookup import at_or_around, callers, nearest_span, of_spans, own_time
 from stepscope.core.intervals import enclosing
 from stepscope.core.schema import FRAMES
 
@@ -53,6 +53,11 @@ OPENED = spans_of(
     (HOST, 32, 5, "cudaLaunchKernel", "runtime"),
     parent_id=[None, 0, 1, 2, 3, 3, 5],
 )
+
+
+def test_own_time_is_what_wanted_spans_within_do_not_cover() -> None:
+    wanted = OPENED["category"].is_in(["python", "runtime"]).to_numpy()
+    assert own_time(OPENED, wanted).tolist() == [100 - 10 - 5, 10 - 5, 5 - 1, 1, 5]
 
 
 def test_functions_that_have_returned_are_not_callers() -> None:

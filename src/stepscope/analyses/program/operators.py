@@ -6,12 +6,11 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.span_lookup import at_or_around
+from stepscope.analyses.common.span_lookup import own_time
 from stepscope.core.errors import MissingTable
-from stepscope.core.intervals import Ints, ends_of, outermost, own_lengths
+from stepscope.core.intervals import Ints, ends_of, outermost
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
 from stepscope.core.schema import DEVICE_WORK, OPS, STACKS, Column, Name, Table
 
@@ -71,6 +70,7 @@ def operators(
     UnknownName (by).
     """
     is_operator = (spans["category"] == "operator").to_numpy()
+    is_call = spans["category"].is_in(_CALLS).to_numpy()
     calls = np.flatnonzero(is_operator)
     if calls.size == 0:
         raise MissingTable("operators", needed_by="operators", topic="operators")
@@ -79,7 +79,7 @@ def operators(
     tracks, starts, durations = (spans[c].to_numpy()[calls] for c in ("track_id", "ts_ns", "dur_ns"))
     first = outermost(tracks, starts, starts + durations, group)
     sums = {
-        "host_self_ns": _host_self(spans, is_operator),
+        "host_self_ns": own_time(spans, is_call)[is_operator[is_call]],
         "host_total_ns": durations * first,
         "host_ns": durations,
     }
@@ -122,20 +122,6 @@ def _key(ops: pl.DataFrame, calls: Ints, by: str) -> pl.Series:
         raise MissingTable(f"operators' {by}s", needed_by=f"operators by {by}", topic=f"{by}s")
     wanted = pl.DataFrame({"span_id": calls.astype(np.uint32)})
     return wanted.join(known, on="span_id", how="left", maintain_order="left")[column]
-
-
-def _host_self(spans: pl.DataFrame, is_operator: NDArray[np.bool_]) -> Ints:
-    """Own host time of each operator."""
-    is_call = spans["category"].is_in(_CALLS).to_numpy()
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
-    rows = np.flatnonzero(is_call)
-    above = parents[rows]
-    if not is_call[above[above >= 0]].all():
-        above = at_or_around(spans, is_call, itself=False)[rows]
-    position = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
-    position[rows] = np.arange(rows.size)
-    starts = spans["ts_ns"].to_numpy()[rows]
-    return own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above])[is_operator[rows]]
 
 
 def _device_self(work: pl.DataFrame, n_spans: int, calls: Ints) -> dict[str, Ints]:

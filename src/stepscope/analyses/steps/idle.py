@@ -87,12 +87,12 @@ def idle(
     - else what the thread that launched the work did from the gap's start until that call returned. One of
       `garbage_collection`, `data_loading`, `communication` (with other ranks, by the host), `compilation`, `allocator`
       (memory of the device, pinned memory), `first_use` (a slow call that launches a kernel for the first time in the
-      recording, or that sets up the device), `slow_launch` (another launch of 100 µs or more), `blocking_call` (a
-      blocking copy, or any other call of 100 µs or more), if that took at least half of this time; `sync` if it waited
-      for the device for that long, the wait up to the start of the gap included; else what took most: one of these,
-      `operator`, `runtime` (calls outside of operators), `python`, `host_idle` (in a function that waits), or
-      `unrecorded` (at most named ranges were recorded: without stacks it may be Python). While the thread does nothing
-      itself, what other launching threads of its process do counts.
+      recording or sets up the device, and slow allocation in the same operator), `slow_launch` (another launch of
+      100 µs or more), `blocking_call` (a blocking copy, or any other call of 100 µs or more), if that took at least
+      half of it; `sync` if it waited for the device for that long, the wait up to the start of the gap included; else
+      what took most: one of these, `operator`, `runtime` (calls outside of operators), `python`, `host_idle` (in a
+      function that waits), or `unrecorded` (at most named ranges were recorded: without stacks it may be Python). While
+      the thread does nothing itself, what other launching threads of its process do counts.
 
     By gap, `call` is the call, operator or function of that kind which filled most of the gap.
 

@@ -29,8 +29,7 @@ from stepscope.readers.chrome.side_tables import side_columns, stacks_from_frame
 from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows
 from stepscope.readers.chrome.tracks import Tracks, build_tracks
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import give_back, no_collection
+from stepscope.readers.common.source import IssueLog, give_back, no_collection
 from stepscope.readers.common.span_builder import (
     CALLS,
     CODE,
