@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.advice.remedies import Recording, remedy
 from stepscope.analyses.costs.fusion import fusion
 from stepscope.analyses.kernels.kernel_classes import KERNEL_CLASS_SUMMARY, kernel_classes
 from stepscope.analyses.kernels.kernels import kernels
@@ -16,6 +15,7 @@ from stepscope.analyses.program.scheduling import SCHEDULING, scheduling
 from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import shorten
+from stepscope.core.remedies import Recording, remedy
 from stepscope.core.report import Block, Note
 from stepscope.core.units import counted, duration, percent
 from stepscope.reports._summary import Cost, Lack, Summary
