@@ -337,7 +337,10 @@ def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[Note]:
     activities = [
         f"{what} {percent(ns / whole_ns)}" for what, ns in sums.most_common(3) if ns > _LEAST_OF_BAR * whole_ns
     ]
-    return [Note(f"host while idle: {', '.join(activities)}", "idle time", "show idle")] if activities else []
+    if not activities:
+        return []
+    text = f"host during the {percent(sums.total() / whole_ns)} idle: {', '.join(activities)}"
+    return [Note(text, "idle time", "show idle")]
 
 
 def _memory(summaries: Sequence[Summary]) -> list[Note]:
