@@ -271,7 +271,7 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
     worst = int(lengths.argmax())
     more = {name: int(values[worst]) - statistics.median(values.tolist()) for name, values in by_window.items()}
     grown = max(more, key=lambda name: more[name])
-    detail = f"{duration(more[grown])} of the difference is {grown}"
+    detail = f"{duration(more[grown])} of the difference is {grown}, which other costs include"
     n_more = int(slow.sum()) - 1
     if n_more:
         detail += f"; {counted(n_more, 'other step')} took more than {_SLOW} × the median"
