@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.cli._options import parsed
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
-from stepscope.cli._progress import ranks_done
 from stepscope.cli._run import (
     Counters,
     Dask,
@@ -23,6 +21,8 @@ from stepscope.cli._run import (
     With,
     Workers,
     opened,
+    parsed,
+    ranks_done,
     size_of,
 )
 from stepscope.core.errors import StepscopeError

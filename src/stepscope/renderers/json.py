@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars.selectors as cs
 
-from stepscope.core.printable import printable_lines
-from stepscope.renderers.renderer import Renderer, Screen
+from stepscope.core.report import printable_lines
+from stepscope.renderers import Renderer, Screen
 
 if TYPE_CHECKING:
     from stepscope.core.report import Bar, Block, Report

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analyses.common.windows import queued_work, recorded, step_windows
-from stepscope.core.units import duration
-from stepscope.reports._phrases import counted
+from stepscope.core.units import counted, duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The kind of the cost of communication with other ranks.
 TALK = "communication"
+#: The kind of the cost of time before the first and after the last device work.
+ENDS = "idle ends"
 #: The kind of the lack of device work that the host launched.
 NO_DEVICE = "no_device"
 #: A host that needs less of the step than this runs ahead of the device.

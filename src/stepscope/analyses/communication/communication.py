@@ -15,9 +15,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.collective_calls import HOST, named_calls
+from stepscope.analyses.common.collective_calls import HOST, computing_on_host, named_calls
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, device_work
-from stepscope.analyses.common.host_spans import computing_on_host
 from stepscope.analyses.common.span_lookup import nearest_span
 from stepscope.analyses.common.windows import of_rank
 from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of_whole
@@ -120,7 +119,7 @@ def communication(
         hint = "traces of distributed jobs have them, as kernels or operators of NCCL, RCCL, Gloo, …"
         raise MissingTable("collectives", needed_by="communication", hint=hint)
     if by == "step" and parts["step"].null_count() == parts.height:
-        raise MissingTable("steps", needed_by="communication by step", hint="call profiler.step() after each iteration")
+        raise MissingTable("steps", needed_by="communication by step", topic="steps")
     keys = KEYS[by]
     calls = parts.group_by("call_id", maintain_order=True).agg(
         *(pl.col(c).first() for c in (*keys, "group_size", "in_bytes", "out_bytes")), ns=pl.col("dur_ns").sum()
