@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
+import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
-from stepscope.readers.common.columns import ABSENT
+from stepscope.readers.common.columns import ABSENT, nullable
 from stepscope.readers.common.source import CHUNK, no_collection, packing_of
 
 if TYPE_CHECKING:
@@ -82,6 +83,24 @@ class Database:
         """One column as a list, in the order of the table: for texts and for numbers with fractions."""
         sql = f"SELECT {expression} FROM {_quoted(table)} WHERE {where}"  # noqa: S608
         return [value for (value,) in self._db.execute(sql)]
+
+    def frame(self, table: str, columns: Mapping[str, str], texts: Sequence[str] = ()) -> pl.DataFrame:
+        """Some columns of a table under new names: whole numbers, except `texts`. Empty if there is no such table."""
+        schema = {new: pl.String() if new in texts else pl.Int64() for new in columns}
+        have = {new: old for new, old in columns.items() if old in self.columns_of(table)}
+        if not have:
+            return pl.DataFrame(schema=schema)
+        numbers = self.columns(table, {old: WIDE for new, old in have.items() if new not in texts})
+        series = [
+            pl.Series(new, self.column(table, _quoted(old)), pl.String, strict=False)
+            if new in texts
+            else nullable(numbers[old], pl.Int64()).rename(new)
+            for new, old in have.items()
+        ]
+        frame = pl.DataFrame(series)
+        return frame.with_columns(pl.lit(None, schema[new]).alias(new) for new in columns if new not in have).select(
+            *columns
+        )
 
     def columns(self, table: str, bits: Mapping[str, int], where: str = "1") -> Columns:
         """Columns of whole numbers by name, in the order of the table: ABSENT where null, or where there is no such.
