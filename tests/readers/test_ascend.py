@@ -16,7 +16,8 @@ T0 = 1_700_000_000 * 10**9
 TEXTS = [
     "ProfilerStep#3", "aten::mm", "Enqueue", "Dequeue@aclnnMm", "aclnnMm", "launch", "aclrtMemcpyAsync",
     "KERNEL_AICORE", "MatMulV2", "AI_CORE", "MEMCPY_ASYNC", "hcom_allReduce__1_0_1", "group 1", "Notify Wait", "SDMA",
-    "Notify_Wait", "app", "float;float", "2,3;3,4", "main.py(7): train", "main.py(1): <module>", "cube_ratio", "nn.Module: Net_0",
+    "Notify_Wait", "app", "float;float", "2,3;3,4", "main.py(7): train", "main.py(1): <module>", "cube_ratio",
+    "nn.Module: Net_0",
 ]  # fmt: skip
 ID = {text: i for i, text in enumerate(TEXTS)}
 TABLES = {
@@ -193,6 +194,22 @@ def test_times_far_from_the_session_are_dropped_and_counted(tmp_path):
 def test_any_table_may_be_missing(tmp_path, missing):
     trace = stepscope.load(database(tmp_path, {name: table for name, table in ROWS.items() if name != missing}))
     assert not trace.spans.is_empty()
+
+
+@pytest.mark.parametrize("value", [None, -1, 2**63 - 1, -(2**63), "text", "", b"\xff", 1.5, float("inf"), "9" * 30])
+@pytest.mark.parametrize(("table", "column"), [
+    ("TASK", "startNs"), ("TASK", "deviceId"), ("TASK", "connectionId"), ("CANN_API", "globalTid"),
+    ("COMPUTE_TASK_INFO", "blockDim"), ("STRING_IDS", "id"), ("STRING_IDS", "value"), ("CONNECTION_IDS", "id"),
+    ("PYTORCH_API", "connectionId"), ("RANK_DEVICE_MAP", "rankId"), ("OP_MEMORY", "size"), ("NPU_INFO", "id"),
+    ("SESSION_TIME_INFO", "startTimeNs"),
+])  # fmt: skip
+def test_values_that_cannot_be_cost_no_more_than_themselves(tmp_path, table, column, value):
+    path = database(tmp_path, ROWS)
+    with sqlite3.connect(path) as db:
+        db.execute(f"UPDATE {table} SET {column} = ?", (value,))
+    trace = stepscope.load(path)
+    assert str(trace.report())
+    assert "issues" in trace.tables or not isinstance(value, str | bytes) or column == "value"
 
 
 def test_results_without_a_trace_are_refused_with_what_to_open(tmp_path):

@@ -3,13 +3,13 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stepscope.reports._phrases import counted, per_step, ranges, shares, sum_of
+from stepscope.reports._phrases import counted, ranges, shares, sum_of
 
 
 def test_counts_agree_with_their_noun() -> None:
     assert counted(1, "kernel") == "1 kernel"
     assert counted(1212.4, "kernel") == "1,212 kernels"
-    assert counted(0.8, "gap") == "0.8 gaps"
+    assert counted(2.54, "gap") == "2.5 gaps"
     assert counted(2, "batch", "batches") == "2 batches"
 
 
@@ -25,12 +25,6 @@ def test_only_parts_worth_naming_are_named() -> None:
     assert shares([("a", 0.62), ("b", 0.3), ("c", 0.04)]) == "a 62 %, b 30 %"
     assert shares([("a", 0.97), ("b", 0.03)]) == "a"
     assert shares([]) == ""
-
-
-def test_amounts_are_told_by_step_where_there_are_steps() -> None:
-    assert per_step(20, 4000, 10, "kernel", stepped=True) == "2 kernels a step, 200 ns each"
-    assert per_step(3, 300, 1, "copy", stepped=False, plural="copies") == "3 copies, 100 ns each"
-    assert per_step(0, 0, 1, "kernel", stepped=False) == "0 kernels"
 
 
 def test_the_sum_of_nothing_is_nothing() -> None:

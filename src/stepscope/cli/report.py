@@ -71,11 +71,11 @@ def command(
         if renderer.name == "html":
             from stepscope.web.pages.single_file import report_page
 
-            emit(report_page(run), output, force=force, drawn=False)
+            emit(report_page(run), output, force=force)
             return
         result = verbs.report(run, workers=workers, memory_limit=limit, dask=dask, progress=tell)
     text = renderer.report(result, Screen() if output else screen())
-    emit(text, output, force=force, drawn=renderer.name == "terminal")
+    emit(text, output, force=force, renderer=renderer)
     if strict:
         _check_whole(result)
 

@@ -27,7 +27,9 @@ def command(
     format_name: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="table|csv|json|parquet|md", help="Choose the format; table and md round numbers."
+            "--format",
+            metavar="table|csv|csv-raw|json|parquet|md",
+            help="Choose the format; table and md round numbers.",
         ),
     ] = None,
     limit: Annotated[
@@ -87,7 +89,7 @@ def command(
 
     block = Block("sql", tables.described("sql", frame), frame.head(shown), note=note)
     content = renderer.table(block, Screen() if output else screen())
-    emit(content, output, force=force, drawn=renderer.name == "terminal")
+    emit(content, output, force=force, renderer=renderer)
 
 
 def _left_out(label: str, error: StepscopeError) -> None:

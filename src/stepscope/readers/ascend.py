@@ -70,6 +70,7 @@ _LAYERS = {5000: "Runtime", 5500: "Hccl", 10000: "Node", 15000: "Model", 20000: 
 _OVERLAPS = ("Computing", "Communication", "Communication(Not Overlapped)", "Free")
 _TIMES = {"start": "startNs", "end": "endNs"}
 _THREAD_BITS = 32
+_MOST_DEVICE = 2**16 - 1
 _DAY_NS = 86_400 * 10**9
 
 
@@ -121,22 +122,24 @@ def read(source: Source) -> Trace:
 
     Raises CorruptInput (damaged database), UnknownFormat (another program's database), StepscopeError.
     """
-    with opened(source) as db:
+    issues = IssueLog()
+    with opened(source, issues) as db:
         if not any(table in db for table in TABLES):
             what = ", ".join(db.tables[:5]) or "nothing"
             hint = "open ascend_pytorch_profiler_*.db, msprof_*.db or trace_view.json of the same run"
             raise UnknownFormat(f"{source.label} is no trace of an Ascend device: it holds {what}", hint)
-        trace = _trace(db, source)
+        trace = _trace(db, source, issues)
     give_back()
     return trace
 
 
-def _trace(db: Database, source: Source) -> Trace:
-    issues = IssueLog()
-    numbers = {int(n) for t in ("TASK", "OVERLAP_ANALYSIS") for n in db.frame(t, {"d": "deviceId"})["d"].drop_nulls()}
+def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:
+    numbers = {n for t in ("TASK", "OVERLAP_ANALYSIS") for n in db.frame(t, {"d": "deviceId"})["d"].unique().to_list()}
+    numbers = {n for n in numbers if n is not None and 0 <= n <= _MOST_DEVICE}
     run = _Run(db, Tracks(), {number: i for i, number in enumerate(sorted(numbers) or [0], 1)})
     ranks = db.frame("RANK_DEVICE_MAP", {"rank": "rankId"})["rank"]
-    rank = ranks[0] if ranks.len() == 1 and ranks[0] is not None else files.rank_in(source.path)
+    ranks = ranks.filter(ranks.is_between(0, 2**31 - 1))
+    rank = ranks[0] if ranks.len() == 1 else files.rank_in(source.path)
     host = next(iter(db.frame("HOST_INFO", {"host": "hostName"}, ["host"])["host"]), None)
     tasks = _tasks(run)
     parts = [
@@ -150,8 +153,9 @@ def _trace(db: Database, source: Source) -> Trace:
     ]
     rows = _in_session(db, pl.concat(parts, how="diagonal_relaxed"), issues)
     names = Names()
-    words = rows["recorded"].unique(maintain_order=True).to_list()
-    codes = rows["recorded"].replace_strict(words, range(len(words)), return_dtype=pl.UInt16()).to_numpy()
+    recorded = Names()
+    codes = rules.map_names(rows["recorded"].fill_null(""), recorded.code, pl.UInt32()).to_numpy()
+    words = [word or None for word in recorded.texts]
     start, end = (rows[column].fill_null(ABSENT).to_numpy().copy() for column in ("start", "end"))
     lacks = (start == ABSENT) | (end == ABSENT)
     texts = rows["name"].fill_null("?")
@@ -185,7 +189,8 @@ def _trace(db: Database, source: Source) -> Trace:
 
 def _in_session(db: Database, rows: pl.DataFrame, issues: IssueLog) -> pl.DataFrame:
     """The rows within a day of the time for which the profiler says that it recorded."""
-    session = db.frame("SESSION_TIME_INFO", {"start": "startTimeNs", "end": "endTimeNs"}).drop_nulls()
+    session = db.frame("SESSION_TIME_INFO", {"start": "startTimeNs", "end": "endTimeNs"})
+    session = session.filter(pl.all_horizontal(pl.all().is_between(0, 2**62)))
     if session.is_empty():
         return rows
     low, high = int(str(session["start"].min())) - _DAY_NS, int(str(session["end"].max())) + _DAY_NS
@@ -200,14 +205,12 @@ def _kind(frame: pl.DataFrame, kind: str, category: pl.Expr | str, recorded: str
 
 
 def _ranges(run: _Run) -> pl.DataFrame:
-    """What PyTorch recorded on the host. Its times are texts."""
+    """What PyTorch recorded on the host."""
     columns = {
         "thread": "globalTid", "link": "connectionId", "name": "name", "sequence": "sequenceNumber", "type": "type",
         "forward": "fwdThreadId", "types": "inputDtypes", "shapes": "inputShapes", "stack": "callchainId",
     }  # fmt: skip
-    frame = run.db.frame("PYTORCH_API", columns)
-    for new, old in _TIMES.items() if frame.height else ():
-        frame = frame.with_columns(pl.Series(new, run.db.column("PYTORCH_API", f"CAST({old} AS INTEGER)"), pl.Int64()))
+    frame = run.db.frame("PYTORCH_API", _TIMES | columns)
     frame = run.on_threads(run.named(frame, "name", "types", "shapes"), "Python")
     category = pl.col("type").replace_strict(_RANGES, default="other", return_dtype=pl.String())
     words = {50001: "cpu_op", 50002: "queue", 50003: "python_function", 50004: "mstx"}
@@ -263,7 +266,7 @@ def _collectives(run: _Run, tasks: pl.DataFrame) -> pl.DataFrame:
         "dtype": "dataType",
     }  # fmt: skip
     frame = run.named(run.db.frame("COMMUNICATION_OP", columns), "name", "group")
-    dtypes = dict(run.db.frame("ENUM_HCCL_DATA_TYPE", {"id": "id", "text": "name"}, ["text"]).rows())
+    dtypes = dict(run.db.frame("ENUM_HCCL_DATA_TYPE", {"id": "id", "text": "name"}, ["text"]).drop_nulls().rows())
     device = tasks.select("connection", "device").drop_nulls().unique("connection", keep="first")
     frame = frame.join(device, on="connection", how="left", maintain_order="left").with_columns(
         dtype=pl.col("dtype").replace_strict(dtypes, default=None, return_dtype=pl.String()),
@@ -370,7 +373,7 @@ def _launches(rows: pl.DataFrame, spans: Sorted, parent: Rows, is_work: NDArray[
 
 
 def _devices(run: _Run) -> pl.DataFrame:
-    names = dict(run.db.frame("NPU_INFO", {"id": "id", "text": "name"}, ["text"]).rows())
+    names = dict(run.db.frame("NPU_INFO", {"id": "id", "text": "name"}, ["text"]).drop_nulls().rows())
     npus = [{"device_id": i, "type": "npu", "index": n, "name": names.get(n)} for n, i in run.devices.items()]
     schema = {name: DEVICES.dtypes[name] for name in ("device_id", "type", "index", "name")}
     return DEVICES.conform(pl.DataFrame([{"device_id": 0, "type": "cpu", "index": None, "name": None}, *npus], schema))
@@ -403,7 +406,9 @@ def _side_tables(run: _Run, rows: pl.DataFrame, origin_ns: int) -> dict[str, pl.
         "stacks": stacks,
         "ops": OPS.conform(ops.join(chains, on="stack", how="left", maintain_order="left")),
         "kernels": KERNELS.conform(
-            kernels.select("span_id", grid_x="blocks", kernel_type="core").with_columns(tensor_core=tensor_core)
+            kernels.select(
+                "span_id", grid_x=pl.col("blocks").cast(pl.Int32, strict=False), kernel_type="core"
+            ).with_columns(tensor_core=tensor_core)
         ),
         "transfers": TRANSFERS.conform(copies.select("span_id").with_columns(kind=kind)),
         "collectives": COLLECTIVES.conform(

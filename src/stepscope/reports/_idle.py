@@ -131,11 +131,10 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]
 
 
 def _often(gaps: pl.DataFrame, scope: Scope) -> str:
-    amount = counted(gaps.height / scope.n / scope.n_devices, "gap") + scope.each
-    lengths = gaps["ns"].to_numpy()
-    if lengths.size == 1:
-        return f"1 gap of {duration(float(lengths[0]))}"
-    return f"{amount}, mean {duration(float(lengths.mean()))}, longest {duration(float(lengths.max()))}"
+    lengths = gaps["ns"]
+    if len(lengths) == 1:
+        return f"1 gap of {duration(lengths[0])}"
+    return f"{scope.amount(len(lengths), 'gap', ns=sum_of(lengths))}, longest {duration(lengths.to_numpy().max())}"
 
 
 def _place(gaps: pl.DataFrame, trace: Trace) -> str:

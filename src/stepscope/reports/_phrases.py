@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.core.units import count, duration, percent
+from stepscope.core.units import count, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,19 +40,3 @@ def shares(parts: Sequence[tuple[str, float]], *, at_least: float = 0.05, most: 
     if parts and parts[0][1] > 0.95:
         return parts[0][0]
     return ", ".join(f"{name} {percent(ratio)}" for name, ratio in parts[:most] if ratio >= at_least)
-
-
-def a_step(*, stepped: bool, n_devices: int = 1) -> str:
-    """' a step', ' a device', ' a step and device': what an amount is for; empty if it is for the whole."""
-    if n_devices > 1:
-        return " a step and device" if stepped else " a device"
-    return " a step" if stepped else ""
-
-
-def per_step(
-    n: float, ns: float, scope_n: int, noun: str, *, stepped: bool, plural: str = "", n_devices: int = 1
-) -> str:
-    """'1,204 kernels a step, 5.2 µs each', of n over scope_n steps and all devices that took ns together."""
-    each = f"{duration(ns / n)} each" if n else ""
-    amount = counted(n / scope_n / n_devices, noun, plural) + a_step(stepped=stepped, n_devices=n_devices)
-    return f"{amount}, {each}" if each else amount

@@ -207,7 +207,8 @@ def _pids(trace: Trace) -> tuple[int, ...]:
     """The processes whose host work was recorded."""
     # XLA numbers its planes, as /host:CPU, and writes no process ids.
     of_host = pl.col("device_id").is_null() & ~pl.col("process").str.starts_with("/").fill_null(value=False)
-    return tuple(trace.tracks.filter(of_host)["pid"].drop_nulls().unique().sort())
+    # Kineto gives tracks without a process the numbers 0 and -1.
+    return tuple(trace.tracks.filter(of_host & (pl.col("pid") > 0))["pid"].unique().sort())
 
 
 def _used(device: DeviceTime) -> pl.DataFrame:

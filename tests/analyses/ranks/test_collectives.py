@@ -5,7 +5,6 @@ from jobs import part
 
 from stepscope.analyses.ranks.collectives import collectives
 from stepscope.analyses.ranks.groups import Comm
-from stepscope.core.errors import UnknownName
 
 #: Rank 1's clock is 1,000 ahead. It comes 30 late to the first collective, rank 0 comes 10 late to the second.
 PARTS = [
@@ -64,8 +63,3 @@ def test_of_one_rank_nothing_is_known_of_waits():
     assert row["bus_bytes_per_s"] is None
     (unshared,) = collectives([part(0, (0, 50))], by="rank").to_dicts()
     assert (unshared["wait_ns"], unshared["came_last"]) == (None, 0)
-
-
-def test_another_grouping_is_refused():
-    with pytest.raises(UnknownName, match="grouping"):
-        collectives(PARTS, by="moon")

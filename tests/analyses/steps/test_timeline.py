@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.steps.timeline import ANALYSIS, TIMELINE, timeline
-from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import STEPS
 from stepscope.core.trace import Meta, Trace
 
@@ -87,8 +87,6 @@ def test_what_counts_as_communication_can_be_given() -> None:
 
 
 def test_unknown_grouping_and_host_only_traces_are_refused() -> None:
-    with pytest.raises(UnknownName, match="thread"):
-        timeline(spans_of(*ONE_DEVICE), TRACKS_5, by="thread")  # type: ignore[arg-type]
     host_only = Trace(
         Meta("x", "kineto"), {"spans": spans_of((HOST, 0, 1, "aten::mm", "operator")), "tracks": TRACKS_5}
     )

@@ -26,7 +26,7 @@ def device_work(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
     *,
-    needed_by: str,
+    needed_by: str | None,
     linked_only: bool = False,
     communication: str = "any",
 ) -> pl.DataFrame:
@@ -35,15 +35,16 @@ def device_work(
     `linked_only` keeps what the trace ties to a launch: by arrows where it has any, else by a launch record.
     `communication` says which kernels talk to other ranks: `any` (all that do, in whatever way), `library` (only
     kernels of collective libraries, as TraceLens counts), or a regular expression of names.
-    Raises MissingTable if there is no device work, StepscopeError if `communication` is no regular expression.
+    Raises MissingTable if there is none and `needed_by` says who needs it, StepscopeError if `communication` is no
+    regular expression.
     """
     work = spans.filter(pl.col("category").is_in(DEVICE_WORK))
-    if work.is_empty():
+    if needed_by and work.is_empty():
         raise MissingTable("device work", needed_by=needed_by, providers=PROVIDERS)
     if linked_only:
         arrows = work["flow"].null_count() < work.height
         work = work.filter(pl.col("flow") if arrows else pl.col("launch_id").is_not_null())
-        if work.is_empty():
+        if needed_by and work.is_empty():
             raise MissingTable("device work tied to its launch", needed_by=needed_by, hint="try without linked-only")
     sort = (
         pl.when(pl.col("category") == "memcpy")

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.core.intervals import nearest
-from stepscope.core.schema import FRAMES
+from stepscope.core.intervals import nearest, own_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepscope.core.intervals import Bools, Ints
 
-__all__ = ["at_or_around", "callers", "nearest_span", "of_spans"]
+__all__ = ["at_or_around", "callers", "nearest_span", "of_spans", "own_time"]
 
 
 def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> Ints:
@@ -42,7 +41,22 @@ def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> 
     return np.where(wanted, np.arange(parents.size), around) if itself else around
 
 
-def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame | None = None) -> list[int]:
+def own_time(spans: pl.DataFrame, wanted: Bools) -> Ints:
+    """Of each wanted span, in order, its length without what wanted spans in it cover. Units: ns.
+
+    `wanted` is a mask over all spans, which are not filtered.
+    """
+    rows = np.flatnonzero(wanted)
+    above = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()[rows]
+    if not wanted[above[above >= 0]].all():
+        above = at_or_around(spans, wanted, itself=False)[rows]
+    position = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
+    position[rows] = np.arange(rows.size)
+    starts = spans["ts_ns"].to_numpy()[rows]
+    return own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above])
+
+
+def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame) -> list[int]:
     """The spans around one span, innermost first, then Python calls of other threads that `frames` names as callers.
 
     The recorder numbers Python calls: what autograd's thread runs was called by the thread that asked for gradients.
@@ -55,7 +69,7 @@ def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame | None = Non
         if not around or spans["ts_ns"][above] + spans["dur_ns"][above] > at:
             around.append(above)
         above = spans["parent_id"][above]
-    numbered = FRAMES.empty() if frames is None else frames.drop_nulls("python_id")
+    numbered = frames.drop_nulls("python_id")
     calls = numbered.filter(pl.col("span_id").is_in([*around, span_id]))
     if calls.is_empty():
         return around

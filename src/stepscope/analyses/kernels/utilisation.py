@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.kernels.kernel_launches import (
     RATIOS,
     kernel_launches,
@@ -17,10 +17,10 @@ from stepscope.analyses.kernels.kernel_launches import (
     weighted,
     with_ratios,
 )
-from stepscope.core.errors import StepscopeError, UnknownName
-from stepscope.core.schema import KERNEL_METRICS, SPANS, Column, Name, Table
+from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import Column, Name, Table
 
-__all__ = ["ANALYSIS", "UTILISATION", "limit_of", "utilisation"]
+__all__ = ["ANALYSIS", "UTILISATION", "utilisation", "with_limits"]
 
 By = Literal["all", "class", "name", "curve", "time"]
 KEYS = {"all": (), "class": ("kernel_class",), "name": ("name",)}
@@ -86,7 +86,7 @@ UTILISATION = Table(
 
 
 def utilisation(
-    spans: pl.DataFrame, metrics: pl.DataFrame, *, by: By = "all", low: float = 0.1, stretches: int = 200
+    spans: pl.DataFrame, kernel_metrics: pl.DataFrame, *, by: By = "all", low: float = 0.1, stretches: int = 200
 ) -> pl.DataFrame:
     """One row for all kernels, per class, name, level of utilisation (by curve) or stretch of time: how much they used.
 
@@ -102,11 +102,9 @@ def utilisation(
     interpolated.
     Raises MissingTable (no kernels, durations, counters), UnknownName (by), StepscopeError (low, stretches).
     """
-    if by not in (*KEYS, "curve", "time"):
-        raise UnknownName("grouping of utilisation", by, (*KEYS, "curve", "time"))
     if not 0 <= low <= 1:
         raise StepscopeError(f"low is {low}, a ratio is from 0 to 1")
-    launches = with_ratios(kernel_launches(spans, needed_by="utilisation"), metrics, needed_by="utilisation")
+    launches = with_ratios(kernel_launches(spans, needed_by="utilisation"), kernel_metrics, needed_by="utilisation")
     if by == "curve":
         return _curve(launches)
     if by == "time":
@@ -118,22 +116,17 @@ def utilisation(
     return result.select(pl.col(k).cast(t) for k, t in UTILISATION.dtypes.items() if k in result.columns)
 
 
-def limit_of(tensor: float | None, dram: float | None, sm: float | None) -> tuple[str, bool]:
-    """What limits a kernel, `memory`, `compute` or `latency`, and if it is near that limit; '' if it was not measured.
+def with_limits(launches: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `limit`, what limits their kernels: `memory`, `compute` or `latency`; null if it was not measured.
 
-    The arguments are shares of the peaks of tensor cores, memory bandwidth and multiprocessors, 0..1.
+    `near_limit` says if a unit is near its peak. The rows have the columns `tensor_ratio`, `dram_ratio`, `sm_ratio`.
     Source: the speed-of-light rule of Nsight Compute.
-
-    >>> limit_of(None, 0.9, 0.3), limit_of(None, 0.23, 0.07)
-    (('memory', True), ('latency', False))
     """
-    compute = max((ratio for ratio in (tensor, sm) if ratio is not None), default=None)
-    if dram is None or compute is None:
-        return "", False
-    most = max(dram, compute)
-    if most < _BUSY:
-        return "latency", False
-    return ("memory" if dram >= compute else "compute"), most >= _FULL
+    dram, compute = pl.col("dram_ratio"), pl.max_horizontal("tensor_ratio", "sm_ratio")
+    most, known = pl.max_horizontal(dram, compute), dram.is_not_null() & compute.is_not_null()
+    by_unit = pl.when(dram >= compute).then(pl.lit("memory")).otherwise(pl.lit("compute"))
+    limit = pl.when(most < _BUSY).then(pl.lit("latency")).otherwise(by_unit)
+    return launches.with_columns(limit=pl.when(known).then(limit), near_limit=known & (most >= _FULL))
 
 
 def _measures(low: float) -> dict[str, pl.Expr]:
@@ -224,11 +217,9 @@ def _over_time(launches: pl.DataFrame, n: int) -> pl.DataFrame:
     return frame.select(pl.col(k).cast(t) for k, t in UTILISATION.dtypes.items() if k in frame.columns)
 
 
-ANALYSIS = Analysis(
-    name="utilisation",
-    doc="How busy kernels kept tensor cores, memory and multiprocessors, weighted by time.",
-    inputs=(SPANS, KERNEL_METRICS),
-    output=UTILISATION,
-    run=utilisation,
+ANALYSIS = analysis_of(
+    utilisation,
+    UTILISATION,
+    "How busy kernels kept tensor cores, memory and multiprocessors, weighted by time.",
     needs_clock=False,
 )

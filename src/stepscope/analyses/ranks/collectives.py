@@ -8,14 +8,13 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.ranks.bandwidth import algorithm_bandwidth, bus_bandwidth
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.clocks import clocks_of
 from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import STATUSES, Job, job_of, missing_ranks
 from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of
-from stepscope.core.errors import UnknownName
 from stepscope.core.schema import Column, Name, Table
 
 __all__ = ["ANALYSIS", "COLLECTIVES_OF_RANKS", "collectives"]
@@ -83,8 +82,6 @@ def collectives(parts: Sequence[RankCalls], *, by: By = "exchange") -> pl.DataFr
     TraceLens.
     Raises MissingTable (no ranks), UnknownName (by).
     """
-    if by not in {"exchange", "rank", "group", "call"}:
-        raise UnknownName("grouping of collectives", by, ("exchange", "rank", "group", "call"))
     job = job_of(parts)
     calls = _calls(job)
     if by == "rank":
@@ -209,11 +206,9 @@ def _declared(frame: pl.DataFrame) -> pl.DataFrame:
     return full.select(name for name in full.columns if name in frame.columns)
 
 
-ANALYSIS = Analysis(
-    name="collectives",
-    doc="Collectives matched across ranks: size, bandwidth, transfer, waits, who arrived last, what does not match.",
-    inputs=(),
-    output=COLLECTIVES_OF_RANKS,
-    run=collectives,
+ANALYSIS = analysis_of(
+    collectives,
+    COLLECTIVES_OF_RANKS,
+    "Collectives matched across ranks: size, bandwidth, transfer, waits, who arrived last, what does not match.",
     scope="ranks",
 )

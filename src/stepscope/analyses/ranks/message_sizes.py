@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.ranks.bandwidth import algorithm_bandwidth, bus_bandwidth
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.lateness import transfers_of
@@ -83,11 +83,9 @@ def message_sizes(parts: Sequence[RankCalls]) -> pl.DataFrame:
     return MESSAGE_SIZES.conform(frame.sort(*sort, "from_bytes", nulls_last=True))
 
 
-ANALYSIS = Analysis(
-    name="message-sizes",
-    doc="How many collectives there are of each size, in bins that double, and how fast they are.",
-    inputs=(),
-    output=MESSAGE_SIZES,
-    run=message_sizes,
+ANALYSIS = analysis_of(
+    message_sizes,
+    MESSAGE_SIZES,
+    "How many collectives there are of each size, in bins that double, and how fast they are.",
     scope="ranks",
 )

@@ -176,9 +176,9 @@ def _body(view: View, into: _Gathered, target: Path) -> str:
 
 def _traces(source: Trace | Run) -> Iterator[tuple[str, Trace | StepscopeError]]:
     if isinstance(source, Trace):
-        yield views.file_labels([source.meta.path])[0], source
+        yield files.labels_of([source.meta.path])[0], source
         return
-    for label, path in zip(views.file_labels(source.paths), source.paths, strict=True):
+    for label, path in zip(files.labels_of(source.paths), source.paths, strict=True):
         try:
             trace = source.open_trace(path)
         except StepscopeError as error:

@@ -57,7 +57,6 @@ DEVICE_NAME = "device__attribute_display_name"
 LAUNCHES = (
     "name", "pid", "process", "host", "context", "stream", "device", "cc", "block", "grid",
 )  # fmt: skip
-PROVIDES = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
 _AXES = "xyz"
 #: Facts of a launch among its metrics: the counter's own name, then its label on the details page.
 _SM_COUNT = ("launch__sm_count", "device__attribute_multiprocessor_count", "# SMs")
