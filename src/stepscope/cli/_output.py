@@ -12,7 +12,7 @@ import typer
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError, WouldOverwrite
-from stepscope.core.printable import printable, printable_lines
+from stepscope.core.report import printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

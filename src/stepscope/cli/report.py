@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepscope.cli._output import check_target, emit, renderer_for, screen
-from stepscope.cli._progress import ranks_done
 from stepscope.cli._run import (
     Counters,
     Dask,
@@ -21,6 +20,7 @@ from stepscope.cli._run import (
     With,
     Workers,
     opened,
+    ranks_done,
     size_of,
 )
 from stepscope.core.errors import StepscopeError

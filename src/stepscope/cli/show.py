@@ -10,7 +10,6 @@ import typer
 
 from stepscope.cli._options import parsed
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
-from stepscope.cli._progress import ranks_done
 from stepscope.cli._run import (
     Counters,
     Dask,
@@ -23,6 +22,7 @@ from stepscope.cli._run import (
     With,
     Workers,
     opened,
+    ranks_done,
     size_of,
 )
 from stepscope.core.errors import StepscopeError

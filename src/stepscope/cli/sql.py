@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
-from stepscope.cli._progress import ranks_done
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, seconds_of, size_of
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, ranks_done, seconds_of, size_of
 from stepscope.core.errors import StepscopeError
 
 SETTINGS: dict[str, Any] = {"short_help": "Query the tables of all ranks in SQL.", "options_metavar": "[OPTIONS]"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.core.errors import MissingTable
-from stepscope.core.printable import printable
+from stepscope.core.report import printable
 from stepscope.exports.export import Export, Stream
 
 if TYPE_CHECKING:

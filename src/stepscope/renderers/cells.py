@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.core import units
-from stepscope.core.printable import printable
+from stepscope.core.report import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 import polars.selectors as cs
 
-from stepscope.core.distinct import map_names
-from stepscope.core.printable import printable
+from stepscope.core.report import printable
+from stepscope.core.schema import map_names
 from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import polars.selectors as cs
 
 from stepscope.core import units
-from stepscope.core.printable import printable
-from stepscope.core.report import whole_command
+from stepscope.core.report import printable, whole_command
 from stepscope.renderers import figures
 from stepscope.renderers.cells import cells, labels
 from stepscope.renderers.figures.stacked import colour_of

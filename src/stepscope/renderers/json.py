@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars.selectors as cs
 
-from stepscope.core.printable import printable_lines
+from stepscope.core.report import printable_lines
 from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:

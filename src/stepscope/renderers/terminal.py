@@ -16,8 +16,7 @@ import polars as pl
 import polars.selectors as cs
 
 from stepscope.core import names, units
-from stepscope.core.printable import printable
-from stepscope.core.report import whole_command
+from stepscope.core.report import printable, whole_command
 from stepscope.renderers.cells import cells, labels, width
 from stepscope.renderers.renderer import Renderer, Screen
 

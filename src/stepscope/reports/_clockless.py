@@ -12,8 +12,7 @@ from stepscope.analyses.kernels.utilisation import utilisation, with_limits
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import shorten
 from stepscope.core.report import Block, Note
-from stepscope.core.units import percent
-from stepscope.reports._phrases import counted
+from stepscope.core.units import counted, percent
 from stepscope.reports._summary import Cost, Lack, Summary
 from stepscope.reports._tables import kernel_block
 

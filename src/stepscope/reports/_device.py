@@ -15,10 +15,13 @@ from stepscope.analyses.common.device_work import (
     COMMUNICATION,
     COMPUTATION,
     MEMCPY,
+    by_device,
     device_work,
+    hidden_ns,
     label_devices,
+    occupancy,
+    occupied,
 )
-from stepscope.analyses.common.occupancy import by_device, hidden_ns, occupancy, occupied
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core import step_parts
 from stepscope.core.collectives import UNNAMED, label_of
@@ -26,9 +29,8 @@ from stepscope.core.intervals import covered
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
 from stepscope.core.report import Note
 from stepscope.core.trace import extent_ns
-from stepscope.core.units import duration, percent, rate, size
+from stepscope.core.units import duration, percent, rate, shares, size, sum_of
 from stepscope.reports._idle import idle_costs
-from stepscope.reports._phrases import shares, sum_of
 from stepscope.reports._summary import TALK, Cost
 from stepscope.reports.at_a_glance import host_while_idle
 

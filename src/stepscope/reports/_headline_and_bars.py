@@ -12,9 +12,8 @@ import polars as pl
 from stepscope.core import files
 from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
 from stepscope.core.schema import ISSUES, Column, Table
-from stepscope.core.units import count, duration, percent, size
+from stepscope.core.units import count, counted, duration, percent, ranges, size
 from stepscope.reports._job import devices_of, measured, owners, runs_of
-from stepscope.reports._phrases import counted, ranges
 from stepscope.reports._stragglers import Stragglers, stragglers_among
 from stepscope.reports._summary import AHEAD, NO_DEVICE, SLOWEST_STEPS, TALK
 from stepscope.reports._tables import merged

@@ -9,17 +9,15 @@ import polars as pl
 
 from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.collective_calls import collectives_on_host
-from stepscope.analyses.common.span_lookup import of_spans, own_time
+from stepscope.analyses.common.span_lookup import most_of, of_spans, own_time
 from stepscope.analyses.steps.host_states import sleeping_threads
 from stepscope.analyses.steps.steps import host_time as divided
 from stepscope.core.collectives import label_of
 from stepscope.core.names import is_own_code, map_names
 from stepscope.core.step_parts import COMMUNICATION, LOADING, OPERATORS, OTHER
-from stepscope.core.units import percent
+from stepscope.core.units import percent, shares, sum_of
 from stepscope.reports._idle import loader_advice
-from stepscope.reports._phrases import shares, sum_of
 from stepscope.reports._summary import TALK, Cost
-from stepscope.reports.enclosing_spans import most_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

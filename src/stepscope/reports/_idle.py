@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analyses.advice.remedies import recording_of, remedy
-from stepscope.analyses.common.device_work import label_devices
-from stepscope.analyses.common.occupancy import by_device
-from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.device_work import by_device, label_devices
+from stepscope.analyses.common.span_lookup import during, most_of, of_spans
 from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps, with_calls
 from stepscope.core.intervals import covered
 from stepscope.core.names import shorten
-from stepscope.core.units import count, duration, percent
-from stepscope.reports._phrases import counted, shares, sum_of
+from stepscope.core.units import count, counted, duration, percent, shares, sum_of
 from stepscope.reports._summary import Cost
-from stepscope.reports.enclosing_spans import during, most_of
 
 if TYPE_CHECKING:
     from stepscope.analyses.advice.remedies import Recording

@@ -11,7 +11,7 @@ import polars as pl
 from stepscope.analyses.ranks.groups import missing_of
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.reports._phrases import counted, ranges
+from stepscope.core.units import counted, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

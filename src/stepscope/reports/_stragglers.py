@@ -12,8 +12,7 @@ from stepscope.analyses.ranks.stragglers import straggler_evidence
 from stepscope.core import files
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Finding
-from stepscope.core.units import duration, percent
-from stepscope.reports._phrases import counted
+from stepscope.core.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

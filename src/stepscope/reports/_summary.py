@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analyses.common.windows import queued_work, recorded, step_windows
-from stepscope.core.units import duration
-from stepscope.reports._phrases import counted
+from stepscope.core.units import counted, duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ import polars as pl
 
 from stepscope.analyses.advice.recommendations import Facts, advice, memory_held, with_kernels, with_program
 from stepscope.analyses.advice.remedies import recording_of
-from stepscope.analyses.common.occupancy import mean_of
+from stepscope.analyses.common.device_work import mean_of
 from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.costs.mfu import NO_PRODUCTS, mfu_of
 from stepscope.analyses.costs.roofline import roofs_of

@@ -13,9 +13,10 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.intervals import nearest, own_lengths
+from stepscope.core.names import is_own_code, map_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from stepscope.core.intervals import Bools, Ints
 
@@ -112,3 +113,45 @@ def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
         spans.select("span_id", column), on="span_id", how="left", maintain_order="left"
     )
     return looked_up[column]
+
+
+_MOST = 0.6  # share of an interval that a span must be open for, to be named as what the host was in
+
+
+def most_of(
+    spans: pl.DataFrame, ids: pl.Series, weights: pl.Series, categories: Sequence[str]
+) -> tuple[str, float] | None:
+    """The name of the spans that enclose most of these ids by weight, and its share; None if nothing encloses them.
+
+    For each id the innermost enclosing span of the categories counts. Frames of libraries are skipped.
+    """
+    if ids.is_empty() or not weights.sum():
+        return None
+    known = spans["name"].filter(spans["category"].is_in(list(categories)))
+    own = known.unique().cast(pl.String)
+    own = own.filter(map_names(own, is_own_code, pl.Boolean()))
+    wanted = own.cast(spans["name"].dtype)
+    if wanted.is_empty():
+        return None
+    mask = spans["category"].is_in(list(categories)) & spans["name"].is_in(wanted.implode())
+    around = nearest_span(spans, ids, mask.gather)
+    sums = pl.DataFrame({"name": spans["name"].gather(around), "weight": weights}).drop_nulls("name")
+    whole = weights.sum()
+    if sums.is_empty() or not whole:
+        return None
+    top = sums.group_by("name").agg(pl.col("weight").sum()).sort("weight", descending=True).row(0)
+    return str(top[0]), top[1] / whole
+
+
+def during(spans: pl.DataFrame, low: int, high: int) -> str:
+    """What the host was in for most of [low, high): a call and a place in the program; '' if no span covers it."""
+    overlap = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
+    open_ = spans.lazy().select("ts_ns", "dur_ns", "name", "category").filter(overlap > _MOST * (high - low)).collect()
+    call = _shortest(open_, ("operator", "runtime", "driver", "dataloader"))
+    place = _shortest(open_, ("python",)) or _shortest(open_, ("user_range",))
+    return " at ".join(filter(None, (call, place)))
+
+
+def _shortest(spans: pl.DataFrame, categories: Sequence[str]) -> str:
+    mine = spans.filter(pl.col("category").is_in(list(categories))).sort("dur_ns")
+    return next((name for name in mine["name"].cast(pl.String) if name and is_own_code(name)), "")

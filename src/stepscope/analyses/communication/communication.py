@@ -15,9 +15,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.collective_calls import HOST, named_calls
+from stepscope.analyses.common.collective_calls import HOST, computing_on_host, named_calls
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, device_work
-from stepscope.analyses.common.host_spans import computing_on_host
 from stepscope.analyses.common.span_lookup import nearest_span
 from stepscope.analyses.common.windows import of_rank
 from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of_whole

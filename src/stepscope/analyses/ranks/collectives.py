@@ -9,15 +9,29 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.ranks.bandwidth import algorithm_bandwidth, bus_bandwidth
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.clocks import clocks_of
 from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import STATUSES, Job, job_of, missing_ranks
 from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of
+from stepscope.core.collectives import bus_factor
 from stepscope.core.schema import Column, Name, Table
 
-__all__ = ["ANALYSIS", "COLLECTIVES_OF_RANKS", "collectives"]
+__all__ = ["ANALYSIS", "COLLECTIVES_OF_RANKS", "algorithm_bandwidth", "bus_bandwidth", "collectives"]
+
+
+def algorithm_bandwidth(size: str = "size_bytes", time: str = "transfer_ns") -> pl.Expr:
+    """Size by time, in bytes/s; null where either is unknown or no time passed."""
+    return pl.when((pl.col(time) > 0) & (pl.col(size) > 0)).then(pl.col(size) / pl.col(time) * 1e9)
+
+
+def bus_bandwidth(size: str = "size_bytes", time: str = "transfer_ns", *, n: str = "group_size") -> pl.Expr:
+    """Algorithm bandwidth times what each of n ranks has to send of the whole, by `kind`. Units: bytes/s.
+
+    Source: nccl-tests (see `bus_factor`). Null for a barrier, and for a group of one.
+    """
+    return algorithm_bandwidth(size, time) * bus_factor(pl.col("kind").cast(pl.String), pl.col(n))
+
 
 By = Literal["exchange", "rank", "group", "call"]
 COLLECTIVES_OF_RANKS = Table(

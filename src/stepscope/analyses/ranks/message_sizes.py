@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.ranks.bandwidth import algorithm_bandwidth, bus_bandwidth
 from stepscope.analyses.ranks.calls import RankCalls
+from stepscope.analyses.ranks.collectives import algorithm_bandwidth, bus_bandwidth
 from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import job_of
 from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of

@@ -10,8 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.device_work import device_work, label_devices
-from stepscope.analyses.common.occupancy import by_device
+from stepscope.analyses.common.device_work import by_device, device_work, label_devices
 from stepscope.analyses.common.windows import stretches, windows_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, covered, union

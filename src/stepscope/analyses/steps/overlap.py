@@ -9,8 +9,15 @@ import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.collective_calls import named_calls
-from stepscope.analyses.common.device_work import COMMUNICATION, device_work, groups_of, label_devices
-from stepscope.analyses.common.occupancy import by_device, hidden_ns, occupancy
+from stepscope.analyses.common.device_work import (
+    COMMUNICATION,
+    by_device,
+    device_work,
+    groups_of,
+    hidden_ns,
+    label_devices,
+    occupancy,
+)
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import COLLECTIVES, DEVICES, Column, Name, Table
 from stepscope.core.trace import extent_ns

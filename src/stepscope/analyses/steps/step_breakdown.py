@@ -9,10 +9,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.collective_calls import collectives_on_host
-from stepscope.analyses.common.device_work import COMMUNICATION, device_work
-from stepscope.analyses.common.host_spans import open_time
-from stepscope.analyses.common.occupancy import by_device, mean_of
+from stepscope.analyses.common.collective_calls import collectives_on_host, open_time
+from stepscope.analyses.common.device_work import COMMUNICATION, by_device, device_work, mean_of
 from stepscope.analyses.common.windows import windows_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, Ints, covered, either, union

@@ -8,10 +8,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.collective_calls import collectives_on_host
-from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.host_spans import computing_on_host, open_time
-from stepscope.analyses.common.occupancy import occupancy
+from stepscope.analyses.common.collective_calls import collectives_on_host, computing_on_host, open_time
+from stepscope.analyses.common.device_work import device_work, occupancy
 from stepscope.analyses.common.windows import of_rank, step_windows
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import covered, either, locate

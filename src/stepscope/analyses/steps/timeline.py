@@ -8,8 +8,16 @@ import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.device_work import device_work, groups_of, label_devices, on_devices
-from stepscope.analyses.common.occupancy import by_device, measures, occupancy, occupied
+from stepscope.analyses.common.device_work import (
+    by_device,
+    device_work,
+    groups_of,
+    label_devices,
+    measures,
+    occupancy,
+    occupied,
+    on_devices,
+)
 from stepscope.analyses.common.windows import of_rank, step_windows, stretches
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints

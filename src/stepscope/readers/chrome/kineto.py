@@ -30,8 +30,7 @@ from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows,
 from stepscope.readers.chrome.tracks import Tracks, build_tracks
 from stepscope.readers.common.categories import by_name
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import give_back, no_collection
+from stepscope.readers.common.source import IssueLog, give_back, no_collection
 from stepscope.readers.common.span_builder import (
     CALLS,
     CODE,

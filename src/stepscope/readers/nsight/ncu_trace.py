@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.schema import Table
-    from stepscope.readers.common.issues import IssueLog
-    from stepscope.readers.common.source import Source
+    from stepscope.readers.common.source import IssueLog, Source
 
 
 _SIGN, _EXPONENT = r"^[-+]?", r"(?:[eE][-+]?\d+)?$"

@@ -9,7 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.names import KERNEL_CLASSES, shorten_column
-from stepscope.core.printable import printable
+from stepscope.core.report import printable
 from stepscope.core.step_parts import COMMUNICATION, COMPUTATION, IDLE, LOADING, MEMCPY, OPERATORS, OTHER
 from stepscope.core.units import count
 

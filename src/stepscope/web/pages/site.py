@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from stepscope.core import files, units
 from stepscope.core.errors import StepscopeError, UnknownName
-from stepscope.core.printable import printable_lines
+from stepscope.core.report import printable_lines
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import address_of_part, address_of_whole
 from stepscope.web.pages.links import Links
