@@ -32,8 +32,7 @@ from stepscope.core.schema import (
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.categories import by_name, odd_device_work
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import give_back
+from stepscope.readers.common.source import IssueLog, give_back
 from stepscope.readers.common.span_builder import (
     CODE,
     WORK,

@@ -9,8 +9,7 @@ import pytest
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import Source
+from stepscope.readers.common.source import IssueLog, Source
 from stepscope.readers.common.sqlite import WIDE, opened
 
 

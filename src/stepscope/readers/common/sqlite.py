@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import IssueLog
-    from stepscope.readers.common.source import Source
+    from stepscope.readers.common.source import IssueLog, Source
 
     Rows = NDArray[np.int64]
 
