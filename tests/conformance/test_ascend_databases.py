@@ -18,12 +18,12 @@ FOLDER = "ascend/{form}/level{level}/rank{rank}_ascend_pt/ASCEND_PROFILER_OUTPUT
 
 def loaded(shared, form, level, rank):
     name = f"ascend_pytorch_profiler_{rank}.db" if form == "db" else "trace_view.json"
-    return stepscope.load(shared / "data" / FOLDER.format(form=form, level=level, rank=rank) / name)
+    return stepscope.load(shared / FOLDER.format(form=form, level=level, rank=rank) / name)
 
 
 @pytest.mark.parametrize(("level", "rank"), RUNS)
 def test_parts_of_the_step_are_those_of_the_vendors_summary(shared, level, rank):
-    path = shared / "data" / FOLDER.format(form="db", level=level, rank=rank) / "analysis.db"
+    path = shared / FOLDER.format(form="db", level=level, rank=rank) / "analysis.db"
     with closing(sqlite3.connect(path)) as db:
         columns = "computing, communication, communication_not_overlapped"
         wanted = db.execute(f"SELECT {columns} FROM StepTraceTime").fetchone()
