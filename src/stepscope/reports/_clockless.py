@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.analyses.advice.remedies import Recording, remedy
 from stepscope.analyses.costs.fusion import fusion
 from stepscope.analyses.kernels.kernel_classes import KERNEL_CLASS_SUMMARY, kernel_classes
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.kernels.utilisation import utilisation, with_limits
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import shorten
+from stepscope.core.remedies import Recording, remedy
 from stepscope.core.report import Block, Note
 from stepscope.core.units import counted, percent
 from stepscope.reports._summary import Cost, Lack, Summary

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.device_work import by_device, label_devices
 from stepscope.analyses.common.span_lookup import during, most_of, of_spans
 from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps, with_calls
 from stepscope.core.intervals import covered
 from stepscope.core.names import shorten
+from stepscope.core.remedies import recording_of, remedy
 from stepscope.core.units import count, counted, duration, percent, shares, sum_of
 from stepscope.reports._summary import Cost
 
 if TYPE_CHECKING:
-    from stepscope.analyses.advice.remedies import Recording
+    from stepscope.core.remedies import Recording
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 

@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 #: The anchor of cycles that are marked steps, whatever marked them.
 STEP = "ProfilerStep"
-_HINT = "mark the steps (profiler.step() after each iteration), or name a function that is called in each, with anchor"
+_HINT = "mark the steps of the program, or name a function that is called in each, with anchor"
 #: Calls mark cycles if the turns agree at least this well and the calls cover at least this much of the events.
 _LEAST_AGREEMENT, _LEAST_REACH = 0.55, 0.5
 #: Fewer periods may be chance; more are the rhythm of single events.

@@ -94,8 +94,7 @@ def broken_down(
     """
     host = host_parts(spans)
     if work.is_empty() and not any(starts.size for starts, _ in host.values()):
-        hint = "record the host side too: ProfilerActivity.CPU"
-        raise MissingTable("host or device work", needed_by=needed_by, hint=hint)
+        raise MissingTable("host or device work", needed_by=needed_by, topic="host")
     talks = host.pop("communication")
     each = [device_parts(mine) for _, mine in by_device(work)] or [device_parts(work)]
     for device in each:

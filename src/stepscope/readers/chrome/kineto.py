@@ -293,15 +293,25 @@ def _ops(
 
 
 def _compact(raw: bytes) -> str | None:
-    """JSON text without blanks; a string as its content; null, empty and unset as None."""
+    """JSON text without blanks; null, empty and unset as None. Lists that torch_npu writes as text become JSON."""
     if raw in (b"", b"null", b'""'):
         return None
     try:
         value = json.loads(raw)
-        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        if isinstance(value, str):
+            if value.startswith("["):
+                return value.encode().decode()
+            value = [_entry(part) for part in value.split(";\r\n")]
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
         return text.encode().decode()  # which lone surrogates do not survive
     except (ValueError, RecursionError):
         return raw.decode("utf-8", "replace")
+
+
+def _entry(text: str) -> list[int] | str:
+    """What torch_npu writes for an argument: '32,3' is a shape, '' that of a number, 'float' a type."""
+    numbers = text.split(",") if text else []
+    return [int(n) for n in numbers] if all(n.isdecimal() for n in numbers) else text
 
 
 def _flow(columns: Columns, correlation: Rows, is_work: NDArray[np.bool_]) -> pl.Series:
