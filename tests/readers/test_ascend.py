@@ -166,7 +166,7 @@ def test_copies_belong_to_the_operator_that_put_their_task_into_the_queue(trace)
 
 def test_operators_have_shapes_and_stacks(trace):
     op = trace.ops.drop_nulls("stack_id").row(0, named=True)
-    assert (op["input_shapes"], op["input_types"], op["sequence"]) == ("2,3;3,4", "float;float", 4)
+    assert (op["input_shapes"], op["input_types"], op["sequence"]) == ("[[2,3],[3,4]]", '["float","float"]', 4)
     assert trace.stacks.row(op["stack_id"], named=True)["frames"] == ["main.py(1): <module>", "main.py(7): train"]
 
 

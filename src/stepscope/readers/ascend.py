@@ -31,7 +31,7 @@ from stepscope.core.schema import (
 )
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.categories import by_name, odd_device_work
-from stepscope.readers.common.columns import ABSENT
+from stepscope.readers.common.columns import ABSENT, torch_npu_arguments
 from stepscope.readers.common.source import IssueLog, give_back
 from stepscope.readers.common.span_builder import (
     CODE,
@@ -381,11 +381,12 @@ def _devices(run: _Run) -> pl.DataFrame:
 def _side_tables(run: _Run, rows: pl.DataFrame, origin_ns: int) -> dict[str, pl.DataFrame]:
     """All tables that add to spans, and those of samples."""
     chains, stacks = _stacks(run)
-    ops = rows.filter(pl.col("recorded") == "cpu_op").select(
+    calls = rows.filter(pl.col("recorded") == "cpu_op")
+    ops = calls.select(
         "span_id",
         "stack",
-        input_shapes="shapes",
-        input_types="types",
+        input_shapes=rules.map_names(calls["shapes"], torch_npu_arguments, pl.String()),
+        input_types=rules.map_names(calls["types"], torch_npu_arguments, pl.String()),
         sequence=pl.when(pl.col("sequence") >= 0).then("sequence"),
         forward_thread=pl.when(pl.col("forward") > 0).then("forward"),
     )
