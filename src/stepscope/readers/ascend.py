@@ -154,7 +154,7 @@ def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:
     names = Names()
     recorded = Names()
     codes = rules.map_names(rows["recorded"].fill_null(""), recorded.code, pl.UInt32()).to_numpy()
-    words = [word or None for word in recorded.texts]
+    categories = [word or None for word in recorded.texts]
     start, end = (rows[column].fill_null(ABSENT).to_numpy().copy() for column in ("start", "end"))
     lacks = (start == ABSENT) | (end == ABSENT)
     texts = rows["name"].fill_null("?")
@@ -163,7 +163,7 @@ def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:
     track = rows["track"].to_numpy().astype(np.uint32)
     spans = believable(start, np.where(lacks, ABSENT, end - start), track, name, codes, issues, what)
     rows = rows.with_columns(span_id=pl.Series(spans.position)).filter(pl.col("span_id") >= 0).sort("span_id")
-    tables = _linked(run, rows, spans, names.texts, words, rank, issues)
+    tables = _linked(run, rows, spans, names.texts, categories, rank, issues)
     tables["tracks"] = run.tracks.table(rank, host)
     tables["devices"] = _devices(run)
     tables |= _side_tables(run, rows, spans.origin_ns)
@@ -212,8 +212,8 @@ def _ranges(run: _Run) -> pl.DataFrame:
     frame = run.db.frame("PYTORCH_API", _TIMES | columns)
     frame = run.on_threads(run.named(frame, "name", "types", "shapes"), "Python")
     category = pl.col("type").replace_strict(_RANGES, default="other", return_dtype=pl.String())
-    words = {50001: "cpu_op", 50002: "queue", 50003: "python_function", 50004: "mstx"}
-    recorded = pl.col("type").replace_strict(words, default=None, return_dtype=pl.String())
+    kinds = {50001: "cpu_op", 50002: "queue", 50003: "python_function", 50004: "mstx"}
+    recorded = pl.col("type").replace_strict(kinds, default=None, return_dtype=pl.String())
     return _kind(frame, "range", category).with_columns(recorded=recorded)
 
 
@@ -294,7 +294,7 @@ def _overlaps(run: _Run) -> pl.DataFrame:
 
 
 def _linked(
-    run: _Run, rows: pl.DataFrame, spans: Sorted, texts: list[str], words: list[str | None], rank: int | None,
+    run: _Run, rows: pl.DataFrame, spans: Sorted, texts: list[str], categories: list[str | None], rank: int | None,
     issues: IssueLog,
 ) -> dict[str, pl.DataFrame]:  # fmt: skip
     """The `spans`, `steps` and `arrows` tables."""
@@ -312,7 +312,7 @@ def _linked(
     correlation = rows["connection"].fill_null(ABSENT).to_numpy()
     note_coverage(spans.dur, is_work, launch, issues, op)
     links = {"parent_id": parent, "launch_id": launch, "op_id": op}
-    table = span_table(spans, texts, words, category, step, {"correlation": correlation}, links)
+    table = span_table(spans, texts, categories, category, step, {"correlation": correlation}, links)
     return {"spans": table, "steps": steps, "arrows": _arrows(ends, spans)}
 
 
@@ -324,9 +324,9 @@ def _arrows(ends: pl.DataFrame, spans: Sorted) -> pl.DataFrame:
     )
     pairs = pairs.filter(pl.col("len") > 1)
     tails, heads = pairs["tail"].to_numpy(), pairs["head"].to_numpy()
-    words = {"queue": "async_task_queue", "cpu_op": "fwdbwd"}
+    kinds = {"queue": "async_task_queue", "cpu_op": "fwdbwd"}
     frame = pairs.select(
-        recorded_category=pl.col("word").replace_strict(words, default="other", return_dtype=pl.String())
+        recorded_category=pl.col("word").replace_strict(kinds, default="other", return_dtype=pl.String())
     )
     return ARROWS.conform(
         frame.with_columns(
