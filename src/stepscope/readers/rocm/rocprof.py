@@ -182,7 +182,7 @@ def read(source: Source) -> Trace:
     head = next(iter(source.chunks()), b"")
     source.n_bytes = 0
     if head.startswith(SQLITE_MAGIC):
-        with opened(source) as db:
+        with opened(source, issues) as db:
             records = read_database(db, source.label)
     elif head.lstrip()[:1] == b"{":
         text = b"".join(source.chunks())
