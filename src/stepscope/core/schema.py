@@ -374,6 +374,8 @@ ISSUES = Table(
     never_null=("code", "severity", "count"),
 )
 
+#: The code of an issue: the recorder ran kernels one at a time, so that idle time is its own.
+SERIALISED = "serialised"
 #: Of a function's events in a cycle, those during which its metric was sampled; the others' values are interpolated.
 SAMPLED = ("all", "some", "none")
 #: What tells where cycles begin: marked steps, calls of a function, of a kernel, the sequence of kernels, the clock.
