@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import stepscope
 from stepscope import store
-from stepscope.analyses.advice.remedies import Recording
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.remedies import Recording
 from stepscope.core.trace import Meta, Run, Trace
 from stepscope.reports import overview as overview_home
 from stepscope.reports._summary import Scope
@@ -243,7 +243,9 @@ def test_a_step_far_slower_than_the_median_costs_what_it_took_more() -> None:
     (cost,) = outlier_costs(parts, scope, Recording())
     assert (cost.kind, cost.ns) == ("outlier", 240)
     assert cost.title == "Step 12 took 300 ns, 3.0 × the median"
-    assert cost.details == ("190 ns of the difference is idle; 1 other step took more than 1.3 × the median",)
+    assert cost.details == (
+        "190 ns of the difference is idle, which other costs include; 1 other step took more than 1.3 × the median",
+    )
 
 
 def test_the_first_step_may_be_warm_up() -> None:

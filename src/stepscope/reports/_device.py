@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.collective_calls import named_calls
 from stepscope.analyses.common.device_work import (
     COMMUNICATION,
@@ -27,6 +26,7 @@ from stepscope.core import step_parts
 from stepscope.core.collectives import UNNAMED, label_of
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
+from stepscope.core.remedies import recording_of, remedy
 from stepscope.core.report import Note
 from stepscope.core.trace import extent_ns
 from stepscope.core.units import duration, percent, rate, shares, size, sum_of
@@ -70,6 +70,7 @@ _COLUMNS = (
 )  # fmt: skip
 #: Matrix products and convolutions that NVIDIA's libraries do in float32 without matrix units.
 _PLAIN_FP32 = re.compile(r"sgemm|scudnn|gemmSN_|(?:^|_)ffma_|simt_s", re.IGNORECASE)
+_SINCE_AMPERE = r"^(?:void )?(?:sm(?:[89]|1[0-9])\d|ampere)_"
 _DIRECTIONS = {
     "HtoD": "from host to device",
     "DtoH": "from device to host",
@@ -199,8 +200,11 @@ def _advice(group: str, names: pl.DataFrame, n: int, ns: int, trace: Trace) -> t
         ratio = sum_of(plain["dur_ns"]) / ns
         if ratio > 0.3:
             capability = trace.devices["compute_capability"].drop_nulls().str.extract(r"^(\d+)\.").cast(pl.Int32).min()
-            newer = isinstance(capability, int) and capability >= 8
-            instead = remedy("float32" if newer else "float32_old", about)
+            topic = "float32" if isinstance(capability, int) and capability >= 8 else "float32_old"
+            if capability is None:  # kernels for Ampere and later run on nothing older
+                newer = names["name"].cast(pl.String).str.contains(_SINCE_AMPERE).any()
+                topic = "float32" if newer else "float32_unknown"
+            instead = remedy(topic, about)
             return (f"→ {percent(ratio)} of it runs in float32 without tensor cores: {instead}",)
     if group == "pointwise" and n > 50:
         fused = names.filter(names["name"].cast(pl.String).str.starts_with("triton_"))["dur_ns"].sum() / ns

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.span_lookup import most_of, of_spans, own_time
 from stepscope.analyses.steps.host_states import sleeping_threads
 from stepscope.analyses.steps.steps import host_time as divided
 from stepscope.core.collectives import label_of
 from stepscope.core.names import is_own_code, map_names
+from stepscope.core.remedies import recording_of, remedy
 from stepscope.core.step_parts import COMMUNICATION, LOADING, OPERATORS, OTHER
 from stepscope.core.units import percent, shares, sum_of
 from stepscope.reports._idle import loader_advice

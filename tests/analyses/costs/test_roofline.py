@@ -155,7 +155,7 @@ def test_what_cannot_be_told_is_said():
 def test_work_without_shapes_and_operators_has_rows():
     frame = roofline(SPANS, TRACKS_5, devices=H100)
     assert set(frame["reason"].to_list()) == {
-        "shapes were not recorded (record_shapes=True)",
+        "shapes were not recorded",
         "no formula for this operator",
     }
     bare = roofline(SPANS.with_columns(op_id=pl.lit(None, pl.UInt32)), TRACKS_5)

@@ -110,7 +110,7 @@ def test_lightnings_ranges_count_where_they_are_asked_for_or_alone() -> None:
 def test_missing_modules_and_unknown_groupings_are_refused() -> None:
     with pytest.raises(MissingTable, match="modules needs calls of modules") as caught:
         modules(spans_of((MAIN, 0, 5, "aten::mm", "operator")), FRAMES.empty(), NO_ARROWS)
-    assert caught.value.hint == "record with with_stack=True (modules appear from PyTorch 1.12 on)"
+    assert caught.value.topic == "stacks"
 
 
 @pytest.mark.parametrize("by", ["module", "class"])

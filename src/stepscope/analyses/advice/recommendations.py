@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from stepscope.analyses.advice.remedies import Recording, recording_of, remedy
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work, label_devices
 from stepscope.analyses.common.span_lookup import of_spans
@@ -23,6 +22,7 @@ from stepscope.analyses.steps.step_breakdown import broken_down, divided
 from stepscope.core.collectives import HOST_LIBRARIES, is_communication, library_of
 from stepscope.core.intervals import Intervals, covered, union
 from stepscope.core.names import is_tensor_core_eligible, map_names
+from stepscope.core.remedies import Recording, recording_of, remedy
 from stepscope.core.schema import ALLOCATIONS, DEVICES, KERNELS, STEPS, TRACKS, TRANSFERS, Column, Table
 from stepscope.core.units import percent
 

@@ -6,7 +6,9 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from stepscope.core.errors import MissingTable
 from stepscope.core.options import check_options, options_of
+from stepscope.core.remedies import advised
 from stepscope.core.schema import TABLES
 
 if TYPE_CHECKING:
@@ -57,12 +59,15 @@ class Analysis:
         check_options(self.name, options, self.options())
         if self.scope == "ranks":
             return self.run(*subjects, **options)
-        if self.scope == "pair":
+        try:
+            if self.scope == "trace":
+                return self.run(*self._frames(*subjects), **options)
             for trace in subjects:
                 trace.require_clock(needed_by=self.name)
             return self.run(*subjects, **options)
-        (trace,) = subjects
-        return self.run(*self._frames(trace), **options)
+        except MissingTable as error:
+            advised(error, subjects[0])
+            raise
 
     def _frames(self, trace: Trace) -> list[pl.DataFrame]:
         frames = [trace.require(table.name, needed_by=self.name) for table in self.inputs]

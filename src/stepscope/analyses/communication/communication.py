@@ -119,7 +119,7 @@ def communication(
         hint = "traces of distributed jobs have them, as kernels or operators of NCCL, RCCL, Gloo, …"
         raise MissingTable("collectives", needed_by="communication", hint=hint)
     if by == "step" and parts["step"].null_count() == parts.height:
-        raise MissingTable("steps", needed_by="communication by step", hint="call profiler.step() after each iteration")
+        raise MissingTable("steps", needed_by="communication by step", topic="steps")
     keys = KEYS[by]
     calls = parts.group_by("call_id", maintain_order=True).agg(
         *(pl.col(c).first() for c in (*keys, "group_size", "in_bytes", "out_bytes")), ns=pl.col("dur_ns").sum()

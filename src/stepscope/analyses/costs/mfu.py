@@ -11,7 +11,7 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.costs.kernel_costs import uses_matrix_units
-from stepscope.analyses.costs.op_costs import priced
+from stepscope.analyses.costs.op_costs import NO_FORMULA, priced
 from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import locate
@@ -148,8 +148,9 @@ def _kernels_of_products(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFram
     `why` is the reason why the operations are unknown.
     """
     ran = work.filter(pl.col("category") == "kernel").select("step", "call_id", "name", "dur_ns", "tensor_core")
+    named = pl.when(pl.col("reason") == NO_FORMULA).then(pl.format("no formula for {}", "name")).otherwise("reason")
     of_call = calls.select(
-        "call_id", known=pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null(), why="reason"
+        "call_id", known=pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null(), why=named
     )
     ran = ran.join(of_call, on="call_id", how="left", maintain_order="left")
     is_one = map_names(ran["name"], lambda name: kernel_class(name) in _PRODUCTS, pl.Boolean())

@@ -95,8 +95,7 @@ def critical_path(
     """
     threads = host_threads(spans, tracks)
     if not threads.n_active.any():
-        hint = "record the host side too: ProfilerActivity.CPU"
-        raise MissingTable("operators and the calls that queue work", needed_by="critical-path", hint=hint)
+        raise MissingTable("operators and the calls that queue work", needed_by="critical-path", topic="host")
     devices = _work(spans, tracks)
     windows, chosen = path_windows(spans, tracks, steps, devices, threads, within=within, step=step)
     shown = windows.only(chosen)

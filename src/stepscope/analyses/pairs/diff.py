@@ -116,7 +116,7 @@ def _parts(trace: Trace) -> pl.DataFrame:
     in_step = category == "step"
     is_top = on_host & ~in_step & ((parents < 0) | in_step[parents])
     if not is_top.any():
-        raise MissingTable("host activity", needed_by="diff", hint="record the host side too: ProfilerActivity.CPU")
+        raise MissingTable("host activity", needed_by="diff", topic="host")
     tops = np.flatnonzero(is_top)
     if trace.steps.height:  # what lies between steps belongs to none
         tops = tops[spans["step"].is_not_null().to_numpy()[tops]]

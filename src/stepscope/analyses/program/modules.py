@@ -72,8 +72,7 @@ def modules(
     """
     calls = module_calls(spans, frames, lightning=by == "lightning") or module_calls(spans, frames, lightning=True)
     if calls is None:
-        hint = "record with with_stack=True (modules appear from PyTorch 1.12 on)"
-        raise MissingTable("calls of modules", needed_by="modules", hint=hint)
+        raise MissingTable("calls of modules", needed_by="modules", topic="stacks")
     rows, row = classes_of(calls) if by == "class" else module_tree(calls)
     sums = _sums(spans, arrows, calls, row)
     # Sums of whole nanoseconds are exact in a double up to 104 days.

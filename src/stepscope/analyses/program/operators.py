@@ -73,7 +73,7 @@ def operators(
     is_call = spans["category"].is_in(_CALLS).to_numpy()
     calls = np.flatnonzero(is_operator)
     if calls.size == 0:
-        raise MissingTable("operators", needed_by="operators", hint="record the host side too: ProfilerActivity.CPU")
+        raise MissingTable("operators", needed_by="operators", topic="operators")
     frame, group = _groups(spans["name"], ops, calls, by)
     work = spans.select("name", "dur_ns", "category", "op_id").filter(spans["category"].is_in(DEVICE_WORK))
     tracks, starts, durations = (spans[c].to_numpy()[calls] for c in ("track_id", "ts_ns", "dur_ns"))
@@ -119,8 +119,7 @@ def _key(ops: pl.DataFrame, calls: Ints, by: str) -> pl.Series:
     column = "input_shapes" if by == "shape" else "stack_id"
     known = ops.select("span_id", column).drop_nulls()
     if known.is_empty():
-        how = "record_shapes=True" if by == "shape" else "with_stack=True"
-        raise MissingTable(f"operators' {by}s", needed_by=f"operators by {by}", hint=f"record with {how}")
+        raise MissingTable(f"operators' {by}s", needed_by=f"operators by {by}", topic=f"{by}s")
     wanted = pl.DataFrame({"span_id": calls.astype(np.uint32)})
     return wanted.join(known, on="span_id", how="left", maintain_order="left")[column]
 

@@ -146,7 +146,7 @@ def _longest_waited_for(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 def _by_step(rows: pl.DataFrame, extents: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rows cut at the bounds of steps, one per step that they reach into; the extent of each lane in each step."""
     if steps.is_empty():
-        raise MissingTable("steps", needed_by="scheduling by step", hint="mark steps with profiler.step()")
+        raise MissingTable("steps", needed_by="scheduling by step", topic="steps")
     windows = host_windows(steps).filter(pl.col("host_window_ns") > 0).sort("ts_ns")
     lows = windows["ts_ns"].to_numpy()
     highs = lows + windows["host_window_ns"].to_numpy()

@@ -57,7 +57,7 @@ def message_sizes(parts: Sequence[RankCalls]) -> pl.DataFrame:
         transfer_ns=pl.Series(transfers_of(job)).fill_nan(None).cast(pl.Int64),
     )
     if rows["size_bytes"].null_count() == rows.height:
-        hint = "record with record_shapes=True, or with a PyTorch that writes metadata of collectives (2.2 and later)"
+        hint = "record the shapes of operators, or with a PyTorch that writes metadata of collectives (2.2 and later)"
         raise MissingTable("sizes of collectives", needed_by="message-sizes", hint=hint)
     power = pl.col("size_bytes").cast(pl.Float64).log(2).floor().cast(pl.Int64)
     low = pl.when(pl.col("size_bytes") > 0).then(pl.lit(2).pow(power)).when(pl.col("size_bytes") == 0).then(0)

@@ -67,7 +67,7 @@ def memory(
     Raises MissingTable (no allocations), UnknownName (by).
     """
     if allocations.is_empty():
-        raise MissingTable("allocations", needed_by="memory", hint="record with profile_memory=True")
+        raise MissingTable("allocations", needed_by="memory", topic="allocations")
     events = _levels(allocations)
     if by == "time":
         result = events.select("device_id", "ts_ns", "allocated_bytes", "reserved_bytes")

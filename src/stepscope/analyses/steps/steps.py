@@ -109,8 +109,7 @@ def _with_device(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 def require_steps(steps: pl.DataFrame, *, needed_by: str) -> None:
     """Raises MissingTable, with what to do, if there are no steps."""
     if steps.is_empty():
-        hint = "call profiler.step() after every iteration, inside `with torch.profiler.profile(schedule=…)`"
-        raise MissingTable("steps", needed_by=needed_by, hint=hint)
+        raise MissingTable("steps", needed_by=needed_by, topic="steps")
 
 
 def host_time(

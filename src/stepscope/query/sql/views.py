@@ -15,6 +15,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.remedies import advised
 from stepscope.core.schema import ISSUES, TABLES, Column, Table
 from stepscope.core.trace import Run, StoredTables, Trace
 from stepscope.query import tables as views
@@ -192,7 +193,7 @@ def _gather(view: View, trace: Trace, label: str, into: _Gathered, target: Path)
         try:
             _place(trace, view.raw, target)
         except MissingTable as error:
-            into.missing.append((label, error.with_traceback(None)))
+            into.missing.append((label, advised(error, trace).with_traceback(None)))
             return
         into.files.append((str(target), trace.rank, label))
     elif view.question is not None and view.question.scope == "trace":
