@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import COLLECTIVES, Suspect, clipped
+from stepscope.comparison.diagnosis.case import COLLECTIVES, Suspect
 from stepscope.comparison.diagnosis.change import Change, changed, evidence, moved
-from stepscope.comparison.model import Cause, RuledOut
+from stepscope.comparison.model import RuledOut
 from stepscope.core import units
 
 if TYPE_CHECKING:
@@ -41,13 +41,8 @@ class Lag:
     @property
     def name(self) -> str:
         """The rank as a statement names it."""
-        rank = rank_of(self.view)
+        rank = self.view.rank
         return f"Rank {rank}" if rank is not None else self.view.pair.label or "One process"
-
-
-def rank_of(view: View) -> int | None:
-    """Rank of the pair's process in its job."""
-    return next((run.rank for run in (*view.pair.other, *view.pair.base) if run.rank is not None), None)
 
 
 def lags(views: Sequence[View]) -> list[Lag]:
@@ -166,19 +161,15 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
         )
         confidence += 0.07
     explained = max(min(grew, lag_ns), 0.0)
-    cause = Cause(
+    return last.view.suspect(
         name,
         f"{last.name} is late: its own work {moved(last.own, 'ns')} per cycle, and the others wait for it,"
         f" {units.duration(wait)} more per cycle than before.{why}",
-        "rank",
-        None,
-        last.view.pair.label,
-        rank_of(last.view),
-        last.own.ratio,
-        explained,
-        clipped(confidence),
+        lag_ns,
+        confidence,
         (*shown, *reasons),
-        (),
-        "look at this rank alone: its work, its data and its machine",
+        resource="rank",
+        magnitude=last.own.ratio,
+        explained_ns=explained,
+        advice="look at this rank alone: its work, its data and its machine",
     )
-    return Suspect(cause, lag_ns)
