@@ -203,10 +203,7 @@ def exposed_on_device(view: View, affected_ns: float) -> float:
 
 
 def typical_slowdown(work: pl.DataFrame) -> float | None:
-    """How many times longer a typical call takes: the median over functions, weighted by their time in the base.
-
-    None if the runs have no function in common.
-    """
+    """How many times longer a call takes: the median over functions, by their time in the base; None if unknown."""
     both = work.filter(
         (pl.col("ns_per_call_base") > 0) & (pl.col("ns_per_call_other") > 0) & (pl.col("own_ns_base") > 0)
     )

@@ -127,7 +127,7 @@ def _grown(
     usual = max(0.0, *slopes, *like) * scale
     now = min(other, key=lambda g: g.per_cycle)
     faster = _FASTER_HEAP if metric == _SYSTEMS and view.resource(PROCESS, _TENSORS).is_known else _FASTER
-    n = _n_cycles(view)
+    n = min((run.complete_cycles.height for run in view.pair.other), default=0)
     calls = view.work.filter(pl.col("device") == "host").select((pl.col("calls_other") - pl.col("calls_base")).sum())
     recorded = max(float(calls.item() or 0.0), 0.0) * _EVENT_BYTES if device == PROCESS else 0.0
     extra = now.per_cycle - usual - recorded
@@ -170,10 +170,6 @@ def _grown(
         advice="look for objects that stay alive: lists of losses with their graphs, caches, logs; show memory;"
         " tracemalloc",
     )
-
-
-def _n_cycles(view: View) -> int:
-    return min((run.complete_cycles.height for run in view.pair.other), default=0)
 
 
 def _levels(runs: Sequence[Observation], device: str, metric: str) -> list[Floats]:

@@ -55,16 +55,18 @@ def lags(views: Sequence[View]) -> list[Lag]:
         ends = [
             (step or 0.0) - (part or 0.0) for step, part in ((view.step.base, talk.base), (view.step.other, talk.other))
         ]
-        own = Change(ends[0], ends[1], _own_is_real(view), "ns")
+        own = Change(
+            ends[0],
+            ends[1],
+            any((change.rose() for name, change in view.parts.items() if name not in COLLECTIVES)),
+            "ns",
+        )
         with_collectives.append(Lag(view, own, talk))
     return with_collectives
 
 
 def _ahead(last: Lag, peers: Sequence[Lag]) -> Change:
-    """How much longer the peers are in collectives than the last rank. Units: ns.
-
-    The difference is taken cycle by cycle, so that what slows all ranks alike cancels out.
-    """
+    """How much longer, cycle by cycle, the peers are in collectives than the last rank. Units: ns."""
     waits = []
     for side in ("base", "other"):
         mine = _collective_times(last.view, side)
@@ -86,11 +88,6 @@ def _collective_times(view: View, side: str) -> list[Floats]:
         whole = run.complete_cycles.select("cycle").join(sums, on="cycle", how="left", maintain_order="left")
         times.append(whole["total_ns"].fill_null(0).cast(pl.Float64).to_numpy())
     return times
-
-
-def _own_is_real(view: View) -> bool:
-    """Whether any part other than collectives grew."""
-    return any(change.rose() for name, change in view.parts.items() if name not in COLLECTIVES)
 
 
 def _grown(last: Lag, peers: Sequence[Lag]) -> float:
