@@ -147,8 +147,12 @@ def test_how_well_kernels_use_devices_is_told_as_a_mean_over_ranks() -> None:
     assert texts(overview_of_ranks([first, second]).bars[0]) == (
         "device busy 80 %", "est. SM efficiency 60 %, occupancy 25 %", "tensor cores 20 %",
     )  # fmt: skip
-    amd = summary(use={"tensor_core_ratio": 0.4})
-    assert texts(overview_of_ranks([amd]).bars[0]) == ("device busy 80 %", "tensor cores 40 %")
+    one = summary(use={"tensor_core_ratio": 0.4})
+    assert texts(overview_of_ranks([one]).bars[0]) == ("device busy 80 %", "tensor cores 40 %")
+    amd = replace(one, places=("rocm:0",))
+    assert texts(overview_of_ranks([amd]).bars[0]) == ("device busy 80 %", "matrix cores 40 %")
+    unknown = replace(amd, use={"tensor_core_ratio": 0.0})
+    assert texts(overview_of_ranks([unknown]).bars[0]) == ("device busy 80 %",)
 
 
 def test_mfu_is_told_as_a_mean_over_ranks_and_as_a_lower_bound_where_not_all_is_known() -> None:

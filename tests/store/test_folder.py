@@ -157,18 +157,93 @@ def test_another_table_under_the_name_is_not_taken(full, tmp_path):
     document = json.loads((folder / "meta.json").read_text())
     document["tables"]["spans"] = document["tables"]["ops"]
     rewrite(folder, tables=document["tables"])
-    with pytest.raises(CorruptInput, match="differ from what was written"):
+    with pytest.raises(CorruptInput, match="the column track_id is missing"):
         _ = reopened(folder).spans
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"meta": {"path": "x"}}, {"tables": {"novel": {}}}, {"tables": {"spans": {"n_rows": 2}}}, {"tables": [1]}],
+    ("changes", "reason"),
+    [
+        ({"meta": {"path": "x"}}, "missing required field `format`"),
+        ({"tables": {"novel": {"n_rows": 2, "size_bytes": 1}}}, "names 'novel', which is no table"),
+        ({"tables": {"cycles": {"n_rows": 2, "size_bytes": 1}}}, "names 'cycles', which is no table"),
+        ({"tables": {"spans": {"n_rows": 2}}}, "missing required field `size_bytes`"),
+        ({"tables": {"spans": {"n_rows": -1, "size_bytes": 1}}}, "`int` >= 0"),
+        ({"tables": [1]}, "Expected `object`, got `array`"),
+    ],
 )
-def test_a_description_that_lacks_what_it_should_say_is_damage(full, tmp_path, changes):
+def test_a_description_that_lacks_what_it_should_say_is_damage(full, tmp_path, changes, reason):
     folder = stored(full, tmp_path / "kept")
     rewrite(folder, **changes)
-    with pytest.raises(CorruptInput, match="lacks an entry"):
+    with pytest.raises(CorruptInput, match=reason) as caught:
+        reopened(folder)
+    assert caught.value.path.endswith("meta.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rank", 2**31), ("rank", -1), ("rank", "3"), ("world_size", 1.5), ("origin_unix_ns", 2**63), ("facts", {"a": 1}),
+     ("host", ["node"]), ("decimal_times", 1), ("novel", 1)],
+)  # fmt: skip
+def test_a_fact_that_no_reader_states_is_damage(full, tmp_path, name, value):
+    folder = stored(full, tmp_path / "kept")
+    rewrite(folder, meta=json.loads((folder / "meta.json").read_text())["meta"] | {name: value})
+    with pytest.raises(CorruptInput, match=name):
+        reopened(folder)
+
+
+def test_a_description_nested_without_end_is_damage(tmp_path):
+    (tmp_path / "meta.json").write_text('{"stepscope": "trace", "x": ' + "[" * 100_000)
+    with pytest.raises(CorruptInput, match="not valid JSON"):
+        read_document(str(tmp_path), kind="trace")
+
+
+def test_rows_that_no_file_of_that_size_has_are_not_read(full, tmp_path):
+    folder = stored(full, tmp_path / "kept")
+    tables = json.loads((folder / "meta.json").read_text())["tables"]
+    tables["spans"]["n_rows"] = 10**9
+    rewrite(folder, tables=tables)
+    with pytest.raises(CorruptInput, match=r"1,000,000,000 rows cannot be in"):
+        reopened(folder)
+
+
+@pytest.mark.parametrize("n_rows", [1, 3])
+def test_another_number_of_rows_than_was_written_is_damage(full, tmp_path, n_rows):
+    folder = stored(full, tmp_path / "kept")
+    tables = json.loads((folder / "meta.json").read_text())["tables"]
+    tables["counters"]["n_rows"] = n_rows
+    rewrite(folder, tables=tables)
+    with pytest.raises(CorruptInput, match=rf"counters\.parquet: it does not have the {n_rows} rows"):
+        _ = reopened(folder).counters
+
+
+def test_a_value_that_cannot_be_is_refused_with_its_file_column_and_row(full, tmp_path):
+    again = stored(full.with_tables(spans=full.spans.with_columns(parent_id=pl.lit(1, pl.UInt32))), tmp_path / "kept")
+    with pytest.raises(CorruptInput, match=r"spans\.parquet: parent_id in row 0 is 1: ") as caught:
+        _ = reopened(again).spans
+    assert "export it again" in caught.value.hint
+
+
+def test_rows_in_another_order_are_sorted(full, tmp_path):
+    mixed = full.with_tables(spans=full.spans.reverse(), ops=full.ops.reverse())
+    again = reopened(stored(mixed, tmp_path / "kept"))
+    assert again.spans.equals(full.spans)
+    assert again.ops.equals(full.ops)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_what_is_no_file_is_not_opened(full, tmp_path):
+    folder = stored(full, tmp_path / "kept")
+    for make in (Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        (folder / "ops.parquet").unlink(missing_ok=True)
+        make(folder / "ops.parquet")
+        with pytest.raises(StepscopeError, match=r"ops\.parquet"):
+            reopened(folder)
+        if (folder / "ops.parquet").is_dir():
+            (folder / "ops.parquet").rmdir()
+    (folder / "meta.json").unlink()
+    os.mkfifo(folder / "meta.json")
+    with pytest.raises(StepscopeError, match="a pipe or a device"):
         reopened(folder)
 
 
@@ -220,7 +295,7 @@ def test_other_folders_hold_no_stored_traces(tmp_path):
     assert traces_in(str(tmp_path)) == []
 
 
-@pytest.mark.parametrize("traces", [None, "rank0", [1], ["../elsewhere"], ["a/b"]])
+@pytest.mark.parametrize("traces", [None, "rank0", [1], ["../elsewhere"], ["a/b"], [".."], [""]])
 def test_a_run_may_only_name_folders_in_it(tmp_path, traces):
     (tmp_path / "meta.json").write_text(json.dumps({"stepscope": "run", "traces": traces}))
     with pytest.raises(CorruptInput, match="does not name its traces"):

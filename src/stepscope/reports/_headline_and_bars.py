@@ -109,7 +109,8 @@ def _unrelated(summaries: Sequence[Summary], n_runs: int, more_quality: Sequence
 
 def _partial(n: int, of: int) -> list[str]:
     """A sentence if bar and findings are of some of the files only."""
-    text = f"Bar and costs are of {n} of {of} files; the rest show the same devices without steps, or steps alone."
+    rest = "the same devices without steps or with counters, or steps alone"
+    text = f"Bar and costs are of {n} of {of} files; the rest show {rest}."
     return [text] if n < of else []
 
 
@@ -160,6 +161,8 @@ def _headline(summaries: Sequence[Summary]) -> str:
 def _recorder(summary: Summary) -> str:
     """The framework that was recorded, else the tool that recorded."""
     meta = summary.meta
+    if meta.facts.get("rocpd_schema") == "2":
+        return " · ".join(filter(None, ("rocmProfileData", meta.framework)))
     version = (meta.framework_version or "").partition("+")[0]
     return f"{meta.framework} {version}".strip() if meta.framework else _TOOLS.get(meta.format, meta.format)
 
@@ -325,7 +328,10 @@ def _use(summaries: Sequence[Summary]) -> list[Note]:
         f"{name} {value}" for name, value in (("SM efficiency", efficiency), ("occupancy", occupancy)) if value
     ]
     notes = [Note(f"est. {', '.join(estimates)}", "device use", _DEVICE_USE)] if estimates else []
-    return [*notes, Note(f"tensor cores {on_units}", "tensor cores", "show kernel-classes")] if on_units else notes
+    of_amd = any(place.startswith("rocm") for s in summaries for place in s.places)
+    if not on_units or (of_amd and on_units == "0 %"):  # names of AMD's kernels seldom say what units they use
+        return notes
+    return [*notes, Note(f"{'matrix' if of_amd else 'tensor'} cores {on_units}", "tensor cores", "show kernel-classes")]
 
 
 def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[Note]:

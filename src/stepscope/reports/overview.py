@@ -22,7 +22,7 @@ from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.report import Note
-from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.trace import Opener, Results, Trace
 from stepscope.core.units import counted, duration, percent, size
 from stepscope.reports._device import device_time
@@ -154,6 +154,8 @@ def summarise(trace: Trace) -> Summary:
     use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
     mfu, no_mfu = ({}, ()) if device is None else mfu_at_a_glance(trace, device.work)
     costs += advice_costs(facts, memory, trace.devices, costs)
+    if (trace.issues["code"] == SERIALISED).any():  # the recorder made the device wait, and not the program
+        costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
     first, last = recorded(spans)
     return Summary(
         meta=trace.meta,
@@ -196,7 +198,7 @@ def _devices(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:
     if device is None:
         return ()
     named = _used(device).join(trace.devices, on="device_id", how="left", maintain_order="left")
-    kind = pl.col("type").cast(pl.String).fill_null("unknown device").str.to_uppercase()
+    kind = pl.col("type").cast(pl.String).fill_null("unknown device").str.to_uppercase().replace("ROCM", "ROCm")
     return tuple(named.select(pl.coalesce("name", kind)).to_series().to_list())
 
 
