@@ -167,7 +167,7 @@ REMEDIES = (
         "with_stack", "RecordEvent ranges around parts of the program would show in which it is spent", (PADDLE,)
     ),
     Remedy(
-        "with_stack", "NVTX ranges in the program, or nsys profile --python-sampling=true, would say where", (), (),
+        "with_stack", "NVTX ranges around more of it, or nsys profile --python-sampling=true, would say where", (), (),
         ("nsys", "nsys-stats"),
     ),
     Remedy("with_stack", "record the host's functions or ranges to see where"),

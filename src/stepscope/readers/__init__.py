@@ -124,10 +124,7 @@ def _one_file(path: str) -> tuple[str, str | None]:
 
 
 def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
-    """Whether a file is opened without reading it: stored, kept since it was opened, or too small to matter.
-
-    What cannot be asked counts as such: opening it will say why.
-    """
+    """Whether a file is stored, cached, or too small to matter; also if opening it will say what is wrong with it."""
     try:
         file, member = _file_and_member(path)
         if files.is_folder(file):
