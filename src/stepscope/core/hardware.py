@@ -21,8 +21,6 @@ from stepscope.core.errors import StepscopeError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Accelerator", "Hardware", "known", "with_file"]
-
 _DATA = Path(__file__).with_name("hardware.json")
 _NOISE = re.compile(
     r"\b(?:nvidia|amd|intel|huawei|cambricon|corporation|instinct|tesla|geforce|radeon|graphics|tensor core|gpu"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from stepscope.core.errors import MissingTable
     from stepscope.core.trace import Meta, Trace
 
-__all__ = ["REMEDIES", "Recording", "Remedy", "advised", "recording_of", "remedy"]
-
 PYTORCH, PADDLE, JAX = "PyTorch", "PaddlePaddle", "JAX/XLA"
 #: Devices that torch.compile generates kernels for and that capture graphs.
 _COMPILED = ("cuda", "rocm", "xpu")

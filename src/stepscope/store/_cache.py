@@ -30,23 +30,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-__all__ = [
-    "CacheFolder",
-    "Entry",
-    "Lock",
-    "cache_folder",
-    "clear",
-    "entries",
-    "exclusive_lock",
-    "find_trace",
-    "find_value",
-    "put_trace",
-    "put_value",
-    "scratch_folder",
-    "shared_lock",
-]
-
-
 _DEFAULT_BYTES, _DEFAULT_SHARE = 5 * 10**9, 0.1
 _NO = ("0", "off", "no", "false")
 

@@ -22,21 +22,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Meta
 
-__all__ = [
-    "LEAST_PACKED",
-    "CacheKey",
-    "cache_value",
-    "cached_value",
-    "code_fingerprint",
-    "file_key",
-    "key_of",
-    "program_fingerprint",
-    "settled",
-    "unchanged",
-    "value_key",
-]
-
-
 _SAMPLES, _SAMPLE, _ENDS = 14, 1 << 12, 1 << 16
 #: A second change within this time may not change the times: a few ticks of the kernel's clock, or 2 s (FAT).
 _TICK_NS, _COARSE_NS = 100_000_000, 2_100_000_000
