@@ -9,6 +9,7 @@ import atexit
 import gc
 import os
 import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     verbs = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
     command = typer.main.get_command(_app(verbs))
+    warnings.showwarning = _show_warning
     if argv is None:  # the process is ours
         # At its end Python would collect garbage in all imported modules once more: 80 ms for nothing.
         atexit.register(gc.freeze)
@@ -53,6 +55,16 @@ def _app(verbs: Sequence[str] = VERBS) -> typer.Typer:
         verb: Any = import_module(f"stepscope.cli.{name}")
         app.command(name, **verb.SETTINGS)(verb.command)
     return app
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
+) -> None:
+    """A warning of ours in one line, and those of other packages as Python shows them."""
+    if category.__module__.startswith("stepscope."):
+        complain(f"note: {message}")
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
 
 
 def _version(wanted: bool) -> None:

@@ -6,13 +6,10 @@ for absent. Result tables of analyses are declared with the same two classes, ne
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import polars as pl
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CATEGORIES = (
     "step", "user_range", "module", "operator", "python", "runtime", "driver", "dataloader", "kernel", "memcpy",

@@ -17,18 +17,30 @@ from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.store._cache import (
     CacheFolder,
+    CacheWarning,
     Entry,
     cache_folder,
     clear,
     entries,
     find_trace,
+    is_off,
     put_trace,
     scratch_folder,
 )
 from stepscope.store._folder import META, parse_document, read_document, read_folder, storable, write_folder
 from stepscope.store._key import program_fingerprint
 from stepscope.store._run import traces_in, write_run
-from stepscope.store.blobs import LEAST_PACKED, CacheKey, cache_value, cached_value, file_key, unchanged, value_key
+from stepscope.store.blobs import (
+    LEAST_PACKED,
+    CacheKey,
+    cache_value,
+    cached_value,
+    file_key,
+    packed,
+    unchanged,
+    unpacked,
+    value_key,
+)
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
@@ -37,6 +49,7 @@ __all__ = [
     "META",
     "CacheFolder",
     "CacheKey",
+    "CacheWarning",
     "Entry",
     "cache_folder",
     "cache_trace",
@@ -47,6 +60,8 @@ __all__ = [
     "entries",
     "file_key",
     "is_cached",
+    "is_off",
+    "packed",
     "parse_document",
     "program_fingerprint",
     "put_trace",
@@ -56,6 +71,7 @@ __all__ = [
     "storable",
     "traces_in",
     "unchanged",
+    "unpacked",
     "value_key",
     "wait_until_written",
     "write_folder",

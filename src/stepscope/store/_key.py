@@ -1,7 +1,9 @@
-"""The key of a file in the cache: a digest of its path, what its file system says about it, and samples of its content.
+"""The key of a file in the cache: a digest of its path, what its file system says about it, and of its content.
 
 When a file is written, its time of change (`ctime`) changes, and so does its key. No program can set this time back. If
-a file system has no such time, or only in whole seconds, samples of the content and a wait replace it.
+a file system has no such time, or only in whole seconds, the content and a wait replace it. The times may also stay as
+they are when a program writes through a memory mapping. The content of a file of up to 4 MiB is part of its key; of a
+larger one samples are, so a change of such a kind between the samples does not show.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["code_fingerprint", "key_of", "program_fingerprint", "settled"]
 
-_SAMPLES, _SAMPLE, _ENDS = 14, 1 << 12, 1 << 16
+_WHOLE, _SAMPLES, _SAMPLE, _ENDS = 1 << 22, 30, 1 << 12, 1 << 16
 #: A second change within this time may not change the times: a few ticks of the kernel's clock, or 2 s (FAT).
 _TICK_NS, _COARSE_NS = 100_000_000, 2_100_000_000
 
@@ -37,23 +39,25 @@ def key_of(path: str, extra: Sequence[object]) -> str | None:
     if state is None:
         return None
     parts = [VERSION, schema_fingerprint(), code_fingerprint(), files.absolute(path), *state, *extra]
-    digest = hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=16)
+    digest = hashlib.sha256(json.dumps(parts, default=str).encode())
     if not files.is_url(path):
         for piece in _samples(path, int(str(state[2]))):
             digest.update(piece)
-    return digest.hexdigest()
+    return digest.hexdigest()[:32]
 
 
 def _samples(path: str, size: int) -> list[bytes]:
-    """Both ends of the file and pieces spread evenly over it."""
-    step = max((size - 2 * _ENDS) // (_SAMPLES + 1), 0)
-    spots = [_ENDS + step * (i + 1) for i in range(_SAMPLES)] if step > _SAMPLE else []
+    """The whole file, or if it is large, both ends of it and pieces spread evenly between them."""
+    step = (size - 2 * _ENDS) // (_SAMPLES + 1)
     with files.opened(path) as file, files.reaching(path):
+        if size <= _WHOLE:
+            return [file.read()]
         pieces = [file.read(_ENDS)]
-        for spot in (*spots, max(size - _ENDS, 0)):
-            file.seek(spot)
-            pieces.append(file.read(_SAMPLE if spot in spots else _ENDS))
-    return pieces
+        for i in range(_SAMPLES):
+            file.seek(_ENDS + step * (i + 1))
+            pieces.append(file.read(_SAMPLE))
+        file.seek(size - _ENDS)
+        return [*pieces, file.read(_ENDS)]
 
 
 def settled(path: str, since_ns: int) -> bool:

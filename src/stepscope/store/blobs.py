@@ -1,14 +1,25 @@
-"""Keys of the cache, and small values in it: a few bytes that were computed from a file, such as its summary."""
+"""Keys of the cache, and small values in it that were computed from a file, such as its summary.
+
+A value is a frozen dataclass. The annotations of its fields are its schema: what does not fit them is not read. Modules
+that define such classes import the types of their annotations at run time.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 import time
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.store._cache import CacheFolder, cache_folder, find_value, put_value
+from stepscope.store._cache import CacheFolder, cache_folder, find_value, put_value, remove_damaged
 from stepscope.store._key import key_of, program_fingerprint, settled
 
 if TYPE_CHECKING:
@@ -16,7 +27,19 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Meta
 
-__all__ = ["LEAST_PACKED", "CacheKey", "cache_value", "cached_value", "file_key", "unchanged", "value_key"]
+__all__ = [
+    "LEAST_PACKED",
+    "CacheKey",
+    "cache_value",
+    "cached_value",
+    "file_key",
+    "packed",
+    "unchanged",
+    "unpacked",
+    "value_key",
+]
+
+T = TypeVar("T")
 
 #: Smaller files are not cached: reading them takes no longer than looking for them.
 LEAST_PACKED = 200_000
@@ -59,13 +82,20 @@ def value_key(what: str, path: str, depends: Sequence[object] | None) -> CacheKe
     return file_key(path, (what, path, program_fingerprint(), *depends))
 
 
-def cached_value(of: CacheKey) -> bytes | None:
-    """What `cache_value` stored under this key; None if there is nothing."""
-    return find_value(of.where, of.key)
+def cached_value(of: CacheKey, kind: type[T]) -> T | None:
+    """What `cache_value` stored under this key, of this class; None if there is nothing."""
+    content = find_value(of.where, of.key)
+    if content is None:
+        return None
+    try:
+        return unpacked(content, kind)
+    except (zlib.error, pl.exceptions.PolarsError, ValueError, TypeError, IndexError) as error:
+        remove_damaged(of.where, of.key, f"it is no {kind.__name__}: {error}")
+        return None
 
 
-def cache_value(of: CacheKey, content: bytes, meta: Meta, *, what: str) -> None:
-    """Store a few bytes that were computed from the file after the key was made, unless the file changed meanwhile.
+def cache_value(of: CacheKey, value: object, meta: Meta, *, what: str) -> None:
+    """Store what was computed from the file after the key was made, unless the file changed meanwhile.
 
     Does nothing for formats whose recordings are several files. `stepscope cache` shows `what`.
     """
@@ -74,9 +104,48 @@ def cache_value(of: CacheKey, content: bytes, meta: Meta, *, what: str) -> None:
     try:
         if unchanged(of):
             path, kind = files.absolute(meta.path), f"{meta.format}, {what}"
-            put_value(of.where, of.key, content, source=path, kind=kind, source_bytes=meta.size_bytes)
+            put_value(of.where, of.key, packed(value), source=path, kind=kind, source_bytes=meta.size_bytes)
     except (OSError, StepscopeError):  # as for traces: it is computed again next time
         return
+
+
+def packed(value: object) -> bytes:
+    """A dataclass as bytes: its fields as JSON, and the frames and the types of columns in it as Arrow files."""
+    frames: list[pl.DataFrame] = []
+    types: dict[pl.DataType, int] = {}
+
+    def plain(part: object) -> object:
+        if isinstance(part, pl.DataFrame):
+            frames.append(part)
+            return len(frames) - 1
+        if isinstance(part, pl.DataType):
+            return types.setdefault(part, len(types))
+        if isinstance(part, Mapping):
+            return dict(part)
+        raise NotImplementedError(f"{type(part)} cannot be stored")
+
+    # Not msgspec's own JSON: names of files may hold surrogates, which it refuses.
+    text = json.dumps(msgspec.to_builtins(value, enc_hook=plain)).encode("ascii")
+    of_types = pl.DataFrame(schema={str(i): dtype for dtype, i in types.items()})
+    return zlib.compress(msgspec.msgpack.encode([text, *map(_arrow, (of_types, *frames))]), level=1)
+
+
+def unpacked(content: bytes, kind: type[T]) -> T:
+    """The dataclass of this class in what `packed` gave.
+
+    Raises zlib.error, PolarsError, ValueError, TypeError, IndexError if the bytes are something else.
+    """
+    text, *arrows = msgspec.msgpack.decode(zlib.decompress(content), type=list[bytes])
+    of_types, *frames = [pl.read_ipc(io.BytesIO(arrow)) for arrow in arrows]
+    return msgspec.convert(
+        json.loads(text), kind, dec_hook=lambda of, i: frames[i] if of is pl.DataFrame else of_types.dtypes[i]
+    )
+
+
+def _arrow(frame: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.write_ipc(buffer)
+    return buffer.getvalue()
 
 
 def unchanged(of: CacheKey) -> bool:
