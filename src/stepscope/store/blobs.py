@@ -89,7 +89,7 @@ def cached_value(of: CacheKey, kind: type[T]) -> T | None:
         return None
     try:
         return unpacked(content, kind)
-    except (zlib.error, pl.exceptions.PolarsError, ValueError, TypeError, IndexError) as error:
+    except (zlib.error, pl.exceptions.PolarsError, OSError, ValueError, IndexError) as error:
         remove_damaged(of.where, of.key, f"it is no {kind.__name__}: {error}")
         return None
 
@@ -133,7 +133,7 @@ def packed(value: object) -> bytes:
 def unpacked(content: bytes, kind: type[T]) -> T:
     """The dataclass of this class in what `packed` gave.
 
-    Raises zlib.error, PolarsError, ValueError, TypeError, IndexError if the bytes are something else.
+    Raises zlib.error, PolarsError, OSError, ValueError, IndexError if the bytes are something else.
     """
     text, *arrows = msgspec.msgpack.decode(zlib.decompress(content), type=list[bytes])
     of_types, *frames = [pl.read_ipc(io.BytesIO(arrow)) for arrow in arrows]
