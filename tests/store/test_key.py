@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import mmap
 import os
 import time
 
@@ -38,7 +39,7 @@ def test_the_same_content_elsewhere_has_another_key(file, tmp_path):
 def test_a_change_that_keeps_size_and_time_of_change_has_another_key(file):
     before, status = key_of(str(file), []), file.stat()
     content = bytearray(file.read_bytes())
-    content[200_003] ^= 1  # not among the samples
+    content[200_003] ^= 1
     time.sleep(0.02)
     file.write_bytes(content)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -46,18 +47,44 @@ def test_a_change_that_keeps_size_and_time_of_change_has_another_key(file):
     assert key_of(str(file), []) != before
 
 
-@pytest.mark.parametrize("at", [0, 399_999, 65_535])
-def test_samples_tell_where_times_do_not(file, at, monkeypatch):
-    state = files.state_of(str(file))
-    monkeypatch.setattr(files, "state_of", lambda _: state)
+def write_through_a_mapping(file, at):
+    """Change a byte in place, as a program does that maps the file, and set back the time of change."""
+    status = file.stat()
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
+        mapped[at] ^= 1
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.fixture
+def without_ctime(monkeypatch):
+    """A file system on which a change through a mapping leaves all times as they are, as tmpfs is."""
+    real = files.state_of
+    monkeypatch.setattr(files, "state_of", lambda path: real(path)[:-1])
+
+
+@pytest.mark.parametrize("at", [0, 65_536, 200_003, 399_999])
+@pytest.mark.usefixtures("without_ctime")
+def test_a_change_through_a_mapping_that_leaves_all_times_shows_in_the_content(file, at):
     before = key_of(str(file), [])
-    content = bytearray(file.read_bytes())
-    content[at] ^= 1
-    file.write_bytes(content)
+    write_through_a_mapping(file, at)
     assert key_of(str(file), []) != before
 
 
-@pytest.mark.parametrize("size", [0, 1, 70_000, 131_073])
+@pytest.mark.usefixtures("without_ctime")
+def test_of_large_files_such_a_change_shows_in_the_samples(tmp_path):
+    large = tmp_path / "large.json"
+    large.write_bytes(bytes(5_000_000))
+    step = (5_000_000 - 2 * (1 << 16)) // 31
+    for at in (0, 65_535, 65_536 + step, 65_536 + 30 * step + 4095, 5_000_000 - 65_536, 4_999_999):
+        before = key_of(str(large), [])
+        write_through_a_mapping(large, at)
+        assert key_of(str(large), []) != before
+    before = key_of(str(large), [])
+    write_through_a_mapping(large, 65_536)  # docs/store.md says that such a change does not show
+    assert key_of(str(large), []) == before
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 1 << 22, (1 << 22) + 1])
 def test_files_of_any_size_have_a_key(tmp_path, size):
     path = tmp_path / "x.json"
     path.write_bytes(b"x" * size)

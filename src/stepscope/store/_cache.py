@@ -85,7 +85,8 @@ def cache_folder() -> CacheFolder | None:
     folder = Path(named) if named else _usual_folder()
     if distrust := _distrust(folder, stat.S_ISDIR):
         advice = "name a folder of your own with STEPSCOPE_CACHE_DIR, or make this one private with chmod 700"
-        warnings.warn(f"the cache is not used: {folder} {distrust}; {advice}", CacheWarning, stacklevel=2)
+        # Always from this line, so that Python shows it once.
+        warnings.warn(f"the cache is not used: {folder} {distrust}; {advice}", CacheWarning, stacklevel=1)
         return None
     size = os.environ.get("STEPSCOPE_CACHE_SIZE")
     if size:
@@ -263,7 +264,7 @@ def remove_damaged(where: CacheFolder, key: str, problem: str) -> None:
     folder = where.folder / key
     if _remove(folder) or os.path.lexists(folder):  # else another process removed it
         text = f"an entry of the cache is not used, and its file is read again: {folder}: {problem}"
-        warnings.warn(text, CacheWarning, stacklevel=2)
+        warnings.warn(text, CacheWarning, stacklevel=1)
 
 
 def _write_entry(where: CacheFolder, key: str, fill: Callable[[Path], int]) -> bool:
