@@ -282,20 +282,6 @@ def test_columns_are_named_with_or_without_unit():
             views.column_named(name, columns)
 
 
-@pytest.mark.parametrize(
-    ("paths", "labels"),
-    [
-        (["x/a.pt.trace.json.gz", "y/b.json"], ["a", "b"]),
-        (["r/0/trace.json", "r/1/trace.json"], ["0/trace", "1/trace"]),
-        (["a.json", "a.json.gz"], ["a.json", "a.json.gz"]),
-        ([".json", "b"], [".json", "b"]),
-        (["0/t.json", "t.json"], ["0/t", "t"]),
-    ],
-)
-def test_files_are_labelled_as_short_as_tells_them_apart(paths, labels):
-    assert views.file_labels(paths) == labels
-
-
 def test_groups_know_averages_extremes_and_points_wherever_their_names_say_so():
     frame = pl.DataFrame(
         {

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepscope.analyses.advice.recommendations import Facts
-from stepscope.analyses.advice.remedies import Recording
 from stepscope.analyses.common.device_work import device_work
 from stepscope.core.intervals import total, union
+from stepscope.core.remedies import Recording
 from stepscope.core.schema import DEVICES, OPS
 from stepscope.core.trace import Meta, Trace
 from stepscope.reports._summary import Cost, scope_of
@@ -148,7 +148,7 @@ def test_little_known_is_not_told_and_the_reason_is():
     use, (lack,) = glance(trace_of(True, False, False))
     assert use == {}
     assert lack.text == (
-        "MFU is unknown (show mfu): the operations of 33 % of the time in products of matrices are known."
+        "MFU is unknown (show mfu): operations are known for only 33 % of the time of matrix products."
     )
     use, _ = glance(trace_of(True, True, False))
     assert use["mfu_known_ratio"] == 2 / 3
@@ -159,7 +159,9 @@ def test_an_unknown_device_and_missing_shapes_are_the_reason():
     assert use == {}
     assert lack.text.startswith("MFU is unknown (show mfu): 'Voodoo' is not a known accelerator")
     _, (lack,) = glance(trace_of(False))
-    assert lack.text == "MFU is unknown (show mfu): shapes were not recorded (record_shapes=True)."
+    assert lack.text == (
+        "MFU is unknown (show mfu): shapes were not recorded; record_shapes=True in the profiler records them."
+    )
     assert lack.text in overview(trace_of(False)).quality
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import during, most_of
 from stepscope.core.names import is_own_code
-from stepscope.reports.enclosing_spans import during, most_of
 
 
 def traced(rows):

@@ -109,6 +109,38 @@ def test_the_bar_shows_the_mean_step_its_spread_and_its_parts() -> None:
     assert texts(bar) == ("device busy 80 %",)
 
 
+def test_the_busy_share_weighs_files_by_their_time_as_the_bar_does() -> None:
+    short = summary(0, windows_ns=(10 * MS,), parts={"computation": 2 * MS, "idle": 8 * MS}, busy={"cuda:0": 0.2})
+    long = summary(1, windows_ns=(90 * MS,), parts={"computation": 81 * MS, "idle": 9 * MS}, busy={"cuda:0": 0.9})
+    (bar,) = overview_of_ranks([short, long]).bars
+    assert {part.name: part.ratio for part in bar.parts} == {"computation": 0.83, "idle": 0.17}
+    assert "device busy 83 % (least: rank 0, 20 %)" in texts(bar)
+
+
+def test_unrelated_files_have_a_line_each_and_no_means() -> None:
+    first = summary(None, costs=(Cost("idle", "waits", 60 * MS), Cost("rule", "try", None)))
+    second = summary(0, windows_ns=(5 * MS,), numbers=(), devices=("NVIDIA A100",))
+    second = replace(second, meta=replace(second.meta, path="run/other.json", rank=0))
+    report = overview_of_ranks([first, second])
+    assert report.headline == "PyTorch 2.9.0 · NVIDIA A100 · NVIDIA H100 · 2 unrelated files · 2,000 events read"
+    assert (report.bars, report.findings) == ((), ())
+    (block,) = report.tables
+    assert block.frame.sort("n_steps").rows() == [
+        ("other", 0, 5 * MS, 0.8, None, None),
+        ("rankNone", 3, 100 * MS, 0.8, "waits", 0.2),
+    ]
+    runs = overview_of_ranks([first, second, replace(second, pids=(7,)), replace(second, pids=(7, 8))])
+    assert "4 files of at least 2 unrelated runs" in runs.headline
+
+
+def test_files_of_one_name_are_labelled_by_their_folders() -> None:
+    costs = (Cost("work", "Work", 90 * MS, ("much",)),)
+    files = [summary(None, costs=costs), summary(None, windows_ns=(MS, MS, MS))]
+    named = [replace(s, meta=replace(s.meta, path=f"run/cycle{i}/t.json.gz")) for i, s in enumerate(files)]
+    (finding,) = overview_of_ranks(named).findings
+    assert finding.details == ("cycle0/t: 30 ms, cycle1/t: 0", "On cycle0/t: much")
+
+
 def test_how_well_kernels_use_devices_is_told_as_a_mean_over_ranks() -> None:
     first = summary(0, use={"est_sm_efficiency_ratio": 0.5, "est_occupancy_ratio": 0.25, "tensor_core_ratio": 0.0})
     second = summary(1, use={"est_sm_efficiency_ratio": 0.7, "tensor_core_ratio": 0.4})
@@ -159,7 +191,7 @@ def test_ranks_that_are_apart_are_named_in_the_notes() -> None:
     notes = texts(overview_of_ranks([summary(0), slow]).bars[0])
     assert notes == (
         "slowest rank 1: 150 ms, fastest rank 0: 100 ms",
-        "device busy 65 % (least: rank 1, 50 %)",
+        "device busy 62 % (least: rank 1, 50 %)",
         "peak memory 2 GiB of 80 GiB (rank 1)",
     )
 

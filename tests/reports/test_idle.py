@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.analyses.advice.remedies import Recording
-from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.occupancy import occupancy
+from stepscope.analyses.common.device_work import device_work, occupancy
+from stepscope.core.remedies import Recording
 from stepscope.reports._idle import idle_costs, loader_advice
 from stepscope.reports._summary import scope_of
 

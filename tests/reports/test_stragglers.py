@@ -101,7 +101,7 @@ def test_of_many_the_worst_are_told_and_the_rest_counted(monkeypatch):
 def test_a_rank_without_a_number_is_called_by_its_file():
     parts = [replace(one, rank=None, label=f"run/worker-{one.rank}.json") for one in simulated(LATE)]
     (found,) = stragglers_among(packed(parts), step_ns=None).findings
-    assert found.title == "worker-5.json makes the others wait"
+    assert found.title == "worker-5 makes the others wait"
 
 
 def test_a_trace_without_exchanges_hands_over_nothing(examples):

@@ -19,7 +19,7 @@ from stepscope import store
 from stepscope.core.schema import TABLES
 from stepscope.store import CacheWarning, _cache
 from stepscope.store._cache import find_trace, find_value, put_trace, put_value
-from stepscope.store._key import settled
+from stepscope.store.blobs import settled
 
 if TYPE_CHECKING:
     from pathlib import Path

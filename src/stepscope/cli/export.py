@@ -77,7 +77,7 @@ def command(
         if isinstance(content, exports.Stream):
             emit_stream(content.pieces, output, force=force)
             return
-    emit(content, output, force=force, drawn=False)
+    emit(content, output, force=force)
 
 
 def _help(ctx: typer.Context, to: str | None) -> str:

@@ -40,7 +40,7 @@ def command(
     Several files or a folder are the ranks of one job, and a folder is watched for new files. Only this machine can
     reach the page, unless you give --host.
     """
-    from stepscope.cli._allocator import keep_freed_memory
+    from stepscope.cli._run import keep_freed_memory
     from stepscope.web.app import application
     from stepscope.web.guard import is_loopback
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from stepscope.core.collectives import INDUCTOR_KERNEL, communication_mark, is_communication
-from stepscope.core.distinct import map_names
+from stepscope.core.schema import map_names
 from stepscope.core.short_names import demangled, shorten, shorten_column, without_parameters
 
 __all__ = [

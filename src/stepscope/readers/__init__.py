@@ -12,8 +12,16 @@ from stepscope.core import files
 from stepscope.core.errors import StepscopeError, UnknownFormat
 from stepscope.core.registry import Registry
 from stepscope.readers.common.source import Source, head_of, members
-from stepscope.readers.formats import FORMATS, Format, Reader
-from stepscope.readers.recorded.side_files import COUNTER_FILES, RECORDING, SCHEDULING, STACK_FILES, side_file
+from stepscope.readers.formats import (
+    COUNTER_FILES,
+    FORMATS,
+    RECORDING,
+    SCHEDULING,
+    STACK_FILES,
+    Format,
+    Reader,
+    side_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -15,7 +15,7 @@ from stepscope.core.errors import CorruptInput
 from stepscope.core.names import is_tensor_core
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

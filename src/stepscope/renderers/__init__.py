@@ -25,6 +25,7 @@ RENDERERS = Registry(
         "json": "stepscope.renderers.json",
         "html": "stepscope.renderers.html",
         "csv": "stepscope.renderers.csv",
+        "csv-raw": "stepscope.renderers.csv:RAW",
         "parquet": "stepscope.renderers.parquet",
     },
 )

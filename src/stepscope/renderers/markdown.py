@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import polars.selectors as cs
 
 from stepscope.core import units
-from stepscope.core.report import whole_command
-from stepscope.renderers.cells import cells, labels, printable
+from stepscope.core.report import printable, whole_command
+from stepscope.renderers.cells import cells, labels
 from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:

@@ -25,7 +25,8 @@ class Renderer:
     """A way to write things down.
 
     `report` turns a Report into text, `table` a Block into text, or bytes if it is a binary format; None where the
-    format has no such thing. Both get a Screen, which only formats for people look at.
+    format has no such thing. Both get a Screen, which only formats for people look at. Text of an `exact` format goes
+    to a pipe with the control characters that names hold; all other text that is shown has escapes in their place.
     """
 
     name: str
@@ -33,3 +34,4 @@ class Renderer:
     suffixes: tuple[str, ...] = ()
     report: Callable[[Report, Screen], str] | None = None
     table: Callable[[Block, Screen], str | bytes] | None = None
+    exact: bool = False

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.analyses.advice.remedies import Recording, remedy
 from stepscope.analyses.costs.fusion import fusion
 from stepscope.analyses.kernels.kernel_classes import KERNEL_CLASS_SUMMARY, kernel_classes
 from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.kernels.utilisation import utilisation, with_limits
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import shorten
+from stepscope.core.remedies import Recording, remedy
 from stepscope.core.report import Block, Note
-from stepscope.core.units import percent
-from stepscope.reports._phrases import counted
+from stepscope.core.units import counted, percent
 from stepscope.reports._summary import Cost, Lack, Summary
 from stepscope.reports._tables import kernel_block
 
@@ -108,7 +107,7 @@ def hardware_use(trace: Trace) -> tuple[Note, ...]:
 
 def _fusible(trace: Trace, whole_ns: int) -> tuple[Note, ...]:
     """A note on what fusing memory-bound kernels would save; none if their traffic is not known."""
-    tables = (trace.spans, trace.tracks, None, trace.kernel_metrics, trace.devices, trace.kernels)
+    tables = (trace.spans, trace.tracks, trace.ops, trace.kernel_metrics, trace.devices, trace.kernels)
     saving = fusion(*tables, by="all").row(0, named=True)
     low, high = saving["saved_low_ns"], saving["saved_high_ns"]
     if not whole_ns or high is None or high < _LEAST_SAVED * whole_ns:

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.advice.remedies import recording_of, remedy
-from stepscope.analyses.common.device_work import label_devices
-from stepscope.analyses.common.occupancy import by_device
-from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.device_work import by_device, label_devices
+from stepscope.analyses.common.span_lookup import during, most_of, of_spans
 from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps, with_calls
 from stepscope.core.intervals import covered
 from stepscope.core.names import shorten
-from stepscope.core.units import count, duration, percent
-from stepscope.reports._phrases import counted, shares, sum_of
+from stepscope.core.remedies import recording_of, remedy
+from stepscope.core.units import count, counted, duration, percent, shares, sum_of
 from stepscope.reports._summary import Cost
-from stepscope.reports.enclosing_spans import during, most_of
 
 if TYPE_CHECKING:
-    from stepscope.analyses.advice.remedies import Recording
+    from stepscope.core.remedies import Recording
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
@@ -131,11 +128,10 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]
 
 
 def _often(gaps: pl.DataFrame, scope: Scope) -> str:
-    amount = counted(gaps.height / scope.n / scope.n_devices, "gap") + scope.each
-    lengths = gaps["ns"].to_numpy()
-    if lengths.size == 1:
-        return f"1 gap of {duration(float(lengths[0]))}"
-    return f"{amount}, mean {duration(float(lengths.mean()))}, longest {duration(float(lengths.max()))}"
+    lengths = gaps["ns"]
+    if len(lengths) == 1:
+        return f"1 gap of {duration(lengths[0])}"
+    return f"{scope.amount(len(lengths), 'gap', ns=sum_of(lengths))}, longest {duration(lengths.to_numpy().max())}"
 
 
 def _place(gaps: pl.DataFrame, trace: Trace) -> str:

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import on_devices
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core.collectives import library_of
 from stepscope.core.names import is_graph_launch, is_launch_call, map_names
+from stepscope.core.remedies import recording_of, remedy
 from stepscope.core.trace import extent_ns
-from stepscope.core.units import count, duration, percent
-from stepscope.reports._phrases import counted, sum_of
+from stepscope.core.units import count, counted, duration, percent, sum_of
 from stepscope.reports._summary import NO_DEVICE, Lack
 
 if TYPE_CHECKING:

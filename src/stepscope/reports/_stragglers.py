@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from stepscope import store
 from stepscope.analyses.ranks.calls import RankCalls, first_calls, rank_calls
 from stepscope.analyses.ranks.stragglers import straggler_evidence
+from stepscope.core import files
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Finding
-from stepscope.core.units import duration, percent
-from stepscope.reports._phrases import counted
+from stepscope.core.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,8 +111,10 @@ def _name(rank: int | None, evidence: Evidence) -> str:
     """The name of a rank: its number, or its file if the trace does not have the number."""
     if rank is None:
         return ""
-    part = evidence.job.parts[evidence.job.ranks.index(rank)]
-    return f"Rank {rank}" if part.rank is not None else part.label.replace("\\", "/").rsplit("/", 1)[-1]
+    at = evidence.job.ranks.index(rank)
+    if evidence.job.parts[at].rank is not None:
+        return f"Rank {rank}"
+    return files.labels_of([part.label for part in evidence.job.parts])[at]
 
 
 def _when(row: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import polars as pl
 from stepscope.analyses.common.windows import queued_work, recorded, step_windows
 from stepscope.core.report import Block, Note
 from stepscope.core.trace import Meta, Trace
-from stepscope.reports._phrases import a_step
+from stepscope.core.units import counted, duration
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,7 +105,19 @@ class Scope:
     @property
     def each(self) -> str:
         """' a step', ' a device', ' a step and device': what amounts are given for; empty if for the whole."""
-        return a_step(stepped=bool(self.numbers), n_devices=self.n_devices)
+        parts = ["step"] * bool(self.numbers) + ["device"] * (self.n_devices > 1)
+        return f" a {' and '.join(parts)}" if parts else ""
+
+    def amount(self, n: int, noun: str, plural: str = "", *, ns: float | None = None) -> str:
+        """'20 kernels a step, mean 5.2 µs', '4 gaps in 5 steps': of n on all devices in all steps, which took ns."""
+        share = n / self.n / self.n_devices
+        amount = counted(share, noun, plural) + self.each
+        if 0 < share < 1 and not amount.startswith("1 "):
+            amount = counted(n, noun, plural) + (f" in {self.n} steps" if self.n > 1 else "")
+            amount += f" on {self.n_devices} devices" if self.n_devices > 1 else ""
+        if ns is None or not n:
+            return amount
+        return f"{amount}, {'' if n == 1 else 'mean '}{duration(ns / n)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,6 +144,7 @@ class Summary:
     issues: pl.DataFrame | None = None
     n_launches: int | None = None  # of kernels whose order is known and whose times are not
     calls: bytes | None = None  # its collective calls, packed
+    name: str = ""  # of its file among those of a report
 
     @property
     def n(self) -> int:
@@ -141,9 +154,7 @@ class Summary:
     @property
     def label(self) -> str:
         """A name for the trace among the traces of its job."""
-        if self.meta.rank is not None:
-            return f"rank {self.meta.rank}"
-        return self.meta.path.replace("\\", "/").rsplit("/", 1)[-1]
+        return self.name if self.meta.rank is None else f"rank {self.meta.rank}"
 
 
 def scope_of(trace: Trace) -> Scope:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.advice.remedies import Recording, remedy
 from stepscope.analyses.program.python_stacks import PYTHON_STACKS, python_stacks
 from stepscope.analyses.program.scheduling import SCHEDULING, scheduling
 from stepscope.analyses.resources.counters import COUNTER_SUMMARY, counters
 from stepscope.core.errors import MissingTable
+from stepscope.core.remedies import Recording, remedy
 from stepscope.core.report import Block
 from stepscope.core.units import duration, percent
 from stepscope.reports._summary import Cost, Lack, Summary

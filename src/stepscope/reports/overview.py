@@ -20,13 +20,12 @@ from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.report import Note
 from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import Opener, Results, Trace
-from stepscope.core.units import duration, percent, size
+from stepscope.core.units import counted, duration, percent, size
 from stepscope.reports._clockless import hardware_use, summary_without_clock
 from stepscope.reports._device import device_time
 from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
-from stepscope.reports._phrases import counted
 from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
@@ -193,7 +192,8 @@ def _pids(trace: Trace) -> tuple[int, ...]:
     """The processes whose host work was recorded."""
     # XLA numbers its planes, as /host:CPU, and writes no process ids.
     of_host = pl.col("device_id").is_null() & ~pl.col("process").str.starts_with("/").fill_null(value=False)
-    return tuple(trace.tracks.filter(of_host)["pid"].drop_nulls().unique().sort())
+    # Kineto gives tracks without a process the numbers 0 and -1.
+    return tuple(trace.tracks.filter(of_host & (pl.col("pid") > 0))["pid"].unique().sort())
 
 
 def _used(device: DeviceTime) -> pl.DataFrame:

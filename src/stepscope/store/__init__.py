@@ -28,7 +28,6 @@ from stepscope.store._cache import (
     scratch_folder,
 )
 from stepscope.store._folder import META, parse_document, read_document, read_folder, storable, write_folder
-from stepscope.store._key import program_fingerprint
 from stepscope.store._run import traces_in, write_run
 from stepscope.store.blobs import (
     LEAST_PACKED,
@@ -37,6 +36,7 @@ from stepscope.store.blobs import (
     cached_value,
     file_key,
     packed,
+    program_fingerprint,
     unchanged,
     unpacked,
     value_key,

@@ -132,7 +132,7 @@ def test_each_rank_has_its_own_device() -> None:
 
 
 def test_no_steps_have_no_windows() -> None:
-    assert step_windows(STEPS.empty(), None).is_empty()
+    assert step_windows(STEPS.empty(), work_of()).is_empty()
 
 
 some_work = st.lists(

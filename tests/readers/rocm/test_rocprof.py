@@ -8,7 +8,7 @@ from rocprof_files import CALLS, COUNTERS, KERNELS, database, document, folder, 
 
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.readers import expand, open_trace, reader_for
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.rocm.rocprof import build
 from stepscope.readers.rocm.rocprof_records import AGENTS, COPIES, DISPATCHES, METRICS, Records
 from stepscope.readers.rocm.rocprof_records import CALLS as CALL_COLUMNS

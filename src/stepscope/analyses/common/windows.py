@@ -58,7 +58,7 @@ def host_windows(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.sort("ts_ns").with_columns(host_window_ns=to_next.over("rank").fill_null(pl.col("dur_ns")))
 
 
-def step_windows(steps: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame:
+def step_windows(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """The steps in order of time with the windows that they took: bounds `ts_ns` and `end_ns`, `window_ns` long.
 
     A step begins when it begins on the host, or when the device has done the work of the step before if that is later.
@@ -69,24 +69,24 @@ def step_windows(steps: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame
 
     Further columns: step, rank, source, `host_ts_ns`, `host_ns` and `host_window_ns` of the host, and `late_ns`, from
     the step's end on the host to the end of its work; it is negative if the device is done before. `work` is
-    what `queued_work` or `device_work` returns; None or empty without device work.
+    what `queued_work` or `device_work` returns, perhaps empty.
 
     Units: ns.
     """
     rows = host_windows(steps).rename({"ts_ns": "host_ts_ns", "dur_ns": "host_ns"})
     ranks = rows["rank"].unique(maintain_order=True)
-    parts = []
-    for rank in ranks:
-        mine = rows.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
-        its = work
-        if work is not None and len(ranks) > 1:
-            its = work.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
-        parts.append(_windows_of_rank(mine, its))
-    if not parts:
-        parts = [_windows_of_rank(rows, None)]
-    windows = pl.concat(parts).with_columns(window_ns=pl.col("end_ns") - pl.col("ts_ns"))
+    if len(ranks) > 1:
+        windows = pl.concat([_windows_of_rank(of_rank(rows, rank), of_rank(work, rank)) for rank in ranks])
+    else:
+        windows = _windows_of_rank(rows, work)
+    windows = windows.with_columns(window_ns=pl.col("end_ns") - pl.col("ts_ns"))
     columns = ("ts_ns", "end_ns", "window_ns", "host_ts_ns", "host_ns", "host_window_ns", "late_ns")
     return windows.select("step", "rank", "source", *columns).sort("ts_ns", "host_ts_ns")
+
+
+def of_rank(rows: pl.DataFrame, rank: int | None) -> pl.DataFrame:
+    """The rows of that rank; those without one, if it is None."""
+    return rows.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
 
 
 def queued_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
@@ -95,26 +95,20 @@ def queued_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
     return work.select("ts_ns", "step", "launch_id", "rank", end_ns=pl.col("ts_ns") + pl.col("dur_ns")).collect()
 
 
-def _windows_of_rank(rows: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame:
-    host = rows.select("step", "rank", ts_ns="host_ts_ns", dur_ns="host_ns")
+def _windows_of_rank(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    host = rows.select(
+        "step", "rank", ts_ns="host_ts_ns", dur_ns="host_ns", end_ns=pl.col("host_ts_ns") + pl.col("host_ns")
+    )
     numbers = rows["step"]
     followed = (numbers.shift(-1) == numbers + 1).fill_null(value=False).to_numpy()
-    if work is None or work.is_empty():
-        bounds, late = (
-            host.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns")),
-            pl.Series([None] * rows.height, dtype=pl.Int64),
-        )
-    else:
-        bounds = device_steps(host, work)
-        done = _queued_by(host, work)["done_ns"]
-        late = done - (host["ts_ns"] + host["dur_ns"])
-        overtaken = (bounds["end_ns"] <= bounds["ts_ns"]) & (host["dur_ns"] > 0)
-        if overtaken.any():
-            bounds = host.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
+    bounds = host if work.is_empty() else device_steps(host, work)
+    if ((bounds["end_ns"] <= bounds["ts_ns"]) & (host["dur_ns"] > 0)).any():
+        bounds = host
     low, high = bounds["ts_ns"].to_numpy(), bounds["end_ns"].to_numpy()
     until_next = np.append(low[1:], high[-1:])
     # Spans of damaged traces may overlap; the later step begins where it says.
-    high = np.where(followed, until_next, np.minimum(high, np.maximum(np.append(low[1:], high[-1:]), low)))
+    high = np.where(followed, until_next, np.minimum(high, np.maximum(until_next, low)))
+    late = _queued_by(host, work)["done_ns"] - host["end_ns"]
     return rows.with_columns(ts_ns=pl.Series(low), end_ns=pl.Series(high), late_ns=late)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import covered, ends_of, union, union_by
-from stepscope.core.schema import DEVICE_WORK, SPANS, TRACKS, Column, Name, Table
+from stepscope.core.schema import DEVICE_WORK, Column, Name, Table
 
 __all__ = ["ANALYSIS", "USER_RANGES", "user_ranges"]
 
@@ -122,10 +122,4 @@ def _ran(ranges: pl.DataFrame, tracks: pl.DataFrame, work: pl.DataFrame) -> pl.D
     return sums.select("name", pl.lit("device").alias("side"), "device_ns")
 
 
-ANALYSIS = Analysis(
-    name="user-ranges",
-    doc="What named ranges took.",
-    inputs=(SPANS, TRACKS),
-    output=USER_RANGES,
-    run=user_ranges,
-)
+ANALYSIS = analysis_of(user_ranges, USER_RANGES, "What named ranges took.")

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work, label_devices, on_devices
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.steps.host_states import HELD_UP, STATES, UNRECORDED, host_states, intervals_of, wait_before
 from stepscope.analyses.steps.step_breakdown import divided
-from stepscope.core.errors import UnknownName
 from stepscope.core.intervals import Intervals, Ints, reached
 from stepscope.core.names import is_own_code, map_names
-from stepscope.core.schema import DEVICES, SPANS, TRACKS, Column, Name, Table
+from stepscope.core.schema import DEVICES, Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,7 +69,7 @@ IDLE = Table(
 def idle(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    devices: pl.DataFrame | None = None,
+    devices: pl.DataFrame = DEVICES.empty(),
     *,
     by: By = "device",
     min_gap_ns: int = 0,
@@ -88,12 +87,12 @@ def idle(
     - else what the thread that launched the work did from the gap's start until that call returned. One of
       `garbage_collection`, `data_loading`, `communication` (with other ranks, by the host), `compilation`, `allocator`
       (memory of the device, pinned memory), `first_use` (a slow call that launches a kernel for the first time in the
-      recording, or that sets up the device), `slow_launch` (another launch of 100 µs or more), `blocking_call` (a
-      blocking copy, or any other call of 100 µs or more), if that took at least half of this time; `sync` if it waited
-      for the device for that long, the wait up to the start of the gap included; else what took most: one of these,
-      `operator`, `runtime` (calls outside of operators), `python`, `host_idle` (in a function that waits), or
-      `unrecorded` (at most named ranges were recorded: without stacks it may be Python). While the thread does nothing
-      itself, what other launching threads of its process do counts.
+      recording or sets up the device, and slow allocation in the same operator), `slow_launch` (another launch of
+      100 µs or more), `blocking_call` (a blocking copy, or any other call of 100 µs or more), if that took at least
+      half of it; `sync` if it waited for the device for that long, the wait up to the start of the gap included; else
+      what took most: one of these, `operator`, `runtime` (calls outside of operators), `python`, `host_idle` (in a
+      function that waits), or `unrecorded` (at most named ranges were recorded: without stacks it may be Python). While
+      the thread does nothing itself, what other launching threads of its process do counts.
 
     By gap, `call` is the call, operator or function of that kind which filled most of the gap.
 
@@ -104,13 +103,11 @@ def idle(
     the host did, and counts overlapping work as negative idle time.
     Raises MissingTable (no device work), UnknownName (by).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of idle", by, KEYS)
     work = device_work(spans, tracks, needed_by="idle")
     gaps = caused_gaps(work, spans, tracks, KEYS[by], kernel_wait_ns).filter(pl.col("dur_ns") >= min_gap_ns)
     named = with_calls(gaps, work, spans, tracks) if by == "gap" else gaps
     result = _details(named, spans) if by == "gap" else _summary(gaps, KEYS[by])
-    result = label_devices(result, DEVICES.empty() if devices is None else devices)
+    result = label_devices(result, devices)
     return result.select(pl.col(k).cast(t) for k, t in IDLE.dtypes.items() if k in result.columns)
 
 
@@ -309,11 +306,8 @@ def _details(gaps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     ).sort("dur_ns", "ts_ns", descending=[True, False])
 
 
-ANALYSIS = Analysis(
-    name="idle",
-    doc="Why the device was idle: gaps by cause (blocking calls, first use, waits, data loading, Python, launching).",
-    inputs=(SPANS, TRACKS),
-    output=IDLE,
-    run=idle,
-    optional=(DEVICES,),
+ANALYSIS = analysis_of(
+    idle,
+    IDLE,
+    "Why the device was idle: gaps by cause (blocking calls, first use, waits, data loading, Python, launching).",
 )

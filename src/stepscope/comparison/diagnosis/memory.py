@@ -92,7 +92,7 @@ def memory_growth(view: View) -> Judgement:
     levels += [(device, metric) for device in ("host", *view.devices("gpu")) for metric in _DEVICE_LEVELS]
     known = [key for key in levels if view.resource(*key).is_known]
     if not known:
-        return Missing(name, "process_mem_rss, or the allocator's events (profile_memory=True)")
+        return Missing(name, "process_mem_rss, or the allocator's events")
     growths = []
     for device, metric in known:
         unit = view.resource(device, metric).unit

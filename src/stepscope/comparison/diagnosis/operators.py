@@ -76,7 +76,7 @@ def slow_operator(view: View) -> Judgement:
     """
     name = "slow_operator"
     if view.operators().is_empty():
-        return Missing(name, "operators of the framework (ProfilerActivity.CPU)")
+        return Missing(name, "operators of the framework")
     if graphs_differ(view):
         return RuledOut(name, "one of the runs launches captured graphs, which hide operators", is_judged=False)
     if not view.same_cycles or view.delta_ns <= 0:

@@ -91,7 +91,7 @@ def workload_change(view: View) -> Judgement:
             return RuledOut(name, "the added operators compute values that the host reads at once")
         return _extra(view, added)
     if work is None:
-        return Missing(name, "shapes of the operators' inputs (record_shapes=True)")
+        return Missing(name, "shapes of the operators' inputs")
     return not_slower(name, view) if is_other(work) else _the_same(work)
 
 

@@ -29,8 +29,7 @@ from stepscope.readers.chrome.side_tables import side_columns, stacks_from_frame
 from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows
 from stepscope.readers.chrome.tracks import Tracks, build_tracks
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import give_back, no_collection
+from stepscope.readers.common.source import IssueLog, give_back, no_collection
 from stepscope.readers.common.span_builder import (
     CALLS,
     CODE,
@@ -323,15 +322,25 @@ def _ops(
 
 
 def _compact(raw: bytes) -> str | None:
-    """JSON text without blanks; a string as its content; null, empty and unset as None."""
+    """JSON text without blanks; null, empty and unset as None. Lists that torch_npu writes as text become JSON."""
     if raw in (b"", b"null", b'""'):
         return None
     try:
         value = json.loads(raw)
-        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        if isinstance(value, str):
+            if value.startswith("["):
+                return value.encode().decode()
+            value = [_entry(part) for part in value.split(";\r\n")]
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
         return text.encode().decode()  # which lone surrogates do not survive
     except (ValueError, RecursionError):
         return raw.decode("utf-8", "replace")
+
+
+def _entry(text: str) -> list[int] | str:
+    """What torch_npu writes for an argument: '32,3' is a shape, '' that of a number, 'float' a type."""
+    numbers = text.split(",") if text else []
+    return [int(n) for n in numbers] if all(n.isdecimal() for n in numbers) else text
 
 
 def _flow(columns: Columns, correlation: Rows, is_work: NDArray[np.bool_]) -> pl.Series:

@@ -16,8 +16,7 @@ import polars as pl
 
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.core.schema import Name
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import Source, give_back
+from stepscope.readers.common.source import IssueLog, Source, give_back
 from stepscope.readers.nsight import ncu_trace
 from stepscope.readers.nsight.ncu_lines import Lines, as_utf8
 from stepscope.readers.nsight.ncu_trace import PRINTED, measured

@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, MissingExtra
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.nsight import ncu_trace
 from stepscope.readers.nsight.ncu_trace import DEVICE_NAME, MEASURED, TEXTS, base_unit
 

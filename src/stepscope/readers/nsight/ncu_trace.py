@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.schema import Table
-    from stepscope.readers.common.issues import IssueLog
-    from stepscope.readers.common.source import Source
+    from stepscope.readers.common.source import IssueLog, Source
 
 
 _SIGN, _EXPONENT = r"^[-+]?", r"(?:[eE][-+]?\d+)?$"
@@ -57,7 +56,6 @@ DEVICE_NAME = "device__attribute_display_name"
 LAUNCHES = (
     "name", "pid", "process", "host", "context", "stream", "device", "cc", "block", "grid",
 )  # fmt: skip
-PROVIDES = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
 _AXES = "xyz"
 #: Facts of a launch among its metrics: the counter's own name, then its label on the details page.
 _SM_COUNT = ("launch__sm_count", "device__attribute_multiprocessor_count", "# SMs")

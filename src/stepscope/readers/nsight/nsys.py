@@ -17,8 +17,7 @@ from stepscope.core.names import is_tensor_core
 from stepscope.core.schema import KERNELS, TRANSFERS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import give_back
+from stepscope.readers.common.source import IssueLog, give_back
 from stepscope.readers.common.span_builder import Names, Part, assemble, unique
 from stepscope.readers.common.sqlite import WIDE, opened
 from stepscope.readers.nsight import nsys_host

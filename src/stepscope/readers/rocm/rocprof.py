@@ -15,8 +15,7 @@ from stepscope.core.names import is_tensor_core, map_names, transfer_kind
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, TRANSFERS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import SQLITE_MAGIC, give_back
+from stepscope.readers.common.source import SQLITE_MAGIC, IssueLog, give_back
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, code_of
 from stepscope.readers.common.sqlite import opened
 from stepscope.readers.rocm.rocprof_csv import read_csv
