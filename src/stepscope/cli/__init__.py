@@ -74,10 +74,8 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
     """A warning of ours in one line, and those of other packages as Python shows them."""
-    if category.__module__.startswith("stepscope."):
-        complain(f"note: {message}")
-    else:
-        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
+    is_ours = category.__module__.startswith("stepscope.")
+    _show(f"note: {message}" if is_ours else warnings.formatwarning(message, category, filename, lineno))
 
 
 def _version(wanted: bool) -> None:
