@@ -42,7 +42,7 @@ class Cost:
 
     kind: str
     title: str
-    ns: float | None
+    ns: int | float | None  # an int comes as one out of the cache
     details: tuple[str, ...] = ()
     command: str = ""
     covered_by: tuple[str, ...] = ()
