@@ -39,7 +39,7 @@ def test_counts_have_separators_and_ids_have_none():
 
 def test_labels_leave_the_unit_out_unless_two_would_be_alike():
     assert labels(["dur_ns", "n_calls", "idle_ns", "idle_ratio", "recorded_bytes_per_s", "bytes"]) == [
-        "dur", "calls", "idle ns", "idle ratio", "recorded", "bytes"
+        "dur", "calls", "idle time", "idle share", "recorded", "bytes"
     ]  # fmt: skip
 
 

@@ -34,8 +34,10 @@ def test_idle_time_divides_by_what_the_host_does(rows) -> None:
     rows.launch(35, 5)
     rows.add(LOADER, 60, 30, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "dataloader")
     rows.add(MAIN, 50, 15, "gloo:all_reduce", "user_range")
+    rows.add(MAIN, 5, 2, "before the kernel", "user_range")
+    rows.add(MAIN, 92, 6, "feature_extractor", "user_range")
     assert idle_of(rows.trace()) == {
-        "communication": 15, "runtime calls": 5, "data loading": 25, "operators": 20, "other": 15,
+        "communication": 15, "runtime calls": 5, "data loading": 25, "operators": 20, "named ranges": 6, "other": 9,
     }  # fmt: skip
 
 

@@ -163,6 +163,40 @@ def test_the_ends_without_device_work_are_told_with_what_the_host_did(rows) -> N
     assert found.details == ("The host spends most of that in aten::randn",)
 
 
+def test_calls_of_one_name_that_fill_an_end_together_are_named(rows) -> None:
+    rows.kernel(0, 100, launch=rows.launch(0))
+    for i in range(8):
+        rows.launch(110 + 100 * i, 60, "cuModuleUnload")
+    assert costs(rows.trace())["ends"].details == ("480 ns of that is in 8 calls of cuModuleUnload",)
+
+
+def test_a_device_that_hardly_works_is_said_to(rows) -> None:
+    for i in range(4):
+        rows.kernel(i * 100 * US, 90 * US, launch=rows.launch(i * 100 * US, 1))
+        rows.kernel(i * 100 * US, US, launch=rows.launch(i * 100 * US, 1), track=20)
+    details = [detail for cost in costs(rows.trace()).values() for detail in cost.details]
+    assert any(detail.endswith("of it on cuda:1, which works for 1 % of the time") for detail in details)
+
+
+def test_a_range_is_the_place_of_a_gap_only_as_far_as_it_was_open_in_it(rows) -> None:
+    rows.add(0, 4900 * US, 300 * US, "async_logger", "user_range")
+    rows.add(0, 10 * US, 4800 * US, "aten::add", "operator")
+    late(rows, n=2, gap_us=5000)
+    assert "async_logger" not in costs(rows.trace())["operator"].details[0]
+
+
+def test_the_time_of_a_call_is_that_of_a_step(rows) -> None:
+    for i in range(2):
+        at = 1000 * US * i
+        rows.step(i, at, 1000 * US)
+        rows.kernel(at + 10, 100 * US, launch=rows.launch(at, 5))
+        slow = rows.launch(at + 200 * US, 600 * US, "cudaMemcpy")
+        rows.kernel(at + 810 * US, 190 * US, launch=slow)
+    found = costs(rows.trace())["blocking_call"]
+    assert found.details[0].startswith("1 gap a step, ")
+    assert "; 600 µs of it in cudaMemcpy, 2 calls" in found.details[0]
+
+
 def test_a_device_that_is_never_idle_costs_nothing(rows) -> None:
     rows.kernel(0, 10)
     assert costs(rows.trace()) == {}

@@ -6,6 +6,7 @@ import pytest
 from stepscope.analyses.kernels.kernels import KERNEL_SUMMARY
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.report import Block
+from stepscope.core.schema import ISSUES, SERIALISED
 from stepscope.core.trace import Meta
 from stepscope.reports._job import devices_of, job_of, measured, owners, runs_of
 from stepscope.reports._summary import Summary
@@ -92,6 +93,14 @@ def test_a_file_with_nothing_to_compare_is_of_the_first_run_unless_its_time_is_a
     assert runs_of([kernels, recording("b", start=900)]) == [0, 1]
     other = of_kernels("b", {"conv": 1}, start=500)
     assert runs_of([kernels, other, recording("c", start=900), recording("d")]) == [0, 1, 2, 0]
+
+
+def test_a_run_in_which_counters_were_read_is_measured_only_if_there_is_no_other():
+    codes = pl.DataFrame({"code": [SERIALISED], "severity": ["warning"], "count": [1], "example": ["x"]})
+    counted = recording("pmc", busy={"rocm:0": 0.1}, issues=ISSUES.conform(codes))
+    timed = recording("trace", busy={"rocm:0": 0.9}, issues=ISSUES.empty())
+    assert measured([counted, timed]) == [timed]
+    assert measured([counted]) == [counted]
 
 
 def test_a_whole_job_has_nothing_to_tell():

@@ -38,7 +38,7 @@ def test_a_late_rank_is_named_with_cause_time_and_certainty():
     assert found.command == "show stragglers"
     assert found.details[0].startswith("Host: ")
     assert found.details[0].endswith("without computing")
-    assert found.details[1].startswith("all the time, ")
+    assert found.details[1].startswith("all the time, over 79 collectives of steps 0 to 19, ")
     assert found.details[1].endswith("confidence 100 %")
     assert found.value_label == "per step"
     assert 0.05 < found.share_ratio < 0.1
@@ -124,6 +124,7 @@ def test_in_a_report_a_rank_that_others_wait_for_stands_before_their_waits():
     waits, work = Cost("communication", "Exposed", 100 * MS, ("calls",)), Cost("x", "Products", 150 * MS)
     report = overview_of_ranks([summary(one, waits, work) for one in simulated(LATE)])
     assert [f.title for f in report.findings] == ["Products", "Rank 5 makes the others wait", "Exposed"]
+    assert report.findings[1].details[1].endswith("; part of the communication time")
     (fact,) = report.meta["stragglers"]
     assert (fact["rank"], fact["cause"]) == (5, "host")
 

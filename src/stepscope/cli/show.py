@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.cli._options import parsed
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
 from stepscope.cli._run import (
     Counters,
@@ -22,6 +21,7 @@ from stepscope.cli._run import (
     With,
     Workers,
     opened,
+    parsed,
     ranks_done,
     size_of,
 )

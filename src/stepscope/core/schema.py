@@ -48,11 +48,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A named list of columns: the contract between readers, analyses and renderers."""
+    """A named list of columns: the contract between readers, analyses and renderers.
+
+    Values of the columns `never_null` are always known.
+    """
 
     name: str
     doc: str
     columns: tuple[Column, ...]
+    never_null: tuple[str, ...] = ()
     dtypes: Mapping[str, pl.DataType] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +95,7 @@ DEVICES = Table(
         Column("memory_bytes", pl.Int64(), "memory on the device", "bytes"),
         Column("compute_capability", pl.String(), "architecture version, as in 9.0 or gfx942"),
     ),
+    never_null=("device_id", "type"),
 )
 #: A device as in cuda:0, or as in cpu where it has no ordinal; from rows of the table above.
 DEVICE_LABEL = pl.when(pl.col("index").is_not_null()).then(pl.format("{}:{}", "type", "index")).otherwise("type")
@@ -111,6 +116,7 @@ TRACKS = Table(
         Column("process", pl.String(), "process name"),
         Column("label", pl.String(), "thread or lane name"),
     ),
+    never_null=("track_id", "kind"),
 )
 SPANS = Table(
     "spans",
@@ -133,6 +139,7 @@ SPANS = Table(
         Column("step", pl.Int32(), "number of the step it belongs to (device work: the step that queued it)"),
         Column("flow", pl.Boolean(), "of device work: the trace draws an arrow from a launch to it; null: no arrows"),
     ),
+    never_null=("span_id", "track_id", "name", "category"),
 )
 OPS = Table(
     "ops",
@@ -146,6 +153,7 @@ OPS = Table(
         Column("forward_thread", pl.Int64(), "of backward operators: autograd's number of the forward thread"),
         Column("stack_id", pl.UInt32(), "call stack it was called from"),
     ),
+    never_null=("span_id",),
 )
 KERNELS = Table(
     "kernels",
@@ -164,6 +172,7 @@ KERNELS = Table(
         Column("graph_id", pl.Int64(), "captured graph it belongs to"),
         Column("graph_node_id", pl.Int64(), "its node in that graph"),
     ),
+    never_null=("span_id",),
 )
 FRAMES = Table(
     "frames",
@@ -174,6 +183,7 @@ FRAMES = Table(
         Column("python_parent_id", pl.Int64(), "recorder's id of the call around it"),
         Column("module_id", pl.Int64(), "of modules: which instance of its class"),
     ),
+    never_null=("span_id",),
 )
 ARROWS = Table(
     "arrows",
@@ -185,6 +195,7 @@ ARROWS = Table(
         Column("to_track_id", pl.UInt32(), "track where it ends"),
         Column("to_ts_ns", pl.Int64(), "when it ends, from the trace's origin", "ns"),
     ),
+    never_null=("recorded_category", "from_track_id", "from_ts_ns", "to_track_id", "to_ts_ns"),
 )
 TRANSFERS = Table(
     "transfers",
@@ -197,6 +208,7 @@ TRANSFERS = Table(
         Column("dst", Name, "destination memory"),
         Column("recorded_bytes_per_s", pl.Float64(), "bandwidth as stated by the recorder", "bytes/s"),
     ),
+    never_null=("span_id", "kind"),
 )
 COLLECTIVES = Table(
     "collectives",
@@ -215,6 +227,7 @@ COLLECTIVES = Table(
         Column("dst_rank", pl.Int32(), "of a send: the rank that receives"),
         Column("seq", pl.Int64(), "number of the collective within its group, where recorded"),
     ),
+    never_null=("span_id", "collective"),
 )
 KERNEL_METRICS = Table(
     "kernel_metrics",
@@ -225,6 +238,7 @@ KERNEL_METRICS = Table(
         Column("unit", Name, "its unit, where recorded"),
         Column("value", pl.Float64(), "its value"),
     ),
+    never_null=("span_id", "metric"),
 )
 SCHED = Table(
     "sched",
@@ -245,6 +259,7 @@ SCHED = Table(
         Column("other_tid", pl.Int64(), "thread id of `other`"),
         Column("other_is_own", pl.Boolean(), "whether `other` is a thread of the recorded job"),
     ),
+    never_null=("span_id",),
 )
 ALLOCATIONS = Table(
     "allocations",
@@ -264,11 +279,13 @@ ALLOCATIONS = Table(
         Column("peak_allocated_bytes", pl.Int64(), "most held by tensors so far, as recorded", "bytes"),
         Column("peak_reserved_bytes", pl.Int64(), "most held by the allocator so far, as recorded", "bytes"),
     ),
+    never_null=("ts_ns", "track_id", "bytes"),
 )
 RESERVATIONS = Table(
     "reservations",
     "the allocator takes memory from a device or gives it back",
     ALLOCATIONS.columns,
+    never_null=("ts_ns", "track_id", "bytes"),
 )
 COUNTERS = Table(
     "counters",
@@ -282,6 +299,7 @@ COUNTERS = Table(
         Column("unit", Name, "unit of value, where known"),
         Column("value", pl.Float64(), "the sample"),
     ),
+    never_null=("ts_ns",),
 )
 STACKS = Table(
     "stacks",
@@ -291,6 +309,7 @@ STACKS = Table(
         Column("frames", pl.List(pl.String()), "frames, outermost first"),
         Column("text", pl.String(), "as recorded; null where it was made from enclosing Python frames"),
     ),
+    never_null=("stack_id", "frames"),
 )
 STACK_SAMPLES = Table(
     "stack_samples",
@@ -318,6 +337,7 @@ STACK_SAMPLES = Table(
         ),
         Column("oncpu_ratio", pl.Float64(), "share of those seconds in which the thread ran on a core", "ratio"),
     ),
+    never_null=("ts_ns", "dur_ns", "pid", "tid", "stack_id", "n_samples", "on_gil"),
 )
 STEPS = Table(
     "steps",
@@ -329,6 +349,7 @@ STEPS = Table(
         Column("dur_ns", pl.Int64(), "duration on the host", "ns"),
         Column("source", pl.Enum(("annotation", "detected")), "where the step's bounds come from"),
     ),
+    never_null=("step", "ts_ns", "dur_ns", "source"),
 )
 STEP_COSTS = Table(
     "step_costs",
@@ -340,6 +361,7 @@ STEP_COSTS = Table(
         Column("n_samples", pl.Int64(), "samples in the step, if the loop logged them"),
         Column("source", pl.Enum(("timer", "ranges")), "measured by the loop's timer, or length of the step's range"),
     ),
+    never_null=("kind", "n_before", "cost_s", "source"),
 )
 ISSUES = Table(
     "issues",
@@ -350,8 +372,11 @@ ISSUES = Table(
         Column("count", pl.Int64(), "how often"),
         Column("example", pl.String(), "one case in words"),
     ),
+    never_null=("code", "severity", "count"),
 )
 
+#: The code of an issue: the recorder ran kernels one at a time, so that idle time is its own.
+SERIALISED = "serialised"
 #: Of a function's events in a cycle, those during which its metric was sampled; the others' values are interpolated.
 SAMPLED = ("all", "some", "none")
 #: What tells where cycles begin: marked steps, calls of a function, of a kernel, the sequence of kernels, the clock.

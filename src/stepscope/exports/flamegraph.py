@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import printable
-from stepscope.exports.export import Export, Stream
+from stepscope.exports import Export, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.core.trace import Run
-    from stepscope.exports.export import Context
+    from stepscope.exports import Context
 
 
 def flamegraph(run: Run, context: Context, *, gil: bool = False, idle: bool = False) -> Stream:

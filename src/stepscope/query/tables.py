@@ -130,6 +130,12 @@ def drawn(
     return rows
 
 
+#: A query in a condition could read files, which Polars begins as it parses.
+_QUERY = re.compile(r"\b(select|from|table|with|values)\b|\b(read|scan)_\w+\s*\(", re.IGNORECASE)
+#: These words are harmless in plain quotes, if nothing in the text lets Polars see their ends elsewhere.
+_QUOTED, _OTHER_QUOTES = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"[\\`$#]|--|/\*")
+
+
 def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFrame:
     """Rows for which a condition in SQL holds; `extra` are constants that it may name too.
 
@@ -138,6 +144,9 @@ def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFra
     if where is None:
         return frame
     wide = frame.with_columns(pl.lit(v).alias(k) for k, v in extra.items() if k not in frame.columns)
+    hint = "write a condition in SQL, as in \"total_ns > 1000000 AND name LIKE '%gemm%'\""
+    if _QUERY.search(where if _OTHER_QUOTES.search(where) else _QUOTED.sub("''", where)):
+        raise StepscopeError(f"not a condition: {where!r} (a condition reads its own table, and asks no other)", hint)
     try:
         mask = _truth(wide, pl.sql_expr(where))
         if mask.dtype == pl.Boolean:
@@ -145,7 +154,6 @@ def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFra
         reason = f"it gives {mask.dtype}, not true or false"
     except (pl.exceptions.PolarsError, ValueError, TypeError) as error:
         reason = str(error).strip().split("\n")[0]
-    hint = "write a condition in SQL, as in \"total_ns > 1000000 AND name LIKE '%gemm%'\""
     raise StepscopeError(f"not a condition: {where!r} ({reason})", hint)
 
 

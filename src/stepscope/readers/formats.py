@@ -256,6 +256,21 @@ FORMATS = (
         cacheable=True,
     ),
     Format(
+        name="ascend",
+        doc="Ascend's profilers, exported to SQLite (ascend_pytorch_profiler_*.db, msprof_*.db)",
+        module="ascend",
+        signs=(
+            # The tables of these databases are listed anywhere in the file.
+            Sign(1.0, _SQLITE, path=re.compile(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")),
+            Sign(1.0, _SQLITE, (b"COMPUTE_TASK_INFO", b"STRING_IDS")),
+        ),
+        provides=(
+            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
+            "counters", "stacks", "arrows", "steps", "issues",
+        ),
+        cacheable=True,
+    ),
+    Format(
         name="nsys",
         doc="NVIDIA Nsight Systems, exported to SQLite (`nsys export --type sqlite`)",
         module="nsight.nsys",

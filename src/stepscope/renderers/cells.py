@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: Whole numbers that are names and not counts.
 _AN_ID = re.compile(r"id$|^(address|correlation|forward_thread|index|rank|seq|sequence|step|stream)$")
 _SUFFIX = re.compile(r"_(ns|bytes|ratio|bytes_per_s)$")
+#: What tells columns apart that differ in their units.
+_MEASURED = {"ns": "time", "bytes": "size", "ratio": "share", "bytes_per_s": "rate"}
 
 
 def width(text: str) -> int:
@@ -29,9 +31,14 @@ def width(text: str) -> int:
 
 
 def labels(columns: Sequence[str]) -> list[str]:
-    """Column names for people: without the unit, which stands in the cells; the full name where that is ambiguous."""
+    """Column names for people: without the unit, which stands in the cells; where that is ambiguous with its kind.
+
+    >>> labels(["busy_ns", "busy_ratio", "idle_ns"])
+    ['busy time', 'busy share', 'idle']
+    """
     short = [_SUFFIX.sub("", name).removeprefix("n_").replace("_", " ") for name in columns]
-    return [s if short.count(s) == 1 else name.replace("_", " ") for s, name in zip(short, columns, strict=True)]
+    full = [_SUFFIX.sub(lambda unit: f" {_MEASURED[unit[1]]}", name).replace("_", " ") for name in columns]
+    return [s if short.count(s) == 1 else f for s, f in zip(short, full, strict=True)]
 
 
 def cell(value: Any, unit: str | None = None, *, separated: bool = False) -> str:

@@ -14,7 +14,7 @@ import polars.selectors as cs
 
 from stepscope.core.report import printable
 from stepscope.core.schema import map_names
-from stepscope.renderers.renderer import Renderer, Screen
+from stepscope.renderers import Renderer, Screen
 
 if TYPE_CHECKING:
     from stepscope.core.report import Block

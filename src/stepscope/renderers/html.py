@@ -17,16 +17,15 @@ import polars.selectors as cs
 
 from stepscope.core import units
 from stepscope.core.report import printable, whole_command
-from stepscope.renderers import figures
+from stepscope.renderers import Renderer, Screen, figures
 from stepscope.renderers.cells import cells, labels
 from stepscope.renderers.figures.stacked import colour_of
-from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stepscope.core.report import Bar, Block, Finding, Report
-    from stepscope.renderers.renderer import Screen
+    from stepscope.renderers import Screen
 
 
 _STYLE = """

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import polars.selectors as cs
 
 from stepscope.core.report import printable_lines
-from stepscope.renderers.renderer import Renderer, Screen
+from stepscope.renderers import Renderer, Screen
 
 if TYPE_CHECKING:
     from stepscope.core.report import Bar, Block, Report

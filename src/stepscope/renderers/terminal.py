@@ -17,8 +17,8 @@ import polars.selectors as cs
 
 from stepscope.core import names, units
 from stepscope.core.report import printable, whole_command
+from stepscope.renderers import Renderer, Screen
 from stepscope.renderers.cells import cells, labels, width
-from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

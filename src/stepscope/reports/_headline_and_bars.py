@@ -15,7 +15,7 @@ from stepscope.core.schema import ISSUES, Column, Table
 from stepscope.core.units import count, counted, duration, percent, ranges, size
 from stepscope.reports._job import devices_of, measured, owners, runs_of
 from stepscope.reports._stragglers import Stragglers, stragglers_among
-from stepscope.reports._summary import AHEAD, NO_DEVICE, SLOWEST_STEPS, TALK
+from stepscope.reports._summary import AHEAD, ENDS, NO_DEVICE, SLOWEST_STEPS, TALK
 from stepscope.reports._tables import merged
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def _unrelated(summaries: Sequence[Summary], n_runs: int, more_quality: Sequence
 
 def _partial(n: int, of: int) -> list[str]:
     """A sentence if bar and findings are of some of the files only."""
-    text = f"Bar and costs are of {n} of {of} files; the rest show the same devices without steps, or steps alone."
+    rest = "the same devices without steps or with counters, or steps alone"
+    text = f"Bar and costs are of {n} of {of} files; the rest show {rest}."
     return [text] if n < of else []
 
 
@@ -160,6 +161,8 @@ def _headline(summaries: Sequence[Summary]) -> str:
 def _recorder(summary: Summary) -> str:
     """The framework that was recorded, else the tool that recorded."""
     meta = summary.meta
+    if meta.facts.get("rocpd_schema") == "2":
+        return " · ".join(filter(None, ("rocmProfileData", meta.framework)))
     version = (meta.framework_version or "").partition("+")[0]
     return f"{meta.framework} {version}".strip() if meta.framework else _TOOLS.get(meta.format, meta.format)
 
@@ -325,7 +328,10 @@ def _use(summaries: Sequence[Summary]) -> list[Note]:
         f"{name} {value}" for name, value in (("SM efficiency", efficiency), ("occupancy", occupancy)) if value
     ]
     notes = [Note(f"est. {', '.join(estimates)}", "device use", _DEVICE_USE)] if estimates else []
-    return [*notes, Note(f"tensor cores {on_units}", "tensor cores", "show kernel-classes")] if on_units else notes
+    of_amd = any(place.startswith("rocm") for s in summaries for place in s.places)
+    if not on_units or (of_amd and on_units == "0 %"):  # names of AMD's kernels seldom say what units they use
+        return notes
+    return [*notes, Note(f"{'matrix' if of_amd else 'tensor'} cores {on_units}", "tensor cores", "show kernel-classes")]
 
 
 def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[Note]:
@@ -336,7 +342,10 @@ def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[Note]:
     activities = [
         f"{what} {percent(ns / whole_ns)}" for what, ns in sums.most_common(3) if ns > _LEAST_OF_BAR * whole_ns
     ]
-    return [Note(f"host while idle: {', '.join(activities)}", "idle time", "show idle")] if activities else []
+    if not activities:
+        return []
+    text = f"host during the {percent(sums.total() / whole_ns)} idle: {', '.join(activities)}"
+    return [Note(text, "idle time", "show idle")]
 
 
 def _memory(summaries: Sequence[Summary]) -> list[Note]:
@@ -358,11 +367,14 @@ def _findings(summaries: Sequence[Summary], late: Sequence[Finding]) -> tuple[Fi
         return tuple(late)
     whole = sum(sum(summary.windows_ns) for summary in with_time)
     kinds = dict.fromkeys(cost.kind for summary in with_time for cost in summary.costs)
+    # A recording that begins long before the device's work, and ends long after it, hides no cost of that work.
+    unmarked = [cost for summary in with_time if not summary.numbers for cost in summary.costs]
+    between = 1 - sum(cost.ns or 0.0 for cost in unmarked if cost.kind == ENDS) / whole
     candidates = []
     for kind in kinds:
         of_rank = {i: cost for i, summary in enumerate(with_time) for cost in summary.costs if cost.kind == kind}
         finding = _finding(with_time, of_rank, whole)
-        if finding.share_ratio is None or finding.share_ratio >= _LEAST_SHARE:
+        if finding.share_ratio is None or finding.share_ratio >= _LEAST_SHARE * between:
             candidates.append((kind, finding))
     timed = sorted(((k, f) for k, f in candidates if f.value_ns is not None), key=lambda kf: -(kf[1].value_ns or 0))[
         :_SHOWN
@@ -381,8 +393,11 @@ def _causes_first(timed: Sequence[tuple[str, Finding]], late: Sequence[Finding])
     """
     waits = max((f.value_ns or 0.0 for kind, f in timed if kind == TALK), default=0.0)
     places = [(f.value_ns or 0.0, 0, f) for _, f in timed]
-    for finding in late:
-        cost = finding.value_ns or 0.0
+    for straggler in late:
+        cost = straggler.value_ns or 0.0
+        cause, facts, *more = straggler.details
+        facts += "; part of the communication time" if waits else ""
+        finding = replace(straggler, details=(cause, facts, *more))
         places.append((max(cost, waits) if cost >= _GOOD_PART * waits else cost, 1, finding))
     places.sort(key=lambda place: (-place[0], -place[1], -(place[2].value_ns or 0.0)))
     return [finding for _, _, finding in places]
@@ -396,11 +411,13 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     cost = of_rank[most]
     details = list(cost.details)
     if len(summaries) > 1 and each[most] - each[least] > 0.3 * each[most]:
-        much, little = duration(each[most]), duration(each[least])
+        much, little = duration(each[most]), duration(each[least]) if each[least] else ""
         if cost.kind == TALK:  # who waits least need not be late: that is for `show stragglers` to find
-            details = [f"{little} to {much} by {_unit(summaries)}, waits for one another included", *details]
+            lengths = f"{little} to {much}" if little else f"Up to {much}"
+            details = [f"{lengths} by {_unit(summaries)}, waits for one another included", *details]
         else:
-            far = f"{summaries[most].label}: {much}, {summaries[least].label}: {little}"
+            few = f"{summaries[least].label}: {little}" if little else f"none on {summaries[least].label}"
+            far = f"{summaries[most].label}: {much}, {few}"
             details = [far, f"On {summaries[most].label}: {details[0]}", *details[1:]] if details else [far]
     if cost.ns is None:
         return Finding(cost.title, tuple(details), command=cost.command)

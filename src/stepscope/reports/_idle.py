@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analyses.common.device_work import by_device, label_devices
-from stepscope.analyses.common.span_lookup import during, most_of, of_spans
+from stepscope.analyses.common.span_lookup import during, most_called, most_of, of_spans
 from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps, with_calls
-from stepscope.core.intervals import covered
+from stepscope.core.intervals import covered, union
 from stepscope.core.names import shorten
 from stepscope.core.remedies import recording_of, remedy
 from stepscope.core.units import count, counted, duration, percent, shares, sum_of
-from stepscope.reports._summary import Cost
+from stepscope.reports._summary import ENDS, Cost
 
 if TYPE_CHECKING:
     from stepscope.core.remedies import Recording
@@ -36,6 +36,8 @@ _WAITS = {
 _MANY = 20  # with more gaps a step, launching itself is slow, and not one place in the program
 _SHORT_NS = 1_000_000  # a gap in which the host launches one piece of work after another is not longer
 _UNEVEN = 1.2  # times its even share of a cause, from which on a device is named
+_LITTLE = 0.05  # a device that works for a smaller part of the time is hardly used
+_NOTABLE = 0.1  # share of an end of the recording from which on a call is named
 _NAMED = 0.3  # share of the time from which on a call or a place is named
 #: What the host does in the gaps of each cause: the title of the finding, and the topic of its remedy.
 _HOST = {
@@ -78,7 +80,7 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
         "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other, "unlinked": _unlinked,
     }  # fmt: skip
     costs += [
-        _with_device(cost_of_cause.get(str(cause), _by_host)(mine, trace, scope, about), mine, trace, scope)
+        _with_device(cost_of_cause.get(str(cause), _by_host)(mine, trace, scope, about), mine, work, trace, scope)
         for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
     ]
     # A gap of one device is a part of the mean of all.
@@ -86,14 +88,18 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     return [*costs, *_ends(work, trace, scope, idle_ns - round(sum(cost.ns or 0 for cost in costs)))]
 
 
-def _with_device(cost: Cost, gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
+def _with_device(cost: Cost, gaps: pl.DataFrame, work: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     """The cost, which says on which of several devices most of these gaps are, if they are not alike."""
     by_time = gaps.group_by("device_id").agg(pl.col("ns").sum()).sort("ns", descending=True)
     ratio = by_time["ns"][0] / max(sum_of(by_time["ns"]), 1)
     if ratio * scope.n_devices < _UNEVEN or not cost.details:
         return cost
     label = label_devices(by_time.head(1), trace.devices)["device"][0] or f"device {by_time['device_id'][0]}"
-    return replace(cost, details=(f"{cost.details[0]}; {percent(ratio)} of it on {label}", *cost.details[1:]))
+    its = work.filter(pl.col("device_id").eq_missing(by_time["device_id"][0]))
+    busy = union(its["ts_ns"].to_numpy(), its["end_ns"].to_numpy())
+    little = covered(busy, *scope.windows).sum() / max(scope.whole_ns, 1)
+    which = f", which works for {percent(little)} of the time" if little < _LITTLE else ""
+    return replace(cost, details=(f"{cost.details[0]}; {percent(ratio)} of it on {label}{which}", *cost.details[1:]))
 
 
 def is_launch_bound(gaps: pl.DataFrame, n: int) -> bool:
@@ -124,7 +130,11 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]
     doing = during(trace.spans, low, high)
     command = "show steps" if scope.numbers else "show timeline"
     details = (f"The host spends most of that in {doing}",) if doing else ()
-    return [Cost("idle ends", f"No device work in {' and '.join(parts)} of the {whole}", ns, details, command)]
+    calls = None if doing else most_called(trace.spans, low, high)
+    if calls is not None and calls[2] >= _NOTABLE * (high - low):
+        name, n, taken = calls
+        details = (f"{duration(taken)} of that is in {counted(n, 'call')} of {name}",)
+    return [Cost(ENDS, f"No device work in {' and '.join(parts)} of the {whole}", ns, details, command)]
 
 
 def _often(gaps: pl.DataFrame, scope: Scope) -> str:
@@ -141,7 +151,7 @@ def _place(gaps: pl.DataFrame, trace: Trace) -> str:
     """
     ids = gaps.select(pl.coalesce("call_id", "launch_id")).to_series()
     for categories, lead in ((("python",), "at"), (("user_range",), "in"), (("module",), "in")):
-        place = most_of(trace.spans, ids, gaps["ns"], categories)
+        place = most_of(trace.spans, ids, gaps["dur_ns"], categories, gaps["ts_ns"])
         if place is not None and place[1] >= _NAMED:
             return f"{percent(place[1])} of it {lead} {place[0]}"
     return ""

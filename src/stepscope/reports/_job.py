@@ -11,6 +11,7 @@ import polars as pl
 from stepscope.analyses.ranks.groups import missing_of
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import SERIALISED
 from stepscope.core.units import counted, ranges
 
 if TYPE_CHECKING:
@@ -193,17 +194,20 @@ def _shares(summary: Summary) -> _Shares:
 def measured(summaries: Sequence[Summary]) -> list[Summary]:
     """The files that say most of each owner: those with device work and steps, if it has such, else with device work.
 
+    Of these, those whose idle time is the program's, if there are any.
+
     The others are partial views of the same run, such as the steps alone.
     """
     numbers = owners(summaries)
-    best: dict[int, tuple[bool, bool]] = {}
+    best: dict[int, tuple[bool, ...]] = {}
     for owner, summary in zip(numbers, summaries, strict=True):
-        best[owner] = max(best.get(owner, (False, False)), _says(summary))
+        best[owner] = max(best.get(owner, ()), _says(summary))
     return [s for owner, s in zip(numbers, summaries, strict=True) if _says(s) == best[owner]]
 
 
-def _says(summary: Summary) -> tuple[bool, bool]:
-    return bool(summary.busy), bool(summary.numbers)
+def _says(summary: Summary) -> tuple[bool, ...]:
+    serialised = summary.issues is not None and SERIALISED in summary.issues["code"]
+    return bool(summary.busy), bool(summary.numbers), not serialised
 
 
 def devices_of(summaries: Sequence[Summary]) -> Counter[str]:

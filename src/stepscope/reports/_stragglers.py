@@ -128,4 +128,6 @@ def _when(row: Mapping[str, Any]) -> str:
     if row["pattern"] == "transient":
         within = f"between {duration(row['since_ns'])} and {duration(row['until_ns'])} of the recording"
         return within if first is None else f"in step {first}" if first == last else f"in steps {first} to {last}"
-    return {"steady": "all the time", "irregular": "now and then"}.get(row["pattern"], since)
+    pattern = {"steady": "all the time", "irregular": "now and then"}.get(row["pattern"], since)
+    steps = "" if first is None else f" of step {first}" if first == last else f" of steps {first} to {last}"
+    return f"{pattern}, over {counted(row['exchanges'], 'collective')}{steps}"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The kind of the cost of communication with other ranks.
 TALK = "communication"
+#: The kind of the cost of time before the first and after the last device work.
+ENDS = "idle ends"
 #: The kind of the lack of device work that the host launched.
 NO_DEVICE = "no_device"
 #: A host that needs less of the step than this runs ahead of the device.

@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 #: Share of the matrix products' time whose operations must be known: below, MFU would mislead.
 _LEAST_KNOWN = 0.5
-#: Parts of the host's time in the order of `step-breakdown`, and their names here.
+#: Parts of the host's time in the order of `step-breakdown`, ranges apart from operators, and their names here.
 _ON_HOST = {
     "communication": "communication",
     "runtime": "runtime calls",
     "dataloader": "data loading",
     "cpu_exec": "operators",
+    "range": "named ranges",
     "other": "other",
 }
 _MEASURES = ("est_sm_efficiency_ratio", "est_occupancy_ratio", "tensor_core_ratio")

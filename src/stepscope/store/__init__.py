@@ -27,8 +27,16 @@ from stepscope.store._cache import (
     put_trace,
     scratch_folder,
 )
-from stepscope.store._folder import META, parse_document, read_document, read_folder, storable, write_folder
-from stepscope.store._run import traces_in, write_run
+from stepscope.store._folder import (
+    META,
+    parse_document,
+    read_document,
+    read_folder,
+    storable,
+    traces_in,
+    write_folder,
+    write_run,
+)
 from stepscope.store.blobs import (
     LEAST_PACKED,
     CacheKey,

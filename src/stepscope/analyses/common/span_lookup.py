@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from stepscope.core.intervals import Bools, Ints
 
-__all__ = ["at_or_around", "callers", "nearest_span", "of_spans", "own_time"]
+__all__ = [
+    "at_or_around", "callers", "during", "most_called", "most_of", "nearest_span", "of_spans", "own_time",
+]  # fmt: skip
 
 
 def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> Ints:
@@ -119,11 +121,12 @@ _MOST = 0.6  # share of an interval that a span must be open for, to be named as
 
 
 def most_of(
-    spans: pl.DataFrame, ids: pl.Series, weights: pl.Series, categories: Sequence[str]
+    spans: pl.DataFrame, ids: pl.Series, weights: pl.Series, categories: Sequence[str], since: pl.Series | None = None
 ) -> tuple[str, float] | None:
     """The name of the spans that enclose most of these ids by weight, and its share; None if nothing encloses them.
 
-    For each id the innermost enclosing span of the categories counts. Frames of libraries are skipped.
+    For each id the innermost enclosing span of the categories counts. Frames of libraries are skipped. With `since`
+    weights are lengths of intervals from these times on, and count as far as the span was open in them.
     """
     if ids.is_empty() or not weights.sum():
         return None
@@ -135,8 +138,13 @@ def most_of(
         return None
     mask = spans["category"].is_in(list(categories)) & spans["name"].is_in(wanted.implode())
     around = nearest_span(spans, ids, mask.gather)
-    sums = pl.DataFrame({"name": spans["name"].gather(around), "weight": weights}).drop_nulls("name")
     whole = weights.sum()
+    if since is not None:
+        begins = spans["ts_ns"].gather(around)
+        ends = begins + spans["dur_ns"].gather(around)
+        shared = pl.min_horizontal(since + weights, ends) - pl.max_horizontal(since, begins)
+        weights = pl.select(shared.clip(lower_bound=0)).to_series()
+    sums = pl.DataFrame({"name": spans["name"].gather(around), "weight": weights}).drop_nulls("name")
     if sums.is_empty() or not whole:
         return None
     top = sums.group_by("name").agg(pl.col("weight").sum()).sort("weight", descending=True).row(0)
@@ -150,6 +158,14 @@ def during(spans: pl.DataFrame, low: int, high: int) -> str:
     call = _shortest(open_, ("operator", "runtime", "driver", "dataloader"))
     place = _shortest(open_, ("python",)) or _shortest(open_, ("user_range",))
     return " at ".join(filter(None, (call, place)))
+
+
+def most_called(spans: pl.DataFrame, low: int, high: int) -> tuple[str, int, int] | None:
+    """The runtime calls of one name that took most of [low, high): name, how many, ns in it; None without any."""
+    within = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
+    calls = spans.filter(pl.col("category").is_in(("runtime", "driver")) & (within > 0))
+    sums = calls.group_by(pl.col("name").cast(pl.String)).agg(n=pl.len(), ns=within.sum()).sort("ns", "name")
+    return None if sums.is_empty() else sums.row(-1)
 
 
 def _shortest(spans: pl.DataFrame, categories: Sequence[str]) -> str:

@@ -10,9 +10,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.cycle_membership import HOST, counted_at, cycle_of, device_of_tracks
 from stepscope.analyses.common.processes import of_each
-from stepscope.analyses.common.windows import queued_work, step_windows, whole
+from stepscope.analyses.common.windows import (
+    HOST,
+    counted_at,
+    cycle_of,
+    device_of_tracks,
+    queued_work,
+    step_windows,
+    whole,
+)
 from stepscope.analyses.cycles.anchors import Anchor, calls_of, device_anchors, host_anchors
 from stepscope.analyses.cycles.content import Content, agreement, content_of, counts, is_whole, phases, reach
 from stepscope.core.errors import MissingTable, StepscopeError

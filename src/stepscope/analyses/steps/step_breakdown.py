@@ -96,6 +96,7 @@ def broken_down(
     if work.is_empty() and not any(starts.size for starts, _ in host.values()):
         raise MissingTable("host or device work", needed_by=needed_by, topic="host")
     talks = host.pop("communication")
+    host["cpu_exec"] = either(host["cpu_exec"], host.pop("range"))
     each = [device_parts(mine) for _, mine in by_device(work)] or [device_parts(work)]
     for device in each:
         device["communication"] = either(device["communication"], talks)
@@ -144,7 +145,8 @@ def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
         "communication": open_time(spans, collectives_on_host(spans)),
         "runtime": open_time(spans, category.is_in(("runtime", "driver"))),
         "dataloader": open_time(spans, category == "dataloader"),
-        "cpu_exec": open_time(spans, category.is_in(("operator", "user_range"))),
+        "cpu_exec": open_time(spans, category == "operator"),
+        "range": open_time(spans, category == "user_range"),
     }
 
 

@@ -56,6 +56,11 @@ def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62 else None
 
 
+def _too_large(tid: object) -> str:
+    """The number of a thread as text if no column holds it; else empty."""
+    return str(tid) if isinstance(tid, int) and _integer(tid) is None else ""
+
+
 def _int32(value: object) -> int | None:
     number = _integer(value)
     return number if number is not None and abs(number) < 2**31 else None
@@ -146,7 +151,7 @@ def build_tracks(
     of_collectives: list[bool] = []
     for i, (pid, tid, device, stream, lane) in enumerate(rows):
         texts = labels.get((pid, tid), {})
-        label = texts.get("thread_name") or (tid if isinstance(tid, str) else "") or None
+        label = texts.get("thread_name") or (tid if isinstance(tid, str) else _too_large(tid)) or None
         name = process.get(pid) or (pid if isinstance(pid, str) else "") or None
         kind, plain, device_id, queue, talks = "thread", None, None, None, False
         if lane == "counter":

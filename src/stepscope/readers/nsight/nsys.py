@@ -63,7 +63,7 @@ def read(source: Source) -> Trace:
     Raises CorruptInput (damaged database), UnknownFormat (another program's database), StepscopeError.
     """
     issues = IssueLog()
-    with opened(source) as db:
+    with opened(source, issues) as db:
         if not any(table in db for table in _TABLES):
             what = ", ".join(db.tables[:5]) or "nothing"
             hint = "see `stepscope formats` for what can be read"
