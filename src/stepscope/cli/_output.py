@@ -46,10 +46,7 @@ def renderer_for(format_name: str | None, output: str | None, default: str) -> R
 
 
 def check_target(output: str | None, inputs: Sequence[str], *, force: bool, folder: bool = False) -> None:
-    """Check that the output may be written, before any work is done. `folder`: the output is a folder.
-
-    Raises WouldOverwrite, StepscopeError.
-    """
+    """Check before any work that the output may be written. Raises WouldOverwrite, StepscopeError."""
     if output is None or output == STDOUT:
         return
     if files.is_url(output):

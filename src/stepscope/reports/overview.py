@@ -17,6 +17,7 @@ from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.remedies import Recording, recording_of, remedy
 from stepscope.core.report import Note
 from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.trace import Opener, Results, Trace
@@ -134,7 +135,8 @@ def summarise(trace: Trace) -> Summary:
     tables += python_block(trace, scope)
     tables += scheduling_blocks(trace)
     memory = None if trace.allocations.is_empty() else device_memory(trace.allocations, trace.steps)
-    costs = [] if divided is None else [*divided.costs, *outlier_costs(divided.by_window, scope)]
+    about = recording_of(trace.meta, spans, trace.devices)
+    costs = [] if divided is None else [*divided.costs, *outlier_costs(divided.by_window, scope, about)]
     if memory is not None:
         costs += _growth(memory, scope)
     use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
@@ -241,7 +243,7 @@ def _late(scope: Scope) -> tuple[Note, ...]:
     return (Note(text, "steps", SLOWEST_STEPS),)
 
 
-def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> list[Cost]:
+def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope, about: Recording) -> list[Cost]:
     """One cost for all slow steps: their time beyond the median. It says which part grew in the slowest step.
 
     `by_window` has the parts of each step's time. Fewer than 4 steps are too few to call one unusual.
@@ -264,7 +266,7 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
     if n_more:
         detail += f"; {counted(n_more, 'other step')} took more than {_SLOW} × the median"
     if worst == 0:
-        detail += "; it is the first one recorded: if that is warm-up, let the profiler's schedule skip it"
+        detail += "; it is the first one recorded: " + remedy("warm_up", about)
     times = f"{lengths[worst] / median:.1f} × the median"
     title = f"Step {scope.numbers[worst]} took {duration(float(lengths[worst]))}, {times}"
     return [Cost("outlier", title, excess, (detail,), "show steps")]

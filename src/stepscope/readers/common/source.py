@@ -215,10 +215,7 @@ def packing_of(head: bytes) -> str | None:
 
 
 def head_of(path: str, member: str | None = None, n_bytes: int = 1 << 16) -> bytes:
-    """The first unpacked bytes of a file (of the first document in a zip).
-
-    Raises StepscopeError if unreadable, CorruptInput if not one byte can be unpacked.
-    """
+    """The first unpacked bytes of a file (of a zip: of its first document). Raises StepscopeError, CorruptInput."""
     source = Source(path, member)
     head = b""
     for chunk in source.chunks():
