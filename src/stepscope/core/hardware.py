@@ -21,11 +21,8 @@ from stepscope.core.errors import StepscopeError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-<<<<<<< HEAD
-=======
 #: Instead of a precision: a peak of matrix units that a recorder states for work whose types it does not.
 ANY = "any"
->>>>>>> house
 _DATA = Path(__file__).with_name("hardware.json")
 _NOISE = re.compile(
     r"\b(?:nvidia|amd|intel|huawei|cambricon|corporation|instinct|tesla|geforce|radeon|graphics|tensor core|gpu"

@@ -15,12 +15,8 @@ if TYPE_CHECKING:
     from stepscope.core.errors import MissingTable
     from stepscope.core.trace import Meta, Trace
 
-<<<<<<< HEAD
-PYTORCH, PADDLE, JAX = "PyTorch", "PaddlePaddle", "JAX/XLA"
-=======
 PYTORCH, PADDLE, JAX, TENSORFLOW = "PyTorch", "PaddlePaddle", "JAX/XLA", "TensorFlow"
 PYTORCH_XLA = "PyTorch/XLA"
->>>>>>> house
 #: Devices that torch.compile generates kernels for and that capture graphs.
 _COMPILED = ("cuda", "rocm", "xpu")
 #: Names in recordings of vLLM and SGLang: their functions, operators, and the ranges around their passes.
