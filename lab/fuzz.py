@@ -2,7 +2,6 @@
 
 python fuzz.py [--cases 20000] [--first 0] [--jobs 2] [--minutes M]
 python fuzz.py --first 1234 --cases 1 --keep DIR        one case again, its file kept
-python fuzz.py --stored [--also DIR]                    stored folders that were changed, asked every question
 
 Every case reads a trace, runs every analysis with options taken at random, and renders the report. Case N follows from
 the random seed N alone. Exit code 1 if a case failed: an error that is none of ours, too long, too much memory,
@@ -17,7 +16,6 @@ import faulthandler
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,27 +24,23 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import mutations
-import questions
-import stored_mutations
 
 import stepscope
 from stepscope import analyses, renderers
 from stepscope.core.errors import MissingTable, StepscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from stepscope.core.options import Option
     from stepscope.core.trace import Run, Trace
 
 SECONDS_PER_CASE = 20
-SECONDS_PER_QUESTION = 10  # of processor time, of those about stored folders
 #: A reader may take some times a block of memory, whatever is in the file; the interpreter and its libraries take 200.
 MIB_PER_PROCESS = 800
 FORMATS = ("terminal", "markdown", "json")
@@ -107,9 +101,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more cases after so long")
     parser.add_argument("--keep", type=Path, help="folder for the files of the cases")
-    parser.add_argument("--stored", action="store_true", help="change stored folders, and ask every question")
-    parser.add_argument("--share", type=float, default=1, help="share of the questions about stored folders (1)")
     parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
+    parser.add_argument("--only", action="store_true", help="begin with protobuf files of that folder alone")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--mark", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -157,8 +150,7 @@ def _start(
     ]
     command += ["--minutes", str(left)] if left < float("inf") else []
     command += ["--keep", str(given.keep)] if given.keep else []
-    command += ["--also", str(given.also)] if given.also else []
-    command += ["--stored", "--share", str(given.share)] if given.stored else []
+    command += ["--also", str(given.also), *["--only"] * given.only] if given.also else []
     with out.open("wb") as file, (folder / f"{first}.err").open("wb") as errors:
         return subprocess.Popen(command, stdout=file, stderr=errors), first, n, out
 
@@ -180,21 +172,15 @@ def _work(given: argparse.Namespace) -> Tally:
     """Cases in this process."""
     faulthandler.enable()
     signal.signal(signal.SIGALRM, _alarm)
-    signal.signal(signal.SIGPROF, _alarm)
-    tally = Tally()
+    tally, seeds = Tally(), mutations.seeds(given.also)
+    seeds = [seed for seed in seeds if isinstance(seed, bytes)] if given.only else seeds
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as folder:
-        seeds = stored_mutations.seeds(Path(folder), given.also) if given.stored else mutations.seeds(given.also)
         for case in range(given.first, given.first + given.cases):
             if time.monotonic() > until:
                 break
             given.mark.write_text(str(case))
             random = Random(case)
-            if given.stored:
-                _one_stored(
-                    tally, case, random.choice(seeds), Path(given.keep or folder) / str(case), random, given.share
-                )
-                continue
             data = mutations.mutated(random.choice(seeds), random)
             path = Path(given.keep or folder) / f"case{case if given.keep else ''}.json"
             path.write_bytes(data)
@@ -238,51 +224,6 @@ def _one(tally: Tally, case: int, path: Path, random: Random) -> None:
     if before <= MIB_PER_PROCESS < peak:
         tally.fail(case, f"{step}: took {peak:.0f} MiB")
     tally.peak_mib = max(tally.peak_mib, peak)
-
-
-def _one_stored(tally: Tally, case: int, seed: Path, place: Path, random: Random, share: float) -> None:
-    """Questions about a stored folder that was changed, each with its own time: all, or a random share of them."""
-    place.mkdir()
-    path, changes = stored_mutations.write_mutated(seed, place, random)
-    before, asked = _peak_mib(), questions.questions(path, seed)
-    if _is_answered(tally, case, "read", partial(next, asked), changes):
-        tally.outcomes["read"] += 1
-        for name, ask in asked:
-            if random.random() < share or name == "page closes":
-                _is_answered(tally, case, name, ask, changes)
-    else:
-        tally.outcomes["refused"] += 1
-    peak = _peak_mib()
-    if before <= MIB_PER_PROCESS < peak:
-        tally.fail(case, f"took {peak:.0f} MiB", changes)
-    tally.peak_mib = max(tally.peak_mib, peak)
-    if place.parent.name.startswith("tmp"):
-        shutil.rmtree(place)
-
-
-def _is_answered(tally: Tally, case: int, name: str, ask: Callable[[], object], changes: str) -> bool:
-    """Ask one question. A process that hangs where no alarm is seen ends, as if it crashed."""
-    began, kind = time.monotonic(), name.partition(" ")[0]
-    faulthandler.dump_traceback_later(12 * SECONDS_PER_QUESTION, exit=True)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS_PER_QUESTION)
-    try:
-        ask()
-        tally.steps[f"{kind}: answered"] += 1
-    except StepscopeError as error:
-        tally.steps[f"{kind}: {type(error).__name__}"] += 1
-        return False
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001  what a bug raises, a panic in Polars and our alarm among them
-        trace = "".join(traceback.format_exception(error)[-12:])
-        tally.fail(case, _place_of(error, name), f"{changes}\n{trace}")
-        return False
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        faulthandler.cancel_dump_traceback_later()
-        if (took := time.monotonic() - began) > tally.slowest_s:
-            tally.slowest_s, tally.slowest_case = took, case
-    return True
 
 
 def _questions(path: Path, trace: Trace, random: Random) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,6 @@ import typer
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError, WouldOverwrite
-from stepscope.core.report import printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -47,10 +46,7 @@ def renderer_for(format_name: str | None, output: str | None, default: str) -> R
 
 
 def check_target(output: str | None, inputs: Sequence[str], *, force: bool, folder: bool = False) -> None:
-    """Check that the output may be written, before any work is done. `folder`: the output is a folder.
-
-    Raises WouldOverwrite, StepscopeError.
-    """
+    """Check before any work that the output may be written. Raises WouldOverwrite, StepscopeError."""
     if output is None or output == STDOUT:
         return
     if files.is_url(output):
@@ -88,6 +84,8 @@ def emit(content: str | bytes, output: str | None, *, force: bool = False, rende
     `renderer` is what made the text, if it was one: that for terminals may use colours, and exact text goes to a pipe
     as it is. Raises WouldOverwrite, StepscopeError.
     """
+    from stepscope.core.report import printable_lines
+
     if output is not None and output != STDOUT:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
         if files.is_url(output):
@@ -112,7 +110,7 @@ def emit_stream(pieces: Iterable[str], output: str | None, *, force: bool = Fals
     """
     if output is None or output == STDOUT:
         for piece in pieces:
-            _write_stdout(printable_lines(piece))
+            emit(piece, output)
         return
     data = _packed((piece.encode("utf-8", "backslashreplace") for piece in pieces), output)
     if files.is_url(output):
@@ -140,6 +138,8 @@ def _packed(pieces: Iterator[bytes], output: str) -> Iterator[bytes]:
 
 def complain(text: str, *, colour: str = "") -> None:
     """Write a line to standard error, with control characters escaped."""
+    from stepscope.core.report import printable
+
     text = printable(text)
     if colour and sys.stderr.isatty() and coloured():
         head, colon, rest = text.partition(":")

@@ -137,10 +137,7 @@ _QUOTED, _OTHER_QUOTES = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"[\\`$#]
 
 
 def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFrame:
-    """Rows for which a condition in SQL holds; `extra` are constants that it may name too.
-
-    Raises UnknownName (column), StepscopeError (not a condition).
-    """
+    """Rows for which a condition in SQL holds; it may name `extra` constants. Raises UnknownName, StepscopeError."""
     if where is None:
         return frame
     wide = frame.with_columns(pl.lit(v).alias(k) for k, v in extra.items() if k not in frame.columns)

@@ -41,7 +41,10 @@ _ENDINGS = (
 _MEMBER = "!"
 _DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
 _DIGITS = re.compile(r"\d+")
-_TWIN = re.compile(r"(?P<name>.*)\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?", re.IGNORECASE | re.DOTALL)
+_TWIN = re.compile(
+    r"(?P<name>.*?)(?:\.xplane(?=\.pb)|\.trace(?=\.json))?\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @cache
@@ -121,10 +124,7 @@ def _one_file(path: str) -> tuple[str, str | None]:
 
 
 def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
-    """Whether a file is opened without reading it: stored, kept since it was opened, or too small to matter.
-
-    What cannot be asked counts as such: opening it will say why.
-    """
+    """Whether a file is stored, cached, or too small to matter; also if opening it will say what is wrong with it."""
     try:
         file, member = _file_and_member(path)
         if files.is_folder(file):
@@ -242,7 +242,7 @@ def _stored_at(file: str) -> list[str]:
 
 
 def _without_twins(paths: list[str]) -> list[str]:
-    """Paddle writes one recording as x.pb or as x.json; of a folder with both the exact one, protobuf, is read."""
+    """Of one recording as x.pb and as x.json (Paddle), or x.xplane.pb and x.trace.json (XLA), protobuf: it is exact."""
     kinds = [(match["name"], match["kind"]) if (match := _TWIN.fullmatch(file)) else (file, None) for file in paths]
     exact = {name for name, kind in kinds if kind == "pb"}
     return [file for file, (name, kind) in zip(paths, kinds, strict=True) if kind != "json" or name not in exact]

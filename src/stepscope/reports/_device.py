@@ -82,10 +82,7 @@ _DIRECTIONS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTime:
-    """What the devices did in the scope. `parts` add up to the length of its windows.
-
-    `while_idle` is what the host did in the idle part.
-    """
+    """What the devices did in the scope: `parts` sum to its length, `while_idle` is the host in the idle part."""
 
     work: pl.DataFrame
     parts: Mapping[str, int]

@@ -95,10 +95,7 @@ def _operators(trace: Trace, operators: pl.DataFrame | None, scope: Scope, part_
 
 
 def _runtime_calls(spans: pl.DataFrame) -> pl.DataFrame:
-    """By name, costliest first: the operator that most time is in, n, own time and that operator's part of it.
-
-    Calls outside of operators are left out.
-    """
+    """By name, costliest first: the operator that most time is in, n, own time, that operator's part of it."""
     is_call = spans["category"].is_in(_RUNTIME).to_numpy()
     calls = spans.select("name", "op_id").filter(pl.Series(is_call))
     calls = calls.with_columns(ns=pl.Series(own_time(spans, is_call)), op=of_spans(spans, calls["op_id"], "name"))

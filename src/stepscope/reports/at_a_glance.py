@@ -93,10 +93,7 @@ def use_of(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dict[str, fl
 
 
 def advice_costs(facts: Facts, memory: pl.DataFrame | None, devices: pl.DataFrame, costs: Sequence[Cost]) -> list[Cost]:
-    """The recommendations of rules as costs without a time. `costs` name those that cover them.
-
-    `memory` is what `device_memory` returns.
-    """
+    """The recommendations of rules as costs without a time; `costs` name those that cover them."""
     if memory is not None:
         facts = replace(facts, memory=memory_held(memory, devices))
     covered_by: Mapping[str, tuple[str, ...]] = {

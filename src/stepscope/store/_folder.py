@@ -162,10 +162,7 @@ def _put(folder: str, name: str, content: bytes) -> None:
 
 
 def read_document(folder: str, *, kind: str) -> dict[str, Any] | None:
-    """The content of meta.json in a stored folder of this kind, 'trace' or 'run'; None if the folder is not one.
-
-    Raises CorruptInput if meta.json is damaged.
-    """
+    """meta.json of a stored folder of this kind (trace, run); None if it is not one. Raises CorruptInput."""
     path = files.joined(folder, META)
     if not files.exists(path):
         return None

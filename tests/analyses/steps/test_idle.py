@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from device_traces import BACKWARD, DEVICES_2, HOST, OTHER_DEVICE, STREAM_7, STREAM_8, TRACKS_5, Row, kernel, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.steps.idle import ANALYSIS, IDLE, idle
+from stepscope.analyses.steps.idle import ANALYSIS, IDLE, _candidates, idle
 from stepscope.analyses.steps.timeline import timeline
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Category
@@ -170,6 +171,25 @@ def test_the_innermost_span_that_fills_nearly_all_is_named_and_the_operator_arou
     assert (got["cause"], got["call"], got["call_op"]) == ("allocator", "cudaFree", "aten::cudnn_convolution")
     calls = spans.with_columns(category=pl.col("category").cast(str).replace({"runtime": "other"}).cast(Category))
     assert idle(calls, TRACKS_5, by="gap").row(0, named=True)["call"] == "aten::cudnn_convolution"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans()), max_size=12),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=8),
+)
+def test_of_calls_that_fill_a_gap_the_first_is_weighed_and_of_the_rest_all(calls, lengths) -> None:
+    high = np.cumsum([apart + length for apart, length in lengths])
+    low = high - [length for _, length in lengths]
+    start, end = np.array([(s, s + d) for s, d, _ in calls], np.int64).reshape(-1, 2).T
+    own = np.array([mine for *_, mine in calls], bool)
+    row, at = _candidates(start, end, own, (low, high))
+    wanted = set()
+    for g in range(low.size):
+        reached = [i for i in range(len(calls)) if start[i] < high[g] and end[i] + 1 > low[g]]
+        full = [i for i in reached if start[i] <= low[g] and end[i] >= high[g]]
+        wanted |= {(i, g) for i in reached if i not in full}
+        wanted |= {(next(i for i in full if own[i] == mine), g) for mine in {bool(own[i]) for i in full}}
+    assert sorted(zip(row.tolist(), at.tolist(), strict=True)) == sorted(wanted)
 
 
 def test_a_library_that_sets_itself_up_within_an_operator_also_frees_memory_there() -> None:

@@ -286,10 +286,7 @@ def with_program(facts: Facts, spans: pl.DataFrame, work: pl.DataFrame, devices:
 
 
 def memory_held(peaks: pl.DataFrame, devices: pl.DataFrame) -> dict[str, float]:
-    """What tensors held at the peak of each accelerator, of its memory, by its name; those of which both are known.
-
-    `peaks` is what `device_memory` returns.
-    """
+    """By accelerator what tensors held at the peak, of its memory, where both are known, from `device_memory`."""
     sizes = devices.filter(devices["type"] != "cpu").select("device_id", "memory_bytes").drop_nulls()
     known = peaks.join(sizes, on="device_id", how="inner", maintain_order="left").filter(pl.col("memory_bytes") > 0)
     ratio = pl.col("peak_allocated_bytes") / pl.col("memory_bytes")

@@ -163,10 +163,7 @@ _PARTS = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "id
 
 
 def mean_of(each: Sequence[Mapping[str, Ints]], parts: Iterable[str] = _PARTS) -> dict[str, Ints]:
-    """The mean of each entry over devices, in whole numbers. The mean of `parts` sums to the mean of their sums.
-
-    Units: those of the entries.
-    """
+    """The mean of each entry over devices, in whole numbers. That of `parts` sums to the mean of their sums."""
     if len(each) < 2:
         return dict(each[0]) if each else {}
     sums: dict[str, Ints] = {name: np.sum([one[name] for one in each], axis=0) for name in each[0]}

@@ -163,10 +163,7 @@ def _free_from(begun_ns: int | None, loose: pl.DataFrame, start: Ints) -> Ints:
 
 
 def whole(spans: pl.DataFrame) -> tuple[int, int]:
-    """First start and last end of operators, data loading and device work; of all spans where there are none of them.
-
-    Units: ns.
-    """
+    """First start and last end of operators, data loading and device work, else of all spans. Units: ns."""
     profiled = spans.filter(spans["category"].is_in(("operator", "dataloader", *DEVICE_WORK)))
     return extent_ns(spans if profiled.is_empty() else profiled)
 

@@ -99,10 +99,7 @@ def mfu_of(
     *,
     by: By,
 ) -> pl.DataFrame:
-    """The result of `mfu` for these windows (step, ts_ns, end_ns) and this device work.
-
-    Raises MissingTable (no kernels).
-    """
+    """`mfu` for these windows (step, ts_ns, end_ns) and this device work. Raises MissingTable (no kernels)."""
     if not (work["category"] == "kernel").any():
         raise MissingTable("kernels", needed_by="mfu", hint="for copies and fills there is show timeline")
     n_devices = max(work["device_id"].drop_nulls().n_unique(), 1)
@@ -143,10 +140,7 @@ def _steps_of(work: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
 
 
 def _kernels_of_products(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Kernels that are matrix products, by name or by operator: step, call_id, dur_ns, known, why.
-
-    `why` is the reason why the operations are unknown.
-    """
+    """Kernels of matrix products: step, call_id, dur_ns, known, and why their operations are unknown."""
     ran = work.filter(pl.col("category") == "kernel").select("step", "call_id", "name", "dur_ns", "tensor_core")
     named = pl.when(pl.col("reason") == NO_FORMULA).then(pl.format("no formula for {}", "name")).otherwise("reason")
     of_call = calls.select(

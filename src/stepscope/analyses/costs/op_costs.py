@@ -78,10 +78,7 @@ def paged_attention(args: Arguments, q_at: int, k_at: int, annotation: str | Non
 
 
 def fused(name: str, args: Arguments) -> Cost:
-    """A lower bound: each tensor is moved once, and one operation done per element of the largest.
-
-    A tensor that is both read and written counts once.
-    """
+    """A lower bound: each tensor is moved once, and one operation is done per element of the largest."""
     tensors = [at for at in range(len(args.shapes)) if args.has(at)]
     if not tensors:
         raise Unclear("no tensors were recorded")

@@ -99,10 +99,7 @@ def _vectors(launches: pl.DataFrame, metrics: pl.DataFrame) -> tuple[pl.DataFram
 
 
 def _absorbed(vectors: Floats, order: Rows, distance: float, *, fixed: bool) -> tuple[Rows, Floats]:
-    """For each launch the row of its representative (−1: none), and its distance to it.
-
-    Each representative takes one pass over the launches that remain.
-    """
+    """For each launch the row of its representative (−1: none) and its distance, in one pass per representative."""
     length = np.linalg.norm(vectors, axis=1)
     representative, away = np.full(length.size, -1), np.zeros(length.size)
     unused = order[length[order] == 0]

@@ -103,7 +103,11 @@ def scheduling(
         running_ratio=pl.col("oncpu_ns") / pl.col("seen_ns"),
         waiting_ratio=pl.col("runq_ns") / pl.col("seen_ns"),
     )
-    columns = [column for column in SCHEDULING.columns if column.name not in _absent(by)]
+    columns = [
+        column
+        for column in SCHEDULING.columns
+        if column.name not in ({"step", "process", "pid", "tid", "thread"} - set(_KEYS[by]))
+    ]
     order = ["step"] * (by == "step") + ["runq_ns", "oncpu_ns", *(k for k in ("pid", "tid") if k in keys)]
     falls = [name in {"runq_ns", "oncpu_ns"} for name in order]
     return sums.select(pl.col(c.name).cast(c.dtype) for c in columns).sort(order, descending=falls)
@@ -113,10 +117,6 @@ def _lanes(tracks: pl.DataFrame) -> pl.DataFrame:
     """The process and thread of each track."""
     thread = pl.col("label").str.replace(LANE, "")
     return tracks.select("track_id", "process", "pid", "tid", thread=thread)
-
-
-def _absent(by: By) -> set[str]:
-    return {"step", "process", "pid", "tid", "thread"} - set(_KEYS[by])
 
 
 def _sums() -> dict[str, pl.Expr]:

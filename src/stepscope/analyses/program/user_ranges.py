@@ -71,10 +71,7 @@ def user_ranges(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _open(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Time in which any range of a name is open: nested ones and those of several threads count once.
-
-    Columns: name, side, open_ns.
-    """
+    """Time in which any range of a name is open, over all threads: name, side, open_ns."""
     ranges = ranges.with_columns(code=pl.struct("name", "side").rank("dense").cast(pl.Int64))
     starts = ranges["ts_ns"].to_numpy()
     codes, lows, highs = union_by(ranges["code"].to_numpy(), starts, starts + ranges["dur_ns"].to_numpy())

@@ -121,10 +121,7 @@ def _average(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def divided(levels: Iterable[tuple[str, Intervals]], lows: Ints, highs: Ints) -> dict[str, Ints]:
-    """How much of each window [low, high) each level adds to those before it; `other` is the rest.
-
-    Levels are disjoint sets of intervals. Units: those of the intervals.
-    """
+    """How much of each window [low, high) each level of intervals adds to those before it, and `other`, the rest."""
     parts = {}
     every: Intervals = np.empty(0, np.int64), np.empty(0, np.int64)
     taken = np.zeros(lows.size, np.int64)

@@ -67,10 +67,7 @@ def subtracted(a: Ranges, b: Ranges) -> Ranges:
 
 
 def amounts(ranges: Ranges, windows: Ranges) -> list[float]:
-    """How much of each window the ranges cover, summed in order of time. Without ranges it is the integer 0.
-
-    Units: those of the ranges.
-    """
+    """How much of each window the ranges cover, summed in order of time; the integer 0 without ranges."""
     of_window, of_range = _pairs(windows, ranges)
     starts, ends = windows[0][of_window], windows[1][of_window]
     lengths = np.minimum(ends, ranges[1][of_range]) - np.maximum(starts, ranges[0][of_range])

@@ -250,10 +250,7 @@ def _csv(header: Header, text: bytes) -> pl.DataFrame | None:
 
 
 def read_text(source: Source) -> Trace:
-    """Every launch with its metrics in base units; numbers are as rounded by the text.
-
-    Raises CorruptInput (no launches, numbers written in two ways), StepscopeError.
-    """
+    """Every launch with its metrics in base units, as rounded by the text. Raises CorruptInput, StepscopeError."""
     issues, page = IssueLog(), _Page()
     for line in _text_lines(source):
         page.add(line)

@@ -34,10 +34,7 @@ _CC = ("device__attribute_compute_capability_major", "device__attribute_compute_
 
 
 def read(source: Source) -> Trace:
-    """Every kernel of every range, with all metrics that are numbers.
-
-    Raises MissingExtra without the package; CorruptInput.
-    """
+    """Every kernel of every range, with all metrics that are numbers. Raises MissingExtra, CorruptInput."""
     try:
         ncu_report = import_module("ncu_report")
     except ImportError:

@@ -365,7 +365,7 @@ def _axes(dims: pl.Series, what: str, facts: _Facts) -> list[pl.Series]:
     parts = distinct.cast(pl.String).str.strip_chars("() ").str.split(", ")
     axes = []
     for i, axis in enumerate(_AXES):
-        sizes = _whole_series(parts.list.get(i, null_on_oob=True))
+        sizes = parts.list.get(i, null_on_oob=True).to_frame("text").select(_whole(pl.col("text"))).to_series()
         known = dims.replace_strict(distinct, sizes, return_dtype=pl.Int64) if len(distinct) else None
         if known is None or known.null_count() == len(dims):
             known = facts.of((f"launch__{what}_dim_{axis}",)).cast(pl.Int64)
@@ -376,10 +376,6 @@ def _axes(dims: pl.Series, what: str, facts: _Facts) -> list[pl.Series]:
 def _whole(column: pl.Expr) -> pl.Expr:
     """A text as a whole number, without separators of groups; null if it is none."""
     return column.cast(pl.String).str.replace_all(r"\D", "").cast(pl.Int64, strict=False)
-
-
-def _whole_series(texts: pl.Series) -> pl.Series:
-    return texts.to_frame("text").select(_whole(pl.col("text"))).to_series()
 
 
 def _only(values: pl.Series) -> str | None:

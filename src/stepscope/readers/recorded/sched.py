@@ -212,10 +212,7 @@ def _overlaps(spans: Spans, lows: Ints, highs: Ints) -> NDArray[np.bool_]:
 
 
 def with_sched(trace: Trace, path: str) -> Trace:
-    """The trace with the scheduling recorded in the folder of `path`, if any: lanes, spans, table `sched`.
-
-    What cannot be read or placed is in `issues`.
-    """
+    """The trace with the scheduling recorded in the folder of `path`, if any; what is unreadable is in `issues`."""
     side = side_file(path, (SCHEDULING,))
     if side is None:
         return trace
