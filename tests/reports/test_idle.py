@@ -154,13 +154,24 @@ def test_gaps_count_as_far_as_they_lie_in_the_steps_and_name_the_step(rows) -> N
 
 
 def test_the_ends_without_device_work_are_told_with_what_the_host_did(rows) -> None:
+    rows.op(0, 560, "aten::randn")
+    rows.kernel(600, 300, launch=rows.launch(590))
+    rows.launch(999)
+    found = costs(rows.trace())["ends"]
+    assert found.ns == 700
+    assert found.title == "No device work in the first 600 ns and the last 100 ns of the recording"
+    assert found.details == ("The host spends most of that in aten::randn",)
+
+
+def test_the_head_of_the_first_step_is_a_gap_if_it_is_known_what_launched_the_work_after_it(rows) -> None:
     rows.step(1, 0, 1000)
     rows.op(10, 560, "aten::randn")
     rows.kernel(600, 300, launch=rows.launch(590))
-    found = costs(rows.trace())["ends"]
-    assert found.ns == 700
-    assert found.title == "No device work in the first 600 ns and the last 100 ns of the step"
-    assert found.details == ("The host spends most of that in aten::randn",)
+    rows.kernel(800, 150, track=20)
+    found = costs(rows.trace())
+    assert (found["operator"].ns, found["ends"].ns) == (300, 50 + 425)
+    assert found["operator"].details[0].startswith("1 gap of 600 ns")
+    assert found["ends"].title == "No device work in the first 400 ns and the last 75 ns of the step"
 
 
 def test_calls_of_one_name_that_fill_an_end_together_are_named(rows) -> None:

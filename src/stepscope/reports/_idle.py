@@ -61,20 +61,28 @@ _DOING = {"operator": "operators", "runtime": "runtime calls", "python": "Python
 
 
 def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> list[Cost]:
-    """A cost for each cause of gaps in device work, and one for the idle time at the ends of the scope."""
+    """A cost for each cause of gaps in device work, and one for the idle time at the ends of the scope.
+
+    The time from the start of the first step to the first work that it queued is a gap like those of later steps.
+    """
     if idle_ns <= 0:
         return []
     work = work.select("rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name")
-    gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"))
+    begins = work.group_by("rank", "device_id").agg(pl.lit(scope.low).alias("ts_ns"), pl.lit(scope.low).alias("end_ns"))
+    marked = pl.concat([begins, work], how="diagonal_relaxed") if scope.numbers else work
+    gaps = caused_gaps(marked, trace.spans, trace.tracks, ("rank", "device_id"))
+    gaps = gaps.filter(pl.col("before_id").is_not_null() | (pl.col("cause") != "unlinked"))
     starts = gaps["ts_ns"].to_numpy()
     inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
     gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)
     gaps = with_calls(gaps, work, trace.spans, trace.tracks)
+    head_ns = sum_of(gaps.filter(pl.col("before_id").is_null())["ns"])
     costs = []
     about = recording_of(trace.meta, trace.spans, trace.devices)
-    launching = gaps.filter(pl.col("cause").is_in(LAUNCHING))
+    is_launching = pl.col("cause").is_in(LAUNCHING) & pl.col("before_id").is_not_null()
+    launching = gaps.filter(is_launching)
     if is_launch_bound(launching, scope.n * scope.n_devices):
-        gaps = gaps.filter(~pl.col("cause").is_in(LAUNCHING))
+        gaps = gaps.filter(~is_launching)
         costs.append(_launching(launching, trace, scope, about))
     cost_of_cause = {
         "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other, "unlinked": _unlinked,
@@ -85,7 +93,7 @@ def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> 
     ]
     # A gap of one device is a part of the mean of all.
     costs = [replace(cost, ns=(cost.ns or 0) / scope.n_devices) for cost in costs]
-    return [*costs, *_ends(work, trace, scope, idle_ns - round(sum(cost.ns or 0 for cost in costs)))]
+    return [*costs, *_ends(work, trace, scope, idle_ns - round(sum(cost.ns or 0 for cost in costs)), head_ns)]
 
 
 def _with_device(cost: Cost, gaps: pl.DataFrame, work: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
@@ -111,12 +119,12 @@ def is_launch_bound(gaps: pl.DataFrame, n: int) -> bool:
     return gaps.height >= _MANY * n and 2 * short > sum_of(gaps["dur_ns"])
 
 
-def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]:
-    """Idle time before the first and after the last device work."""
+def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int, head_ns: int) -> list[Cost]:
+    """Idle time before the first and after the last device work, without the time of gaps at the head of devices."""
     extents = [
         (int(mine["ts_ns"].to_numpy().min()), int(mine["end_ns"].to_numpy().max())) for _, mine in by_device(work)
     ]
-    first = round(fmean(max(begin - scope.low, 0) for begin, _ in extents))
+    first = round(fmean(max(begin - scope.low, 0) for begin, _ in extents) - head_ns / scope.n_devices)
     last = round(fmean(max(scope.high - end, 0) for _, end in extents))
     if ns <= 0 or not first + last:
         return []

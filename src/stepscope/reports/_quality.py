@@ -72,7 +72,9 @@ def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
         what = f"No launch record of {counted(loose.height, 'piece')} of device work ({percent(ratio)} of device time)."
         lacks.append(Lack("no_launch", what))
     if not (trace.spans["category"] == "operator").any():
-        advice = remedy("operators", recording_of(trace.meta, trace.spans, trace.devices))
+        has_ranges = (trace.spans["category"] == "user_range").any()
+        about = recording_of(trace.meta, trace.spans, trace.devices)
+        advice = "show user-ranges says whose the kernels are" if has_ranges else remedy("operators", about)
         what = f"No operators are in the trace: {advice}." if advice else "No operators are in the trace."
         return [*lacks, Lack("no_operators", what)]
     linked = work.filter(pl.col("launch_id").is_not_null() & pl.col("op_id").is_null())

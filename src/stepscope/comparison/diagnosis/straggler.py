@@ -140,11 +140,8 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
         for lag in peers
     ]
     shown.append(evidence(f"{last.name}: its own time in collectives", last.talk, unit="ns"))
-    shown.append(
-        evidence(
-            f"time for which the others are in collectives and {last.name.lower()} is not", ahead, role="necessary"
-        )
-    )
+    difference = f"difference between the others' time in collectives and that of {last.name.lower()}"
+    shown.append(evidence(difference, ahead, role="necessary"))
     confidence = 0.7 + 0.1 * (len(all_lags) > 2) + 0.1 * (last.talk.delta < 0)
     why = ""
     reasons: tuple[Evidence, ...] = ()
