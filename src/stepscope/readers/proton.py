@@ -111,7 +111,7 @@ class _Rows:
         kernels = pl.DataFrame(self._tensor_core, schema=columns, orient="row")
         schema = {"span_id": pl.UInt32, "metric": pl.String, "unit": pl.String, "value": pl.Float64}
         return {
-            "devices": pl.DataFrame([*self._device_rows()], schema=dict(DEVICES.dtypes), orient="row"),
+            "devices": DEVICES.of_rows([*self._device_rows()]),
             "tracks": TRACKS.conform(pl.DataFrame(tracks, infer_schema_length=None)),
             "spans": SPANS.conform(spans) if self.spans else SPANS.empty(),
             "kernels": KERNELS.conform(kernels),

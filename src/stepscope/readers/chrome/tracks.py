@@ -273,4 +273,4 @@ class _Devices:
             memory = _integer(p.get("totalGlobalMem")) or (mebibytes and mebibytes << 20)
             units = _int32(p.get("numSms"))
             rows.append((device_id, kind, index, str(name).strip() if name else None, units, memory, capability))
-        return pl.DataFrame(rows, schema=dict(DEVICES.dtypes), orient="row")
+        return DEVICES.of_rows(rows)

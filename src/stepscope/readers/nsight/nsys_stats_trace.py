@@ -207,7 +207,7 @@ def _devices(work: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, dict[str, int]
         match = known[text]
         index, name = (int(match["index"]), match["name"]) if match else (None, text)
         rows.append((device_id, "cuda", index, name or None, None, None, None))
-    return pl.DataFrame(rows, schema=dict(DEVICES.dtypes), orient="row"), {text: i for i, text in enumerate(order, 1)}
+    return DEVICES.of_rows(rows), {text: i for i, text in enumerate(order, 1)}
 
 
 def _streams(frame: pl.DataFrame, tracks: Tracks, device_of: dict[str, int]) -> NDArray[np.uint32]:

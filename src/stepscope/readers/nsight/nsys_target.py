@@ -129,7 +129,7 @@ class Target:
             index = ordinals.copy().pop() if len(ordinals) == 1 else gpu
             capability = f"{major}.{minor}" if major else None
             rows.append((device_id, "cuda", index, name, sms or None, memory or None, capability))
-        return pl.DataFrame(rows, schema=dict(DEVICES.dtypes), orient="row")
+        return DEVICES.of_rows(rows)
 
     def _process(self, global_id: int) -> str | None:
         return self._process_names.get(global_id & ~_MASK)

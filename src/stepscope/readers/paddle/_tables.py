@@ -144,7 +144,7 @@ def _devices(recording: Recording, indices: set[int]) -> pl.DataFrame:
             capability = f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else None
             name, memory = p.get("name") or None, p.get("totalGlobalMem")
             rows.append((len(rows), kind, index, name, _small(p.get("smCount")), memory, capability))
-    return pl.DataFrame(rows, schema=dict(DEVICES.dtypes), orient="row")
+    return DEVICES.of_rows(rows)
 
 
 def _small(value: object) -> int | None:

@@ -84,7 +84,7 @@ def _devices(records: Records) -> tuple[pl.DataFrame, dict[str, int]]:
         row = known.get(agent, {})
         columns = ("index", "name", "cu_count", "memory_bytes", "arch")
         rows.append((device_id, "rocm", *(row.get(column) for column in columns)))
-    return pl.DataFrame(rows, schema=dict(DEVICES.dtypes), orient="row"), {a: i for i, a in enumerate(order, 1)}
+    return DEVICES.of_rows(rows), {a: i for i, a in enumerate(order, 1)}
 
 
 def _work_part(frame: pl.DataFrame, kind: str, names: Names, tracks: Tracks, device_of: dict[str, int]) -> Part:
