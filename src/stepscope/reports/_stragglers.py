@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from stepscope.analyses.ranks.stragglers import Evidence
     from stepscope.core.trace import Trace
 
-__all__ = ["MOST_CALLS", "Stragglers", "packed_calls", "stragglers_among"]
-
 #: Collective calls of all ranks that a report analyses: more would take many seconds and over half a gigabyte.
 MOST_CALLS = 1_000_000
 _SHOWN = 3

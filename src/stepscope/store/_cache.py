@@ -32,26 +32,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-__all__ = [
-    "CacheFolder",
-    "CacheWarning",
-    "Entry",
-    "Lock",
-    "cache_folder",
-    "clear",
-    "entries",
-    "exclusive_lock",
-    "find_trace",
-    "find_value",
-    "is_off",
-    "put_trace",
-    "put_value",
-    "remove_damaged",
-    "scratch_folder",
-    "shared_lock",
-]
-
-
 _DEFAULT_BYTES, _DEFAULT_SHARE = 5 * 10**9, 0.1
 _NO = ("0", "off", "no", "false")
 

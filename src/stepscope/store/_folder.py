@@ -38,19 +38,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.schema import Table
 
-__all__ = [
-    "META",
-    "VERSION",
-    "read_document",
-    "read_folder",
-    "schema_fingerprint",
-    "storable",
-    "traces_in",
-    "write_folder",
-    "write_run",
-]
-
-
 META = "meta.json"
 #: Increase it whenever the meaning of the files changes. The schema's fingerprint shows changes of tables.
 VERSION = 1
@@ -214,7 +201,7 @@ def read_folder(folder: str, document: Mapping[str, Any], *, label: str, lease: 
     stored = StoredTables(
         {name: files.joined(folder, f"{name}.parquet") for name in n_rows},
         n_rows,
-        partial(_read, folder, n_rows),
+        partial(_read, folder, n_rows, is_ours=lease is not None),
         lease=lease,
     )
     if said.results is None:
@@ -235,8 +222,11 @@ def _check_file(path: str, table: Table, entry: _File) -> None:
         raise CorruptInput(f"{entry.n_rows:,} rows cannot be in {size:,} bytes", _AGAIN, path=path)
 
 
-def _read(folder: str, n_rows: Mapping[str, int], name: str) -> pl.DataFrame:
-    """A table, in order. Raises CorruptInput if it is damaged or holds what cannot be."""
+def _read(folder: str, n_rows: Mapping[str, int], name: str, *, is_ours: bool = False) -> pl.DataFrame:
+    """A table, in order. Raises CorruptInput if it is damaged or holds what cannot be.
+
+    `is_ours`: it is in the cache, and its digest says that this program wrote it like this.
+    """
     path, table, n = files.joined(folder, f"{name}.parquet"), _KNOWN[name], n_rows[name]
     try:
         if files.is_url(path):
@@ -244,10 +234,12 @@ def _read(folder: str, n_rows: Mapping[str, int], name: str) -> pl.DataFrame:
                 frame = pl.read_parquet(io.BytesIO(file.read()), n_rows=n + 1)
         else:
             frame = pl.read_parquet(path, n_rows=n + 1, glob=False, hive_partitioning=False).rechunk()
-        frame = in_order(table, frame)
+        frame = frame if is_ours else in_order(table, frame)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise CorruptInput(str(error).splitlines()[0], _AGAIN, path=path) from None
-    flaw = flaw_of(table, frame, n_rows) if frame.height == n else f"it does not have the {n:,} rows of {META}"
+    flaw = f"it does not have the {n:,} rows of {META}" if frame.height != n else None
+    if flaw is None and not is_ours:
+        flaw = flaw_of(table, frame, n_rows)
     if flaw is not None:
         raise CorruptInput(flaw, _AGAIN, path=path)
     return frame

@@ -36,22 +36,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Meta
 
-__all__ = [
-    "LEAST_PACKED",
-    "CacheKey",
-    "cache_value",
-    "cached_value",
-    "code_fingerprint",
-    "file_key",
-    "key_of",
-    "packed",
-    "program_fingerprint",
-    "settled",
-    "unchanged",
-    "unpacked",
-    "value_key",
-]
-
 T = TypeVar("T")
 
 _WHOLE, _SAMPLES, _SAMPLE, _ENDS = 1 << 22, 30, 1 << 12, 1 << 16

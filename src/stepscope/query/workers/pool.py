@@ -30,9 +30,6 @@ from stepscope.core.errors import StepscopeError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["COMMAND", "Died", "Plan", "cores", "memory_bytes", "plan", "pooled", "serve"]
-
-
 #: Measured: memory that a process needs before it reads, and per byte of a trace; bytes that it reads per second.
 _BASE_BYTES, _PER_BYTE, _BYTES_PER_S = 130_000_000, 0.9, 90_000_000
 #: How many seconds it takes to start a process. This process does any work that takes less.
