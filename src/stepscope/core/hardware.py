@@ -21,8 +21,6 @@ from stepscope.core.errors import StepscopeError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ANY", "Accelerator", "Hardware", "known", "with_file"]
-
 #: Instead of a precision: a peak of matrix units that a recorder states for work whose types it does not.
 ANY = "any"
 _DATA = Path(__file__).with_name("hardware.json")

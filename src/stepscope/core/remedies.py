@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from stepscope.core.errors import MissingTable
     from stepscope.core.trace import Meta, Trace
 
-__all__ = ["REMEDIES", "Recording", "Remedy", "advised", "recording_of", "remedy"]
-
 PYTORCH, PADDLE, JAX, TENSORFLOW = "PyTorch", "PaddlePaddle", "JAX/XLA", "TensorFlow"
 PYTORCH_XLA = "PyTorch/XLA"
 #: Devices that torch.compile generates kernels for and that capture graphs.

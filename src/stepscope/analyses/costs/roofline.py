@@ -14,9 +14,6 @@ from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.hardware import ANY, Accelerator, Hardware, with_file
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, Column, Table
 
-__all__ = ["ANALYSIS", "ROOFLINE", "roofline"]
-
-
 #: The product of each device, or why it is unknown; under None that of all devices without an entry.
 Roofs = dict[int | None, Accelerator | str]
 NOT_DESCRIBED = "the trace does not describe the device"
