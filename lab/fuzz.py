@@ -2,6 +2,7 @@
 
 python fuzz.py [--cases 20000] [--first 0] [--jobs 2] [--minutes M]
 python fuzz.py --first 1234 --cases 1 --keep DIR        one case again, its file kept
+python fuzz.py --meaning [--also DIR]                   valid files whose meaning cannot be, asked everything
 
 Every case reads a trace, runs every analysis with options taken at random, and renders the report. Case N follows from
 the random seed N alone. Exit code 1 if a case failed: an error that is none of ours, too long, too much memory,
@@ -29,10 +30,16 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import mutations
+import semantic_mutations
+
+from starlette.testclient import TestClient
 
 import stepscope
-from stepscope import analyses, renderers
+from stepscope import analyses, exports, renderers
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.web.app import create_app
+from stepscope.web.pages.single_file import report_page
+from stepscope.web.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Run, Trace
 
 SECONDS_PER_CASE = 20
+SECONDS_PER_QUESTION = 10  # with --meaning
 #: A reader may take some times a block of memory, whatever is in the file; the interpreter and its libraries take 200.
 MIB_PER_PROCESS = 800
 FORMATS = ("terminal", "markdown", "json")
@@ -100,6 +108,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="number of the first (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more cases after so long")
+    parser.add_argument("--meaning", action="store_true", help="change the meaning of files, not their bytes")
     parser.add_argument("--keep", type=Path, help="folder for the files of the cases")
     parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -150,6 +159,7 @@ def _start(
     command += ["--minutes", str(left)] if left < float("inf") else []
     command += ["--keep", str(given.keep)] if given.keep else []
     command += ["--also", str(given.also)] if given.also else []
+    command += ["--meaning"] if given.meaning else []
     with out.open("wb") as file, (folder / f"{first}.err").open("wb") as errors:
         return subprocess.Popen(command, stdout=file, stderr=errors), first, n, out
 
@@ -172,6 +182,7 @@ def _work(given: argparse.Namespace) -> Tally:
     faulthandler.enable()
     signal.signal(signal.SIGALRM, _alarm)
     tally, seeds = Tally(), mutations.seeds(given.also)
+    files = semantic_mutations.paths(given.also) if given.meaning else []
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as folder:
         for case in range(given.first, given.first + given.cases):
@@ -179,10 +190,15 @@ def _work(given: argparse.Namespace) -> Tally:
                 break
             given.mark.write_text(str(case))
             random = Random(case)
-            data = mutations.mutated(random.choice(seeds), random)
-            path = Path(given.keep or folder) / f"case{case if given.keep else ''}.json"
-            path.write_bytes(data)
-            _one(tally, case, path, random)
+            place = Path(given.keep or folder) / (str(case) if given.keep else "")
+            place.mkdir(exist_ok=True)
+            if given.meaning:
+                seed = random.choice((random.choice(seeds), random.choice(files)))
+                path = semantic_mutations.write_mutated(seed, place, random)
+            else:
+                path = place / "case.json"
+                path.write_bytes(mutations.mutated(random.choice(seeds), random))
+            _one(tally, case, path, random, everything=given.meaning)
     return tally
 
 
@@ -190,14 +206,17 @@ def _alarm(_signal: int, _frame: object) -> None:
     raise TookTooLong
 
 
-def _one(tally: Tally, case: int, path: Path, random: Random) -> None:
+def _one(tally: Tally, case: int, path: Path, random: Random, *, everything: bool = False) -> None:
     began, before = time.monotonic(), _peak_mib()
     signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_CASE)
     step = "read"
     try:
         trace = stepscope.load(path)
         tally.outcomes["read, with issues" if trace.issues.height else "read"] += 1
-        for step, run in _questions(path, trace, random):
+        questions = _questions(path, trace, random)
+        for step, run in (*questions, *_more_questions(path, trace)) if everything else questions:
+            if everything:
+                signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_QUESTION)
             try:
                 run()
                 tally.steps[f"{step}: answered"] += 1
@@ -205,6 +224,10 @@ def _one(tally: Tally, case: int, path: Path, random: Random) -> None:
                 tally.steps[f"{step}: lacks data"] += 1
             except StepscopeError as error:
                 tally.steps[f"{step}: {type(error).__name__}"] += 1
+            except BaseException as error:  # noqa: BLE001
+                if not everything or isinstance(error, KeyboardInterrupt):
+                    raise
+                tally.fail(case, _place_of(error, step), "".join(traceback.format_exception(error)[-12:]))
     except StepscopeError as error:
         tally.outcomes[f"refused: {type(error).__name__}"] += 1
         if not error.message or not error.hint:
@@ -234,6 +257,32 @@ def _questions(path: Path, trace: Trace, random: Random) -> Iterator[tuple[str, 
     if random.random() < 0.1:
         sound = random.choice(sorted(mutations.EXAMPLES.glob("*decode/*.json.gz")))
         yield "report of two", lambda: _rendered(stepscope.load_run(random.sample([path, sound], 2)))
+
+
+def _more_questions(path: Path, trace: Trace) -> Iterator[tuple[str, Any]]:
+    """SQL, comparison with itself, the pages and every export."""
+    yield "sql", lambda: trace.sql("SELECT name, count(*), sum(dur_ns) FROM spans GROUP BY name")
+    yield "compare", lambda: str(stepscope.compare(trace, trace))
+    yield "one-file page", lambda: report_page(stepscope.load_run(path))
+    yield "page", lambda: _page(path)
+    for kind in exports.names():
+        yield f"export {kind}", lambda kind=kind: _exported(kind, trace)
+
+
+def _page(path: Path) -> None:
+    session = Session([str(path)])
+    try:
+        client = TestClient(create_app(session), base_url="http://127.0.0.1", headers={"x-stepscope-wait": "1"})
+        for address in ("/", "/timeline", "/tables/kernels", "/api/trace/0/layout"):
+            client.get(address)
+    finally:
+        session.close()
+
+
+def _exported(kind: str, trace: Trace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "out"
+        stepscope.export(trace, kind, output=target if kind == "parquet" else None)
 
 
 def _rendered(source: Trace | Run) -> None:
