@@ -2,10 +2,13 @@
 
 python fuzz.py [--cases 20000] [--first 0] [--jobs 2] [--minutes M]
 python fuzz.py --first 1234 --cases 1 --keep DIR        one case again, its file kept
-python fuzz.py --meaning [--also DIR]                   valid files whose meaning cannot be, asked everything
+python fuzz.py --meaning [--also DIR] [--share 0.1]     files whose bytes are sound and whose meaning is absurd
 
 Every case reads a trace, runs every analysis with options taken at random, and renders the report. Case N follows from
-the random seed N alone. Exit code 1 if a case failed: an error that is none of ours, too long, too much memory,
+the random seed N alone. With --meaning a case changes what a file of any format means (semantic_mutations.py) and asks
+every public question about it, or that share of them; each has its own bounds of time and memory (contract.py).
+
+Exit code 1 if a case failed: an error that is none of ours, too long, too much memory,
 a crash.
 """
 
@@ -17,6 +20,7 @@ import faulthandler
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,17 +33,14 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import contract
 import mutations
 import semantic_mutations
-
-from starlette.testclient import TestClient
+import small_files
 
 import stepscope
-from stepscope import analyses, exports, renderers
+from stepscope import analyses, renderers
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.web.app import create_app
-from stepscope.web.pages.single_file import report_page
-from stepscope.web.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,9 +49,10 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Run, Trace
 
 SECONDS_PER_CASE = 20
-SECONDS_PER_QUESTION = 10  # with --meaning
 #: A reader may take some times a block of memory, whatever is in the file; the interpreter and its libraries take 200.
 MIB_PER_PROCESS = 800
+#: With --meaning no process can take more: a file that would fill the memory ends its own process alone.
+ADDRESSES_MIB = 6_000
 FORMATS = ("terminal", "markdown", "json")
 SHOWN = 12
 
@@ -70,6 +72,7 @@ class Tally:
     slowest_s: float = 0.0
     slowest_case: int = -1
     peak_mib: float = 0.0
+    stopped_after: int | None = None
 
     def add(self, other: dict[str, Any]) -> None:
         """Count in what a worker says."""
@@ -109,6 +112,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more cases after so long")
     parser.add_argument("--meaning", action="store_true", help="change the meaning of files, not their bytes")
+    parser.add_argument("--share", type=float, default=1.0, help="with --meaning: of the questions, chosen at random (1)")
     parser.add_argument("--keep", type=Path, help="folder for the files of the cases")
     parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -159,7 +163,7 @@ def _start(
     command += ["--minutes", str(left)] if left < float("inf") else []
     command += ["--keep", str(given.keep)] if given.keep else []
     command += ["--also", str(given.also)] if given.also else []
-    command += ["--meaning"] if given.meaning else []
+    command += ["--meaning", "--share", str(given.share)] if given.meaning else []
     with out.open("wb") as file, (folder / f"{first}.err").open("wb") as errors:
         return subprocess.Popen(command, stdout=file, stderr=errors), first, n, out
 
@@ -167,8 +171,9 @@ def _start(
 def _collect(tally: Tally, process: subprocess.Popen[bytes], first: int, n: int, out: Path) -> list[tuple[int, int]]:
     """Count in what a worker found. If it crashed: what is left to do around the case that it crashed on."""
     if process.returncode == 0:
-        tally.add(json.loads(out.read_bytes()))
-        return []
+        tally.add(done := json.loads(out.read_bytes()))
+        at = done["stopped_after"]
+        return [] if at is None or at + 1 == first + n else [(at + 1, first + n - at - 1)]
     mark = out.with_suffix(".mark")
     at = int(mark.read_text() or first) if mark.exists() else first
     said = out.with_suffix(".err").read_text(errors="replace")[-2000:]
@@ -180,9 +185,10 @@ def _collect(tally: Tally, process: subprocess.Popen[bytes], first: int, n: int,
 def _work(given: argparse.Namespace) -> Tally:
     """Cases in this process."""
     faulthandler.enable()
+    if given.meaning:
+        return _work_on_meaning(given)
     signal.signal(signal.SIGALRM, _alarm)
     tally, seeds = Tally(), mutations.seeds(given.also)
-    files = semantic_mutations.paths(given.also) if given.meaning else []
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as folder:
         for case in range(given.first, given.first + given.cases):
@@ -190,33 +196,81 @@ def _work(given: argparse.Namespace) -> Tally:
                 break
             given.mark.write_text(str(case))
             random = Random(case)
-            place = Path(given.keep or folder) / (str(case) if given.keep else "")
-            place.mkdir(exist_ok=True)
-            if given.meaning:
-                seed = random.choice((random.choice(seeds), random.choice(files)))
-                path = semantic_mutations.write_mutated(seed, place, random)
-            else:
-                path = place / "case.json"
-                path.write_bytes(mutations.mutated(random.choice(seeds), random))
-            _one(tally, case, path, random, everything=given.meaning)
+            data = mutations.mutated(random.choice(seeds), random)
+            path = Path(given.keep or folder) / f"case{case if given.keep else ''}.json"
+            path.write_bytes(data)
+            _one(tally, case, path, random)
     return tally
+
+
+def _work_on_meaning(given: argparse.Namespace) -> Tally:
+    """Cases with every question. Stops early where a question took too long: what it began may still run."""
+    tally = Tally()
+    until = time.monotonic() + 60 * given.minutes
+    with tempfile.TemporaryDirectory() as folder:
+        seeds = list(small_files.write_all(Path(folder) / "seeds").values())
+        more = semantic_mutations.seeds_in(given.also) if given.also else []
+        base = small_files.sound(Path(folder) / "seeds")
+        most_mib = contract.most_mib(base)
+        contract.limit_memory(ADDRESSES_MIB)
+        for case in range(given.first, given.first + given.cases):
+            if time.monotonic() > until:
+                break
+            given.mark.write_text(str(case))
+            random = Random(case)
+            place = Path(given.keep or folder) / str(case)
+            place.mkdir(exist_ok=True)
+            paths = semantic_mutations.write_mutated(random.choice(random.choice((seeds, more)) or seeds), place, random)
+            if not _keeps_contract(tally, case, paths, base, most_mib, random, given.share):
+                tally.stopped_after = case
+                break
+            if not given.keep:
+                shutil.rmtree(place)
+    return tally
+
+
+def _keeps_contract(
+    tally: Tally, case: int, paths: list[str], base: Path, most_mib: float, random: Random, share: float
+) -> bool:
+    """Asks a share of the questions. False if one of them took too long."""
+    began, step = time.monotonic(), "read"
+    in_time = True
+    try:
+        asked = contract.questions(paths, base)
+        for step, question in asked if share == 1 else (one for one in asked if random.random() < share):
+            faulthandler.dump_traceback_later(contract.WALL_SECONDS, exit=True)
+            try:
+                tally.steps[f"{step}: {contract.ask(question, most_mib)}"] += 1
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  what a bug raises, a panic in Polars and our alarm among them
+                tally.fail(case, _place_of(error, step), "".join(traceback.format_exception(error)[-12:]))
+                in_time = in_time and not isinstance(error, contract.TookTooLongError)
+        tally.outcomes["read"] += 1
+    except StepscopeError as error:
+        tally.outcomes[f"refused: {type(error).__name__}"] += 1
+    except Exception as error:  # noqa: BLE001
+        tally.fail(case, _place_of(error, "read"), "".join(traceback.format_exception(error)[-12:]))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    if (took := time.monotonic() - began) > tally.slowest_s:
+        tally.slowest_s, tally.slowest_case = took, case
+    tally.peak_mib = max(tally.peak_mib, contract.peak_mib())
+    return in_time
 
 
 def _alarm(_signal: int, _frame: object) -> None:
     raise TookTooLong
 
 
-def _one(tally: Tally, case: int, path: Path, random: Random, *, everything: bool = False) -> None:
+def _one(tally: Tally, case: int, path: Path, random: Random) -> None:
     began, before = time.monotonic(), _peak_mib()
     signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_CASE)
     step = "read"
     try:
         trace = stepscope.load(path)
         tally.outcomes["read, with issues" if trace.issues.height else "read"] += 1
-        questions = _questions(path, trace, random)
-        for step, run in (*questions, *_more_questions(path, trace)) if everything else questions:
-            if everything:
-                signal.setitimer(signal.ITIMER_REAL, SECONDS_PER_QUESTION)
+        for step, run in _questions(path, trace, random):
             try:
                 run()
                 tally.steps[f"{step}: answered"] += 1
@@ -224,10 +278,6 @@ def _one(tally: Tally, case: int, path: Path, random: Random, *, everything: boo
                 tally.steps[f"{step}: lacks data"] += 1
             except StepscopeError as error:
                 tally.steps[f"{step}: {type(error).__name__}"] += 1
-            except BaseException as error:  # noqa: BLE001
-                if not everything or isinstance(error, KeyboardInterrupt):
-                    raise
-                tally.fail(case, _place_of(error, step), "".join(traceback.format_exception(error)[-12:]))
     except StepscopeError as error:
         tally.outcomes[f"refused: {type(error).__name__}"] += 1
         if not error.message or not error.hint:
@@ -257,32 +307,6 @@ def _questions(path: Path, trace: Trace, random: Random) -> Iterator[tuple[str, 
     if random.random() < 0.1:
         sound = random.choice(sorted(mutations.EXAMPLES.glob("*decode/*.json.gz")))
         yield "report of two", lambda: _rendered(stepscope.load_run(random.sample([path, sound], 2)))
-
-
-def _more_questions(path: Path, trace: Trace) -> Iterator[tuple[str, Any]]:
-    """SQL, comparison with itself, the pages and every export."""
-    yield "sql", lambda: trace.sql("SELECT name, count(*), sum(dur_ns) FROM spans GROUP BY name")
-    yield "compare", lambda: str(stepscope.compare(trace, trace))
-    yield "one-file page", lambda: report_page(stepscope.load_run(path))
-    yield "page", lambda: _page(path)
-    for kind in exports.names():
-        yield f"export {kind}", lambda kind=kind: _exported(kind, trace)
-
-
-def _page(path: Path) -> None:
-    session = Session([str(path)])
-    try:
-        client = TestClient(create_app(session), base_url="http://127.0.0.1", headers={"x-stepscope-wait": "1"})
-        for address in ("/", "/timeline", "/tables/kernels", "/api/trace/0/layout"):
-            client.get(address)
-    finally:
-        session.close()
-
-
-def _exported(kind: str, trace: Trace) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "out"
-        stepscope.export(trace, kind, output=target if kind == "parquet" else None)
 
 
 def _rendered(source: Trace | Run) -> None:
