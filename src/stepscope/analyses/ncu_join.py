@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["CODE", "stitched"]
 
 _ADDED = re.compile(r"\s*\[(?:clone|with)\b.*$|\.kd$")
-_UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::|\b_GLOBAL__N_\w*::")
+_UNNAMED = re.compile(r"\(anonymous namespace\)::|<?\bunnamed>::|\{anonymous\}::|\b_GLOBAL__N_\w*::")
 _LAMBDA = re.compile(r"\{lambda\([^{}]*\)#(\d+)\}|\[lambda\([^\[\]]*\) \(instance (\d+)\)\]")
 _CAST = re.compile(r"\([A-Za-z_][\w: ]*\)(?=-?\d)")
 _SUFFIX = re.compile(r"(?<![\w.])(\d+)(?:[uU][lL]{0,2}|[lL]{1,2}[uU]?)(?!\w)")

@@ -66,11 +66,13 @@ class Table:
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with exactly this table's columns, in order and type; absent ones become null."""
         have = frame.schema
-        return frame.select(
-            (pl.col(name) if have[name] == dtype else pl.col(name).cast(dtype))
-            if name in have
-            else pl.lit(None, dtype=dtype).alias(name)
-            for name, dtype in self.dtypes.items()
+        return pl.DataFrame(
+            [
+                (frame[name] if have[name] == dtype else frame[name].cast(dtype))
+                if name in have
+                else pl.Series(name, dtype=dtype).clear(frame.height)
+                for name, dtype in self.dtypes.items()
+            ]
         )
 
 

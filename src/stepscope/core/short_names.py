@@ -21,7 +21,11 @@ __all__ = ["demangled", "shorten", "shorten_column", "without_middle", "without_
 _CACHED = 1 << 16
 _LEADING = re.compile(r"^(?:(?:void|std::enable_if<.*?>::type|__global__|static)\s+)+")
 _TRAILING = re.compile(r"(?: \[clone [^]]*\]|\.kd| const)+$")
-_NAMESPACES = re.compile(r"(?:\(anonymous namespace\)|[{<](?:anonymous|unnamed)[}>]|\b(?:at::native|c10|std|detail))::")
+#: Namespaces, unnamed ones also without the bracket that ncu's text drops, and the tags of Numba's kernels.
+_SAYS_NOTHING = re.compile(
+    r"(?:\(anonymous namespace\)|(?:[{<]|\b)(?:anonymous|unnamed)[}>]|\b(?:at::native|c10|std|detail))::"
+    r"|\[(?:abi:)?v\d+,\w+\]"
+)
 #: A literal's type, as in (int)4, and blanks between closing brackets.
 _CAST = re.compile(r"\((?:bool|(?:unsigned )?(?:int|long|short|char)(?: long)?)\)(?=-?\d)|(?<=>) (?=>)")
 _TENSILE = re.compile(
@@ -121,7 +125,7 @@ def _sentence(text: str, width: int) -> str:
 
 
 def _without_arguments(text: str) -> str:
-    text = _NAMESPACES.sub("", text)
+    text = _SAYS_NOTHING.sub("", text)
     base = re.split(r"[<(]", text, maxsplit=1)[0]
     if not base:
         return text
@@ -142,7 +146,7 @@ def _with_parameters(name: str) -> str:
         return demangled(name, with_arguments=True)
     if not _is_function(name):
         return name
-    return _CAST.sub("", _NAMESPACES.sub("", _TRAILING.sub("", _LEADING.sub("", name))))
+    return _CAST.sub("", _SAYS_NOTHING.sub("", _TRAILING.sub("", _LEADING.sub("", name))))
 
 
 @lru_cache(_CACHED)

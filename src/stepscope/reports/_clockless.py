@@ -8,7 +8,7 @@ from stepscope.analyses.advice.remedies import Recording, remedy
 from stepscope.analyses.costs.fusion import fusion
 from stepscope.analyses.kernels.kernel_classes import KERNEL_CLASS_SUMMARY, kernel_classes
 from stepscope.analyses.kernels.kernels import kernels
-from stepscope.analyses.kernels.utilisation import limit_of, utilisation
+from stepscope.analyses.kernels.utilisation import utilisation, with_limits
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import shorten
 from stepscope.core.report import Block, Note
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
 
 _NO_CLOCK = "The file knows in which order kernels ran, but not when: idle time, overlap and steps are unknown."
-_LOW = 0.1
+_LOW, _LEAST_LOW = 0.1, 0.005
 _LEAST_SAVED = 0.01
 _JUDGED = 3
 _LIMITS = {"memory": "memory-bound", "compute": "compute-bound", "latency": "latency-bound"}
@@ -70,15 +70,17 @@ def _verdicts(trace: Trace) -> tuple[Cost, ...]:
         used = utilisation(trace.spans, trace.kernel_metrics, by="name")
     except MissingTable:
         return ()
-    costs = []
-    for row in used.sort("total_ns", descending=True).head(_JUDGED).iter_rows(named=True):
-        limit, near = limit_of(row["tensor_ratio"], row["dram_ratio"], row["sm_ratio"])
-        if not limit or not row["total_ns"]:
+    costs: list[Cost] = []
+    for row in with_limits(used.sort("total_ns", descending=True).head(_JUDGED)).iter_rows(named=True):
+        limit = row["limit"]
+        if limit is None or not row["total_ns"]:
             continue
         facts = [f"{what} {percent(row[ratio])}" for ratio, what in _RATIOS.items() if row[ratio] is not None]
         name = str(row["name"])
-        title = f"{shorten(name)}: {_LIMITS[limit]}" + (", near its limit" if near else "")
-        details = ", ".join(facts), f"→ {remedy(f'{limit}_bound', Recording())}"
+        title = f"{shorten(name)}: {_LIMITS[limit]}" + (", near its limit" if row["near_limit"] else "")
+        advice = f"→ {remedy(f'{limit}_bound', Recording())}"
+        given = any(advice in cost.details for cost in costs)  # once is enough
+        details = (", ".join(facts),) if given else (", ".join(facts), advice)
         costs.append(Cost(f"kernel {name}", title, row["total_ns"], details, "show utilisation --by name"))
     return tuple(costs)
 
@@ -99,14 +101,15 @@ def hardware_use(trace: Trace) -> tuple[Note, ...]:
     except MissingTable:
         return ()
     facts = [f"{what} {percent(used[ratio])}" for ratio, what in _RATIOS.items() if used[ratio] is not None]
-    if used["low_ratio"] is not None:
+    if (used["low_ratio"] or 0.0) >= _LEAST_LOW:
         facts.append(f"tensor cores and memory both under {percent(_LOW)}: {percent(used['low_ratio'])} of the time")
     return tuple(Note(fact, "hardware use", "show utilisation") for fact in facts)
 
 
 def _fusible(trace: Trace, whole_ns: int) -> tuple[Note, ...]:
     """A note on what fusing memory-bound kernels would save; none if their traffic is not known."""
-    saving = fusion(trace.spans, trace.tracks, None, trace.kernel_metrics, trace.devices, by="all").row(0, named=True)
+    tables = (trace.spans, trace.tracks, None, trace.kernel_metrics, trace.devices, trace.kernels)
+    saving = fusion(*tables, by="all").row(0, named=True)
     low, high = saving["saved_low_ns"], saving["saved_high_ns"]
     if not whole_ns or high is None or high < _LEAST_SAVED * whole_ns:
         return ()

@@ -15,7 +15,7 @@ from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.costs.fusion import ANALYSIS, FUSIBLE, FUSION, METHODS, fusion, members_of_runs, savings_of
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.names import KERNEL_CLASSES
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, OPS
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS
 from stepscope.core.trace import Meta, Trace
 
 MUL, ADD, SUM, GEMM = "elementwise_kernel<Mul>", "elementwise_kernel<Add>", "reduce_kernel<Sum>", "ampere_gemm"
@@ -219,6 +219,34 @@ def test_the_analysis_returns_what_its_table_declares(by):
     assert dict(got.schema) == {name: FUSION.dtypes[name] for name in got.columns}
     clockless = Trace(Meta("x", "ncu"), {"spans": launches_of((MUL, 1), (ADD, 1)), "tracks": TRACKS_5})
     assert ANALYSIS(clockless, by=by)["total_ns"].to_list() == [2]
+
+
+def grids(*sizes):
+    columns = {f"{what}_{axis}": 1 for what in ("grid", "block") for axis in "xyz"}
+    return KERNELS.conform(pl.DataFrame([{**columns, "span_id": i, "grid_x": x} for i, x in enumerate(sizes)]))
+
+
+def of_launches(*names, metrics=None, kernels=None):
+    """The kernels of sequences in a recording without a clock."""
+    spans = launches_of(*((name, 10) for name in names))
+    return fusion(spans, TRACKS_5, None, metrics, None, kernels)["kernels"].to_list()
+
+
+def test_kernels_that_counters_show_to_be_compute_bound_are_in_no_run():
+    assert of_launches(SUM, SUM) == [f"{SUM} ×2"]
+    busy = [(i, "sm__throughput.avg.pct_of_peak_sustained_elapsed", "%", 67.0) for i in range(2)]
+    metrics = counters(*busy, *((i, DRAM, "%", 4.0) for i in range(2)))
+    assert of_launches(SUM, SUM, metrics=metrics) == []
+
+
+def test_without_a_clock_a_launch_with_the_same_grid_as_the_one_before_repeats_it():
+    assert of_launches(MUL, MUL, MUL, kernels=grids(8, 8, 8)) == []
+    assert of_launches(ADD, MUL, MUL, kernels=grids(8, 8, 8)) == [f"{ADD} → {MUL}"]
+    assert of_launches(MUL, MUL, kernels=grids(8, 4)) == [f"{MUL} ×2"]
+    adam = "multi_tensor_apply_kernel<AdamFunctor>"
+    assert of_launches(adam, adam, kernels=grids(8, 8)) == [f"{adam} ×2"]
+    spans = spans_of(kernel(STREAM_7, 0, 10, MUL), kernel(STREAM_7, 10, 10, MUL))
+    assert fusion(spans, TRACKS_5, kernels=grids(8, 8))["kernels"].to_list() == [f"{MUL} ×2"]
 
 
 NORM = "layer_norm_kernel"

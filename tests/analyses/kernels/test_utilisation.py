@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_launches_of import GEMM, NORM, POINTWISE, percents, spans_of
 
-from stepscope.analyses.kernels.utilisation import ANALYSIS, UTILISATION, limit_of, utilisation
+from stepscope.analyses.kernels.utilisation import ANALYSIS, UTILISATION, utilisation, with_limits
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.schema import KERNEL_METRICS
 from stepscope.core.trace import Meta, Trace
@@ -153,9 +153,11 @@ def test_over_time_agrees_with_a_count_of_nanoseconds(rows, n) -> None:
     ("tensor", "dram", "sm", "limit"),
     [
         (None, 0.9, 0.3, ("memory", True)), (0.1, 0.6, 0.5, ("memory", False)), (0.85, 0.4, 0.2, ("compute", True)),
-        (None, 0.4, 0.6, ("compute", False)), (0.2, 0.59, 0.59, ("latency", False)), (None, None, 0.9, ("", False)),
-        (None, 0.9, None, ("", False)),
+        (None, 0.4, 0.6, ("compute", False)), (0.2, 0.59, 0.59, ("latency", False)), (None, None, 0.9, (None, False)),
+        (None, 0.9, None, (None, False)),
     ],
 )  # fmt: skip
 def test_what_limits_a_kernel_is_its_busiest_unit_or_waiting(tensor, dram, sm, limit) -> None:
-    assert limit_of(tensor, dram, sm) == limit
+    columns = ("tensor_ratio", "dram_ratio", "sm_ratio")
+    row = pl.DataFrame([(tensor, dram, sm)], dict.fromkeys(columns, pl.Float64), orient="row")
+    assert with_limits(row).select("limit", "near_limit").row(0) == limit

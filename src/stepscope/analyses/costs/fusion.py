@@ -18,10 +18,12 @@ from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.costs.kernel_costs import moved, uses_matrix_units
 from stepscope.analyses.costs.op_costs import priced
 from stepscope.analyses.costs.roofline import Roofs, roof_of, roofs_of
+from stepscope.analyses.kernels.kernel_launches import with_ratios
+from stepscope.analyses.kernels.utilisation import with_limits
 from stepscope.core.counter_roles import measured
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.names import is_sync_call, kernel_class, map_names, transfer_kind
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, OPS, SPANS, TRACKS, Column, Table
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, SPANS, TRACKS, Column, Table
 
 __all__ = ["ANALYSIS", "FUSION", "fusion"]
 
@@ -72,6 +74,7 @@ def fusion(
     ops: pl.DataFrame | None = None,
     metrics: pl.DataFrame | None = None,
     devices: pl.DataFrame | None = None,
+    kernels: pl.DataFrame | None = None,
     *,
     by: By = "sequence",
     min_kernels: int = 2,
@@ -82,10 +85,11 @@ def fusion(
     """One row per distinct sequence of memory-bound kernels on a stream, per run of kernels, or one for all runs.
 
     A run's kernels are elementwise, norm, softmax, reduction, copy, embedding, random, rope, quantization or optimizer
-    kernels by their full name. A run ends at other work on the stream (GEMM, attention, convolution, collective, copy
-    to or from the host …), at the end of the step, at a gap longer than `max_gap_ns`, and where the host waits for the
-    device between two launches. Fills and copies within the device are skipped. Runs of fewer than `min_kernels` are
-    left out.
+    kernels by their full name, except those that counters show to be compute-bound. A run ends at other work on the
+    stream (GEMM, attention, convolution, collective, copy to or from the host …), at the end of the step, at a gap
+    longer than `max_gap_ns`, and where the host waits for the device between two launches. Without a clock it ends
+    where a kernel other than an optimizer's is launched again with the same grid, as benchmarks do. Fills and copies
+    within the device are skipped. Runs of fewer than `min_kernels` are left out.
 
     `bytes` come from counters of DRAM traffic, else from the share of peak bandwidth, else from the shapes of the
     operators. What fusion saves has two bounds. At best (`saved_high_ns`), one kernel reads the largest input and
@@ -116,15 +120,9 @@ def fusion(
     if not (work["category"] == "kernel").any():
         raise MissingTable("kernels", needed_by="fusion", hint="for copies and fills there is show transfers")
     roofs = roofs_of(DEVICES.empty() if devices is None else devices, hardware, accelerator)
-    members = members_of_runs(work, spans, min_kernels=min_kernels, max_gap_ns=max_gap_ns)
-    stages = stages_of(
-        members,
-        work,
-        spans,
-        OPS.empty() if ops is None else ops,
-        KERNEL_METRICS.empty() if metrics is None else metrics,
-        roofs,
-    )
+    metrics = KERNEL_METRICS.empty() if metrics is None else metrics
+    members = members_of_runs(work, spans, metrics, kernels, min_kernels=min_kernels, max_gap_ns=max_gap_ns)
+    stages = stages_of(members, work, spans, OPS.empty() if ops is None else ops, metrics, roofs)
     runs = _runs(members, spans).join(savings_of(stages), on="run", how="left", maintain_order="left")
     return _summed(runs, by, whole_ns=int(work["dur_ns"].sum()))
 
@@ -208,20 +206,30 @@ def _joined(lists: pl.Series) -> pl.Series:
     return joined["text"]
 
 
-def members_of_runs(work: pl.DataFrame, spans: pl.DataFrame, *, min_kernels: int, max_gap_ns: int) -> pl.DataFrame:
+def members_of_runs(
+    work: pl.DataFrame,
+    spans: pl.DataFrame,
+    metrics: pl.DataFrame | None = None,
+    kernels: pl.DataFrame | None = None,
+    *,
+    min_kernels: int,
+    max_gap_ns: int,
+) -> pl.DataFrame:
     """The kernels of all runs in order, with `run` (from 0), `kernel_class` and `gap_ns` since the one before.
 
     A run is a sequence of kernels of memory-bound classes on a track. Fills and copies within the device are skipped.
-    Any other work on the track ends it, and so do another step, a gap longer than `max_gap_ns`, and a synchronising
-    call of the host between two launches. `gap_ns` is the time in which nothing ran on the track; null for the first of
-    a run, and without a clock. Units: ns.
+    Any other work on the track ends it, and so do another step, a gap longer than `max_gap_ns`, a synchronising call of
+    the host between two launches, and, without a clock, the same launch once more. `gap_ns` is the time in which
+    nothing ran on the track; null for the first of a run, and without a clock. Units: ns.
     """
     columns = ("span_id", "track_id", "ts_ns", "end_ns", "dur_ns", "name", "category", "launch_id", "op_id", "step")
     work = work.select(*columns, "device_id").sort("track_id", "ts_ns", maintain_order=True)
     classes = map_names(work["name"], kernel_class, pl.String())
-    work = work.with_columns(kernel_class=classes, role=_roles(work, classes))
+    computes = with_limits(with_ratios(work.select("span_id"), metrics))["limit"] == "compute"
+    work = work.with_columns(kernel_class=classes, role=_roles(work, classes, computes.fill_null(value=False)))
     work = work.with_columns(idle_ns=_idle_before().cum_sum().over("track_id"))
-    work = work.filter(pl.col("role") != _PASSED).with_columns(called_ns=of_spans(spans, _launches_of(work), "ts_ns"))
+    work = work.filter(pl.col("role") != _PASSED)
+    called = of_spans(spans, work["launch_id"], "ts_ns")
     before = {name: pl.col(name).shift(1) for name in ("track_id", "role", "step", "idle_ns")}
     gap = pl.col("idle_ns") - before["idle_ns"]
     follows = (
@@ -230,21 +238,30 @@ def members_of_runs(work: pl.DataFrame, spans: pl.DataFrame, *, min_kernels: int
         & (pl.col("role") == _MEMBER)
         & before["step"].eq_missing(pl.col("step"))
         & (gap <= max_gap_ns).fill_null(value=True)
-        & ~_synchronised(work["called_ns"], spans)
+        & ~_synchronised(called, spans)
+        & ~_repeats(work, kernels)
     ).fill_null(value=False)
     work = work.with_columns(follows=follows, gap_ns=pl.when(follows & pl.col("ts_ns").is_not_null()).then(gap))
     work = work.with_columns(run=(~pl.col("follows")).cum_sum()).filter(pl.col("role") == _MEMBER)
     work = work.filter(pl.len().over("run") >= min_kernels)
-    return work.with_columns(run=pl.col("run").rle_id().cast(pl.Int64)).drop("role", "follows", "idle_ns", "called_ns")
+    return work.with_columns(run=pl.col("run").rle_id().cast(pl.Int64)).drop("role", "follows", "idle_ns")
 
 
-def _launches_of(work: pl.DataFrame) -> pl.Series:
-    """The host calls of work that is not skipped, row by row."""
-    return work.filter(pl.col("role") != _PASSED)["launch_id"]
+def _repeats(work: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
+    """Whether a launch has the name and the known grid of the one before it, in a recording without a clock."""
+    shape = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
+    known = (KERNELS.empty() if kernels is None else kernels).select("span_id", *shape)
+    launches = work.select("span_id", "name", "ts_ns", "kernel_class").join(
+        known, on="span_id", how="left", maintain_order="left"
+    )
+    same = pl.all_horizontal(pl.col(c) == pl.col(c).shift(1) for c in ("name", *shape))
+    again = same & pl.col("ts_ns").is_null() & (pl.col("kernel_class") != "optimizer")
+    return launches.select(again.fill_null(value=False)).to_series()
 
 
-def _roles(work: pl.DataFrame, classes: pl.Series) -> pl.Series:
-    fusible = classes.is_in(FUSIBLE)
+def _roles(work: pl.DataFrame, classes: pl.Series, computes: pl.Series) -> pl.Series:
+    """`computes` says which kernels counters show to be compute-bound."""
+    fusible = classes.is_in(FUSIBLE) & ~computes
     inside = map_names(work["name"], transfer_kind, pl.String()).is_in(["DtoD", "memset"])
     is_kernel = work["category"] == "kernel"
     stays = pl.select(pl.when(is_kernel).then(classes == "memory").otherwise(inside)).to_series()
@@ -415,6 +432,6 @@ ANALYSIS = Analysis(
     inputs=(SPANS, TRACKS),
     output=FUSION,
     run=fusion,
-    optional=(OPS, KERNEL_METRICS, DEVICES),
+    optional=(OPS, KERNEL_METRICS, DEVICES, KERNELS),
     needs_clock=False,
 )

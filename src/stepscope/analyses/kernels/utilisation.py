@@ -20,7 +20,7 @@ from stepscope.analyses.kernels.kernel_launches import (
 from stepscope.core.errors import StepscopeError, UnknownName
 from stepscope.core.schema import KERNEL_METRICS, SPANS, Column, Name, Table
 
-__all__ = ["ANALYSIS", "UTILISATION", "limit_of", "utilisation"]
+__all__ = ["ANALYSIS", "UTILISATION", "utilisation", "with_limits"]
 
 By = Literal["all", "class", "name", "curve", "time"]
 KEYS = {"all": (), "class": ("kernel_class",), "name": ("name",)}
@@ -118,22 +118,17 @@ def utilisation(
     return result.select(pl.col(k).cast(t) for k, t in UTILISATION.dtypes.items() if k in result.columns)
 
 
-def limit_of(tensor: float | None, dram: float | None, sm: float | None) -> tuple[str, bool]:
-    """What limits a kernel, `memory`, `compute` or `latency`, and if it is near that limit; '' if it was not measured.
+def with_limits(launches: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `limit`, what limits their kernels: `memory`, `compute` or `latency`; null if it was not measured.
 
-    The arguments are shares of the peaks of tensor cores, memory bandwidth and multiprocessors, 0..1.
+    `near_limit` says if a unit is near its peak. The rows have the columns `tensor_ratio`, `dram_ratio`, `sm_ratio`.
     Source: the speed-of-light rule of Nsight Compute.
-
-    >>> limit_of(None, 0.9, 0.3), limit_of(None, 0.23, 0.07)
-    (('memory', True), ('latency', False))
     """
-    compute = max((ratio for ratio in (tensor, sm) if ratio is not None), default=None)
-    if dram is None or compute is None:
-        return "", False
-    most = max(dram, compute)
-    if most < _BUSY:
-        return "latency", False
-    return ("memory" if dram >= compute else "compute"), most >= _FULL
+    dram, compute = pl.col("dram_ratio"), pl.max_horizontal("tensor_ratio", "sm_ratio")
+    most, known = pl.max_horizontal(dram, compute), dram.is_not_null() & compute.is_not_null()
+    by_unit = pl.when(dram >= compute).then(pl.lit("memory")).otherwise(pl.lit("compute"))
+    limit = pl.when(most < _BUSY).then(pl.lit("latency")).otherwise(by_unit)
+    return launches.with_columns(limit=pl.when(known).then(limit), near_limit=known & (most >= _FULL))
 
 
 def _measures(low: float) -> dict[str, pl.Expr]:

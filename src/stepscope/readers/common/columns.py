@@ -94,9 +94,7 @@ def nullable(values: NDArray[Any], dtype: pl.DataType, absent: int = ABSENT) -> 
     if values.dtype.kind == "f":
         return series.fill_nan(None).cast(dtype, strict=False)
     missing = values == absent
-    if missing.any():
-        series = pl.select(pl.when(pl.Series(~missing)).then(series)).to_series()
-    return series.cast(dtype, strict=False)
+    return (series.set(pl.Series(missing), None) if missing.any() else series).cast(dtype, strict=False)
 
 
 def text_column(codes: NDArray[Any], texts: Iterable[str | None], dtype: pl.DataType = Name) -> pl.Series:
