@@ -11,7 +11,8 @@ import signal
 import sys
 import tempfile
 import warnings
-from functools import partial
+from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,8 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Run
 from stepscope.query import tables
 from stepscope.renderers import figures
-from stepscope.web.app import create_app
+from stepscope.web import app
+from stepscope.web.pages import site
 from stepscope.web.pages.sections import PAGES
 from stepscope.web.pages.single_file import report_page
 from stepscope.web.session import Session
@@ -30,6 +32,8 @@ from stepscope.web.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
+
+    from jinja2 import Environment
 
     from stepscope.core.options import Option
 
@@ -85,7 +89,9 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
             for value in option.choices:
                 yield f"export {kind} {option.name}={value}", partial(_exported, kind, run, **{option.name: value})
     yield "one-file page", lambda: report_page(run)
-    yield "page", partial(_pages, [*paths[:1], str(base)])
+    with _page([*paths[:1], str(base)]) as client:
+        for address in (*_REQUESTS, *PAGES, *(f"tables/{name}" for name, kind in tables.names() if kind == "analysis")):
+            yield f"page /{address}", partial(_requested, client, address)
 
 
 def _values(option: Option) -> tuple[Any, ...]:
@@ -119,20 +125,29 @@ def _exported(kind: str, run: Run, **options: Any) -> None:
         stepscope.export(run, kind, output=Path(folder) / "out" if exports.find(kind).folder else None, **options)
 
 
-def _pages(paths: list[str]) -> None:
-    """Every page, and what its scripts ask. Answers of scripts must be JSON that a browser reads."""
+@cache
+def _templates() -> Environment:
+    return site.environment()
+
+
+@contextmanager
+def _page(paths: list[str]) -> Iterator[TestClient]:
+    """The page of some files. Its templates are compiled once, whatever the files."""
     session = Session(paths)
+    app.environment = _templates
     try:
-        client = TestClient(create_app(session), base_url="http://127.0.0.1", headers={"x-stepscope-wait": "1"})
-        of_tables = (f"tables/{name}" for name, _ in tables.names())
-        for address in (*_REQUESTS, *PAGES, *of_tables):
-            answer = client.get(f"/{address}")
-            if answer.status_code >= 500:
-                raise AssertionError(f"{address}: status {answer.status_code}")
-            if answer.headers.get("content-type") == "application/json" and _NOT_FINITE.search(answer.text):
-                raise AssertionError(f"{address}: not JSON")
+        yield TestClient(app.create_app(session), base_url="http://127.0.0.1", headers={"x-stepscope-wait": "1"})
     finally:
         session.close()
+
+
+def _requested(client: TestClient, address: str) -> None:
+    """One request. An answer to a script must be JSON that a browser reads."""
+    answer = client.get(f"/{address}")
+    if answer.status_code >= 500:
+        raise AssertionError(f"status {answer.status_code}: {answer.text[:80]}")
+    if answer.headers.get("content-type") == "application/json" and _NOT_FINITE.search(answer.text):
+        raise AssertionError("not JSON")
 
 
 def ask(run: Callable[[], object], most_mib: float) -> str:
