@@ -16,9 +16,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import stepscope
 from starlette.testclient import TestClient
-from stepscope import analyses, exports, renderers
+
+import stepscope
+from stepscope import exports, renderers
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Run
 from stepscope.query import tables
@@ -73,7 +74,10 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
         options = tables.find(name).options() if kind != "table" else {}
         for option in options.values():
             for value in _values(option):
-                yield f"show {name} {option.name}={value}", partial(stepscope.show, subject, name, **{option.name: value})
+                yield (
+                    f"show {name} {option.name}={value}",
+                    partial(stepscope.show, subject, name, **{option.name: value}),
+                )
     for name in figures.names():
         yield f"figure {name}", partial(_figure, trace, name)
     yield "report", partial(_rendered, run)

@@ -112,7 +112,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more cases after so long")
     parser.add_argument("--meaning", action="store_true", help="change the meaning of files, not their bytes")
-    parser.add_argument("--share", type=float, default=1.0, help="with --meaning: of the questions, chosen at random (1)")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="with --meaning: of the questions, chosen at random (1)"
+    )
     parser.add_argument("--keep", type=Path, help="folder for the files of the cases")
     parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -220,7 +222,9 @@ def _work_on_meaning(given: argparse.Namespace) -> Tally:
             random = Random(case)
             place = Path(given.keep or folder) / str(case)
             place.mkdir(exist_ok=True)
-            paths = semantic_mutations.write_mutated(random.choice(random.choice((seeds, more)) or seeds), place, random)
+            paths = semantic_mutations.write_mutated(
+                random.choice(random.choice((seeds, more)) or seeds), place, random
+            )
             if not _keeps_contract(tally, case, paths, base, most_mib, random, given.share):
                 tally.stopped_after = case
                 break

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import mutations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
     from random import Random
 
@@ -56,7 +56,9 @@ class Lists:
 
 def seeds_in(folder: Path) -> list[Path]:
     """Files below a folder that rows can be taken from and that are small enough."""
-    return [path for path in sorted(folder.rglob("*")) if path.is_file() and _decoder_of(path) and _size(path) <= LARGEST]
+    return [
+        path for path in sorted(folder.rglob("*")) if path.is_file() and _decoder_of(path) and _size(path) <= LARGEST
+    ]
 
 
 def write_mutated(seed: Path, folder: Path, random: Random) -> list[str]:
@@ -133,7 +135,9 @@ def _csv(path: Path) -> Lists:
     lengths = [len(line) for line in lines]
     wide = max(set(lengths) - {0, 1}, key=lengths.count, default=0)
     head = lengths.index(wide) if wide else 0
-    rows = [dict(zip(lines[head], line, strict=True)) for line in lines[head + 1 : head + 2000] if len(line) == wide > 0]
+    rows = [
+        dict(zip(lines[head], line, strict=True)) for line in lines[head + 1 : head + 2000] if len(line) == wide > 0
+    ]
 
     def write(target: Path) -> None:
         with target.open("w", newline="", encoding="utf-8", errors="surrogatepass") as file:
@@ -260,10 +264,18 @@ def _packed(row: Row) -> bytes:
         _, number, wire, _ = column.split(":")
         if wire == "2" or isinstance(value, str | list):
             wire = "2"
-            raw = _packed(value) if isinstance(value, dict) else value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+            raw = (
+                _packed(value)
+                if isinstance(value, dict)
+                else value
+                if isinstance(value, bytes)
+                else str(value).encode("utf-8", "replace")
+            )
             out += _as_varint(int(number) << 3 | 2) + _as_varint(len(raw)) + raw
         elif value is not None and wire == "0":
-            out += _as_varint(int(number) << 3) + _as_varint(int(max(min(float(value), 1.8e19), -9e18)) if isinstance(value, float) else value)
+            out += _as_varint(int(number) << 3) + _as_varint(
+                int(max(min(float(value), 1.8e19), -9e18)) if isinstance(value, float) else value
+            )
         elif value is not None:
             code = "<d" if wire == "1" else "<f"
             out += _as_varint(int(number) << 3 | int(wire)) + struct.pack(code, min(max(float(value), -3e38), 3e38))

@@ -50,9 +50,15 @@ def write_all(target: Path) -> dict[str, Path]:
         _of_tests(put)
     put("proton", "a.hatchet", json.dumps([_tree(), {"CUDA": {"0": {"arch": "90", "num_sms": 132}}}]))
     columns = "Kernel                                                 Latency Tensor   DRAM\n"
-    put("kernel-table", "kernels.txt", columns + "add_kernel                              |       5632   0.00   0.25\n" * 3)
+    put(
+        "kernel-table",
+        "kernels.txt",
+        columns + "add_kernel                              |       5632   0.00   0.25\n" * 3,
+    )
     put("step-costs", "costs.json", json.dumps({"batch_cost_s": [[0.1, 16], [0.2, 16]], "reader_cost_s": [[0.01, 0]]}))
-    return {name: next(iter(files)) if len(files := list(path.iterdir())) == 1 else path for name, path in seeds.items()}
+    return {
+        name: next(iter(files)) if len(files := list(path.iterdir())) == 1 else path for name, path in seeds.items()
+    }
 
 
 def sound(folder: Path) -> Path:
@@ -103,15 +109,29 @@ def _of_tests(put: Any) -> None:
     put("rocprof-json", "results.json", rocm.document())
     rocm.database(empty("rocprof-db", "results.db"))
     rocm.rpd(empty("rocprof-rpd", "trace.rpd"))
-    cycles = [latencyprism.perf_row(i, beta_pct=str(10 + i), metric_name=m) for i in range(12) for m in ("gpu_usage", "sm")]
+    cycles = [
+        latencyprism.perf_row(i, beta_pct=str(10 + i), metric_name=m) for i in range(12) for m in ("gpu_usage", "sm")
+    ]
     put("latencyprism", "result_perf_data.csv", latencyprism.perf_text(cycles))
     put("latencyprism-counters", "counters_data.csv", latencyprism.counters_text(
         [(name, latencyprism.START_US + 1000 * i, i) for i in range(20) for name in ("GPU 0 SM Activity", "CPU Usage")]
     ))  # fmt: skip
-    samples = "".join(f"{T0 + 1000 * i},gpu_power,W,gpu1,{350 + i}\n{T0 + 1000 * i},host_cpu_usage,%,host,9\n" for i in range(20))
+    samples = "".join(
+        f"{T0 + 1000 * i},gpu_power,W,gpu1,{350 + i}\n{T0 + 1000 * i},host_cpu_usage,%,host,9\n" for i in range(20)
+    )
     put("counters", "counters.csv", "ts_ns,metric,unit,device,value\n" + samples)
-    meta = {"recorder": "stepscope", "host": "node7", "command": ["python"], "start_unix_ns": T0, "end_unix_ns": T0 + 90_000}
-    put("counters", "meta.json", json.dumps({**meta, "exit_code": 0, "devices": [{"device": "gpu1", "memory_bytes": 1 << 37}]}))
+    meta = {
+        "recorder": "stepscope",
+        "host": "node7",
+        "command": ["python"],
+        "start_unix_ns": T0,
+        "end_unix_ns": T0 + 90_000,
+    }
+    put(
+        "counters",
+        "meta.json",
+        json.dumps({**meta, "exit_code": 0, "devices": [{"device": "gpu1", "memory_bytes": 1 << 37}]}),
+    )
 
 
 def _tree() -> dict[str, Any]:
@@ -119,6 +139,8 @@ def _tree() -> dict[str, Any]:
         return {"frame": {"name": name, "type": "function"}, "metrics": metrics, "children": list(children)}
 
     def kernel(name: str, ns: int) -> dict[str, Any]:
-        return node(name, count=3, device_id="0", device_type="CUDA", **{"time (ns)": ns, "flops16": 10**9, "bytes": 4096})
+        return node(
+            name, count=3, device_id="0", device_type="CUDA", **{"time (ns)": ns, "flops16": 10**9, "bytes": 4096}
+        )
 
     return node("ROOT", node("step", node("forward", kernel("gemm", 900)), kernel("add", 30)), kernel("alone", 7))
