@@ -49,7 +49,8 @@ class Job:
         if self.missing and len(self.summaries) > 1:
             of = f" of {self.world_size:,}" if self.world_size else ""
             verb = "is" if self.n_missing == 1 else "are"
-            sentences.append(f"{counted(self.n_missing, 'rank')}{of} {verb} missing: {_first(self.missing, self.n_missing)}")
+            who = _first(self.missing, self.n_missing)
+            sentences.append(f"{counted(self.n_missing, 'rank')}{of} {verb} missing: {who}")
         return sentences
 
     def facts(self) -> dict[str, object]:

@@ -122,7 +122,7 @@ def test_a_text_where_a_number_belongs_is_corrupt(tmp_path):
         db.execute("CREATE TABLE t (small)")
         db.execute("INSERT INTO t VALUES ('soon')")
     db.close()
-    with pytest.raises(CorruptInput, match="table t holds a text where a number belongs"):
+    with pytest.raises(CorruptInput, match="table t holds something else where a whole number belongs"):
         columns(file, {"small": WIDE})
 
 

@@ -67,7 +67,8 @@ def split(tables: Tables) -> list[tuple[int | None, dict[str, pl.DataFrame]]]:
     working = set(owner.filter(is_work).drop_nulls().unique().to_list())
     share = counted.filter(pl.col("n") >= _LEAST_SHARE * pl.col("n").sum())["pid"].to_list()
     marking = set(owner.filter(spans["category"] == "step").drop_nulls().to_list())
-    matters = sorted({*share, *working} & marking if marking else {*share, *working})
+    busy = {*share, *working} or {busiest}
+    matters = sorted(busy & marking or marking or busy)
     if len(matters) == 1:
         return [(matters[0], dict(tables))]
     return [(pid, _restricted(tables, owner == pid)) for pid in matters]

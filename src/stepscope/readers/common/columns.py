@@ -83,6 +83,13 @@ def fitting(value: object, dtype: type[np.generic] = np.int64) -> float | int:
     return value if isinstance(value, int) and abs(value) < 2**62 else ABSENT
 
 
+def whole_number(value: object, bits: int = 62) -> int | None:
+    """The value if it is a whole number below 2**bits, also written as text; else None."""
+    if isinstance(value, str):
+        value = number_in(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << bits else None
+
+
 def number_in(text: str) -> int | None:
     """The integer in the text; None if it is not one or does not fit 64 bits."""
     return int(text) if _INTEGER.fullmatch(text) else None

@@ -118,7 +118,7 @@ class Database:
         while rows := cursor.fetchmany(_ROWS):
             try:
                 flat = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(expressions))
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise _NotWhole(table) from None
             for i, column in enumerate(columns):
                 column[at : at + len(rows)] = flat[i :: len(expressions)]
@@ -228,7 +228,7 @@ def opened(source: Source) -> Iterator[Database]:
         except sqlite3.Error as error:
             raise _damaged(str(error), source) from None
         except _NotWhole as error:
-            raise _damaged(f"its table {error} holds a text where a number belongs", source) from None
+            raise _damaged(f"its table {error} holds something else where a whole number belongs", source) from None
         finally:
             connection.close()
         if source.progress is not None:

@@ -86,7 +86,7 @@ def event_tables(events: Sequence[Events], issues: IssueLog) -> tuple[dict[str, 
     where = tracks.table(None, None)
     spans = assemble(parts, names.texts, where["device_id"].is_not_null().to_numpy(), issues, None)
     details = [
-        (one.category, one.frame.with_columns(span_id=pl.Series(ids, dtype=pl.UInt32)))
+        (one.category, spans.of_spans(one.frame.with_columns(span_id=pl.Series(ids, dtype=pl.UInt32))))
         for one, ids in zip(events, spans.ids, strict=True)
         if one.on_device
     ]

@@ -60,16 +60,19 @@ def build(records: Records, issues: IssueLog) -> tuple[dict[str, pl.DataFrame], 
     if not timed:
         frame = frame.with_columns(pl.lit(None, pl.Int64).alias(c) for c in ("ts_ns", "dur_ns"))
     tables = {"devices": devices, "tracks": table, "spans": frame, "steps": spans.steps}
-    ids = [pl.Series("span_id", rows, pl.UInt32) for rows in spans.ids]
-    tables["kernels"] = _kernels(dispatches.with_columns(ids[0]), devices, device_of)
-    tables["transfers"] = _transfers(records.copies.with_columns(ids[1]))
-    known = dispatches.with_columns(ids[0]).select("dispatch", "span_id").drop_nulls().unique("dispatch", keep="first")
+    dispatches, copies, calls = (
+        spans.of_spans(rows.with_columns(span_id=pl.Series(ids, dtype=pl.UInt32)))
+        for rows, ids in zip((dispatches, records.copies, records.calls), spans.ids, strict=True)
+    )
+    tables["kernels"] = _kernels(dispatches, devices, device_of)
+    tables["transfers"] = _transfers(copies)
+    known = dispatches.select("dispatch", "span_id").drop_nulls().unique("dispatch", keep="first")
     metrics = records.metrics.join(known, on="dispatch", how="inner", maintain_order="left")
     lost = records.metrics.height - metrics.height
     issues.add("unknown_dispatch", "warning", lost, "counter values belong to launches that are not recorded")
     tables["kernel_metrics"] = KERNEL_METRICS.conform(metrics.sort("span_id", maintain_order=True))
-    with_shapes = records.calls.with_columns(ids[2]).filter(pl.col("shapes").is_not_null())
-    tables["ops"] = OPS.conform(with_shapes.select("span_id", input_shapes="shapes").sort("span_id"))
+    with_shapes = calls.filter(pl.col("shapes").is_not_null())
+    tables["ops"] = OPS.conform(with_shapes.select("span_id", input_shapes="shapes"))
     return tables, spans.origin_ns, timed
 
 
