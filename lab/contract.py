@@ -53,6 +53,7 @@ _REQUESTS = (
     "api/trace/0/layout", "api/trace/0/search?q=a", "api/trace/0/span/0", "api/trace/0/span/999999999",
     "api/trace/0/window?from=0&to=1000000000&tracks=0,1,2,3", f"api/trace/0/statistics?from=0&to={2**62}",
 )  # fmt: skip
+_HEAVIEST = ("report", "compare with itself", "one-file page")
 _NOT_FINITE = re.compile(r"[^\w](NaN|Infinity)[^\w]")
 
 
@@ -62,22 +63,14 @@ class TookTooLongError(BaseException):
 
 def questions(paths: list[str], base: Path) -> Iterator[Question]:
     """All questions about files, some of which also need a sound file of the same kind."""
+    paths = list(stepscope.load_run(paths).paths)
     traces = {path: stepscope.load(path) for path in (*paths, str(base))}
 
     def run_of(*paths: str) -> Run:
         return Run(paths, traces.__getitem__, paths)
 
     trace, run, one, sound = traces[paths[0]], run_of(*paths), run_of(paths[0]), run_of(str(base))
-    for name, kind in tables.names():
-        subject = run_of(paths[0], str(base)) if kind == "comparison" else run
-        yield f"show {name}", partial(stepscope.show, subject, name)
-        options = tables.find(name).options() if kind != "table" else {}
-        for option in options.values():
-            for value in _values(option):
-                yield (
-                    f"show {name} {option.name}={value}",
-                    partial(stepscope.show, subject, name, **{option.name: value}),
-                )
+    yield from _of_tables(run, run_of(paths[0], str(base)))
     for name in figures.names():
         yield f"figure {name}", partial(_figure, trace, name)
     yield "report", partial(_rendered, run)
@@ -96,6 +89,19 @@ def questions(paths: list[str], base: Path) -> Iterator[Question]:
     with _page([*paths[:1], str(base)]) as client:
         for address in (*_REQUESTS, *PAGES, *(f"tables/{name}" for name, kind in tables.names() if kind == "analysis")):
             yield f"page /{address}", partial(_requested, client, address)
+
+
+def _of_tables(run: Run, both: Run) -> Iterator[Question]:
+    for name, kind in tables.names():
+        subject = both if kind == "comparison" else run
+        yield f"show {name}", partial(stepscope.show, subject, name)
+        options = tables.find(name).options() if kind != "table" else {}
+        for option in options.values():
+            for value in _values(option):
+                yield (
+                    f"show {name} {option.name}={value}",
+                    partial(stepscope.show, subject, name, **{option.name: value}),
+                )
 
 
 def _values(option: Option) -> tuple[Any, ...]:
@@ -199,7 +205,8 @@ def peak_mib() -> float:
 def most_mib(base: Path) -> float:
     """What a question about a changed file may take: three times what the sound file takes, and 200 MB."""
     peak = 0.0
-    for _, question in questions([str(base)], base):
-        ask(question, float("inf"))
-        peak = max(peak, peak_mib())
+    for name, question in questions([str(base)], base):
+        if name in _HEAVIEST:
+            ask(question, float("inf"))
+            peak = max(peak, peak_mib())
     return MEMORY_FACTOR * peak + MEMORY_MORE_MIB

@@ -1,8 +1,8 @@
 """Files that are valid and absurd: changes of meaning, for every format, all from one random.Random.
 
 A file is a few lists of rows: objects in JSON, rows of CSV, lines of JSON, tables of a database, messages of protobuf.
-A change takes the rows of one list and one or more columns by what they hold: times, links, sizes, names. The file stays
-one that its format allows, and what it says cannot be. Changes compose.
+A change takes the rows of one list and one or more columns by what they hold: times, links, sizes, names. The file
+stays one that its format allows, and what it says cannot be. Changes compose.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ LARGEST = 1_000_000  # bytes of a seed, unpacked
 MANY = 20_000
 ROLES = {
     "times": r"^(ts|dur|start|end|begin|timestamp|time|.*(_ns|time|start|end|duration|timestamp|cycle|cost).*)$",
-    "links": r"correlation|corrid|parent|(^|_)id$|Id$|^id$|link|external|globalTid|globalPid|^.?pid$|^tid$|stream|device|rank",
-    "sizes": r"bytes|size|grid|block|grd|blk|dims|shape|nelems|regist|shared|count|addr|memory|capacity|sms|world|value|pct",
+    "links": r"corr(elation|id)|parent|(^|_)id$|Id$|link|external|global[TP]id|^.?pid$|^tid$|stream|device|rank",
+    "sizes": r"bytes|size|grid|bl(oc)?k|grd|dims|shape|nelem|regis|shared|count|addr|memory|capac|sms|world|value|pct",
     "names": r"name|label|cat|ph$|kind|op$|text|value|stack|function|metric",
 }
 _ROLE = {role: re.compile(pattern, re.IGNORECASE) for role, pattern in ROLES.items()}

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.core.schema import DEVICES, TRACKS
-from stepscope.readers.common.columns import whole_number
+from stepscope.core.schema import TRACKS
+from stepscope.readers.common.columns import device_table, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -262,4 +262,4 @@ class _Devices:
             memory = whole_number(p.get("totalGlobalMem")) or (mebibytes and mebibytes << 20)
             units = whole_number(p.get("numSms"), 31)
             rows.append((device_id, kind, index, str(name).strip() if name else None, units, memory, capability))
-        return pl.DataFrame(rows, schema=dict(DEVICES.dtypes), orient="row")
+        return device_table(rows)

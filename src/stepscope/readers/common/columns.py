@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.core.schema import Name
+from stepscope.core.schema import DEVICES, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -88,6 +88,18 @@ def whole_number(value: object, bits: int = 62) -> int | None:
     if isinstance(value, str):
         value = number_in(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << bits else None
+
+
+def device_table(rows: Iterable[Sequence[Any]]) -> pl.DataFrame:
+    """The `devices` table of rows in the order of its columns. What is not of its column's type becomes null."""
+    columns = zip(*rows, strict=True)
+    fitted = [
+        pl.Series(
+            name, [whole_number(v) if dtype.is_integer() else v if isinstance(v, str) else None for v in values]
+        ).cast(dtype, strict=False)
+        for (name, dtype), values in zip(DEVICES.dtypes.items(), columns, strict=True)
+    ]
+    return pl.DataFrame(fitted)
 
 
 def number_in(text: str) -> int | None:

@@ -32,8 +32,14 @@ _MOST_DOUBLE = 1e30
 _SIGNED = ("allocations", "reservations")
 
 
+#: What a row of the table is about: without it the row is dropped.
+_ESSENTIAL = {"allocations": "bytes", "reservations": "bytes", "counters": "value", "kernel_metrics": "value"}
+
+
 def without_impossible(trace: Trace) -> Trace:
-    """The trace with null for values that cannot be, which its `issues` count; and no span or function without a name.
+    """The trace with null for values that cannot be, or without rows that are about such; `issues` counts them.
+
+    Where a name is missing it is empty.
 
     Tables in files, as of stored traces, stay as they are.
     """
@@ -77,6 +83,8 @@ def _believed(frame: pl.DataFrame, table: Table, issues: IssueLog) -> pl.DataFra
         can_be = values.is_between(*limits) & values.is_not_nan()
         example, n = values.filter(~can_be).to_list()[0], int((~can_be).sum())
         issues.add("impossible_values", "warning", n, f"values that cannot be are unknown, as {column.name} {example}")
+        if _ESSENTIAL.get(table.name) == column.name:
+            return _believed(frame.filter(can_be), table, issues)
         changed.append(pl.select(pl.when(can_be).then(values).alias(column.name)).to_series())
     return frame.with_columns(changed) if changed else frame
 

@@ -18,7 +18,6 @@ from stepscope.core import names
 from stepscope.core.schema import (
     ALLOCATIONS,
     COLLECTIVES,
-    DEVICES,
     KERNELS,
     OPS,
     RESERVATIONS,
@@ -27,7 +26,7 @@ from stepscope.core.schema import (
     TRANSFERS,
 )
 from stepscope.readers.chrome.tracks import capability_of, device_type
-from stepscope.readers.common.columns import ABSENT, nullable, text_column, whole_number
+from stepscope.readers.common.columns import ABSENT, device_table, nullable, text_column, whole_number
 from stepscope.readers.common.span_builder import CODE, Sorted, believable, nearest_op, operators, span_table, steps_of
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def _devices(recording: Recording, indices: set[int]) -> pl.DataFrame:
             name = str(p["name"]) if p.get("name") else None
             units, memory = whole_number(p.get("smCount"), 31), whole_number(p.get("totalGlobalMem"))
             rows.append((len(rows), kind, index, name, units, memory, capability_of(p)))
-    return pl.DataFrame(rows, schema=dict(DEVICES.dtypes), orient="row")
+    return device_table(rows)
 
 
 def ops(recording: Recording, place: Rows) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.names import is_tensor_core, map_names, transfer_kind
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, TRANSFERS
+from stepscope.core.schema import KERNEL_METRICS, KERNELS, OPS, TRANSFERS
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.columns import ABSENT
+from stepscope.readers.common.columns import ABSENT, device_table
 from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.source import SQLITE_MAGIC, give_back
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, code_of
@@ -86,7 +86,7 @@ def _devices(records: Records) -> tuple[pl.DataFrame, dict[str, int]]:
         row = known.get(agent, {})
         columns = ("index", "name", "cu_count", "memory_bytes", "arch")
         rows.append((device_id, "rocm", *(row.get(column) for column in columns)))
-    return pl.DataFrame(rows, schema=dict(DEVICES.dtypes), orient="row"), {a: i for i, a in enumerate(order, 1)}
+    return device_table(rows), {a: i for i, a in enumerate(order, 1)}
 
 
 def _work_part(frame: pl.DataFrame, kind: str, names: Names, tracks: Tracks, device_of: dict[str, int]) -> Part:
