@@ -262,11 +262,11 @@ def _packed(row: Row) -> bytes:
     out = bytearray()
     for column, value in row.items():
         _, number, wire, _ = column.split(":")
-        if wire == "2" or isinstance(value, str | list):
+        if wire == "2" or isinstance(value, str | list | dict):
             wire = "2"
             raw = (
                 _packed(value)
-                if isinstance(value, dict)
+                if isinstance(value, dict) and all(":" in key for key in value)
                 else value
                 if isinstance(value, bytes)
                 else str(value).encode("utf-8", "replace")

@@ -62,6 +62,7 @@ def timed(document):
     return [event for event in document["traceEvents"] if "dur" in event]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dur", [0, -1])
 def test_durations_that_are_all_zero_or_negative(ask, document, dur):
     for event in timed(document):
@@ -70,6 +71,7 @@ def test_durations_that_are_all_zero_or_negative(ask, document, dur):
     assert answered > asked / 3
 
 
+@pytest.mark.slow
 def test_starts_that_are_all_equal(ask, document):
     for event in timed(document):
         event["ts"] = 1000
@@ -84,6 +86,7 @@ def test_a_hundred_thousand_processes(ask, document):
     ask(document, only=("show cycles", "show attribution", "report", "compare with itself"))
 
 
+@pytest.mark.slow
 def test_process_numbers_of_any_kind(ask, document):
     for number, event in enumerate(document["traceEvents"]):
         event["pid"] = (2**40 + number, -number, f"p{number}", str(number))[number % 4]
@@ -100,6 +103,7 @@ def test_properties_of_devices_of_any_type(ask, document, value):
     assert answered > asked / 3
 
 
+@pytest.mark.slow
 def test_shapes_and_sizes_of_ten_to_the_eighteen(ask, document):
     for event in document["traceEvents"]:
         for key in ("Input Dims", "In msg nelems", "Out msg nelems", "bytes", "Bytes", "grid", "block"):
@@ -125,6 +129,7 @@ def test_a_claimed_size_of_the_job_is_no_work(ask, document, size):
     assert answered > asked / 3
 
 
+@pytest.mark.slow
 def test_calls_ten_thousand_deep(ask, document):
     base = {"ph": "X", "cat": "cpu_op", "pid": 9, "tid": 9}
     deep = [{**base, "name": f"n{i}", "ts": i, "dur": 20_000 - 2 * i} for i in range(10_000)]
@@ -135,7 +140,7 @@ def test_calls_ten_thousand_deep(ask, document):
 @pytest.mark.slow
 def test_names_that_are_all_different_and_long(ask, document):
     base = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 1}
-    document["traceEvents"] += [{**base, "name": f"{i:x}-" * 150, "ts": 3 * i} for i in range(20_000)]
+    document["traceEvents"] += [{**base, "name": f"{i:x}-" * 150, "ts": 3 * i} for i in range(6_000)]
     ask(document, only=("report", "show operators", "compare with itself", "one-file page", "export", "page /"),
         without=("page /tables",))  # fmt: skip
 
@@ -153,15 +158,15 @@ def run(*arguments):
 
 
 def test_some_changed_files_of_all_formats_keep_the_contract():
-    done = run("--cases", "40", "--jobs", "1", "--share", "0.03")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run("--cases", "40", "--jobs", "1", "--share", "0.02")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert "no failures" in done.stdout
 
 
 @pytest.mark.slow
 def test_more_changed_files_of_all_formats_keep_the_contract():
-    done = run("--cases", "100", "--first", "500", "--jobs", "1", "--share", "0.1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run("--cases", "60", "--first", "500", "--jobs", "1", "--share", "0.05")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
 def test_a_case_follows_from_its_number_alone_and_changes_its_seed(lab, tmp_path):

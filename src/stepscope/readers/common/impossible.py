@@ -22,6 +22,7 @@ _OF_NAMES = {
     **dict.fromkeys(("rank", "src_rank", "dst_rank"), (0, _MOST_RANKS)),
     **dict.fromkeys(("in_elements", "out_elements", "n_samples"), (0, 2**50)),
     **{f"{what}_{axis}": (0, 2**31) for what in ("grid", "block") for axis in "xyz"},
+    "dur_ns": (0, 30 * 86_400 * 10**9),
     "registers": (0, 2**16),
     "sm_count": (1, 2**20),
     "index": (0, 2**16),
@@ -39,7 +40,7 @@ _ESSENTIAL = {"allocations": "bytes", "reservations": "bytes", "counters": "valu
 def without_impossible(trace: Trace) -> Trace:
     """The trace with null for values that cannot be, or without rows that are about such; `issues` counts them.
 
-    Where a name is missing it is empty.
+    Durations become the longest that can be, and missing names empty.
 
     Tables in files, as of stored traces, stay as they are.
     """
@@ -80,9 +81,12 @@ def _believed(frame: pl.DataFrame, table: Table, issues: IssueLog) -> pl.DataFra
         high: Any = values.max()
         if low is None or (limits[0] <= low and high <= limits[1] and not values.is_nan().any()):
             continue
-        can_be = values.is_between(*limits) & values.is_not_nan()
+        can_be = values.cast(pl.Float64).is_between(*limits)
         example, n = values.filter(~can_be).to_list()[0], int((~can_be).sum())
-        issues.add("impossible_values", "warning", n, f"values that cannot be are unknown, as {column.name} {example}")
+        issues.add("impossible_values", "warning", n, f"values that cannot be, as {column.name} {example}")
+        if column.name == "dur_ns":
+            changed.append(values.clip(*limits))
+            continue
         if _ESSENTIAL.get(table.name) == column.name:
             return _believed(frame.filter(can_be), table, issues)
         changed.append(pl.select(pl.when(can_be).then(values).alias(column.name)).to_series())
