@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.cli import main
-from stepscope.readers.common import issues
+from stepscope.readers.common import columns
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -54,7 +54,7 @@ def test_captures_show_what_the_command_prints(command, output, monkeypatch, cap
 
 
 def test_every_issue_code_of_the_readers_is_explained():
-    folder = Path(issues.__file__).parents[1]
+    folder = Path(columns.__file__).parents[1]
     source = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py")))
     codes = {one or other for one, other in CODE.findall(source)}
     text = (DOCS / "damaged.md").read_text(encoding="utf-8")

@@ -18,11 +18,11 @@ from stepscope.core.errors import (
 from stepscope.core.report import Bar, Block, Finding, Part, Report
 from stepscope.core.schema import TABLES, Category, Column, Name, Table
 from stepscope.core.trace import Meta, Result, Results, Run, Trace
-from stepscope.exports.export import Context, Export, Folder, Stream
+from stepscope.exports import Context, Export, Folder, Stream
 from stepscope.readers.common.source import Source
 from stepscope.readers.formats import Reader
+from stepscope.renderers import Renderer, Screen
 from stepscope.renderers.figures.figure import Drawn, Figure, Link
-from stepscope.renderers.renderer import Renderer, Screen
 
 __all__ = [
     "TABLES",

@@ -25,6 +25,15 @@ def test_an_analysis_is_found_under_its_own_name_and_reads_tables_of_a_trace(nam
     assert all(option.default is not inspect.Parameter.empty for option in found.options().values())
 
 
+@pytest.mark.parametrize("name", analyses.names())
+def test_a_value_that_is_none_of_the_choices_is_refused_before_anything_is_read(name):
+    for option in analyses.find(name).options().values():
+        if option.choices:
+            with pytest.raises(UnknownName, match=f"choice of {option.name} for {name} named 'x'") as caught:
+                analyses.find(name)(None, **{option.name: "x"})
+            assert all(choice in caught.value.hint for choice in option.choices[:5])
+
+
 def test_an_unknown_name_lists_the_known_ones_nearest_first():
     with pytest.raises(UnknownName) as caught:
         analyses.find("kernel")

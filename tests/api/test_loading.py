@@ -11,7 +11,7 @@ from stepscope import load_run, store
 from stepscope.api.loading import FileOpener, loaded, named_as
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Opener, Trace
-from stepscope.store._key import settled
+from stepscope.store.blobs import settled
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import stepscope
 from stepscope import exports
 from stepscope.api import verbs
 from stepscope.core.errors import StepscopeError
-from stepscope.exports.export import Export, Folder, Stream
+from stepscope.exports import Export, Folder, Stream
 
 
 def listing(run, context, *, other: str | None = None, binary: bool = False, note: str | None = None):

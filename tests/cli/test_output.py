@@ -11,6 +11,7 @@ import typer
 from stepscope.cli import _output
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError, WouldOverwrite
+from stepscope.renderers import RENDERERS, find
 
 
 class Terminal(io.TextIOWrapper):
@@ -64,15 +65,17 @@ def test_an_encoding_without_blocks_is_noticed_and_never_fails(terminal):
     assert stream.text() == "naïve \\u2192 \\u6f22\n"
 
 
-def test_exact_text_is_made_harmless_before_it_reaches_a_terminal(terminal):
+@pytest.mark.parametrize("form", [None, *RENDERERS.names()])
+def test_text_is_made_harmless_before_it_reaches_a_terminal(terminal, form):
     stream = terminal()
-    _output.emit("name\n\x1b[2Jevil\u202e\n", None, drawn=False)
-    assert stream.text() == "name\n\\x1b[2Jevil\\u202e\n"
+    _output.emit("name\n\x1b[2Jevil\u202e\n", None, renderer=form and find(form))
+    assert stream.text() == "name\n\\u001b[2Jevil\\u202e\n"
 
 
-def test_exact_text_reaches_a_pipe_unchanged(capsys):
-    _output.emit("name\n\x1b[2Jevil\n", None, drawn=False)
-    assert capsys.readouterr().out == "name\n\x1b[2Jevil\n"
+def test_only_exact_text_reaches_a_pipe_unchanged(capsys):
+    for form, text in ((None, "\\u001b[2J"), ("csv", "\\u001b[2J"), ("csv-raw", "\x1b[2J")):
+        _output.emit("\x1b[2J", None, renderer=form and find(form))
+        assert capsys.readouterr().out == text
 
 
 def test_a_complaint_is_coloured_at_a_terminal_only(terminal):
@@ -152,7 +155,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(monkeypatch, tmp_path):
 def test_an_object_is_written_to_like_a_file():
     url = "memory://output-test/out.csv"
     _output.check_target(url, (), force=False)
-    _output.emit("a,b\n", url, drawn=False)
+    _output.emit("a,b\n", url)
     with files.opened(url) as file:
         assert file.read() == b"a,b\n"
     for refuse in (lambda: _output.check_target(url, (), force=False), lambda: _output.emit("", url)):

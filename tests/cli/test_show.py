@@ -44,7 +44,7 @@ def test_the_command_line_and_python_give_equal_tables(run, paths, n_traces, wor
     python = stepscope.show(verbs.load_run(used), "kernels", **options)
     from_json = pl.DataFrame(rows(run("show", "kernels", *used, *words, "--format", "json")), schema=python.schema)
     assert_frame_equal(from_json, python)
-    result = run("show", "kernels", *used, *words, "--format", "csv")
+    result = run("show", "kernels", *used, *words, "--format", "csv-raw")
     from_csv = pl.read_csv(io.StringIO(result.out), schema_overrides={"name": pl.String})
     assert from_csv["total_ns"].to_list() == python["total_ns"].to_list()
     assert from_csv["name"].to_list() == python["name"].cast(pl.String).to_list()

@@ -234,7 +234,7 @@ def _bars(report: Report, drawn: float = 1 - 1e-6) -> list[str]:
         if whole > 1 + 1e-6 or (closes and whole < drawn):
             wrong.append(f"the parts of {bar.label} sum to {whole:.6f}: {parts}")
         for note in bar.notes:
-            idle = re.search(r"host while idle: (.*)", note.text)
+            idle = re.search(r"host during the .* idle: (.*)", note.text)
             shares = [float(n) / 100 for n in re.findall(r"([\d.]+) %", idle.group(1))] if idle else []
             if shares and sum(shares) > parts.get("idle", 0.0) + 0.01 * len(shares):
                 wrong.append(f"{note.text!r}, but the bar is idle for {parts.get('idle', 0.0):.4f}")

@@ -10,7 +10,7 @@ import pytest
 
 import stepscope
 from stepscope.analyses.advice.recommendations import recommendations
-from stepscope.analyses.advice.remedies import recording_of
+from stepscope.core.remedies import recording_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,9 +18,10 @@ import polars as pl
 import pytest
 
 from stepscope import analyses
+from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.windows import device_steps, whole
 from stepscope.analyses.steps.device_utilisation import utilisation_of
-from stepscope.analyses.steps.step_breakdown import broken_down, work_of
+from stepscope.analyses.steps.step_breakdown import broken_down
 from stepscope.readers import open_trace
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def opened(shared: Path, name: str) -> tuple[Trace, dict[str, Any]]:
 
 def of_plugin(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Device work, and the windows (ts_ns, end_ns) that the plugin takes for steps."""
-    work = work_of(trace.spans, trace.tracks)
+    work = device_work(trace.spans, trace.tracks, needed_by=None)
     if trace.steps.height:
         return work, device_steps(trace.steps, work)
     low, high = whole(trace.spans)

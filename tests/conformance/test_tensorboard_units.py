@@ -18,7 +18,7 @@ from plugin_units import difference, figures, opened, together
 from stepscope.exports.tensorboard._devices import utilization
 from stepscope.exports.tensorboard._events import Dialect
 from stepscope.exports.tensorboard._json import shown
-from stepscope.exports.tensorboard._ranges import merged
+from stepscope.exports.tensorboard._roles import merged
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -156,3 +156,17 @@ def test_what_a_cloud_refuses_is_an_error_too(monkeypatch):
 )
 def test_the_last_rank_in_a_path_counts(path, rank):
     assert files.rank_in(path) == rank
+
+
+@pytest.mark.parametrize(
+    ("paths", "labels"),
+    [
+        (["x/a.pt.trace.json.gz", "y/b.json"], ["a", "b"]),
+        (["r/0/trace.json", "r/1/trace.json"], ["0/trace", "1/trace"]),
+        (["a.json", "a.json.gz"], ["a.json", "a.json.gz"]),
+        ([".json", "b"], [".json", "b"]),
+        (["0/t.json", "t.json"], ["0/t", "t"]),
+    ],
+)
+def test_files_are_labelled_as_short_as_tells_them_apart(paths, labels):
+    assert files.labels_of(paths) == labels

@@ -395,3 +395,11 @@ def test_a_row_is_outermost_unless_it_lies_in_one_of_its_group_on_its_track() ->
     groups = np.array([7, 8, 7, 7, 7])
     assert iv.outermost(tracks, starts, ends, groups).tolist() == [True, True, False, True, True]
     assert iv.outermost(tracks, starts, ends, groups + (1 << 20)).tolist() == [True, True, False, True, True]
+
+
+@given(st.lists(st.tuples(st.integers(0, 15), st.integers(1, 16)), max_size=20), st.integers(16, 31))
+def test_the_first_range_that_covers_each_place(ranges, n):
+    first = ints(at for at, _ in ranges)
+    stop = ints(min(at + length, n) for at, length in ranges)
+    expected = [next((i for i in range(len(ranges)) if first[i] <= place < stop[i]), -1) for place in range(n)]
+    assert iv.first_covering(first, stop, n).tolist() == expected

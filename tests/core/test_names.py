@@ -33,6 +33,8 @@ CK_CONV = "_ZN2ck16tensor_operation6device12_GLOBAL__N_136kernel_grouped_conv_fw
 RMSNORM = "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16EEEvPT0_"
 
 CLASSES = [
+    ("gemm", "mul_mat_q<(ggml_type)12, 128, false>"), ("gemm", "mul_mat_vec_q6_K"),
+    ("elementwise", "void addition_kernel<float>(float*, float const*)"),
     ("gemm", "volta_sgemm_64x64_nt"),
     ("gemm", "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT"),
     ("gemm", f"void cutlass::Kernel2<{CUTLASS}>({CUTLASS}::Params)"),

@@ -62,5 +62,7 @@ def test_the_error_calls_the_option_as_the_user_typed_it():
 
 def test_an_unknown_option_is_refused_by_the_name_of_its_owner():
     with pytest.raises(UnknownName, match="no option of kernels named 'buy'"):
-        check_options("kernels", ["by", "buy"], OPTIONS)
-    check_options("kernels", ["by"], OPTIONS)
+        check_options("kernels", {"by": "a", "buy": "a"}, OPTIONS)
+    with pytest.raises(UnknownName, match="no choice of by for kernels named 'c'"):
+        check_options("kernels", {"by": "c"}, OPTIONS)
+    check_options("kernels", {"by": "a"}, OPTIONS)

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
-import pytest
+import json
+import unicodedata
 
-from stepscope.core.report import Report
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.core.report import Report, printable, printable_lines
 
 
 def test_facts_are_read_only():
@@ -28,3 +33,46 @@ def test_notebooks_show_its_text():
     printer = Printer()
     Report("h")._repr_pretty_(printer, cycle=False)
     assert printer.shown == "h"
+
+
+def is_obeyed(sign: str) -> bool:
+    """Whether a terminal acts on the sign, hides it, or changes the direction of others."""
+    return unicodedata.category(sign) in ("Cc", "Zl", "Zp") or unicodedata.bidirectional(sign) in (
+        "LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"
+    )  # fmt: skip
+
+
+@given(st.text())
+def test_no_sign_that_a_terminal_obeys_is_left(text):
+    assert not any(map(is_obeyed, printable(text)))
+    assert not any(map(is_obeyed, printable_lines(text).replace("\n", "").replace("\t", "")))
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Zs"])))
+def test_plain_text_stays_as_it_is(text):
+    assert printable(text) == printable_lines(text) == printable_lines(text, colours=True) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\nb\t\r", "a\\nb\\t\\r"),
+        ("\x1b]0;title\x07\x9b2J\x7f", "\\x1b]0;title\\x07\\x9b2J\\x7f"),
+        ("gnp.\u202eexe", "gnp.\\u202eexe"),
+        ("ge\u200bmm\u00ad\ufeff", "ge\\u200bmm\\xad\\ufeff"),
+        ("x\U000e0041", "x\\U000e0041"),
+    ],
+)
+def test_escapes_are_those_of_python(text, shown):
+    assert printable(text) == shown
+
+
+@given(st.text())
+def test_json_means_the_same_afterwards(text):
+    assert json.loads(printable_lines(json.dumps([text, {text: text}], ensure_ascii=False))) == [text, {text: text}]
+
+
+def test_only_sequences_for_colours_stay_where_they_are_allowed():
+    text = "\x1b[1mbold\x1b[0m \x1b[2J\x1b]0;x\x07 \x1b"
+    assert printable_lines(text, colours=True) == "\x1b[1mbold\x1b[0m \\u001b[2J\\u001b]0;x\\u0007 \\u001b"
+    assert "\x1b" not in printable_lines(text)

@@ -4,12 +4,14 @@ import math
 import subprocess
 import sys
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core import units
 from stepscope.core.errors import StepscopeError
+from stepscope.core.units import counted, ranges, shares, sum_of
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e18, max_value=1e18)
 NS = st.integers(0, 10**18)
@@ -241,3 +243,29 @@ def test_importing_units_loads_no_table_library():
     code = "import sys, stepscope.core.units; print('numpy' in sys.modules or 'polars' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_counts_agree_with_their_noun() -> None:
+    assert counted(1, "kernel") == "1 kernel"
+    assert counted(1212.4, "kernel") == "1,212 kernels"
+    assert counted(2.54, "gap") == "2.5 gaps"
+    assert counted(2, "batch", "batches") == "2 batches"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([0], "0"), ([3, 1, 2], "1–3"), ([0, 1, 4], "0–1, 4"), ([1, 3, 5, 7, 9], "1 … 9"), (range(8), "0–7")],
+)
+def test_runs_of_numbers_are_drawn_together(numbers: list[int], text: str) -> None:
+    assert ranges(numbers) == text
+
+
+def test_only_parts_worth_naming_are_named() -> None:
+    assert shares([("a", 0.62), ("b", 0.3), ("c", 0.04)]) == "a 62 %, b 30 %"
+    assert shares([("a", 0.97), ("b", 0.03)]) == "a"
+    assert shares([]) == ""
+
+
+def test_the_sum_of_nothing_is_nothing() -> None:
+    assert sum_of(pl.Series([], dtype=pl.Int64)) == 0
+    assert sum_of(pl.Series([1, None, 2])) == 3

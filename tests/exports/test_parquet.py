@@ -10,7 +10,7 @@ from stepscope import store
 from stepscope.core.errors import StepscopeError
 from stepscope.core.schema import STEPS
 from stepscope.core.trace import Meta, Run, Trace
-from stepscope.exports.export import Context, Folder
+from stepscope.exports import Context, Folder
 from stepscope.exports.parquet import EXPORT
 
 STEP = STEPS.conform(pl.DataFrame({"step": [3], "ts_ns": [0], "dur_ns": [10]}))

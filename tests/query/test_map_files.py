@@ -10,9 +10,9 @@ from make_ranks import write
 import stepscope
 import stepscope.analyses.ranks.calls as rank_calls_home
 from stepscope import analyses
+from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.trace import Run
-from stepscope.query import tables
 from stepscope.query.map_files import calls_of_ranks, map_over_files, results_of
 
 
@@ -25,7 +25,7 @@ def job(tmp_path_factory):
 
 def told(run, **more):
     seen = []
-    labels = tables.file_labels(run.paths)
+    labels = files.labels_of(run.paths)
     parts = calls_of_ranks(run, labels, on_missing=lambda label, error: seen.append((label, error.message)), **more)
     return [p.rank for p in parts], seen
 
@@ -68,7 +68,7 @@ def test_a_table_as_it_is_is_read_here(job):
 
 def test_what_is_wrong_with_the_question_is_raised_wherever_it_is_asked(job):
     for workers in (0, 2):
-        with pytest.raises(UnknownName, match="no grouping"):
+        with pytest.raises(UnknownName, match="no choice of by"):
             stepscope.show(job, "mfu", by="nothing", workers=workers)
 
 

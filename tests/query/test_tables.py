@@ -211,6 +211,7 @@ def test_only_one_trace_is_in_memory_at_a_time():
         ("2 < 1", []),
         ("total_ns > 6", [2, 4]),
         ("MAX(calls) = 4", [1, 2, 3, 4]),
+        ("name <> 'aten::select' AND name <> 'it''s from \"read_csv(1)\"'", [1, 2, 3]),
     ],
 )
 def test_conditions_choose_rows(where, calls):
@@ -224,6 +225,28 @@ def test_conditions_choose_rows(where, calls):
 def test_what_is_no_condition_is_refused(where):
     with pytest.raises(StepscopeError, match="not a condition"):
         views.filtered(FRAME, where)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "name IN (SELECT {column} FROM read_csv('{file}'))",
+        "name IN (SELECT \"{column}\" FROM READ_CSV ('{file}'))",
+        "name IN (FROM read_csv('{file}'))",
+        "EXISTS (WITH t AS (FROM read_csv('{file}')) FROM t)",
+        "name = 'it''s' OR name IN (FROM read_csv('{file}'))",
+        "name = E'\\'' OR name IN (FROM read_csv('{file}')) --'",
+        "`calls'` = 1 OR name IN (FROM read_csv('{file}'))",
+        "\"it's\" = 1 OR name IN (FROM read_csv('{file}'))",
+        "name = $$'$$ OR name IN (FROM read_csv('{file}')) OR name = $$'$$",
+        "1 = 1 /* ' */ OR name IN (FROM read_csv('{file}')) /* ' */",
+    ],
+)
+def test_no_condition_reads_a_file(where, tmp_path):
+    path = tmp_path / "secret.csv"
+    path.write_text("password\na\n")
+    with pytest.raises(StepscopeError, match="reads its own table"):
+        views.filtered(FRAME, where.format(column="password", file=path))
 
 
 def test_groups_add_up_what_adds_up_and_drop_the_rest():
@@ -280,20 +303,6 @@ def test_columns_are_named_with_or_without_unit():
     for name in ("idle", "a?b", "ns"):
         with pytest.raises(UnknownName):
             views.column_named(name, columns)
-
-
-@pytest.mark.parametrize(
-    ("paths", "labels"),
-    [
-        (["x/a.pt.trace.json.gz", "y/b.json"], ["a", "b"]),
-        (["r/0/trace.json", "r/1/trace.json"], ["0/trace", "1/trace"]),
-        (["a.json", "a.json.gz"], ["a.json", "a.json.gz"]),
-        ([".json", "b"], [".json", "b"]),
-        (["0/t.json", "t.json"], ["0/t", "t"]),
-    ],
-)
-def test_files_are_labelled_as_short_as_tells_them_apart(paths, labels):
-    assert views.file_labels(paths) == labels
 
 
 def test_groups_know_averages_extremes_and_points_wherever_their_names_say_so():

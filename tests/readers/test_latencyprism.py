@@ -10,7 +10,7 @@ from stepscope.core.errors import CorruptInput, MissingTable, StepscopeError
 from stepscope.core.schema import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Results
 from stepscope.readers import Source, expand, open_trace, reader_for
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.formats import header_of
 from stepscope.readers.latencyprism import nanoseconds, read_rows, unit_of
 

@@ -10,7 +10,7 @@ from stepscope.core.errors import UnknownName
 from stepscope.renderers import Renderer, by_suffix, find
 
 
-@pytest.mark.parametrize("name", ["terminal", "markdown", "json", "csv", "parquet"])
+@pytest.mark.parametrize("name", ["terminal", "markdown", "json", "csv", "csv-raw", "parquet"])
 def test_each_is_found_by_name_and_by_each_of_its_suffixes(name):
     found = find(name)
     assert found.name == name

@@ -136,7 +136,9 @@ def test_a_command_is_whole_and_goes_where_it_has_room():
 
 
 def test_no_sentence_is_wider_than_the_terminal():
-    bar = Bar("Step", "1 s ±10 %", (Part("a", 1.0),), (Note("host while idle: operators 40 %, other 20 %", "idle"),))
+    bar = Bar(
+        "Step", "1 s ±10 %", (Part("a", 1.0),), (Note("host during the 70 % idle: operators 40 %, other 20 %", "idle"),)
+    )
     found = Report("h", bars=(bar,), quality=("These are many short words of a sentence. " * 6,))
     assert max(map(len, TERMINAL.report(found, Screen(width=50)).splitlines())) <= 50
 

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stepscope.analyses.advice.recommendations import Facts
-from stepscope.analyses.advice.remedies import Recording
 from stepscope.analyses.common.device_work import device_work
 from stepscope.core.intervals import total, union
+from stepscope.core.remedies import Recording
 from stepscope.core.schema import DEVICES, OPS
 from stepscope.core.trace import Meta, Trace
 from stepscope.reports._summary import Cost, scope_of
@@ -34,8 +34,10 @@ def test_idle_time_divides_by_what_the_host_does(rows) -> None:
     rows.launch(35, 5)
     rows.add(LOADER, 60, 30, "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "dataloader")
     rows.add(MAIN, 50, 15, "gloo:all_reduce", "user_range")
+    rows.add(MAIN, 5, 2, "before the kernel", "user_range")
+    rows.add(MAIN, 92, 6, "feature_extractor", "user_range")
     assert idle_of(rows.trace()) == {
-        "communication": 15, "runtime calls": 5, "data loading": 25, "operators": 20, "other": 15,
+        "communication": 15, "runtime calls": 5, "data loading": 25, "operators": 20, "named ranges": 6, "other": 9,
     }  # fmt: skip
 
 
@@ -148,7 +150,7 @@ def test_little_known_is_not_told_and_the_reason_is():
     use, (lack,) = glance(trace_of(True, False, False))
     assert use == {}
     assert lack.text == (
-        "MFU is unknown (show mfu): the operations of 33 % of the time in products of matrices are known."
+        "MFU is unknown (show mfu): operations are known for only 33 % of the time of matrix products."
     )
     use, _ = glance(trace_of(True, True, False))
     assert use["mfu_known_ratio"] == 2 / 3
@@ -159,7 +161,9 @@ def test_an_unknown_device_and_missing_shapes_are_the_reason():
     assert use == {}
     assert lack.text.startswith("MFU is unknown (show mfu): 'Voodoo' is not a known accelerator")
     _, (lack,) = glance(trace_of(False))
-    assert lack.text == "MFU is unknown (show mfu): shapes were not recorded (record_shapes=True)."
+    assert lack.text == (
+        "MFU is unknown (show mfu): shapes were not recorded; record_shapes=True in the profiler records them."
+    )
     assert lack.text in overview(trace_of(False)).quality
 
 

@@ -27,7 +27,7 @@ def test_each_window_divides_into_four_parts(rows) -> None:
         "computation": [40, 0], "exposed communication": [50, 20], "exposed memcpy": [0, 20], "idle": [10, 60],
     }  # fmt: skip
     assert found.parts == {"computation": 40, "exposed communication": 70, "exposed memcpy": 20, "idle": 70}
-    assert texts(found) == ("0.5 computing kernels a step, 40 ns each",)
+    assert texts(found) == ("1 computing kernel in 2 steps, 40 ns",)
 
 
 def test_busy_is_told_for_each_device(rows) -> None:
@@ -62,7 +62,13 @@ def test_without_operators_kernels_are_named(rows) -> None:
     rows.kernel(90, 10, "ampere_bf16_s16816gemm_b")
     found = costs(rows.trace())["compute gemm"]
     assert (found.title, found.command) == ("Matrix products", "show kernels")
-    assert found.details == ("2 kernels, 50 ns each; largest ampere_bf16_s16816gemm_a, 90 %",)
+    assert found.details == ("2 kernels, mean 50 ns; largest ampere_bf16_s16816gemm_a, 90 %",)
+
+
+def test_kernels_that_run_at_the_same_time_are_said_to_share_their_cost(rows) -> None:
+    rows.kernel(0, 100, "ampere_gemm")
+    rows.kernel(0, 80, "vectorized_elementwise_kernel", track=11)
+    assert "at the same time as others" in costs(rows.trace())["compute gemm"].details[0]
 
 
 @pytest.mark.parametrize(("capability", "instead"), [("9.0", "allow TF32"), ("7.0", "float16")])
@@ -119,7 +125,7 @@ def test_exposed_copies_are_told_with_direction_amount_and_memory(rows, kind, sr
     rows.side("transfers", copy, bytes=4096, kind=kind, src=src, dst=dst)
     found = costs(rows.trace())["memcpy"]
     assert found.title == f"Copies while no kernel runs, {word}"
-    assert found.details[0] == "1 copy, 1 µs each, 4 KiB at 4.1 GB/s"
+    assert found.details[0] == "1 copy, 1 µs, 4 KiB at 4.1 GB/s"
     assert advice is None or advice in found.details[1]
     assert len(found.details) == (1 if advice is None else 2)
 
@@ -130,5 +136,5 @@ def test_copies_of_several_directions_are_counted_together_as_their_cost_is(rows
         rows.side("transfers", copy, bytes=4000, kind=kind, src="Pinned", dst="Device")
     found = costs(rows.trace())["memcpy"]
     assert found.title == "Copies while no kernel runs, mostly from host to device"
-    assert found.details[0] == "2 copies, 2 µs each, 7.81 KiB at 2 GB/s"
+    assert found.details[0] == "2 copies, mean 2 µs, 7.81 KiB at 2 GB/s"
     assert found.ns == 4000

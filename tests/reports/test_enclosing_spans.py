@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import during, most_called, most_of
 from stepscope.core.names import is_own_code
-from stepscope.reports.enclosing_spans import during, most_of
 
 
 def traced(rows):
@@ -29,6 +29,23 @@ def test_frames_of_libraries_are_passed_over(rows) -> None:
     assert most_of(spans, inside, pl.Series([1]), ("python",)) == ("train.py(10): main", 1.0)
     assert not is_own_code("<built-in method to of Tensor>")
     assert is_own_code("transformers/models/vit/modeling_vit.py(252): forward")
+
+
+def test_intervals_weigh_as_far_as_the_span_was_open_in_them(rows) -> None:
+    spans = traced(rows)
+    calls = spans.filter(pl.col("category") == "runtime")["span_id"]
+    since = pl.Series([0, 500])
+    assert most_of(spans, calls, pl.Series([100, 200]), ("python",), since) == ("data.py(3): load", 100 / 300)
+
+
+def test_the_calls_that_took_most_of_a_stretch_are_summed_by_name(rows) -> None:
+    rows.launch(0, 30, "cudaFree")
+    rows.launch(40, 20, "cuModuleUnload")
+    rows.launch(70, 20, "cuModuleUnload")
+    spans = rows.trace().spans
+    assert most_called(spans, 0, 100) == ("cuModuleUnload", 2, 40)
+    assert most_called(spans, 0, 45) == ("cudaFree", 1, 30)
+    assert most_called(spans, 200, 300) is None
 
 
 def test_nothing_around_is_none(rows) -> None:

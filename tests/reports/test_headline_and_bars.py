@@ -109,14 +109,50 @@ def test_the_bar_shows_the_mean_step_its_spread_and_its_parts() -> None:
     assert texts(bar) == ("device busy 80 %",)
 
 
+def test_the_busy_share_weighs_files_by_their_time_as_the_bar_does() -> None:
+    short = summary(0, windows_ns=(10 * MS,), parts={"computation": 2 * MS, "idle": 8 * MS}, busy={"cuda:0": 0.2})
+    long = summary(1, windows_ns=(90 * MS,), parts={"computation": 81 * MS, "idle": 9 * MS}, busy={"cuda:0": 0.9})
+    (bar,) = overview_of_ranks([short, long]).bars
+    assert {part.name: part.ratio for part in bar.parts} == {"computation": 0.83, "idle": 0.17}
+    assert "device busy 83 % (least: rank 0, 20 %)" in texts(bar)
+
+
+def test_unrelated_files_have_a_line_each_and_no_means() -> None:
+    first = summary(None, costs=(Cost("idle", "waits", 60 * MS), Cost("rule", "try", None)))
+    second = summary(0, windows_ns=(5 * MS,), numbers=(), devices=("NVIDIA A100",))
+    second = replace(second, meta=replace(second.meta, path="run/other.json", rank=0))
+    report = overview_of_ranks([first, second])
+    assert report.headline == "PyTorch 2.9.0 · NVIDIA A100 · NVIDIA H100 · 2 unrelated files · 2,000 events read"
+    assert (report.bars, report.findings) == ((), ())
+    (block,) = report.tables
+    assert block.frame.sort("n_steps").rows() == [
+        ("other", 0, 5 * MS, 0.8, None, None),
+        ("rankNone", 3, 100 * MS, 0.8, "waits", 0.2),
+    ]
+    runs = overview_of_ranks([first, second, replace(second, pids=(7,)), replace(second, pids=(7, 8))])
+    assert "4 files of at least 2 unrelated runs" in runs.headline
+
+
+def test_files_of_one_name_are_labelled_by_their_folders() -> None:
+    costs = (Cost("work", "Work", 90 * MS, ("much",)),)
+    files = [summary(None, costs=costs), summary(None, windows_ns=(MS, MS, MS))]
+    named = [replace(s, meta=replace(s.meta, path=f"run/cycle{i}/t.json.gz")) for i, s in enumerate(files)]
+    (finding,) = overview_of_ranks(named).findings
+    assert finding.details == ("cycle0/t: 30 ms, none on cycle1/t", "On cycle0/t: much")
+
+
 def test_how_well_kernels_use_devices_is_told_as_a_mean_over_ranks() -> None:
     first = summary(0, use={"est_sm_efficiency_ratio": 0.5, "est_occupancy_ratio": 0.25, "tensor_core_ratio": 0.0})
     second = summary(1, use={"est_sm_efficiency_ratio": 0.7, "tensor_core_ratio": 0.4})
     assert texts(overview_of_ranks([first, second]).bars[0]) == (
         "device busy 80 %", "est. SM efficiency 60 %, occupancy 25 %", "tensor cores 20 %",
     )  # fmt: skip
-    amd = summary(use={"tensor_core_ratio": 0.4})
-    assert texts(overview_of_ranks([amd]).bars[0]) == ("device busy 80 %", "tensor cores 40 %")
+    one = summary(use={"tensor_core_ratio": 0.4})
+    assert texts(overview_of_ranks([one]).bars[0]) == ("device busy 80 %", "tensor cores 40 %")
+    amd = replace(one, places=("rocm:0",))
+    assert texts(overview_of_ranks([amd]).bars[0]) == ("device busy 80 %", "matrix cores 40 %")
+    unknown = replace(amd, use={"tensor_core_ratio": 0.0})
+    assert texts(overview_of_ranks([unknown]).bars[0]) == ("device busy 80 %",)
 
 
 def test_mfu_is_told_as_a_mean_over_ranks_and_as_a_lower_bound_where_not_all_is_known() -> None:
@@ -130,7 +166,7 @@ def test_what_hosts_do_while_devices_idle_is_told_as_shares_of_the_bar() -> None
     first = summary(0, while_idle={"operators": 30 * MS, "other": 1 * MS, "runtime calls": 9 * MS})
     second = summary(1, while_idle={"data loading": 60 * MS, "operators": 30 * MS})
     assert texts(overview_of_ranks([first, second]).bars[0]) == (
-        "device busy 80 %", "host while idle: operators 10 %, data loading 10 %, runtime calls 1.5 %",
+        "device busy 80 %", "host during the 22 % idle: operators 10 %, data loading 10 %, runtime calls 1.5 %",
     )  # fmt: skip
     assert texts(overview_of_ranks([summary(while_idle={"other": MS})]).bars[0]) == ("device busy 80 %",)
 
@@ -159,7 +195,7 @@ def test_ranks_that_are_apart_are_named_in_the_notes() -> None:
     notes = texts(overview_of_ranks([summary(0), slow]).bars[0])
     assert notes == (
         "slowest rank 1: 150 ms, fastest rank 0: 100 ms",
-        "device busy 65 % (least: rank 1, 50 %)",
+        "device busy 62 % (least: rank 1, 50 %)",
         "peak memory 2 GiB of 80 GiB (rank 1)",
     )
 
@@ -178,6 +214,16 @@ def test_the_three_largest_costs_are_told_per_step_and_small_ones_are_not() -> N
     assert findings[0].share_ratio == pytest.approx(0.3)
     tiny = summary(costs=(Cost("kind", "cost", 2 * MS),))
     assert overview_of_ranks([tiny]).findings == ()
+
+
+def test_costs_of_short_device_work_in_a_long_recording_are_named() -> None:
+    ends, small = Cost("idle ends", "No device work", 295 * MS), Cost("gemm", "Products", 2 * MS)
+    fields = {"windows_ns": (300 * MS,), "costs": (ends, small)}
+    assert [f.title for f in overview_of_ranks([summary(numbers=(), **fields)]).findings] == [
+        "No device work",
+        "Products",
+    ]
+    assert [f.title for f in overview_of_ranks([summary(numbers=(1,), **fields)]).findings] == ["No device work"]
 
 
 def test_what_has_no_price_in_time_stands_last() -> None:
@@ -205,7 +251,7 @@ def test_the_same_cost_of_ranks_is_their_mean_in_the_words_of_the_one_that_pays_
 def test_a_cost_that_one_rank_lacks_counts_as_none_there() -> None:
     (finding,) = overview_of_ranks([summary(0, costs=(Cost("idle", "late", 60 * MS),)), summary(1)]).findings
     assert (finding.value_ns, finding.share_ratio) == (10 * MS, pytest.approx(0.1))
-    assert finding.details == ("rank 0: 20 ms, rank 1: 0",)
+    assert finding.details == ("rank 0: 20 ms, none on rank 1",)
 
 
 def test_ranks_that_agree_are_told_as_one() -> None:

@@ -43,7 +43,7 @@ def test_operators_share_the_time_in_which_any_runs(rows) -> None:
     rows.op(0, 40, "aten::add", track=1)
     found = costs(rows.trace())
     assert found["operator aten::mm"].ns == pytest.approx(36)
-    assert found["operator aten::mm"].details[0] == "1 call a step, 60 ns each"
+    assert found["operator aten::mm"].details[0] == "1 call a step, 60 ns"
 
 
 def test_the_module_and_wide_types_of_an_operator_are_told(rows) -> None:
@@ -95,10 +95,28 @@ def test_only_a_frameworks_spans_are_host_work(rows) -> None:
     assert has_host_work(rows.trace().spans)
 
 
-def test_an_operators_cost_is_its_own_time_and_not_that_of_calls_inside_operators(rows) -> None:
-    rows.op(0, 100, "aten::uniform_")
-    rows.launch(5, 80, "cudaMalloc")
+def test_an_operators_cost_is_its_own_time_and_calls_inside_operators_are_costs_too(rows) -> None:
+    op = rows.op(0, 100, "aten::uniform_")
+    rows.launch(5, 80, "cudaMalloc", op)
     rows.op(200, 20, "aten::mul")
     found = costs(rows.trace())
     assert found["operator aten::uniform_"].ns == 20
     assert found["operator aten::mul"].ns == 20
+    call = found["call cudaMalloc"]
+    assert (call.title, call.ns) == ("Runtime call cudaMalloc", 80)
+    assert call.details == ("1 call, 80 ns; 100 % of it in aten::uniform_",)
+
+
+def test_a_call_outside_of_operators_is_no_part_of_theirs(rows) -> None:
+    rows.op(0, 100, "aten::mm")
+    rows.launch(200, 80, "cudaDeviceSynchronize")
+    assert [kind for kind in costs(rows.trace()) if kind.startswith("call")] == []
+
+
+def test_a_thread_that_only_sleeps_takes_no_part_in_pythons_own_time(rows) -> None:
+    rows.step(1, 0, 100)
+    rows.add(0, 0, 100, "train.py(1): main", "python")
+    rows.add(1, 0, 100, "tqdm/_monitor.py(60): run", "python")
+    rows.add(1, 1, 98, "threading.py(655): wait", "python")
+    rows.add(1, 2, 96, "threading.py(359): wait", "python")
+    assert costs(rows.trace())["other"].details == ("Most of Python's own time: train.py(1): main",)

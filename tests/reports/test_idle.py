@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from stepscope.analyses.advice.remedies import Recording
-from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.occupancy import occupancy
+from stepscope.analyses.common.device_work import device_work, occupancy
+from stepscope.core.remedies import Recording
 from stepscope.reports._idle import idle_costs, loader_advice
 from stepscope.reports._summary import scope_of
 
@@ -155,13 +154,58 @@ def test_gaps_count_as_far_as_they_lie_in_the_steps_and_name_the_step(rows) -> N
 
 
 def test_the_ends_without_device_work_are_told_with_what_the_host_did(rows) -> None:
+    rows.op(0, 560, "aten::randn")
+    rows.kernel(600, 300, launch=rows.launch(590))
+    rows.launch(999)
+    found = costs(rows.trace())["ends"]
+    assert found.ns == 700
+    assert found.title == "No device work in the first 600 ns and the last 100 ns of the recording"
+    assert found.details == ("The host spends most of that in aten::randn",)
+
+
+def test_the_head_of_the_first_step_is_a_gap_if_it_is_known_what_launched_the_work_after_it(rows) -> None:
     rows.step(1, 0, 1000)
     rows.op(10, 560, "aten::randn")
     rows.kernel(600, 300, launch=rows.launch(590))
-    found = costs(rows.trace())["ends"]
-    assert found.ns == 700
-    assert found.title == "No device work in the first 600 ns and the last 100 ns of the step"
-    assert found.details == ("The host spends most of that in aten::randn",)
+    rows.kernel(800, 150, track=20)
+    found = costs(rows.trace())
+    assert (found["operator"].ns, found["ends"].ns) == (300, 50 + 425)
+    assert found["operator"].details[0].startswith("1 gap of 600 ns")
+    assert found["ends"].title == "No device work in the first 400 ns and the last 75 ns of the step"
+
+
+def test_calls_of_one_name_that_fill_an_end_together_are_named(rows) -> None:
+    rows.kernel(0, 100, launch=rows.launch(0))
+    for i in range(8):
+        rows.launch(110 + 100 * i, 60, "cuModuleUnload")
+    assert costs(rows.trace())["ends"].details == ("480 ns of that is in 8 calls of cuModuleUnload",)
+
+
+def test_a_device_that_hardly_works_is_said_to(rows) -> None:
+    for i in range(4):
+        rows.kernel(i * 100 * US, 90 * US, launch=rows.launch(i * 100 * US, 1))
+        rows.kernel(i * 100 * US, US, launch=rows.launch(i * 100 * US, 1), track=20)
+    details = [detail for cost in costs(rows.trace()).values() for detail in cost.details]
+    assert any(detail.endswith("of it on cuda:1, which works for 1 % of the time") for detail in details)
+
+
+def test_a_range_is_the_place_of_a_gap_only_as_far_as_it_was_open_in_it(rows) -> None:
+    rows.add(0, 4900 * US, 300 * US, "async_logger", "user_range")
+    rows.add(0, 10 * US, 4800 * US, "aten::add", "operator")
+    late(rows, n=2, gap_us=5000)
+    assert "async_logger" not in costs(rows.trace())["operator"].details[0]
+
+
+def test_the_time_of_a_call_is_that_of_a_step(rows) -> None:
+    for i in range(2):
+        at = 1000 * US * i
+        rows.step(i, at, 1000 * US)
+        rows.kernel(at + 10, 100 * US, launch=rows.launch(at, 5))
+        slow = rows.launch(at + 200 * US, 600 * US, "cudaMemcpy")
+        rows.kernel(at + 810 * US, 190 * US, launch=slow)
+    found = costs(rows.trace())["blocking_call"]
+    assert found.details[0].startswith("1 gap a step, ")
+    assert "; 600 µs of it in cudaMemcpy, 2 calls" in found.details[0]
 
 
 def test_a_device_that_is_never_idle_costs_nothing(rows) -> None:

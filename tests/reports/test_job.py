@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
+from stepscope.analyses.kernels.kernels import KERNEL_SUMMARY
 from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.report import Block
+from stepscope.core.schema import ISSUES, SERIALISED
 from stepscope.core.trace import Meta
-from stepscope.reports._job import devices_of, job_of, measured, owners
+from stepscope.reports._job import devices_of, job_of, measured, owners, runs_of
 from stepscope.reports._summary import Summary
 
 
@@ -56,6 +60,47 @@ def test_what_is_measured_are_the_files_of_each_owner_that_say_most():
     assert measured([work, steps]) == [work]
     alone = recording("host", rank=1, places=())
     assert measured([recording("gpu", rank=0, busy={"cuda:0": 1.0}), alone])[1:] == [alone]
+
+
+def of_kernels(path, kernels, **fields):
+    frame = pl.DataFrame({"name": list(kernels), "total_ns": list(kernels.values())})
+    return recording(path, tables=(Block("Kernels", KERNEL_SUMMARY, frame),), **fields)
+
+
+def test_files_of_different_ranks_of_one_process_or_of_one_time_are_one_run():
+    assert runs_of([recording(f"{rank}", rank=rank) for rank in range(3)]) == [0, 0, 0]
+    times = [recording("a", pids=(7,), start=100), recording("b", pids=(7,), start=900)]
+    assert runs_of([*times, recording("c", pids=(8,), start=905)]) == [0, 0, 0]
+
+
+def test_files_of_one_program_are_one_run_and_of_different_programs_are_not():
+    one, more, other = {"gemm": 8, "add": 2}, {"gemm": 5, "add": 5, "copy": 1}, {"conv": 8, "add": 2}
+    assert runs_of([of_kernels("a", one), of_kernels("b", other), of_kernels("c", more)]) == [0, 1, 0]
+    assert runs_of([of_kernels("a", one), of_kernels("b", {"gemm": 1, "add": 99})]) == [0, 1]  # times of other programs
+    assert runs_of([of_kernels("a", one), of_kernels("b", one, places=())]) == [0, 0]
+    assert runs_of([of_kernels("a", one, rank=0), of_kernels("b", other, rank=0)]) == [0, 1]
+
+
+def test_a_file_between_two_others_makes_them_one_run():
+    first, between, last = {"gemm": 6, "add": 4}, {"gemm": 4, "add": 3, "copy": 3, "fill": 3}, {"copy": 5, "fill": 5}
+    assert runs_of([of_kernels("a", first), of_kernels("c", last)]) == [0, 1]
+    assert runs_of([of_kernels("a", first), of_kernels("c", last), of_kernels("b", between)]) == [0, 0, 0]
+
+
+def test_a_file_with_nothing_to_compare_is_of_the_first_run_unless_its_time_is_another():
+    kernels = of_kernels("a", {"gemm": 1}, start=100)
+    assert runs_of([kernels, recording("b")]) == [0, 0]
+    assert runs_of([kernels, recording("b", start=900)]) == [0, 1]
+    other = of_kernels("b", {"conv": 1}, start=500)
+    assert runs_of([kernels, other, recording("c", start=900), recording("d")]) == [0, 1, 2, 0]
+
+
+def test_a_run_in_which_counters_were_read_is_measured_only_if_there_is_no_other():
+    codes = pl.DataFrame({"code": [SERIALISED], "severity": ["warning"], "count": [1], "example": ["x"]})
+    counted = recording("pmc", busy={"rocm:0": 0.1}, issues=ISSUES.conform(codes))
+    timed = recording("trace", busy={"rocm:0": 0.9}, issues=ISSUES.empty())
+    assert measured([counted, timed]) == [timed]
+    assert measured([counted]) == [counted]
 
 
 def test_a_whole_job_has_nothing_to_tell():

@@ -51,7 +51,11 @@ def test_a_recording_of_the_device_alone_says_what_it_cannot_tell(rows) -> None:
     rows.kernel(0, 100)
     assert list(told(rows.trace())) == ["no_host"]
     rows.launch(0)
-    assert "no_operators" in told(rows.trace())
+    assert "ProfilerActivity.CPU" in told(rows.trace())["no_operators"]
+    rows.add(0, 0, 10, "IO 190", "user_range")
+    assert told(rows.trace())["no_operators"] == (
+        "No operators are in the trace: show user-ranges says whose the kernels are."
+    )
 
 
 def test_launches_without_device_work_are_told(rows) -> None:
@@ -62,6 +66,13 @@ def test_launches_without_device_work_are_told(rows) -> None:
 
 def test_collectives_of_a_library_for_devices_are_a_sign_of_a_device(rows) -> None:
     rows.op(0, 10, "nccl:all_to_all")
+    assert "used a device" in told(rows.trace())["no_device"]
+
+
+def test_python_that_waits_for_a_device_is_a_sign_of_one(rows) -> None:
+    rows.add(0, 0, 100, "train.py(1): main", "python")
+    assert "no_device" not in told(rows.trace())
+    rows.add(0, 10, 80, "<built-in function _cuda_synchronize>", "python")
     assert "used a device" in told(rows.trace())["no_device"]
 
 

@@ -39,7 +39,7 @@ def test_a_late_rank_is_named_with_cause_time_and_certainty():
     assert found.command == "show stragglers"
     assert found.details[0].startswith("Host: ")
     assert found.details[0].endswith("without computing")
-    assert found.details[1].startswith("all the time, ")
+    assert found.details[1].startswith("all the time, over 79 collectives of steps 0 to 19, ")
     assert found.details[1].endswith("confidence 100 %")
     assert found.value_label == "per step"
     assert 0.05 < found.share_ratio < 0.1
@@ -102,7 +102,7 @@ def test_of_many_the_worst_are_told_and_the_rest_counted(monkeypatch):
 def test_a_rank_without_a_number_is_called_by_its_file():
     parts = [replace(one, rank=None, label=f"run/worker-{one.rank}.json") for one in simulated(LATE)]
     (found,) = stragglers_among(packed(parts), step_ns=None).findings
-    assert found.title == "worker-5.json makes the others wait"
+    assert found.title == "worker-5 makes the others wait"
 
 
 def test_a_trace_without_exchanges_hands_over_nothing(examples):
@@ -125,6 +125,7 @@ def test_in_a_report_a_rank_that_others_wait_for_stands_before_their_waits():
     waits, work = Cost("communication", "Exposed", 100 * MS, ("calls",)), Cost("x", "Products", 150 * MS)
     report = overview_of_ranks([summary(one, waits, work) for one in simulated(LATE)])
     assert [f.title for f in report.findings] == ["Products", "Rank 5 makes the others wait", "Exposed"]
+    assert report.findings[1].details[1].endswith("; part of the communication time")
     (fact,) = report.meta["stragglers"]
     assert (fact["rank"], fact["cause"]) == (5, "host")
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from stepscope.core.trace import Meta
-from stepscope.reports._summary import Summary, scope_of
+from stepscope.reports._summary import Scope, Summary, scope_of
 
 
 def test_with_steps_the_scope_is_their_windows(rows) -> None:
@@ -37,6 +40,21 @@ def test_without_steps_it_is_everything_that_was_recorded(rows) -> None:
     assert (scope.low, scope.high, scope.n, scope.numbers) == (0, 1050, 1, ())
 
 
+@pytest.mark.parametrize(
+    ("n_steps", "n_devices", "n", "text"),
+    [
+        (10, 1, 20, "2 gaps a step, mean 100 ns"), (0, 1, 3, "3 gaps, mean 100 ns"), (0, 1, 0, "0 gaps"),
+        (5, 1, 5, "1 gap a step, mean 100 ns"), (1, 1, 1, "1 gap a step, 100 ns"),
+        (5, 1, 4, "4 gaps in 5 steps, mean 100 ns"), (0, 2, 1, "1 gap on 2 devices, 100 ns"),
+        (5, 2, 8, "8 gaps in 5 steps on 2 devices, mean 100 ns"),
+        (5, 2, 15, "1.5 gaps a step and device, mean 100 ns"), (0, 2, 4, "2 gaps a device, mean 100 ns"),
+    ],
+)  # fmt: skip
+def test_amounts_are_for_a_step_and_device_unless_there_is_less_than_one(n_steps, n_devices, n, text) -> None:
+    scope = Scope(np.array([0]), np.array([1]), tuple(range(n_steps)), n_devices)
+    assert scope.amount(n, "gap", ns=100 * n) == text
+
+
 def test_a_summary_is_called_by_its_rank_or_else_its_file() -> None:
     assert Summary(Meta("run/x.json", "kineto", rank=3), 0).label == "rank 3"
-    assert Summary(Meta("run\\x.json", "kineto"), 0).label == "x.json"
+    assert Summary(Meta("run/x.json", "kineto"), 0, name="x").label == "x"

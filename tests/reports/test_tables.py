@@ -85,3 +85,13 @@ def test_spans_without_length_have_no_shares(rows) -> None:
     trace = rows.trace()
     assert name_block(trace).frame["share_ratio"].to_list() == [None]
     assert track_block(trace).frame["busy_ratio"].to_list() == [None]
+
+
+def test_a_track_without_a_name_shows_its_numbers(rows) -> None:
+    rows.op(0, 10)
+    trace = rows.trace()
+    bare = {"process": None, "label": None, "pid": [7, None, *[None] * (trace.tracks.height - 2)], "tid": None}
+    columns = [pl.Series(name, values if isinstance(values, list) else [values] * trace.tracks.height,
+                         TRACKS.dtypes[name]) for name, values in bare.items()]  # fmt: skip
+    block = track_block(trace.with_tables(tracks=trace.tracks.with_columns(columns)))
+    assert block.frame["track"].to_list() == ["process 7"]

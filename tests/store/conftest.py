@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from stepscope import store
-from stepscope.core.schema import TABLES
+from stepscope.core.schema import SPANS, TABLES, Column, Table
 from stepscope.core.trace import Meta, Trace
 
 
@@ -21,12 +21,20 @@ def value_of(dtype: pl.DataType) -> object:
     return True if isinstance(dtype, pl.Boolean) else 0.1 if dtype.is_float() else 7
 
 
+def values_of(table: Table, column: Column) -> list[object]:
+    """Two values, of which the first or second is null where it may be; ids name rows of the other tables."""
+    if column.name == table.columns[0].name and column.name.endswith("_id"):
+        return [0, 1]
+    value: object = 0 if column.name.endswith("_id") else value_of(column.dtype)
+    if column.name in table.never_null or (table is SPANS and column.unit == "ns"):
+        return [value, value]
+    return [None, value] if column.name.endswith("_id") else [value, None]
+
+
 @pytest.fixture
 def full() -> Trace:
     tables = {
-        name: pl.DataFrame(
-            {c.name: pl.Series([value_of(c.dtype), None], dtype=c.dtype) for c in table.columns}, strict=False
-        )
+        name: pl.DataFrame({c.name: pl.Series(values_of(table, c), dtype=c.dtype) for c in table.columns}, strict=False)
         for name, table in TABLES.items()
     }
     tables["arrows"] = TABLES["arrows"].empty()

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import os
 import sys
+import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer._click.exceptions import UsageError
 
 from stepscope.cli._output import complain
 from stepscope.core.errors import StepscopeError
@@ -33,16 +36,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:  # the process is ours
         # At its end Python would collect garbage in all imported modules once more: 80 ms for nothing.
         atexit.register(gc.freeze)
+        sys.excepthook = lambda *crash: _show("".join(traceback.format_exception(*crash)))
     try:
-        command.main(args=list(arguments), prog_name="stepscope", obj=tuple(arguments))
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        code = command.main(list(arguments), "stepscope", obj=tuple(arguments), standalone_mode=False)
+    except UsageError as error:
+        shown = io.StringIO()
+        error.show(shown)
+        _show(shown.getvalue())
+        return error.exit_code
     except StepscopeError as error:
         complain(f"error: {error.message}", colour=typer.colors.RED)
         if error.hint:
             complain(f"hint: {error.hint}")
         return error.exit_code
-    return 0
+    return int(code or 0)
+
+
+def _show(text: str) -> None:
+    # Names of files in arguments, and of whatever they hold in errors, may be made to mislead a terminal.
+    for line in text.rstrip().split("\n"):
+        complain(line)
 
 
 def _app(verbs: Sequence[str] = VERBS) -> typer.Typer:

@@ -12,6 +12,7 @@ import typer
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError, WouldOverwrite
+from stepscope.core.report import printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -46,10 +47,7 @@ def renderer_for(format_name: str | None, output: str | None, default: str) -> R
 
 
 def check_target(output: str | None, inputs: Sequence[str], *, force: bool, folder: bool = False) -> None:
-    """Check that the output may be written, before any work is done. `folder`: the output is a folder.
-
-    Raises WouldOverwrite, StepscopeError.
-    """
+    """Check before any work that the output may be written. Raises WouldOverwrite, StepscopeError."""
     if output is None or output == STDOUT:
         return
     if files.is_url(output):
@@ -81,11 +79,11 @@ def _check_file(output: str, inputs: Sequence[str], *, force: bool) -> None:
         raise WouldOverwrite(output)
 
 
-def emit(content: str | bytes, output: str | None, *, force: bool = False, drawn: bool = True) -> None:
-    """Write to a file, or to standard output if none is named.
+def emit(content: str | bytes, output: str | None, *, force: bool = False, renderer: Renderer | None = None) -> None:
+    """Write to a file, or to standard output if none is named, there with control characters escaped.
 
-    `drawn` says that the text was made for a terminal; in other text control characters are escaped for a terminal.
-    Raises WouldOverwrite, StepscopeError.
+    `renderer` is what made the text, if it was one: that for terminals may use colours, and exact text goes to a pipe
+    as it is. Raises WouldOverwrite, StepscopeError.
     """
     if output is not None and output != STDOUT:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
@@ -98,7 +96,10 @@ def emit(content: str | bytes, output: str | None, *, force: bool = False, drawn
         return
     if isinstance(content, bytes):
         raise StepscopeError("this format is binary and is not written to a terminal", "name a file with -o FILE")
-    _write_stdout(content if drawn or not sys.stdout.isatty() else _harmless(content))
+    tty = sys.stdout.isatty()
+    if renderer is None or tty or not renderer.exact:
+        content = printable_lines(content, colours=tty and renderer is not None and renderer.name == "terminal")
+    _write_stdout(content)
 
 
 def emit_stream(pieces: Iterable[str], output: str | None, *, force: bool = False) -> None:
@@ -108,7 +109,7 @@ def emit_stream(pieces: Iterable[str], output: str | None, *, force: bool = Fals
     """
     if output is None or output == STDOUT:
         for piece in pieces:
-            _write_stdout(piece if not sys.stdout.isatty() else _harmless(piece))
+            _write_stdout(printable_lines(piece))
         return
     data = _packed((piece.encode("utf-8", "backslashreplace") for piece in pieces), output)
     if files.is_url(output):
@@ -136,8 +137,6 @@ def _packed(pieces: Iterator[bytes], output: str) -> Iterator[bytes]:
 
 def complain(text: str, *, colour: str = "") -> None:
     """Write a line to standard error, with control characters escaped."""
-    from stepscope.renderers.cells import printable
-
     text = printable(text)
     if colour and sys.stderr.isatty() and coloured():
         head, colon, rest = text.partition(":")
@@ -185,12 +184,6 @@ def _close(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-def _harmless(text: str) -> str:
-    from stepscope.renderers.cells import printable
-
-    return "\n".join(map(printable, text.split("\n")))
 
 
 def _writable(text: str, stream: TextIO) -> str:

@@ -69,7 +69,9 @@ def command(
     format_name: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="table|csv|json|parquet|md", help="Choose the format; table and md round numbers."
+            "--format",
+            metavar="table|csv|csv-raw|json|parquet|md",
+            help="Choose the format; table and md round numbers.",
         ),
     ] = None,
     output: Output = None,
@@ -120,7 +122,7 @@ def command(
     content = (
         _text(bench, draw, where) if for_people else draw(Block(bench.table.name, bench.table, bench.frame), where)
     )
-    emit(content, output, force=force, drawn=renderer.name == "terminal")
+    emit(content, output, force=force, renderer=renderer)
     if fail_on_difference:
         _gate(bench)
 

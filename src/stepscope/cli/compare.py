@@ -86,7 +86,9 @@ def command(
     output: Output = None,
     format_name: Annotated[
         str | None,
-        typer.Option("--format", metavar="terminal|markdown|json|csv", help="Choose the format.", show_default=False),
+        typer.Option(
+            "--format", metavar="terminal|markdown|json|csv|csv-raw", help="Choose the format.", show_default=False
+        ),
     ] = None,
     force: Force = False,
     counters: Counters = None,
@@ -121,20 +123,18 @@ def command(
         elif len(left) == 1 and (is_case := comparing.split_case(run)) is not None:
             runs = is_case
         elif len(run.paths) > 1:
-            emit(
-                _grouped(comparing.group(run), renderer, output), output, force=force, drawn=renderer.name == "terminal"
-            )
+            emit(_grouped(comparing.group(run), renderer, output), output, force=force, renderer=renderer)
             return
         else:
             hint = "name two runs, the base first, or a folder that holds a folder normal… and a folder abnormal…"
             raise StepscopeError("this is one recording only, so there is nothing to compare it with", hint)
         if table is not None and table not in OWN_TABLES:
             text = _side_by_side(runs, table, renderer, output)
-            emit(text, output, force=force, drawn=renderer.name == "terminal")
+            emit(text, output, force=force, renderer=renderer)
             return
         result = comparing.compare_two_runs(*runs, anchor=anchor)
     text = _written(result, table, renderer, output, [*left, *right])
-    emit(text, output, force=force, drawn=renderer.name == "terminal")
+    emit(text, output, force=force, renderer=renderer)
     if fail_on is not None and (reason := _failed(result, fail_on)):
         complain(f"failed: {reason}", colour=typer.colors.RED)
         raise typer.Exit(GATE_FAILED)

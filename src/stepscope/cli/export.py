@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from stepscope.cli._options import parsed
 from stepscope.cli._output import STDOUT, check_target, complain, emit, emit_stream
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, With, opened
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, With, opened, parsed
 
 # Unknown options may belong to the kind, and help needs the kind too.
 SETTINGS: dict[str, Any] = {
@@ -77,7 +76,7 @@ def command(
         if isinstance(content, exports.Stream):
             emit_stream(content.pieces, output, force=force)
             return
-    emit(content, output, force=force, drawn=False)
+    emit(content, output, force=force)
 
 
 def _help(ctx: typer.Context, to: str | None) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stepscope.cli._output import check_target, emit, renderer_for, screen
-from stepscope.cli._progress import ranks_done
 from stepscope.cli._run import (
     Counters,
     Dask,
@@ -21,6 +20,7 @@ from stepscope.cli._run import (
     With,
     Workers,
     opened,
+    ranks_done,
     size_of,
 )
 from stepscope.core.errors import StepscopeError
@@ -71,11 +71,11 @@ def command(
         if renderer.name == "html":
             from stepscope.web.pages.single_file import report_page
 
-            emit(report_page(run), output, force=force, drawn=False)
+            emit(report_page(run), output, force=force)
             return
         result = verbs.report(run, workers=workers, memory_limit=limit, dask=dask, progress=tell)
     text = renderer.report(result, Screen() if output else screen())
-    emit(text, output, force=force, drawn=renderer.name == "terminal")
+    emit(text, output, force=force, renderer=renderer)
     if strict:
         _check_whole(result)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import secrets
 import socket
 from contextlib import ExitStack
@@ -40,10 +42,12 @@ def command(
     Several files or a folder are the ranks of one job, and a folder is watched for new files. Only this machine can
     reach the page, unless you give --host.
     """
-    from stepscope.cli._allocator import keep_freed_memory
+    from stepscope.cli._run import keep_freed_memory
     from stepscope.web.app import application
     from stepscope.web.guard import is_loopback
 
+    # DuckDB would report objects that are not freed at the end as leaks, on standard error.
+    atexit.unregister(gc.freeze)
     keep_freed_memory()
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
     limit = None if max_bytes is None else size_of(max_bytes)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepscope.cli._options import parsed
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
-from stepscope.cli._progress import ranks_done
 from stepscope.cli._run import (
     Counters,
     Dask,
@@ -23,6 +21,8 @@ from stepscope.cli._run import (
     With,
     Workers,
     opened,
+    parsed,
+    ranks_done,
     size_of,
 )
 from stepscope.core.errors import StepscopeError
@@ -81,7 +81,7 @@ def command(
         str | None,
         typer.Option(
             "--format",
-            metavar="table|html|csv|json|parquet|md",
+            metavar="table|html|csv|csv-raw|json|parquet|md",
             help="Choose the format; table, html and md round numbers.",
         ),
     ] = None,
@@ -157,7 +157,7 @@ def command(
 
     block = Block(analysis.name, schema, frame, more, note, chart)
     text = renderer.table(block, Screen() if output else screen())
-    emit(text, output, force=force, drawn=renderer.name == "terminal")
+    emit(text, output, force=force, renderer=renderer)
     if strict and left_out:
         msg = f"the job is not complete: {left_out[0]} is left out" + (" and others are" if len(left_out) > 1 else "")
         raise StepscopeError(msg, "without --strict, the files that can be read are enough")

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from stepscope.cli._output import check_target, complain, emit, renderer_for, screen
-from stepscope.cli._progress import ranks_done
-from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, seconds_of, size_of
+from stepscope.cli._run import Counters, Force, MaxBytes, NoProgress, Output, opened, ranks_done, seconds_of, size_of
 from stepscope.core.errors import StepscopeError
 
 SETTINGS: dict[str, Any] = {"short_help": "Query the tables of all ranks in SQL.", "options_metavar": "[OPTIONS]"}
@@ -27,7 +26,9 @@ def command(
     format_name: Annotated[
         str | None,
         typer.Option(
-            "--format", metavar="table|csv|json|parquet|md", help="Choose the format; table and md round numbers."
+            "--format",
+            metavar="table|csv|csv-raw|json|parquet|md",
+            help="Choose the format; table and md round numbers.",
         ),
     ] = None,
     limit: Annotated[
@@ -87,7 +88,7 @@ def command(
 
     block = Block("sql", tables.described("sql", frame), frame.head(shown), note=note)
     content = renderer.table(block, Screen() if output else screen())
-    emit(content, output, force=force, drawn=renderer.name == "terminal")
+    emit(content, output, force=force, renderer=renderer)
 
 
 def _left_out(label: str, error: StepscopeError) -> None:

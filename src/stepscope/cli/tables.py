@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 SETTINGS: dict[str, Any] = {"short_help": "List all tables, or the columns of one."}
 Format = Annotated[
-    str | None, typer.Option("--format", metavar="table|csv|json|md", help="Choose the format.", show_default=False)
+    str | None,
+    typer.Option("--format", metavar="table|csv|csv-raw|json|md", help="Choose the format.", show_default=False),
 ]
 
 
@@ -43,7 +44,7 @@ def write(block: Block, format_name: str | None, output: str | None, *, force: b
         raise typer.BadParameter(f"a table is not written as {renderer.name}", param_hint="--format")
     check_target(output, (), force=force)
     text = renderer.table(block, Screen() if output else screen())
-    emit(text, output, force=force, drawn=renderer.name == "terminal")
+    emit(text, output, force=force, renderer=renderer)
 
 
 def _all() -> Block:

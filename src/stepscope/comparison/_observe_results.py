@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.cycle_membership import HOST
+from stepscope.analyses.common.windows import HOST
 from stepscope.analyses.cycles.content import is_whole
 from stepscope.comparison._resources import by_cycle, counter_remarks, counters_around, cycle_remarks
 from stepscope.comparison.kinds import setup_of_results

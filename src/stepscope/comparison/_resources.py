@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.cycle_membership import HOST
 from stepscope.analyses.common.sampled import means, pieces_of, resources_of, series_of, spread_of
+from stepscope.analyses.common.windows import HOST
 from stepscope.comparison.model import BLOCKER, OBSERVED_COUNTERS, PROCESS, RESOURCES
 from stepscope.core.intervals import reached
 from stepscope.core.schema import COUNTERS

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.collective_calls import collectives_on_host
-from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.host_spans import computing_on_host, open_time
-from stepscope.analyses.common.occupancy import by_device, mean_of, occupied
+from stepscope.analyses.common.collective_calls import collectives_on_host, computing_on_host, open_time
+from stepscope.analyses.common.device_work import by_device, device_work, mean_of, occupied
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.analyses.cycles.cycles import Cycles, find_cycles, host_bounds

@@ -188,10 +188,7 @@ def _welch_freedom(parts: tuple[Floats, Floats], moments: tuple[Moments, Moments
 
 
 def by_false_discovery(p_values: Floats) -> Floats:
-    """p-values corrected for their number under any dependence; nan stays nan and does not count.
-
-    Source: Benjamini and Yekutieli 2001.
-    """
+    """p-values corrected for their number under any dependence; nan stays. Source: Benjamini and Yekutieli 2001."""
     known = np.flatnonzero(np.isfinite(p_values))
     corrected = np.full(p_values.shape, np.nan)
     if not known.size:

@@ -63,9 +63,14 @@ class UnsupportedVersion(StepscopeError):
 
 
 class MissingTable(StepscopeError):
-    """An analysis needs data that this trace does not have."""
+    """An analysis needs data that this trace does not have.
 
-    def __init__(self, what: str, *, needed_by: str = "", providers: Sequence[str] = (), hint: str = "") -> None:
+    `topic` is that of the remedies that say how to record it; the hint gets the one for the recorder at hand.
+    """
+
+    def __init__(
+        self, what: str, *, needed_by: str = "", providers: Sequence[str] = (), hint: str = "", topic: str = ""
+    ) -> None:
         reason = (
             f"{needed_by} needs {what}, which this trace does not hold" if needed_by else f"no {what} in this trace"
         )
@@ -73,6 +78,7 @@ class MissingTable(StepscopeError):
             hint = f"recorded by: {', '.join(providers)}"
         super().__init__(reason, hint)
         self.what = what
+        self.topic = topic
 
 
 #: Names that an error offers at most, the nearest first.

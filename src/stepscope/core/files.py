@@ -15,16 +15,18 @@ import stat
 import sys
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import PurePath
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from stepscope.core.errors import MissingExtra, StepscopeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+(::[A-Za-z][A-Za-z0-9+.\-]+)*://")  # two letters: C:// is a drive
 _RANK = re.compile(r"(?:^|[._\-/])rank[._\-]?(\d+)(?=[._\-/]|$)", re.IGNORECASE)
 _MOST_RANK = 2**31 - 1
+_SUFFIXES = re.compile(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
 #: Object stores whose packages the extra `cloud` installs.
 _CLOUD = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl")
 #: Exceptions of packages behind fsspec that are no OSErrors, if those packages are imported.
@@ -224,3 +226,22 @@ def rank_in(path: str) -> int | None:
         return None
     number = int(numbers[-1])
     return number if number <= _MOST_RANK else None
+
+
+def labels_of(paths: Sequence[str]) -> list[str]:
+    """A short name for each file, unique among them: its stem, or as much of its path as makes it unique.
+
+    >>> labels_of(["run/cycle0/trace.json.gz", "run/cycle1/trace.json.gz"])
+    ['cycle0/trace', 'cycle1/trace']
+    """
+    pure = [PurePath(path.replace("\\", "/")) for path in paths]
+    stems = [_stem(path.name) for path in pure]
+    if len(set(stems)) == len(stems):
+        return stems
+    shared = os.path.commonpath([path.parent for path in pure])
+    labels = [_stem(str(path.relative_to(shared)) if shared else str(path)) for path in pure]
+    return labels if len(set(labels)) == len(labels) else list(paths)
+
+
+def _stem(name: str) -> str:
+    return _SUFFIXES.sub("", name) or name

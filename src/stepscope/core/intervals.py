@@ -119,6 +119,20 @@ def reached(starts: Ints, ends: Ints, iv: Intervals) -> tuple[Ints, Ints]:
     return row, np.arange(row.size) + np.repeat(first - (np.cumsum(counts) - counts), counts)
 
 
+def first_covering(first: Ints, stop: Ints, n: int) -> Ints:
+    """For each of n places the first of the ranges [first, stop) that covers it, -1 if none does. None is empty."""
+    # Each range is two blocks whose length is a power of two; then blocks are halved.
+    level = np.frexp(stop - first)[1] - 1
+    best = np.full((int(level.max(initial=0)) + 1, n), first.size, np.int64)
+    for begin in (first, stop - (1 << level)):
+        np.minimum.at(best, (level, begin), np.arange(first.size))
+    for k in range(best.shape[0] - 1, 0, -1):
+        half = 1 << (k - 1)
+        np.minimum(best[k - 1], best[k], out=best[k - 1])
+        np.minimum(best[k - 1][half:], best[k][:-half], out=best[k - 1][half:])
+    return np.where(best[0] < first.size, best[0], -1)
+
+
 def locate(iv: Intervals, points: Ints) -> Ints:
     """Index of the disjoint interval that contains each point, -1 if none does."""
     if iv[0].size == 0:

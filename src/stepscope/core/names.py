@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from stepscope.core.collectives import INDUCTOR_KERNEL, communication_mark, is_communication
-from stepscope.core.distinct import map_names
+from stepscope.core.schema import map_names
 from stepscope.core.short_names import demangled, shorten, shorten_column, without_parameters
 
 __all__ = [
@@ -64,6 +64,7 @@ gemm          wgrad_gemm|grouped_gemm
 convolution   conv(?!ert)|scudnn|dgrad|wgrad|fprop|winograd|implicit_gemm|igemm_(?:fwd|bwd|wrw)|im2?d?2col|col2im
 convolution   bwd_(?:weight|data)|fft2d|cudnn::cnn|compute\w*offsetskernel|precompute_indices
 gemm          (?<!fb)gemm|gemv|matmul|(?:^|[_:])(?:add|b|baddb|scaled_|int_)?mm(?:[_.<]|$)|^%?dot(?:[._]|$)
+gemm          mul_mat(?:_|$)
 gemm          cijk_|nvjet|splitk|dot_kernel|wgmma|magma|cublas|hipblas|epilogue::impl|^bmm_|xmma_
 gemm          cutlass[_\w]*(?:tensorop|simt)
 # row-wise work
@@ -88,8 +89,8 @@ reduction     reduce|reduction|scan|argm(?:ax|in)|cumsum|cumprod|sum_|_sum|mean|
 reduction     nll_?loss|nllcriterion|loss_(?:fwd|bwd)
 elementwise   gelu|silu|s?elu(?![a-z])|relu|sigmoid|tanh|activation|functor|arange|masked|where|bias_?add|op_?tensor
 elementwise   upsample|clamp|scale|cast|convert|subtensorop|axpy|one_?hot|assignadd
-elementwise   ^%?(?:add|sub|mul|div|realdiv|neg|pow|exp|log|r?sqrt|abs|max|min)[a-z]*(?:v?\d|[._-]|$)
-elementwise   ^%?(?:equal|not_?equal|greater|less|compare)[a-z]*(?:v?\d|[._-]|$)
+elementwise   ^(?:void )?%?(?:add|sub|mul|div|realdiv|neg|pow|exp|log|r?sqrt|abs|max|min)[a-z]*(?:v?\d|[.<_-]|$)
+elementwise   ^(?:void )?%?(?:equal|not_?equal|greater|less|compare)[a-z]*(?:v?\d|[.<_-]|$)
 """
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 from stepscope.core.errors import StepscopeError, UnknownName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
     class HasOptions(Protocol):
@@ -89,11 +89,13 @@ def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     return options
 
 
-def check_options(owner: str, given: Iterable[str], known: Mapping[str, Option]) -> None:
-    """Raises UnknownName for the first given option that `owner` does not have."""
-    for name in given:
+def check_options(owner: str, given: Mapping[str, Any], known: Mapping[str, Option]) -> None:
+    """Raises UnknownName for the first option that `owner` does not have, or whose value is none of its choices."""
+    for name, value in given.items():
         if name not in known:
             raise UnknownName(f"option of {owner}", name, known)
+        if known[name].choices and value not in known[name].choices:
+            raise UnknownName(f"choice of {name} for {owner}", str(value), map(str, known[name].choices))
 
 
 def _kind(name: str, annotation: Any) -> tuple[type, tuple[Any, ...]]:

@@ -7,12 +7,14 @@ for absent. Result tables of analyses are declared with the same two classes, ne
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
 
 CATEGORIES = (
     "step", "user_range", "module", "operator", "python", "runtime", "driver", "dataloader", "kernel", "memcpy",
@@ -45,11 +47,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A named list of columns: the contract between readers, analyses and renderers."""
+    """A named list of columns: the contract between readers, analyses and renderers.
+
+    Values of the columns `never_null` are always known.
+    """
 
     name: str
     doc: str
     columns: tuple[Column, ...]
+    never_null: tuple[str, ...] = ()
     dtypes: Mapping[str, pl.DataType] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +79,7 @@ class Table:
                 else pl.Series(name, dtype=dtype).clear(frame.height)
                 for name, dtype in self.dtypes.items()
             ]
-        )
+        ).rechunk()  # Polars takes columns of a frame to have chunks of the same lengths
 
 
 DEVICES = Table(
@@ -88,6 +94,7 @@ DEVICES = Table(
         Column("memory_bytes", pl.Int64(), "memory on the device", "bytes"),
         Column("compute_capability", pl.String(), "architecture version, as in 9.0 or gfx942"),
     ),
+    never_null=("device_id", "type"),
 )
 #: A device as in cuda:0, or as in cpu where it has no ordinal; from rows of the table above.
 DEVICE_LABEL = pl.when(pl.col("index").is_not_null()).then(pl.format("{}:{}", "type", "index")).otherwise("type")
@@ -108,6 +115,7 @@ TRACKS = Table(
         Column("process", pl.String(), "process name"),
         Column("label", pl.String(), "thread or lane name"),
     ),
+    never_null=("track_id", "kind"),
 )
 SPANS = Table(
     "spans",
@@ -130,6 +138,7 @@ SPANS = Table(
         Column("step", pl.Int32(), "number of the step it belongs to (device work: the step that queued it)"),
         Column("flow", pl.Boolean(), "of device work: the trace draws an arrow from a launch to it; null: no arrows"),
     ),
+    never_null=("span_id", "track_id", "name", "category"),
 )
 OPS = Table(
     "ops",
@@ -143,6 +152,7 @@ OPS = Table(
         Column("forward_thread", pl.Int64(), "of backward operators: autograd's number of the forward thread"),
         Column("stack_id", pl.UInt32(), "call stack it was called from"),
     ),
+    never_null=("span_id",),
 )
 KERNELS = Table(
     "kernels",
@@ -161,6 +171,7 @@ KERNELS = Table(
         Column("graph_id", pl.Int64(), "captured graph it belongs to"),
         Column("graph_node_id", pl.Int64(), "its node in that graph"),
     ),
+    never_null=("span_id",),
 )
 FRAMES = Table(
     "frames",
@@ -171,6 +182,7 @@ FRAMES = Table(
         Column("python_parent_id", pl.Int64(), "recorder's id of the call around it"),
         Column("module_id", pl.Int64(), "of modules: which instance of its class"),
     ),
+    never_null=("span_id",),
 )
 ARROWS = Table(
     "arrows",
@@ -182,6 +194,7 @@ ARROWS = Table(
         Column("to_track_id", pl.UInt32(), "track where it ends"),
         Column("to_ts_ns", pl.Int64(), "when it ends, from the trace's origin", "ns"),
     ),
+    never_null=("recorded_category", "from_track_id", "from_ts_ns", "to_track_id", "to_ts_ns"),
 )
 TRANSFERS = Table(
     "transfers",
@@ -194,6 +207,7 @@ TRANSFERS = Table(
         Column("dst", Name, "destination memory"),
         Column("recorded_bytes_per_s", pl.Float64(), "bandwidth as stated by the recorder", "bytes/s"),
     ),
+    never_null=("span_id", "kind"),
 )
 COLLECTIVES = Table(
     "collectives",
@@ -212,6 +226,7 @@ COLLECTIVES = Table(
         Column("dst_rank", pl.Int32(), "of a send: the rank that receives"),
         Column("seq", pl.Int64(), "number of the collective within its group, where recorded"),
     ),
+    never_null=("span_id", "collective"),
 )
 KERNEL_METRICS = Table(
     "kernel_metrics",
@@ -222,6 +237,7 @@ KERNEL_METRICS = Table(
         Column("unit", Name, "its unit, where recorded"),
         Column("value", pl.Float64(), "its value"),
     ),
+    never_null=("span_id", "metric"),
 )
 SCHED = Table(
     "sched",
@@ -242,6 +258,7 @@ SCHED = Table(
         Column("other_tid", pl.Int64(), "thread id of `other`"),
         Column("other_is_own", pl.Boolean(), "whether `other` is a thread of the recorded job"),
     ),
+    never_null=("span_id",),
 )
 ALLOCATIONS = Table(
     "allocations",
@@ -261,11 +278,13 @@ ALLOCATIONS = Table(
         Column("peak_allocated_bytes", pl.Int64(), "most held by tensors so far, as recorded", "bytes"),
         Column("peak_reserved_bytes", pl.Int64(), "most held by the allocator so far, as recorded", "bytes"),
     ),
+    never_null=("ts_ns", "track_id", "bytes"),
 )
 RESERVATIONS = Table(
     "reservations",
     "the allocator takes memory from a device or gives it back",
     ALLOCATIONS.columns,
+    never_null=("ts_ns", "track_id", "bytes"),
 )
 COUNTERS = Table(
     "counters",
@@ -279,6 +298,7 @@ COUNTERS = Table(
         Column("unit", Name, "unit of value, where known"),
         Column("value", pl.Float64(), "the sample"),
     ),
+    never_null=("ts_ns",),
 )
 STACKS = Table(
     "stacks",
@@ -288,6 +308,7 @@ STACKS = Table(
         Column("frames", pl.List(pl.String()), "frames, outermost first"),
         Column("text", pl.String(), "as recorded; null where it was made from enclosing Python frames"),
     ),
+    never_null=("stack_id", "frames"),
 )
 STACK_SAMPLES = Table(
     "stack_samples",
@@ -315,6 +336,7 @@ STACK_SAMPLES = Table(
         ),
         Column("oncpu_ratio", pl.Float64(), "share of those seconds in which the thread ran on a core", "ratio"),
     ),
+    never_null=("ts_ns", "dur_ns", "pid", "tid", "stack_id", "n_samples", "on_gil"),
 )
 STEPS = Table(
     "steps",
@@ -326,6 +348,7 @@ STEPS = Table(
         Column("dur_ns", pl.Int64(), "duration on the host", "ns"),
         Column("source", pl.Enum(("annotation", "detected")), "where the step's bounds come from"),
     ),
+    never_null=("step", "ts_ns", "dur_ns", "source"),
 )
 STEP_COSTS = Table(
     "step_costs",
@@ -337,6 +360,7 @@ STEP_COSTS = Table(
         Column("n_samples", pl.Int64(), "samples in the step, if the loop logged them"),
         Column("source", pl.Enum(("timer", "ranges")), "measured by the loop's timer, or length of the step's range"),
     ),
+    never_null=("kind", "n_before", "cost_s", "source"),
 )
 ISSUES = Table(
     "issues",
@@ -347,8 +371,11 @@ ISSUES = Table(
         Column("count", pl.Int64(), "how often"),
         Column("example", pl.String(), "one case in words"),
     ),
+    never_null=("code", "severity", "count"),
 )
 
+#: The code of an issue: the recorder ran kernels one at a time, so that idle time is its own.
+SERIALISED = "serialised"
 #: Of a function's events in a cycle, those during which its metric was sampled; the others' values are interpolated.
 SAMPLED = ("all", "some", "none")
 #: What tells where cycles begin: marked steps, calls of a function, of a kernel, the sequence of kernels, the clock.
@@ -417,3 +444,20 @@ TABLES: Mapping[str, Table] = {
         RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS, STEP_COSTS, ISSUES,
     )
 }  # fmt: skip
+
+
+def map_names(series: pl.Series, fn: Callable[[str], Any], dtype: pl.DataType | type[pl.DataType]) -> pl.Series:
+    """`fn` of every name in a Categorical, Enum or String series, called once per distinct name; null stays null."""
+    series = series.cast(pl.Categorical()) if isinstance(series.dtype, pl.String) else series
+    if not series.len():
+        return pl.Series(series.name, [], dtype=dtype)
+    # By the categories' numbers, in NumPy: joining a table of names to the column is several times slower.
+    at = series.to_physical().cast(pl.Int64).fill_null(-1).to_numpy()
+    at = at - at.min()
+    first = np.full(int(at.max()) + 1, -1, np.int64)
+    first[at[::-1]] = np.arange(at.size - 1, -1, -1)
+    used = np.flatnonzero(first >= 0)
+    mapped = [None if name is None else fn(name) for name in series[first[used]].cast(pl.String)]
+    values = pl.Series(series.name, mapped, dtype=dtype)
+    first[used] = np.arange(used.size)  # now the place of each number among those in use
+    return values.gather(pl.Series(first[at]))

@@ -26,18 +26,9 @@ if TYPE_CHECKING:
     from stepscope.core.schema import Table
 
 
-#: How to get a table that is missing.
-_HINTS = {
-    "allocations": "record with profile_memory=True",
-    "counters": "put counters.csv next to the trace or name it with --counters; see docs/counters.md",
-    "kernels": "record the device's activity, as in activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-    "kernel_metrics": "profile with Nsight Compute: ncu --csv --set full, or --metrics …",
-    "ops": "record with ProfilerActivity.CPU; shapes need record_shapes=True",
-    "sched": "record with stepscope record --sched; see docs/record.md",
-    "stack_samples": "record with stepscope record --stacks; see docs/record.md",
-    "stacks": "record with with_stack=True",
-    "steps": "call profiler.step() after each iteration",
-}
+#: The topics of remedies that say how to get a missing table.
+_TOPICS = {name: name for name in ("allocations", "counters", "kernel_metrics", "kernels", "sched", "stack_samples")}
+_TOPICS |= {"ops": "operators", "stacks": "stacks", "steps": "steps"}
 _MOST_PATHS = 20
 _NO_CLOCK = "a profile of counters has no timeline: record one too (nsys, or the framework's profiler)"
 
@@ -141,7 +132,8 @@ class Trace:
         """The table of that name. Raises MissingTable if it has no rows, UnknownName if there is no such table."""
         frame = self.table(name)
         if frame.is_empty():
-            raise MissingTable(f"{name} ({TABLES[name].doc})", needed_by=needed_by, hint=_HINTS.get(name, ""))
+            what, topic = f"{name} ({TABLES[name].doc})", _TOPICS.get(name, "")
+            raise MissingTable(what, needed_by=needed_by, topic=topic)
         return frame
 
     def require_clock(self, *, needed_by: str) -> None:

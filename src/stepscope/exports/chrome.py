@@ -19,7 +19,7 @@ from stepscope.analyses.ranks.matching import job_of
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import enclosing
 from stepscope.core.schema import DEVICE_LABEL
-from stepscope.exports.export import Export, Stream
+from stepscope.exports import Export, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.core.trace import Run, Trace
-    from stepscope.exports.export import Context
+    from stepscope.exports import Context
 
     Ints = NDArray[np.int64]
     from collections.abc import Callable, Mapping, Sequence

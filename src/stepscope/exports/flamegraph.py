@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from stepscope.analyses.program.python_stacks import python_stacks
 from stepscope.core.errors import MissingTable
-from stepscope.exports.export import Export, Stream
+from stepscope.core.report import printable
+from stepscope.exports import Export, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.core.trace import Run
-    from stepscope.exports.export import Context
+    from stepscope.exports import Context
 
 
 def flamegraph(run: Run, context: Context, *, gil: bool = False, idle: bool = False) -> Stream:
@@ -40,7 +41,8 @@ def _lines(run: Run, context: Context, *, gil: bool, idle: bool) -> Iterator[str
         for rank, pid, thread, stack, samples in stacks.drop("share_ratio").iter_rows():
             root = "" if rank is None else f"rank {rank};"
             if samples:
-                yield f"{root}process {pid};{(thread or 'thread').replace(';', ',')};{stack} {samples}\n"
+                line = printable(f"{root}process {pid};{(thread or 'thread').replace(';', ',')};{stack} {samples}")
+                yield f"{line}\n"
 
 
 EXPORT = Export(

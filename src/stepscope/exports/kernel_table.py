@@ -16,7 +16,7 @@ from stepscope.analyses.kernels.kernel_launches import NCU_METRICS, kernel_launc
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import map_names
 from stepscope.core.trace import Run  # noqa: TC001  the command line reads the signature at run time
-from stepscope.exports.export import Export
+from stepscope.exports import Export
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from stepscope import store
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Run  # noqa: TC001  the command line reads the signature at run time
-from stepscope.exports.export import Export, Folder
+from stepscope.exports import Export, Folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.core.trace import Trace
-    from stepscope.exports.export import Context
+    from stepscope.exports import Context
 
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
 

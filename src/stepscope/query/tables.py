@@ -8,15 +8,14 @@ missing or not unique. Analyses of ranks take all traces together.
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import polars.selectors as cs
 
 from stepscope import analyses
+from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.result_tables import RESULTS
 from stepscope.core.schema import ISSUES, TABLES, Column, Table
@@ -35,7 +34,6 @@ RANK = Column("rank", pl.Int32(), "rank of the process in its job", key=True)
 TRACE = Column("trace", pl.String(), "the file of the row", key=True)
 ROWS = Column("n_rows", pl.Int64(), "rows that were combined")
 
-_SUFFIXES = re.compile(r"(\.(pt|trace|json|gz|zst|zip|xz|bz2))+$", re.IGNORECASE)
 #: Columns that cannot be added up: points in time, levels, averages, shares.
 _POINT = re.compile(
     r"(^|_)(ts|start|end|first|last)_ns$|(^|_)(mean|avg|median|std|p\d+|late)_|^total_(allocated|reserved)_bytes$"
@@ -94,7 +92,7 @@ def collect(
     """
     if analysis.scope == "pair":
         return filtered(_compared(source, analysis, options), where), analysis.output
-    labels = file_labels(source.paths) if isinstance(source, Run) else [source.meta.path]
+    labels = files.labels_of(source.paths) if isinstance(source, Run) else [source.meta.path]
     if analysis.scope == "ranks":
         parts_of_ranks = calls_of_ranks(source, labels, on_missing=on_missing, each=each)
         return filtered(analysis(parts_of_ranks, **options), where), analysis.output
@@ -132,14 +130,20 @@ def drawn(
     return rows
 
 
-def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFrame:
-    """Rows for which a condition in SQL holds; `extra` are constants that it may name too.
+#: A query in a condition could read files, which Polars begins as it parses.
+_QUERY = re.compile(r"\b(select|from|table|with|values)\b|\b(read|scan)_\w+\s*\(", re.IGNORECASE)
+#: These words are harmless in plain quotes, if nothing in the text lets Polars see their ends elsewhere.
+_QUOTED, _OTHER_QUOTES = re.compile(r"'[^']*'|\"[^\"]*\""), re.compile(r"[\\`$#]|--|/\*")
 
-    Raises UnknownName (column), StepscopeError (not a condition).
-    """
+
+def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFrame:
+    """Rows for which a condition in SQL holds; it may name `extra` constants. Raises UnknownName, StepscopeError."""
     if where is None:
         return frame
     wide = frame.with_columns(pl.lit(v).alias(k) for k, v in extra.items() if k not in frame.columns)
+    hint = "write a condition in SQL, as in \"total_ns > 1000000 AND name LIKE '%gemm%'\""
+    if _QUERY.search(where if _OTHER_QUOTES.search(where) else _QUOTED.sub("''", where)):
+        raise StepscopeError(f"not a condition: {where!r} (a condition reads its own table, and asks no other)", hint)
     try:
         mask = _truth(wide, pl.sql_expr(where))
         if mask.dtype == pl.Boolean:
@@ -147,7 +151,6 @@ def filtered(frame: pl.DataFrame, where: str | None, **extra: Any) -> pl.DataFra
         reason = f"it gives {mask.dtype}, not true or false"
     except (pl.exceptions.PolarsError, ValueError, TypeError) as error:
         reason = str(error).strip().split("\n")[0]
-    hint = "write a condition in SQL, as in \"total_ns > 1000000 AND name LIKE '%gemm%'\""
     raise StepscopeError(f"not a condition: {where!r} ({reason})", hint)
 
 
@@ -214,16 +217,6 @@ def column_named(name: str, columns: Sequence[str]) -> str:
     return like[0]
 
 
-def file_labels(paths: Sequence[str]) -> list[str]:
-    """A short name for each file, unique among them: its stem, or as much of its path as makes it unique."""
-    stems = [_stem(PurePath(path).name) for path in paths]
-    if len(set(stems)) == len(stems):
-        return stems
-    shared = os.path.commonpath([PurePath(path).parent for path in paths])
-    labels = [_stem(str(PurePath(path).relative_to(shared)) if shared else path) for path in paths]
-    return labels if len(set(labels)) == len(labels) else list(paths)
-
-
 def described(name: str, frame: pl.DataFrame) -> Table:
     """A schema for a frame that no analysis declared: the ends of column names give their units."""
     columns = [Column(column, dtype, column, _unit(column, dtype)) for column, dtype in frame.schema.items()]
@@ -234,10 +227,6 @@ def _unit(name: str, dtype: pl.DataType) -> str | None:
     if not dtype.is_numeric():
         return None
     return next((unit for end, unit in _UNITS.items() if name == end.lstrip("_") or name.endswith(end)), None)
-
-
-def _stem(name: str) -> str:
-    return _SUFFIXES.sub("", name) or name
 
 
 def _raw(table: Table) -> analyses.Analysis:

@@ -13,8 +13,16 @@ from stepscope.core.errors import StepscopeError, UnknownFormat
 from stepscope.core.registry import Registry
 from stepscope.readers.common.impossible import without_impossible
 from stepscope.readers.common.source import Source, head_of, members
-from stepscope.readers.formats import FORMATS, Format, Reader
-from stepscope.readers.recorded.side_files import COUNTER_FILES, RECORDING, SCHEDULING, STACK_FILES, side_file
+from stepscope.readers.formats import (
+    COUNTER_FILES,
+    FORMATS,
+    RECORDING,
+    SCHEDULING,
+    STACK_FILES,
+    Format,
+    Reader,
+    side_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -114,10 +122,7 @@ def _one_file(path: str) -> tuple[str, str | None]:
 
 
 def is_at_hand(path: str, *, max_bytes: int | None = None) -> bool:
-    """Whether a file is opened without reading it: stored, kept since it was opened, or too small to matter.
-
-    What cannot be asked counts as such: opening it will say why.
-    """
+    """Whether a file is stored, cached, or too small to matter; also if opening it will say what is wrong with it."""
     try:
         file, member = _file_and_member(path)
         if files.is_folder(file):

@@ -6,24 +6,70 @@ Recognising is data, so that opening a file imports the module of its own format
 from __future__ import annotations
 
 import csv
+import json
 import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
+from stepscope.core import files
+from stepscope.core.errors import StepscopeError
 from stepscope.core.result_tables import NSYS, RESULTS
-from stepscope.core.schema import TABLES
+from stepscope.core.schema import ISSUES, TABLES
 from stepscope.readers.common.source import SQLITE_MAGIC
 from stepscope.readers.nsight import nsys_stats_files
-from stepscope.readers.recorded.side_files import COUNTER_COLUMNS
 from stepscope.readers.rocm import rocprof_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from stepscope.core.trace import Trace
-    from stepscope.readers.common.source import Source
+    from stepscope.readers.common.source import IssueLog, Source
+
+
+#: Each kind of side file, by the names that it may have.
+COUNTER_FILES = ("counters.parquet", "counters.csv", "counters.csv.gz", "counters.csv.zst")
+COUNTER_COLUMNS = {
+    "ts_ns": pl.Int64(),
+    "metric": pl.String(),
+    "unit": pl.String(),
+    "device": pl.String(),
+    "value": pl.Float64(),
+}
+STACK_FILES = ("stacks.tsv.gz", "stacks.tsv")
+SCHEDULING = "sched.ring"
+RECORDING = "meta.json"
+
+
+def side_file(path: str, names: Sequence[str]) -> str | None:
+    """The side file of one of these names in the folder of a trace, if there is one."""
+    folder, _ = files.split(path)
+    if files.is_url(path):  # one listing, which fsspec keeps, in place of a question for each name
+        try:
+            listed = set(files.files_in(folder, deep=False))
+        except StepscopeError:  # a web server, or a bucket whose objects may be read and not listed
+            return None
+        return next((file for name in names if (file := files.joined(folder, name)) in listed), None)
+    return next((file for name in names if files.exists(file := files.joined(folder, name))), None)
+
+
+def recording_of(path: str) -> dict[str, Any]:
+    """The meta.json of a recording in the folder of a trace; empty if there is none."""
+    try:
+        recording = json.loads((Path(path).parent / RECORDING).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return recording if isinstance(recording, dict) and recording.get("recorder") == "stepscope" else {}
+
+
+def with_issues(trace: Trace, issues: IssueLog) -> Trace:
+    """The trace with further issues."""
+    table = issues.table()
+    return trace if table.is_empty() else trace.with_tables(issues=pl.concat([ISSUES.conform(trace.issues), table]))
+
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -206,6 +252,21 @@ FORMATS = (
         provides=(
             "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
             "counters", "stacks", "steps", "issues",
+        ),
+        cacheable=True,
+    ),
+    Format(
+        name="ascend",
+        doc="Ascend's profilers, exported to SQLite (ascend_pytorch_profiler_*.db, msprof_*.db)",
+        module="ascend",
+        signs=(
+            # The tables of these databases are listed anywhere in the file.
+            Sign(1.0, _SQLITE, path=re.compile(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")),
+            Sign(1.0, _SQLITE, (b"COMPUTE_TASK_INFO", b"STRING_IDS")),
+        ),
+        provides=(
+            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
+            "counters", "stacks", "arrows", "steps", "issues",
         ),
         cacheable=True,
     ),

@@ -13,7 +13,7 @@ import polars as pl
 from stepscope.core.errors import CorruptInput
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS, Name
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 
 if TYPE_CHECKING:
     from stepscope.readers.common.source import Source

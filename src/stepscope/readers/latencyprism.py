@@ -20,8 +20,7 @@ import polars as pl
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import ATTRIBUTION, COUNTERS, CYCLES
 from stepscope.core.trace import Meta, Result, Results, Trace
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import Source
+from stepscope.readers.common.source import IssueLog, Source
 from stepscope.readers.formats import (
     BYTE_ORDER_MARK,
     LATENCYPRISM_COLUMNS,

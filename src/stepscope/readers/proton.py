@@ -16,7 +16,7 @@ from stepscope.core.names import is_tensor_core
 from stepscope.core.schema import KERNEL_METRICS, KERNELS, SPANS, TRACKS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import device_table
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

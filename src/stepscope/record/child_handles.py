@@ -150,10 +150,7 @@ class SchedCollector:
 
 
 def start_sched_collector(folder: Path, *, wanted: bool) -> SchedCollector:
-    """Start it if it is wanted, and wait until it is ready. What it cannot record becomes an issue in meta.json.
-
-    Raises OSError if that cannot be written.
-    """
+    """Start it if wanted, and wait until it is ready. What it cannot record is an issue. Raises OSError (meta.json)."""
     if not wanted:
         return SchedCollector(None)
     child = ChildHandle.start("sched.main", {"folder": str(folder)})

@@ -6,13 +6,46 @@ in the entry-point group `stepscope.renderers`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from stepscope.core.errors import UnknownName
 from stepscope.core.registry import Registry
-from stepscope.renderers.renderer import Renderer, Screen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.core.report import Block, Report
 
 __all__ = ["RENDERERS", "Renderer", "Screen", "by_suffix", "find"]
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What the output of a text can show. Files and pipes have 100 columns and no colour."""
+
+    width: int = 100
+    colour: bool = False
+    unicode: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Renderer:
+    """A way to write things down.
+
+    `report` turns a Report into text, `table` a Block into text, or bytes if it is a binary format; None where the
+    format has no such thing. Both get a Screen, which only formats for people look at. Text of an `exact` format goes
+    to a pipe with the control characters that names hold; all other text that is shown has escapes in their place.
+    """
+
+    name: str
+    doc: str
+    suffixes: tuple[str, ...] = ()
+    report: Callable[[Report, Screen], str] | None = None
+    table: Callable[[Block, Screen], str | bytes] | None = None
+    exact: bool = False
+
 
 RENDERERS = Registry(
     "format",
@@ -25,6 +58,7 @@ RENDERERS = Registry(
         "json": "stepscope.renderers.json",
         "html": "stepscope.renderers.html",
         "csv": "stepscope.renderers.csv",
+        "csv-raw": "stepscope.renderers.csv:RAW",
         "parquet": "stepscope.renderers.parquet",
     },
 )

@@ -9,28 +9,18 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.core import units
+from stepscope.core.report import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.schema import Table
 
-#: Control characters, line separators, and marks that reorder or hide what a terminal draws.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 #: Whole numbers that are names and not counts.
 _AN_ID = re.compile(r"id$|^(address|correlation|forward_thread|index|rank|seq|sequence|step|stream)$")
 _SUFFIX = re.compile(r"_(ns|bytes|ratio|bytes_per_s)$")
-
-
-def printable(text: str) -> str:
-    """The text with an escape for every character that a terminal would obey instead of draw."""
-    return _UNPRINTABLE.sub(_escape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    char = match.group()
-    return _SHORT.get(char) or (f"\\x{ord(char):02x}" if char < "\x80" else f"\\u{ord(char):04x}")
+#: What tells columns apart that differ in their units.
+_MEASURED = {"ns": "time", "bytes": "size", "ratio": "share", "bytes_per_s": "rate"}
 
 
 def width(text: str) -> int:
@@ -41,9 +31,14 @@ def width(text: str) -> int:
 
 
 def labels(columns: Sequence[str]) -> list[str]:
-    """Column names for people: without the unit, which stands in the cells; the full name where that is ambiguous."""
+    """Column names for people: without the unit, which stands in the cells; where that is ambiguous with its kind.
+
+    >>> labels(["busy_ns", "busy_ratio", "idle_ns"])
+    ['busy time', 'busy share', 'idle']
+    """
     short = [_SUFFIX.sub("", name).removeprefix("n_").replace("_", " ") for name in columns]
-    return [s if short.count(s) == 1 else name.replace("_", " ") for s, name in zip(short, columns, strict=True)]
+    full = [_SUFFIX.sub(lambda unit: f" {_MEASURED[unit[1]]}", name).replace("_", " ") for name in columns]
+    return [s if short.count(s) == 1 else f for s, f in zip(short, full, strict=True)]
 
 
 def cell(value: Any, unit: str | None = None, *, separated: bool = False) -> str:

@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING
 import polars.selectors as cs
 
 from stepscope.core import units
-from stepscope.core.report import whole_command
-from stepscope.renderers import figures
-from stepscope.renderers.cells import cells, labels, printable
+from stepscope.core.report import printable, whole_command
+from stepscope.renderers import Renderer, Screen, figures
+from stepscope.renderers.cells import cells, labels
 from stepscope.renderers.figures.stacked import colour_of
-from stepscope.renderers.renderer import Renderer, Screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stepscope.core.report import Bar, Block, Finding, Report
-    from stepscope.renderers.renderer import Screen
+    from stepscope.renderers import Screen
 
 
 _STYLE = """
@@ -117,7 +116,7 @@ def _policy(scripts: Sequence[str]) -> str:
 
 def _figure(name: str, drawn: figures.Drawn, packed: str) -> list[str]:
     """A place for the figure, its data, Plotly's script, and ours that unpacks that one and draws."""
-    data = json.dumps(drawn, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    data = json.dumps(drawn, allow_nan=False).replace("<", "\\u003c")
     return [
         f'<div class="figure" id="figure-{escape(name)}"></div>',
         f'<script type="application/json" id="data">{data}</script>',

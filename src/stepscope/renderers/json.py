@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars.selectors as cs
 
-from stepscope.renderers.renderer import Renderer, Screen
+from stepscope.core.report import printable_lines
+from stepscope.renderers import Renderer, Screen
 
 if TYPE_CHECKING:
     from stepscope.core.report import Bar, Block, Report
@@ -37,7 +38,7 @@ SCHEMA = "stepscope.report/1"
 def report(report: Report, screen: Screen) -> str:  # noqa: ARG001  exact: nothing of a screen applies
     """The whole report as one indented object: of the shape above, or of its own (`Report.document`)."""
     document = dict(report.document) if report.document is not None else _document(report)
-    return json.dumps(_finite(document), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    return printable_lines(json.dumps(_finite(document), ensure_ascii=False, indent=2, allow_nan=False)) + "\n"
 
 
 def _document(report: Report) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def table(block: Block, screen: Screen) -> str:  # noqa: ARG001  exact: nothing 
     # The infinite goes where NaN goes: JSON knows neither.
     frame = block.frame.with_columns(cs.float().replace([math.inf, -math.inf, math.nan], None))
     lines = frame.write_ndjson().rstrip("\n").split("\n") if frame.width and frame.height else []
-    return "[" + ",\n ".join(lines) + "]\n"
+    return printable_lines("[" + ",\n ".join(lines) + "]\n")
 
 
 def _bar(bar: Bar, report: Report) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import polars.selectors as cs
 
 from stepscope.core import units
-from stepscope.core.report import whole_command
-from stepscope.renderers.cells import cells, labels, printable
-from stepscope.renderers.renderer import Renderer, Screen
+from stepscope.core.report import printable, whole_command
+from stepscope.renderers import Renderer, Screen
+from stepscope.renderers.cells import cells, labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from stepscope.renderers.renderer import Renderer, Screen
+from stepscope.renderers import Renderer, Screen
 
 if TYPE_CHECKING:
     from stepscope.core.report import Block

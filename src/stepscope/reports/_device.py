@@ -9,26 +9,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.collective_calls import named_calls
 from stepscope.analyses.common.device_work import (
     COMMUNICATION,
     COMPUTATION,
     MEMCPY,
+    by_device,
     device_work,
+    hidden_ns,
     label_devices,
+    occupancy,
+    occupied,
 )
-from stepscope.analyses.common.occupancy import by_device, hidden_ns, occupancy, occupied
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core import step_parts
 from stepscope.core.collectives import UNNAMED, label_of
 from stepscope.core.intervals import covered
 from stepscope.core.names import is_tensor_core, kernel_class, map_names, shorten
+from stepscope.core.remedies import recording_of, remedy
 from stepscope.core.report import Note
 from stepscope.core.trace import extent_ns
-from stepscope.core.units import duration, percent, rate, size
+from stepscope.core.units import duration, percent, rate, shares, size, sum_of
 from stepscope.reports._idle import idle_costs
-from stepscope.reports._phrases import per_step, shares, sum_of
 from stepscope.reports._summary import TALK, Cost
 from stepscope.reports.at_a_glance import host_while_idle
 
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
+_SHARED = ", at the same time as others: they share the cost"
+_UNSHARED = 0.9  # a smaller part of the kernels' time is shared with kernels of other streams
 _MOST_OF_RECORDING = 0.95  # where device work reaches over more, there is no head or tail to speak of
 #: Kernel classes that are shown as one group, and the groups' titles.
 _GROUPS = {
@@ -66,6 +70,7 @@ _COLUMNS = (
 )  # fmt: skip
 #: Matrix products and convolutions that NVIDIA's libraries do in float32 without matrix units.
 _PLAIN_FP32 = re.compile(r"sgemm|scudnn|gemmSN_|(?:^|_)ffma_|simt_s", re.IGNORECASE)
+_SINCE_AMPERE = r"^(?:void )?(?:sm(?:[89]|1[0-9])\d|ampere)_"
 _DIRECTIONS = {
     "HtoD": "from host to device",
     "DtoH": "from device to host",
@@ -77,10 +82,7 @@ _DIRECTIONS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTime:
-    """What the devices did in the scope. `parts` add up to the length of its windows.
-
-    `while_idle` is what the host did in the idle part.
-    """
+    """What the devices did in the scope: `parts` sum to its length, `while_idle` is the host in the idle part."""
 
     work: pl.DataFrame
     parts: Mapping[str, int]
@@ -110,7 +112,7 @@ def device_time(trace: Trace, scope: Scope) -> DeviceTime:
     notes = []
     if kernels.height:
         noun = "kernel" if computing.height == kernels.height else "computing kernel"
-        text = _amount(computing.height, sum_of(computing["dur_ns"]), scope, noun)
+        text = scope.amount(computing.height, noun, ns=sum_of(computing["dur_ns"]))
         notes.append(Note(text, "kernels", "show kernels"))
     notes += _between(work, scope)
     busy = {key: occupied(mine).busy for key, mine in by_device(work)}
@@ -145,10 +147,6 @@ def _labels(keys: Sequence[tuple[int | None, int | None]], devices: pl.DataFrame
     ]
 
 
-def _amount(n: int, ns: int, scope: Scope, noun: str, plural: str = "") -> str:
-    return per_step(n, ns, scope.n, noun, stepped=bool(scope.numbers), plural=plural, n_devices=scope.n_devices)
-
-
 def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns: int) -> list[Cost]:
     """A cost per class of kernels. Concurrent kernels share their time, so that classes add up to all computation."""
     work = work.filter(pl.col("sort") == COMPUTATION).select("name", "dur_ns", "op_id")
@@ -168,7 +166,7 @@ def _computation(work: pl.DataFrame, trace: Trace, scope: Scope, computation_ns:
         tops = ops.group_by("op").agg(pl.col("ns").sum()).sort("ns", descending=True).head(3)
         operators = shares([(str(op), op_ns / ns) for op, op_ns in tops.iter_rows()], at_least=0.1)
         largest, _, largest_ns, _ = mine.row(0)
-        detail = _amount(n, ns, scope, "kernel")
+        detail = scope.amount(n, "kernel", ns=ns) + (_SHARED if cost_ns * scope.n_devices < _UNSHARED * ns else "")
         if mine.height > 1:
             part = percent(largest_ns / ns)
             detail += (
@@ -199,8 +197,11 @@ def _advice(group: str, names: pl.DataFrame, n: int, ns: int, trace: Trace) -> t
         ratio = sum_of(plain["dur_ns"]) / ns
         if ratio > 0.3:
             capability = trace.devices["compute_capability"].drop_nulls().str.extract(r"^(\d+)\.").cast(pl.Int32).min()
-            newer = isinstance(capability, int) and capability >= 8
-            instead = remedy("float32" if newer else "float32_old", about)
+            topic = "float32" if isinstance(capability, int) and capability >= 8 else "float32_old"
+            if capability is None:  # kernels for Ampere and later run on nothing older
+                newer = names["name"].cast(pl.String).str.contains(_SINCE_AMPERE).any()
+                topic = "float32" if newer else "float32_unknown"
+            instead = remedy(topic, about)
             return (f"→ {percent(ratio)} of it runs in float32 without tensor cores: {instead}",)
     if group == "pointwise" and n > 50:
         fused = names.filter(names["name"].cast(pl.String).str.starts_with("triton_"))["dur_ns"].sum() / ns
@@ -223,7 +224,7 @@ def _communication(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: i
     summed = by_kind["exposed"].sum()
     by_share = [(what, exposed / summed) for what, _, _, exposed in by_kind.iter_rows()] if summed else []
     lead = shares([part for part in by_share if part[0] != UNNAMED], at_least=0.1)
-    detail = _amount(calls.height, sum_of(calls["dur_ns"]), scope, "call")
+    detail = scope.amount(calls.height, "call", ns=sum_of(calls["dur_ns"]))
     if whole:
         hidden_ratio = max(1 - exposed_ns / whole, 0.0)
         detail += (
@@ -253,7 +254,7 @@ def _copies(work: pl.DataFrame, trace: Trace, scope: Scope, exposed_ns: int) -> 
     )
     kind, exposed, from_pageable = kinds.sort("exposed", descending=True).row(0)
     ns, n_bytes = sum_of(copies["dur_ns"]), sum_of(copies["bytes"])
-    detail = _amount(copies.height, ns, scope, "copy", "copies")
+    detail = scope.amount(copies.height, "copy", "copies", ns=ns)
     if n_bytes and ns:
         detail += f", {size(n_bytes / scope.n / scope.n_devices)}{scope.each} at {rate(n_bytes / ns * 1e9)}"
     details = [detail]

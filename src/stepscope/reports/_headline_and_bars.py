@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.core.report import Bar, Finding, Note, Part, Report
-from stepscope.core.schema import ISSUES
-from stepscope.core.units import count, duration, percent, size
-from stepscope.reports._job import devices_of, measured, owners
-from stepscope.reports._phrases import counted, ranges
+from stepscope.core import files
+from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
+from stepscope.core.schema import ISSUES, Column, Table
+from stepscope.core.units import count, counted, duration, percent, ranges, size
+from stepscope.reports._job import devices_of, measured, owners, runs_of
 from stepscope.reports._stragglers import Stragglers, stragglers_among
-from stepscope.reports._summary import AHEAD, NO_DEVICE, SLOWEST_STEPS, TALK
+from stepscope.reports._summary import AHEAD, ENDS, NO_DEVICE, SLOWEST_STEPS, TALK
 from stepscope.reports._tables import merged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from stepscope.reports._summary import Cost, Summary
 
@@ -31,6 +32,19 @@ _LOSSES = {
     "truncated": "Truncated file", "damaged_packing": "Damaged archive", "no_samples": "Recording without samples",
     "": "Damaged file",
 }  # fmt: skip
+_FACTS = 6  # of the headline of unrelated files
+FILES = Table(
+    "files",
+    "figures of files that are of no one run",
+    (
+        Column("trace", pl.String(), "the file", key=True),
+        Column("n_steps", pl.Int64(), "its steps"),
+        Column("mean_ns", pl.Float64(), "mean length of a step; without steps, the time that the bar would show", "ns"),
+        Column("busy_ratio", pl.Float64(), "share of it in which a device worked", "ratio"),
+        Column("costs_most", pl.String(), "what costs most of it"),
+        Column("share_ratio", pl.Float64(), "share of it that this costs", "ratio"),
+    ),
+)
 _DEVICE_USE = "show device-utilisation"
 _SHOWN = 3
 _LEAST_SHARE = 0.01
@@ -42,7 +56,12 @@ _GOOD_PART = 0.1
 
 def overview_of_ranks(summaries: Sequence[Summary], *more_quality: str) -> Report:
     """The report of all ranks of a job, or of a single trace."""
-    summaries = sorted(summaries, key=lambda s: (s.meta.rank is None, s.meta.rank or 0))
+    names = files.labels_of([summary.meta.path for summary in summaries])
+    named = [replace(summary, name=name) for summary, name in zip(summaries, names, strict=True)]
+    summaries = sorted(named, key=lambda s: (s.meta.rank is None, s.meta.rank or 0))
+    n_runs = len(set(runs_of(summaries)))
+    if n_runs > 1:
+        return _unrelated(summaries, n_runs, more_quality)
     late = _stragglers(summaries)
     chosen = measured(summaries)
     return Report(
@@ -56,9 +75,42 @@ def overview_of_ranks(summaries: Sequence[Summary], *more_quality: str) -> Repor
     )
 
 
+def _unrelated(summaries: Sequence[Summary], n_runs: int, more_quality: Sequence[str]) -> Report:
+    """The report of files of several runs: the figures of each file, and nothing over all of them."""
+    meta, n = _meta(summaries), len(summaries)
+    summaries = [replace(summary, meta=replace(summary.meta, rank=None)) for summary in summaries]  # no ranks of a job
+    whose = f"{n} unrelated files" if n_runs == n else f"{n} files of at least {n_runs} unrelated runs"
+    facts = [*dict.fromkeys(map(_recorder, summaries)), *dict.fromkeys(name for s in summaries for name in s.devices)]
+    read = f"{count(sum(summary.meta.n_events for summary in summaries))} events read"
+    rows = []
+    for summary in summaries:
+        timed = [cost for cost in summary.costs if cost.ns is not None]
+        cost = max(timed, key=lambda c: c.ns or 0.0, default=None)
+        whole = sum(summary.windows_ns)
+        rows.append(
+            {
+                "trace": summary.label,
+                "n_steps": len(summary.numbers),
+                "mean_ns": whole / len(summary.windows_ns) if summary.windows_ns else None,
+                "busy_ratio": statistics.fmean(summary.busy.values()) if summary.busy else None,
+                "costs_most": None if cost is None else cost.title,
+                "share_ratio": cost.ns / whole if cost is not None and cost.ns is not None and whole else None,
+            }
+        )
+    note = "These recordings share no job, process, time or program: there are no means or sums over them."
+    return Report(
+        headline=" · ".join([*facts[:_FACTS], whose, read]),
+        tables=(Block("Files", FILES, FILES.conform(pl.DataFrame(rows)), note=note),),
+        quality=(*_quality(summaries), *more_quality),
+        issues=_issues(summaries),
+        meta=meta,
+    )
+
+
 def _partial(n: int, of: int) -> list[str]:
     """A sentence if bar and findings are of some of the files only."""
-    text = f"Bar and costs are of {n} of {of} files; the rest show the same devices without steps, or steps alone."
+    rest = "the same devices without steps or with counters, or steps alone"
+    text = f"Bar and costs are of {n} of {of} files; the rest show {rest}."
     return [text] if n < of else []
 
 
@@ -84,11 +136,9 @@ def _quality(summaries: Sequence[Summary]) -> list[str]:
 
 
 def _headline(summaries: Sequence[Summary]) -> str:
-    first = summaries[0].meta
-    version = (first.framework_version or "").partition("+")[0]
     damage = _damage(summaries)
     facts = [damage] if damage else []
-    facts += [f"{first.framework} {version}".strip() if first.framework else _TOOLS.get(first.format, first.format)]
+    facts += [_recorder(summaries[0])]
     devices = devices_of(summaries)
     facts += [name if n == 1 else f"{n} × {name}" for name, n in devices.items()]
     launches = [summary.n_launches for summary in summaries if summary.n_launches is not None]
@@ -106,6 +156,15 @@ def _headline(summaries: Sequence[Summary]) -> str:
     facts += [] if is_of_sums else [f"{duration(longest)} recorded"]
     facts.append(f"{count(sum(summary.meta.n_events for summary in summaries))} events read")
     return " · ".join(facts)
+
+
+def _recorder(summary: Summary) -> str:
+    """The framework that was recorded, else the tool that recorded."""
+    meta = summary.meta
+    if meta.facts.get("rocpd_schema") == "2":
+        return " · ".join(filter(None, ("rocmProfileData", meta.framework)))
+    version = (meta.framework_version or "").partition("+")[0]
+    return f"{meta.framework} {version}".strip() if meta.framework else _TOOLS.get(meta.format, meta.format)
 
 
 def _unit(summaries: Sequence[Summary]) -> str:
@@ -236,7 +295,7 @@ def _busy(summaries: Sequence[Summary]) -> list[Note]:
     }
     if not busy:
         return []
-    mean = statistics.fmean(busy.values())
+    mean = _weighted(summaries, {i: statistics.fmean(s.busy.values()) for i, s in enumerate(summaries) if s.busy})
     several = any(len(s.busy) > 1 for s in summaries)
     of = f", mean of {sum(devices_of(summaries).values()) or len(busy)} devices" if several else ""
     least = min(busy, key=lambda k: busy[k])
@@ -246,24 +305,33 @@ def _busy(summaries: Sequence[Summary]) -> list[Note]:
 
 def _mfu(summaries: Sequence[Summary]) -> list[Note]:
     """MFU, mean over ranks; a lower bound if not all matrix products are known."""
-    ratios = [s.use["mfu_ratio"] for s in summaries if "mfu_ratio" in s.use]
+    ratios = {i: s.use["mfu_ratio"] for i, s in enumerate(summaries) if "mfu_ratio" in s.use}
     if not ratios:
         return []
     known = min(s.use["mfu_known_ratio"] for s in summaries if "mfu_known_ratio" in s.use)
     least = "" if known > _NEARLY_ALL else "≥ "
-    return [Note(f"MFU {least}{percent(statistics.fmean(ratios))}", "MFU", "show mfu")]
+    return [Note(f"MFU {least}{percent(_weighted(summaries, ratios))}", "MFU", "show mfu")]
+
+
+def _weighted(summaries: Sequence[Summary], ratios: Mapping[int, float]) -> float:
+    """The mean of shares of the time, by the place of their summary: each counts by its time, as in the bar."""
+    wholes = [sum(summaries[i].windows_ns) for i in ratios]
+    return statistics.fmean(ratios.values(), wholes if any(wholes) else None)
 
 
 def _use(summaries: Sequence[Summary]) -> list[Note]:
     """How well kernels use the devices, means over ranks."""
     measures = ("est_sm_efficiency_ratio", "est_occupancy_ratio", "tensor_core_ratio")
-    known = {name: [s.use[name] for s in summaries if name in s.use] for name in measures}
-    efficiency, occupancy, on_units = (percent(statistics.fmean(known[m])) if known[m] else "" for m in measures)
+    known = [{i: s.use[name] for i, s in enumerate(summaries) if name in s.use} for name in measures]
+    efficiency, occupancy, on_units = (percent(_weighted(summaries, ratios)) if ratios else "" for ratios in known)
     estimates = [
         f"{name} {value}" for name, value in (("SM efficiency", efficiency), ("occupancy", occupancy)) if value
     ]
     notes = [Note(f"est. {', '.join(estimates)}", "device use", _DEVICE_USE)] if estimates else []
-    return [*notes, Note(f"tensor cores {on_units}", "tensor cores", "show kernel-classes")] if on_units else notes
+    of_amd = any(place.startswith("rocm") for s in summaries for place in s.places)
+    if not on_units or (of_amd and on_units == "0 %"):  # names of AMD's kernels seldom say what units they use
+        return notes
+    return [*notes, Note(f"{'matrix' if of_amd else 'tensor'} cores {on_units}", "tensor cores", "show kernel-classes")]
 
 
 def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[Note]:
@@ -274,7 +342,10 @@ def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[Note]:
     activities = [
         f"{what} {percent(ns / whole_ns)}" for what, ns in sums.most_common(3) if ns > _LEAST_OF_BAR * whole_ns
     ]
-    return [Note(f"host while idle: {', '.join(activities)}", "idle time", "show idle")] if activities else []
+    if not activities:
+        return []
+    text = f"host during the {percent(sums.total() / whole_ns)} idle: {', '.join(activities)}"
+    return [Note(text, "idle time", "show idle")]
 
 
 def _memory(summaries: Sequence[Summary]) -> list[Note]:
@@ -296,11 +367,14 @@ def _findings(summaries: Sequence[Summary], late: Sequence[Finding]) -> tuple[Fi
         return tuple(late)
     whole = sum(sum(summary.windows_ns) for summary in with_time)
     kinds = dict.fromkeys(cost.kind for summary in with_time for cost in summary.costs)
+    # A recording that begins long before the device's work, and ends long after it, hides no cost of that work.
+    unmarked = [cost for summary in with_time if not summary.numbers for cost in summary.costs]
+    between = 1 - sum(cost.ns or 0.0 for cost in unmarked if cost.kind == ENDS) / whole
     candidates = []
     for kind in kinds:
         of_rank = {i: cost for i, summary in enumerate(with_time) for cost in summary.costs if cost.kind == kind}
         finding = _finding(with_time, of_rank, whole)
-        if finding.share_ratio is None or finding.share_ratio >= _LEAST_SHARE:
+        if finding.share_ratio is None or finding.share_ratio >= _LEAST_SHARE * between:
             candidates.append((kind, finding))
     timed = sorted(((k, f) for k, f in candidates if f.value_ns is not None), key=lambda kf: -(kf[1].value_ns or 0))[
         :_SHOWN
@@ -319,8 +393,11 @@ def _causes_first(timed: Sequence[tuple[str, Finding]], late: Sequence[Finding])
     """
     waits = max((f.value_ns or 0.0 for kind, f in timed if kind == TALK), default=0.0)
     places = [(f.value_ns or 0.0, 0, f) for _, f in timed]
-    for finding in late:
-        cost = finding.value_ns or 0.0
+    for straggler in late:
+        cost = straggler.value_ns or 0.0
+        cause, facts, *more = straggler.details
+        facts += "; part of the communication time" if waits else ""
+        finding = replace(straggler, details=(cause, facts, *more))
         places.append((max(cost, waits) if cost >= _GOOD_PART * waits else cost, 1, finding))
     places.sort(key=lambda place: (-place[0], -place[1], -(place[2].value_ns or 0.0)))
     return [finding for _, _, finding in places]
@@ -334,11 +411,13 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     cost = of_rank[most]
     details = list(cost.details)
     if len(summaries) > 1 and each[most] - each[least] > 0.3 * each[most]:
-        much, little = duration(each[most]), duration(each[least])
+        much, little = duration(each[most]), duration(each[least]) if each[least] else ""
         if cost.kind == TALK:  # who waits least need not be late: that is for `show stragglers` to find
-            details = [f"{little} to {much} by {_unit(summaries)}, waits for one another included", *details]
+            lengths = f"{little} to {much}" if little else f"Up to {much}"
+            details = [f"{lengths} by {_unit(summaries)}, waits for one another included", *details]
         else:
-            far = f"{summaries[most].label}: {much}, {summaries[least].label}: {little}"
+            few = f"{summaries[least].label}: {little}" if little else f"none on {summaries[least].label}"
+            far = f"{summaries[most].label}: {much}, {few}"
             details = [far, f"On {summaries[most].label}: {details[0]}", *details[1:]] if details else [far]
     if cost.ns is None:
         return Finding(cost.title, tuple(details), command=cost.command)

@@ -5,26 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
-from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.collective_calls import collectives_on_host
-from stepscope.analyses.common.span_lookup import at_or_around
+from stepscope.analyses.common.span_lookup import most_of, of_spans, own_time
+from stepscope.analyses.steps.host_states import sleeping_threads
 from stepscope.analyses.steps.steps import host_time as divided
 from stepscope.core.collectives import label_of
-from stepscope.core.intervals import own_lengths
 from stepscope.core.names import is_own_code, map_names
+from stepscope.core.remedies import recording_of, remedy
 from stepscope.core.step_parts import COMMUNICATION, LOADING, OPERATORS, OTHER
-from stepscope.core.units import percent
+from stepscope.core.units import percent, shares, sum_of
 from stepscope.reports._idle import loader_advice
-from stepscope.reports._phrases import counted, per_step, shares, sum_of
 from stepscope.reports._summary import TALK, Cost
-from stepscope.reports.enclosing_spans import most_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from stepscope.core.trace import Trace
@@ -34,7 +32,8 @@ _COLUMNS = {
     OPERATORS: "operator_ns", COMMUNICATION: "exposed_communication_ns", LOADING: "dataloader_ns",
     OTHER: "other_host_ns",
 }  # fmt: skip
-_HOST = ("operator", "python", "user_range", "module", "dataloader", "runtime", "driver")
+_RUNTIME = ("runtime", "driver")
+_HOST = ("operator", "python", "user_range", "module", "dataloader", *_RUNTIME)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,16 +64,26 @@ def host_time(trace: Trace, operators: pl.DataFrame | None, scope: Scope) -> Hos
 
 
 def _operators(trace: Trace, operators: pl.DataFrame | None, scope: Scope, part_ns: int) -> list[Cost]:
-    """The costliest operators. Concurrent threads share their time, so that the sum does not exceed the part."""
+    """The costliest operators and runtime calls in them. Threads share their time: the sum is at most the part."""
     if operators is None:
         return []
-    summed = operators["host_self_ns"].sum()
-    costs = []
+    calls = _runtime_calls(trace.spans)
+    summed = max(sum_of(operators["host_self_ns"]) + sum_of(calls["ns"]), 1)
+    costs = [
+        Cost(
+            f"call {name}",
+            f"Runtime call {name}",
+            ns * min(part_ns / summed, 1.0),
+            (scope.amount(n, "call", ns=ns) + f"; {percent(ratio)} of it in {op}",),
+            "show spans --sort dur",
+        )
+        for name, op, n, ns, ratio in calls.filter(pl.col("ns") > 0).head(4).iter_rows()
+    ]
     for row in operators.sort("host_self_ns", descending=True).head(4).iter_rows(named=True):
         if not row["host_self_ns"]:
             continue
         name = str(row["name"])
-        details = [per_step(row["calls"], row["host_self_ns"], scope.n, "call", stepped=bool(scope.numbers))]
+        details = [scope.amount(row["calls"], "call", ns=row["host_self_ns"])]
         mine = trace.spans.filter((trace.spans["category"] == "operator") & (trace.spans["name"] == name))
         place = most_of(trace.spans, mine["span_id"], mine["dur_ns"], ("module",))
         if place is not None and place[1] >= 0.3:
@@ -83,6 +92,18 @@ def _operators(trace: Trace, operators: pl.DataFrame | None, scope: Scope, part_
         cost_ns = row["host_self_ns"] * min(part_ns / summed, 1.0)
         costs.append(Cost(f"operator {name}", f"Operator {name}", cost_ns, tuple(details), "show operators --by shape"))
     return costs
+
+
+def _runtime_calls(spans: pl.DataFrame) -> pl.DataFrame:
+    """By name, costliest first: the operator that most time is in, n, own time, that operator's part of it."""
+    is_call = spans["category"].is_in(_RUNTIME).to_numpy()
+    calls = spans.select("name", "op_id").filter(pl.Series(is_call))
+    calls = calls.with_columns(ns=pl.Series(own_time(spans, is_call)), op=of_spans(spans, calls["op_id"], "name"))
+    by_op = calls.drop_nulls("op").group_by("name", "op").agg(pl.col("ns").sum(), n=pl.len()).sort("ns", "op")
+    sums = by_op.group_by("name").agg(
+        pl.col("op").last(), pl.col("n").sum(), pl.col("ns").sum(), most=pl.col("ns").last()
+    )
+    return sums.sort("ns", "name", descending=[True, False]).with_columns(pl.col("most") / pl.col("ns"))
 
 
 def _types(trace: Trace, calls: pl.DataFrame) -> list[str]:
@@ -107,7 +128,7 @@ def _communication(spans: pl.DataFrame, scope: Scope, part_ns: int) -> list[Cost
     whole = sums["dur_ns"].sum()
     kinds_by_share = shares([(what, ns / whole) for what, ns in sums.iter_rows()], at_least=0.1) if whole else ""
     title = f"Communication with other ranks while no operator runs: {kinds_by_share}"
-    detail = counted(calls.height / scope.n, "call") + (" a step" if scope.numbers else "")
+    detail = scope.amount(calls.height, "call")
     advice = "→ a rank that comes late makes the others wait here: compare the ranks' own operators"
     return [Cost(TALK, title, part_ns, (detail, advice), "show user-ranges")]
 
@@ -116,7 +137,7 @@ def _loading(trace: Trace, scope: Scope, part_ns: int) -> list[Cost]:
     if part_ns <= 0:
         return []
     batches = int((trace.spans["category"] == "dataloader").sum())
-    detail = per_step(batches, part_ns, scope.n, "batch", stepped=bool(scope.numbers), plural="batches")
+    detail = scope.amount(batches, "batch", "batches", ns=part_ns)
     advice = loader_advice(trace, recording_of(trace.meta, trace.spans, trace.devices))
     return [Cost("loading", "The program waits for the data loader", part_ns, (detail, advice), "show steps")]
 
@@ -135,15 +156,12 @@ def _python(spans: pl.DataFrame) -> str:
         return ""
     distinct = frames["name"].unique()
     own = distinct.filter(map_names(distinct, is_own_code, pl.Boolean()))
-    wanted = ((spans["category"] != "python") | spans["name"].is_in(own.implode())).to_numpy()
+    awake = ~spans["track_id"].is_in(sleeping_threads(spans).implode())
+    wanted = ((spans["category"] != "python") | (spans["name"].is_in(own.implode()) & awake)).to_numpy()
     # Time in a library counts as the time of the function that called it.
-    above = at_or_around(spans, wanted, itself=False)
-    rows = np.flatnonzero(wanted)
-    position = np.full(spans.height + 1, -1, np.int64)
-    position[rows] = np.arange(rows.size)
-    starts = spans["ts_ns"].to_numpy()[rows]
-    lengths = own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above[rows]])
-    mine = spans.select("name", "category").filter(pl.Series(wanted)).with_columns(ns=pl.Series(lengths))
+    mine = (
+        spans.select("name", "category").filter(pl.Series(wanted)).with_columns(ns=pl.Series(own_time(spans, wanted)))
+    )
     mine = mine.filter(pl.col("category") == "python").group_by("name").agg(pl.col("ns").sum())
     mine = mine.sort("ns", descending=True)
     whole = mine["ns"].sum()

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.advice.remedies import recording_of, remedy
-from stepscope.analyses.common.device_work import label_devices
-from stepscope.analyses.common.occupancy import by_device
-from stepscope.analyses.common.span_lookup import of_spans
+from stepscope.analyses.common.device_work import by_device, label_devices
+from stepscope.analyses.common.span_lookup import during, most_called, most_of, of_spans
 from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps, with_calls
-from stepscope.core.intervals import covered
+from stepscope.core.intervals import covered, union
 from stepscope.core.names import shorten
-from stepscope.core.units import count, duration, percent
-from stepscope.reports._phrases import counted, shares, sum_of
-from stepscope.reports._summary import Cost
-from stepscope.reports.enclosing_spans import during, most_of
+from stepscope.core.remedies import recording_of, remedy
+from stepscope.core.units import count, counted, duration, percent, shares, sum_of
+from stepscope.reports._summary import ENDS, Cost
 
 if TYPE_CHECKING:
-    from stepscope.analyses.advice.remedies import Recording
+    from stepscope.core.remedies import Recording
     from stepscope.core.trace import Trace
     from stepscope.reports._summary import Scope
 
@@ -39,6 +36,8 @@ _WAITS = {
 _MANY = 20  # with more gaps a step, launching itself is slow, and not one place in the program
 _SHORT_NS = 1_000_000  # a gap in which the host launches one piece of work after another is not longer
 _UNEVEN = 1.2  # times its even share of a cause, from which on a device is named
+_LITTLE = 0.05  # a device that works for a smaller part of the time is hardly used
+_NOTABLE = 0.1  # share of an end of the recording from which on a call is named
 _NAMED = 0.3  # share of the time from which on a call or a place is named
 #: What the host does in the gaps of each cause: the title of the finding, and the topic of its remedy.
 _HOST = {
@@ -62,41 +61,53 @@ _DOING = {"operator": "operators", "runtime": "runtime calls", "python": "Python
 
 
 def idle_costs(work: pl.DataFrame, trace: Trace, scope: Scope, idle_ns: int) -> list[Cost]:
-    """A cost for each cause of gaps in device work, and one for the idle time at the ends of the scope."""
+    """A cost for each cause of gaps in device work, and one for the idle time at the ends of the scope.
+
+    The time from the start of the first step to the first work that it queued is a gap like those of later steps.
+    """
     if idle_ns <= 0:
         return []
     work = work.select("rank", "device_id", "span_id", "ts_ns", "end_ns", "launch_id", "op_id", "step", "name")
-    gaps = caused_gaps(work, trace.spans, trace.tracks, ("rank", "device_id"))
+    begins = work.group_by("rank", "device_id").agg(pl.lit(scope.low).alias("ts_ns"), pl.lit(scope.low).alias("end_ns"))
+    marked = pl.concat([begins, work], how="diagonal_relaxed") if scope.numbers else work
+    gaps = caused_gaps(marked, trace.spans, trace.tracks, ("rank", "device_id"))
+    gaps = gaps.filter(pl.col("before_id").is_not_null() | (pl.col("cause") != "unlinked"))
     starts = gaps["ts_ns"].to_numpy()
     inside = covered(scope.windows, starts, starts + gaps["dur_ns"].to_numpy())
     gaps = gaps.with_columns(ns=pl.Series(inside)).filter(pl.col("ns") > 0)
     gaps = with_calls(gaps, work, trace.spans, trace.tracks)
+    head_ns = sum_of(gaps.filter(pl.col("before_id").is_null())["ns"])
     costs = []
     about = recording_of(trace.meta, trace.spans, trace.devices)
-    launching = gaps.filter(pl.col("cause").is_in(LAUNCHING))
+    is_launching = pl.col("cause").is_in(LAUNCHING) & pl.col("before_id").is_not_null()
+    launching = gaps.filter(is_launching)
     if is_launch_bound(launching, scope.n * scope.n_devices):
-        gaps = gaps.filter(~pl.col("cause").is_in(LAUNCHING))
+        gaps = gaps.filter(~is_launching)
         costs.append(_launching(launching, trace, scope, about))
     cost_of_cause = {
         "sync": _sync, "data_loading": _loading, "kernel_wait": _short, "other": _other, "unlinked": _unlinked,
     }  # fmt: skip
     costs += [
-        _with_device(cost_of_cause.get(str(cause), _by_host)(mine, trace, scope, about), mine, trace, scope)
+        _with_device(cost_of_cause.get(str(cause), _by_host)(mine, trace, scope, about), mine, work, trace, scope)
         for (cause,), mine in gaps.partition_by("cause", as_dict=True).items()
     ]
     # A gap of one device is a part of the mean of all.
     costs = [replace(cost, ns=(cost.ns or 0) / scope.n_devices) for cost in costs]
-    return [*costs, *_ends(work, trace, scope, idle_ns - round(sum(cost.ns or 0 for cost in costs)))]
+    return [*costs, *_ends(work, trace, scope, idle_ns - round(sum(cost.ns or 0 for cost in costs)), head_ns)]
 
 
-def _with_device(cost: Cost, gaps: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
+def _with_device(cost: Cost, gaps: pl.DataFrame, work: pl.DataFrame, trace: Trace, scope: Scope) -> Cost:
     """The cost, which says on which of several devices most of these gaps are, if they are not alike."""
     by_time = gaps.group_by("device_id").agg(pl.col("ns").sum()).sort("ns", descending=True)
     ratio = by_time["ns"][0] / max(sum_of(by_time["ns"]), 1)
     if ratio * scope.n_devices < _UNEVEN or not cost.details:
         return cost
     label = label_devices(by_time.head(1), trace.devices)["device"][0] or f"device {by_time['device_id'][0]}"
-    return replace(cost, details=(f"{cost.details[0]}; {percent(ratio)} of it on {label}", *cost.details[1:]))
+    its = work.filter(pl.col("device_id").eq_missing(by_time["device_id"][0]))
+    busy = union(its["ts_ns"].to_numpy(), its["end_ns"].to_numpy())
+    little = covered(busy, *scope.windows).sum() / max(scope.whole_ns, 1)
+    which = f", which works for {percent(little)} of the time" if little < _LITTLE else ""
+    return replace(cost, details=(f"{cost.details[0]}; {percent(ratio)} of it on {label}{which}", *cost.details[1:]))
 
 
 def is_launch_bound(gaps: pl.DataFrame, n: int) -> bool:
@@ -108,12 +119,12 @@ def is_launch_bound(gaps: pl.DataFrame, n: int) -> bool:
     return gaps.height >= _MANY * n and 2 * short > sum_of(gaps["dur_ns"])
 
 
-def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]:
-    """Idle time before the first and after the last device work."""
+def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int, head_ns: int) -> list[Cost]:
+    """Idle time before the first and after the last device work, without the time of gaps at the head of devices."""
     extents = [
         (int(mine["ts_ns"].to_numpy().min()), int(mine["end_ns"].to_numpy().max())) for _, mine in by_device(work)
     ]
-    first = round(fmean(max(begin - scope.low, 0) for begin, _ in extents))
+    first = round(fmean(max(begin - scope.low, 0) for begin, _ in extents) - head_ns / scope.n_devices)
     last = round(fmean(max(scope.high - end, 0) for _, end in extents))
     if ns <= 0 or not first + last:
         return []
@@ -127,15 +138,18 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int) -> list[Cost]
     doing = during(trace.spans, low, high)
     command = "show steps" if scope.numbers else "show timeline"
     details = (f"The host spends most of that in {doing}",) if doing else ()
-    return [Cost("idle ends", f"No device work in {' and '.join(parts)} of the {whole}", ns, details, command)]
+    calls = None if doing else most_called(trace.spans, low, high)
+    if calls is not None and calls[2] >= _NOTABLE * (high - low):
+        name, n, taken = calls
+        details = (f"{duration(taken)} of that is in {counted(n, 'call')} of {name}",)
+    return [Cost(ENDS, f"No device work in {' and '.join(parts)} of the {whole}", ns, details, command)]
 
 
 def _often(gaps: pl.DataFrame, scope: Scope) -> str:
-    amount = counted(gaps.height / scope.n / scope.n_devices, "gap") + scope.each
-    lengths = gaps["ns"].to_numpy()
-    if lengths.size == 1:
-        return f"1 gap of {duration(float(lengths[0]))}"
-    return f"{amount}, mean {duration(float(lengths.mean()))}, longest {duration(float(lengths.max()))}"
+    lengths = gaps["ns"]
+    if len(lengths) == 1:
+        return f"1 gap of {duration(lengths[0])}"
+    return f"{scope.amount(len(lengths), 'gap', ns=sum_of(lengths))}, longest {duration(lengths.to_numpy().max())}"
 
 
 def _place(gaps: pl.DataFrame, trace: Trace) -> str:
@@ -145,7 +159,7 @@ def _place(gaps: pl.DataFrame, trace: Trace) -> str:
     """
     ids = gaps.select(pl.coalesce("call_id", "launch_id")).to_series()
     for categories, lead in ((("python",), "at"), (("user_range",), "in"), (("module",), "in")):
-        place = most_of(trace.spans, ids, gaps["ns"], categories)
+        place = most_of(trace.spans, ids, gaps["dur_ns"], categories, gaps["ts_ns"])
         if place is not None and place[1] >= _NAMED:
             return f"{percent(place[1])} of it {lead} {place[0]}"
     return ""

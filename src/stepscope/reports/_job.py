@@ -6,19 +6,26 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from stepscope.analyses.ranks.groups import missing_of
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.reports._phrases import counted, ranges
+from stepscope.core.schema import SERIALISED
+from stepscope.core.units import counted, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.reports._summary import Summary
 
-__all__ = ["Job", "devices_of", "job_of", "measured", "owners"]
+    _Shares = dict[str, dict[str, float]]  # by title of the table and name
+
+__all__ = ["Job", "devices_of", "job_of", "measured", "owners", "runs_of"]
 
 _NAMED, _RUNS = 3, 4
+#: Recordings are of one program if most names of the shorter table are in both, with this much of the time of each.
+_SAME_NAMES, _SAME_TIME = 0.8, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,26 +125,92 @@ def _alike(a: Summary, b: Summary) -> bool:
 
 def _at_once(a: Summary, b: Summary) -> bool:
     """Whether these are recordings of different processes at the same time."""
+    return bool(a.pids and b.pids and not set(a.pids) & set(b.pids) and _overlap(a, b))
+
+
+def _overlap(a: Summary, b: Summary) -> bool | None:
+    """Whether these were recorded at the same time; None if that is unknown."""
     begin_a, begin_b = a.meta.origin_unix_ns, b.meta.origin_unix_ns
-    if begin_a is None or begin_b is None or not a.pids or not b.pids or set(a.pids) & set(b.pids):
-        return False
+    if begin_a is None or begin_b is None:
+        return None
     return begin_a < begin_b + b.recorded_ns and begin_b < begin_a + a.recorded_ns
+
+
+def runs_of(summaries: Sequence[Summary]) -> list[int]:
+    """Which files are of one run: a number for each file, the same for files of one run.
+
+    Files are of one run if they have different ranks, are of one process, overlap in time, or show the same program on
+    the same kind of device. A file that has nothing to compare counts to the first run that it may be of.
+    """
+    ranks = {summary.meta.rank for summary in summaries}
+    if len(ranks) == len(summaries) and None not in ranks:
+        return [0] * len(summaries)
+    pairs = [(summary, _shares(summary)) for summary in summaries]
+    numbers: list[int] = []
+    for i, pair in enumerate(pairs):
+        joined: set[int] = set()
+        for number, earlier in zip(numbers, pairs, strict=False):
+            if number not in joined and _of_one_run(earlier, pair):
+                joined.add(number)
+        first = min(joined, default=i)
+        numbers = [*(first if number in joined else number for number in numbers), first]
+    for number in sorted(set(numbers)):
+        of_number = [pair for a, pair in zip(numbers, pairs, strict=True) if a == number]
+        differing = {
+            a for a, pair in zip(numbers, pairs, strict=True) if any(_of_one_run(pair, b) is False for b in of_number)
+        }
+        first = next((a for a in sorted(set(numbers)) if a < number and a not in differing), number)
+        numbers = [first if a == number else a for a in numbers]
+    return numbers
+
+
+def _of_one_run(one: tuple[Summary, _Shares], other: tuple[Summary, _Shares]) -> bool | None:
+    """Whether two files are of one run; None if they have nothing to compare."""
+    (a, shares_a), (b, shares_b) = one, other
+    if None not in (a.meta.rank, b.meta.rank) and a.meta.rank != b.meta.rank:
+        return True
+    overlap = _overlap(a, b)
+    if overlap or set(a.pids) & set(b.pids):
+        return True
+    if a.devices and b.devices and set(a.devices) != set(b.devices):
+        return False
+    title = next((title for title in shares_a if title in shares_b), None)
+    if title is None:
+        return overlap
+    first, second = shares_a[title], shares_b[title]
+    shared = first.keys() & second.keys()
+    same_names = len(shared) >= _SAME_NAMES * min(len(first), len(second))
+    return same_names and sum(min(first[name], second[name]) for name in shared) >= _SAME_TIME
+
+
+def _shares(summary: Summary) -> _Shares:
+    """For each table of names and times of a summary, the share of the time of each name."""
+    shares = {}
+    for block in summary.tables:
+        times = next((c for c in block.frame.columns if c.endswith("_ns")), None)
+        if times and "name" in block.frame.columns and (whole := block.frame[times].sum()):
+            rows = block.frame.select(pl.col("name").cast(pl.String), pl.col(times).fill_null(0) / whole)
+            shares[block.title] = dict(rows.iter_rows())
+    return shares
 
 
 def measured(summaries: Sequence[Summary]) -> list[Summary]:
     """The files that say most of each owner: those with device work and steps, if it has such, else with device work.
 
+    Of these, those whose idle time is the program's, if there are any.
+
     The others are partial views of the same run, such as the steps alone.
     """
     numbers = owners(summaries)
-    best: dict[int, tuple[bool, bool]] = {}
+    best: dict[int, tuple[bool, ...]] = {}
     for owner, summary in zip(numbers, summaries, strict=True):
-        best[owner] = max(best.get(owner, (False, False)), _says(summary))
+        best[owner] = max(best.get(owner, ()), _says(summary))
     return [s for owner, s in zip(numbers, summaries, strict=True) if _says(s) == best[owner]]
 
 
-def _says(summary: Summary) -> tuple[bool, bool]:
-    return bool(summary.busy), bool(summary.numbers)
+def _says(summary: Summary) -> tuple[bool, ...]:
+    serialised = summary.issues is not None and SERIALISED in summary.issues["code"]
+    return bool(summary.busy), bool(summary.numbers), not serialised
 
 
 def devices_of(summaries: Sequence[Summary]) -> Counter[str]:

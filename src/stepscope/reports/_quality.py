@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.analyses.advice.remedies import recording_of, remedy
 from stepscope.analyses.common.collective_calls import collectives_on_host
 from stepscope.analyses.common.device_work import on_devices
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.core.collectives import library_of
 from stepscope.core.names import is_graph_launch, is_launch_call, map_names
+from stepscope.core.remedies import recording_of, remedy
 from stepscope.core.trace import extent_ns
-from stepscope.core.units import count, duration, percent
-from stepscope.reports._phrases import counted, sum_of
+from stepscope.core.units import count, counted, duration, percent, sum_of
 from stepscope.reports._summary import NO_DEVICE, Lack
 
 if TYPE_CHECKING:
@@ -73,7 +72,9 @@ def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
         what = f"No launch record of {counted(loose.height, 'piece')} of device work ({percent(ratio)} of device time)."
         lacks.append(Lack("no_launch", what))
     if not (trace.spans["category"] == "operator").any():
-        advice = remedy("operators", recording_of(trace.meta, trace.spans, trace.devices))
+        has_ranges = (trace.spans["category"] == "user_range").any()
+        about = recording_of(trace.meta, trace.spans, trace.devices)
+        advice = "show user-ranges says whose the kernels are" if has_ranges else remedy("operators", about)
         what = f"No operators are in the trace: {advice}." if advice else "No operators are in the trace."
         return [*lacks, Lack("no_operators", what)]
     linked = work.filter(pl.col("launch_id").is_not_null() & pl.col("op_id").is_null())

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.analyses.ranks.calls import first_calls, rank_calls
 from stepscope.analyses.ranks.stragglers import straggler_evidence
+from stepscope.core import files
 from stepscope.core.errors import MissingTable
 from stepscope.core.report import Finding
-from stepscope.core.units import duration, percent
-from stepscope.reports._phrases import counted
+from stepscope.core.units import counted, duration, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,8 +113,10 @@ def _name(rank: int | None, evidence: Evidence) -> str:
     """The name of a rank: its number, or its file if the trace does not have the number."""
     if rank is None:
         return ""
-    part = evidence.job.parts[evidence.job.ranks.index(rank)]
-    return f"Rank {rank}" if part.rank is not None else part.label.replace("\\", "/").rsplit("/", 1)[-1]
+    at = evidence.job.ranks.index(rank)
+    if evidence.job.parts[at].rank is not None:
+        return f"Rank {rank}"
+    return files.labels_of([part.label for part in evidence.job.parts])[at]
 
 
 def _when(row: Mapping[str, Any]) -> str:
@@ -128,4 +130,6 @@ def _when(row: Mapping[str, Any]) -> str:
     if row["pattern"] == "transient":
         within = f"between {duration(row['since_ns'])} and {duration(row['until_ns'])} of the recording"
         return within if first is None else f"in step {first}" if first == last else f"in steps {first} to {last}"
-    return {"steady": "all the time", "irregular": "now and then"}.get(row["pattern"], since)
+    pattern = {"steady": "all the time", "irregular": "now and then"}.get(row["pattern"], since)
+    steps = "" if first is None else f" of step {first}" if first == last else f" of steps {first} to {last}"
+    return f"{pattern}, over {counted(row['exchanges'], 'collective')}{steps}"

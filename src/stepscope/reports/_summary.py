@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analyses.common.windows import queued_work, recorded, step_windows
-from stepscope.reports._phrases import a_step
+from stepscope.core.units import counted, duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The kind of the cost of communication with other ranks.
 TALK = "communication"
+#: The kind of the cost of time before the first and after the last device work.
+ENDS = "idle ends"
 #: The kind of the lack of device work that the host launched.
 NO_DEVICE = "no_device"
 #: A host that needs less of the step than this runs ahead of the device.
@@ -106,7 +108,19 @@ class Scope:
     @property
     def each(self) -> str:
         """' a step', ' a device', ' a step and device': what amounts are given for; empty if for the whole."""
-        return a_step(stepped=bool(self.numbers), n_devices=self.n_devices)
+        parts = ["step"] * bool(self.numbers) + ["device"] * (self.n_devices > 1)
+        return f" a {' and '.join(parts)}" if parts else ""
+
+    def amount(self, n: int, noun: str, plural: str = "", *, ns: float | None = None) -> str:
+        """'20 kernels a step, mean 5.2 µs', '4 gaps in 5 steps': of n on all devices in all steps, which took ns."""
+        share = n / self.n / self.n_devices
+        amount = counted(share, noun, plural) + self.each
+        if 0 < share < 1 and not amount.startswith("1 "):
+            amount = counted(n, noun, plural) + (f" in {self.n} steps" if self.n > 1 else "")
+            amount += f" on {self.n_devices} devices" if self.n_devices > 1 else ""
+        if ns is None or not n:
+            return amount
+        return f"{amount}, {'' if n == 1 else 'mean '}{duration(ns / n)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,6 +147,7 @@ class Summary:
     issues: pl.DataFrame | None = None
     n_launches: int | None = None  # of kernels whose order is known and whose times are not
     calls: bytes | None = None  # its collective calls, packed
+    name: str = ""  # of its file among those of a report
 
     @property
     def n(self) -> int:
@@ -142,9 +157,7 @@ class Summary:
     @property
     def label(self) -> str:
         """A name for the trace among the traces of its job."""
-        if self.meta.rank is not None:
-            return f"rank {self.meta.rank}"
-        return self.meta.path.replace("\\", "/").rsplit("/", 1)[-1]
+        return self.name if self.meta.rank is None else f"rank {self.meta.rank}"
 
 
 def scope_of(trace: Trace) -> Scope:

@@ -76,8 +76,12 @@ def track_block(trace: Trace) -> Block:
     )
     busy = pl.DataFrame({"track_id": ids, "busy_ns": highs - lows}).group_by("track_id").agg(pl.col("busy_ns").sum())
     counts = spans.group_by("track_id").agg(n_spans=pl.len().cast(pl.Int64))
-    parts = [pl.col("process"), pl.coalesce(pl.col("label"), pl.col("tid").cast(pl.String))]
-    named = tracks.select("track_id", track=pl.concat_str(parts, separator=" / ", ignore_nulls=True))
+    parts = [
+        pl.coalesce("process", pl.format("process {}", "pid")),
+        pl.coalesce(pl.col("label"), pl.col("tid").cast(pl.String)),
+    ]
+    name = pl.concat_str(parts, separator=" / ", ignore_nulls=True)
+    named = tracks.select("track_id", track=pl.when(name == "").then(pl.format("track {}", "track_id")).otherwise(name))
     first, last = extent_ns(spans)
     whole = last - first
     frame = (

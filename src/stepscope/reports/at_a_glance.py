@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from stepscope.analyses.advice.recommendations import Facts, advice, memory_held, with_kernels, with_program
-from stepscope.analyses.advice.remedies import recording_of
-from stepscope.analyses.common.occupancy import mean_of
+from stepscope.analyses.common.device_work import mean_of
 from stepscope.analyses.common.windows import windows_of
+from stepscope.analyses.costs.arguments import NO_SHAPES
 from stepscope.analyses.costs.mfu import NO_PRODUCTS, mfu_of
 from stepscope.analyses.costs.roofline import roofs_of
 from stepscope.analyses.steps.device_utilisation import utilisation_of
 from stepscope.analyses.steps.step_breakdown import divided, host_parts
+from stepscope.core.remedies import recording_of, remedy
 from stepscope.core.units import percent
 from stepscope.reports._summary import Cost, Lack
 
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 
 #: Share of the matrix products' time whose operations must be known: below, MFU would mislead.
 _LEAST_KNOWN = 0.5
-#: Parts of the host's time in the order of `step-breakdown`, and their names here.
+#: Parts of the host's time in the order of `step-breakdown`, ranges apart from operators, and their names here.
 _ON_HOST = {
     "communication": "communication",
     "runtime": "runtime calls",
     "dataloader": "data loading",
     "cpu_exec": "operators",
+    "range": "named ranges",
     "other": "other",
 }
 _MEASURES = ("est_sm_efficiency_ratio", "est_occupancy_ratio", "tensor_core_ratio")
@@ -54,8 +56,10 @@ def mfu_at_a_glance(trace: Trace, work: pl.DataFrame) -> tuple[dict[str, float],
         return {}, ()
     if ratio is not None and known is not None and known >= _LEAST_KNOWN:
         return {"mfu_ratio": ratio, "mfu_known_ratio": known}, ()
+    if reason == NO_SHAPES and (advice := remedy("shapes", recording_of(trace.meta, trace.spans, trace.devices))):
+        reason = f"{reason}; {advice}"
     if ratio is not None:
-        reason = f"the operations of {percent(known)} of the time in products of matrices are known"
+        reason = f"operations are known for only {percent(known)} of the time of matrix products"
     return {}, (Lack("mfu", f"MFU is unknown (show mfu): {reason}."),)
 
 
@@ -89,14 +93,11 @@ def use_of(trace: Trace, work: pl.DataFrame, scope: Scope) -> tuple[dict[str, fl
 
 
 def advice_costs(facts: Facts, memory: pl.DataFrame | None, devices: pl.DataFrame, costs: Sequence[Cost]) -> list[Cost]:
-    """The recommendations of rules as costs without a time. `costs` name those that cover them.
-
-    `memory` is what `device_memory` returns.
-    """
+    """The recommendations of rules as costs without a time; `costs` name those that cover them."""
     if memory is not None:
         facts = replace(facts, memory=memory_held(memory, devices))
     covered_by: Mapping[str, tuple[str, ...]] = {
-        "device_underused": tuple(cost.kind for cost in costs if cost.kind.startswith("idle")),
+        "device_underused": tuple(cost.kind for cost in costs if cost.kind.startswith(("idle", "memcpy"))),
         "tensor_cores_unused": tuple(
             cost.kind for cost in costs if any("tensor cores" in text for text in cost.details)
         ),

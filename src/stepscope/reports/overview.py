@@ -22,21 +22,26 @@ from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.report import Note
-from stepscope.core.schema import DEVICE_WORK
+from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.trace import Opener, Results, Trace
-from stepscope.core.units import duration, percent, size
-from stepscope.reports._clockless import hardware_use, summary_without_clock
+from stepscope.core.units import counted, duration, percent, size
 from stepscope.reports._device import device_time
 from stepscope.reports._headline_and_bars import overview_of_ranks
 from stepscope.reports._host import has_host_work, host_time
 from stepscope.reports._job import job_of
-from stepscope.reports._phrases import counted
 from stepscope.reports._quality import lacks_of_issues, quality
 from stepscope.reports._results import summarise_results
 from stepscope.reports._stragglers import MOST_CALLS, packed_calls
 from stepscope.reports._summary import AHEAD, SLOWEST_STEPS, Cost, Memory, Scope, Summary, scope_of
 from stepscope.reports._tables import kernel_block, name_block, operator_block, track_block
-from stepscope.reports._without_profile import only_scheduled, python_block, scheduling_blocks, summary_of_counters
+from stepscope.reports._without_profile import (
+    hardware_use,
+    only_scheduled,
+    python_block,
+    scheduling_blocks,
+    summary_of_counters,
+    summary_without_clock,
+)
 from stepscope.reports.at_a_glance import advice_costs, mfu_at_a_glance, use_of
 
 if TYPE_CHECKING:
@@ -149,6 +154,8 @@ def summarise(trace: Trace) -> Summary:
     use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
     mfu, no_mfu = ({}, ()) if device is None else mfu_at_a_glance(trace, device.work)
     costs += advice_costs(facts, memory, trace.devices, costs)
+    if (trace.issues["code"] == SERIALISED).any():  # the recorder made the device wait, and not the program
+        costs = [cost for cost in costs if not cost.kind.startswith(("idle", "rule device_underused"))]
     first, last = recorded(spans)
     return Summary(
         meta=trace.meta,
@@ -191,7 +198,7 @@ def _devices(trace: Trace, device: DeviceTime | None) -> tuple[str, ...]:
     if device is None:
         return ()
     named = _used(device).join(trace.devices, on="device_id", how="left", maintain_order="left")
-    kind = pl.col("type").cast(pl.String).fill_null("unknown device").str.to_uppercase()
+    kind = pl.col("type").cast(pl.String).fill_null("unknown device").str.to_uppercase().replace("ROCM", "ROCm")
     return tuple(named.select(pl.coalesce("name", kind)).to_series().to_list())
 
 
@@ -207,7 +214,8 @@ def _pids(trace: Trace) -> tuple[int, ...]:
     """The processes whose host work was recorded."""
     # XLA numbers its planes, as /host:CPU, and writes no process ids.
     of_host = pl.col("device_id").is_null() & ~pl.col("process").str.starts_with("/").fill_null(value=False)
-    return tuple(trace.tracks.filter(of_host)["pid"].drop_nulls().unique().sort())
+    # Kineto gives tracks without a process the numbers 0 and -1.
+    return tuple(trace.tracks.filter(of_host & (pl.col("pid") > 0))["pid"].unique().sort())
 
 
 def _used(device: DeviceTime) -> pl.DataFrame:
@@ -265,7 +273,7 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
     worst = int(lengths.argmax())
     more = {name: int(values[worst]) - statistics.median(values.tolist()) for name, values in by_window.items()}
     grown = max(more, key=lambda name: more[name])
-    detail = f"{duration(more[grown])} of the difference is {grown}"
+    detail = f"{duration(more[grown])} of the difference is {grown}, which other costs include"
     n_more = int(slow.sum()) - 1
     if n_more:
         detail += f"; {counted(n_more, 'other step')} took more than {_SLOW} × the median"

@@ -25,10 +25,26 @@ from stepscope.store._cache import (
     put_trace,
     scratch_folder,
 )
-from stepscope.store._folder import META, parse_document, read_document, read_folder, storable, write_folder
-from stepscope.store._key import program_fingerprint
-from stepscope.store._run import traces_in, write_run
-from stepscope.store.blobs import LEAST_PACKED, CacheKey, cache_value, cached_value, file_key, unchanged, value_key
+from stepscope.store._folder import (
+    META,
+    parse_document,
+    read_document,
+    read_folder,
+    storable,
+    traces_in,
+    write_folder,
+    write_run,
+)
+from stepscope.store.blobs import (
+    LEAST_PACKED,
+    CacheKey,
+    cache_value,
+    cached_value,
+    file_key,
+    program_fingerprint,
+    unchanged,
+    value_key,
+)
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace

@@ -5,7 +5,8 @@
      "tables": {"spans": {"n_rows": int, "size_bytes": int}, …},
      "results": {"cycles": {…}, …}}
 
-A folder without meta.json is not a trace. A file whose length differs from that in meta.json is not read.
+A folder without meta.json is not a trace. A file whose length differs from that in meta.json is not read. Another
+program may have written the folder: what cannot be in a trace is refused when it is read.
 """
 
 from __future__ import annotations
@@ -14,31 +15,75 @@ import hashlib
 import io
 import json
 import os
+import secrets
+import shutil
 from dataclasses import fields
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
+import msgspec
 import polars as pl
 
 from stepscope.core import files
-from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion
+from stepscope.core.errors import CorruptInput, StepscopeError, UnsupportedVersion, WouldOverwrite
 from stepscope.core.result_tables import RESULTS
 from stepscope.core.schema import TABLES
+from stepscope.core.soundness import flaw_of, in_order
 from stepscope.core.trace import Meta, Result, Results, StoredTables, Trace
 from stepscope.core.version import program_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from stepscope.core.schema import Table
 
-__all__ = ["META", "VERSION", "read_document", "read_folder", "schema_fingerprint", "storable", "write_folder"]
+__all__ = [
+    "META",
+    "VERSION",
+    "read_document",
+    "read_folder",
+    "schema_fingerprint",
+    "storable",
+    "traces_in",
+    "write_folder",
+    "write_run",
+]
+
 
 META = "meta.json"
 #: Increase it whenever the meaning of the files changes. The schema's fingerprint shows changes of tables.
 VERSION = 1
 _KNOWN: Mapping[str, Table] = {**TABLES, **RESULTS}
-_FACTS = tuple(field.name for field in fields(Meta))
+#: A table may take this much memory, or 200 times the size of its file if that is more. Tables take up to 50 times.
+_LEAST_LIMIT, _MOST_RATIO, _VALUE_BYTES = 1 << 26, 200, 8
+_LONGEST = 40
+
+
+def _whole(least: int, most: int) -> Any:
+    """The type of a whole number."""
+    return Annotated[int, msgspec.Meta(ge=least, le=most)]
+
+
+_COUNT, _RANK, _TIME = _whole(0, 2**63 - 1), _whole(0, 2**31 - 1), _whole(-(2**63), 2**63 - 1)
+_RANGES: Mapping[str, Any] = {
+    "n_events": _COUNT, "size_bytes": _COUNT, "rank": _RANK | None, "world_size": _RANK | None,
+    "origin_unix_ns": _TIME | None, "origin_recorded_ns": _TIME,
+}  # fmt: skip
+_FACTS = msgspec.defstruct("_FACTS", list({**get_type_hints(Meta), **_RANGES}.items()), forbid_unknown_fields=True)
+
+
+class _File(msgspec.Struct):
+    """What meta.json says of the file of a table."""
+
+    n_rows: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+    size_bytes: Annotated[int, msgspec.Meta(ge=0)]
+
+
+#: What meta.json says of a trace. Without `results` it is a recording.
+_DOCUMENT = msgspec.defstruct(
+    "_DOCUMENT", [("meta", _FACTS), ("tables", dict[str, _File]), ("results", dict[str, _File] | None)]
+)
 
 
 @cache
@@ -84,7 +129,7 @@ def write_folder(trace: Trace, folder: str, *, statistics: bool = True) -> int:
         "version": VERSION,
         "schema": schema_fingerprint(),
         "written_by": program_version(),
-        "meta": {name: getattr(trace.meta, name) for name in _FACTS} | {"facts": dict(trace.meta.facts)},
+        "meta": {f.name: getattr(trace.meta, f.name) for f in fields(Meta)} | {"facts": dict(trace.meta.facts)},
         "tables": tables,
         "results": stored if isinstance(trace, Results) else None,
     }
@@ -117,13 +162,12 @@ def _put(folder: str, name: str, content: bytes) -> None:
 
 
 def read_document(folder: str, *, kind: str) -> dict[str, Any] | None:
-    """The content of meta.json in a stored folder of this kind, 'trace' or 'run'; None if the folder is not one.
-
-    Raises CorruptInput if meta.json is damaged.
-    """
+    """meta.json of a stored folder of this kind (trace, run); None if it is not one. Raises CorruptInput."""
     path = files.joined(folder, META)
     if not files.exists(path):
         return None
+    if files.size_of(path) > _LEAST_LIMIT:  # this refuses pipes and devices, too
+        raise CorruptInput("too large for a description of a trace", _AGAIN, path=path)
     with files.opened(path) as file, files.reaching(path):
         return parse_document(file.read(), path, kind=kind)
 
@@ -134,7 +178,7 @@ def parse_document(text: bytes, path: str, *, kind: str) -> dict[str, Any] | Non
         return None
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptInput(f"not valid JSON: {error}", _AGAIN, path=path) from None
     return document if isinstance(document, dict) else None
 
@@ -150,57 +194,131 @@ def read_folder(folder: str, document: Mapping[str, Any], *, label: str, lease: 
     """
     version, schema = document.get("version"), document.get("schema")
     if version != VERSION:
-        raise UnsupportedVersion(f"{label} is a store of version {version}; this program reads {VERSION}", _AGAIN)
-    if schema != schema_fingerprint():
-        what = f"{label} was written by stepscope {document.get('written_by')}, whose tables have other columns"
+        what = f"{label} is a store of version {str(version)[:_LONGEST]}; this program reads {VERSION}"
         raise UnsupportedVersion(what, _AGAIN)
+    if schema != schema_fingerprint():
+        by = str(document.get("written_by"))[:_LONGEST]
+        raise UnsupportedVersion(f"{label} was written by stepscope {by}, whose tables have other columns", _AGAIN)
     try:
-        meta = _meta(document["meta"], label)
-        tables = {name: _checked(folder, name, entry) for name, entry in document["tables"].items()}
-        results = {name: _checked(folder, name, entry) for name, entry in (document["results"] or {}).items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptInput(f"meta.json lacks an entry: {error}", _AGAIN, path=folder) from None
+        said: Any = msgspec.convert(document, _DOCUMENT)
+    except msgspec.ValidationError as error:
+        raise CorruptInput(str(error), _AGAIN, path=files.joined(folder, META)) from None
+    results = said.results or {}
+    if unknown := {*said.tables} - {*TABLES} | {*results} - {*RESULTS}:
+        what = f"it names {min(unknown)[:_LONGEST]!r}, which is no table"
+        raise CorruptInput(what, _AGAIN, path=files.joined(folder, META))
+    n_rows = {name: entry.n_rows for name, entry in said.tables.items()}
+    for name, entry in (*said.tables.items(), *results.items()):
+        _check_file(files.joined(folder, f"{name}.parquet"), _KNOWN[name], entry)
+    meta = Meta(**{**msgspec.structs.asdict(said.meta), "path": label})
     stored = StoredTables(
-        {name: files.joined(folder, f"{name}.parquet") for name in tables},
-        tables,
-        partial(_read, folder, tables),
+        {name: files.joined(folder, f"{name}.parquet") for name in n_rows},
+        n_rows,
+        partial(_read, folder, n_rows),
         lease=lease,
     )
-    if document["results"] is None:
+    if said.results is None:
         return Trace(meta, stored)
-    return Results(meta, stored, {name: Result(RESULTS[name], _read(folder, results, name)) for name in results})
+    n_rows_of = {**n_rows, **{name: entry.n_rows for name, entry in results.items()}}
+    return Results(meta, stored, {name: Result(RESULTS[name], _read(folder, n_rows_of, name)) for name in results})
 
 
-def _meta(facts: Mapping[str, Any], label: str) -> Meta:
-    if set(_FACTS) != set(facts):
-        raise KeyError(*sorted({*_FACTS} ^ {*facts}))
-    return Meta(**{**facts, "path": label})
-
-
-def _checked(folder: str, name: str, entry: Mapping[str, int]) -> int:
-    """The number of rows of a table whose file is complete. Raises CorruptInput, KeyError (no such table)."""
-    _ = _KNOWN[name]
-    path = files.joined(folder, f"{name}.parquet")
-    if not files.exists(path):
+def _check_file(path: str, table: Table, entry: _File) -> None:
+    """Raises CorruptInput if a file is not there as it was written, or promises more than it can hold."""
+    if not files.exists(path) or files.is_folder(path):
         raise CorruptInput("this file of a stored trace is missing", _AGAIN, path=path)
     size = files.size_of(path)
-    if size != entry["size_bytes"]:
-        raise CorruptInput(
-            f"{size:,} bytes instead of {entry['size_bytes']:,}: the file was truncated or changed", _AGAIN, path=path
-        )
-    return int(entry["n_rows"])
+    if size != entry.size_bytes:
+        what = f"{size:,} bytes instead of {entry.size_bytes:,}: the file was truncated or changed"
+        raise CorruptInput(what, _AGAIN, path=path)
+    if entry.n_rows * len(table.columns) * _VALUE_BYTES > max(_LEAST_LIMIT, _MOST_RATIO * size):
+        raise CorruptInput(f"{entry.n_rows:,} rows cannot be in {size:,} bytes", _AGAIN, path=path)
 
 
 def _read(folder: str, n_rows: Mapping[str, int], name: str) -> pl.DataFrame:
-    path = files.joined(folder, f"{name}.parquet")
+    """A table, in order. Raises CorruptInput if it is damaged or holds what cannot be."""
+    path, table, n = files.joined(folder, f"{name}.parquet"), _KNOWN[name], n_rows[name]
     try:
         if files.is_url(path):
             with files.opened(path) as file, files.reaching(path):
-                frame = pl.read_parquet(io.BytesIO(file.read()))
+                frame = pl.read_parquet(io.BytesIO(file.read()), n_rows=n + 1)
         else:
-            frame = pl.read_parquet(path, glob=False, hive_partitioning=False).rechunk()
+            frame = pl.read_parquet(path, n_rows=n + 1, glob=False, hive_partitioning=False).rechunk()
+        frame = in_order(table, frame)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise CorruptInput(str(error).splitlines()[0], _AGAIN, path=path) from None
-    if dict(frame.schema) != dict(_KNOWN[name].dtypes) or frame.height != n_rows[name]:
-        raise CorruptInput("its columns or rows differ from what was written", _AGAIN, path=path)
+    flaw = flaw_of(table, frame, n_rows) if frame.height == n else f"it does not have the {n:,} rows of {META}"
+    if flaw is not None:
+        raise CorruptInput(flaw, _AGAIN, path=path)
     return frame
+
+
+def traces_in(folder: str) -> list[str]:
+    """Folders of stored traces: the folder itself, or those that its meta.json names; empty if it is not a store.
+
+    Raises CorruptInput.
+    """
+    if read_document(folder, kind="trace") is not None:
+        return [folder]
+    document = read_document(folder, kind="run")
+    if document is None:
+        return []
+    names = document.get("traces")
+    if not isinstance(names, list) or not all(
+        isinstance(n, str) and n == Path(n).name not in ("", "..") for n in names
+    ):
+        raise CorruptInput("meta.json does not name its traces", path=files.joined(folder, META))
+    return [files.joined(folder, name) for name in names]
+
+
+def write_run(traces: Iterable[tuple[str, Trace]], folder: str, *, force: bool = False) -> int:
+    """Write traces, each under its name, into a new folder, which appears when it is complete. Returns their number.
+
+    At a URL, meta.json is written last, and nothing is read without it. `force` replaces a folder that is a store.
+    Raises WouldOverwrite, StepscopeError.
+    """
+    there = files.exists(folder)
+    if there:
+        if not force:
+            raise WouldOverwrite(folder)
+        if read_document(folder, kind="run") is None:
+            raise StepscopeError(
+                f"{folder} is not a folder of stored traces, so it is not replaced", "choose another -o"
+            )
+    if files.is_url(folder):
+        if there:
+            files.remove_folder(folder)
+        return _filled(traces, folder)
+    target = Path(folder).resolve()
+    part, old = (target.with_name(f".{target.name}.{secrets.token_hex(4)}.{end}") for end in ("part", "old"))
+    try:
+        part.mkdir(parents=True)
+        try:
+            n = _filled(traces, str(part))
+            if there:
+                target.rename(old)
+            part.rename(target)
+        finally:
+            for left in (part, old):
+                shutil.rmtree(left, ignore_errors=True)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise StepscopeError(f"cannot write {folder}: {reason}") from None
+    return n
+
+
+def _filled(traces: Iterable[tuple[str, Trace]], folder: str) -> int:
+    names = []
+    for name, trace in traces:
+        inside = files.joined(folder, name)
+        if not files.is_url(folder):
+            Path(inside).mkdir()
+        write_folder(trace, inside)
+        names.append(name)
+    text = json.dumps({"stepscope": "run", "version": VERSION, "traces": names}, indent=1).encode("ascii")
+    path = files.joined(folder, META)
+    if files.is_url(folder):
+        files.write(path, text)
+    else:
+        Path(path).write_bytes(text)
+    return len(names)

@@ -18,7 +18,6 @@ from stepscope.core.errors import FunctionFailed, StepscopeError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
 
 
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -179,10 +178,6 @@ def own_traceback(error: FunctionFailed) -> str:
     if cause is None:
         return ""
     frames = cause.__traceback__
-    while frames is not None and _ours(frames):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(cause), cause, frames))
-
-
-def _ours(frame: TracebackType) -> bool:
-    return frame.tb_frame.f_code.co_filename.startswith(_OURS)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from stepscope.api.loading import FileOpener
+from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import Opener, Run, Trace
-from stepscope.query import tables
 from stepscope.readers import expand, open_trace
 from stepscope.web.timeline.scene import Scene, scene_of
 from stepscope.web.workers import Task, Workers, halt_if_stopped
@@ -103,7 +103,7 @@ class Session:
             if self._run is None and time.monotonic() - self._scanned_at > _RESCAN_S:
                 self._rescan()
             paths = list(self._paths)
-        labels = tables.file_labels(paths)
+        labels = files.labels_of(paths)
         return [Input(i, path, label) for i, (path, label) in enumerate(zip(paths, labels, strict=True))]
 
     def _rescan(self) -> None:

@@ -15,8 +15,8 @@ from stepscope.analyses.advice.recommendations import (
     Facts,
     advice,
 )
-from stepscope.analyses.advice.remedies import Recording
 from stepscope.core.errors import MissingTable
+from stepscope.core.remedies import Recording
 from stepscope.core.schema import ALLOCATIONS, DEVICES, STEPS, TABLES, TRANSFERS
 from stepscope.core.trace import Meta, Trace
 

@@ -56,6 +56,18 @@ def test_an_order_without_a_clock_is_refused_by_what_needs_times():
     assert Analysis("counts", "", inputs=(STEPS,), output=COUNTS, run=run)(trace).height == 1
 
 
+def test_what_is_missing_comes_with_advice_for_the_recorder():
+    def refuse(steps: pl.DataFrame) -> pl.DataFrame:  # noqa: ARG001
+        raise MissingTable("shapes", hint="ask another way", topic="shapes")
+
+    refused = Analysis("counts", "", inputs=(STEPS,), output=COUNTS, run=refuse)
+    for recorder, remedy in (("kineto", "record_shapes=True"), ("nsys", "autograd-shapes-nvtx")):
+        with pytest.raises(MissingTable) as caught:
+            refused(Trace(Meta("a", recorder, framework="PyTorch"), TRACE.tables))
+        assert remedy in caught.value.hint
+        assert caught.value.hint.endswith("; or ask another way")
+
+
 def test_a_missing_input_is_named_before_anything_runs():
     needs_spans = Analysis("counts", "", inputs=(SPANS,), output=COUNTS, run=counts)
     with pytest.raises(MissingTable, match="counts needs spans"):

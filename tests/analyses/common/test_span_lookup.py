@@ -8,8 +8,9 @@ from device_traces import HOST, STREAM_7, kernel, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.common.span_lookup import at_or_around, callers, nearest_span, of_spans
+from stepscope.analyses.common.span_lookup import at_or_around, callers, nearest_span, of_spans, own_time
 from stepscope.core.intervals import enclosing
+from stepscope.core.schema import FRAMES
 
 SPANS_6 = spans_of(
     (HOST, 0, 5, "cudaLaunchKernel", "runtime"),
@@ -54,12 +55,17 @@ OPENED = spans_of(
 )
 
 
+def test_own_time_is_what_wanted_spans_within_do_not_cover() -> None:
+    wanted = OPENED["category"].is_in(["python", "runtime"]).to_numpy()
+    assert own_time(OPENED, wanted).tolist() == [100 - 10 - 5, 10 - 5, 5 - 1, 1, 5]
+
+
 def test_functions_that_have_returned_are_not_callers() -> None:
-    assert of_spans(OPENED, pl.Series(callers(OPENED, 6), dtype=pl.UInt32), "name").to_list() == [
+    assert of_spans(OPENED, pl.Series(callers(OPENED, 6, FRAMES.empty()), dtype=pl.UInt32), "name").to_list() == [
         "aten::mm", "my range", "main",
     ]  # fmt: skip
-    assert callers(OPENED, 4) == [3, 2, 1, 0]  # they had not returned yet
-    assert callers(OPENED, 0) == []
+    assert callers(OPENED, 4, FRAMES.empty()) == [3, 2, 1, 0]  # they had not returned yet
+    assert callers(OPENED, 0, FRAMES.empty()) == []
 
 
 def test_a_function_that_has_returned_is_not_the_nearest_one() -> None:
@@ -82,7 +88,7 @@ def test_what_is_around_a_span_is_what_was_open_as_it_began(made: list[tuple[int
     wanted = np.array([r[3] for r in rows], np.bool_)
     for i, (thread, at, _, _) in enumerate(rows):
         open_ = [j for j in range(i) if rows[j][0] == thread and rows[j][1] + rows[j][2] > at]
-        assert callers(spans, i) == open_[::-1]
+        assert callers(spans, i, FRAMES.empty()) == open_[::-1]
         around = next((j for j in open_[::-1] if wanted[j]), -1)
         assert at_or_around(spans, wanted, itself=False)[i] == around
         assert at_or_around(spans, wanted)[i] == (i if wanted[i] else around)

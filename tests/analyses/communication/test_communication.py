@@ -14,7 +14,7 @@ from stepscope.analyses.communication.communication import (
     communication,
     element_bytes,
 )
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.schema import COLLECTIVES, OPS
 from stepscope.core.trace import Meta, Trace
 
@@ -256,8 +256,6 @@ def test_missing_things_are_said() -> None:
         communication(spans_of(kernel(STREAM_7, 0, 5)), TRACKS_5)
     with pytest.raises(MissingTable, match="by step needs steps"):
         communication(spans_of(kernel(STREAM_7, 0, 5, REDUCE)), TRACKS_5, by="step")
-    with pytest.raises(UnknownName, match="rank"):
-        communication(SPANS_5, TRACKS_5, by="rank")  # type: ignore[arg-type]
 
 
 def test_the_analysis_returns_what_its_table_declares() -> None:

@@ -13,7 +13,7 @@ from kernel_launches_of import spans_of as launches_of
 
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.costs.fusion import ANALYSIS, FUSIBLE, FUSION, METHODS, fusion, members_of_runs, savings_of
-from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import KERNEL_CLASSES
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS
 from stepscope.core.trace import Meta, Trace
@@ -122,12 +122,12 @@ def test_counters_tell_what_is_read_and_written():
         (0, "dram__bytes_read.sum", "byte", 800.0), (0, "dram__bytes_write.sum", "byte", 400.0),
         (1, "dram__bytes_read.sum", "byte", 400.0), (1, "dram__bytes_write.sum", "byte", 0.0),
     )  # fmt: skip
-    row = only(fusion(spans, TRACKS_5, None, metrics))
+    row = only(fusion(spans, TRACKS_5, kernel_metrics=metrics))
     assert (row["method"], row["bytes"], row["between_bytes"], row["gap_ns"]) == ("counters", 1600, 800, None)
     assert row["saved_high_ns"] == pytest.approx(150 * 800 / 1600)
     assert row["saved_low_ns"] == pytest.approx(50.0)
     halves = counters((0, "dram__bytes.sum", "byte", 800.0), (1, "dram__bytes.sum", "byte", 800.0))
-    assert only(fusion(spans, TRACKS_5, None, halves))["between_bytes"] == 800
+    assert only(fusion(spans, TRACKS_5, kernel_metrics=halves))["between_bytes"] == 800
 
 
 def test_launches_of_an_optimizer_for_parts_of_a_list_are_one_stage():
@@ -136,12 +136,12 @@ def test_launches_of_an_optimizer_for_parts_of_a_list_are_one_stage():
     rows = [(i, what, "byte", n) for i in range(3) for what, n in (
         ("dram__bytes_read.sum", 60.0), ("dram__bytes_write.sum", 40.0),
     )]  # fmt: skip
-    row = only(fusion(spans, TRACKS_5, None, counters(*rows)))
+    row = only(fusion(spans, TRACKS_5, kernel_metrics=counters(*rows)))
     assert row["kernels"] == f"{adam} ×2 → {MUL}"
     # The list is read once, 120 bytes of 300 moved; the last output is 40.
     assert row["between_bytes"] == 300 - 120 - 40
     assert row["saved_low_ns"] == pytest.approx(10 * 60 / 100)
-    assert only(fusion(spans.head(2), TRACKS_5, None, counters(*rows)))["saved_high_ns"] is None
+    assert only(fusion(spans.head(2), TRACKS_5, kernel_metrics=counters(*rows)))["saved_high_ns"] is None
 
 
 def test_amounts_in_different_units_are_not_added():
@@ -149,7 +149,7 @@ def test_amounts_in_different_units_are_not_added():
     metrics = counters(
         *((i, "dram__bytes.sum", "byte", 800.0) for i in (0, 1)), *((i, DRAM, "%", 50.0) for i in (2, 3))
     )
-    row = only(fusion(spans, TRACKS_5, None, metrics))
+    row = only(fusion(spans, TRACKS_5, kernel_metrics=metrics))
     assert row["saved_high_ns"] == pytest.approx(100.0 + 100.0)
     assert (row["bytes"], row["known_ratio"]) == (None, 1.0)
 
@@ -157,14 +157,14 @@ def test_amounts_in_different_units_are_not_added():
 def test_shares_of_bandwidth_tell_time_and_on_a_known_device_bytes():
     spans = launches_of((MUL, 100), (SUM, 100))
     metrics = counters((0, DRAM, "%", 50.0), (1, DRAM, "%", 50.0))
-    row = only(fusion(spans, TRACKS_5, None, metrics))
+    row = only(fusion(spans, TRACKS_5, kernel_metrics=metrics))
     assert (row["method"], row["bytes"], row["saved_high_ns"]) == ("dram share", None, pytest.approx(100.0))
-    named = only(fusion(spans, TRACKS_5, None, metrics, accelerator="H100 PCIe"))
+    named = only(fusion(spans, TRACKS_5, kernel_metrics=metrics, accelerator="H100 PCIe"))
     assert named["bytes"] == pytest.approx(100 * 2039e9 / 1e9)
     assert named["saved_high_ns"] == pytest.approx(100.0)
     device = DEVICES.conform(pl.DataFrame({"device_id": [0], "type": ["cuda"], "name": ["NVIDIA H100 PCIe"]}))
     tracks = TRACKS_5.with_columns(device_id=pl.lit(0, pl.UInt32))
-    assert only(fusion(spans, tracks, None, metrics, device))["bytes"] == named["bytes"]
+    assert only(fusion(spans, tracks, kernel_metrics=metrics, devices=device))["bytes"] == named["bytes"]
 
 
 def test_counters_come_before_shapes_launch_by_launch():
@@ -198,8 +198,6 @@ def test_no_runs_are_no_rows():
 
 def test_what_cannot_be_answered_is_refused(tmp_path):
     spans = traced(0)
-    with pytest.raises(UnknownName, match="grouping of fusion named 'class'"):
-        fusion(spans, TRACKS_5, by="class")
     with pytest.raises(StepscopeError, match="min-kernels is 1"):
         fusion(spans, TRACKS_5, min_kernels=1)
     with pytest.raises(StepscopeError, match="max-gap-ns is -1"):
@@ -226,17 +224,17 @@ def grids(*sizes):
     return KERNELS.conform(pl.DataFrame([{**columns, "span_id": i, "grid_x": x} for i, x in enumerate(sizes)]))
 
 
-def of_launches(*names, metrics=None, kernels=None):
+def of_launches(*names, **tables):
     """The kernels of sequences in a recording without a clock."""
     spans = launches_of(*((name, 10) for name in names))
-    return fusion(spans, TRACKS_5, None, metrics, None, kernels)["kernels"].to_list()
+    return fusion(spans, TRACKS_5, **tables)["kernels"].to_list()
 
 
 def test_kernels_that_counters_show_to_be_compute_bound_are_in_no_run():
     assert of_launches(SUM, SUM) == [f"{SUM} ×2"]
     busy = [(i, "sm__throughput.avg.pct_of_peak_sustained_elapsed", "%", 67.0) for i in range(2)]
     metrics = counters(*busy, *((i, DRAM, "%", 4.0) for i in range(2)))
-    assert of_launches(SUM, SUM, metrics=metrics) == []
+    assert of_launches(SUM, SUM, kernel_metrics=metrics) == []
 
 
 def test_without_a_clock_a_launch_with_the_same_grid_as_the_one_before_repeats_it():

@@ -6,13 +6,16 @@ from device_traces import STREAM_7, TRACKS_5, kernel, spans_of
 
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.costs.kernel_costs import counted, moved, role_of
-from stepscope.core.schema import KERNEL_METRICS
+from stepscope.core.schema import KERNEL_METRICS, KERNELS
 
 SASS = "smsp__sass_thread_inst_executed_op_"
 SPANS = spans_of(kernel(STREAM_7, 0, 1000, "add"), kernel(STREAM_7, 2000, 500, "copy"))
 
 
-def rows(*metrics, spans=SPANS, kernels=None):
+NO_KERNELS = KERNELS.empty()
+
+
+def rows(*metrics, spans=SPANS, kernels=NO_KERNELS):
     """Name, precision, FLOP, bytes, reason of each launch; metrics are (span_id, metric, unit, value)."""
     frame = pl.DataFrame(metrics, schema=("span_id", "metric", "unit", "value"), orient="row")
     work = device_work(spans, TRACKS_5, needed_by="test")

@@ -47,19 +47,22 @@ def test_the_outermost_operator_with_a_known_cost_stands_for_the_work():
     ]  # fmt: skip
 
 
-def test_without_a_known_cost_the_innermost_operator_tells_why():
+def test_without_a_known_cost_the_nearest_operator_with_a_formula_says_why():
     spans = spans_of(
         (HOST, 0, 100, "aten::layer_norm", "operator"),
         (HOST, 20, 30, "aten::cat", "operator"),
+        (HOST, 110, 30, "aten::cat", "operator"),
         kernel(STREAM_7, 200, 10, "cat"),
+        kernel(STREAM_7, 220, 20, "cat"),
         kernel(STREAM_7, 300, 30, "loose"),
         kernel(STREAM_8, 300, 5, "loose"),
-        parent_id=[None, 0, None, None, None],
-        op_id=[None, None, 1, None, None],
+        parent_id=[None, 0, None, None, None, None, None],
+        op_id=[None, None, None, 1, 2, None, None],
     )
     got = calls_of(spans, ops_of(_1=("[[[2],[3]],[]]", '["TensorList","Scalar"]', '["","0"]')))
     assert got.select("name", "reason", "n_work", "device_ns").rows() == [
-        (None, NO_OPERATOR, 1, 5), (None, NO_OPERATOR, 1, 30), ("aten::cat", "no formula for this operator", 1, 10),
+        (None, NO_OPERATOR, 1, 5), (None, NO_OPERATOR, 1, 30), ("aten::cat", "shapes were not recorded", 1, 10),
+        ("aten::cat", "no formula for this operator", 1, 20),
     ]  # fmt: skip
 
 
@@ -82,7 +85,7 @@ def test_every_formula_gives_a_cost_or_a_reason():
 
 
 def test_reasons_are_words():
-    assert cost_of("aten::mm", None, None, None) == "shapes were not recorded (record_shapes=True)"
+    assert cost_of("aten::mm", None, None, None) == "shapes were not recorded"
     assert cost_of("aten::mm", "[[2,3],[4,5]]", '["float","float"]', None) == "the factors' shapes do not fit"
     assert (
         cost("aten::mm", ((2, 3), "c10::Weird"), ((3, 4), "c10::Weird")) == "argument 0 is no tensor of a known shape"

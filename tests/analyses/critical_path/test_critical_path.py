@@ -157,7 +157,6 @@ def test_the_whole_recording_and_ranges_may_be_asked_for():
     [
         (SPANS, NO_STEPS, {}, MissingTable, "steps"),
         (SPANS.filter(pl.col("category") == "kernel"), STEPS, {}, MissingTable, "operators and the calls"),
-        (SPANS, STEPS, {"by": "stream"}, UnknownName, "grouping of critical-path"),
         (SPANS, STEPS, {"step": 3}, UnknownName, "step"),
         (SPANS, STEPS, {"scale": "x"}, StepscopeError, "not a scale"),
         (SPANS, STEPS, {"scale": "nothing=0"}, StepscopeError, "nothing to scale"),

@@ -6,7 +6,7 @@ from cycle_traces import GPU, MAIN, PID, STREAM, TRACKS_4, samples_of, spans_of,
 
 from stepscope import analyses
 from stepscope.analyses.cycles.attribution import attribution
-from stepscope.core.schema import ATTRIBUTION
+from stepscope.core.schema import ATTRIBUTION, COUNTERS
 
 SPANS = spans_of(
     (MAIN, 0, 400, "aten::mm", "operator"),
@@ -21,7 +21,7 @@ STEPS = steps_of((0, 1000), (1000, 1000))
 
 
 def attributed(*samples, **options):
-    counters = samples_of(*samples) if samples else None
+    counters = samples_of(*samples) if samples else COUNTERS.empty()
     return attribution(SPANS, TRACKS_4, STEPS, GPU, counters, **options)
 
 

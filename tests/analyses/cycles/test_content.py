@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stepscope.analyses.common.cycle_membership import NOWHERE
+from stepscope.analyses.common.windows import NOWHERE
 from stepscope.analyses.cycles import content as module
 from stepscope.analyses.cycles.content import Content, agreement, content_of, counts, is_whole, phases, reach
 

@@ -4,7 +4,6 @@ import pytest
 from kernel_launches_of import GEMM, POINTWISE, percents, spans_of
 
 from stepscope.analyses.kernels.kernel_classes import ANALYSIS, KERNEL_CLASS_SUMMARY, kernel_classes
-from stepscope.core.errors import UnknownName
 from stepscope.core.trace import Meta, Trace
 
 CUTLASS = "void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x128>(T1::Params)"
@@ -44,5 +43,3 @@ def test_the_analysis_returns_what_its_table_declares() -> None:
     for by in ("class", "rule", "name", "gemm"):
         got = ANALYSIS(trace, by=by)
         assert dict(got.schema) == {name: KERNEL_CLASS_SUMMARY.dtypes[name] for name in got.columns}
-    with pytest.raises(UnknownName, match="op"):
-        ANALYSIS(trace, by="op")

@@ -15,7 +15,7 @@ from stepscope.analyses.kernels.kernel_launches import (
     with_threads,
 )
 from stepscope.core.errors import MissingTable
-from stepscope.core.schema import SPANS
+from stepscope.core.schema import KERNEL_METRICS, KERNELS, SPANS
 
 
 def test_launches_keep_their_order_without_a_clock_and_take_that_of_time_with_one() -> None:
@@ -45,15 +45,15 @@ def test_ratios_come_from_counters() -> None:
     assert got.select("tensor_ratio", "dram_ratio", "sm_ratio", "max_ratio").rows() == [
         (0.5, 0.2, None, 0.5), (None, 0.3, None, 0.3),
     ]  # fmt: skip
-    assert with_ratios(launches, None)["max_ratio"].to_list() == [None, None]
+    assert with_ratios(launches, KERNEL_METRICS.empty())["max_ratio"].to_list() == [None, None]
     with pytest.raises(MissingTable, match="x needs utilisation"):
-        with_ratios(launches, None, needed_by="x")
+        with_ratios(launches, KERNEL_METRICS.empty(), needed_by="x")
 
 
 def test_threads_are_blocks_by_threads_of_a_block() -> None:
     launches = kernel_launches(spans_of((GEMM, 1), (POINTWISE, 1)), needed_by="x")
     assert with_threads(launches, sizes_of(256))["threads"].to_list() == [256, None]
-    assert with_threads(launches, None)["threads"].to_list() == [None, None]
+    assert with_threads(launches, KERNELS.empty())["threads"].to_list() == [None, None]
 
 
 def test_means_and_shares_are_weighted_by_time() -> None:

@@ -5,7 +5,7 @@ import pytest
 from device_traces import HOST, STREAM_7, STREAM_8, TRACKS_5, kernel, spans_of
 
 from stepscope.analyses.kernels.kernels import ANALYSIS, KERNEL_SUMMARY, kernels
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.schema import KERNEL_METRICS, KERNELS
 from stepscope.core.trace import Meta, Trace
 
@@ -109,13 +109,6 @@ def test_without_durations_kernels_are_still_counted() -> None:
     untimed = SPANS_8.with_columns(ts_ns=pl.lit(None, pl.Int64), dur_ns=pl.lit(None, pl.Int64))
     got = row(kernels(untimed, TRACKS_5), "sgemm")
     assert (got["calls"], got["total_ns"], got["share_ratio"]) == (3, None, None)
-
-
-def test_unknown_choices_are_refused() -> None:
-    with pytest.raises(UnknownName, match="class"):
-        kernels(SPANS_8, TRACKS_5, by="class")  # type: ignore[arg-type]
-    with pytest.raises(UnknownName, match="all"):
-        kernels(SPANS_8, TRACKS_5, include="all")  # type: ignore[arg-type]
 
 
 def test_the_analysis_returns_what_its_table_declares() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernel_launches_of import GEMM, NORM, POINTWISE, percents, spans_of
 
 from stepscope.analyses.kernels.utilisation import ANALYSIS, UTILISATION, utilisation, with_limits
-from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import KERNEL_METRICS
 from stepscope.core.trace import Meta, Trace
 
@@ -80,8 +80,6 @@ def test_what_was_not_measured_is_unknown_and_not_zero() -> None:
 
 
 def test_wrong_options_and_lacking_data_are_refused() -> None:
-    with pytest.raises(UnknownName, match="step"):
-        utilisation(SPANS_4, METRICS_4, by="step")  # type: ignore[arg-type]
     with pytest.raises(StepscopeError, match="low is 10"):
         utilisation(SPANS_4, METRICS_4, low=10)
     with pytest.raises(MissingTable, match="utilisation needs utilisation of kernels"):

@@ -5,7 +5,7 @@ from chrome_traces import call, kernel, op, read, x
 from polars.testing import assert_frame_equal
 
 from stepscope.analyses.pairs.diff import DIFF, diff
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 
 
 def step(number, ts, dur):
@@ -104,5 +104,3 @@ def test_a_run_without_a_host_side_cannot_be_compared():
         diff(device, device)
     with pytest.raises(MissingTable, match="host activity"):
         diff(device, device, by="part")
-    with pytest.raises(UnknownName):
-        diff(device, device, by="colour")

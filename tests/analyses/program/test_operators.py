@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.program.operators import ANALYSIS, OPERATORS, operators
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import enclosing
 from stepscope.core.schema import OPS, SPANS, STACKS
 from stepscope.core.trace import Meta, Trace
@@ -199,11 +199,6 @@ def test_it_equals_counting_span_by_span(spans: pl.DataFrame) -> None:
             assert got["device_self_ns"] == sum(device[r["span_id"]] for r in mine)
             below = [device[c["span_id"]] for r in outermost for c in calls if within(r, c)]
             assert got["device_total_ns"] == sum(below)
-
-
-def test_an_unknown_grouping_is_refused() -> None:
-    with pytest.raises(UnknownName, match="grouping of operators"):
-        operators(SPANS.empty(), OPS.empty(), STACKS.empty(), by="colour")  # type: ignore[arg-type]
 
 
 def test_the_part_on_matrix_units_is_told_by_the_names_of_kernels() -> None:

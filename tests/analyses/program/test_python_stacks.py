@@ -115,8 +115,6 @@ def test_without_looks_it_says_how_to_get_them():
     with pytest.raises(MissingTable, match="hold the GIL") as caught:
         python_stacks(samples({}), stacks(), gil=True)
     assert "--stacks" in caught.value.hint
-    with pytest.raises(UnknownName):
-        python_stacks(LOOKS, stacks(), by="line")
 
 
 @given(

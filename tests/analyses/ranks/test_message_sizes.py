@@ -28,4 +28,4 @@ def test_kinds_are_apart():
 def test_without_sizes_it_says_what_to_record():
     with pytest.raises(MissingTable, match="sizes") as caught:
         message_sizes([part(0, (0, 10), in_bytes=[None], out_bytes=[None])])
-    assert "record_shapes" in caught.value.hint
+    assert "shapes of operators" in caught.value.hint

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from stepscope.analyses.resources.memory import ANALYSIS, MEMORY
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.schema import ALLOCATIONS, DEVICES, OPS, SPANS, STACKS, STEPS
 from stepscope.core.trace import Meta, Trace
 
@@ -107,11 +107,6 @@ def test_a_block_freed_in_the_same_nanosecond_as_the_peak_is_judged_by_order() -
 def test_no_events_is_an_error_that_names_them() -> None:
     with pytest.raises(MissingTable, match="allocations"):
         ANALYSIS(Trace(Meta("x", "kineto"), {}))
-
-
-def test_an_unknown_grouping_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownName, match="grouping"):
-        ANALYSIS(trace_of((1, GPU, 1, 10, None, None)), by="layer")
 
 
 @pytest.mark.parametrize("by", ["device", "operator", "module", "stack", "time"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.steps.device_utilisation import ANALYSIS, DEVICE_UTILISATION, device_utilisation
-from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import DEVICES, KERNELS, STEPS
 from stepscope.core.trace import Meta, Trace
 
@@ -129,8 +129,6 @@ def test_missing_kernels_and_unknown_groupings_are_refused() -> None:
         device_utilisation(copies, TRACKS_5, DEVICES_2, NO_STEPS, NO_LAUNCHES)
     with pytest.raises(MissingTable, match="device work"):
         device_utilisation(spans_of((HOST, 0, 5, "a", "operator")), TRACKS_5, DEVICES_2, NO_STEPS, NO_LAUNCHES)
-    with pytest.raises(UnknownName, match="rank"):
-        device_utilisation(TWO_AT_ONCE, TRACKS_5, DEVICES_2, NO_STEPS, LAUNCHES, by="rank")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("by", ["device", "step", "time"])

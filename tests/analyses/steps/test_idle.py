@@ -2,15 +2,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from device_traces import BACKWARD, DEVICES_2, HOST, OTHER_DEVICE, STREAM_7, STREAM_8, TRACKS_5, Row, kernel, spans_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyses.steps.idle import ANALYSIS, IDLE, idle
+from stepscope.analyses.steps.idle import ANALYSIS, IDLE, _candidates, idle
 from stepscope.analyses.steps.timeline import timeline
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Category
 from stepscope.core.trace import Meta, Trace
 
@@ -172,6 +173,38 @@ def test_the_innermost_span_that_fills_nearly_all_is_named_and_the_operator_arou
     assert idle(calls, TRACKS_5, by="gap").row(0, named=True)["call"] == "aten::cudnn_convolution"
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans()), max_size=12),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=1, max_size=8),
+)
+def test_of_calls_that_fill_a_gap_the_first_is_weighed_and_of_the_rest_all(calls, lengths) -> None:
+    high = np.cumsum([apart + length for apart, length in lengths])
+    low = high - [length for _, length in lengths]
+    start, end = np.array([(s, s + d) for s, d, _ in calls], np.int64).reshape(-1, 2).T
+    own = np.array([mine for *_, mine in calls], bool)
+    row, at = _candidates(start, end, own, (low, high))
+    wanted = set()
+    for g in range(low.size):
+        reached = [i for i in range(len(calls)) if start[i] < high[g] and end[i] + 1 > low[g]]
+        full = [i for i in reached if start[i] <= low[g] and end[i] >= high[g]]
+        wanted |= {(i, g) for i in reached if i not in full}
+        wanted |= {(next(i for i in full if own[i] == mine), g) for mine in {bool(own[i]) for i in full}}
+    assert sorted(zip(row.tolist(), at.tolist(), strict=True)) == sorted(wanted)
+
+
+def test_a_library_that_sets_itself_up_within_an_operator_also_frees_memory_there() -> None:
+    rows = (
+        launch(0), host(101, 1_095, "aten::cudnn_convolution", "operator"),
+        host(102, 203, "cudaStreamCreateWithFlags", "runtime"), host(210, 1_090, "cudaFree", "runtime"),
+        host(1_091, 1_093, "cudaLaunchKernel", "runtime"),
+    )  # fmt: skip
+    work = (kernel(STREAM_7, 10 * US, 90 * US, "a", 0), kernel(STREAM_7, 1_100 * US, US, "b", 4))
+    for op_of_stream, cause in ((1, "first_use"), (None, "allocator")):
+        spans = spans_of(*rows, *work, op_id=[None, None, op_of_stream, 1, 1, None, 1])
+        got = idle(spans, TRACKS_5, by="gap").row(0, named=True)
+        assert (got["cause"], got["call"]) == (cause, "cudaFree")
+
+
 TWO_STREAMS = (
     launch(0), launch(1), launch(2), launch(590),
     kernel(STREAM_7, 10 * US, 90 * US, "a", 0),
@@ -217,8 +250,6 @@ def test_devices_are_judged_apart() -> None:
 def test_missing_work_and_unknown_groupings_are_refused() -> None:
     with pytest.raises(MissingTable, match="idle needs device work"):
         idle(spans_of(launch(0)), TRACKS_5)
-    with pytest.raises(UnknownName, match="cause"):
-        idle(spans_of(*TWO_STREAMS), TRACKS_5, by="cause")  # type: ignore[arg-type]
 
 
 def test_the_analysis_returns_what_its_table_declares() -> None:

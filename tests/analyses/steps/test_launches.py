@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.steps.launches import ANALYSIS, LAUNCHES, launches, queue_lengths
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.trace import Meta, Trace
 
 ROWS = (
@@ -102,8 +102,6 @@ def test_queue_statistics_are_over_time() -> None:
 def test_work_without_launches_is_said() -> None:
     with pytest.raises(MissingTable, match="host calls that queued the device work"):
         launches(spans_of(kernel(STREAM_7, 0, 5)), TRACKS_5)
-    with pytest.raises(UnknownName, match="thread"):
-        launches(spans_of(*ROWS), TRACKS_5, by="thread")  # type: ignore[arg-type]
 
 
 def test_the_analysis_returns_what_its_table_declares() -> None:

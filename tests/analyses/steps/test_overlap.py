@@ -4,7 +4,7 @@ import pytest
 from device_traces import DEVICES_2, HOST, OTHER_DEVICE, STREAM_7, STREAM_8, TRACKS_5, kernel, spans_of
 
 from stepscope.analyses.steps.overlap import ANALYSIS, OVERLAP, overlap
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.trace import Meta, Trace
 
 REDUCE, GATHER = "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclDevKernel_AllGather_RING_LL"
@@ -68,8 +68,6 @@ def test_by_device_keeps_devices_apart_and_no_communication_has_no_ratio() -> No
 def test_missing_things_are_said() -> None:
     with pytest.raises(MissingTable, match="communication kernels"):
         overlap(spans_of(*ROWS[:2]), TRACKS_5, by="name")
-    with pytest.raises(UnknownName, match="group"):
-        overlap(spans_of(*ROWS), TRACKS_5, by="group")  # type: ignore[arg-type]
 
 
 def test_the_analysis_returns_what_its_table_declares() -> None:

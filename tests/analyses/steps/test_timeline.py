@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyses.steps.timeline import ANALYSIS, TIMELINE, timeline
-from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import STEPS
 from stepscope.core.trace import Meta, Trace
 
@@ -56,7 +56,7 @@ def test_a_step_is_its_window_of_steps_and_work_counts_where_it_runs() -> None:
         pl.DataFrame({"step": [0, 1, 5], "rank": [3, 3, 3], "ts_ns": [0, 25, 70], "dur_ns": [20, 20, 10]})
     )
     spans = spans_of(*ONE_DEVICE).with_columns(step=pl.Series([0, 1, 0, 0, None], dtype=pl.Int32))
-    got = timeline(spans, TRACKS_5, None, steps, by="step")
+    got = timeline(spans, TRACKS_5, steps=steps, by="step")
     assert got["step"].to_list() == [0, 1, 5]
     # The first step's work runs into the second, whose number is followed by none: it ends by itself.
     assert got["total_ns"].to_list() == [45, 15, 10]
@@ -70,7 +70,7 @@ def test_by_step_says_that_there_are_no_steps() -> None:
     with pytest.raises(MissingTable, match="timeline by step needs steps"):
         timeline(spans_of(*ONE_DEVICE), TRACKS_5, by="step")
     with pytest.raises(MissingTable, match="timeline by step needs steps"):
-        timeline(spans_of(*ONE_DEVICE), TRACKS_5, None, STEPS.empty(), by="step")
+        timeline(spans_of(*ONE_DEVICE), TRACKS_5, by="step")
 
 
 def test_linked_only_leaves_out_work_without_a_launch() -> None:
@@ -87,8 +87,6 @@ def test_what_counts_as_communication_can_be_given() -> None:
 
 
 def test_unknown_grouping_and_host_only_traces_are_refused() -> None:
-    with pytest.raises(UnknownName, match="thread"):
-        timeline(spans_of(*ONE_DEVICE), TRACKS_5, by="thread")  # type: ignore[arg-type]
     host_only = Trace(
         Meta("x", "kineto"), {"spans": spans_of((HOST, 0, 1, "aten::mm", "operator")), "tracks": TRACKS_5}
     )
@@ -168,7 +166,7 @@ def test_times_equal_a_count_of_nanoseconds_and_steps_sum_to_the_whole(
 
     windows = pl.DataFrame({"ts_ns": bounds[:-1], "dur_ns": np.diff(bounds)}).with_row_index("step")
     steps = STEPS.conform(windows.with_columns(rank=pl.lit(3)))
-    by_step = timeline(spans, TRACKS_5, None, steps, by="step")
+    by_step = timeline(spans, TRACKS_5, steps=steps, by="step")
     inside = slice(bounds[0], bounds[-1])
     assert by_step["busy_ns"].sum() == (comp | comm | copy)[inside].sum()
     assert by_step["exposed_communication_ns"].sum() == (comm & ~comp)[inside].sum()

@@ -5,7 +5,7 @@ import pytest
 from device_traces import STREAM_7, TRACKS_5, spans_of
 
 from stepscope.analyses.steps.transfers import ANALYSIS, TRANSFER_SUMMARY, transfers
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.schema import TRANSFERS
 from stepscope.core.trace import Meta, Trace
 
@@ -65,7 +65,5 @@ def test_what_is_missing_or_unknown_is_said() -> None:
     trace = Trace(Meta("x", "kineto"), {"spans": SPANS_6, "tracks": TRACKS_5})
     with pytest.raises(MissingTable, match="transfers"):
         ANALYSIS(trace)
-    with pytest.raises(UnknownName, match="size"):
-        transfers(SPANS_6, SIZES, by="size")  # type: ignore[arg-type]
     got = ANALYSIS(trace.with_tables(transfers=SIZES))
     assert dict(got.schema) == {name: TRANSFER_SUMMARY.dtypes[name] for name in got.columns}

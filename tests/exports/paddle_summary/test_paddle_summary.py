@@ -8,7 +8,7 @@ from paddle_profiles import host, thread
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.schema import STEP_COSTS, STEPS
 from stepscope.core.trace import Run
-from stepscope.exports.export import Context
+from stepscope.exports import Context
 from stepscope.exports.paddle_summary import (
     EXPORT,
     VIEWS,

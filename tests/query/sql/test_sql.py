@@ -100,7 +100,7 @@ def test_a_table_that_some_ranks_lack_has_no_rows_of_theirs(make_job, make_trace
 def test_a_table_that_all_lack_is_an_error_that_says_how_to_get_it(ranks):
     with pytest.raises(MissingTable) as caught:
         ask(ranks, "SELECT * FROM stacks")
-    assert caught.value.hint == "record with with_stack=True"
+    assert caught.value.hint == "with_stack=True in the profiler records them (modules from PyTorch 1.12 on)"
     assert rows(ranks, "SELECT * FROM issues") == []
 
 

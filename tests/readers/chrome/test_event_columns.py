@@ -8,7 +8,7 @@ from chrome_traces import arrow, by_name, call, column, issues, kernel, label, o
 
 from stepscope.readers.chrome.event_columns import Columns
 from stepscope.readers.chrome.events import Event
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 
 DOCUMENT = [
     op("aten::mm", 0, 9, External_id=4, Input_Dims=[[2, 3], [3, 4]], Input_type=["float", "float"]),

@@ -603,6 +603,17 @@ def test_shapes_that_no_text_can_hold_are_kept_as_they_are_written():
     assert column(trace.ops, "input_shapes") == ['["😀","é"]']
 
 
+def test_shapes_and_types_that_torch_npu_writes_as_lines_become_lists():
+    trace = read([
+        op("aten::conv2d", 0, 9, Input_Dims="2,3,8;\r\n;\r\n64", Input_type="float;\r\nScalar;\r\nfloat"),
+        op("aten::relu", 10, 9, Input_Dims="32,4", Input_type="float"),
+    ])  # fmt: skip
+    assert rows(trace.ops, "input_shapes", "input_types") == [
+        ("[[2,3,8],[],[64]]", '["float","Scalar","float"]'),
+        ("[[32,4]]", '["float"]'),
+    ]
+
+
 @pytest.mark.parametrize(("recorded", "kept"), [(-1, None), (0, 0), (7, 7)])
 def test_sequence_numbers_below_zero_are_none(recorded, kept):
     assert column(read([op("a", 0, 1, Sequence_number=recorded)]).ops, "sequence") == [kept]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepscope.readers.chrome.events import Event
 from stepscope.readers.chrome.salvage import closes, last_border, repaired, salvaged, trailing_at
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 
 GOOD = [json.dumps(op(f"n{i}", i, 1), separators=(",", ":")) for i in range(4)]
 

@@ -20,9 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.schema import ISSUES
 from stepscope.readers.common import source as _source
 from stepscope.readers.common.source import (
     DEFAULT_LIMIT,
+    IssueLog,
     Source,
     give_back,
     head_of,
@@ -336,3 +338,24 @@ def test_the_collector_rests_and_comes_back():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_counts_add_up_under_one_code_and_the_first_example_stays():
+    log = IssueLog()
+    log.add("lost", "warning", 2, "first")
+    log.add("lost", "warning", 3, "second")
+    assert log.table().rows() == [("lost", "warning", 5, "first")]
+
+
+def test_nothing_counted_is_nothing_noted():
+    log = IssueLog()
+    log.add("lost", "warning", 0, "none")
+    assert log.table().is_empty()
+    assert dict(log.table().schema) == dict(ISSUES.dtypes)
+
+
+def test_the_worst_come_first_then_the_most_frequent():
+    log = IssueLog()
+    for code, severity, n in (("a", "info", 9), ("b", "error", 1), ("c", "warning", 3), ("d", "warning", 4)):
+        log.add(code, severity, n, "")
+    assert log.table()["code"].to_list() == ["b", "d", "c", "a"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.schema import SPANS, TRACKS
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.common.span_builder import (
     Names,
     Part,

@@ -9,7 +9,7 @@ import pytest
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.source import Source
+from stepscope.readers.common.source import IssueLog, Source
 from stepscope.readers.common.sqlite import WIDE, opened
 
 
@@ -27,7 +27,7 @@ def path(tmp_path):
 
 
 def columns(path, bits, where="1"):
-    with opened(Source(str(path))) as db:
+    with opened(Source(str(path)), IssueLog()) as db:
         found = db.columns("t", bits, where)
         return {name: found[name].tolist() for name in bits}
 
@@ -53,7 +53,7 @@ def test_rows_may_be_chosen_and_columns_may_be_missing(path):
 
 
 def test_columns_can_be_taken_once_and_cut(path):
-    with opened(Source(str(path))) as db:
+    with opened(Source(str(path)), IssueLog()) as db:
         found = db.columns("t", {"small": 9, "other": 9, "big": WIDE})
         kept = found.filtered(np.array([True, False, False, True]))
         assert [kept[c].tolist() for c in ("small", "other", "big")] == [[1, 5], [2, -1], [10**12, 7]]
@@ -64,14 +64,14 @@ def test_columns_can_be_taken_once_and_cut(path):
 
 
 def test_texts_are_looked_up_by_id(path):
-    with opened(Source(str(path))) as db:
+    with opened(Source(str(path)), IssueLog()) as db:
         assert db.texts("words", [3, 99, 100, 3]) == {3: "word 3", 99: "word 99"}
         assert db.texts("none", [3]) == {}
         assert db.column("t", "word", "other > 2") == ["b", None]
 
 
 def test_tables_that_are_not_there_are_empty(path):
-    with opened(Source(str(path))) as db:
+    with opened(Source(str(path)), IssueLog()) as db:
         assert "none" not in db
         assert db.columns_of("none") == ()
         assert db.tables == ["t", "words"]
@@ -93,7 +93,7 @@ def test_a_database_in_an_object_store_is_fetched(path):
 
 def test_progress_is_told(path):
     seen = []
-    with opened(Source(str(path), progress=seen.append)) as db:
+    with opened(Source(str(path), progress=seen.append), IssueLog()) as db:
         db.rows("SELECT * FROM t")
     assert seen == [path.stat().st_size]
 
@@ -116,14 +116,17 @@ def test_damage_inside_is_corrupt_too(path, tmp_path):
         columns(broken, {"small": 8})
 
 
-def test_a_text_where_a_number_belongs_is_corrupt(tmp_path):
-    file = tmp_path / "odd.sqlite"
+def test_what_is_no_number_is_left_out_and_counted(tmp_path):
+    file, issues = tmp_path / "odd.sqlite", IssueLog()
     with sqlite3.connect(file) as db:
         db.execute("CREATE TABLE t (small)")
-        db.execute("INSERT INTO t VALUES ('soon')")
+        values = ["soon", "", b"1", None, 7, 2.5, "41", float("inf"), "9" * 30]
+        db.executemany("INSERT INTO t VALUES (?)", [(value,) for value in values])
     db.close()
-    with pytest.raises(CorruptInput, match="table t holds something else where a whole number belongs"):
-        columns(file, {"small": WIDE})
+    with opened(Source(str(file)), issues) as db:
+        small = db.columns("t", {"small": WIDE})["small"].tolist()
+    assert small == [ABSENT, ABSENT, ABSENT, ABSENT, 7, 2, 41, ABSENT, ABSENT]
+    assert issues.table().select("code", "count").rows() == [("not_numbers", 4)]
 
 
 def test_texts_that_are_no_utf8_are_replaced(tmp_path):
@@ -132,5 +135,5 @@ def test_texts_that_are_no_utf8_are_replaced(tmp_path):
         db.execute("CREATE TABLE words (id, value)")
         db.execute("INSERT INTO words VALUES (1, CAST(x'41ff42' AS TEXT))")
     db.close()
-    with opened(Source(str(file))) as db:
+    with opened(Source(str(file)), IssueLog()) as db:
         assert db.texts("words", [1]) == {1: "A\ufffdB"}

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import Source
+from stepscope.readers.common.source import IssueLog, Source
 from stepscope.readers.nsight.ncu_trace import (
     DEVICE_NAME,
     LAUNCHES,

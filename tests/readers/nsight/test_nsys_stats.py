@@ -24,7 +24,7 @@ from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.core.result_tables import NSYS
 from stepscope.core.trace import Results, Trace
 from stepscope.readers import expand, open_trace, reader_for
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.nsight.nsys_stats import report_of, summaries
 from stepscope.readers.nsight.nsys_stats_text import printed_tables
 

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from nsys_stats_files import API, KERN, KERN_HEADER, NVTX, OSRT, announced, left_out
 
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.nsight import nsys_stats_text
 from stepscope.readers.nsight.nsys_stats_text import number, printed_tables, scaled, skipped
 

@@ -4,7 +4,7 @@ import paddle_profiles as made
 import pytest
 from paddle_profiles import BEGAN, json_host, json_profile
 
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.paddle import _json
 from stepscope.readers.paddle._columns import COLUMNS
 from stepscope.readers.paddle._json import blocks, decode, escaped

@@ -5,8 +5,8 @@ import pytest
 from paddle_profiles import BEGAN, PID, content, host, number, profile, thread
 
 from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.protobuf import Wire
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.paddle._columns import COLUMNS
 from stepscope.readers.paddle._protobuf import DOCUMENT, decode, device_properties, keyed, pairs, shapes_of, texts_of
 

@@ -6,8 +6,8 @@ import pytest
 from paddle_profiles import content, host, number, numbers, profile, thread
 
 from stepscope.core.schema import CATEGORIES
-from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.protobuf import Wire
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.paddle._protobuf import decode
 from stepscope.readers.paddle._tables import CATEGORY, _place, build_tables, build_tracks
 

@@ -28,7 +28,7 @@ from sched_files import (
 )
 
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.recorded.sched_events import (
     BLOCKED,
     ENDED,

@@ -8,7 +8,7 @@ from rocprof_files import CALLS, COUNTERS, KERNELS, database, document, folder, 
 
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.readers import expand, open_trace, reader_for
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.rocm.rocprof import build
 from stepscope.readers.rocm.rocprof_records import AGENTS, COPIES, DISPATCHES, METRICS, Records
 from stepscope.readers.rocm.rocprof_records import CALLS as CALL_COLUMNS
@@ -37,7 +37,7 @@ def test_the_files_of_a_run_are_one_trace(tmp_path):
     assert trace.transfers["kind"].to_list() == ["HtoD", "DtoH"]
     ranges = trace.spans.filter(pl.col("category") == "user_range")
     assert ranges["name"].to_list() == ["forward"]
-    assert dict(trace.issues.select("code", "count").rows()) == {"no_launch": 2}
+    assert dict(trace.issues.select("code", "count").rows()) == {"no_launch": 2, "serialised": 1}
 
 
 def test_any_file_of_a_run_stands_for_it(tmp_path):
@@ -173,4 +173,6 @@ def test_counters_of_launches_that_are_not_there_are_counted():
     metrics = [{"dispatch": 1, "metric": "X", "value": 1.0}, {"dispatch": 5, "metric": "X", "value": 2.0}]
     tables, _, _ = build(records(dispatches=[LAUNCH], metrics=metrics), log)
     assert tables["kernel_metrics"].select("span_id", "metric", "value").rows() == [(0, "X", 1.0)]
-    assert ("unknown_dispatch", 1) in log.table().select("code", "count").rows()
+    codes = log.table().select("code", "count").rows()
+    assert ("unknown_dispatch", 1) in codes
+    assert ("serialised", 1) in codes

@@ -4,8 +4,7 @@ import pytest
 from rocprof_files import COPIES, KERNELS, PMC
 
 from stepscope.core.errors import CorruptInput
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import Source
+from stepscope.readers.common.source import IssueLog, Source
 from stepscope.readers.rocm.rocprof_csv import read_csv
 
 

@@ -5,13 +5,13 @@ from rocprof_files import database, rpd
 
 from stepscope.core.errors import UnknownFormat, UnsupportedVersion
 from stepscope.readers import open_trace
-from stepscope.readers.common.source import Source
+from stepscope.readers.common.source import IssueLog, Source
 from stepscope.readers.common.sqlite import opened
 from stepscope.readers.rocm.rocprof_db import read_database
 
 
 def records_of(path):
-    with opened(Source(str(path))) as db:
+    with opened(Source(str(path)), IssueLog()) as db:
         return read_database(db, str(path))
 
 

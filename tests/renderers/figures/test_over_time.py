@@ -74,7 +74,7 @@ def test_streams_are_a_map():
 
 
 def test_lanes_say_whose_they_are_where_it_is_not_clear():
-    unnamed = rows_timeline(devices=None)
+    unnamed = rows_timeline(devices=DEVICES_2.clear())
     assert [note.text for note in drawn_timeline(unnamed).layout.annotations] == ["device 0", "device 1"]
     nameless = unnamed.with_columns(device_id=pl.lit(None, pl.UInt32))
     assert [note.text for note in drawn_timeline(nameless).layout.annotations] == ["device"]

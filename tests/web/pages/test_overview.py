@@ -11,7 +11,7 @@ from web_traces import training, written
 
 from stepscope import store
 from stepscope.reports import overview as report_home
-from stepscope.store._key import settled
+from stepscope.store.blobs import settled
 from stepscope.web.app import create_app
 from stepscope.web.pages import overview
 from stepscope.web.pages.overview import Glance, cache_keys, read_glance, store_glance

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.web.timeline import level_of_detail
 from stepscope.web.timeline.level_of_detail import counts_between, lanes_of, nested_depths, pixel_edges, window
 
 
@@ -21,6 +22,15 @@ def laid(rows):
 
 spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 400), st.integers(0, 120)), max_size=40)
 windows = st.tuples(st.integers(-50, 450), st.integers(1, 500), st.integers(1, 60))
+#: Lanes with few spans are worked on all at once: none are, those with one or two are, all are.
+smalls = st.sampled_from([0, 2, 4_096])
+
+
+def view_of(lanes, at, small):
+    low, length, n_pixels = at
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(level_of_detail, "_SMALL", small)
+        return window(lanes, range(len(lanes)), low, low + length, n_pixels)
 
 
 @given(spans)
@@ -33,11 +43,11 @@ def test_every_span_is_in_one_lane_and_no_two_of_a_lane_overlap(rows):
         assert (lanes.start[part][1:] >= lanes.end[part][:-1]).all()
 
 
-@given(spans, windows)
-def test_each_span_of_the_window_is_in_full_or_in_a_bar_of_every_pixel_it_is_busy_in(rows, at):
+@given(spans, windows, smalls)
+def test_each_span_of_the_window_is_in_full_or_in_a_bar_of_every_pixel_it_is_busy_in(rows, at, small):
     low, length, n_pixels = at
     rows, lanes = laid(rows)
-    view = window(lanes, range(len(lanes)), low, low + length, n_pixels)
+    view = view_of(lanes, at, small)
     edges = pixel_edges(low, low + length, n_pixels)
     full = set(view.full_at.tolist())
     bars = set(zip(view.bar_lane.tolist(), view.bar_pixel.tolist(), strict=True))
@@ -54,11 +64,11 @@ def test_each_span_of_the_window_is_in_full_or_in_a_bar_of_every_pixel_it_is_bus
                 assert all((k, p) in bars for p in touched)
 
 
-@given(spans, windows)
-def test_busy_time_of_each_lane_and_pixel_is_that_of_the_trace(rows, at):
+@given(spans, windows, smalls)
+def test_busy_time_of_each_lane_and_pixel_is_that_of_the_trace(rows, at, small):
     low, length, n_pixels = at
     rows, lanes = laid(rows)
-    view = window(lanes, range(len(lanes)), low, low + length, n_pixels)
+    view = view_of(lanes, at, small)
     edges = pixel_edges(low, low + length, n_pixels)
     shown = np.zeros((len(lanes), n_pixels), np.int64)
     np.add.at(shown, (view.bar_lane, view.bar_pixel), view.bar_busy_ns)
@@ -71,11 +81,11 @@ def test_busy_time_of_each_lane_and_pixel_is_that_of_the_trace(rows, at):
     assert (shown == expected).all()
 
 
-@given(spans, windows)
-def test_a_bar_counts_short_spans_that_start_in_it_and_names_a_short_one(rows, at):
+@given(spans, windows, smalls)
+def test_a_bar_counts_short_spans_that_start_in_it_and_names_a_short_one(rows, at, small):
     low, length, n_pixels = at
     rows, lanes = laid(rows)
-    view = window(lanes, range(len(lanes)), low, low + length, n_pixels)
+    view = view_of(lanes, at, small)
     edges = pixel_edges(low, low + length, n_pixels)
     for k, pixel, count, one in zip(view.bar_lane, view.bar_pixel, view.bar_count, view.bar_at, strict=True):
         part = range(lanes.first[k], lanes.first[k + 1])
@@ -92,6 +102,14 @@ def test_times_near_the_ends_of_64_bits_do_not_overflow():
     view = window(lanes, [0], -big, big + 20, 4_000)
     assert view.bar_pixel.tolist() == [0, 3999]
     assert view.bar_busy_ns.tolist() == [10, 10]
+
+
+def test_lanes_of_spans_are_in_order_whether_they_hold_few_or_many():
+    _, lanes = laid([(0, 0, 9), *((1, at, 1) for at in range(9)), (2, 0, 9)])
+    for length in (9, 900):
+        view = view_of(lanes, (0, length, 9), 2)
+        assert (np.diff(view.full_lane) >= 0).all()
+        assert (np.diff(view.bar_lane) >= 0).all()
 
 
 def test_only_the_lanes_asked_for_are_answered():

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from stepscope.analyses.advice.remedies import Recording, recording_of, remedy
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import label_devices
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.device_work import device_work, label_devices
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.analyses.steps.device_utilisation import utilisation_of
 from stepscope.analyses.steps.idle import LAUNCHING, caused_gaps
-from stepscope.analyses.steps.step_breakdown import broken_down, divided, work_of
+from stepscope.analyses.steps.step_breakdown import broken_down, divided
 from stepscope.core.collectives import HOST_LIBRARIES, is_communication, library_of
 from stepscope.core.intervals import Intervals, covered, union
 from stepscope.core.names import is_tensor_core_eligible, map_names
-from stepscope.core.schema import ALLOCATIONS, DEVICES, KERNELS, SPANS, STEPS, TRACKS, TRANSFERS, Column, Table
+from stepscope.core.remedies import Recording, recording_of, remedy
+from stepscope.core.schema import ALLOCATIONS, DEVICES, KERNELS, STEPS, TRACKS, TRANSFERS, Column, Table
 from stepscope.core.units import percent
 
 __all__ = ["ANALYSIS", "RECOMMENDATIONS", "memory_held", "recommendations", "with_kernels", "with_program"]
@@ -208,12 +208,12 @@ RECOMMENDATIONS = Table(
 
 def recommendations(
     spans: pl.DataFrame,
-    tracks: pl.DataFrame,
-    devices: pl.DataFrame,
-    steps: pl.DataFrame,
-    launches: pl.DataFrame,
-    transfers: pl.DataFrame,
-    allocations: pl.DataFrame,
+    tracks: pl.DataFrame = TRACKS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
+    steps: pl.DataFrame = STEPS.empty(),
+    kernels: pl.DataFrame = KERNELS.empty(),
+    transfers: pl.DataFrame = TRANSFERS.empty(),
+    allocations: pl.DataFrame = ALLOCATIONS.empty(),
 ) -> pl.DataFrame:
     """One row per rule that applies, those of the plugin first; no rows if none does.
 
@@ -231,14 +231,12 @@ def recommendations(
     - `pageable_copies`: part of the steps' time in copies from or to pageable memory while no kernel runs
     - `sync_waits`: part of the steps' time in which the device is idle since the host waited for it (`sync` in `idle`)
 
-    `launches` is the trace's table `kernels`.
-
     Units: ratios 0..1.
     Source: the recommendations of the TensorBoard profiler plugin, with its thresholds, which reports unused tensor
     cores at any share; the measures are our own, as steps and communication are determined differently.
     Raises MissingTable (neither host nor device work).
     """
-    work = work_of(spans, tracks)
+    work = device_work(spans, tracks, needed_by=None)
     windows = windows_of(spans, tracks, steps, work).select("ts_ns", "end_ns")
     inside = windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy()
     whole = max(int((inside[1] - inside[0]).sum()), 1)
@@ -250,10 +248,10 @@ def recommendations(
         memory={} if allocations.is_empty() else memory_held(device_memory(allocations, steps), devices),
     )
     facts = with_program(facts, spans, work, devices)
-    kernels = work.filter(work["category"] == "kernel")
-    if not kernels.is_empty():
-        used = utilisation_of(work, devices, launches, windows.select(pl.col("ts_ns").first(), pl.col("end_ns").last()))
-        facts = with_kernels(facts, spans, used, kernels, devices)
+    launched = work.filter(work["category"] == "kernel")
+    if not launched.is_empty():
+        used = utilisation_of(work, devices, kernels, windows.select(pl.col("ts_ns").first(), pl.col("end_ns").last()))
+        facts = with_kernels(facts, spans, used, launched, devices)
     if not work.is_empty():
         facts = _with_waits(facts, spans, tracks, work, inside, whole)
         facts = replace(facts, pageable=_pageable_ns(work, transfers, inside) / whole)
@@ -288,10 +286,7 @@ def with_program(facts: Facts, spans: pl.DataFrame, work: pl.DataFrame, devices:
 
 
 def memory_held(peaks: pl.DataFrame, devices: pl.DataFrame) -> dict[str, float]:
-    """What tensors held at the peak of each accelerator, of its memory, by its name; those of which both are known.
-
-    `peaks` is what `device_memory` returns.
-    """
+    """By accelerator what tensors held at the peak, of its memory, where both are known, from `device_memory`."""
     sizes = devices.filter(devices["type"] != "cpu").select("device_id", "memory_bytes").drop_nulls()
     known = peaks.join(sizes, on="device_id", how="inner", maintain_order="left").filter(pl.col("memory_bytes") > 0)
     ratio = pl.col("peak_allocated_bytes") / pl.col("memory_bytes")
@@ -350,11 +345,6 @@ def _pageable_ns(work: pl.DataFrame, transfers: pl.DataFrame, inside: Intervals)
     return int(divided(levels, *inside)["copy"].sum())
 
 
-ANALYSIS = Analysis(
-    name="recommendations",
-    doc="What to change, by the rules of the TensorBoard profiler plugin and by ours.",
-    inputs=(SPANS,),
-    optional=(TRACKS, DEVICES, STEPS, KERNELS, TRANSFERS, ALLOCATIONS),
-    output=RECOMMENDATIONS,
-    run=recommendations,
+ANALYSIS = analysis_of(
+    recommendations, RECOMMENDATIONS, "What to change, by the rules of the TensorBoard profiler plugin and by ours."
 )

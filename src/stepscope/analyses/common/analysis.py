@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from stepscope.core.errors import MissingTable
 from stepscope.core.options import check_options, options_of
+from stepscope.core.remedies import advised
+from stepscope.core.schema import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,20 +54,37 @@ class Analysis:
     def __call__(self, *subjects: Any, **options: Any) -> pl.DataFrame:
         """The result for one trace, for a base and another trace, or for what was made of each rank.
 
-        Raises MissingTable, UnknownName (option).
+        Raises MissingTable, UnknownName (option, or choice of one).
         """
         check_options(self.name, options, self.options())
         if self.scope == "ranks":
             return self.run(*subjects, **options)
-        if self.scope == "pair":
+        try:
+            if self.scope == "trace":
+                return self.run(*self._frames(*subjects), **options)
             for trace in subjects:
                 trace.require_clock(needed_by=self.name)
             return self.run(*subjects, **options)
-        (trace,) = subjects
-        return self.run(*self._frames(trace), **options)
+        except MissingTable as error:
+            advised(error, subjects[0])
+            raise
 
     def _frames(self, trace: Trace) -> list[pl.DataFrame]:
         frames = [trace.require(table.name, needed_by=self.name) for table in self.inputs]
         if self.needs_clock and "spans" in {table.name for table in (*self.inputs, *self.optional)}:
             trace.require_clock(needed_by=self.name)
         return [*frames, *(trace.table(table.name) for table in self.optional)]
+
+
+def analysis_of(
+    run: Callable[..., pl.DataFrame], output: Table, doc: str, *, scope: Scope = "trace", needs_clock: bool = True
+) -> Analysis:
+    """The analysis of the name of its output. If of a trace, it reads the tables that the parameters of `run` name.
+
+    Those with a default are `optional`.
+    """
+    parameters = inspect.signature(run).parameters.values() if scope == "trace" else ()
+    tables = [one for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    inputs = tuple(TABLES[one.name] for one in tables if one.default is one.empty)
+    optional = tuple(TABLES[one.name] for one in tables if one.default is not one.empty)
+    return Analysis(output.name, doc, inputs, output, run, optional, needs_clock, scope)

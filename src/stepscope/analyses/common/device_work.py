@@ -1,21 +1,26 @@
 """Device work, where it ran and what kind of work it is.
 
 Device work is kernels, copies and fills. It divides into *communication* (kernels that talk to other ranks), *memcpy*
-(copies) and *computation* (all other kernels, and fills).
+(copies) and *computation* (all other kernels, and fills). Here is the one definition of busy, computing, exposed and
+idle time of a device in a window; its parts sum to the window. What several devices of a process do is the mean of
+their parts.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.collective_calls import communicates
 from stepscope.core.errors import MissingTable
+from stepscope.core.intervals import Intervals, Ints, covered, union
 from stepscope.core.schema import DEVICE_LABEL, DEVICE_WORK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 COMPUTATION, COMMUNICATION, MEMCPY = 0, 1, 2
@@ -26,7 +31,7 @@ def device_work(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
     *,
-    needed_by: str,
+    needed_by: str | None,
     linked_only: bool = False,
     communication: str = "any",
 ) -> pl.DataFrame:
@@ -35,15 +40,16 @@ def device_work(
     `linked_only` keeps what the trace ties to a launch: by arrows where it has any, else by a launch record.
     `communication` says which kernels talk to other ranks: `any` (all that do, in whatever way), `library` (only
     kernels of collective libraries, as TraceLens counts), or a regular expression of names.
-    Raises MissingTable if there is no device work, StepscopeError if `communication` is no regular expression.
+    Raises MissingTable if there is none and `needed_by` says who needs it, StepscopeError if `communication` is no
+    regular expression.
     """
     work = spans.filter(pl.col("category").is_in(DEVICE_WORK))
-    if work.is_empty():
+    if needed_by and work.is_empty():
         raise MissingTable("device work", needed_by=needed_by, providers=PROVIDERS)
     if linked_only:
         arrows = work["flow"].null_count() < work.height
         work = work.filter(pl.col("flow") if arrows else pl.col("launch_id").is_not_null())
-        if work.is_empty():
+        if needed_by and work.is_empty():
             raise MissingTable("device work tied to its launch", needed_by=needed_by, hint="try without linked-only")
     sort = (
         pl.when(pl.col("category") == "memcpy")
@@ -87,3 +93,100 @@ def label_devices(frame: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     """The frame with `device`, as in cuda:0, for its `device_id`; null where the trace does not describe it."""
     labels = devices.select("device_id", device=DEVICE_LABEL)
     return frame.join(labels, on="device_id", how="left", maintain_order="left")
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """When a set of work occupied its device, by kind, as disjoint intervals."""
+
+    computation: Intervals
+    communication: Intervals
+    memcpy: Intervals
+    kernels: Intervals  # computation or communication
+    busy: Intervals
+
+
+def occupied(work: pl.DataFrame) -> Occupied:
+    """When this work of one device occupied it, by kind."""
+    work = work.sort("ts_ns")  # one sort serves every union below
+    starts, ends, sort = (work[c].to_numpy() for c in ("ts_ns", "end_ns", "sort"))
+
+    def of(*sorts: int) -> Intervals:
+        keep = sort == sorts[0] if len(sorts) == 1 else sort != MEMCPY
+        return union(starts[keep], ends[keep])
+
+    return Occupied(
+        computation=of(COMPUTATION),
+        communication=of(COMMUNICATION),
+        memcpy=of(MEMCPY),
+        kernels=of(COMPUTATION, COMMUNICATION),
+        busy=union(starts, ends),
+    )
+
+
+def by_device(work: pl.DataFrame) -> list[tuple[tuple[int | None, int | None], pl.DataFrame]]:
+    """The work of each (rank, device_id), sorted by them; work of unknown devices counts only if no device is known."""
+    return [((rank, device_id), part) for (rank, device_id), part in groups_of(on_devices(work), ("rank", "device_id"))]
+
+
+def measures(times: Occupied, lows: Ints, highs: Ints) -> dict[str, Ints]:
+    """How one device spends each window [low, high), by column: parts that sum to `total_ns`, and what they overlap.
+
+    Computation, exposed communication (nothing computes meanwhile), exposed copies (no kernel runs meanwhile) and idle
+    time are the parts. `busy_ns` is the sum of the first three; `communication_ns` and `memcpy_ns` count hidden time
+    too. Units: ns.
+    """
+    computation, kernels, busy = (covered(iv, lows, highs) for iv in (times.computation, times.kernels, times.busy))
+    length = np.maximum(highs - lows, 0)
+    return {
+        "computation_ns": computation,
+        "exposed_communication_ns": kernels - computation,
+        "exposed_memcpy_ns": busy - kernels,
+        "idle_ns": length - busy,
+        "busy_ns": busy,
+        "communication_ns": covered(times.communication, lows, highs),
+        "memcpy_ns": covered(times.memcpy, lows, highs),
+        "total_ns": length,
+    }
+
+
+def occupancy(work: pl.DataFrame, lows: Ints, highs: Ints) -> tuple[dict[str, Ints], int]:
+    """`measures` of the windows [low, high), as the mean of the devices of this work, and the number of devices.
+
+    The parts of the mean sum to the window too. Without work there is no device, and the first is empty.
+    """
+    each = [measures(occupied(mine), lows, highs) for _, mine in by_device(work)]
+    return mean_of(each), len(each)
+
+
+_PARTS = ("computation_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
+
+
+def mean_of(each: Sequence[Mapping[str, Ints]], parts: Iterable[str] = _PARTS) -> dict[str, Ints]:
+    """The mean of each entry over devices, in whole numbers. That of `parts` sums to the mean of their sums."""
+    if len(each) < 2:
+        return dict(each[0]) if each else {}
+    sums: dict[str, Ints] = {name: np.sum([one[name] for one in each], axis=0) for name in each[0]}
+    means = {name: summed // len(each) for name, summed in sums.items()}
+    until: Ints = np.zeros(1, np.int64)
+    for name in parts:
+        below, until = until, until + sums.get(name, 0)
+        if name in means:
+            means[name] = until // len(each) - below // len(each)
+    if "busy_ns" in means:
+        means["busy_ns"] = means["total_ns"] - means["idle_ns"]
+    return means
+
+
+def hidden_ns(work: pl.DataFrame, rows: pl.DataFrame, by: str) -> pl.Series:
+    """How long the device of each row (rank, device_id, ts_ns, end_ns) was in work of the kind `by` meanwhile.
+
+    `by` is a field of `Occupied`: `computation` hides communication, `kernels` hide copies. Units: ns.
+    """
+    numbered = rows.select("rank", "device_id", "ts_ns", "end_ns").with_row_index("row")
+    times = {key: getattr(occupied(mine), by) for key, mine in groups_of(work, ("rank", "device_id"))}
+    parts = [
+        mine.select("row", hidden=pl.Series(covered(times[key], mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())))
+        for key, mine in groups_of(numbered, ("rank", "device_id"))
+    ]
+    return pl.concat(parts).sort("row")["hidden"] if parts else pl.Series("hidden", [], pl.Int64)

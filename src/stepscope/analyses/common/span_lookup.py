@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.core.intervals import nearest
-from stepscope.core.schema import FRAMES
+from stepscope.core.intervals import nearest, own_lengths
+from stepscope.core.names import is_own_code, map_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from stepscope.core.intervals import Bools, Ints
 
-__all__ = ["at_or_around", "callers", "nearest_span", "of_spans"]
+__all__ = [
+    "at_or_around", "callers", "during", "most_called", "most_of", "nearest_span", "of_spans", "own_time",
+]  # fmt: skip
 
 
 def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> Ints:
@@ -42,7 +44,22 @@ def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> 
     return np.where(wanted, np.arange(parents.size), around) if itself else around
 
 
-def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame | None = None) -> list[int]:
+def own_time(spans: pl.DataFrame, wanted: Bools) -> Ints:
+    """Of each wanted span, in order, its length without what wanted spans in it cover. Units: ns.
+
+    `wanted` is a mask over all spans, which are not filtered.
+    """
+    rows = np.flatnonzero(wanted)
+    above = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()[rows]
+    if not wanted[above[above >= 0]].all():
+        above = at_or_around(spans, wanted, itself=False)[rows]
+    position = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
+    position[rows] = np.arange(rows.size)
+    starts = spans["ts_ns"].to_numpy()[rows]
+    return own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above])
+
+
+def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame) -> list[int]:
     """The spans around one span, innermost first, then Python calls of other threads that `frames` names as callers.
 
     The recorder numbers Python calls: what autograd's thread runs was called by the thread that asked for gradients.
@@ -55,7 +72,7 @@ def callers(spans: pl.DataFrame, span_id: int, frames: pl.DataFrame | None = Non
         if not around or spans["ts_ns"][above] + spans["dur_ns"][above] > at:
             around.append(above)
         above = spans["parent_id"][above]
-    numbered = FRAMES.empty() if frames is None else frames.drop_nulls("python_id")
+    numbered = frames.drop_nulls("python_id")
     calls = numbered.filter(pl.col("span_id").is_in([*around, span_id]))
     if calls.is_empty():
         return around
@@ -98,3 +115,59 @@ def of_spans(spans: pl.DataFrame, ids: pl.Series, column: str) -> pl.Series:
         spans.select("span_id", column), on="span_id", how="left", maintain_order="left"
     )
     return looked_up[column]
+
+
+_MOST = 0.6  # share of an interval that a span must be open for, to be named as what the host was in
+
+
+def most_of(
+    spans: pl.DataFrame, ids: pl.Series, weights: pl.Series, categories: Sequence[str], since: pl.Series | None = None
+) -> tuple[str, float] | None:
+    """The name of the spans that enclose most of these ids by weight, and its share; None if nothing encloses them.
+
+    For each id the innermost enclosing span of the categories counts. Frames of libraries are skipped. With `since`
+    weights are lengths of intervals from these times on, and count as far as the span was open in them.
+    """
+    if ids.is_empty() or not weights.sum():
+        return None
+    known = spans["name"].filter(spans["category"].is_in(list(categories)))
+    own = known.unique().cast(pl.String)
+    own = own.filter(map_names(own, is_own_code, pl.Boolean()))
+    wanted = own.cast(spans["name"].dtype)
+    if wanted.is_empty():
+        return None
+    mask = spans["category"].is_in(list(categories)) & spans["name"].is_in(wanted.implode())
+    around = nearest_span(spans, ids, mask.gather)
+    whole = weights.sum()
+    if since is not None:
+        begins = spans["ts_ns"].gather(around)
+        ends = begins + spans["dur_ns"].gather(around)
+        shared = pl.min_horizontal(since + weights, ends) - pl.max_horizontal(since, begins)
+        weights = pl.select(shared.clip(lower_bound=0)).to_series()
+    sums = pl.DataFrame({"name": spans["name"].gather(around), "weight": weights}).drop_nulls("name")
+    if sums.is_empty() or not whole:
+        return None
+    top = sums.group_by("name").agg(pl.col("weight").sum()).sort("weight", descending=True).row(0)
+    return str(top[0]), top[1] / whole
+
+
+def during(spans: pl.DataFrame, low: int, high: int) -> str:
+    """What the host was in for most of [low, high): a call and a place in the program; '' if no span covers it."""
+    overlap = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
+    open_ = spans.lazy().select("ts_ns", "dur_ns", "name", "category").filter(overlap > _MOST * (high - low)).collect()
+    call = _shortest(open_, ("operator", "runtime", "driver", "dataloader"))
+    place = _shortest(open_, ("python",)) or _shortest(open_, ("user_range",))
+    return " at ".join(filter(None, (call, place)))
+
+
+def most_called(spans: pl.DataFrame, low: int, high: int) -> tuple[str, int, int] | None:
+    """The runtime calls of one name that took most of [low, high): name, how many, ns in it; None without any."""
+    within = pl.min_horizontal(pl.col("ts_ns") + pl.col("dur_ns"), high) - pl.max_horizontal("ts_ns", low)
+    calls = spans.filter(pl.col("category").is_in(("runtime", "driver")) & (within > 0))
+    sums = calls.group_by(pl.col("name").cast(pl.String)).agg(n=pl.len(), ns=within.sum()).sort("ns", "name")
+    return None if sums.is_empty() else sums.row(-1)
+
+
+def _shortest(spans: pl.DataFrame, categories: Sequence[str]) -> str:
+    mine = spans.filter(pl.col("category").is_in(list(categories))).sort("dur_ns")
+    return next((name for name in mine["name"].cast(pl.String) if name and is_own_code(name)), "")

@@ -15,6 +15,11 @@ from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import extent_ns
 
 __all__ = [
+    "HOST",
+    "NOWHERE",
+    "counted_at",
+    "cycle_of",
+    "device_of_tracks",
     "device_steps",
     "host_windows",
     "queued_work",
@@ -24,6 +29,7 @@ __all__ = [
     "whole",
     "windows_of",
 ]
+
 
 _BUCKETS = 100
 _MOST_BUCKETS = 1_000_000
@@ -58,7 +64,7 @@ def host_windows(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.sort("ts_ns").with_columns(host_window_ns=to_next.over("rank").fill_null(pl.col("dur_ns")))
 
 
-def step_windows(steps: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame:
+def step_windows(steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """The steps in order of time with the windows that they took: bounds `ts_ns` and `end_ns`, `window_ns` long.
 
     A step begins when it begins on the host, or when the device has done the work of the step before if that is later.
@@ -69,24 +75,24 @@ def step_windows(steps: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame
 
     Further columns: step, rank, source, `host_ts_ns`, `host_ns` and `host_window_ns` of the host, and `late_ns`, from
     the step's end on the host to the end of its work; it is negative if the device is done before. `work` is
-    what `queued_work` or `device_work` returns; None or empty without device work.
+    what `queued_work` or `device_work` returns, perhaps empty.
 
     Units: ns.
     """
     rows = host_windows(steps).rename({"ts_ns": "host_ts_ns", "dur_ns": "host_ns"})
     ranks = rows["rank"].unique(maintain_order=True)
-    parts = []
-    for rank in ranks:
-        mine = rows.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
-        its = work
-        if work is not None and len(ranks) > 1:
-            its = work.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
-        parts.append(_windows_of_rank(mine, its))
-    if not parts:
-        parts = [_windows_of_rank(rows, None)]
-    windows = pl.concat(parts).with_columns(window_ns=pl.col("end_ns") - pl.col("ts_ns"))
+    if len(ranks) > 1:
+        windows = pl.concat([_windows_of_rank(of_rank(rows, rank), of_rank(work, rank)) for rank in ranks])
+    else:
+        windows = _windows_of_rank(rows, work)
+    windows = windows.with_columns(window_ns=pl.col("end_ns") - pl.col("ts_ns"))
     columns = ("ts_ns", "end_ns", "window_ns", "host_ts_ns", "host_ns", "host_window_ns", "late_ns")
     return windows.select("step", "rank", "source", *columns).sort("ts_ns", "host_ts_ns")
+
+
+def of_rank(rows: pl.DataFrame, rank: int | None) -> pl.DataFrame:
+    """The rows of that rank; those without one, if it is None."""
+    return rows.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
 
 
 def queued_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
@@ -95,26 +101,20 @@ def queued_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
     return work.select("ts_ns", "step", "launch_id", "rank", end_ns=pl.col("ts_ns") + pl.col("dur_ns")).collect()
 
 
-def _windows_of_rank(rows: pl.DataFrame, work: pl.DataFrame | None) -> pl.DataFrame:
-    host = rows.select("step", "rank", ts_ns="host_ts_ns", dur_ns="host_ns")
+def _windows_of_rank(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    host = rows.select(
+        "step", "rank", ts_ns="host_ts_ns", dur_ns="host_ns", end_ns=pl.col("host_ts_ns") + pl.col("host_ns")
+    )
     numbers = rows["step"]
     followed = (numbers.shift(-1) == numbers + 1).fill_null(value=False).to_numpy()
-    if work is None or work.is_empty():
-        bounds, late = (
-            host.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns")),
-            pl.Series([None] * rows.height, dtype=pl.Int64),
-        )
-    else:
-        bounds = device_steps(host, work)
-        done = _queued_by(host, work)["done_ns"]
-        late = done - (host["ts_ns"] + host["dur_ns"])
-        overtaken = (bounds["end_ns"] <= bounds["ts_ns"]) & (host["dur_ns"] > 0)
-        if overtaken.any():
-            bounds = host.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
+    bounds = host if work.is_empty() else device_steps(host, work)
+    if ((bounds["end_ns"] <= bounds["ts_ns"]) & (host["dur_ns"] > 0)).any():
+        bounds = host
     low, high = bounds["ts_ns"].to_numpy(), bounds["end_ns"].to_numpy()
     until_next = np.append(low[1:], high[-1:])
     # Spans of damaged traces may overlap; the later step begins where it says.
-    high = np.where(followed, until_next, np.minimum(high, np.maximum(np.append(low[1:], high[-1:]), low)))
+    high = np.where(followed, until_next, np.minimum(high, np.maximum(until_next, low)))
+    late = _queued_by(host, work)["done_ns"] - host["end_ns"]
     return rows.with_columns(ts_ns=pl.Series(low), end_ns=pl.Series(high), late_ns=late)
 
 
@@ -163,10 +163,7 @@ def _free_from(begun_ns: int | None, loose: pl.DataFrame, start: Ints) -> Ints:
 
 
 def whole(spans: pl.DataFrame) -> tuple[int, int]:
-    """First start and last end of operators, data loading and device work; of all spans where there are none of them.
-
-    Units: ns.
-    """
+    """First start and last end of operators, data loading and device work, else of all spans. Units: ns."""
     profiled = spans.filter(spans["category"].is_in(("operator", "dataloader", *DEVICE_WORK)))
     return extent_ns(spans if profiled.is_empty() else profiled)
 
@@ -189,3 +186,51 @@ def windows_of(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, w
     ranks = tracks["rank"].drop_nulls()
     rank = None if ranks.is_empty() else ranks[0]
     return pl.DataFrame({"step": [None], "rank": [rank], "ts_ns": [low], "end_ns": [high]}, schema=_WINDOW)
+
+
+HOST = "host"
+#: Time of what counts nowhere.
+NOWHERE = -(2**63)
+#: Lanes that repeat what threads and streams have, or have no work of the process.
+_LANES = ("annotation", "other")
+
+
+def device_of_tracks(tracks: pl.DataFrame, devices: pl.DataFrame) -> pl.Series:
+    """Where the spans of each track run: host, gpu0, gpu1 …; null for lanes that repeat others. By track_id from 0.
+
+    Accelerators of all vendors are a gpu here, as in the counters that are recorded with a trace.
+    """
+    known = devices.filter(pl.col("type") != "cpu").select("device_id", device=pl.format("gpu{}", "index"))
+    rows = tracks.select("track_id", "device_id", "kind").join(known, on="device_id", how="left").sort("track_id")
+    lane = pl.col("kind").cast(pl.String).is_in(_LANES).fill_null(value=False)
+    device = pl.when(pl.col("device_id").is_null()).then(pl.lit(HOST)).otherwise(pl.col("device").fill_null("gpu"))
+    shown = pl.when(~lane).then(device)
+    return rows.select(device=shown)["device"]
+
+
+def counted_at(spans: pl.DataFrame) -> Ints:
+    """When each span counts: its start; of device work, the start of the call that queued it.
+
+    So the work of a cycle is what the cycle queued, however far the device lags behind. If the trace ties some work to
+    its call, the rest was queued before the recording began, and counts nowhere (`NOWHERE`); if it ties none, all
+    counts when it ran. Units: ns.
+    """
+    at = spans["ts_ns"].to_numpy().copy()
+    is_work = spans["category"].is_in(DEVICE_WORK)
+    if not is_work.any():
+        return at
+    rows = np.flatnonzero(is_work.to_numpy())
+    launches = spans["launch_id"].gather(rows)
+    linked = launches.is_not_null().to_numpy()
+    if linked.any():
+        at[rows[linked]] = at[launches.drop_nulls().to_numpy()]
+        at[rows[~linked]] = NOWHERE
+    return at
+
+
+def cycle_of(at: Ints, lows: Ints, highs: Ints) -> Ints:
+    """Row of the cycle [low, high) that each time lies in, -1 for none. Cycles are in order and do not overlap."""
+    if lows.size == 0:
+        return np.full(at.size, -1, np.int64)
+    row = np.searchsorted(lows, at, side="right") - 1
+    return np.where((row >= 0) & (at < highs[row]), row, -1)

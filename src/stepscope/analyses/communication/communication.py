@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.collective_calls import HOST, named_calls
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.collective_calls import HOST, computing_on_host, named_calls
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, device_work
-from stepscope.analyses.common.host_spans import computing_on_host
 from stepscope.analyses.common.span_lookup import nearest_span
+from stepscope.analyses.common.windows import of_rank
 from stepscope.core.collectives import bus_factor, kinds_of, library_of, size_of_whole
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, covered, union, union_by
 from stepscope.core.names import map_names
-from stepscope.core.schema import COLLECTIVES, OPS, SPANS, TRACKS, Column, Name, Table
+from stepscope.core.schema import COLLECTIVES, OPS, Column, Name, Table
 
 if TYPE_CHECKING:
     pass
@@ -86,8 +86,8 @@ COMMUNICATION_SUMMARY = Table(
 def communication(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    collectives: pl.DataFrame | None = None,
-    ops: pl.DataFrame | None = None,
+    collectives: pl.DataFrame = COLLECTIVES.empty(),
+    ops: pl.DataFrame = OPS.empty(),
     *,
     by: By = "collective",
     communication: str = "any",
@@ -114,16 +114,12 @@ def communication(
     group.
     Raises MissingTable (no collectives; by step: no steps), UnknownName (by).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of communication", by, KEYS)
-    records = COLLECTIVES.empty() if collectives is None else collectives
-    inputs = OPS.empty() if ops is None else ops
-    parts, computing = collective_calls(spans, tracks, records, inputs, communication=communication)
+    parts, computing = collective_calls(spans, tracks, collectives, ops, communication=communication)
     if parts.is_empty():
         hint = "traces of distributed jobs have them, as kernels or operators of NCCL, RCCL, Gloo, …"
         raise MissingTable("collectives", needed_by="communication", hint=hint)
     if by == "step" and parts["step"].null_count() == parts.height:
-        raise MissingTable("steps", needed_by="communication by step", hint="call profiler.step() after each iteration")
+        raise MissingTable("steps", needed_by="communication by step", topic="steps")
     keys = KEYS[by]
     calls = parts.group_by("call_id", maintain_order=True).agg(
         *(pl.col(c).first() for c in (*keys, "group_size", "in_bytes", "out_bytes")), ns=pl.col("dur_ns").sum()
@@ -191,30 +187,17 @@ def collective_calls(
     `host`, an operator that lasts as long as the transfer; or `call`, an operator that may only queue it.
     """
     collectives = collectives.filter(~pl.col("collective").cast(pl.String).is_in(_NO_TRANSFER))
-    device, computation = _on_device(spans, tracks, communication)
+    work = device_work(spans, tracks, needed_by=None, communication=communication)
+    device = work.filter(pl.col("sort") == COMMUNICATION)
     host = _on_host(spans, tracks, collectives, only_host_libraries=not device.is_empty())
     shared = ("span_id", "rank", "step", "ts_ns", "dur_ns")
     rows = pl.concat((
         device.select(*shared, caller=pl.coalesce("launch_id", "op_id"), measured=pl.lit("device")),
         host.select(*shared, caller="span_id", measured="measured"),
     )).sort("span_id")  # fmt: skip
-    return _described(rows, spans, collectives, ops), _computing(rows, spans, tracks, computation)
-
-
-def _on_device(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Kernels that communicate, and kernels that compute."""
-    try:
-        work = device_work(spans, tracks, needed_by="communication", communication=communication)
-    except MissingTable:
-        work = _no_work(spans, tracks)
-    return work.filter(pl.col("sort") == COMMUNICATION), work.filter(pl.col("sort") == COMPUTATION)
-
-
-def _no_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
-    """A frame like that of `device_work`, for a trace without any."""
-    where = tracks.select("track_id", "rank", "device_id", "stream")
-    none = spans.clear().with_columns(end_ns=pl.col("ts_ns"), sort=pl.lit(0, dtype=pl.Int8))
-    return none.join(where, on="track_id", how="left")
+    return _described(rows, spans, collectives, ops), _computing(
+        rows, spans, tracks, work.filter(pl.col("sort") == COMPUTATION)
+    )
 
 
 def _on_host(
@@ -311,15 +294,10 @@ def _computing(
 
 
 def _host_computing(spans: pl.DataFrame, tracks: pl.DataFrame, rank: int | None) -> Intervals:
-    own = tracks.filter(pl.col("rank").eq_missing(pl.lit(rank)))["track_id"].implode()
+    own = of_rank(tracks, rank)["track_id"].implode()
     return computing_on_host(spans.filter(pl.col("track_id").is_in(own) & pl.col("category").is_in(HOST)))
 
 
-ANALYSIS = Analysis(
-    name="communication",
-    doc="Collectives: how often, how much, how long, how fast, how much of it hidden.",
-    inputs=(SPANS, TRACKS),
-    output=COMMUNICATION_SUMMARY,
-    run=communication,
-    optional=(COLLECTIVES, OPS),
+ANALYSIS = analysis_of(
+    communication, COMMUNICATION_SUMMARY, "Collectives: how often, how much, how long, how fast, how much of it hidden."
 )

@@ -33,6 +33,9 @@ _SCALAR_TYPES = {
 _SCALAR_BYTES = 4
 
 
+NO_SHAPES = "shapes were not recorded"
+
+
 class Unclear(Exception):
     """The recorded arguments lack what the formula needs; the message says what."""
 
@@ -49,7 +52,7 @@ class Arguments:
     def parse(cls, shapes: str | None, types: str | None, values: str | None) -> Arguments:
         """From the compact JSON of the table `ops`. Raises Unclear if shapes or types are missing or malformed."""
         if shapes is None:
-            raise Unclear("shapes were not recorded (record_shapes=True)")
+            raise Unclear(NO_SHAPES)
         if types is None:
             raise Unclear("element types were not recorded")
         try:

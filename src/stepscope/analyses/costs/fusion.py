@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.costs.kernel_costs import moved, uses_matrix_units
@@ -21,9 +21,9 @@ from stepscope.analyses.costs.roofline import Roofs, roof_of, roofs_of
 from stepscope.analyses.kernels.kernel_launches import with_ratios
 from stepscope.analyses.kernels.utilisation import with_limits
 from stepscope.core.counter_roles import measured
-from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import is_sync_call, kernel_class, map_names, transfer_kind
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, SPANS, TRACKS, Column, Table
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, Column, Table
 
 __all__ = ["ANALYSIS", "FUSION", "fusion"]
 
@@ -71,10 +71,10 @@ _NO_BYTES = "no counters of its bytes, and no operator with shapes"
 def fusion(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    ops: pl.DataFrame | None = None,
-    metrics: pl.DataFrame | None = None,
-    devices: pl.DataFrame | None = None,
-    kernels: pl.DataFrame | None = None,
+    ops: pl.DataFrame = OPS.empty(),
+    kernel_metrics: pl.DataFrame = KERNEL_METRICS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
+    kernels: pl.DataFrame = KERNELS.empty(),
     *,
     by: By = "sequence",
     min_kernels: int = 2,
@@ -110,8 +110,6 @@ def fusion(
     Raises MissingTable (no device work, no kernels), UnknownName (by, accelerator), StepscopeError (min_kernels,
     max_gap_ns, hardware).
     """
-    if by not in ("sequence", "run", "all"):
-        raise UnknownName("grouping of fusion", by, ("sequence", "run", "all"))
     if min_kernels < 2:
         raise StepscopeError(f"min-kernels is {min_kernels}, and a run has at least 2")
     if max_gap_ns < 0:
@@ -119,10 +117,9 @@ def fusion(
     work = device_work(spans, tracks, needed_by="fusion").select(pl.exclude("sort"))
     if not (work["category"] == "kernel").any():
         raise MissingTable("kernels", needed_by="fusion", hint="for copies and fills there is show transfers")
-    roofs = roofs_of(DEVICES.empty() if devices is None else devices, hardware, accelerator)
-    metrics = KERNEL_METRICS.empty() if metrics is None else metrics
-    members = members_of_runs(work, spans, metrics, kernels, min_kernels=min_kernels, max_gap_ns=max_gap_ns)
-    stages = stages_of(members, work, spans, OPS.empty() if ops is None else ops, metrics, roofs)
+    roofs = roofs_of(devices, hardware, accelerator)
+    members = members_of_runs(work, spans, kernel_metrics, kernels, min_kernels=min_kernels, max_gap_ns=max_gap_ns)
+    stages = stages_of(members, work, spans, ops, kernel_metrics, roofs)
     runs = _runs(members, spans).join(savings_of(stages), on="run", how="left", maintain_order="left")
     return _summed(runs, by, whole_ns=int(work["dur_ns"].sum()))
 
@@ -209,8 +206,8 @@ def _joined(lists: pl.Series) -> pl.Series:
 def members_of_runs(
     work: pl.DataFrame,
     spans: pl.DataFrame,
-    metrics: pl.DataFrame | None = None,
-    kernels: pl.DataFrame | None = None,
+    metrics: pl.DataFrame = KERNEL_METRICS.empty(),
+    kernels: pl.DataFrame = KERNELS.empty(),
     *,
     min_kernels: int,
     max_gap_ns: int,
@@ -247,10 +244,10 @@ def members_of_runs(
     return work.with_columns(run=pl.col("run").rle_id().cast(pl.Int64)).drop("role", "follows", "idle_ns")
 
 
-def _repeats(work: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
+def _repeats(work: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
     """Whether a launch has the name and the known grid of the one before it, in a recording without a clock."""
     shape = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
-    known = (KERNELS.empty() if kernels is None else kernels).select("span_id", *shape)
+    known = kernels.select("span_id", *shape)
     launches = work.select("span_id", "name", "ts_ns", "kernel_class").join(
         known, on="span_id", how="left", maintain_order="left"
     )
@@ -363,7 +360,7 @@ def _by_shapes(members: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, o
     }  # fmt: skip
     if work["ts_ns"].null_count() == work.height or members["op_id"].null_count() == members.height:
         return pl.DataFrame(schema=columns)  # a source without operators
-    marked = work.with_columns(tensor_core=uses_matrix_units(work, None))
+    marked = work.with_columns(tensor_core=uses_matrix_units(work, KERNELS.empty()))
     mine, calls = priced(marked, spans, ops)
     mine = mine.select("span_id", "call_id").join(members.select("span_id"), on="span_id", how="semi")
     amounts = calls.select(
@@ -426,12 +423,9 @@ def savings_of(stages: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-ANALYSIS = Analysis(
-    name="fusion",
-    doc="Runs of memory-bound kernels that one kernel could replace, and what their memory traffic costs.",
-    inputs=(SPANS, TRACKS),
-    output=FUSION,
-    run=fusion,
-    optional=(OPS, KERNEL_METRICS, DEVICES, KERNELS),
+ANALYSIS = analysis_of(
+    fusion,
+    FUSION,
+    "Runs of memory-bound kernels that one kernel could replace, and what their memory traffic costs.",
     needs_clock=False,
 )

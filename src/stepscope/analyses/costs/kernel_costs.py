@@ -79,16 +79,16 @@ def _bytes_role(metric: str, unit: str | None) -> _Role | None:
     return None
 
 
-def uses_matrix_units(work: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
+def uses_matrix_units(work: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
     """Whether each kernel's name, or the recorder, says that it computes on matrix units."""
     by_name = map_names(work["name"], is_tensor_core, pl.Boolean())
-    if kernels is None or kernels.is_empty():
+    if kernels.is_empty():
         return by_name
     side = kernels.select("span_id", "tensor_core")
     return work.join(side, on="span_id", how="left", maintain_order="left")["tensor_core"].fill_null(by_name)
 
 
-def counted(work: pl.DataFrame, metrics: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+def counted(work: pl.DataFrame, metrics: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """One row per kernel launch with its counted operations and bytes; no rows if no launch has such counters.
 
     Columns: name, family, precision, matrix, flop, bytes, reason, device_ns, tensor_core, device_id, step. Bytes that
@@ -167,7 +167,7 @@ def _moved(values: pl.DataFrame) -> pl.DataFrame:
     return traffic.filter(~pl.col("in_parts") | both).drop("in_parts")
 
 
-def _rows(rows: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+def _rows(rows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     family = map_names(rows["name"], kernel_class, pl.String())
     rows = rows.with_columns(tensor_core=uses_matrix_units(rows, kernels), family=family)
     blind = (pl.col("tensor_core") | pl.col("uses_matrix")) & ~pl.col("sees_matrix").fill_null(value=False)

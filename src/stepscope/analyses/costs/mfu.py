@@ -7,16 +7,16 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.common.windows import windows_of
 from stepscope.analyses.costs.kernel_costs import uses_matrix_units
-from stepscope.analyses.costs.op_costs import priced
+from stepscope.analyses.costs.op_costs import NO_FORMULA, priced
 from stepscope.analyses.costs.roofline import Roofs, roofs_of, with_roofs
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import locate
 from stepscope.core.names import kernel_class, map_names
-from stepscope.core.schema import DEVICES, KERNELS, OPS, SPANS, STEPS, TRACKS, Column, Table
+from stepscope.core.schema import DEVICES, KERNELS, OPS, STEPS, Column, Table
 from stepscope.core.units import percent
 
 __all__ = ["ANALYSIS", "MFU", "mfu", "mfu_of"]
@@ -56,10 +56,10 @@ MFU = Table(
 def mfu(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    ops: pl.DataFrame | None = None,
-    kernels: pl.DataFrame | None = None,
-    devices: pl.DataFrame | None = None,
-    steps: pl.DataFrame | None = None,
+    ops: pl.DataFrame = OPS.empty(),
+    kernels: pl.DataFrame = KERNELS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
+    steps: pl.DataFrame = STEPS.empty(),
     *,
     by: By = "step",
     hardware: str | None = None,
@@ -83,11 +83,9 @@ def mfu(
     Source: model FLOP utilisation as in PaLM (Chowdhery et al., 2022), from the operations that were run.
     Raises MissingTable (no device work, no kernels), UnknownName (by, accelerator), StepscopeError (hardware).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of mfu", by, KEYS)
     work = device_work(spans, tracks, needed_by="mfu").select(pl.exclude("sort"))
-    windows = windows_of(spans, tracks, STEPS.empty() if steps is None else steps, work)
-    roofs = roofs_of(DEVICES.empty() if devices is None else devices, hardware, accelerator)
+    windows = windows_of(spans, tracks, steps, work)
+    roofs = roofs_of(devices, hardware, accelerator)
     return mfu_of(work, windows, spans, ops, kernels, roofs, by=by)
 
 
@@ -95,22 +93,19 @@ def mfu_of(
     work: pl.DataFrame,
     windows: pl.DataFrame,
     spans: pl.DataFrame,
-    ops: pl.DataFrame | None,
-    kernels: pl.DataFrame | None,
+    ops: pl.DataFrame,
+    kernels: pl.DataFrame,
     roofs: Roofs,
     *,
     by: By,
 ) -> pl.DataFrame:
-    """The result of `mfu` for these windows (step, ts_ns, end_ns) and this device work.
-
-    Raises MissingTable (no kernels).
-    """
+    """`mfu` for these windows (step, ts_ns, end_ns) and this device work. Raises MissingTable (no kernels)."""
     if not (work["category"] == "kernel").any():
         raise MissingTable("kernels", needed_by="mfu", hint="for copies and fills there is show timeline")
     n_devices = max(work["device_id"].drop_nulls().n_unique(), 1)
     work = work.with_columns(step=_steps_of(work, windows), tensor_core=uses_matrix_units(work, kernels))
     work = work.filter(pl.col("step").is_in(windows["step"].implode(), nulls_equal=True))
-    work, calls = priced(work, spans, OPS.empty() if ops is None else ops)
+    work, calls = priced(work, spans, ops)
     calls = with_roofs(calls, roofs)
     known = pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null()
     products = calls.filter(known).rename({"peak": "peak_flop_per_s"})
@@ -145,13 +140,11 @@ def _steps_of(work: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
 
 
 def _kernels_of_products(work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Kernels that are matrix products, by name or by operator: step, call_id, dur_ns, known, why.
-
-    `why` is the reason why the operations are unknown.
-    """
+    """Kernels of matrix products: step, call_id, dur_ns, known, and why their operations are unknown."""
     ran = work.filter(pl.col("category") == "kernel").select("step", "call_id", "name", "dur_ns", "tensor_core")
+    named = pl.when(pl.col("reason") == NO_FORMULA).then(pl.format("no formula for {}", "name")).otherwise("reason")
     of_call = calls.select(
-        "call_id", known=pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null(), why="reason"
+        "call_id", known=pl.col("matrix").fill_null(value=False) & pl.col("flop").is_not_null(), why=named
     )
     ran = ran.join(of_call, on="call_id", how="left", maintain_order="left")
     is_one = map_names(ran["name"], lambda name: kernel_class(name) in _PRODUCTS, pl.Boolean())
@@ -226,11 +219,4 @@ def _finished(rows: pl.DataFrame, by: By) -> pl.DataFrame:
     return rows.select(pl.col(k).cast(t) for k, t in MFU.dtypes.items() if k in rows.columns)
 
 
-ANALYSIS = Analysis(
-    name="mfu",
-    doc="How much of the device's peak FLOP/s each step's matrix products use.",
-    inputs=(SPANS, TRACKS),
-    output=MFU,
-    run=mfu,
-    optional=(OPS, KERNELS, DEVICES, STEPS),
-)
+ANALYSIS = analysis_of(mfu, MFU, "How much of the device's peak FLOP/s each step's matrix products use.")

@@ -33,6 +33,7 @@ PAGED = {"vllm::unified_attention_with_output": (0, 1), "sglang_profiler::attent
 _INDUCTOR = re.compile(r"^triton_(?:poi|red|per)_fused_")
 FORMULAS = {**MATRIX, **ROWS}
 ARGUMENTS = ("input_shapes", "input_types", "concrete_inputs")
+NO_FORMULA = "no formula for this operator"
 NO_OPERATOR = "no operator: what launched it is not in the trace"
 
 
@@ -77,10 +78,7 @@ def paged_attention(args: Arguments, q_at: int, k_at: int, annotation: str | Non
 
 
 def fused(name: str, args: Arguments) -> Cost:
-    """A lower bound: each tensor is moved once, and one operation done per element of the largest.
-
-    A tensor that is both read and written counts once.
-    """
+    """A lower bound: each tensor is moved once, and one operation is done per element of the largest."""
     tensors = [at for at in range(len(args.shapes)) if args.has(at)]
     if not tensors:
         raise Unclear("no tensors were recorded")
@@ -110,7 +108,7 @@ def cost_of(
     'no formula for this operator'
     """
     if not has_formula(name):
-        return "no formula for this operator"
+        return NO_FORMULA
     try:
         arguments = Arguments.parse(shapes, types, values)
         if name in PAGED:
@@ -133,8 +131,9 @@ def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[
     """The work with `call_id`, the call that it is attributed to; and a row per call: arguments, cost, device time.
 
     Work is attributed to the outermost operator with a known cost around it, as that cost includes what is inside. If
-    there is none, it is attributed to the innermost operator, and the row says why its cost is unknown. Work without an
-    operator is a call of its own, with a negative call_id.
+    there is none, it is attributed to the innermost operator, and the row says why the cost of the nearest operator
+    with a formula is unknown, or that there is no formula. Work without an operator is a call of its own, with a
+    negative call_id.
 
     Columns of calls: call_id, name, the arguments (as text), family, precision, matrix, flop, bytes, written_bytes and
     largest_bytes (see `Cost`), reason, n_work, device_ns (when its work ran, overlaps counted once), tensor_core (one
@@ -156,7 +155,9 @@ def priced(work: pl.DataFrame, spans: pl.DataFrame, ops: pl.DataFrame) -> tuple[
     work = work.with_columns(call_id=pl.Series(np.where(call >= 0, call, own_id)))
     of_call = _device_time(work)
     bare = of_call.join(costs, on="call_id", how="anti").filter(pl.col("call_id") >= 0)["call_id"].to_numpy()
-    both = pl.concat([costs, _costs(bare, spans, ops)])
+    unclear = pl.DataFrame({"call_id": at_or_around(spans, wanted)[bare]}, schema={"call_id": pl.Int64})
+    reasons = unclear.join(costs.select("call_id", "reason"), on="call_id", how="left", maintain_order="left")
+    both = pl.concat([costs, _costs(bare, spans, ops).with_columns(reason=pl.coalesce(reasons["reason"], "reason"))])
     calls = of_call.join(both, on="call_id", how="left", maintain_order="left")
     why = pl.when(pl.col("call_id") < 0).then(pl.lit(NO_OPERATOR)).otherwise("reason")
     return work, calls.with_columns(reason=why)

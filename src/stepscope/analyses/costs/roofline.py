@@ -6,13 +6,13 @@ from typing import Literal
 
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.costs.kernel_costs import counted, uses_matrix_units
 from stepscope.analyses.costs.op_costs import ARGUMENTS, priced
 from stepscope.core.errors import MissingTable, UnknownName
 from stepscope.core.hardware import Accelerator, with_file
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, SPANS, TRACKS, Column, Table
+from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, Column, Table
 
 __all__ = ["ANALYSIS", "ROOFLINE", "roofline"]
 
@@ -116,10 +116,10 @@ def with_roofs(calls: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
 def roofline(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    ops: pl.DataFrame | None = None,
-    kernels: pl.DataFrame | None = None,
-    metrics: pl.DataFrame | None = None,
-    devices: pl.DataFrame | None = None,
+    ops: pl.DataFrame = OPS.empty(),
+    kernels: pl.DataFrame = KERNELS.empty(),
+    kernel_metrics: pl.DataFrame = KERNEL_METRICS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
     *,
     by: By = "auto",
     hardware: str | None = None,
@@ -142,22 +142,20 @@ def roofline(
     Source: Williams, Waterman, Patterson, "Roofline" (2009); counts as in TraceLens's performance models.
     Raises MissingTable (no device work; by kernel: no counters), UnknownName (by), StepscopeError (hardware).
     """
-    if by not in (*KEYS, "auto"):
-        raise UnknownName("grouping of roofline", by, ("auto", *KEYS))
     work = device_work(spans, tracks, needed_by="roofline").select(pl.exclude("sort"))
     has_clock = work["ts_ns"].null_count() < work.height
     grouping = by if by != "auto" else "op" if has_clock else "kernel"
     if grouping != "kernel" and not has_clock:
         raise MissingTable("start times", needed_by=f"roofline by {by}", hint="without a clock, use by=kernel")
     if grouping == "kernel":
-        rows = counted(work, KERNEL_METRICS.empty() if metrics is None else metrics, kernels)
+        rows = counted(work, kernel_metrics, kernels)
         if rows.is_empty():
             hint = "record counters with ncu or rocprofv3 --pmc; docs/hardware.md lists those that are used"
             raise MissingTable("counters of operations or bytes", needed_by="roofline by kernel", hint=hint)
     else:
         work = work.with_columns(tensor_core=uses_matrix_units(work, kernels))
-        _, rows = priced(work, spans, OPS.empty() if ops is None else ops)
-    roofs = roofs_of(DEVICES.empty() if devices is None else devices, hardware, accelerator)
+        _, rows = priced(work, spans, ops)
+    roofs = roofs_of(devices, hardware, accelerator)
     return _summed(with_roofs(rows, roofs), KEYS[grouping])
 
 
@@ -195,12 +193,6 @@ def _sum(column: str) -> pl.Expr:
     return pl.when(pl.col(column).null_count() == 0).then(pl.col(column).sum())
 
 
-ANALYSIS = Analysis(
-    name="roofline",
-    doc="How close operators and kernels come to the device's peaks.",
-    inputs=(SPANS, TRACKS),
-    output=ROOFLINE,
-    run=roofline,
-    optional=(OPS, KERNELS, KERNEL_METRICS, DEVICES),
-    needs_clock=False,
+ANALYSIS = analysis_of(
+    roofline, ROOFLINE, "How close operators and kernels come to the device's peaks.", needs_clock=False
 )

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.critical_path.longest_path import KINDS, SPANNED, Kind, beginnings, joins, paths, pieces, spent
 from stepscope.analyses.critical_path.replay import replayed, rules, scale_of
@@ -16,9 +16,9 @@ from stepscope.analyses.critical_path.threads import Threads, host_threads
 from stepscope.analyses.critical_path.waits import handoffs, waits
 from stepscope.analyses.critical_path.windows import Windows, path_windows
 from stepscope.analyses.critical_path.work import held_up, path_work, rows_of
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import nearest
-from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, SPANS, STEPS, TRACKS, Column, Name, Table
+from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "CRITICAL_PATH", "critical_path"]
 
@@ -50,9 +50,9 @@ CRITICAL_PATH = Table(
 def critical_path(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    steps: pl.DataFrame,
-    ops: pl.DataFrame,
-    arrows: pl.DataFrame,
+    steps: pl.DataFrame = STEPS.empty(),
+    ops: pl.DataFrame = OPS.empty(),
+    arrows: pl.DataFrame = ARROWS.empty(),
     *,
     by: By = "kind",
     step: int | None = None,
@@ -93,12 +93,9 @@ def critical_path(
     without an event, and stops at the last kernel or operator of a range.
     Raises MissingTable (no host side; no steps or ranges), UnknownName (by, step), StepscopeError (scale, within).
     """
-    if by not in WAYS:
-        raise UnknownName("grouping of critical-path", by, WAYS)
     threads = host_threads(spans, tracks)
     if not threads.n_active.any():
-        hint = "record the host side too: ProfilerActivity.CPU"
-        raise MissingTable("operators and the calls that queue work", needed_by="critical-path", hint=hint)
+        raise MissingTable("operators and the calls that queue work", needed_by="critical-path", topic="host")
     devices = _work(spans, tracks)
     windows, chosen = path_windows(spans, tracks, steps, devices, threads, within=within, step=step)
     shown = windows.only(chosen)
@@ -192,11 +189,8 @@ def _finished(rows: pl.DataFrame, windows: Windows, scaled_ns: NDArray[np.int64]
     return rows.select(pl.col(c).cast(t) for c, t in CRITICAL_PATH.dtypes.items() if c in rows.columns)
 
 
-ANALYSIS = Analysis(
-    name="critical-path",
-    doc="What determined each step's length: the longest chain of operators, launches, kernels and waits; what-if.",
-    inputs=(SPANS, TRACKS),
-    optional=(STEPS, OPS, ARROWS),
-    output=CRITICAL_PATH,
-    run=critical_path,
+ANALYSIS = analysis_of(
+    critical_path,
+    CRITICAL_PATH,
+    "What determined each step's length: the longest chain of operators, launches, kernels and waits; what-if.",
 )

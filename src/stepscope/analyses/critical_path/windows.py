@@ -57,10 +57,8 @@ def path_windows(
     """
     if within is None:
         if steps.is_empty():
-            hint = (
-                f"call profiler.step() after every iteration; or try --within {RECORDING}, or --within a range's name"
-            )
-            raise MissingTable("steps", needed_by="critical-path", hint=hint)
+            hint = f"try --within {RECORDING}, or --within a range's name"
+            raise MissingTable("steps", needed_by="critical-path", hint=hint, topic="steps")
         marks = spans.filter(pl.col("category") == "step").select("step", "track_id").drop_nulls().unique("step")
         ranges = steps.join(marks, on="step", how="left")
         bounds = _bounded(step_windows(steps, work), ranges)

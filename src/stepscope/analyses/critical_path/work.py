@@ -130,10 +130,7 @@ def calls_like(spans: pl.DataFrame, wanted: Callable[[str], bool]) -> Ints:
 
 
 def _ends_last(groups: Ints, end: Ints) -> Ints:
-    """For each row the earlier one of its group that ends last, the latest of several; -1 for the first.
-
-    Rows of a group are adjacent.
-    """
+    """For each row the earlier one of its group, whose rows are adjacent, that ends last; −1 for the first."""
     lasting = np.full(end.size, -1, np.int64)
     heads = np.flatnonzero(np.append(True, groups[1:] != groups[:-1])[: end.size])
     for low, high in pairwise(np.append(heads, end.size)):

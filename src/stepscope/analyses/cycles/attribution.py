@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.processes import of_each
 from stepscope.analyses.common.sampled import Resource, pieces_of, resources_of, spread_of
 from stepscope.analyses.cycles.cycles import find_cycles, host_bounds
@@ -16,7 +16,7 @@ from stepscope.analyses.cycles.functions import Functions, functions_of, own_of
 from stepscope.core.collectives import talks_to_ranks
 from stepscope.core.intervals import Bools, Ints
 from stepscope.core.names import map_names, shorten
-from stepscope.core.schema import ATTRIBUTION, COUNTERS, DEVICES, SAMPLED, SPANS, STEPS, TRACKS
+from stepscope.core.schema import ATTRIBUTION, COUNTERS, DEVICES, SAMPLED, STEPS
 
 __all__ = ["ANALYSIS", "attribution", "attribution_of"]
 
@@ -33,9 +33,9 @@ _STORAGE = ("io", "dataloader")
 def attribution(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    steps: pl.DataFrame | None = None,
-    devices: pl.DataFrame | None = None,
-    counters: pl.DataFrame | None = None,
+    steps: pl.DataFrame = STEPS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
+    counters: pl.DataFrame = COUNTERS.empty(),
     *,
     anchor: str = "auto",
 ) -> pl.DataFrame:
@@ -56,20 +56,14 @@ def attribution(
     interpolated ends of an event, and leaves the differences between events out of sigma.
     Raises MissingTable, StepscopeError (there are no cycles).
     """
-    tables = {
-        "spans": spans,
-        "tracks": tracks,
-        "steps": STEPS.empty() if steps is None else steps,
-    }
-    own_devices = DEVICES.empty() if devices is None else devices
-    samples = COUNTERS.empty() if counters is None else counters
+    tables = {"spans": spans, "tracks": tracks, "steps": steps}
     parts = []
     for pid, mine, cycles in of_each(
-        tables, lambda mine: find_cycles(mine["spans"], tracks, mine["steps"], own_devices, anchor).frame
+        tables, lambda mine: find_cycles(mine["spans"], tracks, mine["steps"], devices, anchor).frame
     ):
-        own = own_of(mine["spans"], tracks, own_devices)
+        own = own_of(mine["spans"], tracks, devices)
         functions = functions_of(mine["spans"], own, *host_bounds(cycles))
-        parts.append(attribution_of(functions, mine["spans"], cycles, samples, pid))
+        parts.append(attribution_of(functions, mine["spans"], cycles, counters, pid))
     return pl.concat(parts)
 
 
@@ -157,11 +151,6 @@ def _rows(frame: pl.DataFrame, cycles: pl.DataFrame, values: pl.DataFrame, pid: 
     return ATTRIBUTION.conform(rows.with_columns(pid=pl.lit(pid, pl.Int64), host=pl.lit(host, pl.String)))
 
 
-ANALYSIS = Analysis(
-    name="attribution",
-    doc="What each function took of each cycle, and how each resource was used meanwhile.",
-    inputs=(SPANS, TRACKS),
-    optional=(STEPS, DEVICES, COUNTERS),
-    output=ATTRIBUTION,
-    run=attribution,
+ANALYSIS = analysis_of(
+    attribution, ATTRIBUTION, "What each function took of each cycle, and how each resource was used meanwhile."
 )

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.cycle_membership import NOWHERE
+from stepscope.analyses.common.windows import NOWHERE
 from stepscope.core.intervals import Bools, Ints
 
 __all__ = ["DECODE", "PREFILL", "Content", "agreement", "content_of", "counts", "is_whole", "phases", "reach"]

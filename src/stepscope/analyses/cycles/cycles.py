@@ -9,15 +9,22 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.cycle_membership import HOST, counted_at, cycle_of, device_of_tracks
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.processes import of_each
-from stepscope.analyses.common.windows import queued_work, step_windows, whole
+from stepscope.analyses.common.windows import (
+    HOST,
+    counted_at,
+    cycle_of,
+    device_of_tracks,
+    queued_work,
+    step_windows,
+    whole,
+)
 from stepscope.analyses.cycles.anchors import Anchor, calls_of, device_anchors, host_anchors
 from stepscope.analyses.cycles.content import Content, agreement, content_of, counts, is_whole, phases, reach
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints
-from stepscope.core.schema import CYCLES, DEVICE_WORK, DEVICES, SPANS, STEPS, TRACKS
+from stepscope.core.schema import CYCLES, DEVICE_WORK, DEVICES, STEPS
 
 __all__ = ["ANALYSIS", "Cycles", "cycles", "find_cycles", "host_bounds"]
 
@@ -26,7 +33,7 @@ Floats = NDArray[np.float64]
 
 #: The anchor of cycles that are marked steps, whatever marked them.
 STEP = "ProfilerStep"
-_HINT = "mark the steps (profiler.step() after each iteration), or name a function that is called in each, with anchor"
+_HINT = "mark the steps of the program, or name a function that is called in each, with anchor"
 #: Calls mark cycles if the turns agree at least this well and the calls cover at least this much of the events.
 _LEAST_AGREEMENT, _LEAST_REACH = 0.55, 0.5
 #: Fewer periods may be chance; more are the rhythm of single events.
@@ -68,8 +75,8 @@ class _Turns:
 def cycles(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    steps: pl.DataFrame | None = None,
-    devices: pl.DataFrame | None = None,
+    steps: pl.DataFrame = STEPS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
     *,
     anchor: str = "auto",
 ) -> pl.DataFrame:
@@ -89,9 +96,8 @@ def cycles(
     Source: our own; LatencyPrism takes the function with most time and few calls at depth 0.
     Raises MissingTable, StepscopeError (nothing repeats; no call of `anchor`).
     """
-    tables = {"spans": spans, "tracks": tracks, "steps": STEPS.empty() if steps is None else steps}
-    known = DEVICES.empty() if devices is None else devices
-    results = of_each(tables, lambda mine: find_cycles(mine["spans"], tracks, mine["steps"], known, anchor))
+    tables = {"spans": spans, "tracks": tracks, "steps": steps}
+    results = of_each(tables, lambda mine: find_cycles(mine["spans"], tracks, mine["steps"], devices, anchor))
     return pl.concat(one.frame for _, _, one in results)
 
 
@@ -306,11 +312,6 @@ def time_period(times: Ints, low: int, high: int) -> tuple[int, float]:
     return round(at * (high - low) / n), float(min(shape[at], 1.0))
 
 
-ANALYSIS = Analysis(
-    name="cycles",
-    doc="The cycles of the program's main loop: marked steps, or what repeats in the events.",
-    inputs=(SPANS, TRACKS),
-    optional=(STEPS, DEVICES),
-    output=CYCLES,
-    run=cycles,
+ANALYSIS = analysis_of(
+    cycles, CYCLES, "The cycles of the program's main loop: marked steps, or what repeats in the events."
 )

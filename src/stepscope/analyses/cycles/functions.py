@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.cycle_membership import HOST, counted_at, cycle_of, device_of_tracks
 from stepscope.analyses.common.device_work import COMPUTATION, MEMCPY, device_work
+from stepscope.analyses.common.windows import HOST, counted_at, cycle_of, device_of_tracks
 from stepscope.analyses.cycles.anchors import plain_name
 from stepscope.core.intervals import Intervals, Ints, covered, union
 from stepscope.core.names import map_names

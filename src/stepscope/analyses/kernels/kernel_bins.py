@@ -10,16 +10,15 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.kernels.kernel_launches import kernel_launches, ranked, with_ratios, with_threads
-from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.core.schema import KERNEL_METRICS, KERNELS, SPANS, Column, Table
+from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.schema import KERNELS, Column, Table
 
 __all__ = ["ANALYSIS", "KERNEL_BINS", "KERNEL_RUNS", "KERNEL_RUNS_ANALYSIS", "kernel_bins", "kernel_runs"]
 
 
 States = Literal["auto", "casio", "tensor-dram"]
-STATES = ("auto", "casio", "tensor-dram")
 
 #: Below the first is L, above the second H; the limits themselves are M.
 THREADS, RATIO = (4_000, 32_000), (0.1, 0.7)
@@ -58,7 +57,7 @@ KERNEL_RUNS = Table(
 
 
 def launches_with_state(
-    spans: pl.DataFrame, kernels: pl.DataFrame | None, metrics: pl.DataFrame | None, states: str, *, needed_by: str
+    spans: pl.DataFrame, kernels: pl.DataFrame, metrics: pl.DataFrame, states: str, *, needed_by: str
 ) -> pl.DataFrame:
     """Kernel launches in order, with `state`; null where its counters were not measured.
 
@@ -66,8 +65,6 @@ def launches_with_state(
     cores, memory. `auto`: casio's where some launch has all three. Redzone checkers are left out, as casio does.
     Raises MissingTable, UnknownName (states).
     """
-    if states not in STATES:
-        raise UnknownName("kind of states", states, STATES)
     launches = kernel_launches(spans, needed_by=needed_by, without_trials=True)
     launches = with_threads(with_ratios(launches, metrics, needed_by=needed_by), kernels)
     threads = letter("threads", *THREADS)
@@ -93,8 +90,8 @@ def letter(column: str, low: float, high: float) -> pl.Expr:
 
 def kernel_bins(
     spans: pl.DataFrame,
-    metrics: pl.DataFrame,
-    kernels: pl.DataFrame | None = None,
+    kernel_metrics: pl.DataFrame,
+    kernels: pl.DataFrame = KERNELS.empty(),
     *,
     states: States = "auto",
 ) -> pl.DataFrame:
@@ -110,26 +107,20 @@ def kernel_bins(
     the class `gemm`.
     Raises MissingTable (no kernels, counters), UnknownName (states).
     """
-    launches = launches_with_state(spans, kernels, metrics, states, needed_by="kernel-bins")
+    launches = launches_with_state(spans, kernels, kernel_metrics, states, needed_by="kernel-bins")
     bins = launches.group_by("state", "is_gemm").agg(calls=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum())
     return KERNEL_BINS.conform(ranked(bins, "state", "is_gemm"))
 
 
-ANALYSIS = Analysis(
-    name="kernel-bins",
-    doc="Share of time in each state of threads, multiprocessors and memory.",
-    inputs=(SPANS, KERNEL_METRICS),
-    output=KERNEL_BINS,
-    run=kernel_bins,
-    optional=(KERNELS,),
-    needs_clock=False,
+ANALYSIS = analysis_of(
+    kernel_bins, KERNEL_BINS, "Share of time in each state of threads, multiprocessors and memory.", needs_clock=False
 )
 
 
 def kernel_runs(
     spans: pl.DataFrame,
-    metrics: pl.DataFrame,
-    kernels: pl.DataFrame | None = None,
+    kernel_metrics: pl.DataFrame,
+    kernels: pl.DataFrame = KERNELS.empty(),
     *,
     by: By = "all",
     states: States = "auto",
@@ -146,11 +137,9 @@ def kernel_runs(
     Source: casio's scripts (ASPLOS 2024); its window is as long as it has states, 19.
     Raises MissingTable (no kernels, counters), UnknownName (by, states), StepscopeError (window).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of kernel-runs", by, KEYS)
     if window < 1:
         raise StepscopeError(f"window is {window}, and must be 1 or more")
-    launches = launches_with_state(spans, kernels, metrics, states, needed_by="kernel-runs")
+    launches = launches_with_state(spans, kernels, kernel_metrics, states, needed_by="kernel-runs")
     runs = (
         launches.with_columns(run=pl.col("state").rle_id().cast(pl.Int64), gemm_ns=pl.col("dur_ns") * pl.col("is_gemm"))
         .group_by("run", maintain_order=True)
@@ -199,12 +188,6 @@ def _mean_states(states: pl.Series, window: int) -> float | None:
     return float(distinct.mean())
 
 
-KERNEL_RUNS_ANALYSIS = Analysis(
-    name="kernel-runs",
-    doc="How many launches in succession are in the same state.",
-    inputs=(SPANS, KERNEL_METRICS),
-    output=KERNEL_RUNS,
-    run=kernel_runs,
-    optional=(KERNELS,),
-    needs_clock=False,
+KERNEL_RUNS_ANALYSIS = analysis_of(
+    kernel_runs, KERNEL_RUNS, "How many launches in succession are in the same state.", needs_clock=False
 )

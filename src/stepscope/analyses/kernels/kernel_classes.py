@@ -7,11 +7,10 @@ from typing import Literal
 
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.kernels.kernel_launches import RATIOS, kernel_launches, ranked, weighted, with_ratios
-from stepscope.core.errors import UnknownName
 from stepscope.core.names import kernel_rule, map_names
-from stepscope.core.schema import KERNEL_METRICS, SPANS, Column, Name, Table
+from stepscope.core.schema import KERNEL_METRICS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "KERNEL_CLASS_SUMMARY", "kernel_classes"]
 
@@ -46,7 +45,9 @@ KERNEL_CLASS_SUMMARY = Table(
 )
 
 
-def kernel_classes(spans: pl.DataFrame, metrics: pl.DataFrame | None = None, *, by: By = "class") -> pl.DataFrame:
+def kernel_classes(
+    spans: pl.DataFrame, kernel_metrics: pl.DataFrame = KERNEL_METRICS.empty(), *, by: By = "class"
+) -> pl.DataFrame:
     """One row per class of kernels (gemm: two rows; or per rule or name), most expensive first.
 
     The main columns are `calls`, `total_ns`, `share_ratio` and, where measured, the shares of the device's peak. The
@@ -59,9 +60,7 @@ def kernel_classes(spans: pl.DataFrame, metrics: pl.DataFrame | None = None, *, 
     rule.
     Raises MissingTable (no kernels, no durations), UnknownName (by).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of kernel-classes", by, KEYS)
-    launches = with_ratios(kernel_launches(spans, needed_by="kernel-classes"), metrics)
+    launches = with_ratios(kernel_launches(spans, needed_by="kernel-classes"), kernel_metrics)
     launches = launches.with_columns(
         rule=map_names(launches["name"], lambda name: kernel_rule(name)[1], pl.String()),
         vague=map_names(launches["name"], lambda name: _VAGUE.fullmatch(name) is not None, pl.Boolean()),
@@ -78,12 +77,9 @@ def kernel_classes(spans: pl.DataFrame, metrics: pl.DataFrame | None = None, *, 
     return result.select(pl.col(k).cast(t) for k, t in KERNEL_CLASS_SUMMARY.dtypes.items() if k in result.columns)
 
 
-ANALYSIS = Analysis(
-    name="kernel-classes",
-    doc="What kinds of work kernels do, by which part of their names, and how well they use the device.",
-    inputs=(SPANS,),
-    output=KERNEL_CLASS_SUMMARY,
-    run=kernel_classes,
-    optional=(KERNEL_METRICS,),
+ANALYSIS = analysis_of(
+    kernel_classes,
+    KERNEL_CLASS_SUMMARY,
+    "What kinds of work kernels do, by which part of their names, and how well they use the device.",
     needs_clock=False,
 )

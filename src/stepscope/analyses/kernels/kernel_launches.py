@@ -10,7 +10,6 @@ from stepscope.analyses.common.collective_calls import communicates
 from stepscope.core.counter_roles import measured
 from stepscope.core.errors import MissingTable
 from stepscope.core.names import kernel_rule, map_names
-from stepscope.core.schema import KERNEL_METRICS, KERNELS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,12 +56,11 @@ def kernel_launches(spans: pl.DataFrame, *, needed_by: str, without_trials: bool
     return work.select("span_id", "name", "dur_ns", "kernel_class", "is_gemm")
 
 
-def with_ratios(launches: pl.DataFrame, metrics: pl.DataFrame | None, *, needed_by: str = "") -> pl.DataFrame:
+def with_ratios(launches: pl.DataFrame, metrics: pl.DataFrame, *, needed_by: str = "") -> pl.DataFrame:
     """The launches with the columns RATIOS, 0 to 1, null where not measured; `max_ratio` is the largest of them.
 
     `metrics` is the table `kernel_metrics`. Raises MissingTable, if `needed_by` is given, where no launch has any.
     """
-    metrics = KERNEL_METRICS.empty() if metrics is None else metrics
     for column in RATIOS:
         values = measured(metrics, column.removesuffix("_ratio")).rename({"value": column})
         if values.is_empty():
@@ -76,11 +74,10 @@ def with_ratios(launches: pl.DataFrame, metrics: pl.DataFrame | None, *, needed_
     return launches
 
 
-def with_threads(launches: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+def with_threads(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """The launches with `threads`: blocks by threads of a block, null where the trace does not say."""
     extents = [pl.col(f"{what}_{axis}").cast(pl.Int64) for what in ("grid", "block") for axis in "xyz"]
-    known = KERNELS.empty() if kernels is None else kernels
-    sizes = known.select("span_id", threads=pl.reduce(lambda a, b: a * b, extents))
+    sizes = kernels.select("span_id", threads=pl.reduce(lambda a, b: a * b, extents))
     return launches.join(sizes, on="span_id", how="left", maintain_order="left")
 
 

@@ -6,11 +6,11 @@ from typing import Literal
 
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.kernels.kernel_launches import GEMM, kernel_launches, ranked, shares_by_name
-from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.core.schema import SPANS, Column, Name, Table
+from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.schema import Column, Name, Table
 
 __all__ = ["AMDAHL", "AMDAHL_ANALYSIS", "ANALYSIS", "KERNEL_MIX", "amdahl", "kernel_mix"]
 
@@ -31,7 +31,6 @@ KERNEL_MIX = Table(
     ),
 )
 By = Literal["name", "class", "op"]
-_BYS = ("name", "class", "op")
 _FACTORS = (2, 10)
 AMDAHL = Table(
     "amdahl",
@@ -72,12 +71,10 @@ def kernel_mix(spans: pl.DataFrame, *, top: int = 30, merge_gemm: bool = True) -
     )
 
 
-ANALYSIS = Analysis(
-    name="kernel-mix",
-    doc="Each kernel's share of time, with all matrix products as one row: how few names make up most of it.",
-    inputs=(SPANS,),
-    output=KERNEL_MIX,
-    run=kernel_mix,
+ANALYSIS = analysis_of(
+    kernel_mix,
+    KERNEL_MIX,
+    "Each kernel's share of time, with all matrix products as one row: how few names make up most of it.",
     needs_clock=False,
 )
 
@@ -93,8 +90,6 @@ def amdahl(spans: pl.DataFrame, *, by: By = "name", top: int = 10, merge_gemm: b
     Source: Amdahl's law over summed durations, as in casio's scripts, which take the top three framework operators.
     Raises MissingTable (no kernels, durations; by op: no operators), UnknownName (by), StepscopeError (top).
     """
-    if by not in _BYS:
-        raise UnknownName("grouping of amdahl", by, _BYS)
     if top < 1:
         raise StepscopeError(f"top is {top}, and must be 1 or more")
     launches = kernel_launches(spans, needed_by="amdahl")
@@ -124,11 +119,9 @@ def _operators(spans: pl.DataFrame, launches: pl.DataFrame) -> pl.Series:
     return operators
 
 
-AMDAHL_ANALYSIS = Analysis(
-    name="amdahl",
-    doc="What the program would gain if the most expensive kernels were twice or ten times as fast.",
-    inputs=(SPANS,),
-    output=AMDAHL,
-    run=amdahl,
+AMDAHL_ANALYSIS = analysis_of(
+    amdahl,
+    AMDAHL,
+    "What the program would gain if the most expensive kernels were twice or ten times as fast.",
     needs_clock=False,
 )

@@ -8,16 +8,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.kernels.kernel_launches import kernel_launches
 from stepscope.core.counter_roles import HARDWARE_VECTOR, measured
-from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.core.schema import KERNEL_METRICS, SPANS, Column, Name, Table
+from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.schema import Column, Name, Table
 
 __all__ = ["ANALYSIS", "KERNEL_SIMILARITY", "kernel_similarity"]
 
 Method = Literal["fixed", "casio"]
-METHODS = ("fixed", "casio")
 _LEAST_COUNTERS = 3
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -41,7 +40,7 @@ KERNEL_SIMILARITY = Table(
 
 
 def kernel_similarity(
-    spans: pl.DataFrame, metrics: pl.DataFrame, *, method: Method = "fixed", distance: float = 0.05
+    spans: pl.DataFrame, kernel_metrics: pl.DataFrame, *, method: Method = "fixed", distance: float = 0.05
 ) -> pl.DataFrame:
     """One row per representative launch, longest in total first: every launch is within `distance` of one of them.
 
@@ -56,13 +55,11 @@ def kernel_similarity(
     Source: casio's scripts (ASPLOS 2024).
     Raises MissingTable (kernels, or fewer than 3 of the counters), UnknownName (method), StepscopeError (distance).
     """
-    if method not in METHODS:
-        raise UnknownName("method of kernel-similarity", method, METHODS)
     if not 0 <= distance < 1:
         raise StepscopeError(f"distance is {distance}, and must be from 0 to less than 1")
     launches = kernel_launches(spans, needed_by="kernel-similarity")
     whole_ns = launches["dur_ns"].sum()
-    launches, vectors = _vectors(launches, metrics)
+    launches, vectors = _vectors(launches, kernel_metrics)
     fixed = method == "fixed"
     time = launches["dur_ns"].fill_null(0).to_numpy()
     order = np.argsort(-time, kind="stable") if fixed else np.arange(launches.height)
@@ -102,10 +99,7 @@ def _vectors(launches: pl.DataFrame, metrics: pl.DataFrame) -> tuple[pl.DataFram
 
 
 def _absorbed(vectors: Floats, order: Rows, distance: float, *, fixed: bool) -> tuple[Rows, Floats]:
-    """For each launch the row of its representative (−1: none), and its distance to it.
-
-    Each representative takes one pass over the launches that remain.
-    """
+    """For each launch the row of its representative (−1: none) and its distance, in one pass per representative."""
     length = np.linalg.norm(vectors, axis=1)
     representative, away = np.full(length.size, -1), np.zeros(length.size)
     unused = order[length[order] == 0]
@@ -124,11 +118,9 @@ def _absorbed(vectors: Floats, order: Rows, distance: float, *, fixed: bool) -> 
     return representative, away
 
 
-ANALYSIS = Analysis(
-    name="kernel-similarity",
-    doc="Which few launches stand for all others, by how they use the hardware.",
-    inputs=(SPANS, KERNEL_METRICS),
-    output=KERNEL_SIMILARITY,
-    run=kernel_similarity,
+ANALYSIS = analysis_of(
+    kernel_similarity,
+    KERNEL_SIMILARITY,
+    "Which few launches stand for all others, by how they use the hardware.",
     needs_clock=False,
 )

@@ -6,13 +6,13 @@ from typing import Literal
 
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import COMMUNICATION, device_work
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.kernels.kernel_launches import RATIOS, with_ratios
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.names import is_tensor_core, kernel_class, map_names
-from stepscope.core.schema import KERNEL_METRICS, KERNELS, SPANS, TRACKS, Column, Name, Table
+from stepscope.core.schema import KERNEL_METRICS, KERNELS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "KERNEL_SUMMARY", "kernels"]
 
@@ -64,8 +64,8 @@ KERNEL_SUMMARY = Table(
 def kernels(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    launches: pl.DataFrame | None = None,
-    metrics: pl.DataFrame | None = None,
+    kernels: pl.DataFrame = KERNELS.empty(),
+    kernel_metrics: pl.DataFrame = KERNEL_METRICS.empty(),
     *,
     by: By = "name",
     include: Include = "kernel",
@@ -83,17 +83,13 @@ def kernels(
     Source: percentiles interpolate linearly; weighted means as in the TensorBoard plugin's kernel view.
     Raises MissingTable (no kernels), UnknownName (by, include).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of kernels", by, KEYS)
-    if include not in ("kernel", "device"):
-        raise UnknownName("choice of kernels' include", include, ("kernel", "device"))
     work = device_work(spans, tracks, needed_by="kernels", linked_only=linked_only, communication=communication)
     if include == "kernel":
         work = work.filter(pl.col("category") == "kernel")
         if work.is_empty():
             raise MissingTable("kernels", needed_by="kernels", hint="include=device shows copies and fills")
-    work = _with_launch(work, spans, KERNELS.empty() if launches is None else launches)
-    work = with_ratios(work, metrics)
+    work = _with_launch(work, spans, kernels)
+    work = with_ratios(work, kernel_metrics)
     duration = pl.col("dur_ns")
     result = work.group_by(KEYS[by], maintain_order=True).agg(
         kernel_class=pl.col("name").first(),
@@ -152,12 +148,9 @@ def _main_op(work: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
     return ranked.group_by(keys, maintain_order=True).agg(pl.col("op").first())
 
 
-ANALYSIS = Analysis(
-    name="kernels",
-    doc="What each device kernel cost, how it was launched and by which operator.",
-    inputs=(SPANS, TRACKS),
-    output=KERNEL_SUMMARY,
-    run=kernels,
-    optional=(KERNELS, KERNEL_METRICS),
+ANALYSIS = analysis_of(
+    kernels,
+    KERNEL_SUMMARY,
+    "What each device kernel cost, how it was launched and by which operator.",
     needs_clock=False,
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import enclosing
-from stepscope.core.schema import DEVICE_WORK, SPANS, Column, Name, Table
+from stepscope.core.schema import DEVICE_WORK, Column, Name, Table
 
 __all__ = ["ANALYSIS", "SEQUENCES", "sequences"]
 
@@ -91,10 +91,4 @@ def _as_text(patterns: pl.Series, names: pl.Series) -> pl.Series:
     return pl.Series("pattern", [" | ".join(text[code] or "?" for code in pattern) for pattern in patterns.to_list()])
 
 
-ANALYSIS = Analysis(
-    name="sequences",
-    doc="Frequent sequences of device work of an operator.",
-    inputs=(SPANS,),
-    output=SEQUENCES,
-    run=sequences,
-)
+ANALYSIS = analysis_of(sequences, SEQUENCES, "Frequent sequences of device work of an operator.")

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.kernels.kernel_launches import (
     RATIOS,
     kernel_launches,
@@ -17,8 +17,8 @@ from stepscope.analyses.kernels.kernel_launches import (
     weighted,
     with_ratios,
 )
-from stepscope.core.errors import StepscopeError, UnknownName
-from stepscope.core.schema import KERNEL_METRICS, SPANS, Column, Name, Table
+from stepscope.core.errors import StepscopeError
+from stepscope.core.schema import Column, Name, Table
 
 __all__ = ["ANALYSIS", "UTILISATION", "utilisation", "with_limits"]
 
@@ -86,7 +86,7 @@ UTILISATION = Table(
 
 
 def utilisation(
-    spans: pl.DataFrame, metrics: pl.DataFrame, *, by: By = "all", low: float = 0.1, stretches: int = 200
+    spans: pl.DataFrame, kernel_metrics: pl.DataFrame, *, by: By = "all", low: float = 0.1, stretches: int = 200
 ) -> pl.DataFrame:
     """One row for all kernels, per class, name, level of utilisation (by curve) or stretch of time: how much they used.
 
@@ -102,11 +102,9 @@ def utilisation(
     interpolated.
     Raises MissingTable (no kernels, durations, counters), UnknownName (by), StepscopeError (low, stretches).
     """
-    if by not in (*KEYS, "curve", "time"):
-        raise UnknownName("grouping of utilisation", by, (*KEYS, "curve", "time"))
     if not 0 <= low <= 1:
         raise StepscopeError(f"low is {low}, a ratio is from 0 to 1")
-    launches = with_ratios(kernel_launches(spans, needed_by="utilisation"), metrics, needed_by="utilisation")
+    launches = with_ratios(kernel_launches(spans, needed_by="utilisation"), kernel_metrics, needed_by="utilisation")
     if by == "curve":
         return _curve(launches)
     if by == "time":
@@ -219,11 +217,9 @@ def _over_time(launches: pl.DataFrame, n: int) -> pl.DataFrame:
     return frame.select(pl.col(k).cast(t) for k, t in UTILISATION.dtypes.items() if k in frame.columns)
 
 
-ANALYSIS = Analysis(
-    name="utilisation",
-    doc="How busy kernels kept tensor cores, memory and multiprocessors, weighted by time.",
-    inputs=(SPANS, KERNEL_METRICS),
-    output=UTILISATION,
-    run=utilisation,
+ANALYSIS = analysis_of(
+    utilisation,
+    UTILISATION,
+    "How busy kernels kept tensor cores, memory and multiprocessors, weighted by time.",
     needs_clock=False,
 )

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from stepscope import analyses
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import at_or_around
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.schema import DEVICE_WORK, Column, Table
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ DIFF = Table(
 #: What marks a part of a step by its name; operators between such ranges go together.
 _ANCHORS = ("module", "user_range")
 _LOADING, _BETWEEN, _BACKWARD, _ELSEWHERE = "data loading", "operators outside ranges", "backward", "other threads"
-_WAYS = ("operator", "part")
 
 
 def diff(base: Trace, other: Trace, *, by: Literal["operator", "part"] = "operator") -> pl.DataFrame:
@@ -66,8 +65,6 @@ def diff(base: Trace, other: Trace, *, by: Literal["operator", "part"] = "operat
     Source: the Diff view of the TensorBoard plugin, whose curves these are.
     Raises MissingTable (nothing recorded on the host), UnknownName (by).
     """
-    if by not in _WAYS:
-        raise UnknownName("way to compare", by, _WAYS)
     side = _operators if by == "operator" else _parts
     key = "name" if by == "operator" else "part"
     left, right = side(base), side(other)
@@ -119,7 +116,7 @@ def _parts(trace: Trace) -> pl.DataFrame:
     in_step = category == "step"
     is_top = on_host & ~in_step & ((parents < 0) | in_step[parents])
     if not is_top.any():
-        raise MissingTable("host activity", needed_by="diff", hint="record the host side too: ProfilerActivity.CPU")
+        raise MissingTable("host activity", needed_by="diff", topic="host")
     tops = np.flatnonzero(is_top)
     if trace.steps.height:  # what lies between steps belongs to none
         tops = tops[spans["step"].is_not_null().to_numpy()[tops]]
@@ -169,6 +166,4 @@ def _work_of(spans: pl.DataFrame, is_top: NDArray[np.bool_]) -> NDArray[np.float
     return work
 
 
-ANALYSIS = Analysis(
-    "diff", "What two runs of one program do differently, operator by operator.", (), DIFF, diff, scope="pair"
-)
+ANALYSIS = analysis_of(diff, DIFF, "What two runs of one program do differently, operator by operator.", scope="pair")

@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import at_or_around
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, ends_of, outermost, own_lengths
-from stepscope.core.schema import ARROWS, DEVICE_WORK, FRAMES, SPANS, Column, Table
+from stepscope.core.schema import ARROWS, DEVICE_WORK, FRAMES, Column, Table
 
 __all__ = ["ANALYSIS", "MODULES", "modules"]
 
@@ -48,8 +48,8 @@ MODULES = Table(
 
 def modules(
     spans: pl.DataFrame,
-    frames: pl.DataFrame,
-    arrows: pl.DataFrame,
+    frames: pl.DataFrame = FRAMES.empty(),
+    arrows: pl.DataFrame = ARROWS.empty(),
     *,
     by: Literal["module", "class", "lightning"] = "module",
 ) -> pl.DataFrame:
@@ -70,12 +70,9 @@ def modules(
     subtracts operators too from its own host time, and moves backward operators into its tree.
     Raises MissingTable (no modules), UnknownName (by).
     """
-    if by not in ("module", "class", "lightning"):
-        raise UnknownName("grouping of modules", by, ("module", "class", "lightning"))
     calls = module_calls(spans, frames, lightning=by == "lightning") or module_calls(spans, frames, lightning=True)
     if calls is None:
-        hint = "record with with_stack=True (modules appear from PyTorch 1.12 on)"
-        raise MissingTable("calls of modules", needed_by="modules", hint=hint)
+        raise MissingTable("calls of modules", needed_by="modules", topic="stacks")
     rows, row = classes_of(calls) if by == "class" else module_tree(calls)
     sums = _sums(spans, arrows, calls, row)
     # Sums of whole nanoseconds are exact in a double up to 104 days.
@@ -278,11 +275,6 @@ def classes_of(calls: ModuleCalls) -> tuple[pl.DataFrame, Ints]:
     return known.select("module_class"), row.cast(pl.Int64).to_numpy()
 
 
-ANALYSIS = Analysis(
-    name="modules",
-    doc="What each nn.Module cost on host and device, forward and backward, as a tree.",
-    inputs=(SPANS,),
-    optional=(FRAMES, ARROWS),
-    output=MODULES,
-    run=modules,
+ANALYSIS = analysis_of(
+    modules, MODULES, "What each nn.Module cost on host and device, forward and backward, as a tree."
 )

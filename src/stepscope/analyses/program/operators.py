@@ -6,14 +6,13 @@ from typing import Literal
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.span_lookup import at_or_around
-from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.intervals import Ints, ends_of, outermost, own_lengths
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.span_lookup import own_time
+from stepscope.core.errors import MissingTable
+from stepscope.core.intervals import Ints, ends_of, outermost
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
-from stepscope.core.schema import DEVICE_WORK, OPS, SPANS, STACKS, Column, Name, Table
+from stepscope.core.schema import DEVICE_WORK, OPS, STACKS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "OPERATORS", "operators"]
 
@@ -44,11 +43,14 @@ OPERATORS = Table(
 #: Host spans whose time is not the own time of the operator around them. Python frames, modules and annotations are
 #: not among them: what an operator does in Python is its own time.
 _CALLS = ("operator", "runtime", "driver")
-_WAYS = ("name", "shape", "stack")
 
 
 def operators(
-    spans: pl.DataFrame, ops: pl.DataFrame, stacks: pl.DataFrame, *, by: Literal["name", "shape", "stack"] = "name"
+    spans: pl.DataFrame,
+    ops: pl.DataFrame = OPS.empty(),
+    stacks: pl.DataFrame = STACKS.empty(),
+    *,
+    by: Literal["name", "shape", "stack"] = "name",
 ) -> pl.DataFrame:
     """One row per operator (by shape, stack: and its inputs' shapes or its call stack), costliest on the device first.
 
@@ -67,18 +69,17 @@ def operators(
     Raises MissingTable if there is no operator, or if shapes or stacks were not recorded;
     UnknownName (by).
     """
-    if by not in _WAYS:
-        raise UnknownName("grouping of operators", by, _WAYS)
     is_operator = (spans["category"] == "operator").to_numpy()
+    is_call = spans["category"].is_in(_CALLS).to_numpy()
     calls = np.flatnonzero(is_operator)
     if calls.size == 0:
-        raise MissingTable("operators", needed_by="operators", hint="record the host side too: ProfilerActivity.CPU")
+        raise MissingTable("operators", needed_by="operators", topic="operators")
     frame, group = _groups(spans["name"], ops, calls, by)
     work = spans.select("name", "dur_ns", "category", "op_id").filter(spans["category"].is_in(DEVICE_WORK))
     tracks, starts, durations = (spans[c].to_numpy()[calls] for c in ("track_id", "ts_ns", "dur_ns"))
     first = outermost(tracks, starts, starts + durations, group)
     sums = {
-        "host_self_ns": _host_self(spans, is_operator),
+        "host_self_ns": own_time(spans, is_call)[is_operator[is_call]],
         "host_total_ns": durations * first,
         "host_ns": durations,
     }
@@ -118,24 +119,9 @@ def _key(ops: pl.DataFrame, calls: Ints, by: str) -> pl.Series:
     column = "input_shapes" if by == "shape" else "stack_id"
     known = ops.select("span_id", column).drop_nulls()
     if known.is_empty():
-        how = "record_shapes=True" if by == "shape" else "with_stack=True"
-        raise MissingTable(f"operators' {by}s", needed_by=f"operators by {by}", hint=f"record with {how}")
+        raise MissingTable(f"operators' {by}s", needed_by=f"operators by {by}", topic=f"{by}s")
     wanted = pl.DataFrame({"span_id": calls.astype(np.uint32)})
     return wanted.join(known, on="span_id", how="left", maintain_order="left")[column]
-
-
-def _host_self(spans: pl.DataFrame, is_operator: NDArray[np.bool_]) -> Ints:
-    """Own host time of each operator."""
-    is_call = spans["category"].is_in(_CALLS).to_numpy()
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
-    rows = np.flatnonzero(is_call)
-    above = parents[rows]
-    if not is_call[above[above >= 0]].all():
-        above = at_or_around(spans, is_call, itself=False)[rows]
-    position = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
-    position[rows] = np.arange(rows.size)
-    starts = spans["ts_ns"].to_numpy()[rows]
-    return own_lengths(starts, starts + spans["dur_ns"].to_numpy()[rows], position[above])[is_operator[rows]]
 
 
 def _device_self(work: pl.DataFrame, n_spans: int, calls: Ints) -> dict[str, Ints]:
@@ -180,11 +166,4 @@ def _named(frame: pl.DataFrame, stacks: pl.DataFrame, by: str, work_ns: int) -> 
     return frame.drop({"name": ("input_shapes", "stack"), "shape": ("stack",), "stack": ("input_shapes",)}[by])
 
 
-ANALYSIS = Analysis(
-    name="operators",
-    doc="What each framework operator cost, on the host and on the device.",
-    inputs=(SPANS,),
-    optional=(OPS, STACKS),
-    output=OPERATORS,
-    run=operators,
-)
+ANALYSIS = analysis_of(operators, OPERATORS, "What each framework operator cost, on the host and on the device.")

@@ -10,10 +10,10 @@ from typing import Literal
 import polars as pl
 import polars.selectors as cs
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.windows import host_windows
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
-from stepscope.core.schema import STACK_SAMPLES, STACKS, STEPS, TRACKS, Column, Table
+from stepscope.core.schema import STEPS, TRACKS, Column, Table
 
 __all__ = [
     "ANALYSIS",
@@ -41,7 +41,6 @@ PYTHON_STACKS = Table(
         Column("total_ratio", pl.Float64(), "the time that they stand for, over that of all that are counted", "ratio"),
     ),
 )
-_WAYS = ("stack", "function")
 #: A thread that ran on a core for less is waiting for work. The main thread counts in any case.
 _IDLE_RATIO = 0.01
 _LINE = r":\d+\)$"
@@ -60,10 +59,10 @@ PYTHON_FUNCTIONS = Table(
 
 
 def python_stacks(
-    samples: pl.DataFrame,
+    stack_samples: pl.DataFrame,
     stacks: pl.DataFrame,
-    tracks: pl.DataFrame | None = None,
-    steps: pl.DataFrame | None = None,
+    tracks: pl.DataFrame = TRACKS.empty(),
+    steps: pl.DataFrame = STEPS.empty(),
     *,
     by: Literal["stack", "function"] = "stack",
     step: int | None = None,
@@ -82,16 +81,14 @@ def python_stacks(
     Source: py-spy record --idle, or --gil.
     Raises MissingTable (no samples of that kind), UnknownName (by, step), StepscopeError (gil of a step).
     """
-    if by not in _WAYS:
-        raise UnknownName("grouping of python-stacks", by, _WAYS)
-    counted = counted_stacks(samples, gil=gil, idle=idle)
+    counted = counted_stacks(stack_samples, gil=gil, idle=idle)
     if step is not None:
         if gil:
             raise StepscopeError(
                 "who held the GIL is known for some seconds at a time, not for a step", "leave out one"
             )
-        counted = _within(counted, STEPS.empty() if steps is None else steps, step)
-    rank = _ranks(counted, TRACKS.empty() if tracks is None else tracks)
+        counted = _within(counted, steps, step)
+    rank = _ranks(counted, tracks)
     counted = counted.with_columns(rank)
     if not counted["dur_ns"].sum():
         what = "looks at threads that hold the GIL" if gil else "looks at Python stacks"
@@ -171,21 +168,18 @@ def _share(counted: pl.DataFrame) -> pl.Expr:
     return pl.col("dur_ns").sum() / int(counted["dur_ns"].sum())
 
 
-ANALYSIS = Analysis(
-    name="python-stacks",
-    doc="Where Python's threads were, seen from outside (stepscope record --stacks): by stack or function.",
-    inputs=(STACK_SAMPLES, STACKS),
-    optional=(TRACKS, STEPS),
-    output=PYTHON_STACKS,
-    run=python_stacks,
+ANALYSIS = analysis_of(
+    python_stacks,
+    PYTHON_STACKS,
+    "Where Python's threads were, seen from outside (stepscope record --stacks): by stack or function.",
 )
 
 
 def python_functions(
-    samples: pl.DataFrame,
+    stack_samples: pl.DataFrame,
     stacks: pl.DataFrame,
-    tracks: pl.DataFrame | None = None,
-    steps: pl.DataFrame | None = None,
+    tracks: pl.DataFrame = TRACKS.empty(),
+    steps: pl.DataFrame = STEPS.empty(),
     *,
     step: int | None = None,
     gil: bool = False,
@@ -195,15 +189,12 @@ def python_functions(
 
     Units: number of samples; ratios 0..1. Source: as there. Raises as it does.
     """
-    frame = python_stacks(samples, stacks, tracks, steps, by="function", step=step, gil=gil, idle=idle)
+    frame = python_stacks(stack_samples, stacks, tracks, steps, by="function", step=step, gil=gil, idle=idle)
     return PYTHON_FUNCTIONS.conform(frame)
 
 
-PYTHON_FUNCTIONS_ANALYSIS = Analysis(
-    name="python-functions",
-    doc="Functions that Python's threads were in, seen from outside: own and total shares.",
-    inputs=(STACK_SAMPLES, STACKS),
-    optional=(TRACKS, STEPS),
-    output=PYTHON_FUNCTIONS,
-    run=python_functions,
+PYTHON_FUNCTIONS_ANALYSIS = analysis_of(
+    python_functions,
+    PYTHON_FUNCTIONS,
+    "Functions that Python's threads were in, seen from outside: own and total shares.",
 )

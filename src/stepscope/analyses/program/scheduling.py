@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.windows import host_windows
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import reached
-from stepscope.core.schema import SCHED, SPANS, STEPS, TRACKS, Column, Name, Table
+from stepscope.core.schema import STEPS, Column, Name, Table
 
 if TYPE_CHECKING:
     pass
@@ -61,7 +61,7 @@ def scheduling(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
     sched: pl.DataFrame,
-    steps: pl.DataFrame | None = None,
+    steps: pl.DataFrame = STEPS.empty(),
     *,
     by: By = "thread",
 ) -> pl.DataFrame:
@@ -88,7 +88,7 @@ def scheduling(
     )
     extents = rows.group_by("track_id").agg(first_ns=pl.col("ts_ns").min(), last_ns=pl.col("end_ns").max())
     if by == "step":
-        rows, extents = _by_step(rows, extents, STEPS.empty() if steps is None else steps)
+        rows, extents = _by_step(rows, extents, steps)
     keys = [key for key in _KEYS[by] if key in rows.columns]
     of_lane = ["step", "track_id"] if by == "step" else ["track_id"]
     lanes = rows.select(*of_lane, *(key for key in keys if key not in of_lane)).unique(maintain_order=True)
@@ -103,7 +103,11 @@ def scheduling(
         running_ratio=pl.col("oncpu_ns") / pl.col("seen_ns"),
         waiting_ratio=pl.col("runq_ns") / pl.col("seen_ns"),
     )
-    columns = [column for column in SCHEDULING.columns if column.name not in _absent(by)]
+    columns = [
+        column
+        for column in SCHEDULING.columns
+        if column.name not in ({"step", "process", "pid", "tid", "thread"} - set(_KEYS[by]))
+    ]
     order = ["step"] * (by == "step") + ["runq_ns", "oncpu_ns", *(k for k in ("pid", "tid") if k in keys)]
     falls = [name in {"runq_ns", "oncpu_ns"} for name in order]
     return sums.select(pl.col(c.name).cast(c.dtype) for c in columns).sort(order, descending=falls)
@@ -113,10 +117,6 @@ def _lanes(tracks: pl.DataFrame) -> pl.DataFrame:
     """The process and thread of each track."""
     thread = pl.col("label").str.replace(LANE, "")
     return tracks.select("track_id", "process", "pid", "tid", thread=thread)
-
-
-def _absent(by: By) -> set[str]:
-    return {"step", "process", "pid", "tid", "thread"} - set(_KEYS[by])
 
 
 def _sums() -> dict[str, pl.Expr]:
@@ -146,7 +146,7 @@ def _longest_waited_for(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 def _by_step(rows: pl.DataFrame, extents: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rows cut at the bounds of steps, one per step that they reach into; the extent of each lane in each step."""
     if steps.is_empty():
-        raise MissingTable("steps", needed_by="scheduling by step", hint="mark steps with profiler.step()")
+        raise MissingTable("steps", needed_by="scheduling by step", topic="steps")
     windows = host_windows(steps).filter(pl.col("host_window_ns") > 0).sort("ts_ns")
     lows = windows["ts_ns"].to_numpy()
     highs = lows + windows["host_window_ns"].to_numpy()
@@ -168,11 +168,6 @@ def _by_step(rows: pl.DataFrame, extents: pl.DataFrame, steps: pl.DataFrame) -> 
     return pieces, clipped(extents, "first_ns", "last_ns").drop("at_start")
 
 
-ANALYSIS = Analysis(
-    name="scheduling",
-    doc="How long threads had a core or waited for one, and which thread had it meanwhile.",
-    inputs=(SPANS, TRACKS, SCHED),
-    optional=(STEPS,),
-    output=SCHEDULING,
-    run=scheduling,
+ANALYSIS = analysis_of(
+    scheduling, SCHEDULING, "How long threads had a core or waited for one, and which thread had it meanwhile."
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import covered, ends_of, union, union_by
-from stepscope.core.schema import DEVICE_WORK, SPANS, TRACKS, Column, Name, Table
+from stepscope.core.schema import DEVICE_WORK, Column, Name, Table
 
 __all__ = ["ANALYSIS", "USER_RANGES", "user_ranges"]
 
@@ -71,10 +71,7 @@ def user_ranges(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _open(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Time in which any range of a name is open: nested ones and those of several threads count once.
-
-    Columns: name, side, open_ns.
-    """
+    """Time in which any range of a name is open, over all threads: name, side, open_ns."""
     ranges = ranges.with_columns(code=pl.struct("name", "side").rank("dense").cast(pl.Int64))
     starts = ranges["ts_ns"].to_numpy()
     codes, lows, highs = union_by(ranges["code"].to_numpy(), starts, starts + ranges["dur_ns"].to_numpy())
@@ -122,10 +119,4 @@ def _ran(ranges: pl.DataFrame, tracks: pl.DataFrame, work: pl.DataFrame) -> pl.D
     return sums.select("name", pl.lit("device").alias("side"), "device_ns")
 
 
-ANALYSIS = Analysis(
-    name="user-ranges",
-    doc="What named ranges took.",
-    inputs=(SPANS, TRACKS),
-    output=USER_RANGES,
-    run=user_ranges,
-)
+ANALYSIS = analysis_of(user_ranges, USER_RANGES, "What named ranges took.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.grouped_medians import Floats
 from stepscope.analyses.ranks.lateness import transfers_of
@@ -110,11 +110,9 @@ def _row(job: Job, transfer: Floats, group: int, stage: int, rank: int) -> dict[
     }
 
 
-ANALYSIS = Analysis(
-    name="pipeline-bubbles",
-    doc="How long stages of a pipeline wait for each other, and how long those of an even pipeline would.",
-    inputs=(),
-    output=PIPELINE_BUBBLES,
-    run=pipeline_bubbles,
+ANALYSIS = analysis_of(
+    pipeline_bubbles,
+    PIPELINE_BUBBLES,
+    "How long stages of a pipeline wait for each other, and how long those of an even pipeline would.",
     scope="ranks",
 )

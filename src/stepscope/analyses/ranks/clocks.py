@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.ranks.grouped_medians import Floats, Segments, dense, numbered, segments
 from stepscope.analyses.ranks.matching import Job, job_of
 from stepscope.core.collectives import SYNCHRONISING
@@ -431,11 +431,9 @@ def clock_offsets(parts: Sequence[RankCalls]) -> pl.DataFrame:
     return CLOCK_OFFSETS.conform(frame)
 
 
-ANALYSIS = Analysis(
-    name="clock-offsets",
-    doc="How far each rank's clock is off, solved from the collectives: offset, drift, error.",
-    inputs=(),
-    output=CLOCK_OFFSETS,
-    run=clock_offsets,
+ANALYSIS = analysis_of(
+    clock_offsets,
+    CLOCK_OFFSETS,
+    "How far each rank's clock is off, solved from the collectives: offset, drift, error.",
     scope="ranks",
 )

@@ -8,17 +8,30 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.ranks.bandwidth import algorithm_bandwidth, bus_bandwidth
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.ranks.calls import RankCalls
 from stepscope.analyses.ranks.clocks import clocks_of
 from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import STATUSES, Job, job_of, missing_ranks
 from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of
-from stepscope.core.errors import UnknownName
+from stepscope.core.collectives import bus_factor
 from stepscope.core.schema import Column, Name, Table
 
-__all__ = ["ANALYSIS", "COLLECTIVES_OF_RANKS", "collectives"]
+__all__ = ["ANALYSIS", "COLLECTIVES_OF_RANKS", "algorithm_bandwidth", "bus_bandwidth", "collectives"]
+
+
+def algorithm_bandwidth(size: str = "size_bytes", time: str = "transfer_ns") -> pl.Expr:
+    """Size by time, in bytes/s; null where either is unknown or no time passed."""
+    return pl.when((pl.col(time) > 0) & (pl.col(size) > 0)).then(pl.col(size) / pl.col(time) * 1e9)
+
+
+def bus_bandwidth(size: str = "size_bytes", time: str = "transfer_ns", *, n: str = "group_size") -> pl.Expr:
+    """Algorithm bandwidth times what each of n ranks has to send of the whole, by `kind`. Units: bytes/s.
+
+    Source: nccl-tests (see `bus_factor`). Null for a barrier, and for a group of one.
+    """
+    return algorithm_bandwidth(size, time) * bus_factor(pl.col("kind").cast(pl.String), pl.col(n))
+
 
 By = Literal["exchange", "rank", "group", "call"]
 COLLECTIVES_OF_RANKS = Table(
@@ -83,8 +96,6 @@ def collectives(parts: Sequence[RankCalls], *, by: By = "exchange") -> pl.DataFr
     TraceLens.
     Raises MissingTable (no ranks), UnknownName (by).
     """
-    if by not in {"exchange", "rank", "group", "call"}:
-        raise UnknownName("grouping of collectives", by, ("exchange", "rank", "group", "call"))
     job = job_of(parts)
     calls = _calls(job)
     if by == "rank":
@@ -209,11 +220,9 @@ def _declared(frame: pl.DataFrame) -> pl.DataFrame:
     return full.select(name for name in full.columns if name in frame.columns)
 
 
-ANALYSIS = Analysis(
-    name="collectives",
-    doc="Collectives matched across ranks: size, bandwidth, transfer, waits, who arrived last, what does not match.",
-    inputs=(),
-    output=COLLECTIVES_OF_RANKS,
-    run=collectives,
+ANALYSIS = analysis_of(
+    collectives,
+    COLLECTIVES_OF_RANKS,
+    "Collectives matched across ranks: size, bandwidth, transfer, waits, who arrived last, what does not match.",
     scope="ranks",
 )

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.ranks.bandwidth import algorithm_bandwidth, bus_bandwidth
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.ranks.calls import RankCalls
+from stepscope.analyses.ranks.collectives import algorithm_bandwidth, bus_bandwidth
 from stepscope.analyses.ranks.lateness import transfers_of
 from stepscope.analyses.ranks.matching import job_of
 from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_of
@@ -57,7 +57,7 @@ def message_sizes(parts: Sequence[RankCalls]) -> pl.DataFrame:
         transfer_ns=pl.Series(transfers_of(job)).fill_nan(None).cast(pl.Int64),
     )
     if rows["size_bytes"].null_count() == rows.height:
-        hint = "record with record_shapes=True, or with a PyTorch that writes metadata of collectives (2.2 and later)"
+        hint = "record the shapes of operators, or with a PyTorch that writes metadata of collectives (2.2 and later)"
         raise MissingTable("sizes of collectives", needed_by="message-sizes", hint=hint)
     power = pl.col("size_bytes").cast(pl.Float64).log(2).floor().cast(pl.Int64)
     low = pl.when(pl.col("size_bytes") > 0).then(pl.lit(2).pow(power)).when(pl.col("size_bytes") == 0).then(0)
@@ -83,11 +83,9 @@ def message_sizes(parts: Sequence[RankCalls]) -> pl.DataFrame:
     return MESSAGE_SIZES.conform(frame.sort(*sort, "from_bytes", nulls_last=True))
 
 
-ANALYSIS = Analysis(
-    name="message-sizes",
-    doc="How many collectives there are of each size, in bins that double, and how fast they are.",
-    inputs=(),
-    output=MESSAGE_SIZES,
-    run=message_sizes,
+ANALYSIS = analysis_of(
+    message_sizes,
+    MESSAGE_SIZES,
+    "How many collectives there are of each size, in bins that double, and how fast they are.",
     scope="ranks",
 )

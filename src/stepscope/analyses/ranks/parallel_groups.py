@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.ranks.grouped_medians import numbered
 from stepscope.analyses.ranks.groups import Group, listed, stride_of
 from stepscope.analyses.ranks.matching import Job, job_of
@@ -165,12 +165,10 @@ def parallel_groups(parts: Sequence[RankCalls]) -> pl.DataFrame:
     return PARALLEL_GROUPS.conform(frame.sort("exchanges", descending=True, maintain_order=True))
 
 
-ANALYSIS = Analysis(
-    name="parallel-groups",
-    doc="Process groups and what they are for: tensor, data, pipeline, expert parallelism.",
-    inputs=(),
-    output=PARALLEL_GROUPS,
-    run=parallel_groups,
+ANALYSIS = analysis_of(
+    parallel_groups,
+    PARALLEL_GROUPS,
+    "Process groups and what they are for: tensor, data, pipeline, expert parallelism.",
     scope="ranks",
 )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.ranks.causes import CAUSES, NETWORK, PHASES, cause_of
 from stepscope.analyses.ranks.clocks import Clocks, clocks_of
 from stepscope.analyses.ranks.grouped_medians import segments
@@ -318,11 +318,9 @@ def stragglers(parts: Sequence[RankCalls], *, min_share: float = 0.001) -> pl.Da
     return straggler_evidence(parts, min_share=min_share).stragglers
 
 
-ANALYSIS = Analysis(
-    name="stragglers",
-    doc="Which rank makes the others wait, or which link is slow: since when, why, at what cost, how certain.",
-    inputs=(),
-    output=STRAGGLERS,
-    run=stragglers,
+ANALYSIS = analysis_of(
+    stragglers,
+    STRAGGLERS,
+    "Which rank makes the others wait, or which link is slow: since when, why, at what cost, how certain.",
     scope="ranks",
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.core.schema import COUNTERS, Column, Name, Table
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.core.schema import Column, Name, Table
 
 __all__ = ["ANALYSIS", "COUNTER_SUMMARY", "counters"]
 
@@ -34,7 +34,7 @@ COUNTER_SUMMARY = Table(
 )
 
 
-def counters(samples: pl.DataFrame) -> pl.DataFrame:
+def counters(counters: pl.DataFrame) -> pl.DataFrame:
     """One row per resource and metric: its mean over time, its distribution, and when it was sampled.
 
     The mean weighs a sample by the time until the next one, so that irregular sampling does not bias it. The last
@@ -44,7 +44,7 @@ def counters(samples: pl.DataFrame) -> pl.DataFrame:
     Units: those of the metric; ns.
     Source: percentiles interpolate linearly.
     """
-    known = samples.filter(pl.col("value").is_not_null() & pl.col("value").is_not_nan()).sort(
+    known = counters.filter(pl.col("value").is_not_null() & pl.col("value").is_not_nan()).sort(
         "ts_ns", maintain_order=True
     )
     value, time = pl.col("value"), pl.col("ts_ns")
@@ -66,10 +66,6 @@ def counters(samples: pl.DataFrame) -> pl.DataFrame:
     return COUNTER_SUMMARY.conform(result)
 
 
-ANALYSIS = Analysis(
-    name="counters",
-    doc="Sampled resources (utilisation, power, memory, …): mean over time and distribution.",
-    inputs=(COUNTERS,),
-    output=COUNTER_SUMMARY,
-    run=counters,
+ANALYSIS = analysis_of(
+    counters, COUNTER_SUMMARY, "Sampled resources (utilisation, power, memory, …): mean over time and distribution."
 )

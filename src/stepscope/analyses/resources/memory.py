@@ -7,12 +7,11 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import label_devices
 from stepscope.analyses.common.span_lookup import at_or_around
-from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.schema import ALLOCATIONS, DEVICES, OPS, SPANS, STACKS, Column, Name, Table
-from stepscope.core.schema import STEPS as TRACE_STEPS
+from stepscope.core.errors import MissingTable
+from stepscope.core.schema import ALLOCATIONS, DEVICES, OPS, SPANS, STACKS, STEPS, Column, Name, Table
 
 __all__ = ["ANALYSIS", "MEMORY", "device_memory", "memory"]
 
@@ -43,16 +42,15 @@ MEMORY = Table(
     ),
 )
 _CALLERS = {"operator": ("name",), "module": ("module",), "stack": ("name", "stack")}
-_WAYS = ("device", *_CALLERS, "time")
 
 
 def memory(
-    allocations: pl.DataFrame,
-    devices: pl.DataFrame,
-    steps: pl.DataFrame,
-    spans: pl.DataFrame,
-    ops: pl.DataFrame,
-    stacks: pl.DataFrame,
+    allocations: pl.DataFrame = ALLOCATIONS.empty(),
+    devices: pl.DataFrame = DEVICES.empty(),
+    steps: pl.DataFrame = STEPS.empty(),
+    spans: pl.DataFrame = SPANS.empty(),
+    ops: pl.DataFrame = OPS.empty(),
+    stacks: pl.DataFrame = STACKS.empty(),
     *,
     by: Literal["device", "operator", "module", "stack", "time"] = "device",
 ) -> pl.DataFrame:
@@ -68,10 +66,8 @@ def memory(
     Source: the allocator's own totals and events, as PyTorch records them with profile_memory=True.
     Raises MissingTable (no allocations), UnknownName (by).
     """
-    if by not in _WAYS:
-        raise UnknownName("grouping of memory", by, _WAYS)
     if allocations.is_empty():
-        raise MissingTable("allocations", needed_by="memory", hint="record with profile_memory=True")
+        raise MissingTable("allocations", needed_by="memory", topic="allocations")
     events = _levels(allocations)
     if by == "time":
         result = events.select("device_id", "ts_ns", "allocated_bytes", "reserved_bytes")
@@ -170,11 +166,4 @@ def _stack(op_ids: pl.Series, ops: pl.DataFrame, stacks: pl.DataFrame) -> pl.Ser
     return op_ids.to_frame("span_id").join(text, on="span_id", how="left", maintain_order="left")["stack"]
 
 
-ANALYSIS = Analysis(
-    name="memory",
-    doc="Memory held by tensors: per device, per operator, or over time.",
-    inputs=(),
-    optional=(ALLOCATIONS, DEVICES, TRACE_STEPS, SPANS, OPS, STACKS),
-    output=MEMORY,
-    run=memory,
-)
+ANALYSIS = analysis_of(memory, MEMORY, "Memory held by tensors: per device, per operator, or over time.")

@@ -9,14 +9,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import device_work, label_devices
-from stepscope.analyses.common.occupancy import by_device
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.device_work import by_device, device_work, label_devices
 from stepscope.analyses.common.windows import stretches, windows_of
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, covered, union
 from stepscope.core.names import is_tensor_core, map_names
-from stepscope.core.schema import DEVICES, KERNELS, SPANS, STEPS, TRACKS, Column, Table
+from stepscope.core.schema import DEVICES, KERNELS, STEPS, Column, Table
 
 __all__ = ["ANALYSIS", "DEVICE_UTILISATION", "device_utilisation", "utilisation_of"]
 
@@ -65,9 +64,9 @@ DEVICE_UTILISATION = Table(
 def device_utilisation(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    devices: pl.DataFrame,
-    steps: pl.DataFrame,
-    launches: pl.DataFrame,
+    devices: pl.DataFrame = DEVICES.empty(),
+    steps: pl.DataFrame = STEPS.empty(),
+    kernels: pl.DataFrame = KERNELS.empty(),
     *,
     by: By = "device",
     bucket_ns: int | None = None,
@@ -88,15 +87,13 @@ def device_utilisation(
     profiler plugin, which counts for the latter only kernels that some operator launched.
     Raises MissingTable (no kernels), UnknownName (by), StepscopeError (too many stretches of time).
     """
-    if by not in ("device", "step", "time"):
-        raise UnknownName("grouping of device-utilisation", by, ("device", "step", "time"))
     work = device_work(spans, tracks, needed_by="device-utilisation")
     windows = windows_of(spans, tracks, steps, work)
     if by != "step":
         low, high = int(windows["ts_ns"][0]), int(windows["end_ns"][-1])
         edges = np.array([low, high]) if by == "device" else stretches(low, high, bucket_ns)
         windows = pl.DataFrame({"ts_ns": edges[:-1], "end_ns": edges[1:]})
-    rows = utilisation_of(work, devices, launches, windows.drop("rank", strict=False))
+    rows = utilisation_of(work, devices, kernels, windows.drop("rank", strict=False))
     rows = label_devices(rows, devices)
     left_out = {"device": ("step", "ts_ns"), "step": ("ts_ns",), "time": ("step",)}[by]
     return DEVICE_UTILISATION.conform(rows).drop(left_out)
@@ -186,11 +183,8 @@ def _over(part: NDArray[np.number], whole: NDArray[np.number]) -> pl.Series:
     return pl.Series(np.divide(part, whole, out=np.full(part.size, np.nan), where=whole > 0)).fill_nan(None)
 
 
-ANALYSIS = Analysis(
-    name="device-utilisation",
-    doc="How well kernels use each device: busy, est. SM efficiency, est. occupancy, tensor cores; also over time.",
-    inputs=(SPANS, TRACKS),
-    optional=(DEVICES, STEPS, KERNELS),
-    output=DEVICE_UTILISATION,
-    run=device_utilisation,
+ANALYSIS = analysis_of(
+    device_utilisation,
+    DEVICE_UTILISATION,
+    "How well kernels use each device: busy, est. SM efficiency, est. occupancy, tensor cores; also over time.",
 )

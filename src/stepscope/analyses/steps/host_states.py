@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import own_time
 from stepscope.core.collectives import HOST_LIBRARIES, library_of
 from stepscope.core.intervals import Intervals, Ints, union
 from stepscope.core.names import is_launch_call, is_sync_call, map_names
@@ -20,7 +21,9 @@ from stepscope.core.names import is_launch_call, is_sync_call, map_names
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["HELD_UP", "SLOW_CALL_NS", "STATES", "UNRECORDED", "host_states", "intervals_of", "wait_before"]
+__all__ = [
+    "HELD_UP", "SLOW_CALL_NS", "STATES", "UNRECORDED", "host_states", "intervals_of", "sleeping_threads", "wait_before",
+]  # fmt: skip
 
 #: States in which something particular holds the thread up, and the rest, in order of precedence.
 HELD_UP = (
@@ -72,9 +75,9 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> p
 
     `work` is what `device_work` returns: a call that takes long is a slow launch only if it puts little into the queue,
     `first_use` if it launches a kernel for the first time in the recording, and a blocking copy if it returns after the
-    copy has ended. Units: ns.
+    copy has ended. A slow call of the allocator is first use if its operator has another call that is. Units: ns.
     """
-    mine = spans.select("span_id", "track_id", "ts_ns", "dur_ns", "name", "category").filter(
+    mine = spans.select("span_id", "track_id", "ts_ns", "dur_ns", "name", "category", "op_id").filter(
         pl.col("category").is_in(_HOST) & pl.col("track_id").is_in(tracks.implode())
     )
     mine = mine.with_columns(end_ns=pl.col("ts_ns") + pl.col("dur_ns"))
@@ -95,6 +98,10 @@ def host_states(spans: pl.DataFrame, work: pl.DataFrame, tracks: pl.Series) -> p
         .then(pl.lit("slow_launch"))
         .otherwise(pl.lit("blocking_call"))
     )
+    called = called.with_columns(state=state)
+    # A library that sets itself up within an operator allocates and frees there too, cudaFree(0) included.
+    sets_up = pl.col("op_id").is_not_null() & (pl.col("state") == "first_use").any().over("op_id")
+    state = pl.when(slow & (kind == "allocator") & sets_up).then(pl.lit("first_use")).otherwise("state")
     called = called.with_columns(state=state)
     rest = mine.filter(~pl.col("category").is_in(_RUNTIME))
     by_name = map_names(rest["name"], _state_of_name, pl.String())
@@ -142,6 +149,20 @@ def _state_of_name(name: str) -> str | None:
     kinds = (("garbage_collection", _GARBAGE), ("compilation", _COMPILE), ("host_idle", _WAITING))
     known = next((kind for kind, pattern in kinds if pattern.search(name)), None)
     return known or ("communication" if library_of(name) in HOST_LIBRARIES else None)
+
+
+def sleeping_threads(spans: pl.DataFrame) -> pl.Series:
+    """The track_id of threads of which only Python was recorded, and that wait for most of their time."""
+    python = pl.col("category") == "python"
+    threads = spans.group_by("track_id").agg(
+        ns=(pl.col("ts_ns") + pl.col("dur_ns")).max() - pl.col("ts_ns").min(), only_python=python.all()
+    )
+    threads = threads.filter("only_python")
+    waits = map_names(spans["name"], lambda name: _WAITING.search(name) is not None, pl.Boolean())
+    waits &= spans["track_id"].is_in(threads["track_id"].implode())
+    waited = spans.select("track_id").filter(waits).with_columns(waited=own_time(spans, waits.to_numpy()))
+    waited = waited.group_by("track_id").agg(pl.col("waited").sum())
+    return threads.join(waited, on="track_id").filter(2 * pl.col("waited") > pl.col("ns"))["track_id"]
 
 
 def intervals_of(states: pl.DataFrame) -> Iterator[tuple[str, Intervals]]:

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work, label_devices, on_devices
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.steps.host_states import HELD_UP, STATES, UNRECORDED, host_states, intervals_of, wait_before
 from stepscope.analyses.steps.step_breakdown import divided
-from stepscope.core.errors import UnknownName
-from stepscope.core.intervals import Intervals, Ints, reached
+from stepscope.core.intervals import Bools, Intervals, Ints, first_covering
 from stepscope.core.names import is_own_code, map_names
-from stepscope.core.schema import DEVICES, SPANS, TRACKS, Column, Name, Table
+from stepscope.core.schema import DEVICES, Column, Name, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,7 +69,7 @@ IDLE = Table(
 def idle(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    devices: pl.DataFrame | None = None,
+    devices: pl.DataFrame = DEVICES.empty(),
     *,
     by: By = "device",
     min_gap_ns: int = 0,
@@ -88,12 +87,12 @@ def idle(
     - else what the thread that launched the work did from the gap's start until that call returned. One of
       `garbage_collection`, `data_loading`, `communication` (with other ranks, by the host), `compilation`, `allocator`
       (memory of the device, pinned memory), `first_use` (a slow call that launches a kernel for the first time in the
-      recording, or that sets up the device), `slow_launch` (another launch of 100 µs or more), `blocking_call` (a
-      blocking copy, or any other call of 100 µs or more), if that took at least half of this time; `sync` if it waited
-      for the device for that long, the wait up to the start of the gap included; else what took most: one of these,
-      `operator`, `runtime` (calls outside of operators), `python`, `host_idle` (in a function that waits), or
-      `unrecorded` (at most named ranges were recorded: without stacks it may be Python). While the thread does nothing
-      itself, what other launching threads of its process do counts.
+      recording or sets up the device, and slow allocation in the same operator), `slow_launch` (another launch of
+      100 µs or more), `blocking_call` (a blocking copy, or any other call of 100 µs or more), if that took at least
+      half of it; `sync` if it waited for the device for that long, the wait up to the start of the gap included; else
+      what took most: one of these, `operator`, `runtime` (calls outside of operators), `python`, `host_idle` (in a
+      function that waits), or `unrecorded` (at most named ranges were recorded: without stacks it may be Python). While
+      the thread does nothing itself, what other launching threads of its process do counts.
 
     By gap, `call` is the call, operator or function of that kind which filled most of the gap.
 
@@ -104,13 +103,11 @@ def idle(
     the host did, and counts overlapping work as negative idle time.
     Raises MissingTable (no device work), UnknownName (by).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of idle", by, KEYS)
     work = device_work(spans, tracks, needed_by="idle")
     gaps = caused_gaps(work, spans, tracks, KEYS[by], kernel_wait_ns).filter(pl.col("dur_ns") >= min_gap_ns)
     named = with_calls(gaps, work, spans, tracks) if by == "gap" else gaps
     result = _details(named, spans) if by == "gap" else _summary(gaps, KEYS[by])
-    result = label_devices(result, DEVICES.empty() if devices is None else devices)
+    result = label_devices(result, devices)
     return result.select(pl.col(k).cast(t) for k, t in IDLE.dtypes.items() if k in result.columns)
 
 
@@ -255,13 +252,15 @@ def with_calls(gaps: pl.DataFrame, work: pl.DataFrame, spans: pl.DataFrame, trac
     gaps = gaps.with_row_index("gap")
     parts = [pl.DataFrame(schema={"gap": pl.UInt32, "call_id": pl.UInt32, "call_ns": pl.Int64})]
     for states, mine in _of_processes(gaps.filter(pl.col("cause").is_in(STATES)), work, spans, tracks):
-        for _, part in mine.group_by(*(key for key in ("rank", "device_id", "stream", "cause") if key in mine.columns)):
+        for _, part in mine.group_by(
+            *(key for key in ("rank", "device_id", "stream", "cause", "track_id") if key in mine.columns)
+        ):
             parts.append(_longest(part.sort("ts_ns"), states, spans))
     return gaps.join(pl.concat(parts), on="gap", how="left", maintain_order="left").drop("gap")
 
 
 def _longest(gaps: pl.DataFrame, states: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """The call of each of these gaps, which have one cause and do not overlap."""
+    """The call of each of these gaps, which have one cause and one thread, are in order and do not overlap."""
     cause = str(gaps["cause"][0])
     wanted = ("sync", "blocking_call") if cause == "sync" else (cause,)
     calls = states.filter(pl.col("state").is_in([STATES.index(state) for state in wanted])).sort("ts_ns")
@@ -270,16 +269,39 @@ def _longest(gaps: pl.DataFrame, states: pl.DataFrame, spans: pl.DataFrame) -> p
         calls = calls.filter(map_names(names, is_own_code, pl.Boolean()))
     low = gaps["ts_ns"].to_numpy()
     high = low + np.maximum(gaps["host_ns"].to_numpy(), 1)
+    calls = calls.sort("dur_ns", "span_id", descending=[False, True])
     start, end = calls["ts_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    row, at = reached(start, end + 1, (low, high))  # a wait that ends as the gap begins is the wait before it
+    own = (calls["track_id"] == gaps["track_id"][0]).to_numpy()
+    row, at = _candidates(start, end, own, (low, high))
     overlap = np.maximum(np.minimum(end[row], high[at]) - np.maximum(start[row], low[at]), 0)
-    pairs = calls.select("span_id", "track_id", "dur_ns")[row].with_columns(
-        gap=gaps["gap"].gather(at), call_ns=pl.Series(overlap), own=pl.col("track_id") == gaps["track_id"].gather(at)
+    pairs = calls.select("span_id", "dur_ns")[row].with_columns(
+        gap=gaps["gap"].gather(at), call_ns=pl.Series(overlap), own=pl.Series(own[row])
     )
     pairs = pairs.filter(pl.col("own") == pl.col("own").max().over("gap"))
     pairs = pairs.filter(pl.col("call_ns") >= _MOST * pl.col("call_ns").max().over("gap"))
     best = pairs.sort("gap", "dur_ns", "span_id", descending=[False, False, True]).unique("gap", maintain_order=True)
     return best.select("gap", call_id="span_id", call_ns="call_ns")
+
+
+def _candidates(start: Ints, end: Ints, own: Bools, gaps: Intervals) -> tuple[Ints, Ints]:
+    """(call, gap) for calls that fill a part of a gap, and of those that fill it all the first, own or not.
+
+    So there are few for calls in calls in calls, each of which fills all gaps.
+    """
+    low, high = gaps
+    first, stop = np.searchsorted(low, start), np.searchsorted(high, end, side="right")
+    pairs = []
+    for mine in (own, ~own):
+        rows = np.flatnonzero(mine & (first < stop))
+        best = first_covering(first[rows], stop[rows], low.size)
+        pairs.append((rows[best[best >= 0]], np.flatnonzero(best >= 0)))
+    # A wait that ends as the gap begins is the wait before it.
+    left, right = np.searchsorted(high, start, side="right"), np.searchsorted(low, end + 1) - 1
+    for at, is_new in ((left, left <= right), (right, left < right)):
+        rows = np.flatnonzero(is_new & ~((first <= at) & (at < stop)))
+        pairs.append((rows, at[rows]))
+    row, at = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return row, at
 
 
 def _summary(gaps: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
@@ -309,11 +331,8 @@ def _details(gaps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     ).sort("dur_ns", "ts_ns", descending=[True, False])
 
 
-ANALYSIS = Analysis(
-    name="idle",
-    doc="Why the device was idle: gaps by cause (blocking calls, first use, waits, data loading, Python, launching).",
-    inputs=(SPANS, TRACKS),
-    output=IDLE,
-    run=idle,
-    optional=(DEVICES,),
+ANALYSIS = analysis_of(
+    idle,
+    IDLE,
+    "Why the device was idle: gaps by cause (blocking calls, first use, waits, data loading, Python, launching).",
 )

@@ -6,12 +6,12 @@ from typing import Literal
 
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work, label_devices
 from stepscope.analyses.common.span_lookup import of_spans
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.names import is_launch_call, map_names
-from stepscope.core.schema import DEVICES, SPANS, TRACKS, Column, Name, Table
+from stepscope.core.schema import DEVICES, Column, Name, Table
 
 __all__ = ["ANALYSIS", "LAUNCHES", "launches", "queue_lengths"]
 
@@ -58,7 +58,7 @@ LAUNCHES = Table(
 def launches(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    devices: pl.DataFrame | None = None,
+    devices: pl.DataFrame = DEVICES.empty(),
     *,
     by: By = "name",
     slow_call_ns: int = 50_000,
@@ -79,12 +79,10 @@ def launches(
     averages queue length over its change points instead of over time.
     Raises MissingTable (no device work, or none that the trace ties to a launch), UnknownName (by).
     """
-    if by not in ("name", "op", "queue"):
-        raise UnknownName("grouping of launches", by, ("name", "op", "queue"))
     work = _linked(spans, tracks)
     if by == "queue":
         frame = _queues(_waits(work, spans), full_queue)
-        return _in_order(label_devices(frame, DEVICES.empty() if devices is None else devices))
+        return _in_order(label_devices(frame, devices))
     calls = _calls(work, spans)
     short = (pl.col("device_ns") < pl.col("host_ns")) & (pl.col("host_ns") <= slow_call_ns)
     host, delay = pl.col("host_ns"), pl.col("delay_ns")
@@ -213,11 +211,6 @@ def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select(pl.col(k).cast(t) for k, t in LAUNCHES.dtypes.items() if k in frame.columns)
 
 
-ANALYSIS = Analysis(
-    name="launches",
-    doc="What it cost to queue device work: calls, delay until the work starts, queue length.",
-    inputs=(SPANS, TRACKS),
-    output=LAUNCHES,
-    run=launches,
-    optional=(DEVICES,),
+ANALYSIS = analysis_of(
+    launches, LAUNCHES, "What it cost to queue device work: calls, delay until the work starts, queue length."
 )

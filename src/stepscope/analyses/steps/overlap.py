@@ -7,12 +7,19 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
+from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.collective_calls import named_calls
-from stepscope.analyses.common.device_work import COMMUNICATION, device_work, groups_of, label_devices
-from stepscope.analyses.common.occupancy import by_device, hidden_ns, occupancy
-from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.schema import COLLECTIVES, DEVICES, SPANS, TRACKS, Column, Name, Table
+from stepscope.analyses.common.device_work import (
+    COMMUNICATION,
+    by_device,
+    device_work,
+    groups_of,
+    hidden_ns,
+    label_devices,
+    occupancy,
+)
+from stepscope.core.errors import MissingTable
+from stepscope.core.schema import COLLECTIVES, DEVICES, Column, Name, Table
 from stepscope.core.trace import extent_ns
 
 __all__ = ["ANALYSIS", "OVERLAP", "overlap"]
@@ -42,8 +49,8 @@ OVERLAP = Table(
 def overlap(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    devices: pl.DataFrame | None = None,
-    collectives: pl.DataFrame | None = None,
+    devices: pl.DataFrame = DEVICES.empty(),
+    collectives: pl.DataFrame = COLLECTIVES.empty(),
     *,
     by: By = "rank",
     linked_only: bool = False,
@@ -60,23 +67,20 @@ def overlap(
     Source: |communication ∩ computation| / |communication|, HTA's communication computation overlap.
     Raises MissingTable (no device work; by collective, name: no communication), UnknownName (by).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of overlap", by, KEYS)
     work = device_work(spans, tracks, needed_by="overlap", linked_only=linked_only, communication=communication)
     if by in ("collective", "name"):
         calls = work.filter(pl.col("sort") == COMMUNICATION)
         if calls.is_empty():
             raise MissingTable("communication kernels", needed_by=f"overlap by {by}")
         if by == "collective":
-            records = COLLECTIVES.empty() if collectives is None else collectives
-            calls = named_calls(calls.with_columns(caller=pl.coalesce("launch_id", "op_id")), spans, records)
+            calls = named_calls(calls.with_columns(caller=pl.coalesce("launch_id", "op_id")), spans, collectives)
         result = _of_calls(calls.with_columns(hidden=hidden_ns(work, calls, "computation")), by)
     else:
         parts = by_device(work) if by == "device" else groups_of(work, KEYS[by])
         rows = [{**dict(zip(KEYS[by], key, strict=True)), **_of_group(part)} for key, part in parts]
         result = pl.DataFrame(rows, schema_overrides={k: OVERLAP.column(k).dtype for k in KEYS[by]})
     if by == "device":
-        result = label_devices(result, DEVICES.empty() if devices is None else devices)
+        result = label_devices(result, devices)
     hidden = pl.when(pl.col("communication_ns") > 0).then(pl.col("overlapped_ns") / pl.col("communication_ns"))
     result = result.with_columns(exposed_ns=pl.col("communication_ns") - pl.col("overlapped_ns"), overlap_ratio=hidden)
     return OVERLAP.conform(result).select(c for c in OVERLAP.dtypes if c in result.columns)
@@ -111,11 +115,4 @@ def _of_calls(calls: pl.DataFrame, key: str) -> pl.DataFrame:
     )
 
 
-ANALYSIS = Analysis(
-    name="overlap",
-    doc="How much of the communication is hidden behind computation.",
-    inputs=(SPANS, TRACKS),
-    output=OVERLAP,
-    run=overlap,
-    optional=(DEVICES, COLLECTIVES),
-)
+ANALYSIS = analysis_of(overlap, OVERLAP, "How much of the communication is hidden behind computation.")

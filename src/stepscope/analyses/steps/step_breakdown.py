@@ -8,19 +8,16 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.collective_calls import collectives_on_host
-from stepscope.analyses.common.device_work import COMMUNICATION, device_work
-from stepscope.analyses.common.host_spans import open_time
-from stepscope.analyses.common.occupancy import by_device, mean_of
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.collective_calls import collectives_on_host, open_time
+from stepscope.analyses.common.device_work import COMMUNICATION, by_device, device_work, mean_of
 from stepscope.analyses.common.windows import windows_of
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, Ints, covered, either, union
-from stepscope.core.schema import DEVICE_WORK, SPANS, STEPS, TRACKS, Column, Table
+from stepscope.core.schema import DEVICE_WORK, STEPS, TRACKS, Column, Table
 
 __all__ = [
     "ANALYSIS", "PARTS", "STEP_BREAKDOWN", "broken_down", "device_parts", "divided", "host_parts", "step_breakdown",
-    "work_of",
 ]  # fmt: skip
 
 
@@ -55,8 +52,8 @@ STEP_BREAKDOWN = Table(
 
 def step_breakdown(
     spans: pl.DataFrame,
-    tracks: pl.DataFrame,
-    steps: pl.DataFrame,
+    tracks: pl.DataFrame = TRACKS.empty(),
+    steps: pl.DataFrame = STEPS.empty(),
     *,
     by: Literal["step", "part"] = "step",
     communication: str = "any",
@@ -80,9 +77,7 @@ def step_breakdown(
     Raises MissingTable (neither host nor device work), UnknownName (by), StepscopeError (`communication` is no
     regular expression).
     """
-    if by not in ("step", "part"):
-        raise UnknownName("grouping of step-breakdown", by, ("step", "part"))
-    work = work_of(spans, tracks, communication)
+    work = device_work(spans, tracks, needed_by=None, communication=communication)
     windows = windows_of(spans, tracks, steps, work)
     parts = broken_down(spans, work, windows["ts_ns"].to_numpy(), windows["end_ns"].to_numpy())
     sums = {f"{part}_ns": ns for part, ns in parts.items()}
@@ -90,27 +85,18 @@ def step_breakdown(
     return _average(rows) if by == "part" else _each(rows)
 
 
-def work_of(spans: pl.DataFrame, tracks: pl.DataFrame, communication: str = "any") -> pl.DataFrame:
-    """What `device_work` returns; without device work an empty frame with the columns that step-breakdown needs."""
-    work = spans.filter(spans["category"].is_in(DEVICE_WORK))
-    if work.is_empty():
-        unknown = {"rank": pl.lit(None, pl.Int32), "device_id": pl.lit(None, pl.UInt32)}
-        return work.with_columns(end_ns="ts_ns", sort=0, **unknown)
-    return device_work(spans, tracks, needed_by="step-breakdown", communication=communication)
-
-
 def broken_down(
     spans: pl.DataFrame, work: pl.DataFrame, lows: Ints, highs: Ints, needed_by: str = "step-breakdown"
 ) -> dict[str, Ints]:
-    """How each window [low, high) divides into PARTS, which add up to it. `work` is what `work_of` returns.
+    """How each window [low, high) divides into PARTS, which add up to it. `work` is what `device_work` returns.
 
     Units: ns. Raises MissingTable (neither host nor device work).
     """
     host = host_parts(spans)
     if work.is_empty() and not any(starts.size for starts, _ in host.values()):
-        hint = "record the host side too: ProfilerActivity.CPU"
-        raise MissingTable("host or device work", needed_by=needed_by, hint=hint)
+        raise MissingTable("host or device work", needed_by=needed_by, topic="host")
     talks = host.pop("communication")
+    host["cpu_exec"] = either(host["cpu_exec"], host.pop("range"))
     each = [device_parts(mine) for _, mine in by_device(work)] or [device_parts(work)]
     for device in each:
         device["communication"] = either(device["communication"], talks)
@@ -135,10 +121,7 @@ def _average(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def divided(levels: Iterable[tuple[str, Intervals]], lows: Ints, highs: Ints) -> dict[str, Ints]:
-    """How much of each window [low, high) each level adds to those before it; `other` is the rest.
-
-    Levels are disjoint sets of intervals. Units: those of the intervals.
-    """
+    """How much of each window [low, high) each level of intervals adds to those before it, and `other`, the rest."""
     parts = {}
     every: Intervals = np.empty(0, np.int64), np.empty(0, np.int64)
     taken = np.zeros(lows.size, np.int64)
@@ -159,7 +142,8 @@ def host_parts(spans: pl.DataFrame) -> dict[str, Intervals]:
         "communication": open_time(spans, collectives_on_host(spans)),
         "runtime": open_time(spans, category.is_in(("runtime", "driver"))),
         "dataloader": open_time(spans, category == "dataloader"),
-        "cpu_exec": open_time(spans, category.is_in(("operator", "user_range"))),
+        "cpu_exec": open_time(spans, category == "operator"),
+        "range": open_time(spans, category == "user_range"),
     }
 
 
@@ -172,11 +156,8 @@ def device_parts(work: pl.DataFrame) -> dict[str, Intervals]:
     return {name: union(mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy()) for name, mine in parts.items()}
 
 
-ANALYSIS = Analysis(
-    name="step-breakdown",
-    doc="How each step divides: kernels, copies, communication, runtime calls, data loading, operators, the rest.",
-    inputs=(SPANS,),
-    optional=(TRACKS, STEPS),
-    output=STEP_BREAKDOWN,
-    run=step_breakdown,
+ANALYSIS = analysis_of(
+    step_breakdown,
+    STEP_BREAKDOWN,
+    "How each step divides: kernels, copies, communication, runtime calls, data loading, operators, the rest.",
 )

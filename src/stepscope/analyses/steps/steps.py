@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.collective_calls import collectives_on_host
-from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.common.host_spans import computing_on_host, open_time
-from stepscope.analyses.common.occupancy import occupancy
-from stepscope.analyses.common.windows import step_windows
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.collective_calls import collectives_on_host, computing_on_host, open_time
+from stepscope.analyses.common.device_work import device_work, occupancy
+from stepscope.analyses.common.windows import of_rank, step_windows
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import covered, either, locate
 from stepscope.core.names import is_launch_call, map_names
-from stepscope.core.schema import SPANS, TRACKS, Column, Table
-from stepscope.core.schema import STEPS as TRACE_STEPS
+from stepscope.core.schema import Column, Table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +52,7 @@ STEPS = Table(
 )
 
 
-def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame = STEPS.empty()) -> pl.DataFrame:
     """One row per step and rank, in order of time: its length, and how device and host spent it.
 
     The main columns are `window_ns`, `computation_ns`, `exposed_communication_ns` and `idle_ns` of the device, and
@@ -76,13 +73,10 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
     Raises MissingTable if no steps are marked.
     """
     require_steps(steps, needed_by="steps")
-    try:
-        work = device_work(spans, tracks, needed_by="steps")
-    except MissingTable:  # nothing ran on a device: the host's columns are all there is
-        work = None
+    work = device_work(spans, tracks, needed_by=None)
     rows = step_windows(steps, work)
     lows = rows["host_ts_ns"].to_numpy()
-    host = host_time(spans, lows, lows + rows["host_window_ns"].to_numpy(), collectives_apart=work is None)
+    host = host_time(spans, lows, lows + rows["host_window_ns"].to_numpy(), collectives_apart=work.is_empty())
     rows = rows.with_columns(
         pl.col("source").cast(pl.String),
         of_median_ratio=pl.col("window_ns") / pl.col("window_ns").median().over("rank"),
@@ -90,16 +84,16 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame) -> pl.
     )
     rows = rows.join(_n_launches(spans), on="step", how="left", maintain_order="left")
     rows = rows.with_columns(pl.col("n_launches").fill_null(0))
-    rows = rows.with_columns(n_kernels=None) if work is None else _with_device(rows, work)
+    rows = rows.with_columns(n_kernels=None) if work.is_empty() else _with_device(rows, work)
     return STEPS.conform(rows)
 
 
 def _with_device(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """The windows with what the devices of their rank did in them."""
     parts = []
-    of_rank = rows.partition_by("rank", as_dict=True, maintain_order=True)
-    for (rank,), mine in of_rank.items():
-        its = work.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32))) if len(of_rank) > 1 else work
+    by_rank = rows.partition_by("rank", as_dict=True, maintain_order=True)
+    for (rank,), mine in by_rank.items():
+        its = of_rank(work, rank) if len(by_rank) > 1 else work
         means, _ = occupancy(its, mine["ts_ns"].to_numpy(), mine["end_ns"].to_numpy())
         measured = mine.join(_n_kernels(its, mine), on="step", how="left", maintain_order="left")
         measured = measured.with_columns(
@@ -115,8 +109,7 @@ def _with_device(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 def require_steps(steps: pl.DataFrame, *, needed_by: str) -> None:
     """Raises MissingTable, with what to do, if there are no steps."""
     if steps.is_empty():
-        hint = "call profiler.step() after every iteration, inside `with torch.profiler.profile(schedule=…)`"
-        raise MissingTable("steps", needed_by=needed_by, hint=hint)
+        raise MissingTable("steps", needed_by=needed_by, topic="steps")
 
 
 def host_time(
@@ -160,11 +153,4 @@ def _per_step(steps: pl.Series, name: str) -> pl.DataFrame:
     return counted.group_by("step").agg(pl.len().cast(pl.Int64).alias(name))
 
 
-ANALYSIS = Analysis(
-    name="steps",
-    doc="Where each step's time went, a row per step and rank.",
-    inputs=(SPANS, TRACKS),
-    optional=(TRACE_STEPS,),
-    output=STEPS,
-    run=steps,
-)
+ANALYSIS = analysis_of(steps, STEPS, "Where each step's time went, a row per step and rank.")

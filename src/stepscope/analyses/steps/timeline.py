@@ -7,13 +7,21 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.analyses.common.device_work import device_work, groups_of, label_devices, on_devices
-from stepscope.analyses.common.occupancy import by_device, measures, occupancy, occupied
-from stepscope.analyses.common.windows import step_windows, stretches
-from stepscope.core.errors import MissingTable, UnknownName
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.device_work import (
+    by_device,
+    device_work,
+    groups_of,
+    label_devices,
+    measures,
+    occupancy,
+    occupied,
+    on_devices,
+)
+from stepscope.analyses.common.windows import of_rank, step_windows, stretches
+from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints
-from stepscope.core.schema import DEVICES, SPANS, STEPS, TRACKS, Column, Table
+from stepscope.core.schema import DEVICES, STEPS, Column, Table
 from stepscope.core.trace import extent_ns
 
 __all__ = ["ANALYSIS", "TIMELINE", "timeline"]
@@ -51,8 +59,8 @@ TIMELINE = Table(
 def timeline(
     spans: pl.DataFrame,
     tracks: pl.DataFrame,
-    devices: pl.DataFrame | None = None,
-    steps: pl.DataFrame | None = None,
+    devices: pl.DataFrame = DEVICES.empty(),
+    steps: pl.DataFrame = STEPS.empty(),
     *,
     by: By = "rank",
     linked_only: bool = False,
@@ -82,8 +90,6 @@ def timeline(
     Source: the definition of TraceLens's gpu_timeline, so that the two can be compared.
     Raises MissingTable (no device work; by step: no steps), UnknownName (by), StepscopeError (too many stretches).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of timeline", by, KEYS)
     work = device_work(spans, tracks, needed_by="timeline", linked_only=linked_only, communication=communication)
     edges = stretches(*extent_ns(work), bucket_ns) if by in ("time", "stream-time") else None
     if by == "step":
@@ -97,7 +103,7 @@ def timeline(
         parts = [_of_group(part, dict(zip(KEYS[by], key, strict=True)), edges) for key, part in groups]
     result = pl.concat(parts, how="vertical")
     if "device_id" in KEYS[by]:
-        result = label_devices(result, DEVICES.empty() if devices is None else devices)
+        result = label_devices(result, devices)
     return TIMELINE.conform(result).select(c for c in TIMELINE.dtypes if c in result.columns)
 
 
@@ -128,10 +134,10 @@ def _keyed(frame: pl.DataFrame, keys: dict[str, int | None]) -> pl.DataFrame:
     return frame.select(*(pl.lit(v, TIMELINE.column(k).dtype).alias(k) for k, v in keys.items()), pl.all())
 
 
-def _of_steps(work: pl.DataFrame, steps: pl.DataFrame | None, rank: int | None) -> pl.DataFrame:
-    if steps is None or steps.is_empty():
+def _of_steps(work: pl.DataFrame, steps: pl.DataFrame, rank: int | None) -> pl.DataFrame:
+    if steps.is_empty():
         raise MissingTable("steps", needed_by="timeline by step")
-    own = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32())))
+    own = of_rank(steps, rank)
     window = step_windows(own, work)
     means, n_devices = occupancy(work, window["ts_ns"].to_numpy(), window["end_ns"].to_numpy())
     queued = work.group_by("step").agg(n_events=pl.len())
@@ -143,11 +149,6 @@ def _of_steps(work: pl.DataFrame, steps: pl.DataFrame | None, rank: int | None) 
     )
 
 
-ANALYSIS = Analysis(
-    name="timeline",
-    doc="How the device's time divides: computation, exposed communication and copies, idle.",
-    inputs=(SPANS, TRACKS),
-    output=TIMELINE,
-    run=timeline,
-    optional=(DEVICES, STEPS),
+ANALYSIS = analysis_of(
+    timeline, TIMELINE, "How the device's time divides: computation, exposed communication and copies, idle."
 )

@@ -6,9 +6,8 @@ from typing import Literal
 
 import polars as pl
 
-from stepscope.analyses.common.analysis import Analysis
-from stepscope.core.errors import UnknownName
-from stepscope.core.schema import SPANS, TRANSFERS, Column, Name, Table
+from stepscope.analyses.common.analysis import analysis_of
+from stepscope.core.schema import Column, Name, Table
 
 __all__ = ["ANALYSIS", "TRANSFER_SUMMARY", "transfers"]
 
@@ -38,7 +37,7 @@ TRANSFER_SUMMARY = Table(
 )
 
 
-def transfers(spans: pl.DataFrame, sizes: pl.DataFrame, *, by: By = "kind") -> pl.DataFrame:
+def transfers(spans: pl.DataFrame, transfers: pl.DataFrame, *, by: By = "kind") -> pl.DataFrame:
     """One row per direction of copies and fills (by memory: and the memory at both ends), longest in total first.
 
     The main columns are `calls`, `total_ns`, `bytes` and `bytes_per_s`. `sizes` is the trace's table `transfers`.
@@ -50,9 +49,7 @@ def transfers(spans: pl.DataFrame, sizes: pl.DataFrame, *, by: By = "kind") -> p
     Source: bytes by duration; HTA's memory bandwidth takes the recorded rates and adds those of concurrent copies.
     Raises UnknownName (by).
     """
-    if by not in KEYS:
-        raise UnknownName("grouping of transfers", by, KEYS)
-    moved = sizes.join(spans.select("span_id", "dur_ns"), on="span_id", how="inner")
+    moved = transfers.join(spans.select("span_id", "dur_ns"), on="span_id", how="inner")
     size, duration = pl.col("bytes"), pl.col("dur_ns")
     timed = size.is_not_null() & (duration > 0)
     seconds = duration.filter(timed).sum() / 1e9
@@ -82,10 +79,4 @@ def transfers(spans: pl.DataFrame, sizes: pl.DataFrame, *, by: By = "kind") -> p
     return result.select(pl.col(k).cast(t) for k, t in TRANSFER_SUMMARY.dtypes.items() if k in result.columns)
 
 
-ANALYSIS = Analysis(
-    name="transfers",
-    doc="Copies and fills: how often, how much, how fast.",
-    inputs=(SPANS, TRANSFERS),
-    output=TRANSFER_SUMMARY,
-    run=transfers,
-)
+ANALYSIS = analysis_of(transfers, TRANSFER_SUMMARY, "Copies and fills: how often, how much, how fast.")

@@ -11,15 +11,15 @@ import polars as pl
 from stepscope.comparison.diagnosis.change import ABSENT, Change, changed
 from stepscope.comparison.diagnosis.sizes import sizes_of_calls
 from stepscope.comparison.effects import floor_of
-from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, Evidence, RuledOut
+from stepscope.comparison.model import COMMUNICATION, OTHER, PYTHON, Cause, Evidence, RuledOut
 from stepscope.core.collectives import talks_to_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from stepscope.comparison.model import Cause, Effect, Observation, Pair, Verdict
+    from stepscope.comparison.model import Effect, Observation, Pair, Verdict
 
     Floats = NDArray[np.float64]
 
@@ -77,6 +77,11 @@ class View:
     peers: tuple[Pair, ...] = ()
 
     @property
+    def rank(self) -> int | None:
+        """Rank of the process in its job."""
+        return next((run.rank for run in (*self.pair.other, *self.pair.base) if run.rank is not None), None)
+
+    @property
     def delta_ns(self) -> float:
         """How much longer a cycle takes in the other run; 0 if unknown."""
         return self.step.delta if self.same_cycles else 0.0
@@ -122,6 +127,27 @@ class View:
     def gaps(self) -> Change:
         """Time per cycle in which nothing that was recorded ran on the host: Python, sleep, waits."""
         return self.part(*GAPS)
+
+    def suspect(
+        self,
+        name: str,
+        statement: str,
+        affected_ns: float,
+        confidence: float,
+        shown: Iterable[Evidence],
+        *,
+        resource: str,
+        advice: str,
+        device: str | None = None,
+        magnitude: float | None = None,
+        explained_ns: float | None = None,
+        consequences: Iterable[Evidence] = (),
+    ) -> Suspect:
+        """A cause in this process. It explains the part of `affected_ns` that made cycles longer, unless given."""
+        where = (resource, device, self.pair.label, self.rank)
+        explained = exposed(self, affected_ns) if explained_ns is None else explained_ns
+        sure, texts = clipped(confidence), (tuple(shown), tuple(consequences), advice)
+        return Suspect(Cause(name, statement, *where, magnitude, explained, sure, *texts), affected_ns)
 
     def devices(self, prefix: str) -> list[str]:
         """Names of the devices of that kind which have resources or work, in order."""
@@ -177,10 +203,7 @@ def exposed_on_device(view: View, affected_ns: float) -> float:
 
 
 def typical_slowdown(work: pl.DataFrame) -> float | None:
-    """How many times longer a typical call takes: the median over functions, weighted by their time in the base.
-
-    None if the runs have no function in common.
-    """
+    """How many times longer a call takes: the median over functions, by their time in the base; None if unknown."""
     both = work.filter(
         (pl.col("ns_per_call_base") > 0) & (pl.col("ns_per_call_other") > 0) & (pl.col("own_ns_base") > 0)
     )

@@ -10,7 +10,7 @@ import polars as pl
 from stepscope.comparison.diagnosis import cpu, gpu, io, links, memory, operators, python, workload
 from stepscope.comparison.diagnosis.case import COLLECTIVES, Case, Judgement, Missing, Rule, Suspect, View, views
 from stepscope.comparison.diagnosis.change import ABSENT
-from stepscope.comparison.diagnosis.straggler import rank_of, straggler
+from stepscope.comparison.diagnosis.straggler import straggler
 from stepscope.comparison.effects import effects
 from stepscope.comparison.model import Cause, Evidence, RuledOut
 from stepscope.core import units
@@ -185,11 +185,7 @@ def _judged(case: Case, all_views: tuple[View, ...]) -> _Judged:
     judgements = [
         (view, _of_cycles(_on_machines(rule.judge(view), case.machines), view)) for view in all_views for rule in RULES
     ]
-    suspects = [
-        replace(judgement, cause=replace(judgement.cause, rank=rank_of(view)))
-        for view, judgement in judgements
-        if isinstance(judgement, Suspect)
-    ]
+    suspects = [judgement for _, judgement in judgements if isinstance(judgement, Suspect)]
     n = len(all_views)
     late = straggler(all_views, suspects) if n > 1 else _of_one_process(all_views)
     chosen = _of_rank(suspects, late) if isinstance(late, Suspect) else _together(suspects, n)

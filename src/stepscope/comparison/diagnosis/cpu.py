@@ -11,13 +11,12 @@ from stepscope.comparison.diagnosis.case import (
     Rule,
     Suspect,
     View,
-    exposed,
     share_slowed_by,
     typical_slowdown,
     weigh,
 )
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, moved, span
-from stepscope.comparison.model import BLOCKER, LOADING, PROCESS, Cause, RuledOut
+from stepscope.comparison.model import BLOCKER, LOADING, PROCESS, RuledOut
 from stepscope.core import units
 
 #: Vector licences and turbo limits lower a busy core's clock by up to about 15 % (AVX-512 on server processors).
@@ -179,21 +178,18 @@ def cpu_contention(view: View) -> Judgement:
     costs = (evidence(text, clock, role="consequence", device="host", metric="cpu_frequency"),)
     stretched = view.base_ns * ((use.slower or 1.0) - 1) if use.shared else 0.0
     affected = max(use.wait.delta if use.waits else 0.0, stretched)
-    cause = Cause(
-        category=name,
-        statement=_contention_says(view, use),
+    return view.suspect(
+        name,
+        _contention_says(view, use),
+        affected,
+        confidence,
+        shown,
         resource="processor cores",
         device="host",
-        process=view.pair.label,
-        rank=None,
         magnitude=use.wait.ratio if use.waits else use.load.ratio,
-        explained_ns=exposed(view, affected),
-        confidence=confidence,
-        evidence=shown,
         consequences=costs if clock.fell(to=0.95) else (),
         advice="see what else runs there (top, pidstat 1); pin the job to cores of its own (taskset, cpuset, numactl)",
     )
-    return Suspect(cause, affected)
 
 
 def _contention_clues(view: View, use: _CoreUse) -> list[Clue]:
@@ -295,20 +291,17 @@ def _low_clock(view: View, clock: Change, load: Change, slower: float | None) ->
     own = min(ran(view).base or view.base_ns, view.base_ns)
     longer = slower or inverse
     affected = own * (longer - 1) if view.same_cycles else (view.step.other or 0.0) * (1 - 1 / longer)
-    cause = Cause(
-        category="cpu_frequency",
-        statement=f"{says}: locked, capped or throttled cores.",
+    return view.suspect(
+        "cpu_frequency",
+        f"{says}: locked, capped or throttled cores.",
+        affected,
+        confidence,
+        shown,
         resource="clock of the cores",
         device="host",
-        process=view.pair.label,
-        rank=None,
         magnitude=clock.ratio,
-        explained_ns=exposed(view, affected),
-        confidence=confidence,
-        evidence=shown,
         advice="check the governor and the power cap: cpupower frequency-info, turbostat, BMC events",
     )
-    return Suspect(cause, affected)
 
 
 def gil_contention(view: View) -> Judgement:
@@ -350,23 +343,20 @@ def gil_contention(view: View) -> Judgement:
     more = ""
     if threads.rose(by=0.5):
         more = f"; it has {units.number(threads.other)} threads (was {units.number(threads.base)})"
-    cause = Cause(
-        category=name,
-        statement=f"Another thread of the process competes with the training thread: its own processor time went"
+    return view.suspect(
+        name,
+        f"Another thread of the process competes with the training thread: its own processor time went"
         f" {span(own.base, own.other, 'ns')} per cycle though the work is the same, and threads took turns"
         f" {units.number(switches.other)} times per cycle (was {units.number(switches.base)})"
         f"{more}: contention for the interpreter's lock.",
+        own.delta,
+        confidence,
+        shown,
         resource="interpreter lock",
         device="host",
-        process=view.pair.label,
-        rank=None,
         magnitude=own.ratio,
-        explained_ns=exposed(view, own.delta),
-        confidence=confidence,
-        evidence=shown,
         advice="see what the other threads do (py-spy dump); move their work to a process or to code without the lock",
     )
-    return Suspect(cause, own.delta)
 
 
 def _no_lock(view: View, own: Change, switches: Change) -> str:

@@ -13,7 +13,6 @@ from stepscope.comparison.diagnosis.case import (
     Rule,
     Suspect,
     View,
-    clipped,
     exposed_on_device,
     not_slower,
     share_slowed_by,
@@ -21,7 +20,7 @@ from stepscope.comparison.diagnosis.case import (
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, gpu_name, moved, span
 from stepscope.comparison.diagnosis.sizes import share_of_same_work
-from stepscope.comparison.model import Cause, RuledOut
+from stepscope.comparison.model import RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
 
@@ -92,21 +91,20 @@ def gpu_frequency(view: View) -> Judgement:
     confidence += 0.05 if hints else 0.0
     which = "every compute kernel on it" if share >= 0.6 else "a typical compute kernel on it"
     affected = float(kernels["delta_ns"].sum()) if view.same_cycles else (view.step.other or 0.0) * (1 - 1 / slower)
-    cause = Cause(
+    return view.suspect(
         name,
         f"{gpu_name(device, 'The GPU')}'s SM clock {moved(clock)}; {which} slowed {fold(slower)}{end}.",
-        "clock of the multiprocessors",
-        device,
-        view.pair.label,
-        None,
-        clock.ratio,
-        exposed_on_device(view, affected),
-        clipped(confidence),
+        affected,
+        confidence,
         (*shown, *hints),
-        (*_slowest(kernels, device), *more),
-        "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE tells a locked clock (-rgc resets it) from throttling",
+        resource="clock of the multiprocessors",
+        device=device,
+        magnitude=clock.ratio,
+        explained_ns=exposed_on_device(view, affected),
+        consequences=(*_slowest(kernels, device), *more),
+        advice="nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE tells a locked clock (-rgc resets it) from"
+        " throttling",
     )
-    return Suspect(cause, affected)
 
 
 def _slowest(kernels: pl.DataFrame, device: str) -> tuple[Evidence, ...]:
@@ -194,23 +192,20 @@ def _slow_on(view: View, device: str) -> Judgement:
     says = f"{shorten(first['name'])} takes {fold(times)} as long per call"
     says += f" ({span(first['ns_per_call_base'], first['ns_per_call_other'], 'ns')})"
     says += f" and so do {slow.height - 1} others" if slow.height > 1 else ""
-    cause = Cause(
+    return view.suspect(
         name,
         f"{says}; a typical other kernel on {gpu_name(device, 'The GPU')} does not"
         + (f" ({fold(rest)})" if rest is not None else "")
         + ".",
-        first["name"],
-        device,
-        view.pair.label,
-        None,
-        theirs,
-        exposed_on_device(view, affected),
-        clipped(0.6 + 0.2 * clock.is_known),
-        tuple(_slowest(slow, device)),
-        (),
-        "compare the kernels' launches and counters: show kernels; profile it with ncu",
+        affected,
+        0.6 + 0.2 * clock.is_known,
+        _slowest(slow, device),
+        resource=first["name"],
+        device=device,
+        magnitude=theirs,
+        explained_ns=exposed_on_device(view, affected),
+        advice="compare the kernels' launches and counters: show kernels; profile it with ncu",
     )
-    return Suspect(cause, affected)
 
 
 def _replaced_on(view: View, device: str) -> Suspect | None:
@@ -235,23 +230,19 @@ def _replaced_on(view: View, device: str) -> Suspect | None:
         )
         for row in (before, after)
     ]
-    cause = Cause(
+    return view.suspect(
         "slow_kernel",
         f"The same operators run other kernels on {gpu_name(device, 'The GPU')}: {shorten(after['name'])} and"
         f" {new.height - 1} more in place of {shorten(before['name'])} and {gone.height - 1} more,"
         f" {units.duration(affected)} longer per cycle.",
-        after["name"],
-        device,
-        view.pair.label,
-        None,
-        None,
-        exposed_on_device(view, affected),
-        clipped(0.7),
-        tuple(shown),
-        (),
-        "compare library versions, element types and the tuning of both runs",
+        affected,
+        0.7,
+        shown,
+        resource=after["name"],
+        device=device,
+        explained_ns=exposed_on_device(view, affected),
+        advice="compare library versions, element types and the tuning of both runs",
     )
-    return Suspect(cause, affected)
 
 
 RULES = (Rule("gpu_frequency", gpu_frequency), Rule("slow_kernel", slow_kernel))

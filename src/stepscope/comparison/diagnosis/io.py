@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, clipped, exposed, not_grown
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, View, not_grown
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, moved, span
 from stepscope.comparison.diagnosis.cpu import ran, waited
-from stepscope.comparison.model import LOADING, PROCESS, Cause, Evidence, RuledOut
+from stepscope.comparison.model import LOADING, PROCESS, Evidence, RuledOut
 from stepscope.core import units
 
 _OWN_RATES = ("process_write_bytes_rate", "process_read_bytes_rate")
@@ -117,21 +117,17 @@ def data_loading(view: View) -> Judgement:
     if abs(view.part("operators").delta) < 0.5 * loading.delta:
         shown.append(evidence("time in operators, per cycle", view.part("operators"), name="operators", unit="ns"))
         confidence += 0.03
-    cause = Cause(
+    return view.suspect(
         name,
         f"The loop waits for its data: the loader takes {span(loading.base, loading.other, 'ns')} per cycle{how}.",
-        "data loader",
-        "host",
-        view.pair.label,
-        None,
-        loading.ratio,
-        exposed(view, loading.delta),
-        clipped(confidence),
-        tuple(shown),
-        (),
-        "load in worker processes ahead of time (num_workers, prefetch_factor), or make a batch cheaper",
+        loading.delta,
+        confidence,
+        shown,
+        resource="data loader",
+        device="host",
+        magnitude=loading.ratio,
+        advice="load in worker processes ahead of time (num_workers, prefetch_factor), or make a batch cheaper",
     )
-    return Suspect(cause, loading.delta)
 
 
 def disk_io(view: View) -> Judgement:
@@ -178,22 +174,18 @@ def disk_io(view: View) -> Judgement:
     confidence += 0.05 * (len(shown) > 4)
     verb = "reads" if "read" in metric else "writes"
     who = "The process" if device == PROCESS else f"Something ({device})"
-    cause = Cause(
+    return view.suspect(
         name,
         f"{who} {verb} {units.size(amount.other)} per cycle (was {units.size(amount.base)}) and waits for it:"
         f" time outside operators {moved(gaps, 'ns')} per cycle.",
-        "files and disks",
-        device,
-        view.pair.label,
-        None,
-        rate.ratio,
-        exposed(view, lost),
-        clipped(confidence),
-        tuple(shown),
-        (),
-        "write less often, or from another thread; look for fsync, checkpoints, logs (strace -c -f)",
+        lost,
+        confidence,
+        shown,
+        resource="files and disks",
+        device=device,
+        magnitude=rate.ratio,
+        advice="write less often, or from another thread; look for fsync, checkpoints, logs (strace -c -f)",
     )
-    return Suspect(cause, lost)
 
 
 def _pressure(view: View) -> list[Evidence]:

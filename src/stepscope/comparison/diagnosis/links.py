@@ -9,15 +9,13 @@ from stepscope.comparison.diagnosis.case import (
     Judgement,
     Missing,
     Rule,
-    Suspect,
     View,
-    clipped,
     exposed_on_device,
     not_grown,
     typical_slowdown,
 )
 from stepscope.comparison.diagnosis.change import ABSENT, Change, evidence, fold, gpu_name, moved, span
-from stepscope.comparison.model import Cause, Evidence, RuledOut
+from stepscope.comparison.model import Evidence, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
 
@@ -98,21 +96,20 @@ def _link(view: View, name: str, kind: str, metrics: tuple[str, ...], word: str)
             confidence += 0.05
     kernels = view.work.filter((pl.col("device") == device) & (pl.col("delta_ns") > 0) & pl.col("is_real"))
     affected = float(kernels["delta_ns"].sum()) if view.same_cycles else 0.0
-    cause = Cause(
+    return view.suspect(
         name,
         f"{says}: another process uses the link.",
-        f"{word} link",
-        device,
-        view.pair.label,
-        None,
-        flow.ratio,
-        exposed_on_device(view, affected),
-        clipped(confidence),
-        tuple(shown),
-        tuple(costs),
-        "find the neighbour: nvidia-smi dmon -s t on all devices, copies to and from host memory in other processes",
+        max(affected, 0.0),
+        confidence,
+        shown,
+        resource=f"{word} link",
+        device=device,
+        magnitude=flow.ratio,
+        explained_ns=exposed_on_device(view, affected),
+        consequences=costs,
+        advice="find the neighbour: nvidia-smi dmon -s t on all devices, copies to and from host memory in other"
+        " processes",
     )
-    return Suspect(cause, max(affected, 0.0))
 
 
 def _most(view: View, device: str, metrics: tuple[str, ...]) -> Change:
@@ -183,22 +180,19 @@ def network(view: View) -> Judgement:
             "packets lost or sent again" if losses else "traffic", change, role="necessary", device=where, metric=metric
         ),
     )
-    cause = Cause(
+    return view.suspect(
         name,
         f"{metric} of {where} {moved(change)}; collectives take {span(talks.base, talks.other, 'ns')}"
         " per cycle: the network is slow or full.",
-        "network interface",
-        where,
-        view.pair.label,
-        None,
-        change.ratio,
-        exposed_on_device(view, talks.delta),
-        clipped(0.75 if losses else 0.65),
+        talks.delta,
+        0.75 if losses else 0.65,
         shown,
-        (),
-        "check errors and speed of the interface (ethtool -S, ibstat), and who else uses it",
+        resource="network interface",
+        device=where,
+        magnitude=change.ratio,
+        explained_ns=exposed_on_device(view, talks.delta),
+        advice="check errors and speed of the interface (ethtool -S, ibstat), and who else uses it",
     )
-    return Suspect(cause, talks.delta)
 
 
 RULES = (

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View, clipped, exposed
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, View
 from stepscope.comparison.diagnosis.change import Change, evidence, gpu_name, moved, span
 from stepscope.comparison.diagnosis.workload import is_other, other_work
-from stepscope.comparison.model import PROCESS, Cause, RuledOut
+from stepscope.comparison.model import PROCESS, RuledOut
 from stepscope.core import units
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def memory_growth(view: View) -> Judgement:
     levels += [(device, metric) for device in ("host", *view.devices("gpu")) for metric in _DEVICE_LEVELS]
     known = [key for key in levels if view.resource(*key).is_known]
     if not known:
-        return Missing(name, "process_mem_rss, or the allocator's events (profile_memory=True)")
+        return Missing(name, "process_mem_rss, or the allocator's events")
     growths = []
     for device, metric in known:
         unit = view.resource(device, metric).unit
@@ -127,7 +127,7 @@ def _grown(
     usual = max(0.0, *slopes, *like) * scale
     now = min(other, key=lambda g: g.per_cycle)
     faster = _FASTER_HEAP if metric == _SYSTEMS and view.resource(PROCESS, _TENSORS).is_known else _FASTER
-    n = _n_cycles(view)
+    n = min((run.complete_cycles.height for run in view.pair.other), default=0)
     calls = view.work.filter(pl.col("device") == "host").select((pl.col("calls_other") - pl.col("calls_base")).sum())
     recorded = max(float(calls.item() or 0.0), 0.0) * _EVENT_BYTES if device == PROCESS else 0.0
     extra = now.per_cycle - usual - recorded
@@ -157,26 +157,19 @@ def _grown(
         )
         confidence += 0.05
     who = "the process" if device in (PROCESS, "host") else gpu_name(device, device)
-    cause = Cause(
+    return view.suspect(
         "memory_growth",
         f"Memory of {who} grows by {units.size(now.per_cycle)} every cycle"
         f" (was {units.size(usual)}), {span(now.first, now.last, 'bytes')} in this recording.",
-        "memory",
-        device,
-        view.pair.label,
-        None,
-        change.ratio if usual else None,
-        exposed(view, affected),
-        clipped(confidence),
-        tuple(shown),
-        (),
-        "look for objects that stay alive: lists of losses with their graphs, caches, logs; show memory; tracemalloc",
+        affected,
+        confidence,
+        shown,
+        resource="memory",
+        device=device,
+        magnitude=change.ratio if usual else None,
+        advice="look for objects that stay alive: lists of losses with their graphs, caches, logs; show memory;"
+        " tracemalloc",
     )
-    return Suspect(cause, affected)
-
-
-def _n_cycles(view: View) -> int:
-    return min((run.complete_cycles.height for run in view.pair.other), default=0)
 
 
 def _levels(runs: Sequence[Observation], device: str, metric: str) -> list[Floats]:
@@ -224,21 +217,17 @@ def memory_pressure(view: View) -> Judgement:
         )
         says.append(f"{metric} of {device} {moved(change)}")
     text = "; ".join(says)
-    cause = Cause(
+    return view.suspect(
         name,
         f"{text[0].upper()}{text[1:]}: there is too little memory.",
-        "memory",
-        retries[0][0][0] if retries else "host",
-        view.pair.label,
-        None,
-        faults.ratio,
-        exposed(view, lost),
-        clipped(0.65 + 0.1 * len(shown)),
-        tuple(shown),
-        (),
-        "free memory on the machine, or use less: smaller batch, checkpointing of activations",
+        lost,
+        0.65 + 0.1 * len(shown),
+        shown,
+        resource="memory",
+        device=retries[0][0][0] if retries else "host",
+        magnitude=faults.ratio,
+        advice="free memory on the machine, or use less: smaller batch, checkpointing of activations",
     )
-    return Suspect(cause, lost)
 
 
 def _plenty(faults: Change, swap: Change, free: Change) -> str:

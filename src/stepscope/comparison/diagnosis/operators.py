@@ -13,7 +13,6 @@ from stepscope.comparison.diagnosis.case import (
     Rule,
     Suspect,
     View,
-    exposed,
     not_slower,
     typical_slowdown,
     weigh,
@@ -22,7 +21,7 @@ from stepscope.comparison.diagnosis.change import Change, evidence, fold, moved,
 from stepscope.comparison.diagnosis.python import graphs_differ, small_calls
 from stepscope.comparison.diagnosis.sizes import plain, retyped
 from stepscope.comparison.diagnosis.workload import does_more, is_other, other_work
-from stepscope.comparison.model import PROCESS, Cause, RuledOut
+from stepscope.comparison.model import PROCESS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
 
@@ -76,7 +75,7 @@ def slow_operator(view: View) -> Judgement:
     """
     name = "slow_operator"
     if view.operators().is_empty():
-        return Missing(name, "operators of the framework (ProfilerActivity.CPU)")
+        return Missing(name, "operators of the framework")
     if graphs_differ(view):
         return RuledOut(name, "one of the runs launches captured graphs, which hide operators", is_judged=False)
     if not view.same_cycles or view.delta_ns <= 0:
@@ -150,20 +149,17 @@ def _suspect(view: View, grown: _Grown) -> Suspect:
     more = [shorten(n) for n in grown.names if n != first]
     listed = ", ".join(more[:3]) + (f" and {len(more) - 3} others" if len(more) > 3 else "")
     together = f"; with {listed} it costs {units.duration(grown.lost_ns)} more per cycle" if more else ""
-    cause = Cause(
-        category="slow_operator",
-        statement=f"{shorten(first)} {why}: its own time {moved(change)} per cycle{together}.",
+    return view.suspect(
+        "slow_operator",
+        f"{shorten(first)} {why}: its own time {moved(change)} per cycle{together}.",
+        grown.lost_ns,
+        confidence,
+        shown,
         resource=first,
         device="host",
-        process=view.pair.label,
-        rank=None,
         magnitude=change.ratio,
-        explained_ns=exposed(view, grown.lost_ns),
-        confidence=confidence,
-        evidence=shown,
         advice="look at its inputs: show operators --by shape; types, strides, and which implementation was chosen",
     )
-    return Suspect(cause, grown.lost_ns)
 
 
 def _own_time(row: dict[str, object], first: str) -> Clue:
@@ -203,24 +199,21 @@ def _on_device(view: View, types: tuple[str, ...], on_device: Change) -> Suspect
     listed = ", ".join(shorten(n) for n in types[:3])
     verb = "work" if len(types) > 1 else "works"
     text = "time in which the device computes, per cycle"
-    cause = Cause(
-        category="slow_operator",
-        statement=f"{listed} now {verb} on {after} instead of {before}; the device computes"
+    return view.suspect(
+        "slow_operator",
+        f"{listed} now {verb} on {after} instead of {before}; the device computes"
         f" {span(on_device.base, on_device.other, 'ns')} per cycle.",
-        resource=types[0],
-        device="host",
-        process=view.pair.label,
-        rank=None,
-        magnitude=on_device.ratio,
-        explained_ns=exposed(view, on_device.delta),
-        confidence=0.85,
-        evidence=(
+        on_device.delta,
+        0.85,
+        (
             evidence(f"element types of {listed}: {before} → {after}", role="necessary", device="host", name=types[0]),
             evidence(text, on_device, role="necessary"),
         ),
+        resource=types[0],
+        device="host",
+        magnitude=on_device.ratio,
         advice="check autocast and the model's element types",
     )
-    return Suspect(cause, on_device.delta)
 
 
 def types_of(view: View, name: str) -> tuple[str, str]:

@@ -10,16 +10,13 @@ from stepscope.comparison.diagnosis.case import (
     Judgement,
     Missing,
     Rule,
-    Suspect,
     View,
-    clipped,
-    exposed,
     not_grown,
     not_slower,
 )
 from stepscope.comparison.diagnosis.change import Change, evidence, span
 from stepscope.comparison.diagnosis.io import blocked, blocked_evidence, waiting_for_disk
-from stepscope.comparison.model import PROCESS, Cause, RuledOut
+from stepscope.comparison.model import PROCESS, RuledOut
 from stepscope.core import units
 from stepscope.core.names import is_graph_launch, is_sync_call, shorten
 
@@ -64,23 +61,19 @@ def python_gc(view: View) -> Judgement:
         length = units.duration((spent.other or 0.0) / often.other)
         times = f"{units.number(often.other)} collections" if often.other >= 1 else "a collection"
         each = f": {times} of {length}" + ("" if often.other >= 1 else f" every {units.number(1 / often.other)} cycles")
-    cause = Cause(
+    return view.suspect(
         name,
         f"Python collects garbage for {units.duration(spent.other)} per cycle"
         f" (was {units.duration(spent.base)}){each}.",
-        "garbage collector",
-        PROCESS,
-        view.pair.label,
-        None,
-        spent.ratio,
-        exposed(view, spent.delta),
-        clipped(confidence),
-        tuple(shown),
-        (),
-        "make fewer objects that refer to themselves; gc.freeze() after start-up, gc.collect() at a"
+        spent.delta,
+        confidence,
+        shown,
+        resource="garbage collector",
+        device=PROCESS,
+        magnitude=spent.ratio,
+        advice="make fewer objects that refer to themselves; gc.freeze() after start-up, gc.collect() at a"
         " moment of your own, or a higher gc.set_threshold()",
     )
-    return Suspect(cause, spent.delta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,21 +187,17 @@ def host_overhead(view: View) -> Judgement:
         shown.append(evidence("launches of captured graphs are gone", role="supporting", device="host"))
         confidence += 0.1
     text = "; ".join(says) or f"{units.duration(lost)} more per cycle around the work"
-    cause = Cause(
+    return view.suspect(
         name,
         f"{text[0].upper()}{text[1:]}: the host is busy around the work.",
-        "host",
-        "host",
-        view.pair.label,
-        None,
-        view.step.ratio,
-        exposed(view, lost),
-        clipped(confidence),
-        tuple(shown),
-        (),
-        "read values (.item(), print) once in many steps; fuse small operators; profile the loop with py-spy",
+        lost,
+        confidence,
+        shown,
+        resource="host",
+        device="host",
+        magnitude=view.step.ratio,
+        advice="read values (.item(), print) once in many steps; fuse small operators; profile the loop with py-spy",
     )
-    return Suspect(cause, lost)
 
 
 def graph_launches(view: View) -> tuple[float, float]:

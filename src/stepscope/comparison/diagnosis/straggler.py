@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import COLLECTIVES, Suspect, clipped
+from stepscope.comparison.diagnosis.case import COLLECTIVES, Suspect
 from stepscope.comparison.diagnosis.change import Change, changed, evidence, moved
-from stepscope.comparison.model import Cause, RuledOut
+from stepscope.comparison.model import RuledOut
 from stepscope.core import units
 
 if TYPE_CHECKING:
@@ -41,13 +41,8 @@ class Lag:
     @property
     def name(self) -> str:
         """The rank as a statement names it."""
-        rank = rank_of(self.view)
+        rank = self.view.rank
         return f"Rank {rank}" if rank is not None else self.view.pair.label or "One process"
-
-
-def rank_of(view: View) -> int | None:
-    """Rank of the pair's process in its job."""
-    return next((run.rank for run in (*view.pair.other, *view.pair.base) if run.rank is not None), None)
 
 
 def lags(views: Sequence[View]) -> list[Lag]:
@@ -60,16 +55,18 @@ def lags(views: Sequence[View]) -> list[Lag]:
         ends = [
             (step or 0.0) - (part or 0.0) for step, part in ((view.step.base, talk.base), (view.step.other, talk.other))
         ]
-        own = Change(ends[0], ends[1], _own_is_real(view), "ns")
+        own = Change(
+            ends[0],
+            ends[1],
+            any((change.rose() for name, change in view.parts.items() if name not in COLLECTIVES)),
+            "ns",
+        )
         with_collectives.append(Lag(view, own, talk))
     return with_collectives
 
 
 def _ahead(last: Lag, peers: Sequence[Lag]) -> Change:
-    """How much longer the peers are in collectives than the last rank. Units: ns.
-
-    The difference is taken cycle by cycle, so that what slows all ranks alike cancels out.
-    """
+    """How much longer, cycle by cycle, the peers are in collectives than the last rank. Units: ns."""
     waits = []
     for side in ("base", "other"):
         mine = _collective_times(last.view, side)
@@ -91,11 +88,6 @@ def _collective_times(view: View, side: str) -> list[Floats]:
         whole = run.complete_cycles.select("cycle").join(sums, on="cycle", how="left", maintain_order="left")
         times.append(whole["total_ns"].fill_null(0).cast(pl.Float64).to_numpy())
     return times
-
-
-def _own_is_real(view: View) -> bool:
-    """Whether any part other than collectives grew."""
-    return any(change.rose() for name, change in view.parts.items() if name not in COLLECTIVES)
 
 
 def _grown(last: Lag, peers: Sequence[Lag]) -> float:
@@ -148,11 +140,8 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
         for lag in peers
     ]
     shown.append(evidence(f"{last.name}: its own time in collectives", last.talk, unit="ns"))
-    shown.append(
-        evidence(
-            f"time for which the others are in collectives and {last.name.lower()} is not", ahead, role="necessary"
-        )
-    )
+    difference = f"difference between the others' time in collectives and that of {last.name.lower()}"
+    shown.append(evidence(difference, ahead, role="necessary"))
     confidence = 0.7 + 0.1 * (len(all_lags) > 2) + 0.1 * (last.talk.delta < 0)
     why = ""
     reasons: tuple[Evidence, ...] = ()
@@ -166,19 +155,15 @@ def straggler(views: Sequence[View], own_causes: Sequence[Suspect]) -> Suspect |
         )
         confidence += 0.07
     explained = max(min(grew, lag_ns), 0.0)
-    cause = Cause(
+    return last.view.suspect(
         name,
         f"{last.name} is late: its own work {moved(last.own, 'ns')} per cycle, and the others wait for it,"
         f" {units.duration(wait)} more per cycle than before.{why}",
-        "rank",
-        None,
-        last.view.pair.label,
-        rank_of(last.view),
-        last.own.ratio,
-        explained,
-        clipped(confidence),
+        lag_ns,
+        confidence,
         (*shown, *reasons),
-        (),
-        "look at this rank alone: its work, its data and its machine",
+        resource="rank",
+        magnitude=last.own.ratio,
+        explained_ns=explained,
+        advice="look at this rank alone: its work, its data and its machine",
     )
-    return Suspect(cause, lag_ns)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, clipped, not_slower
+from stepscope.comparison.diagnosis.case import Judgement, Missing, Rule, Suspect, not_slower
 from stepscope.comparison.diagnosis.change import Change, evidence, fold, span
 from stepscope.comparison.diagnosis.python import SMALL_NS, small_calls
 from stepscope.comparison.diagnosis.sizes import PRODUCTS, most_telling, retyped, share_of_same_work, sizes
-from stepscope.comparison.model import Cause, RuledOut
+from stepscope.comparison.model import RuledOut
 from stepscope.core import units
 from stepscope.core.names import shorten
 
@@ -91,7 +91,7 @@ def workload_change(view: View) -> Judgement:
             return RuledOut(name, "the added operators compute values that the host reads at once")
         return _extra(view, added)
     if work is None:
-        return Missing(name, "shapes of the operators' inputs (record_shapes=True)")
+        return Missing(name, "shapes of the operators' inputs")
     return not_slower(name, view) if is_other(work) else _the_same(work)
 
 
@@ -209,20 +209,17 @@ def _suspect(
     view: View, confidence: float, says: str, magnitude: float | None, affected: float, shown: list[Evidence]
 ) -> Suspect:
     explained = min(affected, view.delta_ns) if affected > 0 else max(affected, view.delta_ns)
-    cause = Cause(
-        category="workload_change",
-        statement=says,
+    return view.suspect(
+        "workload_change",
+        says,
+        affected,
+        confidence,
+        shown,
         resource="work",
-        device=None,
-        process=view.pair.label,
-        rank=None,
         magnitude=magnitude,
         explained_ns=explained if view.same_cycles else 0.0,
-        confidence=clipped(confidence),
-        evidence=tuple(shown),
         advice="compare runs of equal batch, sequence length and model; or by time per sample or token",
     )
-    return Suspect(cause, affected)
 
 
 RULES = (Rule("workload_change", workload_change),)

@@ -17,7 +17,7 @@ from stepscope.comparison.cases import cases
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import ATTRIBUTION, CYCLES
 from stepscope.core.trace import Result, Results
-from stepscope.exports.export import Export
+from stepscope.exports import Export
 from stepscope.exports.latencyprism._comparison import compared
 from stepscope.exports.latencyprism._cycles import PREFILL, cycles_of
 from stepscope.exports.latencyprism._metrics import instanced, metrics
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.trace import Run, Trace
-    from stepscope.exports.export import Context
+    from stepscope.exports import Context
 
 __all__ = ["EXPORT", "latencyprism", "results_of"]
 

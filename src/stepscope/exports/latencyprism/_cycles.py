@@ -16,6 +16,7 @@ import polars as pl
 
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import enclosing, nearest
+from stepscope.core.remedies import advised
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +65,8 @@ def cycles_of(trace: Trace) -> pl.DataFrame:
     calls = _calls(trace)
     main = main_anchor(calls)
     if main is None:
-        hint = "mark the steps with profiler.step(), or record Python calls with with_stack=True"
-        raise MissingTable("steps, or a Python function that is called repeatedly", hint=hint)
+        what = "steps, or a Python function that is called repeatedly"
+        raise advised(MissingTable(what, hint="record Python's calls", topic="steps"), trace)
     prefill = prefill_anchor(calls, main)
     rows = _outermost(calls, main)
     phases = [DECODE] * rows.size if prefill is not None else classified(calls, rows)

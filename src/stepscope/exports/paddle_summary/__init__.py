@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.core.errors import UnknownName
 from stepscope.core.schema import STEP_COSTS
-from stepscope.exports.export import Export
+from stepscope.exports import Export
 from stepscope.exports.paddle_summary._operators import (
     kernel_summary,
     memory_manipulation_summary,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from stepscope.core.trace import Run, Trace
-    from stepscope.exports.export import Context
+    from stepscope.exports import Context
 
 __all__ = ["EXPORT", "VIEWS", "SortedBy", "TimeUnit", "View", "approximate_costs", "summary"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepscope.core.errors import StepscopeError
-from stepscope.exports.export import Export
+from stepscope.exports import Export
 from stepscope.exports.tensorboard._diff import diff as difference
 from stepscope.exports.tensorboard._distributed import by_span, distributed, workers_of
 from stepscope.exports.tensorboard._json import encoded
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.trace import Run
-    from stepscope.exports.export import Context
+    from stepscope.exports import Context
     from stepscope.exports.tensorboard._distributed import Part, Worker
     from stepscope.exports.tensorboard._views import Basis
 

@@ -14,7 +14,7 @@ import polars as pl
 from stepscope.exports.tensorboard import _order
 from stepscope.exports.tensorboard._distributed import device_info
 from stepscope.exports.tensorboard._events import KERNEL, TRACE
-from stepscope.exports.tensorboard._ranges import Ranges, amounts, intersected, merged, summed
+from stepscope.exports.tensorboard._roles import Ranges, amounts, intersected, merged, summed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -191,10 +191,7 @@ def _times(costs: Costs) -> tuple[Any, ...]:
 
 
 def _summed(side: _Side, lists: list[Ints]) -> list[Sums]:
-    """For each list of nodes, the operators at and below them by name in order of appearance, children before parents.
-
-    No node is in two lists.
-    """
+    """For each list of nodes (disjoint) the operators at and below them by name, in order, children before parents."""
     nodes = np.concatenate([*lists, np.empty(0, np.int64)])
     owner = np.repeat(np.arange(len(lists)), [mine.size for mine in lists])
     order = np.argsort(nodes)

@@ -15,6 +15,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
+from stepscope.core.remedies import advised
 from stepscope.core.schema import ISSUES, TABLES, Column, Table
 from stepscope.core.trace import Run, StoredTables, Trace
 from stepscope.query import tables as views
@@ -176,9 +177,9 @@ def _body(view: View, into: _Gathered, target: Path) -> str:
 
 def _traces(source: Trace | Run) -> Iterator[tuple[str, Trace | StepscopeError]]:
     if isinstance(source, Trace):
-        yield views.file_labels([source.meta.path])[0], source
+        yield files.labels_of([source.meta.path])[0], source
         return
-    for label, path in zip(views.file_labels(source.paths), source.paths, strict=True):
+    for label, path in zip(files.labels_of(source.paths), source.paths, strict=True):
         try:
             trace = source.open_trace(path)
         except StepscopeError as error:
@@ -192,7 +193,7 @@ def _gather(view: View, trace: Trace, label: str, into: _Gathered, target: Path)
         try:
             _place(trace, view.raw, target)
         except MissingTable as error:
-            into.missing.append((label, error.with_traceback(None)))
+            into.missing.append((label, advised(error, trace).with_traceback(None)))
             return
         into.files.append((str(target), trace.rank, label))
     elif view.question is not None and view.question.scope == "trace":

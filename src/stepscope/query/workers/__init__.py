@@ -9,9 +9,8 @@ import pickle
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.core.errors import MissingExtra, MissingTable, StepscopeError, UnknownFormat, UnsupportedVersion
-from stepscope.query.workers._plan import Plan, plan
 from stepscope.query.workers.dask_pool import LOCAL, on_dask
-from stepscope.query.workers.pool import Died, pooled
+from stepscope.query.workers.pool import Died, Plan, plan, pooled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,7 +14,7 @@ from stepscope.query.workers.pool import Died
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.query.workers._plan import Plan
+    from stepscope.query.workers.pool import Plan
 
 __all__ = ["LOCAL", "on_dask"]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from stepscope.readers.chrome.events import AnyEvent
     from stepscope.readers.common.columns import Column
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
 #: Words for a launch that only Cambricon's recorder writes.
 _MLU_KEYS = (b'"kernel type"', b'"tasktopo"')
 _NO_ROWS = np.empty(0, np.intp)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepscope.readers.chrome.events import AnyEvent
-    from stepscope.readers.common.issues import IssueLog
-    from stepscope.readers.common.source import Source
+    from stepscope.readers.common.source import IssueLog, Source
 
     #: Events; the JSON array that they were decoded from; where the array ended, if it did.
     Decoded = tuple[list[AnyEvent], bytes, int | None]

@@ -19,7 +19,7 @@ from stepscope.core import names
 from stepscope.core.collectives import RECORDED
 from stepscope.core.errors import CorruptInput, UnknownFormat
 from stepscope.core.files import rank_in
-from stepscope.core.schema import CATEGORIES, OPS
+from stepscope.core.schema import OPS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.chrome import side_tables
 from stepscope.readers.chrome.event_columns import Columns
@@ -28,9 +28,9 @@ from stepscope.readers.chrome.json import Document
 from stepscope.readers.chrome.side_tables import side_columns, stacks_from_frames, stacks_from_texts
 from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows
 from stepscope.readers.chrome.tracks import Tracks, build_tracks
-from stepscope.readers.common.columns import ABSENT, nullable, text_column, whole_number
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import give_back, no_collection
+from stepscope.readers.common.categories import by_name
+from stepscope.readers.common.columns import ABSENT, nullable, text_column, torch_npu_arguments, whole_number
+from stepscope.readers.common.source import IssueLog, give_back, no_collection
 from stepscope.readers.common.span_builder import (
     CALLS,
     CODE,
@@ -57,11 +57,6 @@ if TYPE_CHECKING:
 _DURATION = re.compile(rb'"dur"\s*:\s*-?[0-9]+(\.)?')
 #: Parts of the document that are kept as JSON text: of the machine and of the job, not of what ran.
 _FACTS_AS_JSON = ("deviceProperties", "distributedInfo")
-#: How the names of device records begin that order others or mark something, and do no work.
-_SYNC_RECORDS = (
-    "event_", "notify", "event sync", "stream_wait", "wait", "write value", "profiling_enable", "profiling_disable",
-    "place_holder",
-)  # fmt: skip
 _ITERATION = "Iteration Time"  # category of the steps that Ascend's profiler marks
 _YEAR_2001_NS, _YEAR_2100_NS = 10**18, 41 * 10**17
 
@@ -220,20 +215,7 @@ def _categories(spans: Sorted, columns: Columns, tracks: Tracks, name_list: list
     if other.any():
         by_track = np.array([CODE[c or "other"] for c in tracks.category] or [0], np.uint8)
         category[other] = by_track[spans.track[other]]
-    unset = 255
-    rules = np.full((len(CATEGORIES), len(name_list)), unset, np.uint8)
-    for i, name in enumerate(name_list):
-        if name.startswith("ProfilerStep#"):
-            rules[[CODE["operator"], CODE["user_range"], CODE["other"]], i] = CODE["step"]
-        elif name.startswith("nn.Module: "):
-            rules[CODE["python"], i] = CODE["module"]
-        elif names.is_dataloader(name):
-            rules[[CODE["operator"], CODE["user_range"]], i] = CODE["dataloader"]
-        elif (kind := _odd_device_work(name)) is not None:
-            rules[CODE["kernel"], i] = CODE[kind]
-    if name_list:
-        refined = rules[category, spans.name]
-        category = np.where(refined == unset, category, refined)
+    category = by_name(category, spans.name, name_list)
     return _without_parts_of_collectives(category, spans, tracks, name_list)
 
 
@@ -260,18 +242,6 @@ def _with_recorded_collectives(spans: Sorted, columns: Columns, tracks: Tracks) 
         return spans, cats
     recorded = np.where(talks, np.uint32(len(cats)), spans.recorded)
     return replace(spans, recorded=recorded), [*cats, RECORDED]
-
-
-def _odd_device_work(name: str) -> str | None:
-    """Device records that are no kernels although listed with them (MTIA, Ascend, rocmProfileData)."""
-    lowered = name.lower()
-    if lowered.startswith(_SYNC_RECORDS):
-        return "sync"
-    if lowered.startswith("reduce_async"):  # a step of one of HCCL's collectives
-        return "device_range"
-    if lowered.startswith(("memcpy", "dma", "sdma", "memory copy", "copyhostto", "copydeviceto")):
-        return "memcpy"
-    return "memset" if lowered.startswith(("memset", "fillbuffer")) else None
 
 
 def _calls(columns: Columns, spans: Sorted) -> tuple[Rows, Rows, Rows]:
@@ -316,12 +286,15 @@ def _ops(
 
 
 def _compact(raw: bytes) -> str | None:
-    """JSON text without blanks; a string as its content; null, empty and unset as None."""
+    """JSON text without blanks; null, empty and unset as None. Lists that torch_npu writes as text become JSON."""
     if raw in (b"", b"null", b'""'):
         return None
     try:
         value = json.loads(raw)
-        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        if isinstance(value, str):
+            text = value if value.startswith("[") else torch_npu_arguments(value)
+        else:
+            text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
         return text.encode().decode()  # which lone surrogates do not survive
     except (ValueError, RecursionError):
         return raw.decode("utf-8", "replace")

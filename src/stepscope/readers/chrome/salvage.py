@@ -11,7 +11,7 @@ import msgspec
 from stepscope.readers.chrome.events import AnyEvent, coerce
 
 if TYPE_CHECKING:
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
 
 BORDER = re.compile(rb"\}\s*,\s*\{")
 #: A false border (inside a nested list or a string) is passed by joining pieces. Both the pieces and the bytes decoded

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.readers.chrome.event_columns import Columns
     from stepscope.readers.chrome.tracks import Tracks
     from stepscope.readers.common.columns import Column
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
     from stepscope.readers.common.span_builder import Sorted
 
     Rows = NDArray[np.int64]

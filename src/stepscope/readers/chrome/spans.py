@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.readers.chrome.event_columns import Columns
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
 
     Rows = NDArray[np.int64]
     from collections.abc import Iterator

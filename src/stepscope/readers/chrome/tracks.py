@@ -50,6 +50,11 @@ class Tracks:
     device_of_index: dict[int, int]
 
 
+def _too_large(tid: object) -> str:
+    """The number of a thread as text if no column holds it; else empty."""
+    return str(tid) if isinstance(tid, int) and whole_number(tid) is None else ""
+
+
 def device_type(
     meta: Mapping[str, Any],
     cats: Iterable[str | None],
@@ -141,7 +146,7 @@ def build_tracks(
     of_collectives: list[bool] = []
     for i, (pid, tid, device, stream, lane) in enumerate(rows):
         texts = labels.get((pid, tid), {})
-        label = texts.get("thread_name") or (tid if isinstance(tid, str) else "") or None
+        label = texts.get("thread_name") or (tid if isinstance(tid, str) else _too_large(tid)) or None
         name = process.get(pid) or (pid if isinstance(pid, str) else "") or None
         kind, plain, device_id, queue, talks = "thread", None, None, None, False
         if lane == "counter":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ ABSENT = -(2**62)
 #: Recorders have some dozens of categories, so 16 bits are enough.
 MOST_CATS = 2**16
 _INTEGER = re.compile(r"\s*-?[0-9]{1,18}\s*")
+_SHAPE = re.compile(r"[0-9]{1,18}(?:,[0-9]{1,18})*")
 
 
 class Interned(dict[Any, int]):
@@ -125,3 +127,14 @@ def text_column(codes: NDArray[Any], texts: Iterable[str | None], dtype: pl.Data
     all_texts = list(texts)
     distinct = pl.Series([all_texts[i] or None for i in used.tolist()], dtype=dtype)
     return distinct.gather(pl.Series(place[codes]))
+
+
+def torch_npu_arguments(text: str) -> str:
+    r"""Shapes or types of an operator's arguments, as compact JSON, from the text that torch_npu writes.
+
+    >>> torch_npu_arguments("32,3;\r\n;\r\n"), torch_npu_arguments("float;\r\nScalar")
+    ('[[32,3],[],[]]', '["float","Scalar"]')
+    """
+    parts = [part.strip() for part in text.split(";")]
+    whole = [[int(n) for n in p.split(",")] if _SHAPE.fullmatch(p) else p or [] for p in parts]
+    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False)

@@ -9,7 +9,7 @@ import polars as pl
 
 from stepscope.core.schema import ISSUES, TABLES
 from stepscope.core.trace import Result, Results, StoredTables
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 
 if TYPE_CHECKING:
     from stepscope.core.schema import Column, Table

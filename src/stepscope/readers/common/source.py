@@ -1,4 +1,7 @@
-"""Files as unpacked bytes: plain, gzip, zstd, xz, bz2, zip, known by content; with a limit on the unpacked size."""
+"""Files as unpacked bytes: plain, gzip, zstd, xz, bz2, zip, known by content; with a limit on the unpacked size.
+
+`IssueLog` counts what a reader dropped, guessed or repaired.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, cast
 
+import polars as pl
+
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.schema import ISSUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from zipfile import ZipFile
+
+
+class IssueLog:
+    """Counts by code, each with its severity and one example."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[str, int, str]] = {}
+
+    def add(self, code: str, severity: str, count: int, example: str) -> None:
+        """Count something; the first example given stays. Does nothing for a count of 0."""
+        if count:
+            _, before, first = self._rows.get(code, (severity, 0, example))
+            self._rows[code] = (severity, before + int(count), first)
+
+    def has(self, severity: str) -> bool:
+        """Whether anything of that severity was counted."""
+        return any(known == severity for known, _, _ in self._rows.values())
+
+    def table(self) -> pl.DataFrame:
+        """The `issues` table, worst first."""
+        rank = {"error": 0, "warning": 1, "info": 2}
+        rows = sorted(((c, s, n, e) for c, (s, n, e) in self._rows.items()), key=lambda r: (rank[r[1]], -r[2]))
+        return pl.DataFrame(rows, schema=dict(ISSUES.dtypes), orient="row")
 
 
 CHUNK = 1 << 18
@@ -184,10 +213,7 @@ def packing_of(head: bytes) -> str | None:
 
 
 def head_of(path: str, member: str | None = None, n_bytes: int = 1 << 16) -> bytes:
-    """The first unpacked bytes of a file (of the first document in a zip).
-
-    Raises StepscopeError if unreadable, CorruptInput if not one byte can be unpacked.
-    """
+    """The first unpacked bytes of a file (of a zip: of its first document). Raises StepscopeError, CorruptInput."""
     source = Source(path, member)
     head = b""
     for chunk in source.chunks():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
 
     Rows = NDArray[np.int64]
     Flags = NDArray[np.bool_]

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
+import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
-from stepscope.readers.common.columns import ABSENT
+from stepscope.readers.common.columns import ABSENT, nullable
 from stepscope.readers.common.source import CHUNK, no_collection, packing_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.source import Source
+    from stepscope.readers.common.source import IssueLog, Source
 
     Rows = NDArray[np.int64]
 
@@ -43,8 +44,8 @@ _HEADER = 100
 class Database:
     """An open file: its tables with their columns, and those columns as arrays. Names of tables are as in the file."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._db = connection
+    def __init__(self, connection: sqlite3.Connection, issues: IssueLog) -> None:
+        self._db, self._issues = connection, issues
         tables = self.rows("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
         self._names = {str(name) for (name,) in tables}
         self._columns: dict[str, tuple[str, ...]] = {}
@@ -75,13 +76,32 @@ class Database:
         texts: dict[int, str] = {}
         for at in range(0, len(wanted) if table in self else 0, _IDS):
             some = ",".join(map(str, wanted[at : at + _IDS]))
-            texts.update(self.rows(f"SELECT id, value FROM {_quoted(table)} WHERE id IN ({some})"))  # noqa: S608
+            which = f"id IN ({some}) AND typeof(id) = 'integer' AND value IS NOT NULL"
+            texts.update(self.rows(f"SELECT id, CAST(value AS TEXT) FROM {_quoted(table)} WHERE {which}"))  # noqa: S608
         return texts
 
     def column(self, table: str, expression: str, where: str = "1") -> list[Any]:
         """One column as a list, in the order of the table: for texts and for numbers with fractions."""
         sql = f"SELECT {expression} FROM {_quoted(table)} WHERE {where}"  # noqa: S608
         return [value for (value,) in self._db.execute(sql)]
+
+    def frame(self, table: str, columns: Mapping[str, str], texts: Sequence[str] = ()) -> pl.DataFrame:
+        """Some columns of a table under new names: whole numbers, except `texts`. Empty if there is no such table."""
+        schema = {new: pl.String() if new in texts else pl.Int64() for new in columns}
+        have = {new: old for new, old in columns.items() if old in self.columns_of(table)}
+        if not have:
+            return pl.DataFrame(schema=schema)
+        numbers = self.columns(table, {old: WIDE for new, old in have.items() if new not in texts})
+        series = [
+            pl.Series(new, self.column(table, _quoted(old)), pl.String, strict=False)
+            if new in texts
+            else nullable(numbers[old], pl.Int64()).rename(new)
+            for new, old in have.items()
+        ]
+        frame = pl.DataFrame(series)
+        return frame.with_columns(pl.lit(None, schema[new]).alias(new) for new in columns if new not in have).select(
+            *columns
+        )
 
     def columns(self, table: str, bits: Mapping[str, int], where: str = "1") -> Columns:
         """Columns of whole numbers by name, in the order of the table: ABSENT where null, or where there is no such.
@@ -110,16 +130,24 @@ class Database:
         return odd, {name: column for (name, _), column in zip(group, values, strict=True)}
 
     def _integers(self, table: str, expressions: list[str], where: str, n_rows: int) -> list[Rows]:
+        try:
+            return self._whole(table, expressions, where, n_rows)
+        except (TypeError, ValueError, OverflowError):
+            pass
+        other = " + ".join(f"(typeof({e}) NOT IN ('integer', 'real') AND NOT {_digits(e)})" for e in expressions)
+        n_other = self.rows(f"SELECT sum({other}) FROM {_quoted(table)} WHERE {where}")[0][0]  # noqa: S608
+        what = f"values of the table {table} that are not numbers were left out"
+        self._issues.add("not_numbers", "warning", int(n_other or 0), what)
+        return self._whole(table, [_only_numbers(e) for e in expressions], where, n_rows)
+
+    def _whole(self, table: str, expressions: list[str], where: str, n_rows: int) -> list[Rows]:
         columns = [np.empty(n_rows, np.int64) for _ in expressions]
         if not expressions or not n_rows:
             return columns
         cursor = self._db.execute(f"SELECT {', '.join(expressions)} FROM {_quoted(table)} WHERE {where}")  # noqa: S608
         at = 0
         while rows := cursor.fetchmany(_ROWS):
-            try:
-                flat = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(expressions))
-            except (TypeError, ValueError, OverflowError):
-                raise _NotWhole(table) from None
+            flat = np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(expressions))
             for i, column in enumerate(columns):
                 column[at : at + len(rows)] = flat[i :: len(expressions)]
             at += len(rows)
@@ -172,10 +200,6 @@ class _Packed:
         return values
 
 
-class _NotWhole(Exception):
-    """A column of whole numbers holds something else."""
-
-
 def _groups(bits: Mapping[str, int]) -> list[list[tuple[str, int]]]:
     """Groups of columns that share a number, each column with its bits, in the order given."""
     groups: list[list[tuple[str, int]]] = []
@@ -199,6 +223,21 @@ def _expression(group: list[tuple[str, int]]) -> str:
     return f"CASE WHEN {_fits(group)} THEN {' | '.join(f'({part})' for part in shifted)} ELSE -1 END"
 
 
+def _digits(expression: str) -> str:
+    """A condition in SQL: a text of at most 18 digits."""
+    only_digits = f"{expression} NOT GLOB '*[^0-9]*' AND length({expression}) BETWEEN 1 AND 18"
+    return f"(typeof({expression}) = 'text' AND {only_digits})"
+
+
+def _only_numbers(expression: str) -> str:
+    """The expression as a whole number that fits; ABSENT for what is none."""
+    is_small = f"(typeof({expression}) = 'real' AND abs({expression}) < 9e18)"
+    return (
+        f"CASE WHEN typeof({expression}) = 'integer' THEN {expression} "
+        f"WHEN {is_small} OR {_digits(expression)} THEN CAST({expression} AS INTEGER) ELSE {ABSENT} END"
+    )
+
+
 def _fits(group: list[tuple[str, int]]) -> str:
     return " AND ".join(f"{_quoted(name)} BETWEEN 0 AND {(1 << n_bits) - 1}" for name, n_bits in group)
 
@@ -208,8 +247,10 @@ def _quoted(name: str) -> str:
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[Database]:
+def opened(source: Source, issues: IssueLog) -> Iterator[Database]:
     """The database in a source, read-only; a packed one is unpacked into a temporary file first.
+
+    Values that are not what their column should hold are counted in `issues`.
 
     Raises CorruptInput for damage, also for damage that appears only while reading; StepscopeError.
     """
@@ -224,11 +265,9 @@ def opened(source: Source) -> Iterator[Database]:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         try:
             with no_collection():
-                yield Database(connection)
+                yield Database(connection, issues)
         except sqlite3.Error as error:
             raise _damaged(str(error), source) from None
-        except _NotWhole as error:
-            raise _damaged(f"its table {error} holds something else where a whole number belongs", source) from None
         finally:
             connection.close()
         if source.progress is not None:

@@ -16,8 +16,7 @@ import polars as pl
 
 from stepscope.core.errors import CorruptInput, StepscopeError, UnknownFormat
 from stepscope.core.schema import Name
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import Source, give_back
+from stepscope.readers.common.source import IssueLog, Source, give_back
 from stepscope.readers.nsight import ncu_trace
 from stepscope.readers.nsight.ncu_lines import Lines, as_utf8
 from stepscope.readers.nsight.ncu_trace import PRINTED, measured
@@ -251,10 +250,7 @@ def _csv(header: Header, text: bytes) -> pl.DataFrame | None:
 
 
 def read_text(source: Source) -> Trace:
-    """Every launch with its metrics in base units; numbers are as rounded by the text.
-
-    Raises CorruptInput (no launches, numbers written in two ways), StepscopeError.
-    """
+    """Every launch with its metrics in base units, as rounded by the text. Raises CorruptInput, StepscopeError."""
     issues, page = IssueLog(), _Page()
     for line in _text_lines(source):
         page.add(line)

@@ -14,7 +14,7 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, MissingExtra
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
 from stepscope.readers.nsight import ncu_trace
 from stepscope.readers.nsight.ncu_trace import DEVICE_NAME, MEASURED, TEXTS, base_unit
 
@@ -34,10 +34,7 @@ _CC = ("device__attribute_compute_capability_major", "device__attribute_compute_
 
 
 def read(source: Source) -> Trace:
-    """Every kernel of every range, with all metrics that are numbers.
-
-    Raises MissingExtra without the package; CorruptInput.
-    """
+    """Every kernel of every range, with all metrics that are numbers. Raises MissingExtra, CorruptInput."""
     try:
         ncu_report = import_module("ncu_report")
     except ImportError:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.core.schema import Table
-    from stepscope.readers.common.issues import IssueLog
-    from stepscope.readers.common.source import Source
+    from stepscope.readers.common.source import IssueLog, Source
 
 
 _SIGN, _EXPONENT = r"^[-+]?", r"(?:[eE][-+]?\d+)?$"
@@ -57,7 +56,6 @@ DEVICE_NAME = "device__attribute_display_name"
 LAUNCHES = (
     "name", "pid", "process", "host", "context", "stream", "device", "cc", "block", "grid",
 )  # fmt: skip
-PROVIDES = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
 _AXES = "xyz"
 #: Facts of a launch among its metrics: the counter's own name, then its label on the details page.
 _SM_COUNT = ("launch__sm_count", "device__attribute_multiprocessor_count", "# SMs")
@@ -367,7 +365,7 @@ def _axes(dims: pl.Series, what: str, facts: _Facts) -> list[pl.Series]:
     parts = distinct.cast(pl.String).str.strip_chars("() ").str.split(", ")
     axes = []
     for i, axis in enumerate(_AXES):
-        sizes = _whole_series(parts.list.get(i, null_on_oob=True))
+        sizes = parts.list.get(i, null_on_oob=True).to_frame("text").select(_whole(pl.col("text"))).to_series()
         known = dims.replace_strict(distinct, sizes, return_dtype=pl.Int64) if len(distinct) else None
         if known is None or known.null_count() == len(dims):
             known = facts.of((f"launch__{what}_dim_{axis}",)).cast(pl.Int64)
@@ -378,10 +376,6 @@ def _axes(dims: pl.Series, what: str, facts: _Facts) -> list[pl.Series]:
 def _whole(column: pl.Expr) -> pl.Expr:
     """A text as a whole number, without separators of groups; null if it is none."""
     return column.cast(pl.String).str.replace_all(r"\D", "").cast(pl.Int64, strict=False)
-
-
-def _whole_series(texts: pl.Series) -> pl.Series:
-    return texts.to_frame("text").select(_whole(pl.col("text"))).to_series()
 
 
 def _only(values: pl.Series) -> str | None:

@@ -17,8 +17,7 @@ from stepscope.core.names import is_tensor_core
 from stepscope.core.schema import KERNELS, TRANSFERS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import ABSENT, nullable, text_column
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import give_back
+from stepscope.readers.common.source import IssueLog, give_back
 from stepscope.readers.common.span_builder import Names, Part, assemble, unique
 from stepscope.readers.common.sqlite import WIDE, opened
 from stepscope.readers.nsight import nsys_host
@@ -64,7 +63,7 @@ def read(source: Source) -> Trace:
     Raises CorruptInput (damaged database), UnknownFormat (another program's database), StepscopeError.
     """
     issues = IssueLog()
-    with opened(source) as db:
+    with opened(source, issues) as db:
         if not any(table in db for table in _TABLES):
             what = ", ".join(db.tables[:5]) or "nothing"
             hint = "see `stepscope formats` for what can be read"

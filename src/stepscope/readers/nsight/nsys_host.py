@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
     from stepscope.readers.common.sqlite import Database
     from stepscope.readers.nsight.nsys_target import Target
 

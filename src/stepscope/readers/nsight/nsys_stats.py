@@ -19,8 +19,7 @@ from stepscope.core.names import kernel_class, map_names
 from stepscope.core.result_tables import NSYS
 from stepscope.core.schema import Column, Name, Table
 from stepscope.core.trace import Meta, Result, Results, Trace
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import Source, give_back
+from stepscope.readers.common.source import IssueLog, Source, give_back
 from stepscope.readers.nsight.ncu_lines import as_utf8
 from stepscope.readers.nsight.nsys_stats_files import FOR_PEOPLE, NUMBERED_KERNELS, family, named_by_file
 from stepscope.readers.nsight.nsys_stats_text import number, printed_tables, scaled, skipped

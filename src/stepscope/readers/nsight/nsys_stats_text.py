@@ -19,7 +19,7 @@ from stepscope.readers.nsight.nsys_stats_files import HEADER, RENAMED, Column, c
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
 
 _STATED = re.compile(r"(\w+)\.py\b|'(\w+)' stats report|\((\w+)\):\s*$")
 _OTHER = rb"Processing \[|Running \[|SKIPPED|Generat|NOTICE|Export|\[\d+/\d+\]| \*\* |\r?\n"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
     from stepscope.readers.nsight.nsys_stats_text import Printed
 
 _AXES = "xyz"

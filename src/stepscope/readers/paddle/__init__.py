@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from stepscope.core.errors import CorruptInput
 from stepscope.core.files import rank_in
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.issues import IssueLog
 from stepscope.readers.common.protobuf import Wire
-from stepscope.readers.common.source import give_back
+from stepscope.readers.common.source import IssueLog, give_back
 from stepscope.readers.formats import PADDLE_PROTOBUF
 from stepscope.readers.paddle import _json, _protobuf
 from stepscope.readers.paddle._tables import build_tables

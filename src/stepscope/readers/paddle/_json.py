@@ -24,7 +24,7 @@ from stepscope.readers.paddle._columns import COLUMNS, Event, Events, Recording
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
 
     Ints = NDArray[np.int64]
     Table = dict[str, NDArray[Any]]

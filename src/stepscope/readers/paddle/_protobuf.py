@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.readers.common.columns import Column
-    from stepscope.readers.common.issues import IssueLog
     from stepscope.readers.common.protobuf import Damage
+    from stepscope.readers.common.source import IssueLog
 
     Ints = NDArray[np.int64]
     Table = dict[str, NDArray[Any]]

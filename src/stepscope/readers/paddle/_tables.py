@@ -32,7 +32,7 @@ from stepscope.readers.common.span_builder import CODE, Sorted, believable, near
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
     from stepscope.readers.paddle._columns import Recording
 
     Rows = NDArray[np.int64]

@@ -18,7 +18,8 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import union
 from stepscope.core.schema import SCHED, SPANS, TRACKS
 from stepscope.core.trace import extent_ns
-from stepscope.readers.common.issues import IssueLog
+from stepscope.readers.common.source import IssueLog
+from stepscope.readers.formats import SCHEDULING, recording_of, side_file, with_issues
 from stepscope.readers.recorded.sched_events import (
     BLOCKED,
     ENDED,
@@ -31,7 +32,6 @@ from stepscope.readers.recorded.sched_events import (
     Events,
     read_events,
 )
-from stepscope.readers.recorded.side_files import SCHEDULING, recording_of, side_file, with_issues
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -212,10 +212,7 @@ def _overlaps(spans: Spans, lows: Ints, highs: Ints) -> NDArray[np.bool_]:
 
 
 def with_sched(trace: Trace, path: str) -> Trace:
-    """The trace with the scheduling recorded in the folder of `path`, if any: lanes, spans, table `sched`.
-
-    What cannot be read or placed is in `issues`.
-    """
+    """The trace with the scheduling recorded in the folder of `path`, if any; what is unreadable is in `issues`."""
     side = side_file(path, (SCHEDULING,))
     if side is None:
         return trace

@@ -12,11 +12,10 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.names import is_tensor_core, map_names, transfer_kind
-from stepscope.core.schema import KERNEL_METRICS, KERNELS, OPS, TRANSFERS
+from stepscope.core.schema import KERNEL_METRICS, KERNELS, OPS, SERIALISED, TRANSFERS
 from stepscope.core.trace import Meta, Trace
 from stepscope.readers.common.columns import ABSENT, device_table
-from stepscope.readers.common.issues import IssueLog
-from stepscope.readers.common.source import SQLITE_MAGIC, give_back
+from stepscope.readers.common.source import SQLITE_MAGIC, IssueLog, give_back
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, code_of
 from stepscope.readers.common.sqlite import opened
 from stepscope.readers.rocm.rocprof_csv import read_csv
@@ -71,6 +70,8 @@ def build(records: Records, issues: IssueLog) -> tuple[dict[str, pl.DataFrame], 
     lost = records.metrics.height - metrics.height
     issues.add("unknown_dispatch", "warning", lost, "counter values belong to launches that are not recorded")
     tables["kernel_metrics"] = KERNEL_METRICS.conform(metrics.sort("span_id", maintain_order=True))
+    what = "kernels ran one at a time to have their counters read: idle time is the recorder's, not the program's"
+    issues.add(SERIALISED, "warning", int(timed and not records.metrics.is_empty()), what)
     with_shapes = calls.filter(pl.col("shapes").is_not_null())
     tables["ops"] = OPS.conform(with_shapes.select("span_id", input_shapes="shapes"))
     return tables, spans.origin_ns, timed
@@ -184,7 +185,7 @@ def read(source: Source) -> Trace:
     head = next(iter(source.chunks()), b"")
     source.n_bytes = 0
     if head.startswith(SQLITE_MAGIC):
-        with opened(source) as db:
+        with opened(source, issues) as db:
             records = read_database(db, source.label)
     elif head.lstrip()[:1] == b"{":
         text = b"".join(source.chunks())

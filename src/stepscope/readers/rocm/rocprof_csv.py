@@ -16,7 +16,7 @@ from stepscope.readers.rocm.rocprof_records import AGENTS, AXES, CALLS, COPIES, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stepscope.readers.common.issues import IssueLog
+    from stepscope.readers.common.source import IssueLog
 
 _AGENT = re.compile(r"^(?:Agent|GPU)\s+")
 #: Columns of rocprof-compute's table that are no counters.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from stepscope.core.errors import UnknownFormat, UnsupportedVersion
-from stepscope.readers.common.columns import ABSENT
-from stepscope.readers.common.sqlite import WIDE
 from stepscope.readers.rocm.rocprof_records import AGENTS, AXES, CALLS, COPIES, DISPATCHES, METRICS, Records, stacked
 
 if TYPE_CHECKING:
@@ -41,22 +39,8 @@ def _physical(db: Database, name: str) -> str | None:
 
 
 def _frame(db: Database, name: str, columns: Mapping[str, str], texts: Sequence[str] = ()) -> pl.DataFrame:
-    """Some columns of a table under our names: whole numbers, except `texts`. Empty if there is no such table."""
-    table = _physical(db, name)
-    have = db.columns_of(table) if table else ()
-    schema = {new: pl.String() if new in texts else pl.Int64() for new in columns}
-    if table is None:
-        return pl.DataFrame(schema=schema)
-    known = {new: old for new, old in columns.items() if old in have}
-    numbers = db.columns(table, {old: WIDE for new, old in known.items() if new not in texts})
-    series: dict[str, Any] = {}
-    for new, old in known.items():
-        if new in texts:
-            series[new] = pl.Series(db.column(table, f'"{old}"'), dtype=pl.String, strict=False)
-        else:
-            series[new] = pl.Series(numbers[old]).replace(ABSENT, None)
-    lacking = [pl.lit(None, dtype).alias(new) for new, dtype in schema.items() if new not in series]
-    return pl.DataFrame(series).with_columns(lacking).select(*schema)
+    """Some columns of the table of that name under our names; empty if there is none."""
+    return db.frame(_physical(db, name) or name, columns, texts)
 
 
 def _named(frame: pl.DataFrame, key: str, of: pl.DataFrame, column: str) -> pl.DataFrame:

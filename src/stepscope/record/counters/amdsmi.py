@@ -56,7 +56,7 @@ def opened(first: int = 0) -> Gpus | str:
         amdsmi.amdsmi_init(amdsmi.AmdSmiInitFlags.INIT_AMD_GPUS)
         handles = tuple(amdsmi.amdsmi_get_processor_handles())
     except amdsmi.AmdSmiException as error:
-        return f"no AMD counters: {_one_line(error)}"
+        return f"no AMD counters: {' '.join(str(error).split())}"
     return Gpus(amdsmi, handles, first) if handles else "no AMD counters: the driver sees no device"
 
 
@@ -196,7 +196,3 @@ def _asked(gpus: Gpus, device: str, metric: str | None, call: Callable[[Any], An
     if metric is not None:
         gpus.reported.setdefault(device, set()).add(metric)
     yield answer
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

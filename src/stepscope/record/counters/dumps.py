@@ -188,10 +188,7 @@ class Dumps:
         return asking
 
     def take(self, message: dict[str, Any], issues: list[dict[str, Any]]) -> None:
-        """Make the dump that a message asks for, with the issues of the recording so far, or refuse it.
-
-        Call it after a flush, so that the file is complete.
-        """
+        """After a flush, make the dump that a message asks for, with the issues so far, or refuse it."""
         token = message.get("token")
         refused, hint = None, "try again in a few seconds"
         if self._open is not None:

@@ -234,10 +234,7 @@ def thread_files(pid: int, name: str) -> list[str]:
 
 
 def thread_times(texts: Texts, sample: Sample, process: Process) -> None:
-    """Adds the summed time that its threads ran, and that they waited for a core. Units: ns.
-
-    `texts` are the threads' files `schedstat`.
-    """
+    """Adds the summed time that threads ran and waited for a core, from their files `schedstat`. Units: ns."""
     times = {path: schedstat_ns(text) for path, text in texts.items() if text}
     if times:
         on_core, waiting = process.times.add(times)
@@ -246,10 +243,7 @@ def thread_times(texts: Texts, sample: Sample, process: Process) -> None:
 
 
 def thread_switches(texts: Texts, sample: Sample, process: Process) -> None:
-    """Adds how often its threads gave up their core (to wait), and how often they were preempted.
-
-    `texts` are the threads' files `status`.
-    """
+    """Adds how often threads gave up their core, and were preempted, from their files `status`."""
     counts = {path: switches(text) for path, text in texts.items() if text}
     if counts:
         voluntary, involuntary = process.switches.add(counts)

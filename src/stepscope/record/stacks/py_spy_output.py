@@ -114,10 +114,7 @@ def _span(last: _Open, end_us: int, pid: int) -> Iterator[StackSpan]:
 
 
 def from_folded(text: str, end_us: int, pid: int) -> list[StackSpan]:
-    """Stacks from py-spy's raw format with full file names: each line is a stack and how often it was sampled.
-
-    Lines that name no process are of the process `pid`.
-    """
+    """Stacks from py-spy's raw format: a line has a stack and its count; one without a process is of `pid`."""
     spans = []
     for line in text.splitlines():
         match = _FOLDED.fullmatch(line)

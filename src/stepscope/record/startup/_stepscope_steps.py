@@ -96,7 +96,9 @@ class Steps:
         """A module is called, not from within another's call. Calls of a model are steps if nothing is trained."""
         here = self._here
         here.n_calls = getattr(here, "n_calls", 0) + 1
-        self.profile.safe_point(may_begin=here.n_calls > _KNOWN or _is_main())
+        self.profile.safe_point(
+            may_begin=here.n_calls > _KNOWN or (threading.current_thread() is threading.main_thread())
+        )
         if self._source > _MODULE or self.has_optimizer or self.profile.is_over:
             return
         if not hasattr(here, "models"):
@@ -130,10 +132,6 @@ class Steps:
             self._source = source
             self._log.add(step_source=_NAMES[source])
         self.profile.step_begins(n)
-
-
-def _is_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _holds_something(module: Any) -> bool:

@@ -103,10 +103,7 @@ class TorchProfiler:
         self._kineto.stop_trace()
 
     def write(self) -> bool:
-        """Write rankN.pt.trace.json.gz; False, and no file, for a process that did nothing in that time.
-
-        Raises OSError, RuntimeError (the profiler has nothing).
-        """
+        """Write rankN.pt.trace.json.gz; False, and no file, if nothing happened. Raises OSError, RuntimeError."""
         kineto, self._kineto = self._kineto, None
         files = self._files
         plain = files.part(self.folder, "json")

@@ -9,6 +9,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.names import KERNEL_CLASSES, shorten_column
+from stepscope.core.report import printable
 from stepscope.core.step_parts import COMMUNICATION, COMPUTATION, IDLE, LOADING, MEMCPY, OPERATORS, OTHER
 from stepscope.core.units import count
 
@@ -52,7 +53,7 @@ def first_of(n_shown: int, n_all: int, what: str = "") -> str:
 
 def literal(text: object) -> str:
     """The text as Plotly draws it letter by letter: its own markup is a part of HTML, quotes mean nothing in it."""
-    return str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return printable(str(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def clipped(text: str, room: int) -> str:

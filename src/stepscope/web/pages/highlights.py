@@ -51,10 +51,7 @@ _WAITS = (
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A question, its short answer, the reason below, and where to look: (text, address).
-
-    Each line of the reason may have an address too, None if it has not.
-    """
+    """A question, its short answer, the lines of the reason (text, address or None), and where to look."""
 
     title: str
     value: str

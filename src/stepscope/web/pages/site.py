@@ -13,9 +13,9 @@ import jinja2
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from stepscope.core import units
+from stepscope.core import files, units
 from stepscope.core.errors import StepscopeError, UnknownName
-from stepscope.query import tables
+from stepscope.core.report import printable_lines
 from stepscope.renderers import figures
 from stepscope.web.pages.drilldown import address_of_part, address_of_whole
 from stepscope.web.pages.links import Links
@@ -61,10 +61,10 @@ def static_path() -> Path:
 
 
 def environment() -> jinja2.Environment:
-    """Templates; everything put into them is escaped."""
+    """Templates; everything put into them is escaped, and made printable."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
+        trim_blocks=True, lstrip_blocks=True, finalize=_printable,
     )  # fmt: skip
     templates.filters |= {
         "duration": units.duration,
@@ -77,8 +77,12 @@ def environment() -> jinja2.Environment:
     )
     templates.filters["sheet_of"] = lambda block: sheet(block.frame, block.table)
     templates.globals |= {"address_of_part": address_of_part, "address_of_whole": address_of_whole}
-    templates.filters["json_text"] = lambda value: json.dumps(value, ensure_ascii=False)
+    templates.filters["json_text"] = json.dumps
     return templates
+
+
+def _printable(value: object) -> object:
+    return printable_lines(value) if type(value) is str else value  # Markup has been through here
 
 
 def endpoint(site: Site, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
@@ -181,7 +185,7 @@ def links_to(site: Site, request: Request, inputs: Sequence[int]) -> Links:
 
 def links_of(session: Session, inputs: Sequence[int], root: str = "") -> Links:
     """Addresses about these inputs, of an app mounted under `root`."""
-    labels = tables.file_labels([session.path(i) for i in inputs])
+    labels = files.labels_of([session.path(i) for i in inputs])
     of_label = dict(zip(labels, inputs, strict=True))
     return Links(root, tuple(inputs), len(session.inputs()), session.of_rank(inputs), of_label)
 

@@ -11,7 +11,7 @@ shorter one is drawn below everything else, where such spans are nested among th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     Bools = NDArray[np.bool_]
     Sampled = tuple[Ints, Floats, Floats, Floats]
 
+#: Lanes with no more spans than this are worked on all at once.
+_SMALL = 4_096
 #: Layers of a track; spans that cross each other more often than so begin one deeper each.
 _MOST_LAYERS = 32
 #: Rounds in which it is weighed which of two has to go; after that all go that cross one of the longer ones.
@@ -109,9 +111,40 @@ def window(lanes: Lanes, wanted: Iterable[int], low: int, high: int, n_pixels: i
     """
     edges = pixel_edges(low, high, n_pixels)
     shortest = -(-(high - low) // n_pixels)
-    parts = [_of_lane(lanes, lane, edges, shortest) for lane in wanted]
-    columns = zip(*parts, strict=True) if parts else ([np.empty(0, np.int64)] for _ in fields(View))
-    return View(*(np.concatenate(column) for column in columns))
+    numbers = np.fromiter(wanted, np.int64)
+    is_small = np.diff(lanes.first)[numbers] <= _SMALL
+    parts = [_of_small(lanes, numbers[is_small], edges, shortest)]
+    parts += [_of_lane(lanes, lane, edges, shortest) for lane in numbers[~is_small].tolist()]
+    full_lane, full_at, bar_lane, *bars = (np.concatenate(column) for column in zip(*parts, strict=True))
+    full, bar = (np.argsort(lane, kind="stable") for lane in (full_lane, bar_lane))
+    return View(full_lane[full], full_at[full], bar_lane[bar], *(column[bar] for column in bars))
+
+
+def _of_small(lanes: Lanes, wanted: Ints, edges: Ints, shortest: int) -> tuple[Ints, ...]:
+    """What lanes with few spans show, all at once: a track may have very many of them."""
+    counts = np.diff(lanes.first)[wanted]
+    lane = np.repeat(wanted, counts)
+    at = np.arange(lane.size) + np.repeat(lanes.first[wanted] - (np.cumsum(counts) - counts), counts)
+    start, end = lanes.start[at], lanes.end[at]
+    shown = np.flatnonzero((start < edges[-1]) & ((start >= edges[0]) | (end > edges[0])))
+    lane, at, start, end = lane[shown], at[shown], start[shown], end[shown]
+    is_full = end - start >= shortest
+    begins = np.searchsorted(edges, start, side="right") - 1
+    ends = np.minimum(np.searchsorted(edges, end) - 1, edges.size - 2)
+    # A short one is busy in two pixels at most.
+    row = np.concatenate([np.flatnonzero(~is_full & (begins >= 0)), np.flatnonzero(~is_full & (ends > begins))])
+    is_start = np.arange(row.size) < np.count_nonzero(~is_full & (begins >= 0))
+    pixel = np.where(is_start, begins[row], ends[row])
+    order = np.lexsort((row, ~is_start, pixel, lane[row]))
+    row, is_start, pixel = row[order], is_start[order], pixel[order]
+    first = np.flatnonzero(np.diff(lane[row], prepend=-1) | np.diff(pixel, prepend=-1))
+    if not first.size:
+        return lane[is_full], at[is_full], *(np.empty(0, np.int64) for _ in range(5))
+    busy = np.maximum(np.minimum(end[row], edges[pixel + 1]) - np.maximum(start[row], edges[pixel]), 0)
+    count = np.add.reduceat(is_start.astype(np.int64), first)
+    row_of_bar = row[first]
+    return (lane[is_full], at[is_full], lane[row_of_bar], pixel[first], np.add.reduceat(busy, first), count,
+            at[row_of_bar])  # fmt: skip
 
 
 def _of_lane(lanes: Lanes, lane: int, edges: Ints, shortest: int) -> tuple[Ints, ...]:

@@ -1,7 +1,7 @@
 """What to try in each situation, as data: each remedy with the frameworks, devices and recorders that it is for.
 
 A remedy names something only where it exists: `torch.compile` for PyTorch on devices that it compiles for,
-`profiler.step` for recorders that have it.
+`profiler.step` for recorders that have it. Errors about data that was not recorded ask it how to record them.
 """
 
 from __future__ import annotations
@@ -12,22 +12,29 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 if TYPE_CHECKING:
-    from stepscope.core.trace import Meta
+    from stepscope.core.errors import MissingTable
+    from stepscope.core.trace import Meta, Trace
 
-__all__ = ["REMEDIES", "Recording", "Remedy", "recording_of", "remedy"]
+__all__ = ["REMEDIES", "Recording", "Remedy", "advised", "recording_of", "remedy"]
 
 PYTORCH, PADDLE, JAX = "PyTorch", "PaddlePaddle", "JAX/XLA"
 #: Devices that torch.compile generates kernels for and that capture graphs.
 _COMPILED = ("cuda", "rocm", "xpu")
+#: Names in recordings of vLLM and SGLang: their functions, operators, and the ranges around their passes.
+_OF_ENGINE = r"(?:^|/)(?:vllm|sglang)/|^(?:vllm|sglang|sgl_kernel)::|^execute_(?:\d+_)?context_"
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a remedy depends on: recorder (name of the format), framework, type of the device; '' is unknown."""
+    """What a remedy depends on: recorder (name of the format), framework, type of the device; '' is unknown.
+
+    `engine`: an inference engine ran, whose loop is not the user's.
+    """
 
     recorder: str = ""
     framework: str = ""
     device: str = ""
+    engine: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +46,11 @@ class Remedy:
     frameworks: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     recorders: tuple[str, ...] = ()
+    for_engines: bool = True
 
     def applies_to(self, recording: Recording) -> bool:
         """Whether what the remedy names exists for such a recording."""
-        return all(
+        return (self.for_engines or not recording.engine) and all(
             not wanted or have in wanted
             for wanted, have in (
                 (self.frameworks, recording.framework),
@@ -60,7 +68,16 @@ def recording_of(meta: Meta | None, spans: pl.DataFrame, devices: pl.DataFrame) 
     if framework in ("", "Ascend"):  # a device's recorder does not say which framework drives it
         operators = spans["name"].filter(spans["category"] == "operator").unique().cast(pl.String)
         framework = PYTORCH if operators.str.starts_with("aten::").any() else ""
-    return Recording(meta.format if meta else "", framework, device)
+    engine = spans["name"].unique().cast(pl.String).str.contains(_OF_ENGINE).any()
+    return Recording(meta.format if meta else "", framework, device, engine)
+
+
+def advised(error: MissingTable, trace: Trace) -> MissingTable:
+    """The error with the remedy of its topic for this trace, before the hint that it has."""
+    if error.topic:
+        text = remedy(error.topic, recording_of(trace.meta, trace.spans, trace.devices))
+        error.hint, error.topic = "; or ".join(filter(None, (text, error.hint))), ""
+    return error
 
 
 def remedy(topic: str, recording: Recording) -> str:
@@ -137,12 +154,13 @@ REMEDIES = (
     Remedy("communication", "overlap it with the device's work, or use a library that communicates on the device"),
     Remedy("host_idle", "find what it waits for: input, a lock, another process"),
     Remedy("python", "move this work to another thread, or behind the launches of the next step"),
-    Remedy("with_stack", "with_stack=True in the profiler would name the functions that it is spent in", (PYTORCH,)),
+    Remedy("with_stack", "with_stack=True in the profiler would name the functions that it is spent in", (PYTORCH,), (),
+           ("kineto",)),
     Remedy(
         "with_stack", "RecordEvent ranges around parts of the program would show in which it is spent", (PADDLE,)
     ),
     Remedy(
-        "with_stack", "NVTX ranges in the program, or nsys profile --python-sampling=true, would say where", (), (),
+        "with_stack", "NVTX ranges around more of it, or nsys profile --python-sampling=true, would say where", (), (),
         ("nsys", "nsys-stats"),
     ),
     Remedy("with_stack", "record the host's functions or ranges to see where"),
@@ -161,7 +179,7 @@ REMEDIES = (
     ),
     Remedy(
         "steps", "call profiler.step() after every iteration to see times per step", (PYTORCH, PADDLE), (),
-        ("kineto", "paddle"),
+        ("kineto", "paddle"), for_engines=False,
     ),
     Remedy("steps", "put jax.profiler.StepTraceAnnotation around every iteration to see times per step", (JAX,)),
     Remedy("steps", "put an NVTX range around every iteration to see times per step", (), (), ("nsys",)),
@@ -171,6 +189,26 @@ REMEDIES = (
     Remedy("operators", "nsys profile --pytorch=autograd-nvtx, or NVTX ranges, would say whose the kernels are", (), (),
            ("nsys",)),
     Remedy("operators", ""),
+    Remedy("shapes", "record_shapes=True in the profiler records them", (PYTORCH, PADDLE), (), ("kineto", "paddle")),
+    Remedy("shapes", "nsys profile --pytorch=autograd-shapes-nvtx records them", (), (), ("nsys",)),
+    Remedy("shapes", ""),
+    Remedy("stacks", "with_stack=True in the profiler records them (modules from PyTorch 1.12 on)", (PYTORCH,), (),
+           ("kineto",)),
+    Remedy("stacks", ""),
+    Remedy("allocations", "profile_memory=True in the profiler records them", (PYTORCH, PADDLE), (),
+           ("kineto", "paddle")),
+    Remedy("allocations", ""),
+    Remedy("kernels", "record the device's activity: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+           (PYTORCH,), ("cuda", "rocm", "cpu", ""), ("kineto",)),
+    Remedy("kernels", "nsys profile --trace=cuda records them", (), (), ("nsys",)),
+    Remedy("kernels", "record the device's activity"),
+    Remedy("host", "record the host's operators too: ProfilerActivity.CPU", (PYTORCH,), (), ("kineto",)),
+    Remedy("host", "record the host too: nsys profile --trace=cuda,nvtx,osrt", (), (), ("nsys",)),
+    Remedy("host", "record the host too"),
+    Remedy("counters", "put counters.csv next to the trace or name it with --counters; see docs/counters.md"),
+    Remedy("kernel_metrics", "profile with Nsight Compute: ncu --csv --set full, or --metrics …"),
+    Remedy("sched", "record with stepscope record --sched; see docs/record.md"),
+    Remedy("stack_samples", "record with stepscope record --stacks; see docs/record.md"),
     Remedy(
         "data_loading",
         "let more workers prepare batches (DataLoader num_workers, prefetch_factor, pin_memory), or make that cheaper",
@@ -185,6 +223,8 @@ REMEDIES = (
     Remedy("float32", "bfloat16, float16 or TF32"),
     Remedy("float32_old", "autocast to float16", (PYTORCH,)),
     Remedy("float32_old", "float16"),
+    Remedy("float32_unknown", "autocast to bfloat16 or float16; from Ampere on TF32 needs no autocast", (PYTORCH,)),
+    Remedy("float32_unknown", "float16, or from Ampere on bfloat16 or TF32"),
     Remedy(
         "starved",
         "give the job more cores, run fewer threads, or move other jobs away; record --sched says who had the cores",

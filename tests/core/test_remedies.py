@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from stepscope.analyses.advice.remedies import REMEDIES, Recording, recording_of, remedy
+from stepscope.core.remedies import REMEDIES, Recording, recording_of, remedy
 from stepscope.core.schema import DEVICES, SPANS
 from stepscope.core.trace import Meta
 
@@ -16,7 +16,8 @@ ONLY_FOR = {
     "expandable_segments": ("framework", ("PyTorch",)), "with_stack": ("framework", ("PyTorch",)),
     "TORCH_LOGS": ("framework", ("PyTorch",)), "pin_memory": ("framework", ("PyTorch",)),
     "paddle.": ("framework", ("PaddlePaddle",)), "RecordEvent": ("framework", ("PaddlePaddle",)),
-    "jax": ("framework", ("JAX/XLA",)), "CUDA": ("device", ("cuda",)), "HIP": ("device", ("rocm",)),
+    "jax": ("framework", ("JAX/XLA",)), "CUDA graphs": ("device", ("cuda",)),
+    "CUDA_": ("device", ("cuda",)), "HIP": ("device", ("rocm",)),
     "profiler.step": ("recorder", ("kineto", "paddle")), "ProfilerActivity": ("recorder", ("kineto",)),
     "nsys": ("recorder", ("nsys", "nsys-stats")), "NVTX": ("recorder", ("nsys", "nsys-stats")),
 }  # fmt: skip
@@ -51,6 +52,18 @@ def test_an_unknown_recording_gets_what_holds_for_all():
     assert remedy("steps", Recording("rocprof")) == ""
     with pytest.raises(KeyError):
         remedy("no such topic", TORCH)
+
+
+def test_an_inference_engine_is_known_by_its_names_and_has_no_loop_to_mark():
+    for name in ("vllm::all_reduce", "vllm/v1/worker.py(9): run", "/w/sglang/srt/x.py(1): f", "execute_context_1(8)_g"):
+        about = recording_of(Meta("x", "kineto", framework="PyTorch"), spans_of_names(name), DEVICES.empty())
+        assert about.engine, name
+        assert remedy("steps", about) == ""
+    assert not recording_of(None, spans_of_names("my_vllm_test", "execute_plan"), DEVICES.empty()).engine
+
+
+def spans_of_names(*names):
+    return SPANS.conform(pl.DataFrame({"name": list(names)}))
 
 
 def test_pytorch_is_known_by_its_operators_where_the_file_does_not_say():

@@ -1,0 +1,367 @@
+"""Stored folders that no program of ours wrote: tables and descriptions changed, each from one random.Random.
+
+python stored_mutations.py [--cases 500] [--first 0] [--share 1] [--also DIR]
+
+Asks every question about each folder, or a random share of them. Exit code 1 if one gives an error that is not ours,
+or takes too long or too much memory.
+
+Most changes keep a folder consistent: the lengths and numbers of rows in meta.json are those of the changed files. So
+they pass everything but a look at the values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import mutations
+import polars as pl
+import questions
+
+import stepscope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Change = Callable[[pl.DataFrame, str, Random], pl.DataFrame]
+    Document = dict[str, Any]
+
+#: For one question, of processor time; a process that hangs where it sees no signal ends after twelve times that.
+SECONDS = 10
+MOST_MIB = 900
+_HUGE = (2**31 - 1, 2**31, 2**53 + 1, 2**62, 2**63 - 1)
+
+
+def seeds(folder: Path, also: Path | None = None) -> list[Path]:
+    """The examples and some made traces, as stored folders in `folder`; of `also` those that can be stored."""
+    paths = [*sorted(mutations.EXAMPLES.glob("*/*.json.gz")), *sorted(mutations.EXAMPLES.glob("demo-ncu/*"))]
+    paths += sorted(path for path in also.rglob("*") if path.is_file()) if also else []
+    for i, document in enumerate(mutations.seeds()):
+        made = folder / f"made{i}.json"
+        made.write_text(json.dumps(document))
+        paths.append(made)
+    stored = []
+    for path in paths:
+        target = folder / f"stored{len(stored)}"
+        try:
+            stepscope.export(stepscope.load(path), "parquet", output=target)
+        except stepscope.StepscopeError:
+            continue  # results of another program, or no trace
+        stored += [inside.parent for inside in target.glob("*/meta.json")]
+    return stored
+
+
+def write_mutated(seed: Path, folder: Path, random: Random) -> tuple[Path, str]:
+    """A copy of a stored folder, changed in one to three ways, and what they are."""
+    target = folder / "stored"
+    shutil.copytree(seed, target)
+    done = []
+    for _ in range(random.choice((1, 1, 1, 2, 3))):
+        way = random.choices((_in_table, _in_document, _in_folder), (20, 3, 3))[0]
+        done.append(way(target, random))
+    return target, ", ".join(done)
+
+
+def _in_table(folder: Path, random: Random) -> str:
+    """One change of one column of one table that has rows."""
+    files = sorted(folder.glob("*.parquet"))
+    frames = {path: frame for path in files if path.is_file() and (frame := _frame(path)) is not None and frame.height}
+    if not frames:
+        return "nothing"
+    path = random.choice(list(frames))
+    frame = frames[path]
+    column = random.choice(frame.columns) if frame.columns else ""
+    name = random.choice(list(CHANGES))
+    try:
+        frame = CHANGES[name](frame, column, random)
+    except (pl.exceptions.PolarsError, TypeError, OverflowError):
+        return "nothing"  # a change that no such column can have
+    frame.write_parquet(path)
+    _describe(folder, path.stem, frame.height)
+    return f"{name} in {path.stem}.{column}"
+
+
+def _frame(path: Path) -> pl.DataFrame | None:
+    try:
+        return pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError):
+        return None
+
+
+def _describe(folder: Path, table: str, n_rows: int) -> None:
+    """Let meta.json say what is in the file."""
+    path = folder / "meta.json"
+    if not path.is_file():
+        return
+    try:
+        document = json.loads(path.read_text())
+        entries = document["tables"] if table in document["tables"] else document["results"]
+        entries[table] |= {"n_rows": n_rows, "size_bytes": (folder / f"{table}.parquet").stat().st_size}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return  # another change was there
+    path.write_text(json.dumps(document))
+
+
+def _some(frame: pl.DataFrame, random: Random) -> pl.Series:
+    """Which rows a change is about: one, about a tenth, or all."""
+    kind, height = random.randrange(3), frame.height
+    if kind == 0:
+        at = random.randrange(height)
+        return pl.int_range(height, eager=True) == at
+    share = (0, 0.1, 1.1)[kind]
+    return pl.Series([random.random() < share for _ in range(height)], dtype=pl.Boolean)
+
+
+def _set(frame: pl.DataFrame, column: str, random: Random, value: Any) -> pl.DataFrame:
+    """Some rows of the column become the value: a number, a text, an expression."""
+    new = value if isinstance(value, pl.Expr) else pl.lit(value)
+    dtype = frame.schema[column]
+    wanted = pl.when(_some(frame, random)).then(new.cast(dtype)).otherwise(pl.col(column))
+    return frame.with_columns(wanted.cast(dtype).alias(column))
+
+
+def _retyped(frame: pl.DataFrame, column: str, random: Random) -> pl.DataFrame:
+    dtype = random.choice((pl.String(), pl.Float64(), pl.Int64(), pl.UInt8(), pl.Boolean(), pl.Null()))
+    return frame.with_columns(pl.col(column).cast(dtype, strict=False))
+
+
+def _scaled(frame: pl.DataFrame, column: str, random: Random) -> pl.DataFrame:
+    """In another unit."""
+    by = random.choice((-1, 0, 1000, 10**6, 10**9))
+    return frame.with_columns((pl.col(column) * by).cast(frame.schema[column]))
+
+
+def _other_word(frame: pl.DataFrame, column: str, random: Random) -> pl.DataFrame:
+    """Another value of a closed list, or an unknown word, in a closed list too."""
+    dtype = frame.schema[column]
+    if isinstance(dtype, pl.Enum):
+        if random.random() < 0.5:
+            return _set(frame, column, random, random.choice(dtype.categories.to_list()))
+        wider = pl.Enum([*dtype.categories, "novel"])
+        return _set(frame.with_columns(pl.col(column).cast(wider)), column, random, "novel")
+    words = ("", "novel", "x" * 100_000, "a\0b", "\u202e<b>", "ProfilerStep#99999999999", "nccl:all_reduce", "[[1, 2")
+    return _set(frame, column, random, random.choice(words))
+
+
+CHANGES: dict[str, Change] = {
+    "null": lambda f, c, r: _set(f, c, r, None),
+    "itself": lambda f, c, r: _set(f, c, r, pl.int_range(f.height)),
+    "the next": lambda f, c, r: _set(f, c, r, (pl.int_range(f.height) + 1) % f.height),
+    "the other of two": lambda f, c, r: _set(f, c, r, pl.int_range(f.height).xor(1).clip(0, f.height - 1)),
+    "one too many": lambda f, c, r: _set(f, c, r, f.height),
+    "huge": lambda f, c, r: _set(f, c, r, r.choice(_HUGE)),
+    "negative": lambda f, c, r: _set(f, c, r, -r.choice((1, *_HUGE))),
+    "zero": lambda f, c, r: _set(f, c, r, 0),
+    "no number": lambda f, c, r: _set(f, c, r, r.choice((float("nan"), float("inf"), -1e300))),
+    "another type": _retyped,
+    "another unit": _scaled,
+    "another word": _other_word,
+    "shuffled column": lambda f, c, r: f.with_columns(pl.col(c).shuffle(seed=r.randrange(99))),
+    "shuffled rows": lambda f, _, r: f.sample(fraction=1, shuffle=True, seed=r.randrange(99)),
+    "reversed rows": lambda f, *_: f.reverse(),
+    "repeated rows": lambda f, _, r: pl.concat([f, f.slice(r.randrange(f.height), 20)]),
+    "doubled": lambda f, *_: pl.concat([f, f]),
+    "one row": lambda f, _, r: f.slice(r.randrange(f.height), 1),
+    "half of the rows": lambda f, _, r: f.filter(_some(f, r)),
+    "no rows": lambda f, *_: f.clear(),
+    "a column too many": lambda f, *_: f.with_columns(novel=pl.lit(1)),
+    "a column missing": lambda f, c, _: f.drop(c),
+    "columns in another order": lambda f, *_: f.select(reversed(f.columns)),
+    "one value": lambda f, c, _: f.with_columns(pl.col(c).first()),
+}
+
+
+_ODD: tuple[Any, ...] = (
+    *mutations.ODD_VALUES[:24], "", "../..", "/etc/passwd", "x" * 10_000, [], {}, [[]], {"a": 1}, [2**70], {"x": None},
+)  # fmt: skip
+
+
+def _in_document(folder: Path, random: Random) -> str:
+    """One value of meta.json."""
+    path = folder / "meta.json"
+    if not path.is_file():
+        return "nothing"
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return "nothing"
+    part, where = document, "meta.json"
+    while isinstance(part, dict) and part:
+        key = random.choice(list(part))
+        where = f"{where}.{key}"
+        if not isinstance(part[key], dict) or random.random() < 0.2:
+            _change(part, key, random)
+            break
+        part = part[key]
+    text = json.dumps(document)
+    if random.random() < 0.05:
+        text, where = f'{{"stepscope": "trace", "x": {"[" * 100_000}', "nested meta.json"
+    path.write_text(text)
+    return where
+
+
+def _change(part: Document, key: str, random: Random) -> None:
+    way = random.randrange(5)
+    if way == 0:
+        del part[key]
+    elif way == 1:
+        part[random.choice(("../spans", "/etc/passwd", "novel", "issues", "cycles", ""))] = part[key]
+    elif way == 2 and isinstance(part[key], int):
+        part[key] = part[key] * random.choice((-1, 2, 10**6, 10**12)) + 1
+    else:
+        part[key] = random.choice(_ODD)
+
+
+def _in_folder(folder: Path, random: Random) -> str:
+    """One file: gone, damaged, another's, a folder, a link."""
+    path = random.choice(sorted(p for p in folder.iterdir() if p.is_file() and not p.is_symlink()))
+    way = random.choice(list(_FILE_CHANGES))
+    _FILE_CHANGES[way](path, random)
+    if random.random() < 0.8 and path.is_file() and path.stat().st_size < 10**9:
+        _describe(folder, path.stem, _height(folder, path.stem))
+    return f"{way} {path.name}"
+
+
+def _height(folder: Path, table: str) -> int:
+    frame = _frame(folder / f"{table}.parquet")
+    return 0 if frame is None else frame.height
+
+
+def _flip(path: Path, random: Random) -> None:
+    data = bytearray(path.read_bytes())
+    for _ in range(random.choice((1, 1, 3, 30))):
+        if data:
+            data[random.randrange(len(data))] ^= random.randrange(1, 256)
+    path.write_bytes(data)
+
+
+def _swap(path: Path, random: Random) -> None:
+    path.write_bytes(random.choice(sorted(path.parent.glob("*.parquet"))).read_bytes())
+
+
+def _into_folder(path: Path, _: Random) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "part.parquet").write_bytes(b"PAR1")
+
+
+def _link(path: Path, random: Random) -> None:
+    target = random.choice((path.parent, Path("/etc/passwd"), Path("/dev/zero"), path, path.parent / "tracks.parquet"))
+    path.unlink()
+    path.symlink_to(target)
+
+
+def _pipe(path: Path, _: Random) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+_FILE_CHANGES: dict[str, Callable[[Path, Random], object]] = {
+    "no": lambda path, _: path.unlink(),
+    "empty": lambda path, _: path.write_bytes(b""),
+    "damaged": _flip,
+    "short": lambda path, r: os.truncate(path, r.randrange(path.stat().st_size + 1)),
+    "another's": _swap,
+    "a folder as": _into_folder,
+    "a link as": _link,
+    "a pipe as": _pipe,
+}
+
+
+class TookTooLong(BaseException):
+    """No Exception, so that nothing on the way can take it for one of its own."""
+
+
+def _alarm(_signal: int, _frame: object) -> None:
+    raise TookTooLong
+
+
+def asked(number: int, stored: list[Path], share: float) -> tuple[Counter[str], list[str]]:
+    """What became of the questions about one changed folder, and what went wrong; for a process of its own."""
+    random, outcomes, failures = Random(number), Counter[str](), list[str]()
+    signal.signal(signal.SIGPROF, _alarm)
+    with tempfile.TemporaryDirectory() as place:
+        seed = random.choice(stored)
+        path, changes = write_mutated(seed, Path(place), random)
+        every = questions.questions(path, seed)
+        name, ask = "open", partial(next, every)
+        while ask is not None:
+            if share >= random.random() or name in ("open", "page closes"):
+                outcome = _outcome(ask)
+                outcomes[outcome if outcome.isidentifier() else "failed"] += 1
+                if not outcome.isidentifier():
+                    failures.append(f"case {number} ({changes} of {seed.name}), {name}: {outcome}")
+                if name == "open" and outcome != "answered":
+                    break
+            name, ask = next(every, ("", None))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    return outcomes, [*failures, *([f"case {number} took {peak} MiB"] if peak > MOST_MIB else [])]
+
+
+def _outcome(ask: Callable[[], object]) -> str:
+    """`answered`, the class of our error, or the place of another one."""
+    faulthandler.dump_traceback_later(12 * SECONDS, exit=True)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        ask()
+    except stepscope.StepscopeError as error:
+        return type(error).__name__
+    except BaseException as error:  # noqa: BLE001  what a bug raises, a panic in Polars and our alarm among them
+        return "".join(traceback.format_exception(error)[-6:])
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
+    return "answered"
+
+
+def main() -> int:
+    """Ask about the cases that were named; print what came of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=500, help="how many (500)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first (0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
+    parser.add_argument("--share", type=float, default=1, help="share of the questions that are asked (1)")
+    parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
+    given = parser.parse_args()
+    outcomes, failures = Counter[str](), list[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        ask = partial(asked, stored=seeds(Path(folder), given.also), share=given.share)
+        left = list(range(given.first, given.first + given.cases))
+        while left:
+            # A new process now and then gives back memory; one that crashed takes the cases after it along.
+            with ProcessPoolExecutor(given.jobs, get_context("spawn"), max_tasks_per_child=20) as pool:
+                running = {number: pool.submit(ask, number) for number in left}
+                for number, answer in running.items():
+                    try:
+                        counts, more = answer.result()
+                    except BrokenProcessPool:
+                        failures.append(f"case {number}, or one beside it, crashed or hung")
+                        left = left[left.index(number) + 1 :]
+                        break
+                    outcomes += counts
+                    failures += more
+                else:
+                    left = []
+    print(f"{given.cases:,} folders:", ", ".join(f"{n:,} {what}" for what, n in outcomes.most_common()))
+    print("\n".join(failures) or "no failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Whether the rows of a table can be: their types, nulls, numbers, the rows that ids refer to, the nesting of spans.
+
+Readers make tables that are sound. A table that another program may have written is checked here before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from stepscope.core.schema import SPANS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from stepscope.core.schema import Table
+
+__all__ = ["flaw_of", "in_order"]
+
+#: Columns that hold row numbers, and the table that has these rows.
+_ROWS_OF: Mapping[str, str] = {
+    **dict.fromkeys(("span_id", "parent_id", "launch_id", "op_id"), "spans"),
+    **dict.fromkeys(("track_id", "from_track_id", "to_track_id"), "tracks"),
+    "device_id": "devices",
+    "stack_id": "stacks",
+}
+#: Whole numbers are closer to zero than this, so that the sum of two has 64 bits.
+_LIMIT = 2**62
+_LONGEST_TEXT = 60
+
+
+def in_order(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows in the order of the table, which is that of its first column if this is a row number or a time."""
+    first = table.columns[0].name
+    if first not in frame.columns or first not in (*_ROWS_OF, "ts_ns") or frame[first].is_sorted():
+        return frame
+    return frame.sort(first, maintain_order=True)
+
+
+def flaw_of(table: Table, frame: pl.DataFrame, n_rows: Mapping[str, int]) -> str | None:
+    """What the table cannot hold, with the column and its first such row (the first row is 0); None if it is sound.
+
+    `n_rows` has the number of rows of the trace's tables. The rows are in order (see `in_order`).
+    """
+    for name, dtype in table.dtypes.items():
+        if name not in frame.schema:
+            return f"the column {name} is missing"
+        if frame.schema[name] != dtype:
+            return f"{name} is {str(frame.schema[name])[:_LONGEST_TEXT]} instead of {str(dtype)[:_LONGEST_TEXT]}"
+    if more := sorted(set(frame.columns) - set(table.dtypes)):
+        return f"there is no column {more[0][:_LONGEST_TEXT]!r} in this table"
+    rules = list(_rules(table, n_rows))
+    first_rows = frame.select(rows.first().alias(str(i)) for i, (_, rows, _) in enumerate(rules)).row(0)
+    for row, (name, _, reason) in zip(first_rows, rules, strict=True):
+        if row is not None:
+            value = frame[name][row]
+            return f"{name} in row {row:,} is {'null' if value is None else str(value)[:_LONGEST_TEXT]}: {reason}"
+    return None
+
+
+def _rules(table: Table, n_rows: Mapping[str, int]) -> Iterator[tuple[str, pl.Expr, str]]:
+    """For each rule the column that it is about, the rows that break it, and what it says."""
+    first = table.columns[0].name
+    for column in table.columns:
+        name, value, of = column.name, pl.col(column.name), _ROWS_OF.get(column.name, "")
+        if name in table.never_null:
+            yield name, pl.arg_where(value.is_null()), "it must be known"
+        if column.dtype.is_float():
+            yield name, pl.arg_where(value.is_finite().not_()), "it is not a number"
+        elif column.dtype == pl.Int64() and column.unit is not None:
+            low = 0 if name.endswith("dur_ns") else -_LIMIT
+            reason = f"it must lie between {low:,} and {_LIMIT:,}"
+            yield name, pl.arg_where(value.is_between(low, _LIMIT).not_()), reason
+        if of == table.name and name == first:
+            yield name, pl.arg_where(value != pl.int_range(pl.len(), dtype=pl.UInt32)), "rows are numbered from 0"
+        elif of:
+            n = n_rows.get(of, 0)
+            yield name, pl.arg_where(value >= n), f"{of} has {n:,} rows"
+    if table is SPANS:
+        yield from _rules_of_spans()
+    elif [column.name for column in table.columns if column.key] == ["span_id"]:
+        yield first, pl.arg_where(pl.col(first).shift() == pl.col(first)), "each has one row"
+
+
+def _rules_of_spans() -> Iterator[tuple[str, pl.Expr, str]]:
+    track, start, dur, parent = (pl.col(name) for name in ("track_id", "ts_ns", "dur_ns", "parent_id"))
+    same, unknown = track.shift() == track, start.is_null()
+    for name, broken, reason in (
+        ("ts_ns", unknown != unknown.first(), "all spans have a start, or none has"),
+        ("dur_ns", dur.is_null() & start.is_not_null(), "it must be known"),
+        ("track_id", start.is_not_null() & (track.shift() > track), "spans are sorted by track"),
+        ("ts_ns", same & (start.shift() > start), "spans of a track are sorted by start"),
+        (
+            "dur_ns",
+            same & (start.shift() == start) & (dur.shift() < dur),
+            "the longest of spans that start together is first",
+        ),
+        ("parent_id", parent >= pl.col("span_id"), "a parent begins before its child"),
+        ("parent_id", track.gather(parent, null_on_oob=True) != track, "a parent is on the track of its child"),
+    ):
+        yield name, pl.arg_where(broken), reason
+    for name in ("launch_id", "op_id"):
+        link = pl.col(name)
+        rows = pl.arg_where(link.is_not_null())
+        of_target = link.gather(link.gather(rows), null_on_oob=True)
+        yield name, rows.filter(of_target.is_not_null()), "the span that it names has one of its own"
