@@ -37,11 +37,11 @@ def test_a_sample_without_a_possible_value_is_dropped(value):
     assert trace.issues["count"].to_list() == [1]
 
 
-def test_frees_may_be_negative_and_totals_not():
-    allocations = {"ts_ns": [1, 2], "bytes": [512, -512], "total_allocated_bytes": [512, -1]}
+def test_what_is_freed_is_negative():
+    allocations = {"ts_ns": [1, 2], "bytes": [512, -512], "total_allocated_bytes": [2**60, -1]}
     trace = repaired(allocations=allocations)
     assert trace.allocations["bytes"].to_list() == [512, -512]
-    assert trace.allocations["total_allocated_bytes"].to_list() == [512, None]
+    assert trace.allocations["total_allocated_bytes"].to_list() == [None, -1]
 
 
 def test_durations_are_bounded_and_names_are_never_null():

@@ -29,7 +29,7 @@ _OF_NAMES = {
 }
 _OF_UNITS = {"bytes": (0, 2**50), "bytes/s": (0, 2**60), "ns": (-(2**61), 2**61)}
 _MOST_DOUBLE = 1e30
-#: Tables in which bytes that are given back are negative.
+#: Tables in which bytes may be negative: what is given back, and totals that count from the start of the recording.
 _SIGNED = ("allocations", "reservations")
 
 
@@ -99,4 +99,4 @@ def _limits(column: Column, table: Table) -> tuple[float, float] | None:
     low, high = _OF_NAMES.get(column.name) or _OF_UNITS.get(column.unit or "") or (-_MOST_DOUBLE, _MOST_DOUBLE)
     if column.dtype.is_integer() and high == _MOST_DOUBLE:
         return None
-    return (-high if table.name in _SIGNED and column.name == "bytes" else low), high
+    return (-high if table.name in _SIGNED and column.unit == "bytes" else low), high
