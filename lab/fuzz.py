@@ -117,6 +117,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--keep", type=Path, help="folder for the files of the cases")
     parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
+    parser.add_argument("--only", action="store_true", help="begin with protobuf files of that folder alone")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--mark", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -164,7 +165,7 @@ def _start(
     ]
     command += ["--minutes", str(left)] if left < float("inf") else []
     command += ["--keep", str(given.keep)] if given.keep else []
-    command += ["--also", str(given.also)] if given.also else []
+    command += ["--also", str(given.also), *["--only"] * given.only] if given.also else []
     command += ["--meaning", "--share", str(given.share)] if given.meaning else []
     with out.open("wb") as file, (folder / f"{first}.err").open("wb") as errors:
         return subprocess.Popen(command, stdout=file, stderr=errors), first, n, out
@@ -191,6 +192,7 @@ def _work(given: argparse.Namespace) -> Tally:
         return _work_on_meaning(given)
     signal.signal(signal.SIGALRM, _alarm)
     tally, seeds = Tally(), mutations.seeds(given.also)
+    seeds = [seed for seed in seeds if isinstance(seed, bytes)] if given.only else seeds
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as folder:
         for case in range(given.first, given.first + given.cases):

@@ -74,11 +74,15 @@ META: dict[str, tuple[Any, ...]] = {
 }
 
 
-def seeds(also: Path | None = None) -> list[Document]:
-    """Recorded traces cut down to some events, `also` those below a folder, and made ones with what no other has."""
+def seeds(also: Path | None = None) -> list[Document | bytes]:
+    """Recorded traces cut down to some events, `also` those below a folder, and made ones with what no other has.
+
+    Of protobuf files below that folder only bytes are changed.
+    """
     paths = [*sorted(EXAMPLES.glob("*/*.json.gz")), *(sorted(also.rglob("*.json.gz")) if also else ())]
     found = [document for path in paths if (document := _shrunk(path, EVENTS_KEPT)) is not None]
-    return [*found, *made()]
+    binary = [path.read_bytes() for path in sorted(also.rglob("*.pb"))] if also else []
+    return [*binary, *found, *made()]
 
 
 def made() -> list[Document]:
@@ -199,14 +203,17 @@ def _pairs() -> Document:
     return {"traceEvents": events}
 
 
-def mutated(document: Document, random: Random) -> bytes:
+def mutated(document: Document | bytes, random: Random) -> bytes:
     """The document with some values changed, written in one of several ways, some bytes changed, packed or not."""
     level = random.choice(("values", "bytes", "both", "packing"))
-    if level in ("values", "both"):
+    if isinstance(document, bytes):
+        data, level = document, "packing" if level == "packing" else "bytes"
+    elif level in ("values", "both"):
         document = {**document, "traceEvents": copy.deepcopy(document["traceEvents"])}
         for _ in range(_few(random)):
             random.choice(VALUE_CHANGES)(document, random)
-    data = _written(document, random)
+    if not isinstance(document, bytes):
+        data = _written(document, random)
     if level in ("bytes", "both"):
         for _ in range(_few(random)):
             data = random.choice(BYTE_CHANGES)(data, random)

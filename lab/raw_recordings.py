@@ -215,11 +215,11 @@ def device_event(event: dict[int, Any], called: int | None) -> Work:
 
 def xplane(data: bytes) -> Recording:
     """XPlane of JAX and TensorFlow: planes of devices, lines of streams, or `XLA Ops`; steps are a line."""
-    work, steps = [], []
+    work: list[Work] = []
+    steps: dict[str, tuple[str, int, int]] = {}
+    times: list[tuple[int, int]] = []
     for plane in (fields(value) for number, value in fields(data) if number == 1):
         device = next((value.decode() for number, value in plane if number == 2), "")
-        if not device.startswith("/device:"):
-            continue
         entries = [dict(fields(dict(fields(value)).get(2, b""))) for number, value in plane if number == 4]
         names = {entry.get(1, 0): entry.get(2, b"").decode() for entry in entries}
         for line in (fields(value) for number, value in plane if number == 3):
@@ -228,15 +228,19 @@ def xplane(data: bytes) -> Recording:
             for event in (dict(fields(value)) for number, value in line if number == 4):
                 name = names.get(event.get(1, 0), "")
                 start, length = origin + round(event.get(2, 0) / 1000), round(event.get(3, 0) / 1000)
-                if title == "Steps":
-                    steps.append((name, start, length))
+                if not name.startswith(("MemoryAllocation", "MemoryDeallocation")):
+                    times.append((start, start + length))
+                if not device.startswith("/device:"):
+                    continue
+                if title == "Steps":  # each as long as on the device that took longest, as in XProf
+                    steps[name] = max(steps.get(name, (name, 0, -1)), (name, start, length), key=lambda s: s[2])
                 elif title == "XLA Ops" or title.startswith("Stream"):
-                    kind = COPY if name.startswith("Memcpy") else KERNEL
+                    kind = COPY if name.startswith(("Memcpy", "Copy")) else KERNEL
                     talks = library(name) or name.startswith(COLLECTIVE_INSTRUCTIONS)
                     work.append(
                         Work(device.removeprefix("/device:"), kind, name, start, length, talks and kind == KERNEL)
                     )
-    return Recording("xplane", work, sorted(steps, key=lambda s: s[1]))
+    return Recording("xplane", work, sorted(steps.values(), key=lambda s: s[1]), recorded=extent(times))
 
 
 # Kernels without a clock -----------------------------------------------------------------------------------------

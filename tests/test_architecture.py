@@ -211,6 +211,39 @@ def test_only_the_command_line_prints():
     none_of(f"{path.relative_to(SRC)}:{line}" for path in outside for line in calls_of(path, "print"))
 
 
+#: Modules that can run code, or write into memory, when they decode what somebody else wrote.
+UNSAFE_DECODERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "jsonpickle", "yaml", "xmlrpc"}
+
+
+def foreign_imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, (node.module or "").split(".")[0]
+
+
+def test_only_workers_unpickle_and_nothing_from_disk():
+    """A function reaches a worker, and its result comes back, through a pipe; frames, caches and notes have schemas."""
+    none_of(
+        f"{path.relative_to(SRC)}:{line} imports {name}"
+        for path in FILES
+        for line, name in foreign_imports(path)
+        if name in UNSAFE_DECODERS and not module_of(path).startswith("stepscope.query.workers")
+    )
+    loads = {"load", "loads", "Unpickler", "read_pickle", "deserialize", "memmap"}
+    none_of(
+        f"{path.relative_to(SRC)}:{node.lineno} {ast.unparse(node.func)}"
+        for path in FILES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in ("np", "numpy", "pl", "polars", "pd")
+        and (node.func.attr in loads or any(keyword.arg == "allow_pickle" for keyword in node.keywords))
+    )
+
+
 def test_no_handler_catches_everything():
     """But for where the user's own code runs: what it raises is that code's failure, and is handed on as such."""
     broad = defaultdict(list)

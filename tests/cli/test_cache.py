@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,26 @@ def test_a_cache_that_is_off_says_so(run, monkeypatch):
 def test_a_folder_that_may_not_be_written_to_is_told(run, kept, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != kept.folder)
     assert "cannot be written, so nothing new is cached" in run("cache").err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of folders")
+@pytest.mark.filterwarnings("always::stepscope.store.CacheWarning")
+@pytest.mark.parametrize("more", [(), ("clear",)])
+def test_a_folder_that_others_may_write_to_is_refused_with_the_reason(run, kept, more):
+    kept.folder.chmod(0o777)
+    result = run("cache", *more)
+    assert (result.code, result.out) == (0, "")
+    assert result.err.startswith(f"note: the cache is not used: {kept.folder} can be written to by other users; ")
+    assert len(store.entries(kept)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="modes of folders")
+def test_the_reason_is_given_once_whatever_the_number_of_workers(kept, examples):
+    kept.folder.chmod(0o777)
+    command = [sys.executable, "-m", "stepscope", "report", str(examples / "demo-cpu-2ranks"), "--workers", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.count("the cache is not used") == 1, done.stderr
 
 
 def test_anything_but_clear_is_a_usage_error(run, kept):

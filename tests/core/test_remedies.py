@@ -16,7 +16,8 @@ ONLY_FOR = {
     "expandable_segments": ("framework", ("PyTorch",)), "with_stack": ("framework", ("PyTorch",)),
     "TORCH_LOGS": ("framework", ("PyTorch",)), "pin_memory": ("framework", ("PyTorch",)),
     "paddle.": ("framework", ("PaddlePaddle",)), "RecordEvent": ("framework", ("PaddlePaddle",)),
-    "jax": ("framework", ("JAX/XLA",)), "CUDA graphs": ("device", ("cuda",)),
+    "jax": ("framework", ("JAX/XLA",)), "tf.": ("framework", ("TensorFlow",)),
+    "torch_xla": ("framework", ("PyTorch/XLA",)), "CUDA graphs": ("device", ("cuda",)),
     "CUDA_": ("device", ("cuda",)), "HIP": ("device", ("rocm",)),
     "profiler.step": ("recorder", ("kineto", "paddle")), "ProfilerActivity": ("recorder", ("kineto",)),
     "nsys": ("recorder", ("nsys", "nsys-stats")), "NVTX": ("recorder", ("nsys", "nsys-stats")),
@@ -24,7 +25,7 @@ ONLY_FOR = {
 EVERY = [
     Recording(recorder, framework, device)
     for recorder in ("kineto", "nsys", "rocprof", "paddle", "xplane", "")
-    for framework in ("PyTorch", "PaddlePaddle", "JAX/XLA", "")
+    for framework in ("PyTorch", "PaddlePaddle", "JAX/XLA", "TensorFlow", "PyTorch/XLA", "")
     for device in ("cuda", "rocm", "xpu", "npu", "tpu", "mtia", "cpu", "")
 ]
 

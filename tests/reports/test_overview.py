@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import time
-import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -17,13 +15,12 @@ import stepscope
 from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import CorruptInput, StepscopeError
+from stepscope.core.remedies import Recording
 from stepscope.core.trace import Meta, Run, Trace
 from stepscope.reports import overview as overview_home
-from stepscope.reports._summary import Scope
+from stepscope.reports._summary import Scope, Summary
 from stepscope.reports.overview import (
     WHAT,
-    cache_summary,
-    cached_summary,
     outlier_costs,
     overview,
     summarise,
@@ -239,7 +236,7 @@ def scope_of(*lengths: int) -> Scope:
 def test_a_step_far_slower_than_the_median_costs_what_it_took_more() -> None:
     scope = scope_of(100, 100, 300, 100, 140)
     parts = {"computation": np.array([80, 80, 90, 80, 80]), "idle": np.array([20, 20, 210, 20, 60])}
-    (cost,) = outlier_costs(parts, scope)
+    (cost,) = outlier_costs(parts, scope, Recording())
     assert (cost.kind, cost.ns) == ("outlier", 240)
     assert cost.title == "Step 12 took 300 ns, 3.0 × the median"
     assert cost.details == (
@@ -248,14 +245,14 @@ def test_a_step_far_slower_than_the_median_costs_what_it_took_more() -> None:
 
 
 def test_the_first_step_may_be_warm_up() -> None:
-    (cost,) = outlier_costs({"idle": np.array([200, 0, 0, 0])}, scope_of(300, 100, 100, 100))
+    (cost,) = outlier_costs({"idle": np.array([200, 0, 0, 0])}, scope_of(300, 100, 100, 100), Recording())
     assert "warm-up" in cost.details[0]
 
 
 def test_even_or_few_steps_cost_nothing() -> None:
-    assert outlier_costs({"idle": np.zeros(4)}, scope_of(100, 110, 90, 100)) == []
-    assert outlier_costs({"idle": np.zeros(3)}, scope_of(100, 900, 100)) == []
-    assert outlier_costs({"idle": np.zeros(4)}, scope_of(0, 0, 0, 0)) == []
+    assert outlier_costs({"idle": np.zeros(4)}, scope_of(100, 110, 90, 100), Recording()) == []
+    assert outlier_costs({"idle": np.zeros(3)}, scope_of(100, 900, 100), Recording()) == []
+    assert outlier_costs({"idle": np.zeros(4)}, scope_of(0, 0, 0, 0), Recording()) == []
 
 
 @pytest.fixture
@@ -333,34 +330,10 @@ def test_what_is_opened_otherwise_is_not_kept(run):
 def test_summaries_of_formats_that_are_several_files_are_not_kept(run):
     key = store.value_key(WHAT, settled(run).paths[0], ())
     summary = summarise(run.open_trace(run.paths[0]))
-    cache_summary(key, replace(summary, meta=replace(summary.meta, format="rocprof")))
-    assert cached_summary(key) is None
-    cache_summary(key, summary)
-    assert cached_summary(key).meta == summary.meta
-
-
-class Evil:
-    def __reduce__(self):
-        return os.system, ("true",)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"not packed",
-        zlib.compress(b"not a pickle"),
-        zlib.compress(pickle.dumps(Evil())),
-        zlib.compress(pickle.dumps(5)),
-    ],
-    ids=["not packed", "no pickle", "another program", "another value"],
-)
-def test_what_is_no_summary_is_not_made_into_one(run, content):
-    key = store.value_key(WHAT, settled(run).paths[0], ())
-    trace = run.open_trace(run.paths[0])
-    store.cache_value(key, content, trace.meta, what=WHAT)
-    assert store.cached_value(key) == content
-    assert cached_summary(key) is None
+    store.cache_value(key, summary, replace(summary.meta, format="rocprof"), what=WHAT)
+    assert store.cached_value(key, Summary) is None
+    store.cache_value(key, summary, summary.meta, what=WHAT)
+    assert store.cached_value(key, Summary).meta == summary.meta
 
 
 def test_kept_summaries_are_shown_in_the_cache_by_their_file(run):

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pickle
-import zlib
 from dataclasses import replace
 
 import pytest
@@ -10,6 +8,7 @@ from job_simulator import Fault, Layout, Plan, simulate, tables
 from jobs import part
 
 import stepscope
+from stepscope import store
 from stepscope.core.trace import Meta, Trace
 from stepscope.reports import _stragglers as stragglers_home
 from stepscope.reports._headline_and_bars import overview_of_ranks
@@ -21,7 +20,7 @@ LATE = Fault("late", 5, 400_000)
 
 
 def packed(parts):
-    return [zlib.compress(pickle.dumps(one)) for one in parts]
+    return [store.packed(one) for one in parts]
 
 
 def simulated(*faults, layout=None, **more):

@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import mmap
 import os
+import pickle
 import shutil
 import time
+import zlib
+from collections.abc import Mapping  # noqa: TC003  a value's annotations are read
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
+import msgspec
 import pytest
 
 import stepscope
 from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
+from stepscope.core.report import Block
+from stepscope.core.schema import TABLES
 from stepscope.store import blobs
 from stepscope.store.blobs import code_fingerprint, key_of, settled
 
@@ -26,16 +35,73 @@ def path(tmp_path, examples, monkeypatch):
     return target
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A field of every kind that summaries have."""
+
+    label: str
+    size: int | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+    pairs: tuple[tuple[int, ...], ...] = ()
+    raw: bytes = b""
+    block: Block | None = None
+
+
 def note(path, *words):
     return store.value_key("test", path, words)
 
 
+def test_a_value_is_what_it_was_after_packing(full):
+    blocks = [Block("A", table, full.table(table.name), "show", drawn=table.empty()) for table in TABLES.values()]
+    for block in blocks:
+        value = Value("odd \udcff", 2**62, MappingProxyType({"a": 0.1, "b": 5.0}), ((1,), (2, 3)), b"\0\xff", block)
+        again = store.unpacked(store.packed(value), Value)
+        assert (again.label, again.size, again.shares) == ("odd \udcff", 2**62, {"a": 0.1, "b": 5.0})
+        assert (again.pairs, again.raw) == (value.pairs, value.raw)
+        assert again.block.table == block.table
+        assert again.block.table.dtypes == block.table.dtypes
+        assert again.block.frame.equals(block.frame)
+        assert again.block.frame.schema == block.frame.schema == again.block.drawn.schema
+
+
+def test_what_a_value_cannot_hold_is_not_packed():
+    with pytest.raises(NotImplementedError, match="object"):
+        store.packed(Value("x", raw=object()))
+
+
 def test_a_note_is_found_again_by_what_it_says_and_follows_from(path):
     meta = stepscope.load(path).meta
-    store.cache_value(note(path, 1), b"of one", meta, what="test")
-    assert store.cached_value(note(path, 1)) == b"of one"
-    assert store.cached_value(note(path, 2)) is None
-    assert store.cached_value(store.value_key("other", path, (1,))) is None
+    store.cache_value(note(path, 1), Value("of one"), meta, what="test")
+    assert store.cached_value(note(path, 1), Value).label == "of one"
+    assert store.cached_value(note(path, 2), Value) is None
+    assert store.cached_value(store.value_key("other", path, (1,)), Value) is None
+
+
+class Evil:
+    def __reduce__(self):
+        return pytest.fail, ("code ran",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not packed",
+        pickle.dumps(Evil()),
+        zlib.compress(b"no parts"),
+        zlib.compress(pickle.dumps(Evil())),
+        store.packed(Block("A", TABLES["steps"], TABLES["steps"].empty())),
+        store.packed(Value(label=5)),
+        zlib.compress(msgspec.msgpack.encode([b"{}"])),
+        zlib.compress(msgspec.msgpack.encode([b"{}", b"no frame"])),
+    ],
+    ids=["not packed", "pickle", "no parts", "packed pickle", "another class", "another type", "no types", "no frame"],
+)
+def test_what_is_no_such_value_is_removed_with_a_warning_and_runs_nothing(path, content):
+    key = note(path)
+    store.blobs.put_value(key.where, key.key, content, source=path, kind="kineto, test", source_bytes=1)
+    with pytest.warns(store.CacheWarning, match="it is no Value"):
+        assert store.cached_value(key, Value) is None
+    assert store.entries(key.where) == []
 
 
 def test_what_follows_from_more_than_a_file_has_no_note(path):
@@ -54,9 +120,9 @@ def test_a_note_of_a_file_that_changed_meanwhile_is_not_kept(path, examples):
     assert store.unchanged(key)
     shutil.copy(examples / "demo-cpu-2ranks" / "rank1.pt.trace.json.gz", path)
     assert not store.unchanged(key)
-    store.cache_value(key, b"of the file before", meta, what="test")
-    assert store.cached_value(key) is None
-    assert store.cached_value(note(path)) is None
+    store.cache_value(key, Value("of the file before"), meta, what="test")
+    assert store.cached_value(key, Value) is None
+    assert store.cached_value(note(path), Value) is None
 
 
 def test_a_file_that_is_gone_has_no_ticket(path):
@@ -93,7 +159,7 @@ def test_the_same_content_elsewhere_has_another_key(file, tmp_path):
 def test_a_change_that_keeps_size_and_time_of_change_has_another_key(file):
     before, status = key_of(str(file), []), file.stat()
     content = bytearray(file.read_bytes())
-    content[200_003] ^= 1  # not among the samples
+    content[200_003] ^= 1
     time.sleep(0.02)
     file.write_bytes(content)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -101,18 +167,44 @@ def test_a_change_that_keeps_size_and_time_of_change_has_another_key(file):
     assert key_of(str(file), []) != before
 
 
-@pytest.mark.parametrize("at", [0, 399_999, 65_535])
-def test_samples_tell_where_times_do_not(file, at, monkeypatch):
-    state = files.state_of(str(file))
-    monkeypatch.setattr(files, "state_of", lambda _: state)
+def write_through_a_mapping(file, at):
+    """Change a byte in place, as a program does that maps the file, and set back the time of change."""
+    status = file.stat()
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
+        mapped[at] ^= 1
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.fixture
+def without_ctime(monkeypatch):
+    """A file system on which a change through a mapping leaves all times as they are, as tmpfs is."""
+    real = files.state_of
+    monkeypatch.setattr(files, "state_of", lambda path: real(path)[:-1])
+
+
+@pytest.mark.parametrize("at", [0, 65_536, 200_003, 399_999])
+@pytest.mark.usefixtures("without_ctime")
+def test_a_change_through_a_mapping_that_leaves_all_times_shows_in_the_content(file, at):
     before = key_of(str(file), [])
-    content = bytearray(file.read_bytes())
-    content[at] ^= 1
-    file.write_bytes(content)
+    write_through_a_mapping(file, at)
     assert key_of(str(file), []) != before
 
 
-@pytest.mark.parametrize("size", [0, 1, 70_000, 131_073])
+@pytest.mark.usefixtures("without_ctime")
+def test_of_large_files_such_a_change_shows_in_the_samples(tmp_path):
+    large = tmp_path / "large.json"
+    large.write_bytes(bytes(5_000_000))
+    step = (5_000_000 - 2 * (1 << 16)) // 31
+    for at in (0, 65_535, 65_536 + step, 65_536 + 30 * step + 4095, 5_000_000 - 65_536, 4_999_999):
+        before = key_of(str(large), [])
+        write_through_a_mapping(large, at)
+        assert key_of(str(large), []) != before
+    before = key_of(str(large), [])
+    write_through_a_mapping(large, 65_536)  # docs/store.md says that such a change does not show
+    assert key_of(str(large), []) == before
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 1 << 22, (1 << 22) + 1])
 def test_files_of_any_size_have_a_key(tmp_path, size):
     path = tmp_path / "x.json"
     path.write_bytes(b"x" * size)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from stepscope.core.trace import Trace
-__all__ = ["CODE", "stitched"]
 
 _ADDED = re.compile(r"\s*\[(?:clone|with)\b.*$|\.kd$")
 _UNNAMED = re.compile(r"\(anonymous namespace\)::|<?\bunnamed>::|\{anonymous\}::|\b_GLOBAL__N_\w*::")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from stepscope.renderers.figures import Drawn
     from stepscope.timing import Bench
 
-__all__ = ["bench_text", "plot", "with_display", "with_display_of_comparison"]
-
 _BARS = "Where the time went"
 
 

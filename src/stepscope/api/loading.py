@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 #: More files than these are named by their folder, if it holds no others.
 _MOST_NAMED = 4
 
-__all__ = ["FileOpener", "loaded", "named_as"]
-
 
 def loaded(
     path: PathLike,

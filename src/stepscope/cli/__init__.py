@@ -11,6 +11,7 @@ import io
 import os
 import sys
 import traceback
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     verbs = arguments[:1] if arguments and arguments[0] in VERBS else VERBS
     command = typer.main.get_command(_app(verbs))
+    warnings.showwarning = _show_warning
     if argv is None:  # the process is ours
         # At its end Python would collect garbage in all imported modules once more: 80 ms for nothing.
         atexit.register(gc.freeze)
@@ -66,6 +68,14 @@ def _app(verbs: Sequence[str] = VERBS) -> typer.Typer:
         verb: Any = import_module(f"stepscope.cli.{name}")
         app.command(name, **verb.SETTINGS)(verb.command)
     return app
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
+) -> None:
+    """A warning of ours in one line, and those of other packages as Python shows them."""
+    is_ours = category.__module__.startswith("stepscope.")
+    _show(f"note: {message}" if is_ours else warnings.formatwarning(message, category, filename, lineno))
 
 
 def _version(wanted: bool) -> None:

@@ -12,7 +12,6 @@ import typer
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError, WouldOverwrite
-from stepscope.core.report import printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -85,6 +84,8 @@ def emit(content: str | bytes, output: str | None, *, force: bool = False, rende
     `renderer` is what made the text, if it was one: that for terminals may use colours, and exact text goes to a pipe
     as it is. Raises WouldOverwrite, StepscopeError.
     """
+    from stepscope.core.report import printable_lines
+
     if output is not None and output != STDOUT:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
         if files.is_url(output):
@@ -109,7 +110,7 @@ def emit_stream(pieces: Iterable[str], output: str | None, *, force: bool = Fals
     """
     if output is None or output == STDOUT:
         for piece in pieces:
-            _write_stdout(printable_lines(piece))
+            emit(piece, output)
         return
     data = _packed((piece.encode("utf-8", "backslashreplace") for piece in pieces), output)
     if files.is_url(output):
@@ -137,6 +138,8 @@ def _packed(pieces: Iterator[bytes], output: str) -> Iterator[bytes]:
 
 def complain(text: str, *, colour: str = "") -> None:
     """Write a line to standard error, with control characters escaped."""
+    from stepscope.core.report import printable
+
     text = printable(text)
     if colour and sys.stderr.isatty() and coloured():
         head, colon, rest = text.partition(":")

@@ -37,7 +37,8 @@ def command(
 
     where = store.cache_folder()
     if where is None:
-        complain("note: STEPSCOPE_CACHE turns the cache off")
+        if store.is_off():  # else a warning said why it is not used
+            complain("note: STEPSCOPE_CACHE turns the cache off")
         return
     if action == "clear":
         held = sum(entry.stored_bytes for entry in store.entries(where))

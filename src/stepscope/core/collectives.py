@@ -19,12 +19,6 @@ from stepscope.core.schema import map_names
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "HOST_LIBRARIES", "INDUCTOR_KERNEL", "KINDS", "POINT_TO_POINT", "RECORDED", "SYNCHRONISING", "UNNAMED",
-    "Collective", "bus_factor", "communication_mark", "is_collective_library", "is_communication", "kind_of",
-    "kinds_of", "label_of", "library_of", "size_of_whole", "talks_to_ranks",
-]  # fmt: skip
-
 _CACHED = 1 << 16
 
 

@@ -11,8 +11,6 @@ from functools import lru_cache
 
 import polars as pl
 
-__all__ = ["HARDWARE_VECTOR", "RATIO_ROLES", "measured", "preference"]
-
 _PCT = r"\.avg\.pct_of_peak_sustained_"
 _ELAPSED, _ACTIVE = _PCT + "elapsed", _PCT + "active"
 

@@ -8,18 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "CorruptInput",
-    "FunctionFailed",
-    "MissingExtra",
-    "MissingTable",
-    "StepscopeError",
-    "UnknownFormat",
-    "UnknownName",
-    "UnsupportedVersion",
-    "WouldOverwrite",
-]
-
 
 class StepscopeError(Exception):
     """Anything stepscope refuses to do: a message (what and where) and a hint (what to do next)."""

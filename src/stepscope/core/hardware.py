@@ -21,8 +21,8 @@ from stepscope.core.errors import StepscopeError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Accelerator", "Hardware", "known", "with_file"]
-
+#: Instead of a precision: a peak of matrix units that a recorder states for work whose types it does not.
+ANY = "any"
 _DATA = Path(__file__).with_name("hardware.json")
 _NOISE = re.compile(
     r"\b(?:nvidia|amd|intel|huawei|cambricon|corporation|instinct|tesla|geforce|radeon|graphics|tensor core|gpu"
@@ -57,7 +57,7 @@ class Accelerator(msgspec.Struct, frozen=True, kw_only=True):
         natively they do as fp32.
         """
         if precision is None:
-            return None
+            return self.tensor.get(ANY) if matrix else None
         if not matrix:
             return self.vector.get(precision) or (self.vector.get("fp32") if precision in _WIDENED else None)
         if precision in self.tensor:

@@ -16,11 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Intervals", "covered", "difference", "either", "enclosing", "ends_of", "gaps", "innermost_at", "intersection",
-    "level", "locate", "nearest", "outermost", "own_lengths", "reached", "total", "union", "union_by",
-]  # fmt: skip
-
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Intervals = tuple[Ints, Ints]

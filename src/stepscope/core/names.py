@@ -61,7 +61,7 @@ embedding     embedding|embed_|_embs?_|indexselect|index_select|^gatherv2|lookup
 embedding     bounds_check|linearize_index|jagged|fbgemm_gpu::(?:permute|block_bucketize|_offsets)
 # products: convolutions first, as they are named after the GEMM inside
 gemm          wgrad_gemm|grouped_gemm
-convolution   conv(?!ert)|scudnn|dgrad|wgrad|fprop|winograd|implicit_gemm|igemm_(?:fwd|bwd|wrw)|im2?d?2col|col2im
+convolution   conv(?!ert|ersion)|scudnn|dgrad|wgrad|fprop|winograd|implicit_gemm|igemm_(?:fwd|bwd|wrw)|im2?d?2col|col2im
 convolution   bwd_(?:weight|data)|fft2d|cudnn::cnn|compute\w*offsetskernel|precompute_indices
 gemm          (?<!fb)gemm|gemv|matmul|(?:^|[_:])(?:add|b|baddb|scaled_|int_)?mm(?:[_.<]|$)|^%?dot(?:[._]|$)
 gemm          mul_mat(?:_|$)

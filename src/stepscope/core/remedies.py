@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from stepscope.core.errors import MissingTable
     from stepscope.core.trace import Meta, Trace
 
-__all__ = ["REMEDIES", "Recording", "Remedy", "advised", "recording_of", "remedy"]
-
-PYTORCH, PADDLE, JAX = "PyTorch", "PaddlePaddle", "JAX/XLA"
+PYTORCH, PADDLE, JAX, TENSORFLOW = "PyTorch", "PaddlePaddle", "JAX/XLA", "TensorFlow"
+PYTORCH_XLA = "PyTorch/XLA"
 #: Devices that torch.compile generates kernels for and that capture graphs.
 _COMPILED = ("cuda", "rocm", "xpu")
 #: Names in recordings of vLLM and SGLang: their functions, operators, and the ranges around their passes.
@@ -105,6 +104,7 @@ REMEDIES = (
         (PADDLE,), ("cuda",),
     ),
     Remedy("launching", "more of the step under one jax.jit, a larger batch", (JAX,)),
+    Remedy("launching", "more of the step in one tf.function(jit_compile=True), a larger batch", (TENSORFLOW,)),
     Remedy("launching", "fewer, larger launches: CUDA graphs, fused kernels, a larger batch", (), ("cuda",)),
     Remedy("launching", "fewer, larger launches: HIP graphs, fused kernels, a larger batch", (), ("rocm",)),
     Remedy("launching", "fewer, larger launches: fused operators, a larger batch"),
@@ -119,12 +119,14 @@ REMEDIES = (
         (PYTORCH,), _COMPILED,
     ),
     Remedy("fuse", "operations under one jax.jit are fused: show fusion", (JAX,)),
+    Remedy("fuse", "tf.function(jit_compile=True) would fuse many of them: show fusion", (TENSORFLOW,)),
     Remedy("fuse", "fused operators would merge many and save trips to memory: show fusion"),
     Remedy(
         "sync",
         "keep values on the device and read them rarely; copy with non_blocking=True; drop explicit synchronize()",
         (PYTORCH,),
     ),
+    Remedy("sync", "keep values on the device and read them rarely; drop block_until_ready() in the loop", (JAX,)),
     Remedy("sync", "keep values on the device and read them rarely; drop calls that only wait for the device"),
     Remedy(
         "blocking_call", "copy from and to pinned memory with non_blocking=True, or where nothing waits for it",
@@ -149,9 +151,12 @@ REMEDIES = (
         (PYTORCH,), _COMPILED,
     ),
     Remedy("compilation", "compile before you measure or serve; JAX_LOG_COMPILES=1 lists what compiles again", (JAX,)),
+    Remedy("compilation", "fix input_signature: a tf.function is traced again for every new shape", (TENSORFLOW,)),
     Remedy("compilation", "compile before you measure or serve"),
     Remedy("garbage_collection", "gc.freeze() after start-up; collect between steps and not within them"),
     Remedy("communication", "overlap it with the device's work, or use a library that communicates on the device"),
+    Remedy("with_stack", "jax.profiler.TraceAnnotation around parts of the program would say where", (JAX,)),
+    Remedy("with_stack", "tf.profiler.experimental.Trace around parts of the program would say where", (TENSORFLOW,)),
     Remedy("host_idle", "find what it waits for: input, a lock, another process"),
     Remedy("python", "move this work to another thread, or behind the launches of the next step"),
     Remedy("with_stack", "with_stack=True in the profiler would name the functions that it is spent in", (PYTORCH,), (),
@@ -182,6 +187,10 @@ REMEDIES = (
         ("kineto", "paddle"), for_engines=False,
     ),
     Remedy("steps", "put jax.profiler.StepTraceAnnotation around every iteration to see times per step", (JAX,)),
+    Remedy(
+        "steps", "put tf.profiler.experimental.Trace('train', step_num=i, _r=1) around every iteration", (TENSORFLOW,),
+    ),
+    Remedy("steps", "put torch_xla.debug.profiler.StepTrace around every iteration", (PYTORCH_XLA,)),
     Remedy("steps", "put an NVTX range around every iteration to see times per step", (), (), ("nsys",)),
     Remedy("steps", ""),
     Remedy("operators", "record them with ProfilerActivity.CPU to see whose the kernels are", (PYTORCH,), (),
@@ -214,8 +223,10 @@ REMEDIES = (
         "let more workers prepare batches (DataLoader num_workers, prefetch_factor, pin_memory), or make that cheaper",
         (PYTORCH,),
     ),
+    Remedy("data_loading", "let tf.data work ahead: prefetch(tf.data.AUTOTUNE), parallel map()", (TENSORFLOW,)),
     Remedy("data_loading", "prepare batches ahead of time, in other processes or threads, or make that cheaper"),
     Remedy("memory_full", "activation checkpointing, autocast or a smaller batch make room", (PYTORCH,)),
+    Remedy("memory_full", "jax.checkpoint, lower precision or a smaller batch make room", (JAX,)),
     Remedy("memory_full", "activation checkpointing, lower precision or a smaller batch make room"),
     Remedy("pageable", "pin_memory=True and non_blocking=True would hide them", (PYTORCH,)),
     Remedy("pageable", "asynchronous copies from and to pinned memory would hide them"),
@@ -229,6 +240,9 @@ REMEDIES = (
         "starved",
         "give the job more cores, run fewer threads, or move other jobs away; record --sched says who had the cores",
     ),
+    Remedy("warm_up", "if that is warm-up, let the profiler's schedule skip it", (PYTORCH, PADDLE), (),
+           ("kineto", "paddle")),
+    Remedy("warm_up", "if that is warm-up or compilation, start the profile after it"),
     Remedy("throttled", "raise the CPU limit of the container"),
     Remedy("memory_bound", "only less traffic makes it faster: fusion with its neighbours, smaller types"),
     Remedy("compute_bound", "only less work makes it faster: lower precision, tensor cores, fewer operations"),

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
+from stepscope.core.schema import Table
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    import polars as pl
-
-    from stepscope.core.schema import Table
 
 
 def whole_command(command: str, arguments: Sequence[str]) -> str:

@@ -14,8 +14,6 @@ from stepscope.core.schema import ATTRIBUTION, CYCLES, Column, Name, Table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["NSYS", "RESULTS"]
-
 _WHOLE, _MEAN = pl.Int64(), pl.Float64()
 _NAME = Column("name", Name, "kernel, call, operation or range, as recorded", key=True)
 _CALLS = Column("calls", _WHOLE, "how often")

@@ -6,6 +6,7 @@ for absent. Result tables of analyses are declared with the same two classes, ne
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
 
 CATEGORIES = (
@@ -69,6 +70,11 @@ class Table:
         """A frame of this table without rows."""
         return pl.DataFrame(schema=dict(self.dtypes))
 
+    def of_rows(self, rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
+        """A frame of rows with a value for each of the first columns; the last ones may be left out."""
+        missing = (None,) * (len(self.columns) - len(rows[0])) if rows else ()
+        return pl.DataFrame([(*row, *missing) for row in rows], schema=dict(self.dtypes), orient="row")
+
     def conform(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with exactly this table's columns, in order and type; absent ones become null."""
         have = frame.schema
@@ -93,6 +99,8 @@ DEVICES = Table(
         Column("sm_count", pl.Int32(), "streaming multiprocessors or compute units"),
         Column("memory_bytes", pl.Int64(), "memory on the device", "bytes"),
         Column("compute_capability", pl.String(), "architecture version, as in 9.0 or gfx942"),
+        Column("recorded_flop_per_s", pl.Float64(), "its peak rate, as stated by the recorder", "FLOP/s"),
+        Column("recorded_bytes_per_s", pl.Float64(), "its memory bandwidth, as stated by the recorder", "bytes/s"),
     ),
     never_null=("device_id", "type"),
 )
@@ -227,6 +235,19 @@ COLLECTIVES = Table(
         Column("seq", pl.Int64(), "number of the collective within its group, where recorded"),
     ),
     never_null=("span_id", "collective"),
+)
+HLO_OPS = Table(
+    "hlo_ops",
+    "side table of spans: the operation of XLA (HLO) that a kernel or a span of the host executes",
+    (
+        Column("span_id", pl.UInt32(), "the span; its `recorded_category` is the operation's", key=True),
+        Column("operation", Name, "name of the instruction, as in fusion.12"),
+        Column("module", Name, "HLO module, as in jit_train_step"),
+        Column("program_id", pl.Int64(), "number of the compiled module"),
+        Column("framework_op", Name, "the framework's operation that it was made from, as in jit(f)/dot_general"),
+        Column("source", Name, "file and line that it was traced at"),
+        Column("shape", Name, "its result, with layout"),
+    ),
 )
 KERNEL_METRICS = Table(
     "kernel_metrics",
@@ -440,8 +461,8 @@ ATTRIBUTION = Table(
 TABLES: Mapping[str, Table] = {
     t.name: t
     for t in (
-        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, KERNEL_METRICS, SCHED, ALLOCATIONS,
-        RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS, STEP_COSTS, ISSUES,
+        DEVICES, TRACKS, SPANS, OPS, FRAMES, KERNELS, TRANSFERS, COLLECTIVES, HLO_OPS, KERNEL_METRICS, SCHED,
+        ALLOCATIONS, RESERVATIONS, COUNTERS, STACKS, STACK_SAMPLES, ARROWS, STEPS, STEP_COSTS, ISSUES,
     )
 }  # fmt: skip
 

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["demangled", "shorten", "shorten_column", "without_middle", "without_parameters"]
-
 _CACHED = 1 << 16
 _LEADING = re.compile(r"^(?:(?:void|std::enable_if<.*?>::type|__global__|static)\s+)+")
 _TRAILING = re.compile(r"(?: \[clone [^]]*\]|\.kd| const)+$")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.schema import Table
 
-__all__ = ["flaw_of", "in_order"]
-
 #: Columns that hold row numbers, and the table that has these rows.
 _ROWS_OF: Mapping[str, str] = {
     **dict.fromkeys(("span_id", "parent_id", "launch_id", "op_id"), "spans"),

@@ -243,6 +243,11 @@ class Trace:
         return self.table("collectives")
 
     @property
+    def hlo_ops(self) -> pl.DataFrame:
+        """Operations of XLA that kernels and host spans execute."""
+        return self.table("hlo_ops")
+
+    @property
     def kernel_metrics(self) -> pl.DataFrame:
         """Hardware counters of single kernels."""
         return self.table("kernel_metrics")

@@ -19,21 +19,6 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-__all__ = [
-    "UNKNOWN",
-    "count",
-    "duration",
-    "is_scaled",
-    "number",
-    "parse_duration",
-    "parse_size",
-    "percent",
-    "rate",
-    "render",
-    "size",
-]
-
-
 UNKNOWN = "–"
 
 _SECOND_NS = 1_000_000_000

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
             """Raises WouldOverwrite, StepscopeError."""
 
 
-__all__ = ["EXPORTS", "Context", "Export", "Folder", "Stream", "find", "names"]
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """What an export may use: `open_run` opens another run that an option names; `tell` shows a note to the user."""

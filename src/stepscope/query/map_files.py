@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 #: How many missing ranks are listed by number.
 _NAMED = 8
 
-__all__ = ["calls_of_file", "calls_of_ranks", "map_over_files", "results_of"]
-
 
 def map_over_files(
     source: Trace | Run,

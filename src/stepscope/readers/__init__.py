@@ -42,7 +42,10 @@ _ENDINGS = (
 _MEMBER = "!"
 _DUMP = re.compile(r"(?:^|[/\\])\.?dump-\d{4}-(?:slow-step|signal|request)(?:\.part)?[/\\]")
 _DIGITS = re.compile(r"\d+")
-_TWIN = re.compile(r"(?P<name>.*)\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?", re.IGNORECASE | re.DOTALL)
+_TWIN = re.compile(
+    r"(?P<name>.*?)(?:\.xplane(?=\.pb)|\.trace(?=\.json))?\.(?P<kind>pb|json)(?:\.(?:gz|zst|xz|bz2))?",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @cache
@@ -240,7 +243,7 @@ def _stored_at(file: str) -> list[str]:
 
 
 def _without_twins(paths: list[str]) -> list[str]:
-    """Paddle writes one recording as x.pb or as x.json; of a folder with both the exact one, protobuf, is read."""
+    """Of one recording as x.pb and as x.json (Paddle), or x.xplane.pb and x.trace.json (XLA), protobuf: it is exact."""
     kinds = [(match["name"], match["kind"]) if (match := _TWIN.fullmatch(file)) else (file, None) for file in paths]
     exact = {name for name, kind in kinds if kind == "pb"}
     return [file for file, (name, kind) in zip(paths, kinds, strict=True) if kind != "json" or name not in exact]

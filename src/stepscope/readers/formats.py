@@ -88,6 +88,8 @@ _LIST_OF_OBJECTS = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[\s*\{")
 _SQLITE = re.compile(re.escape(SQLITE_MAGIC))
 #: The first field of a profile is the version of its schema, three numbers with dots; then comes the cycle's index.
 PADDLE_PROTOBUF = re.compile(rb"\n[\x05-\x0b]\d{1,3}\.\d{1,3}\.\d{1,3}(?:\x10|\x1a|\"|\*|\Z)")
+#: A message of a plane (its id, which may be missing, and its name) begins a profile of XLA.
+XPLANE = re.compile(rb"\n[\x80-\xff]{0,4}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\1-\x7f]/(?:host|device):")
 #: Columns that LatencyPrism's tables must have, perf_data.csv and counters_data.csv.
 LATENCYPRISM_COLUMNS = (
     "cycle", "pid", "beta_pct", "function_name", "metric_name", "device", "mu_pct", "anchor_dur_us",
@@ -236,6 +238,17 @@ FORMATS = (
         provides=(
             "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "allocations", "reservations",
             "stacks", "steps", "issues",
+        ),
+        cacheable=True,
+    ),
+    Format(
+        name="xplane",
+        doc="XPlane of JAX, TensorFlow and PyTorch/XLA (.xplane.pb), also packed; none of them is needed",
+        module="xplane",
+        signs=(Sign(1.0, XPLANE), Sign(0.9, re.compile(rb"\n"), path=re.compile(r"\.xplane\.pb"))),
+        provides=(
+            "devices", "tracks", "spans", "kernels", "transfers", "hlo_ops", "kernel_metrics", "allocations", "steps",
+            "issues",
         ),
         cacheable=True,
     ),

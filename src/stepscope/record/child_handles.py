@@ -17,11 +17,6 @@ from stepscope.record.system import meta, tracefs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "ChildHandle", "Outcome", "Sampler", "SchedCollector", "StackRecorder", "StackResult", "start_sampler",
-    "start_sched_collector", "start_stack_recorder",
-]  # fmt: skip
-
 _READY_S, _END_S = 10.0, 20.0
 
 

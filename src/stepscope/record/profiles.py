@@ -11,8 +11,6 @@ from stepscope.record.system.meta import issue
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ENDINGS", "NOTHING", "Wanted", "why_none"]
-
 #: How files of profiles end, as the start-up hook names them: torch, JAX, Paddle.
 ENDINGS = (".pt.trace.json.gz", ".jax.trace.json.gz", ".paddle_trace.pb.gz")
 _FRAMEWORKS = {"torch": "PyTorch", "paddle": "Paddle", "jax": "JAX"}

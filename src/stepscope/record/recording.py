@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from stepscope.record.counters.dumps import Ring
 
-__all__ = ["Recorded", "attach", "run"]
-
 _STARTUP = Path(__file__).parent / "startup"
 _ENDINGS = "|".join(re.escape(end) for end in profiles.ENDINGS)
 #: Signals that end the recording of a process that we have joined.

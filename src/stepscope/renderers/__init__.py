@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.report import Block, Report
 
-__all__ = ["RENDERERS", "Renderer", "Screen", "by_suffix", "find"]
-
 
 @dataclass(frozen=True, slots=True)
 class Screen:

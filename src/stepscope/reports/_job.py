@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     _Shares = dict[str, dict[str, float]]  # by title of the table and name
 
-__all__ = ["Job", "devices_of", "job_of", "measured", "owners", "runs_of"]
-
 _NAMED, _RUNS = 3, 4
 #: Recordings are of one program if most names of the shorter table are in both, with this much of the time of each.
 _SAME_NAMES, _SAME_TIME = 0.8, 0.3

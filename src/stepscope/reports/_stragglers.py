@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analyses.ranks.calls import first_calls, rank_calls
+from stepscope import store
+from stepscope.analyses.ranks.calls import RankCalls, first_calls, rank_calls
 from stepscope.analyses.ranks.stragglers import straggler_evidence
 from stepscope.core import files
 from stepscope.core.errors import MissingTable
@@ -17,11 +16,8 @@ from stepscope.core.units import counted, duration, percent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from stepscope.analyses.ranks.calls import RankCalls
     from stepscope.analyses.ranks.stragglers import Evidence
     from stepscope.core.trace import Trace
-
-__all__ = ["MOST_CALLS", "Stragglers", "packed_calls", "stragglers_among"]
 
 #: Collective calls of all ranks that a report analyses: more would take many seconds and over half a gigabyte.
 MOST_CALLS = 1_000_000
@@ -52,7 +48,7 @@ def packed_calls(trace: Trace, most: int) -> bytes | None:
         calls = rank_calls(trace)
     except MissingTable:
         return None
-    return zlib.compress(pickle.dumps(first_calls(calls, most), protocol=pickle.HIGHEST_PROTOCOL), level=1)
+    return store.packed(first_calls(calls, most))
 
 
 def stragglers_among(packs: Sequence[bytes], *, step_ns: float | None) -> Stragglers:
@@ -78,7 +74,7 @@ def _unpacked(packs: Sequence[bytes]) -> list[RankCalls]:
     members: dict[tuple[int, ...], tuple[int, ...]] = {}
     parts: list[RankCalls] = []
     for pack in packs:
-        part = pickle.loads(zlib.decompress(pack))  # noqa: S301  what this program packed
+        part = store.unpacked(pack, RankCalls)
         comms = tuple(
             comm if comm.members is None else replace(comm, members=members.setdefault(comm.members, comm.members))
             for comm in part.comms

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from stepscope.analyses.common.windows import queued_work, recorded, step_windows
+from stepscope.core.report import Block, Note
+from stepscope.core.trace import Meta, Trace
 from stepscope.core.units import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import polars as pl
     from numpy.typing import NDArray
 
     from stepscope.core.intervals import Intervals
-    from stepscope.core.report import Block, Note
-    from stepscope.core.trace import Meta, Trace
 
     Ints = NDArray[np.int64]
 
@@ -45,7 +44,7 @@ class Cost:
 
     kind: str
     title: str
-    ns: float | None
+    ns: int | float | None  # an int comes as one out of the cache
     details: tuple[str, ...] = ()
     command: str = ""
     covered_by: tuple[str, ...] = ()

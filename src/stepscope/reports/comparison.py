@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
     from stepscope.comparison import Cause, Comparison, Effect, Evidence, Observation
 
-__all__ = [
-    "RESOURCES_SHOWN", "RULED_OUT", "SCHEMA", "bounded_parts", "comparison", "document", "headline", "resources",
-    "tables", "with_verdict",
-]  # fmt: skip
-
 SCHEMA = "stepscope.comparison/1"
 RESOURCES_SHOWN = Table(
     "resources",

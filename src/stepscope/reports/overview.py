@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import io
-import pickle
 import statistics
-import zlib
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -21,6 +17,7 @@ from stepscope.analyses.kernels.kernels import kernels
 from stepscope.analyses.program.operators import operators
 from stepscope.analyses.resources.memory import device_memory
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.remedies import Recording, recording_of, remedy
 from stepscope.core.report import Note
 from stepscope.core.schema import DEVICE_WORK, SERIALISED
 from stepscope.core.trace import Opener, Results, Trace
@@ -58,7 +55,7 @@ if TYPE_CHECKING:
     Outcome = Summary | StepscopeError
     Each = Callable[[Callable[[str], Outcome], Sequence[str]], list[Outcome]]
 
-__all__ = ["WHAT", "cache_summary", "cached_summary", "overview", "overview_of_ranks", "summarise", "summarise_file"]
+__all__ = ["WHAT", "overview", "overview_of_ranks", "summarise", "summarise_file"]
 
 _MEBIBYTE = 1 << 20
 #: Of jobs with more files only summaries are cached: writing all traces takes a tenth of the reading time, and they
@@ -67,16 +64,6 @@ _MOST_CACHED = 64
 _SLOW = 1.3  # times the median
 _LEAST_SHARE = 0.02  # of all steps' time: less is noise
 WHAT = "summary"
-#: The classes that a cached summary may contain, by module.
-_KNOWN = {
-    "polars.dataframe.frame": {"DataFrame"},
-    "stepscope.core.schema": {"Table", "Column"},
-    "stepscope.core.trace": {"Meta"},
-    "stepscope.core.report": {"Block", "Note"},
-    "stepscope.reports._summary": {"Summary", "Cost", "Lack", "Memory"},
-}
-#: The module of element types, whose names begin with a capital.
-_TYPES = "polars.datatypes.classes"
 
 
 def overview(source: Trace | Run, *, each: Each | None = None) -> Report:
@@ -107,7 +94,7 @@ def summarise_file(
     try:
         depends = open_trace.depends(path) if isinstance(open_trace, Opener) else None
         key = None if depends is None else store.value_key(WHAT, path, (most_calls, *depends))
-        cached = None if key is None else cached_summary(key)
+        cached = None if key is None else store.cached_value(key, Summary)
         if cached is not None:
             return cached
         trace = open_trace.once(path) if isinstance(open_trace, Opener) and not keep_trace else open_trace(path)
@@ -117,7 +104,7 @@ def summarise_file(
     except StepscopeError as error:
         return error.with_traceback(None)
     if key is not None:
-        cache_summary(key, summary)
+        store.cache_value(key, summary, summary.meta, what=WHAT)
     return summary
 
 
@@ -148,7 +135,8 @@ def summarise(trace: Trace) -> Summary:
     tables += python_block(trace, scope)
     tables += scheduling_blocks(trace)
     memory = None if trace.allocations.is_empty() else device_memory(trace.allocations, trace.steps)
-    costs = [] if divided is None else [*divided.costs, *outlier_costs(divided.by_window, scope)]
+    about = recording_of(trace.meta, spans, trace.devices)
+    costs = [] if divided is None else [*divided.costs, *outlier_costs(divided.by_window, scope, about)]
     if memory is not None:
         costs += _growth(memory, scope)
     use, facts = ({}, Facts()) if device is None else use_of(trace, device.work, scope)
@@ -255,7 +243,7 @@ def _late(scope: Scope) -> tuple[Note, ...]:
     return (Note(text, "steps", SLOWEST_STEPS),)
 
 
-def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> list[Cost]:
+def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope, about: Recording) -> list[Cost]:
     """One cost for all slow steps: their time beyond the median. It says which part grew in the slowest step.
 
     `by_window` has the parts of each step's time. Fewer than 4 steps are too few to call one unusual.
@@ -278,36 +266,7 @@ def outlier_costs(by_window: Mapping[str, NDArray[np.int64]], scope: Scope) -> l
     if n_more:
         detail += f"; {counted(n_more, 'other step')} took more than {_SLOW} × the median"
     if worst == 0:
-        detail += "; it is the first one recorded: if that is warm-up, let the profiler's schedule skip it"
+        detail += "; it is the first one recorded: " + remedy("warm_up", about)
     times = f"{lengths[worst] / median:.1f} × the median"
     title = f"Step {scope.numbers[worst]} took {duration(float(lengths[worst]))}, {times}"
     return [Cost("outlier", title, excess, (detail,), "show steps")]
-
-
-def cached_summary(key: store.CacheKey) -> Summary | None:
-    """The summary in the cache under that key; None if there is none that can be read."""
-    content = store.cached_value(key)
-    if content is None:
-        return None
-    try:
-        summary = _Careful(io.BytesIO(zlib.decompress(content))).load()
-    except (zlib.error, pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError):
-        return None
-    return summary if isinstance(summary, Summary) else None
-
-
-def cache_summary(key: store.CacheKey, summary: Summary) -> None:
-    """Put a summary into the cache. The key must be older than the reading of the file."""
-    content = zlib.compress(pickle.dumps(summary, protocol=pickle.HIGHEST_PROTOCOL), level=1)
-    store.cache_value(key, content, summary.meta, what=WHAT)
-
-
-class _Careful(pickle.Unpickler):
-    """Unpickles the classes of summaries and nothing else."""
-
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        """A class that is known. Raises UnpicklingError for all others."""
-        is_type = module_name == _TYPES and global_name[:1].isupper()
-        if not is_type and global_name not in _KNOWN.get(module_name, ()):
-            raise pickle.UnpicklingError(f"{module_name}.{global_name} is no part of a summary")
-        return getattr(importlib.import_module(module_name), global_name)

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from stepscope.comparison import Observation
     from stepscope.comparison.roles import Role
 
-__all__ = ["ROLES", "SCHEMA", "roles_report"]
-
 SCHEMA = "stepscope.roles/1"
 ROLES = Table(
     "roles",

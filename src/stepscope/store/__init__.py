@@ -17,11 +17,13 @@ from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 from stepscope.store._cache import (
     CacheFolder,
+    CacheWarning,
     Entry,
     cache_folder,
     clear,
     entries,
     find_trace,
+    is_off,
     put_trace,
     scratch_folder,
 )
@@ -41,8 +43,10 @@ from stepscope.store.blobs import (
     cache_value,
     cached_value,
     file_key,
+    packed,
     program_fingerprint,
     unchanged,
+    unpacked,
     value_key,
 )
 
@@ -53,6 +57,7 @@ __all__ = [
     "META",
     "CacheFolder",
     "CacheKey",
+    "CacheWarning",
     "Entry",
     "cache_folder",
     "cache_trace",
@@ -63,6 +68,8 @@ __all__ = [
     "entries",
     "file_key",
     "is_cached",
+    "is_off",
+    "packed",
     "parse_document",
     "program_fingerprint",
     "put_trace",
@@ -72,6 +79,7 @@ __all__ = [
     "storable",
     "traces_in",
     "unchanged",
+    "unpacked",
     "value_key",
     "wait_until_written",
     "write_folder",

@@ -2,7 +2,8 @@
 
 An entry is a folder named after its key. It is written under another name and renamed when it is complete, so that what
 a killed process leaves is never read. A reader of an entry holds a lock on its meta.json, and an entry is removed only
-if nobody holds that lock.
+if nobody holds that lock. The file `digest` in it is a digest of its key and of all its other files. It is checked
+whenever an entry is opened, and an entry that does not fit it, or that other users may have written, is removed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shutil
 import stat
 import sys
 import time
+import warnings
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,23 +32,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-__all__ = [
-    "CacheFolder",
-    "Entry",
-    "Lock",
-    "cache_folder",
-    "clear",
-    "entries",
-    "exclusive_lock",
-    "find_trace",
-    "find_value",
-    "put_trace",
-    "put_value",
-    "scratch_folder",
-    "shared_lock",
-]
-
-
 _DEFAULT_BYTES, _DEFAULT_SHARE = 5 * 10**9, 0.1
 _NO = ("0", "off", "no", "false")
 
@@ -59,16 +44,30 @@ class CacheFolder:
     limit_bytes: int
 
 
+class CacheWarning(UserWarning):
+    """Says that the cache or an entry of it is not used, and why."""
+
+
+def is_off() -> bool:
+    """Whether STEPSCOPE_CACHE switches the cache off."""
+    return os.environ.get("STEPSCOPE_CACHE", "").lower() in _NO
+
+
 def cache_folder() -> CacheFolder | None:
-    """The folder of the cache; None if STEPSCOPE_CACHE switches the cache off.
+    """The folder of the cache; None if the cache is switched off, or if other users could write into its folder.
 
     STEPSCOPE_CACHE_DIR names the folder and STEPSCOPE_CACHE_SIZE its limit. The default limit is 5 GB, or a tenth of
     the free space on that disk if that is less. Raises StepscopeError (not a size).
     """
-    if os.environ.get("STEPSCOPE_CACHE", "").lower() in _NO:
+    if is_off():
         return None
     named = os.environ.get("STEPSCOPE_CACHE_DIR")
     folder = Path(named) if named else _usual_folder()
+    if distrust := _distrust(folder, stat.S_ISDIR):
+        advice = "name a folder of your own with STEPSCOPE_CACHE_DIR, or make this one private with chmod 700"
+        # Always from this line, so that Python shows it once.
+        warnings.warn(f"the cache is not used: {folder} {distrust}; {advice}", CacheWarning, stacklevel=1)
+        return None
     size = os.environ.get("STEPSCOPE_CACHE_SIZE")
     if size:
         try:
@@ -99,7 +98,24 @@ def _free_bytes(folder: Path) -> int:
     return 0
 
 
-_UNFINISHED, _LOCK, _VALUE = ".new-", ".lock", "note"
+def _distrust(path: Path, is_kind: Callable[[int], bool]) -> str:
+    """Why a file or folder is not to be trusted; empty if only this user can have written it, or if it is missing."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return ""
+    if stat.S_ISLNK(status.st_mode):
+        return "is a symbolic link"
+    if not is_kind(status.st_mode):
+        return "is not a folder" if is_kind is stat.S_ISDIR else "is not a regular file"
+    if os.name != "posix":
+        return ""
+    if status.st_uid != os.geteuid():
+        return "belongs to another user"
+    return "can be written to by other users" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+
+
+_UNFINISHED, _LOCK, _VALUE, _DIGEST = ".new-", ".lock", "note", "digest"
 _NEW_S = 60
 
 
@@ -129,7 +145,7 @@ _usage: dict[Path, _Usage] = {}
 def find_trace(where: CacheFolder, key: str, *, label: str) -> Trace | None:
     """The trace under the key, as if it had just been read from `label`; None if there is none, or it is damaged."""
     folder = where.folder / key
-    lease = shared_lock(folder / META)
+    lease = _lease(where, key)
     if lease is None:
         return None
     try:
@@ -148,29 +164,21 @@ def put_trace(where: CacheFolder, key: str, trace: Trace) -> bool:
 
     Raises OSError if it cannot be written.
     """
-    target = where.folder / key
-    if target.exists():
-        if find_trace(where, key, label="") is not None:  # another process was quicker
-            return False
-        _remove(target)  # or it was damaged
+    if find_trace(where, key, label="") is not None:  # another process was quicker
+        return False
     return _write_entry(where, key, lambda inside: write_folder(trace, str(inside), statistics=False))
 
 
 def find_value(where: CacheFolder, key: str) -> bytes | None:
-    """The bytes that `put_value` stored under the key; None if damaged, or if other users could have written them."""
+    """The bytes that `put_value` stored under the key; None if there are none, or they are damaged."""
     folder = where.folder / key
-    lease = shared_lock(folder / META)
+    lease = _lease(where, key)
     if lease is None:
         return None
     try:
-        if _is_writable_by_other_users(where.folder) or _is_writable_by_other_users(folder):
-            return None
-        document = parse_document((folder / META).read_bytes(), str(folder / META), kind=_VALUE)
         content = (folder / _VALUE).read_bytes()
-        if document is None or document.get("digest") != _digest(content):
-            return None
         os.utime(folder / META)
-    except (CorruptInput, OSError):
+    except OSError:
         return None
     finally:
         lease.close()
@@ -180,28 +188,63 @@ def find_value(where: CacheFolder, key: str) -> bytes | None:
 def put_value(where: CacheFolder, key: str, content: bytes, *, source: str, kind: str, source_bytes: int) -> bool:
     """Store bytes under the key, as `put_trace` stores a trace. False if not stored. Raises OSError."""
     about = {"path": source, "format": kind, "size_bytes": source_bytes}
-    text = json.dumps({"stepscope": _VALUE, "digest": _digest(content), "meta": about}).encode("ascii")
+    text = json.dumps({"stepscope": _VALUE, "meta": about}).encode("ascii")
 
     def fill(inside: Path) -> int:
         (inside / _VALUE).write_bytes(content)
         (inside / META).write_bytes(text)
         return len(content) + len(text)
 
-    if (where.folder / key).exists() and find_value(where, key) is None:
-        _remove(where.folder / key)
-    return not (where.folder / key).exists() and _write_entry(where, key, fill)
+    return find_value(where, key) is None and _write_entry(where, key, fill)
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+def _lease(where: CacheFolder, key: str) -> Lock | None:
+    """A lock on the entry under the key; None if there is none. A damaged entry is removed."""
+    folder = where.folder / key
+    if not os.path.lexists(folder):
+        return None
+    lease = None
+    try:
+        problem = _foreign_part(folder)
+        if not problem:
+            lease = shared_lock(folder / META)
+            if lease is None and (folder / META).exists():  # being removed, or on a file system without locks
+                return None
+            if lease is not None and (folder / _DIGEST).read_bytes() == _digest(folder, key):
+                return lease
+            problem = "its content is not what was written"
+    except OSError as error:
+        problem = str(error)
+    if lease is not None:
+        lease.close()
+    remove_damaged(where, key, problem)
+    return None
 
 
-def _is_writable_by_other_users(folder: Path) -> bool:
-    """Whether other users own the folder or may write into it, so that its content may be theirs."""
-    if os.name != "posix":
-        return False
-    status = folder.stat()
-    return status.st_uid != os.getuid() or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+def _foreign_part(folder: Path) -> str:
+    """What of an entry other users may have written, and why; empty if nothing."""
+    if distrust := _distrust(folder, stat.S_ISDIR):
+        return f"it {distrust}"
+    files = ((file.name, _distrust(file, stat.S_ISREG)) for file in folder.iterdir())
+    return next((f"{name} in it {distrust}" for name, distrust in files if distrust), "")
+
+
+def _digest(folder: Path, key: str) -> bytes:
+    """A digest of the key and of the names and contents of all files of an entry. Raises OSError."""
+    digest = hashlib.sha256(key.encode())
+    for path in sorted(folder.iterdir()):
+        if path.name != _DIGEST:
+            with path.open("rb") as file:
+                digest.update(f"\n{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}".encode())
+    return digest.hexdigest().encode()
+
+
+def remove_damaged(where: CacheFolder, key: str, problem: str) -> None:
+    """Remove an entry that cannot be used, and warn of it."""
+    folder = where.folder / key
+    if _remove(folder) or os.path.lexists(folder):  # else another process removed it
+        text = f"an entry of the cache is not used, and its file is read again: {folder}: {problem}"
+        warnings.warn(text, CacheWarning, stacklevel=1)
 
 
 def _write_entry(where: CacheFolder, key: str, fill: Callable[[Path], int]) -> bool:
@@ -211,6 +254,7 @@ def _write_entry(where: CacheFolder, key: str, fill: Callable[[Path], int]) -> b
         inside = folder / "entry"
         inside.mkdir(mode=0o700)
         n_bytes = fill(inside)
+        (inside / _DIGEST).write_bytes(_digest(inside, key))
         if n_bytes > where.limit_bytes:
             return False
         if os.name == "posix":  # elsewhere a read-only file cannot be removed
@@ -260,7 +304,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
     finally:
         if lock is not None:
             lock.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        _delete(folder)
 
 
 def _folders(parent: Path) -> Iterator[Path]:
@@ -273,6 +317,8 @@ def _folders(parent: Path) -> Iterator[Path]:
 
 def _entry(folder: Path) -> Entry | None:
     try:
+        if _foreign_part(folder):
+            return None
         text = (folder / META).read_bytes()
         where = str(folder / META)
         document = parse_document(text, where, kind="trace") or parse_document(text, where, kind=_VALUE)
@@ -309,9 +355,9 @@ def _shrink(parent: Path, limit_bytes: int) -> int:
 def _remove(folder: Path) -> bool:
     """Remove an entry, unless somebody is reading it. Returns whether it was removed."""
     lock = exclusive_lock(folder / META)
-    if lock is None:
+    if lock is None and not _is_broken(folder):
         return False
-    if sys.platform == "win32":  # a folder with an open file cannot be renamed there, and the open file is the lock
+    if lock is not None and sys.platform == "win32":  # a folder with an open file, the lock, cannot be renamed there
         lock.close()
     gone = folder.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
     try:
@@ -319,9 +365,26 @@ def _remove(folder: Path) -> bool:
     except OSError:
         return False
     finally:
-        lock.close()
-    shutil.rmtree(gone, ignore_errors=True)
+        if lock is not None:
+            lock.close()
+    _delete(gone)
     return True
+
+
+def _is_broken(folder: Path) -> bool:
+    """Whether what lies in the place of an entry is none that anybody may be reading."""
+    try:
+        return bool(_foreign_part(folder)) or not (folder / META).exists()
+    except OSError:
+        return False
+
+
+def _delete(path: Path) -> None:
+    """Delete a folder, or whatever lies in the place of one; what a link points to stays."""
+    try:
+        path.unlink()
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _sweep(parent: Path) -> None:
@@ -334,7 +397,7 @@ def _sweep(parent: Path) -> None:
             continue
         if lock is not None:
             lock.close()
-        shutil.rmtree(folder, ignore_errors=True)
+        _delete(folder)
 
 
 def _is_new(folder: Path) -> bool:
@@ -348,6 +411,8 @@ def _is_new(folder: Path) -> bool:
 if sys.platform != "win32":
     import fcntl
 
+    _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe in the place of a file does not block
+
     def _locked(descriptor: int, *, exclusive: bool) -> bool:
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
@@ -356,6 +421,7 @@ if sys.platform != "win32":
         return True
 
 else:
+    _READ = os.O_RDONLY
 
     def _locked(descriptor: int, *, exclusive: bool) -> bool:  # noqa: ARG001
         return True
@@ -380,7 +446,7 @@ def exclusive_lock(path: Path) -> Lock | None:
 
 def _open_locked(path: Path, *, exclusive: bool) -> Lock | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, _READ)
     except OSError:
         return None
     lock = Lock(descriptor)

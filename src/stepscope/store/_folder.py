@@ -38,19 +38,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.schema import Table
 
-__all__ = [
-    "META",
-    "VERSION",
-    "read_document",
-    "read_folder",
-    "schema_fingerprint",
-    "storable",
-    "traces_in",
-    "write_folder",
-    "write_run",
-]
-
-
 META = "meta.json"
 #: Increase it whenever the meaning of the files changes. The schema's fingerprint shows changes of tables.
 VERSION = 1

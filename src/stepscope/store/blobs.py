@@ -1,20 +1,34 @@
-"""Keys of the cache, and small values in it: a few bytes that were computed from a file, such as its summary."""
+"""Keys of the cache, and small values in it that were computed from a file, such as its summary.
+
+The key of a file is a digest of its path, of what its file system says about it, and of its content. When a file is
+written, its time of change (`ctime`) changes, and so does its key. No program can set this time back. If a file system
+has no such time, or only in whole seconds, the content and a wait replace it. The times may also stay as they are when
+a program writes through a memory mapping. The content of a file of up to 4 MiB is part of its key. Of a larger one
+samples are, so a change of such a kind between the samples does not show.
+
+A value is a frozen dataclass. The annotations of its fields are its schema: what does not fit them is not read. Modules
+that define such classes import the types of their annotations at run time.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import time
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.store._cache import CacheFolder, cache_folder, find_value, put_value
+from stepscope.store._cache import CacheFolder, cache_folder, find_value, put_value, remove_damaged
 from stepscope.store._folder import VERSION, schema_fingerprint
 
 if TYPE_CHECKING:
@@ -22,22 +36,9 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Meta
 
-__all__ = [
-    "LEAST_PACKED",
-    "CacheKey",
-    "cache_value",
-    "cached_value",
-    "code_fingerprint",
-    "file_key",
-    "key_of",
-    "program_fingerprint",
-    "settled",
-    "unchanged",
-    "value_key",
-]
+T = TypeVar("T")
 
-
-_SAMPLES, _SAMPLE, _ENDS = 14, 1 << 12, 1 << 16
+_WHOLE, _SAMPLES, _SAMPLE, _ENDS = 1 << 22, 30, 1 << 12, 1 << 16
 #: A second change within this time may not change the times: a few ticks of the kernel's clock, or 2 s (FAT).
 _TICK_NS, _COARSE_NS = 100_000_000, 2_100_000_000
 
@@ -52,23 +53,25 @@ def key_of(path: str, extra: Sequence[object]) -> str | None:
     if state is None:
         return None
     parts = [VERSION, schema_fingerprint(), code_fingerprint(), files.absolute(path), *state, *extra]
-    digest = hashlib.blake2b(json.dumps(parts, default=str).encode(), digest_size=16)
+    digest = hashlib.sha256(json.dumps(parts, default=str).encode())
     if not files.is_url(path):
         for piece in _samples(path, int(str(state[2]))):
             digest.update(piece)
-    return digest.hexdigest()
+    return digest.hexdigest()[:32]
 
 
 def _samples(path: str, size: int) -> list[bytes]:
-    """Both ends of the file and pieces spread evenly over it."""
-    step = max((size - 2 * _ENDS) // (_SAMPLES + 1), 0)
-    spots = [_ENDS + step * (i + 1) for i in range(_SAMPLES)] if step > _SAMPLE else []
+    """The whole file, or if it is large, both ends of it and pieces spread evenly between them."""
+    step = (size - 2 * _ENDS) // (_SAMPLES + 1)
     with files.opened(path) as file, files.reaching(path):
+        if size <= _WHOLE:
+            return [file.read()]
         pieces = [file.read(_ENDS)]
-        for spot in (*spots, max(size - _ENDS, 0)):
-            file.seek(spot)
-            pieces.append(file.read(_SAMPLE if spot in spots else _ENDS))
-    return pieces
+        for i in range(_SAMPLES):
+            file.seek(_ENDS + step * (i + 1))
+            pieces.append(file.read(_SAMPLE))
+        file.seek(size - _ENDS)
+        return [*pieces, file.read(_ENDS)]
 
 
 def settled(path: str, since_ns: int) -> bool:
@@ -149,13 +152,20 @@ def value_key(what: str, path: str, depends: Sequence[object] | None) -> CacheKe
     return file_key(path, (what, path, program_fingerprint(), *depends))
 
 
-def cached_value(of: CacheKey) -> bytes | None:
-    """What `cache_value` stored under this key; None if there is nothing."""
-    return find_value(of.where, of.key)
+def cached_value(of: CacheKey, kind: type[T]) -> T | None:
+    """What `cache_value` stored under this key, of this class; None if there is nothing."""
+    content = find_value(of.where, of.key)
+    if content is None:
+        return None
+    try:
+        return unpacked(content, kind)
+    except (zlib.error, pl.exceptions.PolarsError, OSError, ValueError, IndexError) as error:
+        remove_damaged(of.where, of.key, f"it is no {kind.__name__}: {error}")
+        return None
 
 
-def cache_value(of: CacheKey, content: bytes, meta: Meta, *, what: str) -> None:
-    """Store a few bytes that were computed from the file after the key was made, unless the file changed meanwhile.
+def cache_value(of: CacheKey, value: object, meta: Meta, *, what: str) -> None:
+    """Store what was computed from the file after the key was made, unless the file changed meanwhile.
 
     Does nothing for formats whose recordings are several files. `stepscope cache` shows `what`.
     """
@@ -164,9 +174,48 @@ def cache_value(of: CacheKey, content: bytes, meta: Meta, *, what: str) -> None:
     try:
         if unchanged(of):
             path, kind = files.absolute(meta.path), f"{meta.format}, {what}"
-            put_value(of.where, of.key, content, source=path, kind=kind, source_bytes=meta.size_bytes)
+            put_value(of.where, of.key, packed(value), source=path, kind=kind, source_bytes=meta.size_bytes)
     except (OSError, StepscopeError):  # as for traces: it is computed again next time
         return
+
+
+def packed(value: object) -> bytes:
+    """A dataclass as bytes: its fields as JSON, and the frames and the types of columns in it as Arrow files."""
+    frames: list[pl.DataFrame] = []
+    types: dict[pl.DataType, int] = {}
+
+    def plain(part: object) -> object:
+        if isinstance(part, pl.DataFrame):
+            frames.append(part)
+            return len(frames) - 1
+        if isinstance(part, pl.DataType):
+            return types.setdefault(part, len(types))
+        if isinstance(part, Mapping):
+            return dict(part)
+        raise NotImplementedError(f"{type(part)} cannot be stored")
+
+    # Not msgspec's own JSON: names of files may hold surrogates, which it refuses.
+    text = json.dumps(msgspec.to_builtins(value, enc_hook=plain)).encode("ascii")
+    of_types = pl.DataFrame(schema={str(i): dtype for dtype, i in types.items()})
+    return zlib.compress(msgspec.msgpack.encode([text, *map(_arrow, (of_types, *frames))]), level=1)
+
+
+def unpacked(content: bytes, kind: type[T]) -> T:
+    """The dataclass of this class in what `packed` gave.
+
+    Raises zlib.error, PolarsError, OSError, ValueError, IndexError if the bytes are something else.
+    """
+    text, *arrows = msgspec.msgpack.decode(zlib.decompress(content), type=list[bytes])
+    of_types, *frames = [pl.read_ipc(io.BytesIO(arrow)) for arrow in arrows]
+    return msgspec.convert(
+        json.loads(text), kind, dec_hook=lambda of, i: frames[i] if of is pl.DataFrame else of_types.dtypes[i]
+    )
+
+
+def _arrow(frame: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.write_ipc(buffer)
+    return buffer.getvalue()
 
 
 def unchanged(of: CacheKey) -> bool:

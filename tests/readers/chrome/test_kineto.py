@@ -293,6 +293,21 @@ def test_on_ascend_a_collective_is_the_work_and_its_steps_are_none(lane):
     assert rows(trace.devices, "type", "index") == [("cpu", None), ("npu", 0)]
 
 
+def test_the_sizes_of_hccl_collectives_are_read_and_its_repeated_operators_count_once():
+    reduced, scattered = ({"alg_type": "MESH-RING", "data_type": kind, "count": 64} for kind in ("FP32", "BFP16"))
+    trace = read([
+        label("process_name", "HCCL", pid=903), label("thread_name", "Communication OP", pid=903, tid=0),
+        {**x("hcom_allReduce__5_0_1", 20, 9, None, pid=903, tid=0), "args": reduced},
+        {**x("hcom_reduceScatter__5_1_1", 30, 9, None, pid=903, tid=0), "args": scattered},
+        op("HcclAllreduce", 0, 10), op("HcclAllreduce", 2, 5), op("aten::linear", 50, 9), op("aten::linear", 51, 5),
+    ])  # fmt: skip
+    assert rows(trace.collectives, "collective", "dtype", "in_elements", "out_elements") == [
+        ("allreduce", "Float", 64, None), ("reduce_scatter", "BFloat16", None, 64),
+    ]  # fmt: skip
+    operators = trace.spans.filter(trace.spans["category"] == "operator")
+    assert operators["name"].to_list() == ["HcclAllreduce", "aten::linear", "aten::linear"]
+
+
 def test_without_the_collectives_of_ascend_the_copies_on_their_streams_are_copies():
     trace = read([
         label("process_name", "Ascend Hardware", pid=901), label("thread_name", "Stream 4", pid=901, tid=4),

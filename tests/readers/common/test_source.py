@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import struct
 import sys
 import zipfile
 import zlib
@@ -122,6 +123,42 @@ def test_a_zip_that_cannot_be_opened_is_corrupt(written, data, member):
     if member is None:
         with pytest.raises(CorruptInput):
             members(path)
+
+
+def with_directory(archive: bytes, entries: list[bytes]) -> bytes:
+    """The archive with another central directory."""
+    start = archive.index(b"PK\x01\x02")
+    inside = b"".join(entries)
+    return (
+        archive[:start]
+        + inside
+        + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, len(entries), len(entries), len(inside), start, 0)
+    )
+
+
+def test_a_zip_whose_members_share_their_data_is_refused_before_any_is_read(written):
+    archive = zipped(("rank0000.json", DATA))
+    entry = archive[archive.index(b"PK\x01\x02") : archive.index(b"PK\x05\x06")]
+    shared = with_directory(archive, [entry.replace(b"rank0000", b"rank%04d" % i) for i in range(1000)])
+    for read in (members, head_of):
+        with pytest.raises(CorruptInput, match="its members overlap"):
+            read(written(shared))
+
+
+def test_a_zip_whose_members_overlap_in_part_is_refused(written):
+    archive = bytearray(zipped(("a.json", DATA), ("b.json", DATA)))
+    at = archive.rindex(b"PK\x01\x02") + 42  # where the second member begins
+    archive[at : at + 4] = struct.pack("<L", 40)
+    with pytest.raises(CorruptInput, match="its members overlap"):
+        members(written(bytes(archive)))
+
+
+def test_a_zip_whose_members_claim_too_much_is_refused(written):
+    archive = bytearray(zipped(("a.json", DATA), ("b.json", DATA)))
+    for start in (archive.index(b"PK\x01\x02"), archive.rindex(b"PK\x01\x02")):
+        archive[start + 24 : start + 28] = struct.pack("<L", 2**31)
+    with pytest.raises(CorruptInput, match="claim to unpack to more than 200 times its size"):
+        members(written(bytes(archive)))
 
 
 def test_a_damaged_zip_member_gives_what_comes_before(written):

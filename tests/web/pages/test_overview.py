@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import json
 import shutil
 import time
-import zlib
 
 import pytest
 from starlette.testclient import TestClient
@@ -14,7 +12,7 @@ from stepscope.reports import overview as report_home
 from stepscope.store.blobs import settled
 from stepscope.web.app import create_app
 from stepscope.web.pages import overview
-from stepscope.web.pages.overview import Glance, cache_keys, read_glance, store_glance
+from stepscope.web.pages.overview import Glance, cache_keys, store_glance
 from stepscope.web.pages.site import links_of
 from stepscope.web.session import Session
 
@@ -119,21 +117,12 @@ def test_the_page_of_a_file_that_changes_meanwhile_is_not_kept(files, started):
     before, meta = keys_of(session), session.trace(0).meta
     shutil.copy(files[0], files[1])
     store_glance(before, Glance((), None, False, (0, 1)), meta)
-    assert read_glance(before) is None
+    assert store.cached_value(before[0], Glance) is None
 
 
 def test_inputs_that_nothing_is_kept_of_have_no_ticket(started, tmp_path):
     (tmp_path / "small.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
     session = started([str(tmp_path / "small.json")])
     assert keys_of(session) == ()
-    assert read_glance(()) is None
     (tmp_path / "small.json").unlink()
     assert keys_of(session) == ()
-
-
-@pytest.mark.parametrize("content", [b"{}", zlib.compress(b"{}"), zlib.compress(json.dumps({"cards": [1]}).encode())])
-def test_what_is_no_glance_is_not_shown(files, started, content):
-    session = started(files)
-    found = keys_of(session)
-    store.cache_value(found[0], content, session.trace(0).meta, what="first page")
-    assert read_glance(found) is None

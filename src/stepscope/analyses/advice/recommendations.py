@@ -26,9 +26,6 @@ from stepscope.core.remedies import Recording, recording_of, remedy
 from stepscope.core.schema import ALLOCATIONS, DEVICES, KERNELS, STEPS, TRACKS, TRANSFERS, Column, Table
 from stepscope.core.units import percent
 
-__all__ = ["ANALYSIS", "RECOMMENDATIONS", "memory_held", "recommendations", "with_kernels", "with_program"]
-
-
 TENSORBOARD, STEPSCOPE = "tensorboard", "stepscope"
 _NCCL = re.compile("nccl|rccl", re.IGNORECASE)
 _PARALLEL, _DISTRIBUTED = "DataParallel.forward", "DistributedDataParallel.forward"

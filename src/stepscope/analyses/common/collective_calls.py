@@ -14,17 +14,6 @@ from stepscope.core.collectives import HOST_LIBRARIES, RECORDED, kinds_of, libra
 from stepscope.core.intervals import Intervals, difference, either, locate, union
 from stepscope.core.names import kernel_class, map_names
 
-__all__ = [
-    "HOST",
-    "calls_library",
-    "collectives_on_host",
-    "communicates",
-    "computing_on_host",
-    "named_calls",
-    "open_time",
-]
-
-
 #: What PyTorch's operator around the call of a collective library is called.
 RECORD = "record_param_comms"
 #: What may be a collective as the host sees it.

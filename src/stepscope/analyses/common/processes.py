@@ -10,8 +10,6 @@ import polars as pl
 from stepscope.core.errors import StepscopeError
 from stepscope.core.schema import DEVICE_WORK
 
-__all__ = ["of_each", "split"]
-
 Tables = Mapping[str, pl.DataFrame]
 Answer = TypeVar("Answer")
 

@@ -15,21 +15,6 @@ from numpy.typing import NDArray
 
 from stepscope.core.intervals import Ints
 
-__all__ = [
-    "SERIES",
-    "Pieces",
-    "Resource",
-    "Stretches",
-    "covers_the_past",
-    "means",
-    "pieces_of",
-    "resources_of",
-    "series_of",
-    "spread_of",
-    "stretches",
-]
-
-
 Floats = NDArray[np.float64]
 
 #: What makes a resource one: whose it is, and what was sampled.

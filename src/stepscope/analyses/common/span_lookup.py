@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.intervals import Bools, Ints
 
-__all__ = [
-    "at_or_around", "callers", "during", "most_called", "most_of", "nearest_span", "of_spans", "own_time",
-]  # fmt: skip
-
 
 def at_or_around(spans: pl.DataFrame, wanted: Bools, *, itself: bool = True) -> Ints:
     """For each span the innermost wanted one among itself and the spans around it; -1 if there is none.

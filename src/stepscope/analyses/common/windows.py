@@ -14,23 +14,6 @@ from stepscope.core.intervals import Ints
 from stepscope.core.schema import DEVICE_WORK
 from stepscope.core.trace import extent_ns
 
-__all__ = [
-    "HOST",
-    "NOWHERE",
-    "counted_at",
-    "cycle_of",
-    "device_of_tracks",
-    "device_steps",
-    "host_windows",
-    "queued_work",
-    "recorded",
-    "step_windows",
-    "stretches",
-    "whole",
-    "windows_of",
-]
-
-
 _BUCKETS = 100
 _MOST_BUCKETS = 1_000_000
 _US = 1_000

@@ -27,7 +27,6 @@ from stepscope.core.schema import COLLECTIVES, OPS, Column, Name, Table
 
 if TYPE_CHECKING:
     pass
-__all__ = ["ANALYSIS", "COMMUNICATION_SUMMARY", "communication"]
 
 #: Libraries whose operators last as long as the transfer, as the host does it. UCC may leave it to the device.
 _TIMED = ("gloo", "mpi")

@@ -25,8 +25,6 @@ from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.names import is_sync_call, kernel_class, map_names, transfer_kind
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, Column, Table
 
-__all__ = ["ANALYSIS", "FUSION", "fusion"]
-
 METHODS = ("counters", "dram share", "shapes")
 By = Literal["sequence", "run", "all"]
 _THEN = " → "

@@ -19,8 +19,6 @@ from stepscope.core.names import kernel_class, map_names
 from stepscope.core.schema import DEVICES, KERNELS, OPS, STEPS, Column, Table
 from stepscope.core.units import percent
 
-__all__ = ["ANALYSIS", "MFU", "mfu", "mfu_of"]
-
 By = Literal["step", "all", "precision"]
 KEYS = {"step": ("step",), "all": (), "precision": ("precision", "peak_flop_per_s")}
 #: Classes of kernels that are matrix products (of `moe`, routed experts, only some are).

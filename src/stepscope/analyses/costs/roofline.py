@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -11,11 +11,8 @@ from stepscope.analyses.common.device_work import device_work
 from stepscope.analyses.costs.kernel_costs import counted, uses_matrix_units
 from stepscope.analyses.costs.op_costs import ARGUMENTS, priced
 from stepscope.core.errors import MissingTable, UnknownName
-from stepscope.core.hardware import Accelerator, with_file
+from stepscope.core.hardware import ANY, Accelerator, Hardware, with_file
 from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, Column, Table
-
-__all__ = ["ANALYSIS", "ROOFLINE", "roofline"]
-
 
 #: The product of each device, or why it is unknown; under None that of all devices without an entry.
 Roofs = dict[int | None, Accelerator | str]
@@ -64,10 +61,17 @@ def roofs_of(devices: pl.DataFrame, hardware: str | None, accelerator: str | Non
             raise UnknownName("accelerator", accelerator, [a.name for a in known.accelerators])
         return {None: product}
     rows = devices.filter(pl.col("type") != "cpu").to_dicts()
-    return {
-        row["device_id"]: known.find(row["name"], units=row["sm_count"], memory_bytes=row["memory_bytes"])
-        for row in rows
-    }
+    return {row["device_id"]: _roof(known, row) for row in rows}
+
+
+def _roof(known: Hardware, row: dict[str, Any]) -> Accelerator | str:
+    """The product of a device; if it is not known, the peaks that its recorder states."""
+    product = known.find(row["name"], units=row["sm_count"], memory_bytes=row["memory_bytes"])
+    rate, bandwidth = row["recorded_flop_per_s"], row["recorded_bytes_per_s"]
+    if not isinstance(product, str) or bandwidth is None:
+        return product
+    name = f"{row['name'] or row['type']} (recorded peaks)"
+    return Accelerator(name=name, memory_bytes_per_s=bandwidth, tensor={} if rate is None else {ANY: rate})
 
 
 def roof_of(roofs: Roofs, device_id: int | None) -> Accelerator | str:
@@ -102,8 +106,10 @@ def with_roofs(calls: pl.DataFrame, roofs: Roofs) -> pl.DataFrame:
         + pl.when("matrix").then(pl.lit(" on matrix units")).otherwise(pl.lit(""))
     )
     lacks = pl.col("accelerator").is_not_null() & pl.col("peak").is_null() & pl.col("precision").is_not_null()
-    # For integer work, and work without operations, only the memory roof counts.
-    no_compute = pl.col("bandwidth").is_not_null() & pl.col("precision").is_null() | (pl.col("flop") == 0)
+    # For work of unknown type, as on integers, and work without operations, only the memory roof counts.
+    no_compute = pl.col("bandwidth").is_not_null() & pl.col("precision").is_null() & pl.col("peak").is_null() | (
+        pl.col("flop") == 0
+    )
     compute_ns = pl.when(no_compute & pl.col("flop").is_not_null()).then(0.0).otherwise(compute_ns)
     return calls.with_columns(compute_ns=compute_ns, memory_ns=memory_ns).with_columns(
         reason=pl.coalesce("reason", "unknown", pl.when(lacks & (pl.col("flop") > 0)).then(no_peak)),

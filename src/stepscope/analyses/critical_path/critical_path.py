@@ -20,8 +20,6 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import nearest
 from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Name, Table
 
-__all__ = ["ANALYSIS", "CRITICAL_PATH", "critical_path"]
-
 By = Literal["kind", "operator", "kernel", "launch", "piece"]
 WAYS = ("kind", "operator", "kernel", "launch", "piece")
 

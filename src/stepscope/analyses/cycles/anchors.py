@@ -12,9 +12,6 @@ from stepscope.core.intervals import Ints, outermost
 from stepscope.core.names import map_names
 from stepscope.core.schema import DEVICE_WORK
 
-__all__ = ["Anchor", "calls_of", "device_anchors", "host_anchors", "plain_name"]
-
-
 #: Host spans whose calls may mark a turn.
 _MARKS = ("user_range", "module", "python", "dataloader", "operator", "runtime", "driver", "io", "other")
 _FEWEST, _MOST = 3, 50_000

@@ -18,8 +18,6 @@ from stepscope.core.intervals import Bools, Ints
 from stepscope.core.names import map_names, shorten
 from stepscope.core.schema import ATTRIBUTION, COUNTERS, DEVICES, SAMPLED, STEPS
 
-__all__ = ["ANALYSIS", "attribution", "attribution_of"]
-
 #: What a resource adds to the row of a function.
 _VALUES = ATTRIBUTION.empty().select("resource", "metric", "unit", "mu", "sigma", "sampled")
 

@@ -17,9 +17,6 @@ from numpy.typing import NDArray
 from stepscope.analyses.common.windows import NOWHERE
 from stepscope.core.intervals import Bools, Ints
 
-__all__ = ["DECODE", "PREFILL", "Content", "agreement", "content_of", "counts", "is_whole", "phases", "reach"]
-
-
 _MOST_ROWS = 400_000
 _MOST_NAMES = 300
 _MOST_CYCLES = 1500

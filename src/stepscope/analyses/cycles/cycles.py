@@ -26,9 +26,6 @@ from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints
 from stepscope.core.schema import CYCLES, DEVICE_WORK, DEVICES, STEPS
 
-__all__ = ["ANALYSIS", "Cycles", "cycles", "find_cycles", "host_bounds"]
-
-
 Floats = NDArray[np.float64]
 
 #: The anchor of cycles that are marked steps, whatever marked them.

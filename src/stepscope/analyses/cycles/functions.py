@@ -14,9 +14,6 @@ from stepscope.core.intervals import Intervals, Ints, covered, union
 from stepscope.core.names import map_names
 from stepscope.core.schema import DEVICE_WORK
 
-__all__ = ["Functions", "Own", "exposed_time", "functions_of", "own_of", "own_time"]
-
-
 #: Not work: spans on a device's track that do not occupy it, and the profiler's overhead.
 _NOT_WORK = ("device_range", "sync", "overhead")
 

@@ -15,9 +15,6 @@ from stepscope.analyses.kernels.kernel_launches import kernel_launches, ranked, 
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import KERNELS, Column, Table
 
-__all__ = ["ANALYSIS", "KERNEL_BINS", "KERNEL_RUNS", "KERNEL_RUNS_ANALYSIS", "kernel_bins", "kernel_runs"]
-
-
 States = Literal["auto", "casio", "tensor-dram"]
 
 #: Below the first is L, above the second H; the limits themselves are M.

@@ -12,8 +12,6 @@ from stepscope.analyses.kernels.kernel_launches import RATIOS, kernel_launches, 
 from stepscope.core.names import kernel_rule, map_names
 from stepscope.core.schema import KERNEL_METRICS, Column, Name, Table
 
-__all__ = ["ANALYSIS", "KERNEL_CLASS_SUMMARY", "kernel_classes"]
-
 By = Literal["class", "rule", "name", "gemm"]
 KEYS = {
     "class": ("kernel_class",),

@@ -12,9 +12,6 @@ from stepscope.analyses.kernels.kernel_launches import GEMM, kernel_launches, ra
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import Column, Name, Table
 
-__all__ = ["AMDAHL", "AMDAHL_ANALYSIS", "ANALYSIS", "KERNEL_MIX", "amdahl", "kernel_mix"]
-
-
 REST = "(all others)"
 
 KERNEL_MIX = Table(

@@ -14,8 +14,6 @@ from stepscope.core.counter_roles import HARDWARE_VECTOR, measured
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.schema import Column, Name, Table
 
-__all__ = ["ANALYSIS", "KERNEL_SIMILARITY", "kernel_similarity"]
-
 Method = Literal["fixed", "casio"]
 _LEAST_COUNTERS = 3
 Floats = NDArray[np.float64]

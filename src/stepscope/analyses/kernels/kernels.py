@@ -14,8 +14,6 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.names import is_tensor_core, kernel_class, map_names
 from stepscope.core.schema import KERNEL_METRICS, KERNELS, Column, Name, Table
 
-__all__ = ["ANALYSIS", "KERNEL_SUMMARY", "kernels"]
-
 By = Literal["name", "op", "launch", "stream"]
 Include = Literal["kernel", "device"]
 GRID, BLOCK = ("grid_x", "grid_y", "grid_z"), ("block_x", "block_y", "block_z")

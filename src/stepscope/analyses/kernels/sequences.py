@@ -10,8 +10,6 @@ from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import enclosing
 from stepscope.core.schema import DEVICE_WORK, Column, Name, Table
 
-__all__ = ["ANALYSIS", "SEQUENCES", "sequences"]
-
 SEQUENCES = Table(
     "sequences",
     "frequent sequences of device work of an operator",

@@ -20,8 +20,6 @@ from stepscope.analyses.kernels.kernel_launches import (
 from stepscope.core.errors import StepscopeError
 from stepscope.core.schema import Column, Name, Table
 
-__all__ = ["ANALYSIS", "UTILISATION", "utilisation", "with_limits"]
-
 By = Literal["all", "class", "name", "curve", "time"]
 KEYS = {"all": (), "class": ("kernel_class",), "name": ("name",)}
 _SHARES = (50, 60, 70, 80, 90)

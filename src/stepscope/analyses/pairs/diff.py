@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from stepscope.core.trace import Trace
 
-__all__ = ["ANALYSIS", "DIFF", "diff"]
-
 _WHAT = {
     "calls": ("calls", None),
     "device_self_ns": ("device work that it launched itself", "ns"),

@@ -15,8 +15,6 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, ends_of, outermost, own_lengths
 from stepscope.core.schema import ARROWS, DEVICE_WORK, FRAMES, Column, Table
 
-__all__ = ["ANALYSIS", "MODULES", "modules"]
-
 Bools = NDArray[np.bool_]
 _MODULE, _LIGHTNING = "nn.Module: ", "[pl][module]"
 _ENGINE = "autograd::engine::evaluate_function"

@@ -14,9 +14,6 @@ from stepscope.core.intervals import Ints, ends_of, outermost
 from stepscope.core.names import is_tensor_core, is_tensor_core_eligible, map_names
 from stepscope.core.schema import DEVICE_WORK, OPS, STACKS, Column, Name, Table
 
-__all__ = ["ANALYSIS", "OPERATORS", "operators"]
-
-
 OPERATORS = Table(
     "operators",
     "what each framework operator cost, on the host and on the device",

@@ -15,17 +15,6 @@ from stepscope.analyses.common.windows import host_windows
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 from stepscope.core.schema import STEPS, TRACKS, Column, Table
 
-__all__ = [
-    "ANALYSIS",
-    "PYTHON_FUNCTIONS",
-    "PYTHON_FUNCTIONS_ANALYSIS",
-    "PYTHON_STACKS",
-    "counted_stacks",
-    "python_functions",
-    "python_stacks",
-]
-
-
 PYTHON_STACKS = Table(
     "python-stacks",
     "where Python's threads were, seen from outside",

@@ -16,9 +16,6 @@ from stepscope.core.schema import STEPS, Column, Name, Table
 if TYPE_CHECKING:
     pass
 
-
-__all__ = ["ANALYSIS", "SCHEDULING", "scheduling"]
-
 #: What follows a thread's name in the label of its lane of scheduling.
 LANE = r" \d+ · cores$"
 By = Literal["thread", "process", "step"]

@@ -10,9 +10,6 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import covered, ends_of, union, union_by
 from stepscope.core.schema import DEVICE_WORK, Column, Name, Table
 
-__all__ = ["ANALYSIS", "USER_RANGES", "user_ranges"]
-
-
 USER_RANGES = Table(
     "user-ranges",
     "what named ranges took",

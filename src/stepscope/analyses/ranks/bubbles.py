@@ -17,8 +17,6 @@ from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Column, Table
 
-__all__ = ["ANALYSIS", "PIPELINE_BUBBLES", "pipeline_bubbles"]
-
 PIPELINE_BUBBLES = Table(
     "pipeline-bubbles",
     "how long stages of a pipeline wait for each other",

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
     from stepscope.analyses.ranks.calls import RankCalls
 
-
-__all__ = ["ANALYSIS", "CLOCK_OFFSETS", "Clocks", "clock_offsets", "clocks_of"]
-
-
 _MOST_TURNS = 2_000
 _ROUNDS = 5
 _FAR = 3.0  # standard errors: edges farther off count less

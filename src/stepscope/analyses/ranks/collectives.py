@@ -17,8 +17,6 @@ from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_o
 from stepscope.core.collectives import bus_factor
 from stepscope.core.schema import Column, Name, Table
 
-__all__ = ["ANALYSIS", "COLLECTIVES_OF_RANKS", "algorithm_bandwidth", "bus_bandwidth", "collectives"]
-
 
 def algorithm_bandwidth(size: str = "size_bytes", time: str = "transfer_ns") -> pl.Expr:
     """Size by time, in bytes/s; null where either is unknown or no time passed."""

@@ -18,7 +18,6 @@ from stepscope.analyses.ranks.parallel_groups import Roles
 from stepscope.core.collectives import POINT_TO_POINT, SYNCHRONISING
 from stepscope.core.intervals import Ints
 
-__all__ = ["Lateness", "blocking_of", "lateness_of", "transfers_of"]
 _MOST = 128
 _WITHOUT_STEPS = 40
 _LEAST_STEPS = 8

@@ -20,10 +20,6 @@ from stepscope.core.schema import Column, Name, Table
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
-__all__ = ["MATCHED", "STATUSES", "Job", "by_rank", "job_of", "missing_ranks"]
-
-
 _SLACK = 3  # calls by which a recording may begin earlier or later, beyond the difference of their numbers
 _ROUNDS = 4
 _TRIED = (0.5, 0.25, 0.75, 0.0, 1.0)

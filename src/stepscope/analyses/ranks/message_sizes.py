@@ -15,8 +15,6 @@ from stepscope.analyses.ranks.parallel_groups import PARALLELISMS, parallelism_o
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import Column, Table
 
-__all__ = ["ANALYSIS", "MESSAGE_SIZES", "message_sizes"]
-
 MESSAGE_SIZES = Table(
     "message-sizes",
     "how many collectives there are of each size",

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from stepscope.analyses.ranks.calls import RankCalls
     from stepscope.analyses.ranks.matching import Job
 
-__all__ = ["ANALYSIS", "PARALLELISMS", "PARALLEL_GROUPS", "Roles", "parallel_groups", "parallelism_of", "roles_of"]
-
-
 PARALLELISMS = ("TP", "DP", "FSDP", "PP", "EP", "CP", "world", "unknown")
 RULES = ("description", "exchanges", "phase", "sizes", "layout", "all ranks", "one rank")
 PARALLEL_GROUPS = Table(

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from stepscope.analyses.ranks.calls import RankCalls
 
-__all__ = ["ANALYSIS", "STRAGGLERS", "Evidence", "straggler_evidence", "stragglers"]
-
 STRAGGLERS = Table(
     "stragglers",
     "ranks and links that make other ranks wait",

@@ -7,8 +7,6 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.core.schema import Column, Name, Table
 
-__all__ = ["ANALYSIS", "COUNTER_SUMMARY", "counters"]
-
 KEYS = ("device", "device_id", "pid", "metric", "unit")
 
 COUNTER_SUMMARY = Table(

@@ -13,8 +13,6 @@ from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.core.errors import MissingTable
 from stepscope.core.schema import ALLOCATIONS, DEVICES, OPS, SPANS, STACKS, STEPS, Column, Name, Table
 
-__all__ = ["ANALYSIS", "MEMORY", "device_memory", "memory"]
-
 MEMORY = Table(
     "memory",
     "memory held by tensors: per device, per operator, or over time",

@@ -17,8 +17,6 @@ from stepscope.core.intervals import Ints, covered, union
 from stepscope.core.names import is_tensor_core, map_names
 from stepscope.core.schema import DEVICES, KERNELS, STEPS, Column, Table
 
-__all__ = ["ANALYSIS", "DEVICE_UTILISATION", "device_utilisation", "utilisation_of"]
-
 Floats = NDArray[np.float64]
 By = Literal["device", "step", "time"]
 

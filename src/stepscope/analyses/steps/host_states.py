@@ -21,10 +21,6 @@ from stepscope.core.names import is_launch_call, is_sync_call, map_names
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "HELD_UP", "SLOW_CALL_NS", "STATES", "UNRECORDED", "host_states", "intervals_of", "sleeping_threads", "wait_before",
-]  # fmt: skip
-
 #: States in which something particular holds the thread up, and the rest, in order of precedence.
 HELD_UP = (
     "garbage_collection", "data_loading", "communication", "compilation", "allocator", "first_use", "slow_launch",

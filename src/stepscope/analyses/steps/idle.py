@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Levels = Sequence[tuple[str, Intervals]]
 
-__all__ = ["ANALYSIS", "CAUSES", "IDLE", "LAUNCHING", "caused_gaps", "idle", "with_calls"]
-
 By = Literal["device", "stream", "gap"]
 KEYS = {"device": ("rank", "device_id"), "stream": ("rank", "device_id", "stream"), "gap": ("rank", "device_id")}
 

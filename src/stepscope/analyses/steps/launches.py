@@ -13,8 +13,6 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.names import is_launch_call, map_names
 from stepscope.core.schema import DEVICES, Column, Name, Table
 
-__all__ = ["ANALYSIS", "LAUNCHES", "launches", "queue_lengths"]
-
 By = Literal["name", "op", "queue"]
 QUEUE = ("rank", "device_id", "stream")
 

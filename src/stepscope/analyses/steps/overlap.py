@@ -22,8 +22,6 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.schema import COLLECTIVES, DEVICES, Column, Name, Table
 from stepscope.core.trace import extent_ns
 
-__all__ = ["ANALYSIS", "OVERLAP", "overlap"]
-
 By = Literal["rank", "device", "collective", "name"]
 KEYS = {"rank": ("rank",), "device": ("rank", "device_id"), "collective": ("rank",), "name": ("rank",)}
 

@@ -16,11 +16,6 @@ from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Intervals, Ints, covered, either, union
 from stepscope.core.schema import DEVICE_WORK, STEPS, TRACKS, Column, Table
 
-__all__ = [
-    "ANALYSIS", "PARTS", "STEP_BREAKDOWN", "broken_down", "device_parts", "divided", "host_parts", "step_breakdown",
-]  # fmt: skip
-
-
 #: The parts of a step. Earlier ones take precedence; the rest is `other`.
 PARTS = {
     "kernel": "a kernel runs that does not communicate",

@@ -19,8 +19,6 @@ from stepscope.core.schema import Column, Table
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ANALYSIS", "STEPS", "host_time", "require_steps", "steps"]
-
 STEPS = Table(
     "steps",
     "where each step's time went, a row per step and rank",

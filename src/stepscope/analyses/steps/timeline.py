@@ -24,8 +24,6 @@ from stepscope.core.intervals import Ints
 from stepscope.core.schema import DEVICES, STEPS, Column, Table
 from stepscope.core.trace import extent_ns
 
-__all__ = ["ANALYSIS", "TIMELINE", "timeline"]
-
 By = Literal["rank", "device", "stream", "step", "time", "stream-time"]
 _DEVICE, _STREAM = ("rank", "device_id"), ("rank", "device_id", "stream")
 KEYS = {

@@ -9,8 +9,6 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.core.schema import Column, Name, Table
 
-__all__ = ["ANALYSIS", "TRANSFER_SUMMARY", "transfers"]
-
 By = Literal["kind", "memory"]
 KEYS = {"kind": ("kind",), "memory": ("kind", "src", "dst")}
 

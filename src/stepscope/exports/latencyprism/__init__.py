@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Run, Trace
     from stepscope.exports import Context
 
-__all__ = ["EXPORT", "latencyprism", "results_of"]
-
 
 def latencyprism(
     run: Run,

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-__all__ = ["COMPARED", "compared"]
-
-
 KEYS = ("function", "metric", "device")
 _COLUMNS = ("name", "metric", "device")
 _LEAST_SPREAD = 1e-9

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["DECODE", "GENERIC", "PREFILL", "cycles_of"]
-
 GENERIC, PREFILL, DECODE = "generic", "prefill", "decode"
 _CALLS = ("python", "module")
 #: Names that wrap or wait for the work and are no anchors.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-__all__ = ["cores_of", "instanced", "metrics"]
-
 _USE = ("process_gpu_usage", "gpu_usage", "gpu_sm_util", "gpu_sm_occupancy")
 _LINKS = ("gpu_link_transmit", "gpu_link_receive")
 _ATTACHED = {

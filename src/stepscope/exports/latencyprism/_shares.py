@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["events_in_cycles", "merged_runs", "shares"]
-
 _SYNCS = ("cudaStreamSynchronize", "cuStreamSynchronize")
 _MAPPINGS = ("mmap", "mprotect", "munmap")
 _DISK = ("read", "readv", "write")

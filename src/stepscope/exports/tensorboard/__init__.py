@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from stepscope.exports.tensorboard._distributed import Part, Worker
     from stepscope.exports.tensorboard._views import Basis
 
-__all__ = ["EXPORT", "tensorboard"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Exported:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-__all__ = ["answer", "connected", "locked"]
-
 #: Types that go over as they are; whole numbers of 128 bits and decimals become those of 64, everything else text.
 _PLAIN = re.compile(
     r"(BOOLEAN|U?(TINYINT|SMALLINT|INTEGER|BIGINT)|FLOAT|DOUBLE|VARCHAR|DATE|TIMESTAMP(_S|_MS|_NS)?|BLOB)(\[\])*"

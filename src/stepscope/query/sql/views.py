@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     OnMissing = Callable[[str, StepscopeError], None]
 
-__all__ = ["View", "resolve", "views_of"]
-
 TRACES = "traces"
 _SCHEMA = views.RAW.rstrip(".")
 _FILES = Table(

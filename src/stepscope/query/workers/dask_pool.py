@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from stepscope.query.workers.pool import Plan
 
-__all__ = ["LOCAL", "on_dask"]
-
 #: The address that means a new cluster on this machine.
 LOCAL = "local"
 _TIMEOUT_S = 30

@@ -2,6 +2,9 @@
 
 A worker reads a pickled function and pickled items from standard input and writes pickled results. It is not a
 `multiprocessing` process, because that would import the user's own script again.
+
+Only the modules of this folder unpickle: a function can be sent to a process in no other way, and Dask sends everything
+like this. They read pipes between processes that this program started, or what Dask hands over, and never a file.
 """
 
 from __future__ import annotations
@@ -15,18 +18,17 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-__all__ = ["COMMAND", "Died", "Plan", "cores", "memory_bytes", "plan", "pooled", "serve"]
-
 
 #: Measured: memory that a process needs before it reads, and per byte of a trace; bytes that it reads per second.
 _BASE_BYTES, _PER_BYTE, _BYTES_PER_S = 130_000_000, 0.9, 90_000_000
@@ -162,7 +164,8 @@ def pooled(function: bytes, items: Sequence[tuple[int, Any]], *, n_workers: int)
     done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     for item in items:
         tasks.put(item)
-    tenders = [_Tender(function, tasks, done, n_workers) for _ in range(min(n_workers, len(items)))]
+    environment = _environment(n_workers)
+    tenders = [_Tender(function, tasks, done, environment) for _ in range(min(n_workers, len(items)))]
     try:
         for tender in tenders:
             tender.thread.start()
@@ -195,9 +198,9 @@ class _Tender:
         function: bytes,
         tasks: queue.SimpleQueue[tuple[int, Any]],
         done: queue.SimpleQueue[tuple[int, Any]],
-        n_workers: int,
+        environment: dict[str, str],
     ) -> None:
-        self._function, self._tasks, self._done, self._n_workers = function, tasks, done, n_workers
+        self._function, self._tasks, self._done, self._environment = function, tasks, done, environment
         self._process: subprocess.Popen[bytes] | None = None
         self.thread = threading.Thread(target=self._tend, daemon=True)
 
@@ -214,7 +217,7 @@ class _Tender:
     def _result(self, item: Any) -> Any:
         try:
             if self._process is None:
-                self._process = _started(self._n_workers)
+                self._process = _started(self._environment)
                 _send(self._process, self._function)
             _send(self._process, pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL))
             return _received(self._process)
@@ -229,14 +232,20 @@ class _Tender:
             process.kill()
 
 
-def _started(n_workers: int) -> subprocess.Popen[bytes]:
+def _environment(n_workers: int) -> dict[str, str]:
     # Threads of several processes would only slow each other down.
     threads = str(max(1, (os.cpu_count() or 1) // n_workers))
+    given = {"POLARS_MAX_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", **_KEEP_FREED, **os.environ}
+    # A cache that is not used because others could write to it: this process warns, and not each worker.
+    return given if store.cache_folder() is not None else given | {"STEPSCOPE_CACHE": "0"}
+
+
+def _started(environment: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603  this interpreter, with our own code
         [sys.executable, "-c", COMMAND, json.dumps(sys.path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={"POLARS_MAX_THREADS": threads, "OPENBLAS_NUM_THREADS": "1", **_KEEP_FREED, **os.environ},
+        env=environment,
     )
 
 
@@ -275,6 +284,7 @@ def main() -> None:
     """Serve standard input. Prints go to standard error, because standard output carries results."""
     # Garbage is collected between items: doing so all the time costs a tenth of the work.
     gc.disable()
+    warnings.formatwarning = lambda message, *_: f"note: {message}\n"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends this process
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from stepscope.core.collectives import kind_of as kind_of_collective
 from stepscope.readers.chrome.events import (
     CALL,
     DEVICE,
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
     from stepscope.readers.common.columns import Column
     from stepscope.readers.common.source import IssueLog
 #: Words for a launch that only Cambricon's recorder writes.
+#: HCCL's names of element types, and those that PyTorch records of collectives.
+_HCCL_TYPES = {
+    "FP32": "Float", "FP16": "Half", "BFP16": "BFloat16", "FP64": "Double", "INT8": "Char", "INT16": "Short",
+    "INT32": "Int", "INT64": "Long", "UINT8": "Byte", "UINT16": "UInt16", "UINT32": "UInt32", "UINT64": "UInt64",
+}  # fmt: skip
 _MLU_KEYS = (b'"kernel type"', b'"tasktopo"')
 _NO_ROWS = np.empty(0, np.intp)
 #: Times of this many digits and more, in µs, fit no column; multiplying them out could take hours.
@@ -138,6 +144,8 @@ class Columns:
         if DEVICE in groups and any(key in block for key in _MLU_KEYS):
             self._add_launches(first, whole, block)
         self._add_collectives([(first + i, a) for i, a in enumerate(args) if a.collective is not None])
+        if b'"alg_type"' in block:
+            self._add_collectives_of_hccl(first, events)
 
     def _add_side_columns(self, kind: int, rows: NDArray[np.intp], args: list[Args]) -> None:
         if kind == FRAME:
@@ -211,6 +219,19 @@ class Columns:
         cols["src"].extend([a.src_rank for _, a in rows])
         cols["dst"].extend([a.dst_rank for _, a in rows])
         cols["seq"].extend([a.seq for _, a in rows])
+
+    def _add_collectives_of_hccl(self, first: int, events: list[AnyEvent]) -> None:
+        """The sizes of HCCL's collectives: the elements that a rank sends, or of a reduce-scatter receives."""
+        for row, event in enumerate(events, first):
+            if event.args.algorithm == NOTHING:
+                continue
+            kind = bytes(event.args.element_type).decode("utf-8", "replace").strip('"')
+            elements = bytes(event.args.elements)
+            n = int(elements) if elements.isdigit() and len(elements) < 19 else None
+            name = kind_of_collective(event.name or "") or event.name
+            sent, got = (None, n) if name == "reduce_scatter" else (n, None)
+            known = Args(collective=name, dtype=_HCCL_TYPES.get(kind, kind), in_elements=sent, out_elements=got)
+            self._add_collectives([(row, known)])
 
     def _add_launches(self, first: int, whole: list[AnyEvent], block: bytes) -> None:
         """Launch configurations of an MLU's kernels. Few traces have them, so the block is decoded a second time."""

@@ -116,6 +116,9 @@ class Args(Struct, gc=False, frozen=True):
     src_rank: int | None = field(name="Src Rank", default=None)
     dst_rank: int | None = field(name="Dst Rank", default=None)
     seq: int | None = field(name="Seq", default=None)
+    algorithm: Raw = field(name="alg_type", default=NOTHING)  # of HCCL's collectives, as are the next two
+    elements: Raw = field(name="count", default=NOTHING)
+    element_type: Raw = field(name="data_type", default=NOTHING)
     kind: Raw = NOTHING
     name: str | None = None
     labels: str | None = None

@@ -172,6 +172,7 @@ def build_tables(
     calls, correlation, external = _calls(columns, spans)
     is_call = np.isin(category, CALLS)
     parent = parents(spans.ts, spans.dur, spans.track, ~is_device)
+    category = _without_repeats_of_hccl(category, parent, spans.name, name_list)
     launch = launches(correlation, is_call, is_device)
     is_op = category == CODE["operator"]
     is_plain_work = is_device & is_work
@@ -232,6 +233,18 @@ def _without_parts_of_collectives(
     streams = np.unique(spans.track[notifies[spans.name] & (category == CODE["sync"])])
     is_part = (category == CODE["memcpy"]) & np.isin(spans.track, streams)
     return np.where(is_part, np.uint8(CODE["device_range"]), category)
+
+
+def _without_repeats_of_hccl(
+    category: NDArray[np.uint8], parent: Rows, name: NDArray[np.uint32], name_list: list[str]
+) -> NDArray[np.uint8]:
+    """The categories, where an operator of HCCL that torch_npu records within one of its name is no call of its own."""
+    of_hccl = np.array([text.startswith("Hccl") for text in name_list], np.bool_)
+    rows = np.flatnonzero((category == CODE["operator"]) & (parent >= 0))
+    rows = rows[of_hccl[name[rows]] & (name[rows] == name[parent[rows]])]
+    repeated = category.copy()
+    repeated[rows] = CODE["other"]
+    return repeated
 
 
 def _with_recorded_collectives(spans: Sorted, columns: Columns, tracks: Tracks) -> tuple[Sorted, list[str | None]]:

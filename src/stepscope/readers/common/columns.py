@@ -92,16 +92,20 @@ def whole_number(value: object, bits: int = 62) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << bits else None
 
 
-def device_table(rows: Iterable[Sequence[Any]]) -> pl.DataFrame:
-    """The `devices` table of rows in the order of its columns. What is not of its column's type becomes null."""
-    columns = zip(*rows, strict=True)
-    fitted = [
-        pl.Series(
-            name, [whole_number(v) if dtype.is_integer() else v if isinstance(v, str) else None for v in values]
-        ).cast(dtype, strict=False)
-        for (name, dtype), values in zip(DEVICES.dtypes.items(), columns, strict=True)
-    ]
-    return pl.DataFrame(fitted)
+def device_table(rows: Iterable[Sequence[object]]) -> pl.DataFrame:
+    """The `devices` table of rows in the order of its columns, of which the last ones may be left out.
+
+    What is not of its column's type becomes null.
+    """
+    columns = {}
+    for (name, dtype), values in zip(DEVICES.dtypes.items(), zip(*rows, strict=True), strict=False):
+        if dtype.is_integer():
+            fitted: list[Any] = [whole_number(value) for value in values]
+        else:
+            kinds = (int, float) if dtype.is_numeric() else str
+            fitted = [value if isinstance(value, kinds) else None for value in values]
+        columns[name] = pl.Series(fitted, dtype=pl.Int64 if dtype.is_integer() else None).cast(dtype, strict=False)
+    return DEVICES.conform(pl.DataFrame(columns))
 
 
 def number_in(text: str) -> int | None:

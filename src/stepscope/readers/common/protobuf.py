@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.readers.common.source import IssueLog
+
     Ints = NDArray[np.int64]
     U64s = NDArray[np.uint64]
     #: Where messages, or other contents, begin and end in the document; −1 means missing.
@@ -65,6 +67,12 @@ class Damage:
         """Count messages that end in something that is not a field, the first of them at that offset."""
         self.n_messages += n
         self.first_at = at if self.first_at is None else min(self.first_at, at)
+
+    def note(self, issues: IssueLog) -> None:
+        """Count it in a reader's issues."""
+        example = "" if self.first_at is None else f"incomplete messages, first at byte {self.first_at:,}"
+        issues.add("damaged_messages", "error", self.n_messages, example)
+        issues.add("wrong_wire_types", "warning", self.n_wire_types, "fields of an unexpected type were left out")
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ DEFAULT_RATIO = 200
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+#: The least size of the header before the data of a member of a zip.
+_ZIP_HEADER = 30
 #: Smaller files leave so little free memory that returning it does not pay.
 _LEAST_BYTES = 50_000_000
 
@@ -249,7 +251,17 @@ def _members(file: IO[bytes], path: str) -> list[str]:
 
 
 def _documents(archive: ZipFile) -> list[str]:
-    """Members that may be traces: those called JSON, or else all. Raises ValueError if there are none."""
+    """Members that may be traces: those called JSON, or else all.
+
+    Raises ValueError if there are none, or if reading them all would take time without bound: members share their data,
+    or claim to unpack to more than one packed file may.
+    """
+    by_place = sorted(archive.infolist(), key=lambda member: member.header_offset)
+    ends = [member.header_offset + _ZIP_HEADER + member.compress_size for member in by_place]
+    if any(end > after.header_offset for end, after in zip(ends, by_place[1:], strict=False)):
+        raise ValueError("its members overlap")
+    if len(ends) > 1 and sum(member.file_size for member in by_place) > max(DEFAULT_LIMIT, DEFAULT_RATIO * ends[-1]):
+        raise ValueError(f"its members claim to unpack to more than {DEFAULT_RATIO} times its size")
     names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
     if not names:
         raise ValueError("it is empty")

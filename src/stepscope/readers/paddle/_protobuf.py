@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.readers.common.columns import Column
-    from stepscope.readers.common.protobuf import Damage
     from stepscope.readers.common.source import IssueLog
 
     Ints = NDArray[np.int64]
@@ -135,7 +134,7 @@ def decode(wire: Wire, issues: IssueLog) -> Recording:
     arguments = decoder.arguments(children["arguments"])
     version = wire.slices(top["version"])[0].decode("utf-8", "replace")
     span_index = int(top["span_index"][0])
-    _note(wire.damage, issues)
+    wire.damage.note(issues)
     return Recording(
         host,
         runtime,
@@ -330,10 +329,3 @@ def _linked(table: Table, link: str = "device") -> Table:
 
 def _blocks(n: int) -> Iterator[tuple[int, int]]:
     return ((low, min(low + _BLOCK, n)) for low in range(0, n, _BLOCK))
-
-
-def _note(damage: Damage, issues: IssueLog) -> None:
-    at = damage.first_at
-    example = "" if at is None else f"incomplete messages, first at byte {at:,}"
-    issues.add("damaged_messages", "error", damage.n_messages, example)
-    issues.add("wrong_wire_types", "warning", damage.n_wire_types, "fields of an unexpected type were left out")

@@ -14,7 +14,7 @@ from stepscope.readers.rocm.rocprof_files import family, kind_of
 from stepscope.readers.rocm.rocprof_records import AGENTS, AXES, CALLS, COPIES, DISPATCHES, METRICS, Records, stacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from stepscope.readers.common.source import IssueLog
 
@@ -33,8 +33,8 @@ def read_csv(source: Source, issues: IssueLog) -> Records:
     for path in paths:
         text = source if path == source.path else Source(path, None, source.max_bytes)
         raw, kind = _table(text)
-        for name, frame in _READ[kind](raw):
-            frames[name].append(frame)
+        for name, read in _READ[kind].items():
+            frames[name].append(read(raw))
     if all(frame.is_empty() for name, frames_of in frames.items() if name != "agents" for frame in frames_of):
         hint = "rocprofv3 recorded nothing: trace the process that uses the device, with --kernel-trace"
         raise CorruptInput("a header and no rows", hint, path=source.label)
@@ -82,107 +82,87 @@ def _agent(raw: pl.DataFrame, *names: str) -> pl.Expr:
     return pl.lit(None, pl.String) if name is None else pl.col(name).str.replace(_AGENT.pattern, "")
 
 
-def _kernel_trace(raw: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    yield (
-        "dispatches",
-        raw.select(
-            start=_number(raw, "Start_Timestamp"),
-            end=_number(raw, "End_Timestamp"),
-            name=pl.col("Kernel_Name"),
-            agent=_agent(raw, "Agent_Id"),
-            queue=_number(raw, "Queue_Id"),
-            stream=_number(raw, "Stream_Id"),
-            pid=_number(raw, "Process_Id"),
-            correlation=_number(raw, "Correlation_Id"),
-            dispatch=_number(raw, "Dispatch_Id"),
-            **{f"group_{a}": _number(raw, f"Workgroup_Size_{a.upper()}") for a in AXES},
-            **{f"grid_{a}": _number(raw, f"Grid_Size_{a.upper()}") for a in AXES},
-            registers=_number(raw, "VGPR_Count"),
-            shared_bytes=_number(raw, "LDS_Block_Size", "Group_Segment_Size"),
-        ),
+def _window(raw: pl.DataFrame) -> dict[str, pl.Expr]:
+    """What all records of work have."""
+    columns = {"start": "Start_Timestamp", "end": "End_Timestamp", "correlation": "Correlation_Id"}
+    return {name: _number(raw, column) for name, column in columns.items()}
+
+
+def _launches(raw: pl.DataFrame) -> pl.DataFrame:
+    return raw.select(
+        **_window(raw),
+        name=pl.col("Kernel_Name"),
+        agent=_agent(raw, "Agent_Id"),
+        queue=_number(raw, "Queue_Id"),
+        stream=_number(raw, "Stream_Id"),
+        pid=_number(raw, "Process_Id"),
+        dispatch=_number(raw, "Dispatch_Id"),
+        **{f"group_{a}": _number(raw, f"Workgroup_Size_{a.upper()}") for a in AXES},
+        **{f"grid_{a}": _number(raw, f"Grid_Size_{a.upper()}") for a in AXES},
+        registers=_number(raw, "VGPR_Count"),
+        shared_bytes=_number(raw, "LDS_Block_Size", "Group_Segment_Size"),
     )
 
 
-def _counters(raw: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Counters, and the launches that they are of: these know their whole size only, not its three parts."""
-    one = pl.lit(1, pl.Int64)
-    yield (
-        "dispatches",
-        raw.select(
-            start=_number(raw, "Start_Timestamp"),
-            end=_number(raw, "End_Timestamp"),
-            name=pl.col("Kernel_Name"),
-            agent=_agent(raw, "Agent_Id", "GPU_ID"),
-            queue=_number(raw, "Queue_Id", "queue-id"),
-            correlation=_number(raw, "Correlation_Id"),
-            dispatch=_number(raw, "Dispatch_Id", "Dispatch_ID"),
-            group_x=_number(raw, "Workgroup_Size"),
-            grid_x=_number(raw, "Grid_Size"),
-            **{f"{what}_{a}": one for what in ("group", "grid") for a in "yz"},
-            registers=_number(raw, "VGPR_Count", "Arch_VGPR"),
-            shared_bytes=_number(raw, "LDS_Block_Size", "LDS_Per_Workgroup"),
-        ),
+def _counted(raw: pl.DataFrame) -> pl.DataFrame:
+    """The launches that counters are of: these know their whole size only, not its three parts."""
+    return raw.select(
+        **_window(raw),
+        name=pl.col("Kernel_Name"),
+        agent=_agent(raw, "Agent_Id", "GPU_ID"),
+        queue=_number(raw, "Queue_Id", "queue-id"),
+        dispatch=_number(raw, "Dispatch_Id", "Dispatch_ID"),
+        group_x=_number(raw, "Workgroup_Size"),
+        grid_x=_number(raw, "Grid_Size"),
+        **{f"{what}_{a}": pl.lit(1, pl.Int64) for what in ("group", "grid") for a in "yz"},
+        registers=_number(raw, "VGPR_Count", "Arch_VGPR"),
+        shared_bytes=_number(raw, "LDS_Block_Size", "LDS_Per_Workgroup"),
     )
+
+
+def _metrics(raw: pl.DataFrame) -> pl.DataFrame:
     if "Counter_Name" in raw.columns:
         value = pl.col("Counter_Value").cast(pl.Float64, strict=False)
-        yield "metrics", raw.select(dispatch=_number(raw, "Dispatch_Id"), metric="Counter_Name", value=value)
-    else:
-        names = [name for name in raw.columns if not _PMC_FACTS.match(name)]
-        wide = raw.select(pl.col(names).cast(pl.Float64, strict=False), dispatch=_number(raw, "Dispatch_ID"))
-        yield "metrics", wide.unpivot(index="dispatch", variable_name="metric", value_name="value")
+        return raw.select(dispatch=_number(raw, "Dispatch_Id"), metric="Counter_Name", value=value)
+    names = [name for name in raw.columns if not _PMC_FACTS.match(name)]
+    wide = raw.select(pl.col(names).cast(pl.Float64, strict=False), dispatch=_number(raw, "Dispatch_ID"))
+    return wide.unpivot(index="dispatch", variable_name="metric", value_name="value")
 
 
-def _api_trace(raw: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    yield (
-        "calls",
-        raw.select(
-            start=_number(raw, "Start_Timestamp"),
-            end=_number(raw, "End_Timestamp"),
-            name="Function",
-            domain="Domain",
-            pid=_number(raw, "Process_Id"),
-            tid=_number(raw, "Thread_Id"),
-            correlation=_number(raw, "Correlation_Id"),
-        ),
-    )
+def _calls(raw: pl.DataFrame) -> pl.DataFrame:
+    where = {"pid": _number(raw, "Process_Id"), "tid": _number(raw, "Thread_Id")}
+    return raw.select(**_window(raw), **where, name="Function", domain="Domain")
 
 
-def _copies(raw: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+def _copies(raw: pl.DataFrame) -> pl.DataFrame:
     source, target = _agent(raw, "Source_Agent_Id"), _agent(raw, "Destination_Agent_Id")
-    yield (
-        "copies",
-        raw.select(
-            start=_number(raw, "Start_Timestamp"),
-            end=_number(raw, "End_Timestamp"),
-            kind="Direction",
-            bytes=_number(raw, "Size", "Bytes"),
-            agent=pl.when(pl.col("Direction").str.contains("DEVICE_TO_HOST")).then(source).otherwise(target),
-            stream=_number(raw, "Stream_Id"),
-            correlation=_number(raw, "Correlation_Id"),
-        ),
+    return raw.select(
+        **_window(raw),
+        kind="Direction",
+        bytes=_number(raw, "Size", "Bytes"),
+        agent=pl.when(pl.col("Direction").str.contains("DEVICE_TO_HOST")).then(source).otherwise(target),
+        stream=_number(raw, "Stream_Id"),
     )
 
 
-def _agents(raw: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    gpus = raw.filter(pl.col("Agent_Type") == "GPU")
+def _agents(raw: pl.DataFrame) -> pl.DataFrame:
     product = [name for name in ("Product_Name", "Model_Name") if name in raw.columns]
-    yield (
-        "agents",
-        gpus.select(
-            agent="Node_Id",
-            index=pl.int_range(pl.len(), dtype=pl.Int64),
-            name=pl.coalesce([*product, "Name"]),
-            arch="Name",
-            cu_count=_number(raw, "Cu_Count"),
-        ),
+    return raw.filter(pl.col("Agent_Type") == "GPU").select(
+        agent="Node_Id",
+        index=pl.int_range(pl.len(), dtype=pl.Int64),
+        name=pl.coalesce([*product, "Name"]),
+        arch="Name",
+        cu_count=_number(raw, "Cu_Count"),
     )
 
 
-_READ: dict[str, Callable[[pl.DataFrame], Iterator[tuple[str, pl.DataFrame]]]] = {
-    "kernel_trace": _kernel_trace,
-    "counter_collection": _counters,
-    "pmc_perf": _counters,
-    "memory_copy_trace": _copies,
-    "api_trace": _api_trace,
-    "agent_info": _agents,
+_COUNTERS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {"dispatches": _counted, "metrics": _metrics}
+#: What each kind of file holds, by the table that it is a part of.
+_READ: dict[str, dict[str, Callable[[pl.DataFrame], pl.DataFrame]]] = {
+    "kernel_trace": {"dispatches": _launches},
+    "counter_collection": _COUNTERS,
+    "pmc_perf": _COUNTERS,
+    "memory_copy_trace": {"copies": _copies},
+    "api_trace": {"calls": _calls},
+    "agent_info": {"agents": _agents},
 }

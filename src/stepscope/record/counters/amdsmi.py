@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from stepscope.record.counters.readings import Row
 
-__all__ = ["Gpus", "close", "described", "issues", "link_totals", "opened", "samples", "slow_samples"]
-
 _KIB = 1 << 10
 _MEGABIT_BYTES = 1e6 / 8
 #: The firmware's accumulators of time in which a limit held the clocks down, in ticks of `accumulation_counter`.

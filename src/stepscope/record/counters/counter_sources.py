@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from stepscope.record.counters.readings import Row
 
-__all__ = ["CounterSources"]
-
 #: Threads whose times are read in one tick; with more of them, they are read in every second tick, third …
 _THREADS_A_TICK = 64
 #: /proc/stat has a line for each core. With more cores than this it is read less often.

@@ -23,9 +23,6 @@ from stepscope.record.counters.writer import NAME, CounterFile
 from stepscope.record.system import meta
 from stepscope.record.system.proc import is_alive
 
-__all__ = ["Channel", "Dumps", "Ring", "opened", "request"]
-
-
 _PIPE, _WISH, _ANSWER = "asked", "wish", "answer-"
 #: As startup/_stepscope_steps.py reads them.
 _STEP = struct.Struct("<qqqq")

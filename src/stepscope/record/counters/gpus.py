@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from stepscope.record.counters.readings import Row
 
-__all__ = ["GpuWatch", "Gpus", "opened"]
-
 #: Files that exist if the maker's driver is loaded.
 _NVIDIA, _AMD = "/proc/driver/nvidia", "/sys/class/kfd"
 

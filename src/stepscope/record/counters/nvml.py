@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from stepscope.record.counters.readings import Row
 
-__all__ = ["Gpus", "described", "issues", "nvlink_totals", "opened", "samples", "slow_samples"]
-
 #: Each bit of the clocks' event reasons, as a counter of 0 or 1. Names and bits: nvml.h.
 _REASONS = {
     0x4: "gpu_limited_by_power_cap", 0x8: "gpu_limited_by_hw_slowdown", 0x20: "gpu_limited_by_sw_thermal",

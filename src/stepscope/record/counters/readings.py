@@ -32,28 +32,6 @@ if TYPE_CHECKING:
 
     from stepscope.record.system.proc import Texts
 
-__all__ = [
-    "Grown",
-    "Process",
-    "Row",
-    "Sample",
-    "cgroup_file",
-    "cores",
-    "frequencies",
-    "garbage_collections",
-    "machine",
-    "memory_and_clocks",
-    "process_bytes",
-    "process_totals",
-    "rates",
-    "sample_now",
-    "thread_files",
-    "thread_switches",
-    "thread_times",
-    "throttled_ns",
-]
-
-
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _GC = struct.Struct("<qqq")

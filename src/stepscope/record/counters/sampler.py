@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from stepscope.record.counters.dumps import Dumps
     from stepscope.record.counters.readings import Row
 
-__all__ = ["main"]
-
 _GPU_HZ = 10
 #: Share of one core, over a second; if more is used, samples are taken less often.
 _BUDGET = 0.01

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from stepscope.record.counters.readings import Row
 
-__all__ = ["HEADER", "NAME", "CounterFile", "Tail"]
-
 NAME = "counters.csv.gz"
 #: Six digits are more than is known of a rate; sizes of memory are exact.
 _DIGITS = {"bytes": 15}

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
     Source = tracefs.Tracefs | perf.Switches
 
-__all__ = ["EVENTS", "FACTS", "HEAD", "MAGIC", "NAME", "SchedFile", "main", "opened"]
-
-
 NAME = "sched.ring"
 MAGIC = b"stepscope sched 1\n"
 HEAD = struct.Struct("<HHIIq")

@@ -19,8 +19,6 @@ from typing import Any
 
 from stepscope.record.system.proc import read_once, threads_of
 
-__all__ = ["Switches", "why_not"]
-
 _SYSCALLS = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "loongarch64": 241, "ppc64le": 319}
 _SOFTWARE, _DUMMY = 1, 9
 _TID, _TIME, _CPU = 1 << 1, 1 << 2, 1 << 7

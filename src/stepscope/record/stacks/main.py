@@ -23,8 +23,6 @@ from stepscope.record.system import meta
 from stepscope.record.system.child_main import pid_from, tell
 from stepscope.record.system.proc import descendants, is_alive, read_once
 
-__all__ = ["StackWatcher", "main", "on_core"]
-
 _SEARCH_S, _TURN_S = 0.1, 0.5
 #: Share of all cores that sampling may use, and the least share of one core.
 _BUDGET, _LEAST_BUDGET = 0.03, 0.05

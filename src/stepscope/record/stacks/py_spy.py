@@ -25,20 +25,6 @@ from stepscope.record.system.proc import read_once
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "CHANGES",
-    "HOLDERS",
-    "INSTALL",
-    "TREE",
-    "PySpyProcess",
-    "denied",
-    "is_python",
-    "program",
-    "record_command",
-    "remedy",
-]
-
-
 INSTALL = "py-spy is not installed: pip install py-spy"
 #: Output of all threads: when their stacks changed; of threads that held the GIL: how often each stack was sampled.
 CHANGES = ("--format", "chrometrace", "--idle")

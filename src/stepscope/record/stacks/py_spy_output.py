@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Frame", "StackSpan", "from_events", "from_folded", "n_samples", "with_counts"]
-
 #: Function, file, line; 0 if that is not known.
 Frame = tuple[str, str, int]
 _PROCESS = re.compile(r'process (\d+):"(.*)"', re.DOTALL)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     Ran = tuple[int, int]
     OnCore = Callable[[int, int], Ran | None]
 
-__all__ = ["Ledger", "ProcessWatch", "PySpyRun", "RunResult"]
-
 #: How long a run lasts. The first one is short, to learn what it costs.
 _FIRST_S, _LONGEST_S, _SHORTEST_S = 2.0, 10.0, 2.0
 #: A run should write no more than this: the more it writes at its end, the less exact its times are.

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from stepscope.record.stacks.py_spy_output import Frame
 
-__all__ = ["HEADER", "NAME", "StackFile"]
-
 NAME = "stacks.tsv.gz"
 #: Kinds of rows: P process (n: its parent), T thread, F frame (n: line), S stack (text: frames, outermost first),
 #: W stack of a thread, G stack of one that held the GIL (n: samples), C time on a core (n: ns), L a run (n: Hz).

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["Ending", "pid_from", "pidfd", "tell"]
-
 
 class Ending:
     """The reason to end, once there is one: a SIGTERM, the end of the job, or the end of the recorder.

@@ -14,20 +14,6 @@ from stepscope.record.system.proc import meminfo_bytes, read_once
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = [
-    "DUMPS",
-    "FOLDER",
-    "NAME",
-    "PART",
-    "clocks",
-    "hook_messages",
-    "issue",
-    "merge",
-    "remove_leftovers",
-    "this_host",
-    "write",
-]  # fmt: skip
-
 NAME = "meta.json"
 #: Inside the recording, while the job runs: messages and counters of its processes.
 FOLDER = ".job"

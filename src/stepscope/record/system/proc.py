@@ -12,12 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "OpenFiles", "ProcessStat", "Texts", "cgroup_cpu_stats", "core_times", "counted_lines", "descendants",
-    "disk_bytes", "is_alive", "meminfo_bytes", "n_threads", "net_bytes", "pressure_us", "process_stat", "read_once",
-    "schedstat_ns", "switches", "threads_of",
-]  # fmt: skip
-
 _BLOCK = 1 << 16
 #: Files that are left for other uses when the limit of open ones is reached.
 _SPARE = 64

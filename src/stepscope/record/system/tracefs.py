@@ -14,8 +14,6 @@ from typing import Any
 
 from stepscope.record.system.proc import read_once, threads_of
 
-__all__ = ["Tracefs", "remove_leftovers", "why_not"]
-
 PLACES = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 _EVENTS = ("sched_switch", "sched_wakeup", "sched_wakeup_new", "sched_process_fork")
 _NAME = re.compile(r"stepscope-(\d+)-(\d+)")

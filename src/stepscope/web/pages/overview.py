@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -68,38 +66,13 @@ def cache_keys(session: Session, links: Links) -> tuple[store.CacheKey, ...]:
     return tuple(keys) if len(keys) == len(inputs) else ()
 
 
-def read_glance(keys: Sequence[store.CacheKey]) -> Glance | None:
-    """The glance stored under these keys; None if there is none or it cannot be read."""
-    content = store.cached_value(keys[0]) if keys else None
-    if content is None:
-        return None
-    try:
-        fields = json.loads(zlib.decompress(content))
-        cards = tuple(_card(*card) for card in fields["cards"])
-        return Glance(cards, fields["chart"], bool(fields["with_stacks"]), tuple(fields["ranks"]))
-    except (zlib.error, ValueError, TypeError, KeyError):
-        return None
-
-
 def store_glance(keys: Sequence[store.CacheKey], glance: Glance, meta: Meta) -> None:
     """Keep it for the next server, unless a file changed since the keys were made. `meta` is the first file's."""
-    cards = [(card.title, card.value, card.details, card.links) for card in glance.cards]
-    fields = {"cards": cards, "chart": glance.chart, "with_stacks": glance.with_stacks, "ranks": glance.ranks}
     try:
-        if not all(map(store.unchanged, keys[1:])):
-            return
+        if all(map(store.unchanged, keys[1:])):
+            store.cache_value(keys[0], glance, meta, what=_WHAT)
     except StepscopeError:  # a file is gone
         return
-    content = zlib.compress(json.dumps(fields).encode("utf-8"), level=1)
-    store.cache_value(keys[0], content, meta, what=_WHAT)
-
-
-def _card(title: str, value: str, details: list[list[Any]], links: list[list[Any]]) -> Card:
-    return Card(title, value, _pairs(details), _pairs(links))
-
-
-def _pairs(lists: list[list[Any]]) -> tuple[Any, ...]:
-    return tuple((text, address) for text, address in lists)
 
 
 #: What is begun before anyone asks is finished, if somebody comes for it in this time.
@@ -169,7 +142,7 @@ def _with_ranks(session: Session, links: Links) -> Links:
 def _glance(session: Session, links: Links) -> Glance:
     """The glance from the cache, or made now."""
     keys = cache_keys(session, links)
-    glance = read_glance(keys)
+    glance = store.cached_value(keys[0], Glance) if keys else None
     if glance is not None:
         session.know_ranks(dict(zip(links.inputs, glance.ranks, strict=True)))
         return glance
