@@ -55,6 +55,9 @@ def test_notes_of_the_recordings_are_said_once():
     noted = run(BASE, remarks=("no counters",))
     comparison = compare_runs([[noted]], [[noted]])
     assert comparison.notes.count("no counters") == 1
+    odd = run(BASE, remarks=("odd", "no counters"))
+    assert compare_runs([[noted]], [[odd]]).notes[-2:] == ("no counters", "in the other run, odd")
+    assert "in the base, odd" in compare_runs([[odd]], [[noted]]).notes
 
 
 def test_runs_without_a_common_rank_have_nothing_to_compare():

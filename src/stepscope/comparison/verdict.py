@@ -63,7 +63,10 @@ def compare_runs(base: Sequence[Sequence[Observation]], other: Sequence[Sequence
     diagnosis = diagnose(replace(case, machines=other_hardware(kinds)), all_views)
     has_cause = any(cause.category not in OF_TIMES for cause in diagnosis.causes)
     verdict, reason = judge(step, stalled, has_cause=has_cause, typical=typical, same=same)
-    of_runs = [remark for pair in pairs for run in (*pair.base, *pair.other) for remark in run.remarks]
+    of_base = dict.fromkeys(remark for pair in pairs for run in pair.base for remark in run.remarks)
+    of_other = dict.fromkeys(remark for pair in pairs for run in pair.other for remark in run.remarks)
+    of_runs = [remark if remark in of_other else f"in the base, {remark}" for remark in of_base]
+    of_runs += [f"in the other run, {remark}" for remark in of_other if remark not in of_base]
     return Comparison(
         verdict=verdict,
         reason=reason,

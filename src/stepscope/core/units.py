@@ -69,7 +69,7 @@ def percent(ratio: float | None) -> str:
     value = abs(ratio) * 100
     text = _trimmed(f"{value:.1f}") if value < 9.95 or 99.5 <= value < 100 else f"{value:,.0f}"
     if text == "0" and value > 0:
-        return "<0.1 %" if ratio > 0 else "-<0.1 %"
+        return "<0.1 %" if ratio > 0 else ">-0.1 %"
     if text == "100" and value < 100:
         return ">99.9 %" if ratio > 0 else "<-99.9 %"
     return f"{'-' if ratio < 0 else ''}{text} %"
@@ -93,7 +93,7 @@ def is_scaled(unit: str | None) -> bool:
 def render(value: Any, unit: str | None = None) -> str:
     """Any value in its column's unit: ns (µs, ms, s), ns/s, bytes, ratio, bytes/s, FLOP, FLOP/s, count, None.
 
-    A unit that is not known follows the number as it stands; a value that is not a number is shown as its text.
+    A unit that is not known follows the number as it stands, 1/s as in '8.9/s'; what is not a number is shown as text.
     """
     if value is None:
         return UNKNOWN
@@ -101,6 +101,8 @@ def render(value: Any, unit: str | None = None) -> str:
         return str(value)
     if unit in _WRITTEN:
         return _WRITTEN[unit](value)
+    if unit and unit.startswith("1/"):
+        return number(value) + unit[1:]
     return f"{number(value)} {unit}" if unit else number(value)
 
 

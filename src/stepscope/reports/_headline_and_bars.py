@@ -12,6 +12,7 @@ import polars as pl
 from stepscope.core import files
 from stepscope.core.report import Bar, Block, Finding, Note, Part, Report
 from stepscope.core.schema import ISSUES, Column, Table
+from stepscope.core.step_parts import IDLE
 from stepscope.core.units import count, counted, duration, percent, ranges, size
 from stepscope.reports._job import devices_of, measured, owners, runs_of
 from stepscope.reports._stragglers import Stragglers, stragglers_among
@@ -344,7 +345,8 @@ def _while_idle(summaries: Sequence[Summary], whole_ns: int) -> list[Note]:
     ]
     if not activities:
         return []
-    text = f"host during the {percent(sums.total() / whole_ns)} idle: {', '.join(activities)}"
+    idle = sum(summary.parts.get(IDLE, 0) for summary in summaries)
+    text = f"host during the {percent(idle / whole_ns)} idle: {', '.join(activities)}"
     return [Note(text, "idle time", "show idle")]
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.span_lookup import own_time
 from stepscope.analyses.kernels.kernels import KERNEL_SUMMARY
 from stepscope.analyses.program.operators import OPERATORS
-from stepscope.core.intervals import own_lengths, union_by
+from stepscope.core.intervals import union_by
 from stepscope.core.names import map_names, without_number
 from stepscope.core.report import Block
 from stepscope.core.schema import Column, Name, Table
@@ -99,10 +100,8 @@ def track_block(trace: Trace) -> Block:
 def name_block(trace: Trace) -> Block:
     """The names with the most self time."""
     spans = trace.spans
-    starts = spans["ts_ns"].to_numpy()
-    parents = spans["parent_id"].cast(pl.Int64).fill_null(-1).to_numpy()
-    own = own_lengths(starts, starts + spans["dur_ns"].to_numpy(), parents)
-    frame = spans.select("name").with_columns(self_ns=pl.Series(own.astype(np.int64)))
+    own = own_time(spans, np.ones(spans.height, np.bool_))
+    frame = spans.select("name").with_columns(self_ns=pl.Series(own))
     frame = frame.group_by("name").agg(calls=pl.len().cast(pl.Int64), self_ns=pl.col("self_ns").sum())
     whole = frame["self_ns"].sum()
     frame = frame.with_columns(share_ratio=pl.col("self_ns") / whole if whole else None)

@@ -293,7 +293,7 @@ def _block(title: str, table: Table, frame: pl.DataFrame, keep: Sequence[str], n
 
 
 def _on_shares(parts: pl.DataFrame) -> str:
-    far = parts.filter(pl.col("share_ratio").abs() > 1)
+    far = parts.filter(pl.col("share_ratio").abs() >= 1.005)  # 100 % as shown
     return "Shares are of the change: above 100 % because other parts changed the other way." if far.height else ""
 
 

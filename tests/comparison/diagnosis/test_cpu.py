@@ -157,6 +157,13 @@ def test_cores_of_others_are_those_of_the_machine_less_the_own():
     assert outside_cores(view_between(HEALTHY.without("host_cpu_usage"), HEALTHY.without("host_cpu_usage"))) is None
 
 
+def test_waits_that_take_as_much_of_a_longer_cycle_as_before_are_no_contention():
+    base = HEALTHY.levels(process_runq_time=7.4e7)
+    longer = replace(base, typical_slowdown=4 * base.typical_slowdown, loading_ms=4 * base.loading_ms)
+    assert "cpu_contention" not in categories(diagnosed(base, longer.levels(process_runq_time=7.6e7)))
+    assert "cpu_contention" in categories(diagnosed(base, longer.levels(process_runq_time=3.6e8)))
+
+
 def test_the_scheduler_s_events_stand_in_for_its_counters():
     base = gpu_job().without("process_runq_time")
     queued = tuple(Op("runq", 1000, each, None, None, "sched_runq") for each in (4e4, 3e5))

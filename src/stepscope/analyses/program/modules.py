@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
-from stepscope.analyses.common.span_lookup import at_or_around
+from stepscope.analyses.common.span_lookup import at_or_around, own_time
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import Ints, ends_of, outermost, own_lengths
 from stepscope.core.schema import ARROWS, DEVICE_WORK, FRAMES, Column, Table
@@ -113,10 +113,7 @@ def _sums(spans: pl.DataFrame, arrows: pl.DataFrame, calls: ModuleCalls, row: In
         within = np.append(at_or_around(spans, is_backward), -1)
         region = np.full(spans.height + 1, -1, np.int64)  # the last one, reached by index -1, stays -1
         region[rows] = np.arange(rows.size)
-        begin = spans["ts_ns"].to_numpy()[rows]
-        outer = region[at_or_around(spans, is_backward, itself=False)[rows]]
-        host = own_lengths(begin, begin + spans["dur_ns"].to_numpy()[rows], outer)
-        sums["backward_host_ns"] = with_inner(_per_call(calls, of_row, host))
+        sums["backward_host_ns"] = with_inner(_per_call(calls, of_row, own_time(spans, is_backward)))
         if on_device:
             of_work = np.append(of_row, -1)[region[within[launches]]]
             sums["backward_device_ns"] = with_inner(_per_call(calls, of_work, device))

@@ -29,6 +29,8 @@ _HALF_CORE = 0.5
 _LOAD_POINTS = 10.0
 #: Time waiting for cores that matters, as a share of a cycle.
 _WAITING = 0.05
+#: Waits that take as much of a longer cycle as before follow from its length; they must take this much more of it.
+_LONGER = 0.01
 #: Share of the longer waits from which on the process that had the core is shown, and named in the statement.
 _SOME_OF_WAIT, _MOST_OF_WAIT = 0.1, 0.3
 #: Share of the work, by time, that must agree for a statement about all of it.
@@ -147,7 +149,9 @@ def _core_use(view: View) -> _CoreUse:
     wait, own, load = waited(view), ran(view), view.resource("host", "host_cpu_usage")
     slower, outside = _slowdown(view), outside_cores(view)
     share = view.resource(PROCESS, "process_runq_time")
-    waits = wait.rose(by=_WAITING * view.base_ns) and view.is_slower and (share.delta > 0 or not share.is_known)
+    of_base, of_other = (wait.base or 0.0) / (view.step.base or 1.0), (wait.other or 0.0) / (view.step.other or 1.0)
+    longer = of_other - of_base > _LONGER and (share.delta > 0 or not share.is_known)
+    waits = wait.rose(by=_WAITING * view.base_ns) and view.is_slower and longer
     is_own = own.is_known and own.delta > 0.5 * wait.delta and wait.delta > 0.5 * view.delta_ns
     is_busy = load.rose(by=_LOAD_POINTS) and outside is not None and outside >= _HALF_CORE
     shared = is_busy and slower is not None and slower >= _STRETCHED
