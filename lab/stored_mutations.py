@@ -29,6 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import mutations
 import polars as pl
@@ -112,7 +113,8 @@ def _describe(folder: Path, table: str, n_rows: int) -> None:
     try:
         document = json.loads(path.read_text())
         entries = document["tables"] if table in document["tables"] else document["results"]
-        entries[table] |= {"n_rows": n_rows, "size_bytes": (folder / f"{table}.parquet").stat().st_size}
+        content = (folder / f"{table}.parquet").read_bytes()
+        entries[table] |= {"n_rows": n_rows, "size_bytes": len(content), "crc32": crc32(content)}
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return  # another change was there
     path.write_text(json.dumps(document))
@@ -233,7 +235,7 @@ def _in_folder(folder: Path, random: Random) -> str:
     path = random.choice(sorted(p for p in folder.iterdir() if p.is_file() and not p.is_symlink()))
     way = random.choice(list(_FILE_CHANGES))
     _FILE_CHANGES[way](path, random)
-    if random.random() < 0.8 and path.is_file() and path.stat().st_size < 10**9:
+    if way != "damaged" and random.random() < 0.8 and path.is_file() and path.stat().st_size < 10**9:
         _describe(folder, path.stem, _height(folder, path.stem))
     return f"{way} {path.name}"
 

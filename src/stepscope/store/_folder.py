@@ -1,12 +1,12 @@
 """A trace as a folder: one Parquet file for each of its tables, and meta.json with the rest, which is written last.
 
-    {"stepscope": "trace", "version": 1, "schema": "<fingerprint>", "written_by": "0.1.0",
+    {"stepscope": "trace", "version": 2, "schema": "<fingerprint>", "written_by": "0.1.0",
      "meta": {<fields of trace.Meta>},
-     "tables": {"spans": {"n_rows": int, "size_bytes": int}, …},
+     "tables": {"spans": {"n_rows": int, "size_bytes": int, "crc32": int}, …},
      "results": {"cycles": {…}, …}}
 
-A folder without meta.json is not a trace. A file whose length differs from that in meta.json is not read. Another
-program may have written the folder: what cannot be in a trace is refused when it is read.
+A folder without meta.json is not a trace. A file whose length or CRC-32 differs from that in meta.json is not read.
+Another program may have written the folder: what cannot be in a trace is refused when it is read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import fields
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from zlib import crc32
 
 import msgspec
 import polars as pl
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 META = "meta.json"
 #: Increase it whenever the meaning of the files changes. The schema's fingerprint shows changes of tables.
-VERSION = 1
+VERSION = 2
 _KNOWN: Mapping[str, Table] = {**TABLES, **RESULTS}
 #: A table may take this much memory, or 200 times the size of its file if that is more. Tables take up to 50 times.
 _LEAST_LIMIT, _MOST_RATIO, _VALUE_BYTES = 1 << 26, 200, 8
@@ -65,6 +66,7 @@ class _File(msgspec.Struct):
 
     n_rows: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     size_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    crc32: int
 
 
 #: What meta.json says of a trace. Without `results` it is a recording.
@@ -126,14 +128,11 @@ def write_folder(trace: Trace, folder: str, *, statistics: bool = True) -> int:
 
 
 def _written(frame: pl.DataFrame, folder: str, name: str, *, statistics: bool) -> dict[str, int]:
-    target = files.joined(folder, f"{name}.parquet")
-    if files.is_url(folder):
-        buffer = io.BytesIO()
-        frame.write_parquet(buffer, compression="zstd", compression_level=1, statistics=statistics)
-        files.write(target, buffer.getvalue())
-        return {"n_rows": frame.height, "size_bytes": buffer.tell()}
-    frame.write_parquet(target, compression="zstd", compression_level=1, statistics=statistics)
-    return {"n_rows": frame.height, "size_bytes": files.size_of(target)}
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd", compression_level=1, statistics=statistics)
+    content = buffer.getvalue()
+    _put(folder, f"{name}.parquet", content)
+    return {"n_rows": frame.height, "size_bytes": len(content), "crc32": crc32(content)}
 
 
 def _put(folder: str, name: str, content: bytes) -> None:
@@ -201,13 +200,12 @@ def read_folder(folder: str, document: Mapping[str, Any], *, label: str, lease: 
     stored = StoredTables(
         {name: files.joined(folder, f"{name}.parquet") for name in n_rows},
         n_rows,
-        partial(_read, folder, n_rows, is_ours=lease is not None),
+        partial(_read, folder, said.tables, is_ours=lease is not None),
         lease=lease,
     )
     if said.results is None:
         return Trace(meta, stored)
-    n_rows_of = {**n_rows, **{name: entry.n_rows for name, entry in results.items()}}
-    return Results(meta, stored, {name: Result(RESULTS[name], _read(folder, n_rows_of, name)) for name in results})
+    return Results(meta, stored, {name: Result(RESULTS[name], _read(folder, results, name)) for name in results})
 
 
 def _check_file(path: str, table: Table, entry: _File) -> None:
@@ -222,24 +220,25 @@ def _check_file(path: str, table: Table, entry: _File) -> None:
         raise CorruptInput(f"{entry.n_rows:,} rows cannot be in {size:,} bytes", _AGAIN, path=path)
 
 
-def _read(folder: str, n_rows: Mapping[str, int], name: str, *, is_ours: bool = False) -> pl.DataFrame:
+def _read(folder: str, tables: Mapping[str, _File], name: str, *, is_ours: bool = False) -> pl.DataFrame:
     """A table, in order. Raises CorruptInput if it is damaged or holds what cannot be.
 
     `is_ours`: it is in the cache, and its digest says that this program wrote it like this.
     """
-    path, table, n = files.joined(folder, f"{name}.parquet"), _KNOWN[name], n_rows[name]
+    path, table, n_rows = files.joined(folder, f"{name}.parquet"), _KNOWN[name], tables[name].n_rows
+    _check_file(path, table, tables[name])
+    with files.opened(path) as file, files.reaching(path):
+        content = file.read()
+    if not is_ours and crc32(content) != tables[name].crc32:  # what Polars makes of damage may end the process
+        raise CorruptInput(f"it is not what was written: its CRC-32 differs from that in {META}", _AGAIN, path=path)
     try:
-        if files.is_url(path):
-            with files.opened(path) as file, files.reaching(path):
-                frame = pl.read_parquet(io.BytesIO(file.read()), n_rows=n + 1)
-        else:
-            frame = pl.read_parquet(path, n_rows=n + 1, glob=False, hive_partitioning=False).rechunk()
+        frame = pl.read_parquet(io.BytesIO(content), n_rows=n_rows + 1).rechunk()
         frame = frame if is_ours else in_order(table, frame)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except pl.exceptions.PolarsError as error:
         raise CorruptInput(str(error).splitlines()[0], _AGAIN, path=path) from None
-    flaw = f"it does not have the {n:,} rows of {META}" if frame.height != n else None
+    flaw = None if frame.height == n_rows else f"it does not have the {n_rows:,} rows of {META}"
     if flaw is None and not is_ours:
-        flaw = flaw_of(table, frame, n_rows)
+        flaw = flaw_of(table, frame, {one: entry.n_rows for one, entry in tables.items()})
     if flaw is not None:
         raise CorruptInput(flaw, _AGAIN, path=path)
     return frame
