@@ -46,7 +46,6 @@ class Tracks:
     category: list[str | None]
     is_device: NDArray[np.bool_]
     has_collectives: NDArray[np.bool_]
-    host_device: int
     device_of_index: dict[int, int]
 
 
@@ -175,7 +174,7 @@ def build_tracks(
     tracks = pl.DataFrame(table, schema=dict(TRACKS.dtypes), orient="row")
     is_device = tracks["device_id"].is_not_null().to_numpy()
     talking = np.array(of_collectives, np.bool_)
-    return Tracks(tracks, devices.table(), of_key, category, is_device, talking, 0, devices.by_index())
+    return Tracks(tracks, devices.table(), of_key, category, is_device, talking, devices.by_index())
 
 
 @dataclass(frozen=True, slots=True)
