@@ -30,8 +30,8 @@ def recorded(*events, **meta):
     return seen, forest, _memory.read_records(seen, forest)
 
 
-def stats(*events, window=(), **meta):
-    return _memory.memory_stats(*recorded(*events, **meta), *window)
+def stats(*events, **meta):
+    return _memory.memory_stats(*recorded(*events, **meta))
 
 
 def owners(*events):
@@ -105,13 +105,6 @@ def test_calls_inside_operators_without_records_are_not_counted():
     assert [row[:2] for row in table["rows"]["CPU"]] == [["leaf", 2], ["outer", 2]]
 
 
-def test_a_window_leaves_out_records_and_calls_outside_of_it():
-    events = (op("a", 0, 10), memory(5, 1024), op("a", 20, 10), memory(25, 2048), op("a", 40, 10), memory(45, 4096))
-    assert stats(*events, window=(11, 30))["rows"] == {"CPU": [["a", 1, 2.0, 2.0, 1, 1, 2.0, 2.0]]}
-    assert stats(*events, window=(20,))["rows"] == {"CPU": [["a", 2, 6.0, 6.0, 2, 2, 6.0, 6.0]]}
-    assert stats(*events, window=(None, 30))["rows"] == {"CPU": [["a", 2, 3.0, 3.0, 2, 2, 3.0, 3.0]]}
-
-
 def test_devices_stand_in_order_of_the_first_operator_that_used_them():
     table = stats(
         op("outer", 0, 30), op("inner", 5, 5), memory(6, 1024, device=(1, 1)), memory(20, 1024, device=(1, 0)),
@@ -173,8 +166,8 @@ def curve(*events):
     return _memory.memory_curve(seen, records)
 
 
-def blocks(*events, window=()):
-    return _memory.memory_events(*with_records(*events), *window)
+def blocks(*events):
+    return _memory.memory_events(*with_records(*events))
 
 
 def test_a_curve_is_drawn_in_steps_per_device():
@@ -315,19 +308,6 @@ def test_allocations_outside_of_operators_have_no_name():
     found = blocks(x("ProfilerStep#1", 0, 99, "user_annotation"), op("a", 50, 9), alloc(10, 1024, 1))
     assert found["rows"] == {"CPU": [["<unknown>", 1.0, 0.01, None, None]]}
     assert blocks(alloc(10, 1024, 1))["rows"] == {"CPU": [["<unknown>", 1.0, 0.0, None, None]]}
-
-
-@pytest.mark.parametrize(
-    ("window", "expected"),
-    [
-        ((30,), [["a", 1.0, None, 0.04, None]]),
-        ((None, 30), [["a", 1.0, 0.01, None, None]]),
-        ((0, 50), [["a", 1.0, 0.01, 0.04, 0.03]]),
-    ],
-)
-def test_a_window_cuts_blocks_which_keep_their_operator(window, expected):
-    found = blocks(op("a", 0, 20), alloc(10, 1024, 1), alloc(40, -1024, 1), window=window)
-    assert found["rows"] == {"CPU": expected}
 
 
 def test_rounding_all_at_once_equals_rounding_one_by_one():

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import json
+import re
+
 import polars as pl
 import pytest
 from web_traces import document, event, training, written
+from windows_of import unpacked
 
 from stepscope import load
 from stepscope.core.errors import MissingTable
+from stepscope.web.timeline.drawing import draw_window
 from stepscope.web.timeline.scene import layout, scene_of
 
 
@@ -26,6 +31,18 @@ def test_tracks_are_grouped_by_device_and_process_devices_first(trace):
     assert groups[0]["label"] == "cuda:0 · NVIDIA <b>H100</b>"
     assert [track["label"] for track in groups[0]["tracks"]] == ["stream 7"]
     assert sum(track["spans"] for group in groups for track in group["tracks"]) == trace.spans.height
+
+
+def test_labels_hold_nothing_that_changes_the_direction_of_text(tmp_path):
+    content = training(("\u202eevil\x1b",))
+    content["traceEvents"] += [
+        {"ph": "M", "name": what, "pid": 1, "tid": 1, "args": {"name": "\u202eevil"}}
+        for what in ("process_name", "thread_name")
+    ]
+    scene = scene_of(load(written(tmp_path / "\u202et.json", content)))
+    drawn = json.dumps(layout(scene)) + str(unpacked(draw_window(scene, 0, 10**9, 100, [0, 1, 2], []))[0]["short"])
+    assert "\\\\u202eevil" in drawn
+    assert not re.search(r"(?<!\\)\\u202e", drawn)
 
 
 def test_steps_bounds_and_memory_are_told(trace):

@@ -120,18 +120,15 @@ def _innermost(forest: Forest, thread: Ints, ts: Times) -> Ints:
     return innermost
 
 
-def memory_stats(
-    events: Events, forest: Forest, records: Records, start_us: float | None = None, end_us: float | None = None
-) -> dict[str, Any]:
-    """What each operator allocated and freed per device, in KB, of records from start to end, both included.
+def memory_stats(events: Events, forest: Forest, records: Records) -> dict[str, Any]:
+    """What each operator allocated and freed per device, in KB.
 
     Operators inside an operator without any record are not counted as calls. Operators that changed nothing are not
     shown.
     """
-    low, high = (-np.inf if start_us is None else start_us), (np.inf if end_us is None else end_us)
     last = _order.last_descendant(forest.parent)
-    op_calls = _calls(forest, records, last, low, high)
-    own = np.flatnonzero(records.in_op & (records.ts >= low) & (records.ts <= high))
+    op_calls = _calls(forest, records, last)
+    own = np.flatnonzero(records.in_op)
     rows = {}
     for device in _devices(records, own):
         some = own[records.device[own] == device]
@@ -154,12 +151,12 @@ def default_device(events: Events, names: Any) -> str:
     return min((name for name in names if name.startswith(events.dialect.noun)), default="CPU")
 
 
-def _calls(forest: Forest, records: Records, last: Ints, low: float, high: float) -> Ints:
-    """Calls per name of the operators within nodes that records fall into, and within the window."""
+def _calls(forest: Forest, records: Records, last: Ints) -> Ints:
+    """Calls per name of the operators within nodes that records fall into."""
     n = forest.row.size
     reached = _order.below(np.bincount(records.node[records.node >= 0], minlength=n), last) > 0
     is_top = (forest.parent >= 0) & (forest.role[forest.parent] == ROOT)
-    counted = forest.is_op & (is_top | reached[forest.parent]) & (forest.end >= low) & (forest.start <= high)
+    counted = forest.is_op & (is_top | reached[forest.parent])
     return np.bincount(forest.name[counted], minlength=len(forest.names))
 
 
@@ -272,22 +269,16 @@ def _thinned(points: Floats) -> Floats:
     return points[taken]
 
 
-def memory_events(
-    events: Events, forest: Forest, records: Records, start_us: float | None = None, end_us: float | None = None
-) -> dict[str, Any]:
+def memory_events(events: Events, forest: Forest, records: Records) -> dict[str, Any]:
     """Blocks of memory per device: [operator, KB, allocated, released, duration], times in ms since the first event.
 
-    First those allocated and released, by release; then those never released; then those only released. Only records
-    from start to end, both included, make blocks.
+    First those allocated and released, by release; then those never released; then those only released.
     """
     known = np.flatnonzero(records.has_address)
     taking = records.bytes > 0
     op = np.where(taking & records.in_op, records.node, -1)
     blocks = _blocks(records, known, taking)
-    op[blocks.freed] = op[blocks.taken]  # also of blocks that were allocated before the window
-    if start_us is not None or end_us is not None:
-        low, high = (-np.inf if start_us is None else start_us), (np.inf if end_us is None else end_us)
-        blocks = _blocks(records, known[(records.ts[known] >= low) & (records.ts[known] <= high)], taking)
+    op[blocks.freed] = op[blocks.taken]
     taken, freed, held, lost = blocks.taken, blocks.freed, blocks.held, blocks.lost
     since = _MS * (records.ts - records.first_ts)
     row = np.concatenate((taken, held, lost))

@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.names import shorten
+from stepscope.core.report import printable
 from stepscope.web.timeline.level_of_detail import View, counts_between, pixel_edges, window
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def shortened(name: str) -> str:
 @lru_cache(1 << 15)
 def short(name: str) -> str:
     """The label of a span: the most specific part of its name."""
-    return shorten(name, _DRAWN_NAME)
+    return shorten(printable(name), _DRAWN_NAME)
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from stepscope.core.report import printable
 from stepscope.core.schema import CATEGORIES, DEVICE_LABEL, DEVICE_WORK
 from stepscope.web.timeline.level_of_detail import Lanes, lanes_of
 
@@ -116,7 +117,7 @@ def layout(scene: Scene) -> dict[str, Any]:
         name = _group_name(row, devices.get(row["device_id"]))
         # Those with most in them first among threads; streams by number.
         order = (row["stream"] or 0, track) if is_device else (-n_spans[track], track)
-        entry = {"id": track, "label": _label(row), "kind": str(row["kind"]), "lanes": n_lanes[track],
+        entry = {"id": track, "label": printable(_label(row)), "kind": str(row["kind"]), "lanes": n_lanes[track],
                  "spans": n_spans[track], "device": is_device}  # fmt: skip
         groups.setdefault((0 if is_device else 2 if row["kind"] == "annotation" else 1, name), []).append(
             (order, entry)
@@ -124,7 +125,7 @@ def layout(scene: Scene) -> dict[str, Any]:
     steps = trace.steps.drop_nulls(["ts_ns", "dur_ns"]).sort("ts_ns")
     listed = steps.head(_MOST_STEPS)
     return {
-        "label": trace.meta.path.replace("\\", "/").rsplit("/", 1)[-1],
+        "label": printable(trace.meta.path.replace("\\", "/").rsplit("/", 1)[-1]),
         "rank": trace.rank,
         "origin_unix_ns": None if trace.meta.origin_unix_ns is None else str(trace.meta.origin_unix_ns),
         "first_ns": scene.first_ns,
@@ -132,11 +133,16 @@ def layout(scene: Scene) -> dict[str, Any]:
         "n_spans": trace.spans.height,
         "categories": list(CATEGORIES),
         "groups": [
-            {"label": name, "tracks": [entry for _, entry in sorted(entries, key=lambda e: e[0])]}
+            {"label": printable(name), "tracks": [entry for _, entry in sorted(entries, key=lambda e: e[0])]}
             for (_, name), entries in sorted(groups.items(), key=lambda group: group[0][0])
         ],
         "lines": [
-            {"label": line.label, "unit": line.unit, "min": float(line.values.min()), "max": float(line.values.max())}
+            {
+                "label": printable(line.label),
+                "unit": line.unit,
+                "min": float(line.values.min()),
+                "max": float(line.values.max()),
+            }
             for line in scene.lines
         ],
         "steps": listed.select("step", "ts_ns", "dur_ns").rows(),
