@@ -2,9 +2,13 @@
 
 python fuzz.py [--cases 20000] [--first 0] [--jobs 2] [--minutes M]
 python fuzz.py --first 1234 --cases 1 --keep DIR        one case again, its file kept
+python fuzz.py --meaning [--also DIR] [--share 0.1]     files whose bytes are sound and whose meaning is absurd
 
 Every case reads a trace, runs every analysis with options taken at random, and renders the report. Case N follows from
-the random seed N alone. Exit code 1 if a case failed: an error that is none of ours, too long, too much memory,
+the random seed N alone. With --meaning a case changes what a file of any format means (semantic_mutations.py) and asks
+every public question about it, or that share of them; each has its own bounds of time and memory (contract.py).
+
+Exit code 1 if a case failed: an error that is none of ours, too long, too much memory,
 a crash.
 """
 
@@ -16,6 +20,7 @@ import faulthandler
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +33,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import contract
 import mutations
+import semantic_mutations
+import small_files
 
 import stepscope
 from stepscope import analyses, renderers
@@ -43,6 +51,8 @@ if TYPE_CHECKING:
 SECONDS_PER_CASE = 20
 #: A reader may take some times a block of memory, whatever is in the file; the interpreter and its libraries take 200.
 MIB_PER_PROCESS = 800
+#: With --meaning no process can take more: a file that would fill the memory ends its own process alone.
+ADDRESSES_MIB = 6_000
 FORMATS = ("terminal", "markdown", "json")
 SHOWN = 12
 
@@ -62,6 +72,7 @@ class Tally:
     slowest_s: float = 0.0
     slowest_case: int = -1
     peak_mib: float = 0.0
+    stopped_after: int | None = None
 
     def add(self, other: dict[str, Any]) -> None:
         """Count in what a worker says."""
@@ -100,6 +111,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="number of the first (0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more cases after so long")
+    parser.add_argument("--meaning", action="store_true", help="change the meaning of files, not their bytes")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="with --meaning: of the questions, chosen at random (1)"
+    )
     parser.add_argument("--keep", type=Path, help="folder for the files of the cases")
     parser.add_argument("--also", type=Path, help="folder of more traces to begin with")
     parser.add_argument("--only", action="store_true", help="begin with protobuf files of that folder alone")
@@ -151,6 +166,7 @@ def _start(
     command += ["--minutes", str(left)] if left < float("inf") else []
     command += ["--keep", str(given.keep)] if given.keep else []
     command += ["--also", str(given.also), *["--only"] * given.only] if given.also else []
+    command += ["--meaning", "--share", str(given.share)] if given.meaning else []
     with out.open("wb") as file, (folder / f"{first}.err").open("wb") as errors:
         return subprocess.Popen(command, stdout=file, stderr=errors), first, n, out
 
@@ -158,8 +174,9 @@ def _start(
 def _collect(tally: Tally, process: subprocess.Popen[bytes], first: int, n: int, out: Path) -> list[tuple[int, int]]:
     """Count in what a worker found. If it crashed: what is left to do around the case that it crashed on."""
     if process.returncode == 0:
-        tally.add(json.loads(out.read_bytes()))
-        return []
+        tally.add(done := json.loads(out.read_bytes()))
+        at = done["stopped_after"]
+        return [] if at is None or at + 1 == first + n else [(at + 1, first + n - at - 1)]
     mark = out.with_suffix(".mark")
     at = int(mark.read_text() or first) if mark.exists() else first
     said = out.with_suffix(".err").read_text(errors="replace")[-2000:]
@@ -171,6 +188,8 @@ def _collect(tally: Tally, process: subprocess.Popen[bytes], first: int, n: int,
 def _work(given: argparse.Namespace) -> Tally:
     """Cases in this process."""
     faulthandler.enable()
+    if given.meaning:
+        return _work_on_meaning(given)
     signal.signal(signal.SIGALRM, _alarm)
     tally, seeds = Tally(), mutations.seeds(given.also)
     seeds = [seed for seed in seeds if isinstance(seed, bytes)] if given.only else seeds
@@ -186,6 +205,64 @@ def _work(given: argparse.Namespace) -> Tally:
             path.write_bytes(data)
             _one(tally, case, path, random)
     return tally
+
+
+def _work_on_meaning(given: argparse.Namespace) -> Tally:
+    """Cases with every question. Stops early where a question took too long: what it began may still run."""
+    tally = Tally()
+    until = time.monotonic() + 60 * given.minutes
+    with tempfile.TemporaryDirectory() as folder:
+        seeds = list(small_files.write_all(Path(folder) / "seeds").values())
+        more = semantic_mutations.seeds_in(given.also) if given.also else []
+        base = small_files.sound(Path(folder) / "seeds")
+        most_mib = contract.most_mib(base)
+        contract.limit_memory(ADDRESSES_MIB)
+        for case in range(given.first, given.first + given.cases):
+            if time.monotonic() > until:
+                break
+            given.mark.write_text(str(case))
+            random = Random(case)
+            place = Path(given.keep or folder) / str(case)
+            place.mkdir(exist_ok=True)
+            paths = semantic_mutations.write_mutated(
+                random.choice(random.choice((seeds, more)) or seeds), place, random
+            )
+            if not _keeps_contract(tally, case, paths, base, most_mib, random, given.share):
+                tally.stopped_after = case
+                break
+            if not given.keep:
+                shutil.rmtree(place)
+    return tally
+
+
+def _keeps_contract(
+    tally: Tally, case: int, paths: list[str], base: Path, most_mib: float, random: Random, share: float
+) -> bool:
+    """Asks a share of the questions. False if one of them took too long."""
+    began, step = time.monotonic(), "read"
+    in_time = True
+    try:
+        asked = contract.questions(paths, base)
+        for step, question in asked if share == 1 else (one for one in asked if random.random() < share):
+            faulthandler.dump_traceback_later(contract.WALL_SECONDS, exit=True)
+            try:
+                tally.steps[f"{step}: {contract.ask(question, most_mib)}"] += 1
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  what a bug raises, a panic in Polars and our alarm among them
+                tally.fail(case, _place_of(error, step), "".join(traceback.format_exception(error)[-12:]))
+                in_time = in_time and not isinstance(error, contract.TookTooLongError)
+        tally.outcomes["read"] += 1
+    except StepscopeError as error:
+        tally.outcomes[f"refused: {type(error).__name__}"] += 1
+    except Exception as error:  # noqa: BLE001
+        tally.fail(case, _place_of(error, "read"), "".join(traceback.format_exception(error)[-12:]))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    if (took := time.monotonic() - began) > tally.slowest_s:
+        tally.slowest_s, tally.slowest_case = took, case
+    tally.peak_mib = max(tally.peak_mib, contract.peak_mib())
+    return in_time
 
 
 def _alarm(_signal: int, _frame: object) -> None:

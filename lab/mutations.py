@@ -82,7 +82,12 @@ def seeds(also: Path | None = None) -> list[Document | bytes]:
     paths = [*sorted(EXAMPLES.glob("*/*.json.gz")), *(sorted(also.rglob("*.json.gz")) if also else ())]
     found = [document for path in paths if (document := _shrunk(path, EVENTS_KEPT)) is not None]
     binary = [path.read_bytes() for path in sorted(also.rglob("*.pb"))] if also else []
-    return [*binary, *found, *map(_on_device, ("cuda", "hip")), _ascend(), _xla(), _pairs()]
+    return [*binary, *found, *made()]
+
+
+def made() -> list[Document]:
+    """Documents with what no recorded one has: of CUDA, HIP, Ascend, XLA, and events that begin and end."""
+    return [*map(_on_device, ("cuda", "hip")), _ascend(), _xla(), _pairs()]
 
 
 def _shrunk(path: Path, n: int) -> Document | None:

@@ -71,7 +71,7 @@ def test_formats_for_tables_alone_are_usage_errors(run, paths):
 
 
 def test_what_is_missing_fails_only_where_that_is_asked_for(run, paths, monkeypatch):
-    facts = {"missing_ranks": [1, 2], "left_out": [], "duplicates": [{"path": "x", "rank": 0}]}
+    facts = {"n_missing_ranks": 2, "left_out": [], "duplicates": [{"path": "x", "rank": 0}]}
     report = Report(headline="ranks 0, 3", meta=facts)
     monkeypatch.setattr(sys.modules["stepscope.reports.overview"], "overview", lambda *_, **__: report)
     assert run("report", *paths).code == 0

@@ -107,7 +107,7 @@ def test_a_whole_job_has_nothing_to_tell():
     whole = job(*range(8))
     assert [s.meta.rank for s in whole.summaries] == list(range(8))
     assert whole.sentences() == []
-    assert whole.facts() == {"missing_ranks": [], "left_out": [], "duplicates": []}
+    assert whole.facts() == {"missing_ranks": [], "n_missing_ranks": 0, "left_out": [], "duplicates": []}
 
 
 def test_ranks_without_a_file_are_missing():

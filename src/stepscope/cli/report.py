@@ -81,8 +81,9 @@ def command(
 
 
 def _check_whole(report: Report) -> None:
-    kinds = (("missing_ranks", "missing"), ("left_out", "not readable"), ("duplicates", "duplicate"))
-    counts = [(len(entries), what) for key, what in kinds if isinstance(entries := report.meta.get(key), list)]
+    kinds = (("n_missing_ranks", "missing"), ("left_out", "not readable"), ("duplicates", "duplicate"))
+    facts = [(report.meta.get(key), what) for key, what in kinds]
+    counts = [(len(n) if isinstance(n, list) else n, what) for n, what in facts if isinstance(n, (int, list))]
     gaps = [f"{n:,} {what}" for n, what in counts if n]
     if gaps:
         hint = "without --strict, the files that can be read are enough"

@@ -37,6 +37,7 @@ SLOW_SHARE = 0.6
 #: Correlation above this cannot be distinguished from a trend in the few cycles of a recording.
 _MOST_CORRELATED = 0.9
 #: Least degrees of freedom, however strongly cycles are correlated.
+_MOST_BLOCKS = 1_000
 _LEAST_FREEDOM = 2
 #: With fewer cycles their correlation cannot be estimated.
 _FEW = 4
@@ -204,7 +205,8 @@ def permutation_p(base: Floats, other: Floats, *, most: int = 2_000) -> float:
     """Chance of so large a difference of means if the cycles had been dealt to the two sides at random, two-sided.
 
     Exact if there are at most `most` permutations, else from that many random ones (seed 0). Correlated cycles are
-    permuted in blocks, whose length is the inflation of their variance.
+    permuted in blocks, whose length is the inflation of their variance; of 2,000 cycles or more blocks are
+    longer, so that no side has 2,000 blocks.
     """
     from math import comb
 
@@ -220,8 +222,8 @@ def permutation_p(base: Floats, other: Floats, *, most: int = 2_000) -> float:
         is_base = np.zeros((chosen.shape[0], n), bool)
         np.put_along_axis(is_base, chosen, values=True, axis=1)
     else:
-        ranks = np.random.default_rng(0).random((most, n)).argsort(axis=1)
-        is_base = ranks < k
+        random = np.random.default_rng(0)
+        is_base = np.stack([random.random(n).argsort() < k for _ in range(most)])
     left, n_left = is_base @ sums, is_base @ sizes
     deltas = np.abs((sums.sum() - left) / (sizes.sum() - n_left) - left / n_left)
     least = 0 if comb(n, k) <= most else 1
@@ -236,7 +238,7 @@ def _blocks(values: Floats) -> tuple[Floats, Floats]:
     products = np.array([(centred[1:] * centred[:-1]).sum()])
     factor = inflation(np.array([(centred**2).sum()]), products, np.array([float(n)]), np.ones(1))
     length = int(np.ceil(factor[0]))
-    length = max(1, min(length, n // 4))
+    length = max(1, min(length, n // 4), n // _MOST_BLOCKS)
     starts = np.arange(0, n - length + 1, length)
     sums = np.add.reduceat(values, starts)
     sizes = np.diff(np.append(starts, n)).astype(float)

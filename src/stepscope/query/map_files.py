@@ -79,11 +79,11 @@ def calls_of_ranks(
     for label, reason in left_out:
         on_missing(label, StepscopeError(reason))
     there = [*(part.rank for part in parts), *(files.rank_in(paths[i]) for i, _ in broken)]
-    world, missing = missing_of((r for r in there if r is not None), (part.world_size for part in parts))
+    world, n_missing, missing = missing_of((r for r in there if r is not None), (part.world_size for part in parts))
     if missing and len(parts) > 1:
         of = f" of {world:,}" if world else ""
-        some = ", ".join(map(str, missing[:_NAMED])) + (" …" if len(missing) > _NAMED else "")
-        who = f"rank {some}{of}" if len(missing) == 1 else f"each of {len(missing):,} ranks{of} ({some})"
+        some = ", ".join(map(str, missing[:_NAMED])) + (" …" if n_missing > _NAMED else "")
+        who = f"rank {some}{of}" if n_missing == 1 else f"each of {n_missing:,} ranks{of} ({some})"
         on_missing(who, StepscopeError("no file has this rank"))
     return list(whole)
 

@@ -11,6 +11,7 @@ from stepscope import store
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError, UnknownFormat
 from stepscope.core.registry import Registry
+from stepscope.readers.common.impossible import without_impossible
 from stepscope.readers.common.source import Source, head_of, members
 from stepscope.readers.formats import (
     COUNTER_FILES,
@@ -151,7 +152,7 @@ def _trace(source: Source, *, keep: bool) -> Trace:
             source.progress(files.size_of(source.path))
         return cached
     reader = reader_for(source.path, head_of(source.path, source.member))
-    trace = reader.read(source)
+    trace = without_impossible(reader.read(source))
     if keep and key is not None and reader.cacheable:
         store.cache_trace(key, trace, source.n_bytes)
     return trace

@@ -46,7 +46,7 @@ def read(source: Source) -> Trace:
     spans = rows.select(
         pl.int_range(pl.len(), dtype=pl.UInt32).alias("span_id"),
         pl.lit(0, dtype=pl.UInt32).alias("track_id"),
-        pl.col("Latency").round().cast(pl.Int64).alias("dur_ns"),
+        pl.col("Latency").round().clip(0, 2**61).cast(pl.Int64).alias("dur_ns"),
         pl.col("name").cast(Name),
         pl.lit("kernel").alias("category"),
     )

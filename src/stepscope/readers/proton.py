@@ -13,8 +13,9 @@ import polars as pl
 
 from stepscope.core.errors import CorruptInput
 from stepscope.core.names import is_tensor_core
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, SPANS, TRACKS
+from stepscope.core.schema import KERNEL_METRICS, KERNELS, SPANS, TRACKS
 from stepscope.core.trace import Meta, Trace
+from stepscope.readers.common.columns import device_table
 from stepscope.readers.common.source import IssueLog
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class _Rows:
         kernels = pl.DataFrame(self._tensor_core, schema=columns, orient="row")
         schema = {"span_id": pl.UInt32, "metric": pl.String, "unit": pl.String, "value": pl.Float64}
         return {
-            "devices": DEVICES.of_rows([*self._device_rows()]),
+            "devices": device_table(self._device_rows()),
             "tracks": TRACKS.conform(pl.DataFrame(tracks, infer_schema_length=None)),
             "spans": SPANS.conform(spans) if self.spans else SPANS.empty(),
             "kernels": KERNELS.conform(kernels),

@@ -31,13 +31,14 @@ class Job:
     """The summaries that a report uses, and the files and ranks that it does without.
 
     `broken` are paths of unreadable files with their errors, `twice` paths of files whose rank another file has, with
-    that rank, and `missing` the ranks without a file, out of `world_size` if that is known.
+    that rank, `missing` the first 1,000 of `n_missing` ranks without a file, out of `world_size` if that is known.
     """
 
     summaries: tuple[Summary, ...]
     broken: tuple[tuple[str, StepscopeError], ...] = ()
     twice: tuple[tuple[str, int], ...] = ()
     missing: tuple[int, ...] = ()
+    n_missing: int = 0
     world_size: int | None = None
 
     def sentences(self) -> list[str]:
@@ -52,14 +53,16 @@ class Job:
             sentences.append(f"{counted(n, 'file')} left out: {_listed(self.twice)} (another file has {noun} {ranks}).")
         if self.missing and len(self.summaries) > 1:
             of = f" of {self.world_size:,}" if self.world_size else ""
-            verb = "is" if len(self.missing) == 1 else "are"
-            sentences.append(f"{counted(len(self.missing), 'rank')}{of} {verb} missing: {_first(self.missing)}")
+            verb = "is" if self.n_missing == 1 else "are"
+            who = _first(self.missing, self.n_missing)
+            sentences.append(f"{counted(self.n_missing, 'rank')}{of} {verb} missing: {who}")
         return sentences
 
     def facts(self) -> dict[str, object]:
         """The same as data, for JSON."""
         return {
             "missing_ranks": list(self.missing),
+            "n_missing_ranks": self.n_missing,
             "left_out": [
                 {"path": path, "rank": files.rank_in(path), "error": error.message} for path, error in self.broken
             ],
@@ -86,8 +89,8 @@ def job_of(paths: Sequence[str], outcomes: Sequence[Summary | StepscopeError]) -
     first_of_rank, twice = _first_of_each(sound)
     summaries = tuple(summary for _, summary in first_of_rank)
     there = [*(summary.meta.rank for summary in summaries), *(files.rank_in(path) for path, _ in broken)]
-    world, missing = missing_of((r for r in there if r is not None), (s.meta.world_size for s in summaries))
-    return Job(summaries, tuple(broken), tuple(twice), missing, world)
+    world, n_missing, missing = missing_of((r for r in there if r is not None), (s.meta.world_size for s in summaries))
+    return Job(summaries, tuple(broken), tuple(twice), missing, n_missing, world)
 
 
 def owners(summaries: Sequence[Summary]) -> list[int]:
@@ -232,10 +235,12 @@ def _first_of_each(sound: list[tuple[str, Summary]]) -> tuple[list[tuple[str, Su
     return (first, twice) if len(twice) < len(ranks) else (sound, [])
 
 
-def _first(ranks: Sequence[int]) -> str:
-    """'2–3, 5.', '2, 4, 6, 8 …': the ranks; if they form many runs, only the first runs."""
+def _first(ranks: Sequence[int], n: int) -> str:
+    """'2–3, 5.', '2, 4, 6, 8 …': the ranks, `n` with those not given; if they form many runs, only the first runs."""
     jumps = [i for i in range(1, len(ranks)) if ranks[i] != ranks[i - 1] + 1]
-    return f"{ranges(ranks)}." if len(jumps) < _RUNS else f"{ranges(ranks[: jumps[_RUNS - 1]])} …"
+    if len(jumps) < _RUNS:
+        return f"{ranges(ranks)}{'.' if n == len(ranks) else ' …'}"
+    return f"{ranges(ranks[: jumps[_RUNS - 1]])} …"
 
 
 def _listed(entries: Sequence[tuple[str, object]]) -> str:

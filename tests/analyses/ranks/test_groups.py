@@ -149,13 +149,14 @@ def test_groups_without_names_are_counted():
 @pytest.mark.parametrize(
     ("ranks", "sizes", "result"),
     [
-        ([0, 1, 3], [4, 4, 4], (4, (2,))),
-        ([0, 1, 2, 3], [4, None], (4, ())),
-        ([0, 5], [None, None], (None, ())),  # more gaps than numbers: these are not the ranks of one job
-        ([0, 1, 2, 4], [None], (None, (3,))),
-        ([0, 9], [4], (None, ())),  # a rank that the job cannot have
-        ([], [4], (None, ())),
-        ([1], [8, 8, 2], (8, (0, 2, 3, 4, 5, 6, 7))),
+        ([0, 1, 3], [4, 4, 4], (4, 1, (2,))),
+        ([0, 1, 2, 3], [4, None], (4, 0, ())),
+        ([0, 5], [None, None], (None, 0, ())),  # more gaps than numbers: these are not the ranks of one job
+        ([0, 1, 2, 4], [None], (None, 1, (3,))),
+        ([0, 9], [4], (None, 0, ())),  # a rank that the job cannot have
+        ([], [4], (None, 0, ())),
+        ([1], [8, 8, 2], (8, 7, (0, 2, 3, 4, 5, 6, 7))),
+        ([3], [10**9], (10**9, 10**9 - 1, tuple(rank for rank in range(1_001) if rank != 3))),
     ],
 )
 def test_ranks_without_a_trace_are_missing(ranks, sizes, result):

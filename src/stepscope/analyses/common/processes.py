@@ -13,6 +13,8 @@ from stepscope.core.schema import DEVICE_WORK
 Tables = Mapping[str, pl.DataFrame]
 Answer = TypeVar("Answer")
 
+#: More processes than these, with most host spans, are not looked at one by one.
+_MOST = 16
 #: A process with a smaller part of all host spans, and no device work, is a helper of another.
 _LEAST_SHARE = 0.05
 #: Columns that refer to rows of spans.
@@ -42,6 +44,8 @@ def of_each(
 def split(tables: Tables) -> list[tuple[int | None, dict[str, pl.DataFrame]]]:
     """The tables of each process that matters, with its number: those with much of the host's spans or device work.
 
+    Of more than 16 such processes those with most host spans count.
+
     `tables` are tables of a trace, `spans` and `tracks` among them. Device work belongs to the process that queued it,
     else to that of its track if there is such a process, else to the busiest. Numbers of spans are made anew. If only
     one process matters, its tables are those given. Steps go to the process that marked them.
@@ -65,7 +69,9 @@ def split(tables: Tables) -> list[tuple[int | None, dict[str, pl.DataFrame]]]:
     working = set(owner.filter(is_work).drop_nulls().unique().to_list())
     share = counted.filter(pl.col("n") >= _LEAST_SHARE * pl.col("n").sum())["pid"].to_list()
     marking = set(owner.filter(spans["category"] == "step").drop_nulls().to_list())
-    matters = sorted({*share, *working} & marking if marking else {*share, *working})
+    busy = {*share, *working} or {busiest}
+    wanted = busy & marking or marking or busy
+    matters = sorted([pid for pid in counted["pid"].to_list() if pid in wanted][:_MOST])
     if len(matters) == 1:
         return [(matters[0], dict(tables))]
     return [(pid, _restricted(tables, owner == pid)) for pid in matters]

@@ -66,6 +66,8 @@ def content_of(at: Ints, names: pl.Series, durations: pl.Series, wanted: pl.Seri
 
 def counts(content: Content, lows: Ints, highs: Ints) -> NDArray[np.float64]:
     """How often each name (column) occurs in each window [low, high) (row)."""
+    if not lows.size:
+        return np.zeros((0, content.n_names))
     row = np.searchsorted(lows, content.at, side="right") - 1
     inside = (row >= 0) & (content.at < highs[row])
     key = row[inside] * content.n_names + content.code[inside]

@@ -98,10 +98,16 @@ def cycles(
     return pl.concat(one.frame for _, _, one in results)
 
 
+_NO_STEPS = "choose another anchor than the steps, which have no length"
+
+
 def find_cycles(
     spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, devices: pl.DataFrame, anchor: str = "auto"
 ) -> Cycles:
-    """The cycles and what marks them; see `cycles`. The anchor `ProfilerStep` means the marked steps."""
+    """The cycles, of which there is one at least, and what marks them; see `cycles`.
+
+    The anchor `ProfilerStep` means the marked steps. Raises as `cycles` does.
+    """
     if spans.is_empty():
         raise MissingTable("spans", needed_by="cycles")
     device = device_of_tracks(tracks, devices).gather(spans["track_id"])
@@ -111,9 +117,13 @@ def find_cycles(
     wanted |= spans["category"].is_in(DEVICE_WORK)
     content = content_of(at, spans["name"], spans["dur_ns"], wanted)
     if not steps.is_empty() and anchor in ("auto", STEP):
-        return _marked(spans, tracks, steps, at, on_host, content)
-    turns = _named(spans, on_host, content, anchor) if anchor != "auto" else _anchored(spans, on_host, content)
-    return _as_cycles(spans, tracks, turns, at, on_host, content)
+        made = _marked(spans, tracks, steps, at, on_host, content)
+    else:
+        turns = _named(spans, on_host, content, anchor) if anchor != "auto" else _anchored(spans, on_host, content)
+        made = _as_cycles(spans, tracks, turns, at, on_host, content)
+    if made.frame.is_empty():
+        raise StepscopeError("no step has a length, so there are no cycles", _HINT)
+    return made
 
 
 def host_bounds(frame: pl.DataFrame) -> tuple[Ints, Ints]:
@@ -126,6 +136,8 @@ def _marked(
     spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, at: Ints, on_host: pl.Series, content: Content
 ) -> Cycles:
     rows = step_windows(steps, queued_work(spans, tracks)).filter(pl.col("window_ns") > 0)
+    if rows.is_empty():
+        raise MissingTable("steps that take time", needed_by="cycles", hint=_NO_STEPS)
     frame = rows.select(
         "ts_ns", "host_ts_ns", cycle=pl.col("step").cast(pl.Int64), dur_ns="window_ns", host_dur_ns="host_window_ns"
     ).with_columns(anchor=pl.lit(STEP), found_by=pl.lit("annotation"))

@@ -127,7 +127,7 @@ def _parts(trace: Trace) -> pl.DataFrame:
         "device_total_ns": work[tops],
     }
     measures = ["host_total_ns", *(["device_total_ns"] if work.any() else [])]
-    frame = pl.DataFrame(rows).sort("ts_ns", maintain_order=True)
+    frame = pl.DataFrame(rows, schema_overrides={"part": pl.String}).sort("ts_ns", maintain_order=True)
     sums = {c: pl.col(c).sum() / _n_steps(trace) for c in measures}
     calls = pl.len() / _n_steps(trace)
     return frame.group_by("part", maintain_order=True).agg(calls=calls, **sums)

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ _RECORD = "record_param_comms"
 _SCALARS = r'^\["[^"]*","(?<seq>\d+)","(?<comm>\d+)","(?<place>\d+)".*"(?<size>\d+)"\]$'
 _NUMBER = re.compile(r"\d+")
 _SHOWN = 8
+_MOST_NAMED = 1_000  # a job may claim any size
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +251,8 @@ def _group(of_ranks: Sequence[tuple[int, Comm]]) -> Group:
     )
 
 
-def missing_of(ranks: Iterable[int], world_sizes: Iterable[int | None]) -> tuple[int | None, tuple[int, ...]]:
-    """How many ranks the job has, if known, and those that are not among `ranks`.
+def missing_of(ranks: Iterable[int], world_sizes: Iterable[int | None]) -> tuple[int | None, int, tuple[int, ...]]:
+    """How many ranks the job has, if known, how many of them are not among `ranks`, and the first 1,000 of those.
 
     `world_sizes` are the sizes of the job that traces record; the most frequent counts. Without any, gaps in the
     numbers are missing ranks, if they are fewer than the ranks present.
@@ -259,9 +261,9 @@ def missing_of(ranks: Iterable[int], world_sizes: Iterable[int | None]) -> tuple
     sizes = Counter(size for size in world_sizes if size)
     world = sizes.most_common(1)[0][0] if sizes else None
     if not there or (world is not None and max(there) >= world):
-        return None, ()
+        return None, 0, ()
     every = range(world) if world is not None else range(min(there), max(there) + 1)
-    missing = tuple(rank for rank in every if rank not in there)
-    if world is None and len(missing) >= len(there):
-        return None, ()
-    return world, missing
+    n_missing = len(every) - len(there.intersection(every))
+    if world is None and n_missing >= len(there):
+        return None, 0, ()
+    return world, n_missing, tuple(islice((rank for rank in every if rank not in there), _MOST_NAMED))

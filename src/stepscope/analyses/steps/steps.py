@@ -61,9 +61,8 @@ def steps(spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame = STEPS
 
     Device time is what ran within the window, whichever step queued it, mean over the rank's devices. Host time is that
     of `host_window_ns`. `n_kernels` counts the kernels that the step queued, whenever they ran, and those in its window
-    whose launch was not recorded. Without device work the
-    device columns are null, and collectives on the host are a part of their own: then they do not count as operators,
-    and the four parts sum to the window.
+    whose launch was not recorded. Without device work the device columns are null, and collectives on the host are a
+    part of their own: then they do not count as operators, and the four parts sum to the window.
 
     Units: ns; ratios 0..1.
     Source: windows as a training loop's own clock measures them, or the cadence of the device; device columns as in

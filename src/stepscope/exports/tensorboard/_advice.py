@@ -38,7 +38,7 @@ _NEARLY_FULL, _IDLE = 0.9, 0.5
 #: From these shares of the step on, data loading and communication take too long.
 _MUCH_LOADING, _MUCH_COMMUNICATION = 0.05, 0.1
 #: First compute capability for which NCCL is advised, and first major one with tensor cores.
-_NCCL_CAPABILITY, _TENSOR_CORES = 3.5, 7
+_NCCL_CAPABILITY, _TENSOR_CORES = (3, 5), 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _distributed(events: Events, steps: StepCosts) -> Iterator[Advice]:
 
 def _has_nccl(properties: dict[str, Any]) -> bool:
     major, minor = (_integer(properties, key) for key in ("computeMajor", "computeMinor"))
-    return major is not None and minor is not None and float(f"{major}.{minor}") >= _NCCL_CAPABILITY
+    return major is not None and minor is not None and (major, minor) >= _NCCL_CAPABILITY
 
 
 def _integer(properties: dict[str, Any], key: str) -> int | None:

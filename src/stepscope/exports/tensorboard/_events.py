@@ -105,13 +105,18 @@ def read_events(trace: Trace) -> Events:
     ts, length = _us(start, whole=whole), _us(dur, whole=whole)
     known = np.flatnonzero(kind != IGNORED)
     order = known[np.argsort(ts[known], kind="stable")]
-    properties = json.loads(trace.meta.facts.get("deviceProperties", "[]"))
+    given = json.loads(trace.meta.facts.get("deviceProperties", "[]"))
     return Events(
         kind=kind, ts=ts, end=ts + length, dur=length, name=name, names=names, thread=thread, threads=threads,
         external=_ids(spans["external_id"]), correlation=_ids(spans["correlation"]), order=order, trace=trace,
         dialect=dialect, lightning=lightning,
-        properties=[p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else [],
+        properties=[_numbers_and_name(p) for p in given if isinstance(p, dict)] if isinstance(given, list) else [],
     )  # fmt: skip
+
+
+def _numbers_and_name(properties: dict[str, Any]) -> dict[str, Any]:
+    """The properties of a device that can be: a text as its name, and whole numbers."""
+    return {k: v for k, v in properties.items() if isinstance(v, str if k == "name" else int) and v is not True}
 
 
 def _us(ns: Ints, *, whole: bool) -> Times:

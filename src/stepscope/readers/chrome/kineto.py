@@ -29,7 +29,7 @@ from stepscope.readers.chrome.side_tables import side_columns, stacks_from_frame
 from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows
 from stepscope.readers.chrome.tracks import Tracks, build_tracks
 from stepscope.readers.common.categories import by_name
-from stepscope.readers.common.columns import ABSENT, nullable, text_column, torch_npu_arguments
+from stepscope.readers.common.columns import ABSENT, nullable, text_column, torch_npu_arguments, whole_number
 from stepscope.readers.common.source import IssueLog, give_back, no_collection
 from stepscope.readers.common.span_builder import (
     CALLS,
@@ -97,20 +97,13 @@ def read(source: Source) -> Trace:
 
 
 def _rank(meta: Mapping[str, Any], path: str) -> int | None:
-    rank = _small(_job(meta).get("rank"))
-    return rank_in(path) if rank is None else rank
+    rank = whole_number(_job(meta).get("rank"), 31)
+    return rank_in(path) if rank is None or rank < 0 else rank
 
 
 def _job(meta: Mapping[str, Any]) -> dict[str, Any]:
     info = meta.get("distributedInfo")
     return info if isinstance(info, dict) else {}
-
-
-def _small(value: object) -> int | None:
-    """A number of 0 or more that fits a column of ranks, given as such or as text."""
-    if isinstance(value, str) and value.isdecimal() and len(value) <= 10:
-        value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 else None
 
 
 def _host(meta: Mapping[str, Any]) -> str | None:
@@ -144,7 +137,7 @@ def _meta(
         n_events=columns.n_events,
         size_bytes=source.n_bytes,
         rank=rank,
-        world_size=_small(_job(meta).get("world_size")),
+        world_size=whole_number(_job(meta).get("world_size"), 31),
         host=_host(meta),
         framework=_framework(meta, columns),
         framework_version=next((str(meta[key]) for key in ("pytorch_version", "jax_version") if key in meta), None),

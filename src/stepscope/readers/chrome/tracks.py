@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.core.schema import DEVICES, TRACKS
-from stepscope.readers.common.columns import number_in
+from stepscope.core.schema import TRACKS
+from stepscope.readers.common.columns import device_table, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -49,20 +49,9 @@ class Tracks:
     device_of_index: dict[int, int]
 
 
-def _integer(value: object) -> int | None:
-    if isinstance(value, str):
-        value = number_in(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62 else None
-
-
 def _too_large(tid: object) -> str:
     """The number of a thread as text if no column holds it; else empty."""
-    return str(tid) if isinstance(tid, int) and _integer(tid) is None else ""
-
-
-def _int32(value: object) -> int | None:
-    number = _integer(value)
-    return number if number is not None and abs(number) < 2**31 else None
+    return str(tid) if isinstance(tid, int) and whole_number(tid) is None else ""
 
 
 def device_type(
@@ -108,6 +97,12 @@ def device_type(
 def _properties(meta: Mapping[str, Any]) -> list[dict[str, Any]]:
     properties = meta.get("deviceProperties")
     return [p for p in properties if isinstance(p, dict)] if isinstance(properties, list) else []
+
+
+def capability_of(properties: Mapping[str, Any]) -> str | None:
+    """CUDA's compute capability, as in '9.0', where the properties of a device say it."""
+    major, minor = (whole_number(properties.get(key), 8) for key in ("computeMajor", "computeMinor"))
+    return None if major is None or minor is None or min(major, minor) < 0 else f"{major}.{minor}"
 
 
 def npu_in(path: str) -> int:
@@ -158,7 +153,7 @@ def build_tracks(
         elif lane == "async":
             kind = "async"
         elif device is not None or stream is not None:
-            kind, queue = "stream", _integer(stream)
+            kind, queue = "stream", whole_number(stream)
             device_id = devices.find(device if device is not None else _ordinal(pid) or 0)
         elif named := named_lanes.find(pid, tid, name or "", label or "", devices):
             kind, plain, device_id, queue, talks = named
@@ -166,7 +161,7 @@ def build_tracks(
             kind, device_id = "annotation", devices.find(_ordinal(pid) or 0)
         elif isinstance(pid, str):
             kind = "annotation"
-        table.append((i, rank, host, _integer(pid), _integer(tid), device_id, queue, kind, name, label))
+        table.append((i, rank, host, whole_number(pid), whole_number(tid), device_id, queue, kind, name, label))
         category.append(plain)
         of_collectives.append(talks)
     memory_index = {
@@ -203,24 +198,24 @@ class _NamedLanes:
             kind, plain = _xla_lane(label, has_streams=pid in self.xla_streams)
             return kind, plain, devices.find(_ordinal(xla["index"]) or 0, xla["type"].lower()), None, False
         if self.has_rpd and (gpu := _RPD_PROCESS.fullmatch(process)):
-            return "stream", "kernel", devices.find(int(gpu[1])), _integer(tid), False
+            return "stream", "kernel", devices.find(int(gpu[1])), whole_number(tid), False
         if self.has_rpd and _RPD_CALLS.fullmatch(label):
             return "thread", "runtime", None, None, False
         if pid in self.npus or process in _ASCEND:
             talks = _ASCEND_COLLECTIVES.fullmatch(label) is not None
             is_stream = process == "Ascend Hardware" and _STREAM.match(label) is not None
             kind, plain = ("stream", "kernel") if is_stream or talks else ("annotation", "device_range")
-            return kind, plain, devices.find(self.npu, "npu"), _integer(tid) if is_stream else None, talks
+            return kind, plain, devices.find(self.npu, "npu"), whole_number(tid) if is_stream else None, talks
         return None
 
 
 def _plain(key: tuple[Any, ...]) -> tuple[Any, Any]:
-    pid, tid = (v if (n := _integer(v)) is None else n for v in key)
+    pid, tid = (v if (n := whole_number(v)) is None else n for v in key)
     return pid, tid
 
 
 def _ordinal(value: object) -> int | None:
-    number = _integer(value)
+    number = whole_number(value)
     return number if number is not None and 0 <= number < 1 << 16 else None
 
 
@@ -238,7 +233,7 @@ class _Devices:
 
     def __init__(self, kind: str, properties: list[dict[str, Any]]) -> None:
         self._kind = kind
-        self._properties = {i: p for p in properties if (i := _integer(p.get("id"))) is not None}
+        self._properties = {i: p for p in properties if (i := whole_number(p.get("id"))) is not None}
         self._rows: dict[int, tuple[int, str]] = {}
         self._alias: dict[int, int] = {}
 
@@ -265,11 +260,10 @@ class _Devices:
         default = next(iter(self._properties.values())) if len(alike) == 1 else {}
         for index, (device_id, kind) in self._rows.items():
             p = self._properties.get(index, default)
-            major, minor = p.get("computeMajor"), p.get("computeMinor")
-            capability = f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else None
+            capability = capability_of(p)
             name = p.get("name")
-            mebibytes = _int32(p.get("totalMem(MiB)"))
-            memory = _integer(p.get("totalGlobalMem")) or (mebibytes and mebibytes << 20)
-            units = _int32(p.get("numSms"))
+            mebibytes = whole_number(p.get("totalMem(MiB)"), 31)
+            memory = whole_number(p.get("totalGlobalMem")) or (mebibytes and mebibytes << 20)
+            units = whole_number(p.get("numSms"), 31)
             rows.append((device_id, kind, index, str(name).strip() if name else None, units, memory, capability))
-        return DEVICES.of_rows(rows)
+        return device_table(rows)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.core.schema import Name
+from stepscope.core.schema import DEVICES, Name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -83,6 +83,29 @@ def fitting(value: object, dtype: type[np.generic] = np.int64) -> float | int:
     if dtype is np.uint64:
         return value if isinstance(value, int) and 0 <= value < 2**64 else 0
     return value if isinstance(value, int) and abs(value) < 2**62 else ABSENT
+
+
+def whole_number(value: object, bits: int = 62) -> int | None:
+    """The value if it is a whole number below 2**bits, also written as text; else None."""
+    if isinstance(value, str):
+        value = number_in(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << bits else None
+
+
+def device_table(rows: Iterable[Sequence[object]]) -> pl.DataFrame:
+    """The `devices` table of rows in the order of its columns, of which the last ones may be left out.
+
+    What is not of its column's type becomes null.
+    """
+    columns = {}
+    for (name, dtype), values in zip(DEVICES.dtypes.items(), zip(*rows, strict=True), strict=False):
+        if dtype.is_integer():
+            fitted: list[Any] = [whole_number(value) for value in values]
+        else:
+            kinds = (int, float) if dtype.is_numeric() else str
+            fitted = [value if isinstance(value, kinds) else None for value in values]
+        columns[name] = pl.Series(fitted, dtype=pl.Int64 if dtype.is_integer() else None).cast(dtype, strict=False)
+    return DEVICES.conform(pl.DataFrame(columns))
 
 
 def number_in(text: str) -> int | None:

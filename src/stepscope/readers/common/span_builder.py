@@ -40,6 +40,9 @@ _SMALL = 1 << 22
 #: Kineto can write zero or far-off times for single events. A recording longer than this is not believed.
 _DAY_NS = 86_400 * 10**9
 _MOST_WILD_RATIO = 0.01
+#: Times and sums of durations from here on are no times: differences of two must fit 64 bits.
+_FARTHEST_NS = 2**61
+_NOT_THERE = 2**32 - 1
 
 
 def parents(ts: Rows, dur: Rows, track: NDArray[Any], is_host: Flags) -> Rows:
@@ -182,12 +185,19 @@ class Sorted:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The `spans` and `steps` tables; for each part the span ids of its rows; the origin, in the recorder's ns."""
+    """The `spans` and `steps` tables; for each part the span ids of its rows; the origin, in the recorder's ns.
+
+    Rows whose times cannot be have no span: their id is that of none. `of_spans` leaves them out of a side table.
+    """
 
     spans: pl.DataFrame
     steps: pl.DataFrame
     ids: list[Rows]
     origin_ns: int
+
+    def of_spans(self, side: pl.DataFrame) -> pl.DataFrame:
+        """The rows of a side table that have a span, in order of spans."""
+        return side.filter(pl.col("span_id") < self.spans.height).sort("span_id", maintain_order=True)
 
 
 def unique(keys: NDArray[np.integer]) -> tuple[NDArray[np.integer], NDArray[np.intp]]:
@@ -214,18 +224,18 @@ def assemble(
 ) -> Spans:
     """One `spans` table of all parts, with parents, launches, operators and steps.
 
-    Spans that end before they start are given no length, and counted. `is_device_track` says of each track whether it
-    is a device's.
+    Spans without a believable time are dropped, those that end before they start are given no length; both are
+    counted. `is_device_track` says of each track whether it is a device's.
     """
     counts = [part.ts.size for part in parts]
     ts, end = (_joined([getattr(p, f) for p in parts], np.int64) for f in ("ts", "end"))
-    issues.add("negative_durations", "warning", int((end < ts).sum()), "durations below zero were set to zero")
-    dur = np.maximum(end - ts, 0)
+    dur = np.where(_is_time(ts) & _is_time(end), end - ts, ABSENT)
     del end
     track, name = _joined([p.track for p in parts], np.uint32), _joined([p.name for p in parts], np.uint32)
     recorded = np.repeat(np.arange(len(parts), dtype=np.uint16), counts)
-    order = sorted_order(ts, dur, track)
-    spans = _in_order(order, ts, dur, track, name, recorded, int(ts.min()) if ts.size else 0)
+    spans = believable(ts, dur, track, name, recorded, issues, "rows without a usable start and end were dropped")
+    order = np.empty(spans.ts.size, np.int64)
+    order[spans.position[spans.position >= 0]] = np.flatnonzero(spans.position >= 0)
     category = _joined([_category(p) for p in parts], np.uint8)[order]
     is_device = is_device_track[spans.track]
     parent = parents(spans.ts, spans.dur, spans.track, ~is_device)
@@ -239,7 +249,9 @@ def assemble(
         {"parent_id": parent, "launch_id": launch, "op_id": op},
     )  # fmt: skip
     note_coverage(spans.dur, np.isin(category, WORK) & is_device, launch, issues)
-    return Spans(frame, steps, np.split(spans.position, np.cumsum(counts)[:-1]) if parts else [], spans.origin_ns)
+    place = np.where(spans.position >= 0, spans.position, _NOT_THERE)
+    ids = np.split(place, np.cumsum(counts)[:-1]) if parts else []
+    return Spans(frame, steps, ids, spans.origin_ns)
 
 
 def _category(part: Part) -> NDArray[np.uint8]:
@@ -275,7 +287,7 @@ def believable(
     negative = (dur < 0) & (dur != ABSENT)
     issues.add("negative_durations", "warning", int(negative.sum()), "durations below zero were set to zero")
     np.maximum(dur, 0, out=dur, where=dur != ABSENT)
-    is_sound = _near_the_most(ts, dur)
+    is_sound = _near_the_most(ts, dur) & ~lacks_time
     order = sorted_order(ts, dur, track)
     if not is_sound.all():
         n_wild = int((~is_sound & ~lacks_time).sum())
@@ -284,8 +296,15 @@ def believable(
     return _in_order(order, ts, dur, track, name, recorded, int(ts[is_sound].min()) if is_sound.any() else 0)
 
 
+def _is_time(times: Rows) -> Flags:
+    near: Flags = (times > -_FARTHEST_NS) & (times < _FARTHEST_NS)
+    return near
+
+
 def _near_the_most(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
-    is_sound: NDArray[np.bool_] = (ts != ABSENT) & (dur != ABSENT) & (dur <= 30 * _DAY_NS)
+    is_sound: Flags = _is_time(ts) & (dur != ABSENT) & (dur <= 30 * _DAY_NS)
+    if dur[is_sound].sum(dtype=np.float64) >= _FARTHEST_NS:  # else sums would not fit 64 bits
+        is_sound &= dur <= _FARTHEST_NS // dur.size
     if is_sound.any():
         middle = int(np.median(ts[is_sound]))
         near = np.abs(ts - middle) <= _DAY_NS

@@ -244,7 +244,7 @@ def build(
         metrics = metrics.sort("span_id", maintain_order=True)
     n = launches.height
     facts = _Facts(metrics, n)
-    duration = _aligned(roles.measured(metrics, "duration"), n).round().cast(pl.Int64)
+    duration = _aligned(roles.measured(metrics, "duration"), n).round().clip(0, 2**61).cast(pl.Int64)
     issues.add("no_duration", "warning", duration.null_count(), _NO_DURATION)
     sm_count = facts.of(_SM_COUNT)
     device_id, devices = _devices(launches, sm_count, facts, texts)

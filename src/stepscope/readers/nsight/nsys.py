@@ -87,10 +87,12 @@ def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:
     spans = assemble(parts, names.texts, on_device, issues, rank)
     ids = iter(spans.ids)
     tables = {"spans": spans.spans, "steps": spans.steps, "tracks": tracks}
-    tables["kernels"] = _stacked(device.kernels, [next(ids) for _ in device.kernels], KERNELS.empty())
-    tables["transfers"] = _stacked(device.transfers, [next(ids) for _ in device.transfers], TRANSFERS.empty())
+    tables["kernels"] = spans.of_spans(pl.concat([KERNELS.empty(), *(make(next(ids)) for make in device.kernels)]))
+    tables["transfers"] = spans.of_spans(
+        pl.concat([TRANSFERS.empty(), *(make(next(ids)) for make in device.transfers)])
+    )
     if ranges.parts:
-        tables["ops"] = ranges.ops(spans.ids[len(device.parts)])
+        tables["ops"] = spans.of_spans(ranges.ops(spans.ids[len(device.parts)]))
     tables["counters"] = gpu_metrics(db, target, spans.origin_ns)
     tables["devices"] = target.devices()
     if not spans.spans.is_empty() and tables["kernels"].is_empty() and tables["transfers"].is_empty():
@@ -101,13 +103,6 @@ def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:
     tables["issues"] = issues.table()
     tables = {name: frame for name, frame in tables.items() if not frame.is_empty()}
     return Trace(_meta(db, source, target, rank, spans.spans, spans.origin_ns), tables)
-
-
-def _stacked(
-    makers: list[Callable[[NDArray[np.int64]], pl.DataFrame]], ids: list[NDArray[np.int64]], empty: pl.DataFrame
-) -> pl.DataFrame:
-    frames = [make(rows) for make, rows in zip(makers, ids, strict=True)]
-    return frames[0] if len(frames) == 1 else pl.concat([empty, *frames]).sort("span_id")
 
 
 def _meta(db: Database, source: Source, target: Target, rank: int | None, spans: pl.DataFrame, origin_ns: int) -> Meta:

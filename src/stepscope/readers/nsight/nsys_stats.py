@@ -109,7 +109,7 @@ def summaries(tables: Sequence[tuple[str, Printed]], issues: IssueLog) -> dict[s
     if (kernels := results.get("cuda_gpu_kern_sum")) is not None:
         whole = kernels.frame["total_ns"].sum()  # nsys rounds shares and means
         ours = kernels.frame.with_columns(
-            kernel_class=map_names(kernels.frame["name"], kernel_class, pl.String()),
+            kernel_class=map_names(kernels.frame["name"].fill_null(""), kernel_class, pl.String()),
             share_ratio=pl.col("total_ns") / whole if whole else None,
             mean_ns=pl.col("total_ns") / pl.col("calls"),
         )

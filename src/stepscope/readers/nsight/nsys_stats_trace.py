@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.names import is_tensor_core, map_names, transfer_kind
-from stepscope.core.schema import DEVICES, KERNELS, TRANSFERS, Name
-from stepscope.readers.common.columns import ABSENT
+from stepscope.core.schema import KERNELS, TRANSFERS, Name
+from stepscope.readers.common.columns import ABSENT, device_table
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, code_of
 from stepscope.readers.nsight.nsys_host import kind_of_range
 from stepscope.readers.nsight.nsys_stats_text import number, scaled, size_of
@@ -86,7 +86,7 @@ def event_tables(events: Sequence[Events], issues: IssueLog) -> tuple[dict[str, 
     where = tracks.table(None, None)
     spans = assemble(parts, names.texts, where["device_id"].is_not_null().to_numpy(), issues, None)
     details = [
-        (one.category, one.frame.with_columns(span_id=pl.Series(ids, dtype=pl.UInt32)))
+        (one.category, spans.of_spans(one.frame.with_columns(span_id=pl.Series(ids, dtype=pl.UInt32))))
         for one, ids in zip(events, spans.ids, strict=True)
         if one.on_device
     ]
@@ -207,7 +207,7 @@ def _devices(work: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, dict[str, int]
         match = known[text]
         index, name = (int(match["index"]), match["name"]) if match else (None, text)
         rows.append((device_id, "cuda", index, name or None, None, None, None))
-    return DEVICES.of_rows(rows), {text: i for i, text in enumerate(order, 1)}
+    return device_table(rows), {text: i for i, text in enumerate(order, 1)}
 
 
 def _streams(frame: pl.DataFrame, tracks: Tracks, device_of: dict[str, int]) -> NDArray[np.uint32]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from stepscope.core.schema import COUNTERS, DEVICES
-from stepscope.readers.common.columns import ABSENT, text_column
+from stepscope.core.schema import COUNTERS
+from stepscope.readers.common.columns import ABSENT, device_table, text_column
 from stepscope.readers.common.span_builder import Tracks, unique
 from stepscope.readers.common.sqlite import WIDE
 
@@ -129,7 +129,7 @@ class Target:
             index = ordinals.copy().pop() if len(ordinals) == 1 else gpu
             capability = f"{major}.{minor}" if major else None
             rows.append((device_id, "cuda", index, name, sms or None, memory or None, capability))
-        return DEVICES.of_rows(rows)
+        return device_table(rows)
 
     def _process(self, global_id: int) -> str | None:
         return self._process_names.get(global_id & ~_MASK)

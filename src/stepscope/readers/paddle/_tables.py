@@ -18,7 +18,6 @@ from stepscope.core import names
 from stepscope.core.schema import (
     ALLOCATIONS,
     COLLECTIVES,
-    DEVICES,
     KERNELS,
     OPS,
     RESERVATIONS,
@@ -26,8 +25,8 @@ from stepscope.core.schema import (
     TRACKS,
     TRANSFERS,
 )
-from stepscope.readers.chrome.tracks import device_type
-from stepscope.readers.common.columns import ABSENT, nullable, text_column
+from stepscope.readers.chrome.tracks import capability_of, device_type
+from stepscope.readers.common.columns import ABSENT, device_table, nullable, text_column, whole_number
 from stepscope.readers.common.span_builder import CODE, Sorted, believable, nearest_op, operators, span_table, steps_of
 
 if TYPE_CHECKING:
@@ -140,15 +139,10 @@ def _devices(recording: Recording, indices: set[int]) -> pl.DataFrame:
     for index in sorted({*indices, *properties}):
         if 0 <= index < _MOST_DEVICES:
             p = properties.get(index, {})
-            major, minor = p.get("computeMajor"), p.get("computeMinor")
-            capability = f"{major}.{minor}" if isinstance(major, int) and isinstance(minor, int) else None
-            name, memory = p.get("name") or None, p.get("totalGlobalMem")
-            rows.append((len(rows), kind, index, name, _small(p.get("smCount")), memory, capability))
-    return DEVICES.of_rows(rows)
-
-
-def _small(value: object) -> int | None:
-    return value if isinstance(value, int) and abs(value) < 2**31 else None
+            name = str(p["name"]) if p.get("name") else None
+            units, memory = whole_number(p.get("smCount"), 31), whole_number(p.get("totalGlobalMem"))
+            rows.append((len(rows), kind, index, name, units, memory, capability_of(p)))
+    return device_table(rows)
 
 
 def ops(recording: Recording, place: Rows) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -18,6 +18,7 @@ import polars as pl
 from stepscope.core.errors import CorruptInput, StepscopeError
 from stepscope.core.schema import COUNTERS, DEVICES
 from stepscope.core.trace import Meta, Trace, extent_ns
+from stepscope.readers.common.columns import whole_number
 from stepscope.readers.common.source import IssueLog, Source
 from stepscope.readers.formats import COUNTER_COLUMNS, recording_of, with_issues
 
@@ -90,7 +91,7 @@ def attach(trace: Trace, path: str, *, required: bool) -> Trace:
 
 def sound_rows(frame: pl.DataFrame, path: str, issues: IssueLog) -> pl.DataFrame:
     """The rows that have a time, a metric, a device and a value; the others are counted in `issues`."""
-    sound = frame.drop_nulls(["ts_ns", "metric", "device", "value"])
+    sound = frame.drop_nulls(["ts_ns", "metric", "device", "value"]).filter(pl.col("value").is_finite())
     what = f"rows of {path} without time, metric or value"
     issues.add("counters_dropped", "warning", frame.height - sound.height, what)
     return sound
@@ -122,7 +123,7 @@ def read(source: Source) -> Trace:
     rows = sound_rows(read_counters(source, issues), source.label, issues)
     recording = recording_of(source.path)
     first = rows["ts_ns"].min()
-    origin = first if isinstance(first, int) else recording.get("start_unix_ns")
+    origin = first if isinstance(first, int) else whole_number(recording.get("start_unix_ns"))
     if rows.is_empty():
         issues.add("no_samples", "error", 1, "the recording ended before its first sample was written")
     devices = _devices(rows, recording)
@@ -137,15 +138,18 @@ def with_recording(trace: Trace, path: str) -> Trace:
     if not recording:
         return trace
     issues = IssueLog()
-    for issue in recording.get("issues") or []:
-        severity = issue.get("severity") if issue.get("severity") in _SEVERITIES else "warning"
-        issues.add(str(issue.get("code")), severity, int(issue.get("count") or 1), str(issue.get("example")))
+    for issue in _listed(recording, "issues"):
+        said = str(issue.get("severity"))
+        n = whole_number(issue.get("count"), 31) or 1
+        issues.add(str(issue.get("code")), said if said in _SEVERITIES else "warning", n, str(issue.get("example")))
     if recording.get("end_unix_ns") is None:
         issues.add(
             "recording_cut", "warning", 1, "the recorder was killed, or the recording goes on: its end is missing"
         )
     facts = {name: _text(recording[name]) for name in _FACTS if recording.get(name) is not None}
-    meta = replace(trace.meta, host=trace.meta.host or recording.get("host"), facts={**facts, **trace.meta.facts})
+    host = recording.get("host")
+    host = trace.meta.host or (host if isinstance(host, str) else None)
+    meta = replace(trace.meta, host=host, facts={**facts, **trace.meta.facts})
     table = issues.table()
     tables = trace.tables if table.is_empty() else {**trace.tables, "issues": pl.concat([trace.issues, table])}
     return replace(trace, meta=meta, tables=tables)
@@ -154,18 +158,24 @@ def with_recording(trace: Trace, path: str) -> Trace:
 def _devices(rows: pl.DataFrame, recording: Mapping[str, Any]) -> pl.DataFrame:
     """The accelerators of the samples, as described by meta.json."""
     indices = rows["device"].unique().str.extract(r"^gpu(\d{1,9})$").drop_nulls().cast(pl.Int32).sort()
-    by_name = {device.get("device"): device for device in recording.get("devices") or []}
+    by_name = {device.get("device"): device for device in _listed(recording, "devices")}
     of_each = [by_name.get(f"gpu{i}", {}) for i in indices]
     frame = pl.DataFrame(
         {
             "device_id": pl.int_range(len(indices), dtype=pl.UInt32, eager=True),
-            "type": [device.get("type") or "cuda" for device in of_each],
+            "type": [_text(device.get("type") or "cuda") for device in of_each],
             "index": indices,
-            "name": pl.Series([device.get("name") for device in of_each], dtype=pl.String),
-            "memory_bytes": pl.Series([device.get("memory_bytes") for device in of_each], dtype=pl.Int64),
-        }
+            "name": [_text(device["name"]) if device.get("name") else None for device in of_each],
+            "memory_bytes": [whole_number(device.get("memory_bytes")) for device in of_each],
+        },
+        schema_overrides={"name": pl.String, "memory_bytes": pl.Int64},
     )
     return DEVICES.conform(frame)
+
+
+def _listed(recording: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    listed = recording.get(name)
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
 def _text(value: object) -> str:

@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 
 from stepscope.core.names import is_tensor_core, map_names, transfer_kind
-from stepscope.core.schema import DEVICES, KERNEL_METRICS, KERNELS, OPS, SERIALISED, TRANSFERS
+from stepscope.core.schema import KERNEL_METRICS, KERNELS, OPS, SERIALISED, TRANSFERS
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.columns import ABSENT
+from stepscope.readers.common.columns import ABSENT, device_table
 from stepscope.readers.common.source import SQLITE_MAGIC, IssueLog, give_back
 from stepscope.readers.common.span_builder import Names, Part, Tracks, assemble, code_of
 from stepscope.readers.common.sqlite import opened
@@ -59,18 +59,21 @@ def build(records: Records, issues: IssueLog) -> tuple[dict[str, pl.DataFrame], 
     if not timed:
         frame = frame.with_columns(pl.lit(None, pl.Int64).alias(c) for c in ("ts_ns", "dur_ns"))
     tables = {"devices": devices, "tracks": table, "spans": frame, "steps": spans.steps}
-    ids = [pl.Series("span_id", rows, pl.UInt32) for rows in spans.ids]
-    tables["kernels"] = _kernels(dispatches.with_columns(ids[0]), devices, device_of)
-    tables["transfers"] = _transfers(records.copies.with_columns(ids[1]))
-    known = dispatches.with_columns(ids[0]).select("dispatch", "span_id").drop_nulls().unique("dispatch", keep="first")
+    dispatches, copies, calls = (
+        spans.of_spans(rows.with_columns(span_id=pl.Series(ids, dtype=pl.UInt32)))
+        for rows, ids in zip((dispatches, records.copies, records.calls), spans.ids, strict=True)
+    )
+    tables["kernels"] = _kernels(dispatches, devices, device_of)
+    tables["transfers"] = _transfers(copies)
+    known = dispatches.select("dispatch", "span_id").drop_nulls().unique("dispatch", keep="first")
     metrics = records.metrics.join(known, on="dispatch", how="inner", maintain_order="left")
     lost = records.metrics.height - metrics.height
     issues.add("unknown_dispatch", "warning", lost, "counter values belong to launches that are not recorded")
     tables["kernel_metrics"] = KERNEL_METRICS.conform(metrics.sort("span_id", maintain_order=True))
     what = "kernels ran one at a time to have their counters read: idle time is the recorder's, not the program's"
     issues.add(SERIALISED, "warning", int(timed and not records.metrics.is_empty()), what)
-    with_shapes = records.calls.with_columns(ids[2]).filter(pl.col("shapes").is_not_null())
-    tables["ops"] = OPS.conform(with_shapes.select("span_id", input_shapes="shapes").sort("span_id"))
+    with_shapes = calls.filter(pl.col("shapes").is_not_null())
+    tables["ops"] = OPS.conform(with_shapes.select("span_id", input_shapes="shapes"))
     return tables, spans.origin_ns, timed
 
 
@@ -84,7 +87,7 @@ def _devices(records: Records) -> tuple[pl.DataFrame, dict[str, int]]:
         row = known.get(agent, {})
         columns = ("index", "name", "cu_count", "memory_bytes", "arch")
         rows.append((device_id, "rocm", *(row.get(column) for column in columns)))
-    return DEVICES.of_rows(rows), {a: i for i, a in enumerate(order, 1)}
+    return device_table(rows), {a: i for i, a in enumerate(order, 1)}
 
 
 def _work_part(frame: pl.DataFrame, kind: str, names: Names, tracks: Tracks, device_of: dict[str, int]) -> Part:

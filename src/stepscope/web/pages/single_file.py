@@ -163,12 +163,12 @@ def _hot(scene: Scene) -> tuple[int, int, str]:
     """The slowest step with a little around it; all of a recording without steps."""
     steps = scene.trace.steps.drop_nulls(["ts_ns", "dur_ns"])
     if steps.is_empty():
-        return scene.first_ns, scene.last_ns, "the whole recording"
+        return scene.first_ns, max(scene.last_ns, scene.first_ns + 1), "the whole recording"
     number, start, length = steps.sort("dur_ns", descending=True).select("step", "ts_ns", "dur_ns").row(0)
     margin = length // 20
     end = max(start + length, _end_of_work(scene.trace, number))
     word = "the slowest step" if steps.height > 1 else "step"
-    return start - margin, end + margin, f"{word}, {number}"
+    return start - margin, max(end + margin, start + 1), f"{word}, {number}"
 
 
 def _end_of_work(trace: Trace, step: int) -> int:

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from stepscope.core.schema import TABLES
+from stepscope.core.trace import Meta, Trace
+from stepscope.readers.common.impossible import without_impossible
+
+
+def repaired(meta=None, **tables):
+    frames = {name: TABLES[name].conform(pl.DataFrame(columns)) for name, columns in tables.items()}
+    return without_impossible(Trace(meta or Meta("a", "kineto"), frames))
+
+
+def test_a_possible_trace_stays_as_it_is():
+    devices = {"device_id": [0, 1], "memory_bytes": [None, 80 << 30], "sm_count": [None, 132]}
+    trace = repaired(Meta("a", "kineto", rank=0, world_size=8), devices=devices)
+    assert trace.issues.is_empty()
+    assert trace.devices["memory_bytes"].to_list() == [None, 80 << 30]
+    assert (trace.meta.rank, trace.meta.world_size) == (0, 8)
+
+
+def test_impossible_values_become_unknown_and_are_counted():
+    devices = {"device_id": [0, 1, 2], "memory_bytes": [2**62, -5, 4096], "sm_count": [8, 8, 0]}
+    trace = repaired(devices=devices)
+    assert trace.devices["memory_bytes"].to_list() == [None, None, 4096]
+    assert trace.devices["sm_count"].to_list() == [8, 8, None]
+    assert trace.issues.select("code", "severity", "count").rows() == [("impossible_values", "warning", 3)]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+def test_a_sample_without_a_possible_value_is_dropped(value):
+    counters = {"ts_ns": [1, 2], "metric": ["use", "use"], "value": [value, 5.0]}
+    trace = repaired(counters=counters)
+    assert trace.counters.select("ts_ns", "value").rows() == [(2, 5.0)]
+    assert trace.issues["count"].to_list() == [1]
+
+
+def test_what_is_freed_is_negative():
+    allocations = {"ts_ns": [1, 2], "bytes": [512, -512], "total_allocated_bytes": [2**60, -1]}
+    trace = repaired(allocations=allocations)
+    assert trace.allocations["bytes"].to_list() == [512, -512]
+    assert trace.allocations["total_allocated_bytes"].to_list() == [None, -1]
+
+
+def test_durations_are_bounded_and_names_are_never_null():
+    trace = repaired(spans={"span_id": [0, 1], "dur_ns": [2**62, 5], "name": [None, "mm"]})
+    assert trace.spans["dur_ns"].to_list() == [30 * 86_400 * 10**9, 5]
+    assert trace.spans["name"].to_list() == ["", "mm"]
+
+
+@pytest.mark.parametrize(("fact", "value"), [("rank", -1), ("rank", 2**30), ("world_size", 0), ("world_size", 10**9)])
+def test_claims_about_the_job_that_cannot_be_are_unknown(fact, value):
+    trace = repaired(Meta("a", "kineto", **{fact: value}))
+    assert getattr(trace.meta, fact) is None
+    assert trace.issues["code"].to_list() == ["impossible_values"]
