@@ -243,7 +243,7 @@ FORMATS = (
     ),
     Format(
         name="xplane",
-        doc="XPlane of JAX, TensorFlow and PyTorch/XLA (.xplane.pb), also packed; none of them is needed",
+        doc="XPlane of JAX, TensorFlow and PyTorch/XLA (.xplane.pb), also packed: GPU and CPU; TPU by its schema alone",
         module="xplane",
         signs=(Sign(1.0, XPLANE), Sign(0.9, re.compile(rb"\n"), path=re.compile(r"\.xplane\.pb"))),
         provides=(
