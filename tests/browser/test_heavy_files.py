@@ -32,13 +32,14 @@ HEAVY = "/sql?q=" + quote("SELECT count(*) FROM spans a, spans b, spans c WHERE 
 
 @pytest.fixture(scope="module")
 def absurd(tmp_path_factory):
-    """Very many processes, very deep calls, long names that all differ, no durations."""
+    """Very many processes, very deep calls, long names that all differ, no durations, a claim of 10⁹ ranks."""
     many = [event(f"op{i % 100}", 1_000 + i, 50, pid=i + 10) for i in range(5_000)]
     deep = [event(f"f{i % 300}", 1_000 + i, 40_000 - 2 * i, tid=2) for i in range(5_000)]
     empty = [event("nothing", 2_000, 0, tid=3) for _ in range(2_000)]
     names = tuple(f"{HOSTILE[i % len(HOSTILE)]}{i}" + "x" * 500 for i in range(300))
     content = training(names, kernel="<img src=x onerror=window.hacked=1>")
     content["traceEvents"] += [*many, *deep, *empty]
+    content["distributedInfo"]["world_size"] = 10**9
     with serve(written(tmp_path_factory.mktemp("absurd") / "t.json", content)) as address:
         yield address
 

@@ -95,7 +95,9 @@ def test_json_dispatches_are_those_that_json_holds(shared: Path) -> None:
     ]
     ours = side.select("grid_x", "grid_y", "grid_z", "block_x", "dur_ns").rows()
     assert sorted(ours) == sorted(groups)
-    assert trace.devices.rows()[1:] == [(1, "rocm", 0, "AMD Instinct MI350X", 256, 309_220_868_096, "gfx950")]
+    assert trace.devices.rows()[1:] == [
+        (1, "rocm", 0, "AMD Instinct MI350X", 256, 309_220_868_096, "gfx950", None, None)
+    ]
 
 
 def test_csv_launches_are_those_that_csv_holds(shared: Path) -> None:

@@ -174,6 +174,14 @@ def test_the_head_of_the_first_step_is_a_gap_if_it_is_known_what_launched_the_wo
     assert found["ends"].title == "No device work in the first 400 ns and the last 75 ns of the step"
 
 
+def test_work_far_from_the_steps_does_not_make_their_ends_longer(rows) -> None:
+    rows.step(1, 0, 100)
+    rows.kernel(20, 60)
+    rows.kernel(5_000, 50, track=20)
+    found = costs(rows.trace())["ends"]
+    assert found.title == "No device work in the first 60 ns and the last 10 ns of the step"  # means of two devices
+
+
 def test_calls_of_one_name_that_fill_an_end_together_are_named(rows) -> None:
     rows.kernel(0, 100, launch=rows.launch(0))
     for i in range(8):

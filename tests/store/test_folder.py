@@ -149,6 +149,8 @@ def test_damage_within_a_file_is_no_traceback(full, tmp_path):
     again = reopened(folder)
     with pytest.raises(CorruptInput, match=r"spans\.parquet: it is not what was written"):
         _ = again.spans
+    with pytest.raises(CorruptInput, match=r"spans\.parquet: it is not what was written"):
+        again.sql("SELECT count(*) FROM spans")
 
 
 def test_another_table_under_the_name_is_not_taken(full, tmp_path):

@@ -65,7 +65,8 @@ class StoredTables(Mapping[str, "pl.DataFrame"]):
     """Tables in files, which are read on first use and stay in memory.
 
     `files` has the Parquet file of each table, `n_rows` its length, `read` makes the frame of one; `made` are frames
-    that replace files or have none. `lease` keeps the files from being deleted.
+    that replace files or have none. `lease` keeps the files from being deleted. `verify` raises CorruptInput if the
+    file of a table is not as it was written.
     """
 
     files: Mapping[str, str]
@@ -73,6 +74,7 @@ class StoredTables(Mapping[str, "pl.DataFrame"]):
     read: Callable[[str], pl.DataFrame]
     made: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     lease: object = None
+    verify: Callable[[str], object] = bool
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> pl.DataFrame:
@@ -94,8 +96,11 @@ class StoredTables(Mapping[str, "pl.DataFrame"]):
         return name in self.made or name in self.files
 
     def file(self, name: str) -> str | None:
-        """The file of the table; None if it is not in a file."""
-        return None if name in self.made else self.files.get(name)
+        """The file of the table, which is as it was written; None if it is not in a file. Raises CorruptInput."""
+        if name in self.made or name not in self.files:
+            return None
+        self.verify(name)
+        return self.files[name]
 
     def height(self, name: str) -> int:
         """Rows of the table, without reading it."""

@@ -124,15 +124,15 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int, head_ns: int)
     extents = [
         (int(mine["ts_ns"].to_numpy().min()), int(mine["end_ns"].to_numpy().max())) for _, mine in by_device(work)
     ]
-    first = round(fmean(max(begin - scope.low, 0) for begin, _ in extents) - head_ns / scope.n_devices)
-    last = round(fmean(max(scope.high - end, 0) for _, end in extents))
+    length = scope.high - scope.low  # a device may work before or after the steps alone
+    heads = [min(max(begin - scope.low, 0), length) for begin, _ in extents]
+    tails = [min(max(scope.high - end, 0), length - head) for head, (_, end) in zip(heads, extents, strict=True)]
+    first, last = round(fmean(heads) - head_ns / scope.n_devices), round(fmean(tails))
     if ns <= 0 or not first + last:
         return []
     whole = "recorded steps" if len(scope.numbers) > 1 else "step" if scope.numbers else "recording"
     parts = [
-        f"the {word} {duration(length)}"
-        for word, length in (("first", first), ("last", last))
-        if length > _SMALL_END * ns
+        f"the {word} {duration(part)}" for word, part in (("first", first), ("last", last)) if part > _SMALL_END * ns
     ]
     low, high = (scope.low, scope.low + first) if first >= last else (scope.high - last, scope.high)
     doing = during(trace.spans, low, high)
@@ -141,7 +141,7 @@ def _ends(work: pl.DataFrame, trace: Trace, scope: Scope, ns: int, head_ns: int)
     calls = None if doing else most_called(trace.spans, low, high)
     if calls is not None and calls[2] >= _NOTABLE * (high - low):
         name, n, taken = calls
-        details = (f"{duration(taken)} of that is in {counted(n, 'call')} of {name}",)
+        details = (f"{duration(taken)} of that is in {counted(n, 'call')} of {shorten(name)}",)
     return [Cost(ENDS, f"No device work in {' and '.join(parts)} of the {whole}", ns, details, command)]
 
 

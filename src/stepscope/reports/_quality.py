@@ -75,6 +75,8 @@ def _links(trace: Trace, work: pl.DataFrame) -> list[Lack]:
         has_ranges = (trace.spans["category"] == "user_range").any()
         about = recording_of(trace.meta, trace.spans, trace.devices)
         advice = "show user-ranges says whose the kernels are" if has_ranges else remedy("operators", about)
+        if not trace.hlo_ops.is_empty():
+            advice = "show hlo_ops says which operation of XLA each kernel is, and its source"
         what = f"No operators are in the trace: {advice}." if advice else "No operators are in the trace."
         return [*lacks, Lack("no_operators", what)]
     linked = work.filter(pl.col("launch_id").is_not_null() & pl.col("op_id").is_null())

@@ -202,6 +202,8 @@ def read_folder(folder: str, document: Mapping[str, Any], *, label: str, lease: 
         n_rows,
         partial(_read, folder, said.tables, is_ours=lease is not None),
         lease=lease,
+        # The digest of the cache was checked; what a URL names is read and checked as a whole.
+        verify=bool if lease is not None or files.is_url(folder) else partial(_content, folder, said.tables),
     )
     if said.results is None:
         return Trace(meta, stored)
@@ -220,17 +222,24 @@ def _check_file(path: str, table: Table, entry: _File) -> None:
         raise CorruptInput(f"{entry.n_rows:,} rows cannot be in {size:,} bytes", _AGAIN, path=path)
 
 
+def _content(folder: str, tables: Mapping[str, _File], name: str, *, is_ours: bool = False) -> bytes:
+    """The bytes of a table's file. Raises CorruptInput if they are not what was written."""
+    path = files.joined(folder, f"{name}.parquet")
+    _check_file(path, _KNOWN[name], tables[name])
+    with files.opened(path) as file, files.reaching(path):
+        content = file.read()
+    if not is_ours and crc32(content) != tables[name].crc32:  # what Polars makes of damage may end the process
+        raise CorruptInput(f"it is not what was written: its CRC-32 differs from that in {META}", _AGAIN, path=path)
+    return content
+
+
 def _read(folder: str, tables: Mapping[str, _File], name: str, *, is_ours: bool = False) -> pl.DataFrame:
     """A table, in order. Raises CorruptInput if it is damaged or holds what cannot be.
 
     `is_ours`: it is in the cache, and its digest says that this program wrote it like this.
     """
     path, table, n_rows = files.joined(folder, f"{name}.parquet"), _KNOWN[name], tables[name].n_rows
-    _check_file(path, table, tables[name])
-    with files.opened(path) as file, files.reaching(path):
-        content = file.read()
-    if not is_ours and crc32(content) != tables[name].crc32:  # what Polars makes of damage may end the process
-        raise CorruptInput(f"it is not what was written: its CRC-32 differs from that in {META}", _AGAIN, path=path)
+    content = _content(folder, tables, name, is_ours=is_ours)
     try:
         frame = pl.read_parquet(io.BytesIO(content), n_rows=n_rows + 1).rechunk()
         frame = frame if is_ours else in_order(table, frame)

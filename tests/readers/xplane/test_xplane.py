@@ -94,6 +94,7 @@ def test_the_report_speaks_of_jax_and_of_its_steps(read):
     assert "JAX/XLA 0.10.2" in text
     assert "steps 0–1 (2)" in text
     assert "profiler.step" not in text
+    assert "show hlo_ops" in text
 
 
 def test_kernels_of_a_tpu_are_compared_with_the_peaks_of_its_plane(read):

@@ -98,6 +98,9 @@ def cycles(
     return pl.concat(one.frame for _, _, one in results)
 
 
+_NO_STEPS = "choose another anchor than the steps, which have no length"
+
+
 def find_cycles(
     spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, devices: pl.DataFrame, anchor: str = "auto"
 ) -> Cycles:
@@ -133,6 +136,8 @@ def _marked(
     spans: pl.DataFrame, tracks: pl.DataFrame, steps: pl.DataFrame, at: Ints, on_host: pl.Series, content: Content
 ) -> Cycles:
     rows = step_windows(steps, queued_work(spans, tracks)).filter(pl.col("window_ns") > 0)
+    if rows.is_empty():
+        raise MissingTable("steps that take time", needed_by="cycles", hint=_NO_STEPS)
     frame = rows.select(
         "ts_ns", "host_ts_ns", cycle=pl.col("step").cast(pl.Int64), dur_ns="window_ns", host_dur_ns="host_window_ns"
     ).with_columns(anchor=pl.lit(STEP), found_by=pl.lit("annotation"))
