@@ -148,7 +148,7 @@ def test_steps_of_a_collective_are_no_work(trace):
 
 def test_a_collective_has_its_size_and_group(trace):
     row = rows(trace.collectives, "collective", "dtype", "in_elements", "group")
-    assert row == [("all-reduce", "FP32", 1024, "group 1")]
+    assert row == [("allreduce", "Float", 1024, "group 1")]
 
 
 def test_work_belongs_to_the_operator_that_the_profiler_ties_it_to(trace):

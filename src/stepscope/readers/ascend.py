@@ -15,7 +15,7 @@ import polars as pl
 
 from stepscope.core import files, intervals
 from stepscope.core import names as rules
-from stepscope.core.collectives import label_of
+from stepscope.core.collectives import kind_of
 from stepscope.core.errors import UnknownFormat
 from stepscope.core.schema import (
     ALLOCATIONS,
@@ -30,7 +30,7 @@ from stepscope.core.schema import (
     TRANSFERS,
 )
 from stepscope.core.trace import Meta, Trace
-from stepscope.readers.common.categories import by_name, odd_device_work
+from stepscope.readers.common.categories import HCCL_TYPES, by_name, odd_device_work, without_repeats_of_hccl
 from stepscope.readers.common.columns import ABSENT, torch_npu_arguments
 from stepscope.readers.common.source import IssueLog, give_back
 from stepscope.readers.common.span_builder import (
@@ -265,7 +265,8 @@ def _collectives(run: _Run, tasks: pl.DataFrame) -> pl.DataFrame:
         "dtype": "dataType",
     }  # fmt: skip
     frame = run.named(run.db.frame("COMMUNICATION_OP", columns), "name", "group")
-    dtypes = dict(run.db.frame("ENUM_HCCL_DATA_TYPE", {"id": "id", "text": "name"}, ["text"]).drop_nulls().rows())
+    types = run.db.frame("ENUM_HCCL_DATA_TYPE", {"id": "id", "text": "name"}, ["text"]).drop_nulls()
+    dtypes = {number: HCCL_TYPES.get(text, text) for number, text in types.rows()}
     device = tasks.select("connection", "device").drop_nulls().unique("connection", keep="first")
     frame = frame.join(device, on="connection", how="left", maintain_order="left").with_columns(
         dtype=pl.col("dtype").replace_strict(dtypes, default=None, return_dtype=pl.String()),
@@ -302,6 +303,7 @@ def _linked(
     category = by_name(codes, spans.name, texts)
     on_device = rows["device"].is_not_null().to_numpy()
     parent = parents(spans.ts, spans.dur, spans.track, ~on_device)
+    category = without_repeats_of_hccl(category, parent, spans.name, texts)
     is_work = on_device & np.isin(category, WORK)
     ties = run.db.frame("CONNECTION_IDS", {"link": "id", "connection": "connectionId"})
     ends = rows.filter(pl.col("kind") == "range").select("link", "name", "recorded", end="span_id").drop_nulls("link")
@@ -393,8 +395,9 @@ def _side_tables(run: _Run, rows: pl.DataFrame, origin_ns: int) -> dict[str, pl.
     kernels = rows.filter(pl.col("category") == "kernel", pl.col("device").is_not_null())
     tensor_core = rules.map_names(kernels["name"], rules.is_tensor_core, pl.Boolean())
     copies = rows.filter(pl.col("category").is_in(["memcpy", "memset"]))
-    kind = rules.map_names(copies["name"], rules.transfer_kind, pl.String())
+    way = rules.map_names(copies["name"], rules.transfer_kind, pl.String())
     talks = rows.filter(pl.col("kind") == "collective")
+    kind = rules.map_names(talks["name"], lambda name: kind_of(name) or name, pl.String())
     values = run.named(run.db.frame("TASK_PMU_INFO", {"task": "globalTaskId", "metric": "name"}), "metric")
     if values.height:
         values = values.with_columns(
@@ -410,10 +413,15 @@ def _side_tables(run: _Run, rows: pl.DataFrame, origin_ns: int) -> dict[str, pl.
                 "span_id", grid_x=pl.col("blocks").cast(pl.Int32, strict=False), kernel_type="core"
             ).with_columns(tensor_core=tensor_core)
         ),
-        "transfers": TRANSFERS.conform(copies.select("span_id").with_columns(kind=kind)),
+        "transfers": TRANSFERS.conform(copies.select("span_id").with_columns(kind=way)),
         "collectives": COLLECTIVES.conform(
-            talks.select("span_id", "dtype", "group", in_elements="n_elements").with_columns(
-                collective=rules.map_names(talks["name"], label_of, pl.String())
+            talks.select(
+                "span_id",
+                "dtype",
+                "group",
+                collective=kind,
+                in_elements=pl.when(kind != "reduce_scatter").then("n_elements"),
+                out_elements=pl.when(kind == "reduce_scatter").then("n_elements"),
             )
         ),
         "kernel_metrics": KERNEL_METRICS.conform(values),

@@ -24,6 +24,7 @@ from stepscope.readers.chrome.events import (
     kind_of,
 )
 from stepscope.readers.chrome.salvage import FAILS
+from stepscope.readers.common.categories import HCCL_TYPES
 from stepscope.readers.common.columns import ABSENT, MOST_CATS, Interned, columns_of
 
 if TYPE_CHECKING:
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
     from stepscope.readers.common.columns import Column
     from stepscope.readers.common.source import IssueLog
 #: Words for a launch that only Cambricon's recorder writes.
-#: HCCL's names of element types, and those that PyTorch records of collectives.
-_HCCL_TYPES = {
-    "FP32": "Float", "FP16": "Half", "BFP16": "BFloat16", "FP64": "Double", "INT8": "Char", "INT16": "Short",
-    "INT32": "Int", "INT64": "Long", "UINT8": "Byte", "UINT16": "UInt16", "UINT32": "UInt32", "UINT64": "UInt64",
-}  # fmt: skip
 _MLU_KEYS = (b'"kernel type"', b'"tasktopo"')
 _NO_ROWS = np.empty(0, np.intp)
 #: Times of this many digits and more, in µs, fit no column; multiplying them out could take hours.
@@ -230,7 +226,7 @@ class Columns:
             n = int(elements) if elements.isdigit() and len(elements) < 19 else None
             name = kind_of_collective(event.name or "") or event.name
             sent, got = (None, n) if name == "reduce_scatter" else (n, None)
-            known = Args(collective=name, dtype=_HCCL_TYPES.get(kind, kind), in_elements=sent, out_elements=got)
+            known = Args(collective=name, dtype=HCCL_TYPES.get(kind, kind), in_elements=sent, out_elements=got)
             self._add_collectives([(row, known)])
 
     def _add_launches(self, first: int, whole: list[AnyEvent], block: bytes) -> None:

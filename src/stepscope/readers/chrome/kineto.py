@@ -28,7 +28,7 @@ from stepscope.readers.chrome.json import Document
 from stepscope.readers.chrome.side_tables import side_columns, stacks_from_frames, stacks_from_texts
 from stepscope.readers.chrome.spans import arrow_ends, build_spans, host_arrows, launch_arrows
 from stepscope.readers.chrome.tracks import Tracks, build_tracks
-from stepscope.readers.common.categories import by_name
+from stepscope.readers.common.categories import by_name, without_repeats_of_hccl
 from stepscope.readers.common.columns import ABSENT, nullable, text_column, torch_npu_arguments, whole_number
 from stepscope.readers.common.source import IssueLog, give_back, no_collection
 from stepscope.readers.common.span_builder import (
@@ -172,7 +172,7 @@ def build_tables(
     calls, correlation, external = _calls(columns, spans)
     is_call = np.isin(category, CALLS)
     parent = parents(spans.ts, spans.dur, spans.track, ~is_device)
-    category = _without_repeats_of_hccl(category, parent, spans.name, name_list)
+    category = without_repeats_of_hccl(category, parent, spans.name, name_list)
     launch = launches(correlation, is_call, is_device)
     is_op = category == CODE["operator"]
     is_plain_work = is_device & is_work
@@ -235,18 +235,6 @@ def _without_parts_of_collectives(
     return np.where(is_part, np.uint8(CODE["device_range"]), category)
 
 
-def _without_repeats_of_hccl(
-    category: NDArray[np.uint8], parent: Rows, name: NDArray[np.uint32], name_list: list[str]
-) -> NDArray[np.uint8]:
-    """The categories, where an operator of HCCL that torch_npu records within one of its name is no call of its own."""
-    of_hccl = np.array([text.startswith("Hccl") for text in name_list], np.bool_)
-    rows = np.flatnonzero((category == CODE["operator"]) & (parent >= 0))
-    rows = rows[of_hccl[name[rows]] & (name[rows] == name[parent[rows]])]
-    repeated = category.copy()
-    repeated[rows] = CODE["other"]
-    return repeated
-
-
 def _with_recorded_collectives(spans: Sorted, columns: Columns, tracks: Tracks) -> tuple[Sorted, list[str | None]]:
     """The spans with `communication` as recorded category on the tracks of collectives, and the list of categories."""
     cats = list(columns.cats)
@@ -285,7 +273,9 @@ def _ops(
     else:
         is_frame = (category == CODE["python"]) | (category == CODE["module"])
         tables["stacks"], stack = stacks_from_frames(rows, parent, is_frame, spans.name, name_list)
-    texts = [_compact(t) if isinstance(t, bytes) else t for t in columns.texts]
+    # Of operators with several arguments torch_npu writes a text of several lines where Kineto writes a list.
+    listed = any(isinstance(t, bytes) and rb";\r\n" in t for t in columns.texts)
+    texts = [_compact(t, listed=listed) if isinstance(t, bytes) else t for t in columns.texts]
     frame = pl.DataFrame({
         "span_id": rows.astype(np.uint32),
         "input_shapes": text_column(side["shapes"], texts),
@@ -298,14 +288,14 @@ def _ops(
     return OPS.conform(frame)
 
 
-def _compact(raw: bytes) -> str | None:
-    """JSON text without blanks; null, empty and unset as None. Lists that torch_npu writes as text become JSON."""
+def _compact(raw: bytes, *, listed: bool) -> str | None:
+    """JSON text without blanks; null, empty and unset as None; a string as its content, or `listed`: as torch_npu's."""
     if raw in (b"", b"null", b'""'):
         return None
     try:
         value = json.loads(raw)
         if isinstance(value, str):
-            text = value if value.startswith("[") else torch_npu_arguments(value)
+            text = torch_npu_arguments(value) if listed and not value.startswith("[") else value
         else:
             text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
         return text.encode().decode()  # which lone surrogates do not survive

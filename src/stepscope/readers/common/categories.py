@@ -19,6 +19,12 @@ _SYNC_RECORDS = (
     "place_holder",
 )  # fmt: skip
 
+#: HCCL's names of element types, and those that PyTorch records of collectives.
+HCCL_TYPES = {
+    "FP32": "Float", "FP16": "Half", "BFP16": "BFloat16", "FP64": "Double", "INT8": "Char", "INT16": "Short",
+    "INT32": "Int", "INT64": "Long", "UINT8": "Byte", "UINT16": "UInt16", "UINT32": "UInt32", "UINT64": "UInt64",
+}  # fmt: skip
+
 
 def by_name(category: NDArray[np.uint8], name: NDArray[np.unsignedinteger[Any]], texts: list[str]) -> NDArray[np.uint8]:
     """Category codes of spans, refined by their names (codes of `texts`): steps, modules, loaders, copies, waits."""
@@ -47,3 +53,15 @@ def odd_device_work(name: str) -> str | None:
     if lowered.startswith(("memcpy", "dma", "sdma", "memory copy", "copyhostto", "copydeviceto")):
         return "memcpy"
     return "memset" if lowered.startswith(("memset", "fillbuffer")) else None
+
+
+def without_repeats_of_hccl(
+    category: NDArray[np.uint8], parent: NDArray[np.int64], name: NDArray[np.unsignedinteger[Any]], texts: list[str]
+) -> NDArray[np.uint8]:
+    """The categories, where an operator of HCCL that torch_npu records within one of its name is no call of its own."""
+    of_hccl = np.array([text.startswith("Hccl") for text in texts], np.bool_)
+    rows = np.flatnonzero((category == CODE["operator"]) & (parent >= 0))
+    rows = rows[of_hccl[name[rows]] & (name[rows] == name[parent[rows]])]
+    repeated = category.copy()
+    repeated[rows] = CODE["other"]
+    return repeated

@@ -27,7 +27,7 @@ _OF_NAMES = {
     "sm_count": (1, 2**20),
     "index": (0, 2**16),
 }
-_OF_UNITS = {"bytes": (0, 2**50), "bytes/s": (0, 2**60), "ns": (-(2**61), 2**61)}
+_OF_UNITS = {"bytes": (0, 2**50), "bytes/s": (0, 2**60), "ns": (-(2**62), 2**62)}
 _MOST_DOUBLE = 1e30
 #: Tables in which bytes may be negative: what is given back, and totals that count from the start of the recording.
 _SIGNED = ("allocations", "reservations")

@@ -68,6 +68,8 @@ def launches(correlation: Rows, is_call: Flags, is_device: Flags) -> Rows:
 def nearest_op(rows: Rows, parent: Rows, is_op: Flags) -> Rows:
     """For each of the rows the nearest ancestor, or itself, that is an operator."""
     op = rows.astype(np.int64, copy=True)
+    if not is_op.size:
+        return op
     open_ = np.flatnonzero((op >= 0) & ~is_op[op])
     for _ in range(_HOPS):
         if not open_.size:
@@ -310,6 +312,7 @@ def _near_the_most(ts: Rows, dur: Rows) -> NDArray[np.bool_]:
         near = np.abs(ts - middle) <= _DAY_NS
         if (is_sound & ~near).sum() <= max(_MOST_WILD_RATIO * ts.size, 2):
             is_sound &= near
+        is_sound &= np.abs(ts - middle) <= _FARTHEST_NS  # whatever share that is: times from the origin must fit
     return is_sound
 
 

@@ -177,7 +177,7 @@ def _bytes(table: Printed, label: str) -> pl.Expr:
     """A size; in bytes where no unit is printed."""
     at = table.place(label)
     size = pl.lit(None, pl.Float64) if at is None else scaled(table, at, "bytes", "bytes")
-    return size.round().cast(pl.Int64)
+    return size.round().cast(pl.Int64, strict=False)
 
 
 def _is_plain(name: str) -> bool:
