@@ -66,11 +66,7 @@ def test_launch_configuration_and_device_come_from_launch_and_metrics():
     assert [kernel[f"grid_{a}"] for a in "xyz"] + [kernel[f"block_{a}"] for a in "xyz"] == [264, 1, 1, 128, 2, 1]
     assert (kernel["registers"], kernel["shared_bytes"]) == (40, 1536)
     assert (kernel["blocks_per_sm"], kernel["warps_per_sm"], kernel["est_occupancy_ratio"]) == (2.0, 16.0, 0.5)
-<<<<<<< HEAD
-    assert trace.devices.select(pl.exclude("^recorded_.*$")).row(0, named=True) == {
-=======
     assert trace.devices.drop(cs.starts_with("recorded_")).row(0, named=True) == {
->>>>>>> house
         "device_id": 0, "type": "cuda", "index": 0, "name": "NVIDIA H100", "sm_count": 132,
         "memory_bytes": 80_000_000_000, "compute_capability": "9.0",
     }  # fmt: skip
