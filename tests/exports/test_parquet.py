@@ -13,7 +13,7 @@ from stepscope.core.trace import Meta, Run, Trace
 from stepscope.exports import Context, Folder
 from stepscope.exports.parquet import EXPORT
 
-STEP = STEPS.conform(pl.DataFrame({"step": [3], "ts_ns": [0], "dur_ns": [10]}))
+STEP = STEPS.conform(pl.DataFrame({"step": [3], "ts_ns": [0], "dur_ns": [10], "source": ["annotation"]}))
 
 
 def job(*traces):

@@ -103,7 +103,7 @@ def test_every_analysis_and_the_report_take_it(read, kind):
     assert report.headline.startswith("PaddlePaddle · NVIDIA T4 · steps 3–4 (2)")
     assert report.quality == (
         "4.8 % of device time belongs to no operator.",  # the copy in the range
-        "MFU is unknown (show mfu): no formula for this operator.",
+        "MFU is unknown (show mfu): no formula for matmul dygraph.",
     )
 
 
