@@ -140,7 +140,7 @@ def test_calls_ten_thousand_deep(ask, document):
 @pytest.mark.slow
 def test_names_that_are_all_different_and_long(ask, document):
     base = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 1}
-    document["traceEvents"] += [{**base, "name": f"{i:x}-" * 150, "ts": 3 * i} for i in range(6_000)]
+    document["traceEvents"] += [{**base, "name": f"{i:x}-" * 150, "ts": 3 * i} for i in range(3_000)]
     ask(document, only=("report", "show operators", "compare with itself", "one-file page", "export", "page /"),
         without=("page /tables",))  # fmt: skip
 
@@ -158,15 +158,9 @@ def run(*arguments):
 
 
 def test_some_changed_files_of_all_formats_keep_the_contract():
-    done = run("--cases", "40", "--jobs", "1", "--share", "0.02")
+    done = run("--cases", "20", "--jobs", "1", "--share", "0.02")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     assert "no failures" in done.stdout
-
-
-@pytest.mark.slow
-def test_more_changed_files_of_all_formats_keep_the_contract():
-    done = run("--cases", "60", "--first", "500", "--jobs", "1", "--share", "0.05")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
 def test_a_case_follows_from_its_number_alone_and_changes_its_seed(lab, tmp_path):

@@ -14,7 +14,7 @@ Tables = Mapping[str, pl.DataFrame]
 Answer = TypeVar("Answer")
 
 #: Of more processes than these, those with most host spans are analysed one by one.
-_MOST = 64
+_MOST = 16
 #: A process with a smaller part of all host spans, and no device work, is a helper of another.
 _LEAST_SHARE = 0.05
 #: Columns that refer to rows of spans.
@@ -44,7 +44,7 @@ def of_each(
 def split(tables: Tables) -> list[tuple[int | None, dict[str, pl.DataFrame]]]:
     """The tables of each process that matters, with its number: those with much of the host's spans or device work.
 
-    Of more than 64 such processes those with most host spans count.
+    Of more than 16 such processes those with most host spans count.
 
     `tables` are tables of a trace, `spans` and `tracks` among them. Device work belongs to the process that queued it,
     else to that of its track if there is such a process, else to the busiest. Numbers of spans are made anew. If only

@@ -79,7 +79,7 @@ def cycles(
 ) -> pl.DataFrame:
     """One row per cycle, process by process and in order of time: its duration, phase, and what marks it.
 
-    Of a file with more than 64 processes, the 64 with most host spans are searched.
+    Of a file with more than 16 processes, the 16 with most host spans are searched.
 
     Cycles are the marked steps. If there are none, they are detected: the calls of a function or kernel mark cycles if
     they divide the recording into turns of equal content, each name as often in one turn as in the next
