@@ -2,7 +2,7 @@
 
     case = random_case(seed)
     case.program, case.traits            # traits: "queue full", "loader-bound", "two streams", …
-    for change in case.changes: change.text, change(case.program)
+    for change in case.changes: change.texts, change.apply(case.program)
 
 A change is applied to the program, not to a recording, so a second simulation gives its true effect.
 """
@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, cast
+from itertools import combinations, count
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 from step_simulator import (
@@ -305,7 +305,11 @@ def _inside(
     return change(instruction, outer + around)
 
 
-Change = tuple[str, "Callable[[Program], Program]"]
+class Change(NamedTuple):
+    """What `stepscope predict --if` is given, and what it means for the program."""
+
+    texts: tuple[str, ...]
+    apply: Callable[[Program], Program]
 
 
 def _each(change: Callable[[Instruction, tuple[str, ...]], Instruction | None]) -> Callable[[Program], Program]:
@@ -325,8 +329,15 @@ def works_scaled(chosen: Callable[[Work], bool], factor: float) -> Callable[[Pro
 
 
 def calls_scaled(factor: float) -> Callable[[Program], Program]:
-    """Launching calls themselves take `factor` times as long."""
-    return _each(lambda i, _: i._replace(ns=round(i.ns * factor)) if isinstance(i, Launch) else i)
+    """Launching calls, and the delays from them to their work, take `factor` times as long."""
+
+    def change(i: Instruction, _: tuple[str, ...]) -> Instruction:
+        if not isinstance(i, Launch):
+            return i
+        works = tuple(w._replace(lag_ns=round(w.lag_ns * factor)) for w in i.works)
+        return i._replace(ns=round(i.ns * factor), works=works)
+
+    return _each(change)
 
 
 def host_scaled(factor: float) -> Callable[[Program], Program]:
@@ -435,31 +446,35 @@ def _kernels(program: Program) -> dict[str, int]:
 def possible_changes(traits: Traits, program: Program) -> list[Change]:
     """Questions that make sense for the program, as the command line writes them, with what they do."""
     largest = sorted(_kernels(program).items(), key=lambda item: -item[1])
-    changes: list[Change] = []
+    changes: dict[str, Callable[[Program], Program]] = {}
     for name, _ in largest[:3]:
         for factor in (2, 5):
-            text = f"kernel ~ {re.escape(name)}: {factor}x"
-            changes.append((text, works_scaled(lambda w, n=name: w.name == n, 1 / factor)))  # type: ignore[misc]
-    changes += [
-        ("class gemm: 2x", works_scaled(lambda w: w.name == GEMM, 0.5)),
-        ("launch: 2x", calls_scaled(0.5)),
-        ("host: 2x", host_scaled(0.5)),
-        ("device: 2x", works_scaled(lambda w: w.kind != "exchange", 0.5)),
-        ("range Optimizer.step#AdamW.step: 2x", spans_scaled(r"^Optimizer\.step#AdamW\.step$", 0.5)),
-        ("op ~ aten::linear: 2x", spans_scaled("aten::linear", 0.5)),
-    ]
+            changes[f"kernel ~ ^{re.escape(name)}$: {factor}x"] = works_scaled(partial(_is_named, name), 1 / factor)
+    changes |= {
+        "class gemm: 2x": works_scaled(partial(_is_named, GEMM), 0.5),
+        "launch: 2x": calls_scaled(0.5),
+        "host: 2x": host_scaled(0.5),
+        "device: 2x": works_scaled(lambda _: True, 0.5),
+        "range Optimizer.step#AdamW.step: 2x": spans_scaled(r"^Optimizer\.step#AdamW\.step$", 0.5),
+        "op ~ aten::linear: 2x": spans_scaled("aten::linear", 0.5),
+    }
     if traits.ends or traits.copies == "pageable":
-        changes.append(("sync: removed", without_syncs))
+        changes["sync: removed"] = without_syncs
     if traits.workers is not None:
-        changes += [("loader: hidden", loader_scaled(0.0)), ("loader: 2x", loader_scaled(0.5))]
+        changes |= {"loader: hidden": loader_scaled(0.0), "loader: 2x": loader_scaled(0.5)}
     if traits.buckets:
-        changes += [
-            ("comm: free", works_scaled(lambda w: w.kind == "exchange", 0.0)),
-            ("comm: 2x", works_scaled(lambda w: w.kind == "exchange", 0.5)),
-        ]
+        changes |= {"comm: free": works_scaled(_is_exchange, 0.0), "comm: 2x": works_scaled(_is_exchange, 0.5)}
     elif not (traits.branch or traits.threads or traits.copies == "stream"):
-        changes.append(("launch: graphs", as_graphs))
-    return changes
+        changes["launch: graphs"] = as_graphs
+    return [Change((text,), apply) for text, apply in changes.items()]
+
+
+def _is_named(name: str, work: Work) -> bool:
+    return work.name == name
+
+
+def _is_exchange(work: Work) -> bool:
+    return work.kind == "exchange"
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,6 +508,13 @@ class Case:
         return frozenset(kind for kind, holds in kinds.items() if holds)
 
 
+def _scales(change: Change) -> str:
+    """What a change scales; two that scale the same are not asked together."""
+    subject = change.texts[0].split(":")[0].split(" ")[0]
+    parts = {"launch": "host", "host": "host", "loader": "loader", "sync": "sync"}
+    return parts.get(subject, "device")
+
+
 def random_case(seed: int, n_changes: int = 10) -> Case:
     """A program whose recorded steps are those of the long run, with that many questions about it."""
     traits = random_traits(seed)
@@ -507,6 +529,8 @@ def random_case(seed: int, n_changes: int = 10) -> Case:
     changes = possible_changes(traits, program)
     order = rng.permutation(len(changes))[: n_changes - 1].tolist()
     chosen = [changes[i] for i in sorted(order)]
-    first, second = (chosen[int(i)] for i in rng.permutation(len(chosen))[:2])
-    chosen.append((f"{first[0]} + {second[0]}", both(first[1], second[1])))
+    pairs = [pair for pair in combinations(chosen, 2) if len({_scales(change) for change in pair}) == 2]
+    if pairs:
+        first, second = pairs[int(rng.integers(len(pairs)))]
+        chosen.append(Change(first.texts + second.texts, both(first.apply, second.apply)))
     return Case(seed, traits, program, run, tuple(chosen))
