@@ -8,6 +8,10 @@ import sys
 from pathlib import Path
 from random import Random
 
+import pytest
+
+pytestmark = pytest.mark.exhaustive
+
 LAB = Path(__file__).parents[2] / "lab"
 
 
