@@ -98,8 +98,8 @@ def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     run = graph.run(changes)
     lengths = graph.lengths(run)
     predicted = float(lengths.mean())
-    others = [replace(graph, spare=spare) for spare in _SPARE]
-    means = [predicted, *(float(other.lengths(other.run(changes)).mean()) for other in others)]
+    variants = [replace(graph, spare=spare) for spare in _SPARE]
+    means = [predicted, *(float(other.lengths(other.run(changes)).mean()) for other in variants)]
     width = _width(lengths) * predicted
     low, high, reason = max(min(means) - width, 0.0), max(means) + width, None
     is_gain = predicted < (1 - _LEAST_WIDTH) * step_ns

@@ -325,9 +325,9 @@ def _queued_calls(work: Work, rows: Ints, depth: int) -> Limits:
     )
 
 
-def _usual(lengths: Ints, seen: Bools) -> Ints:
+def _usual(lengths: Ints, observed: Bools) -> Ints:
     """The median of the lengths that were observed, or a length itself if that is less; 0 if none was."""
-    return np.minimum(int(np.median(lengths[seen])) if seen.any() else 0, lengths)
+    return np.minimum(int(np.median(lengths[observed])) if observed.any() else 0, lengths)
 
 
 _ITSELF, _WORKERS = re.compile(r"SingleProcess"), re.compile(r"MultiProcess")
@@ -356,9 +356,9 @@ def loader_limits(spans: pl.DataFrame, threads: Threads) -> tuple[Limits, dict[i
         mine = mine[threads.end[mine] == np.maximum.accumulate(threads.end[mine])]  # not those within others
         if _makes_batches(spans, threads, int(thread), mine):
             continue
-        found = _fetches(int(thread), threads.start[mine], threads.end[mine])
-        paces[int(thread)] = found is not None
-        limits = limits if found is None else limits.and_also(found)
+        fetched = _fetches(int(thread), threads.start[mine], threads.end[mine])
+        paces[int(thread)] = fetched is not None
+        limits = limits if fetched is None else limits.and_also(fetched)
     return limits, paces
 
 
