@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from step_simulator import Body, Run
 
 COMPUTE, COPY, EXCHANGE, BRANCH = 7, 13, 20, 24
-WARM_UP, RECORDED = 5, 6
+WARM_UP, RECORDED = 6, 8  # recorded: a multiple of the number of workers, which deliver in bursts
 #: Name, class, and length relative to others.
 KERNELS = {
     "linear": (("ampere_sgemm_128x64_tn", 4.0),),
@@ -472,7 +472,14 @@ def possible_changes(traits: Traits, program: Program) -> list[Change]:
         changes |= {"comm: free": works_scaled(_is_exchange, 0.0), "comm: 2x": works_scaled(_is_exchange, 0.5)}
     elif not (traits.branch or traits.threads or traits.copies == "stream"):
         changes["launch: graphs"] = as_graphs
+    if traits.straggler > 1 and traits.ranks > 1:
+        changes["ranks: no stragglers"] = partial(_first_rank_faster, traits.straggler)
     return [Change((text,), apply) for text, apply in changes.items()]
+
+
+def _first_rank_faster(factor: float, program: Program) -> Program:
+    faster = works_scaled(lambda work: work.kind == "kernel", 1 / factor)(program)
+    return replace(program, ranks=(faster.ranks[0], *program.ranks[1:]))
 
 
 def _is_named(name: str, work: Work) -> bool:
