@@ -88,6 +88,9 @@ class Columns:
         self.metrics = columns_of({"row": u4, "metric": u4, "value": f8})
         self.launch_flows = columns_of({"id": i8})["id"]
         self.has_launch_flows = False
+        self.has_correlations = False  # then the ends of these arrows say nothing more
+        self.launch_ends = columns_of({"ts": time, "lane": u4, "id": i8})
+        self.lanes = Interned()
         self.threads: dict[tuple[Any, Any], dict[str, str]] = {}
         self._raw = msgspec.json.Decoder(list[RawEvent])
 
@@ -173,7 +176,9 @@ class Columns:
     def _add_calls(self, rows: NDArray[np.intp], args: list[Args]) -> None:
         cols = self.calls
         cols["row"].extend(rows)
-        cols["correlation"].extend([a.correlation for a in args])
+        correlations = [a.correlation for a in args]
+        self.has_correlations = self.has_correlations or any(c is not None and c > 0 for c in correlations)
+        cols["correlation"].extend(correlations)
 
     def _add_frames(self, rows: NDArray[np.intp], args: list[Args]) -> None:
         cols = self.frames
@@ -359,6 +364,11 @@ def _arrows(columns: Columns, events: list[AnyEvent], *, start: bool) -> None:
         columns.has_launch_flows = True
         if start:
             columns.launch_flows.extend(launches)
+        if not columns.has_correlations:
+            ends, cols = [e for e in events if e.cat in _FLOW_TO_DEVICE], columns.launch_ends
+            cols["ts"].extend(columns.times([e.ts for e in ends]))
+            cols["lane"].extend(columns.lanes.codes([(e.pid, e.tid) for e in ends]))
+            cols["id"].extend(launches)
     if len(launches) == len(events):
         return
     between_hosts = [e for e in events if e.cat not in _FLOW_TO_DEVICE]
