@@ -75,3 +75,18 @@ def test_only_tables_that_are_new_are_looked_at():
     counters = TABLES["counters"].conform(pl.DataFrame({"ts_ns": [1], "metric": ["a"], "value": [float("inf")]}))
     trace = without_impossible(first.with_tables(counters=counters), before=first)
     assert (trace.steps["dur_ns"].to_list(), trace.counters.height) == ([-5], 0)
+
+
+def test_names_are_cut_if_all_together_are_too_long_and_stay_different():
+    names = [f"{'x' * 1400}{number}" for number in range(4_000)]
+    trace = repaired(spans={"span_id": range(4_001), "name": [*names, "mm"]})
+    cut = trace.spans["name"].cast(pl.String)
+    assert cut.n_unique() == 4_001
+    assert cut.str.len_chars().max() < 1_100
+    assert cut[-1] == "mm"
+    assert trace.issues.select("code", "count").rows() == [("long_names", 4_000)]
+
+
+def test_a_few_long_names_stay_as_they_are():
+    trace = repaired(spans={"span_id": [0, 1], "name": ["x" * 2_000_000, "mm"]})
+    assert (trace.spans["name"].cast(pl.String).str.len_chars().max(), trace.issues.height) == (2_000_000, 0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from stepscope.core.schema import ISSUES, TABLES
+from stepscope.core.schema import ISSUES, TABLES, Name, map_names
 from stepscope.core.soundness import FACTS, limits_of
 from stepscope.core.trace import Result, Results, StoredTables
 from stepscope.readers.common.source import IssueLog
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
 #: What a row of the table is about: without it the row is dropped.
 _ESSENTIAL = {"allocations": "bytes", "reservations": "bytes", "counters": "value", "kernel_metrics": "value"}
 
+#: The text of all distinct names of spans. Recordings of many gigabytes have a quarter of it.
+_MOST_TEXT = 1 << 22
+_LEAST_LENGTH = 200
+
 
 def without_impossible(trace: Trace, before: Trace | None = None) -> Trace:
     """The trace with null for values that cannot be, or without rows that are about such; `issues` counts them.
 
-    Durations become the longest that can be, and missing names empty.
+    Durations become the longest that can be, missing names empty, and long names short if there are too many.
 
     Tables in files, as of stored traces, stay as they are, and so do those that the trace had `before`.
     """
@@ -35,6 +40,8 @@ def without_impossible(trace: Trace, before: Trace | None = None) -> Trace:
         for name, frame in _frames(trace).items()
         if frame is not known.get(name)
     }
+    if (spans := tables.get("spans")) is not None:
+        tables["spans"] = spans.with_columns(_short_enough(spans["name"], issues))
     meta = trace.meta
     for fact, (low, high) in FACTS.items():
         value = getattr(meta, fact)
@@ -58,6 +65,23 @@ def _frames(trace: Trace | None) -> Mapping[str, pl.DataFrame]:
     if trace is None:
         return {}
     return trace.tables.made if isinstance(trace.tables, StoredTables) else trace.tables
+
+
+def _short_enough(names: pl.Series, issues: IssueLog) -> pl.Series:
+    """The names, of which the longest are cut if all together are too much; those that differ still do."""
+    lengths = names.unique().cast(pl.String).str.len_chars()
+    longest = max(_LEAST_LENGTH, _MOST_TEXT // max(lengths.len(), 1))
+    n_long = int((lengths > longest).sum())
+    if not n_long or lengths.sum() <= _MOST_TEXT:
+        return names
+    what = f"all names have {lengths.sum():,} characters: those of more than {longest:,} were cut"
+    issues.add("long_names", "warning", n_long, what)
+
+    def cut(name: str) -> str:
+        digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+        return name if len(name) <= longest else f"{name[:longest]}… {digest}"
+
+    return map_names(names, cut, Name)
 
 
 def _believed(frame: pl.DataFrame, table: Table, issues: IssueLog) -> pl.DataFrame:
