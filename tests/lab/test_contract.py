@@ -14,6 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytestmark = pytest.mark.exhaustive
+
 LAB = Path(__file__).parents[2] / "lab"
 MOST_MIB = 900
 N_STEPS = 100_000
