@@ -77,11 +77,11 @@ def _short_enough(names: pl.Series, issues: IssueLog) -> pl.Series:
     what = f"all names have {lengths.sum():,} characters: those of more than {longest:,} were cut"
     issues.add("long_names", "warning", n_long, what)
 
-    def cut(name: str) -> str:
+    def shortened(name: str) -> str:
         digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
         return name if len(name) <= longest else f"{name[:longest]}… {digest}"
 
-    return map_names(names, cut, Name)
+    return map_names(names, shortened, Name)
 
 
 def _believed(frame: pl.DataFrame, table: Table, issues: IssueLog) -> pl.DataFrame:
