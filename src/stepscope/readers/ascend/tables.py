@@ -215,11 +215,10 @@ def with_collectives(trace: Trace, times: pl.DataFrame, links: pl.DataFrame) -> 
 
     `times` and `links` are the results `communication_time` and `communication_links`.
     """
-    if times.is_empty() or trace.collectives.is_empty():
+    talks = (trace.spans["category"] == "kernel") & (trace.spans["recorded_category"].cast(pl.String) == RECORDED)
+    spans = trace.spans.filter(talks).select("span_id", "name", start=pl.col("ts_ns") + trace.meta.origin_recorded_ns)
+    if times.is_empty() or spans.is_empty():
         return trace
-    spans = trace.collectives.select("span_id").join(
-        trace.spans.select("span_id", "name", start=pl.col("ts_ns") + trace.meta.origin_recorded_ns), on="span_id"
-    )
     spans = spans.with_columns(pl.col("name").cast(pl.String)).sort("start")
     keys = ["step", "name", "group"]
     texts = times.with_columns(pl.col("name", "group").cast(pl.String), start="start_ns")
@@ -241,9 +240,13 @@ def with_collectives(trace: Trace, times: pl.DataFrame, links: pl.DataFrame) -> 
         frame.select("span_id", metric=metric, unit=pl.lit(unit), value=pl.col(column).cast(pl.Float64))
         for frame, metric, column, unit in counters
     )
-    groups = tied.select("span_id", own="group").unique("span_id")
-    collectives = trace.collectives.join(groups, on="span_id", how="left", maintain_order="left")
-    collectives = collectives.with_columns(group=pl.coalesce(pl.col("group").cast(pl.String), "own"))
+    kind = rules.map_names(spans["name"], lambda name: kind_of(name) or name, pl.String())
+    groups = spans.select("span_id", kind=kind).join(tied.select("span_id", own="group"), on="span_id", how="left")
+    collectives = trace.collectives.join(groups, on="span_id", how="full", coalesce=True).sort("span_id")
+    collectives = collectives.with_columns(
+        group=pl.coalesce(pl.col("group").cast(pl.String), "own"),
+        collective=pl.coalesce(pl.col("collective").cast(pl.String), "kind"),
+    )
     return trace.with_tables(
         collectives=COLLECTIVES.conform(collectives),
         kernel_metrics=_added(trace.kernel_metrics, KERNEL_METRICS.conform(added.drop_nulls(["metric", "value"]))),
