@@ -13,7 +13,7 @@ import polars as pl
 from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
 from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
 from stepscope.analyses.critical_path.replay import COPY, QUEUE, SYNC, Changes, Program, unchanged
-from stepscope.analyses.critical_path.threads import FAR_OFF, LONG_AGO, Threads
+from stepscope.analyses.critical_path.threads import LONG_AGO, Threads
 from stepscope.analyses.critical_path.work import WAITS, Work
 from stepscope.core.errors import StepscopeError
 from stepscope.core.intervals import Bools, Intervals, difference, locate, union
@@ -294,8 +294,8 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
 def _captured(program: Program) -> list[Intervals]:
     """The host time that launches of graphs replace: of what a step launches between two waits, all but one call.
 
-    Fetching batches, copies, and synchronising calls stay, and so does the host's time from their end to the first
-    operator. From there to the last call that queues a kernel, no thread needs time but for one call.
+    Fetching batches, copies, and synchronising calls stay. From their end to the last call that queues a kernel no
+    thread needs time but for one call.
     """
     spans, threads, work, waited = program.spans, program.threads, program.work, program.waited
     loads = list(_spans_like(spans, threads, lambda _: True, ("dataloader",)))
@@ -309,8 +309,6 @@ def _captured(program: Program) -> list[Intervals]:
     first = np.flatnonzero(np.append(True, (region[1:] != region[:-1]).any(axis=1))[: rows.size])
     last = np.append(first[1:], rows.size) - 1
     begin = np.maximum(since[first], program.windows.begin[program.windows.queued[rows[first]]])
-    active = union(*(np.concatenate(times) for times in zip(*threads.active, strict=True)))
-    begin = np.maximum(begin, np.append(active[0], FAR_OFF)[np.searchsorted(active[0], begin)])
     one = work.called[rows[first]], work.returned[rows[first]]
     captured = union(np.minimum(begin, one[0]), np.maximum(work.returned[rows[last]], one[1]))
     return [difference(difference(captured, stays), union(*one))] * threads.track.size
