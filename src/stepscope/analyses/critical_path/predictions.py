@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
+from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.changes import Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
 from stepscope.analyses.critical_path.replay import Program, binding, program_of
@@ -17,7 +19,8 @@ from stepscope.analyses.critical_path.threads import host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, path_windows
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints
-from stepscope.core.schema import ARROWS, OPS, STEPS, Column, Name, Table
+from stepscope.core.report import Gain
+from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Name, Table
 from stepscope.core.units import parse_duration
 
 BASES = {
@@ -122,6 +125,71 @@ def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     }
 
 
+def gains(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    steps: pl.DataFrame,
+    ops: pl.DataFrame,
+    arrows: pl.DataFrame,
+    questions: Sequence[Sequence[str]],
+    step_ns: float,
+) -> list[Gain | None]:
+    """What each question, a few changes as text, is worth for a step of this length; None where nothing was recorded.
+
+    The median step and its neighbours are replayed.
+
+    Units: ns. Raises MissingTable (no host side).
+    """
+    if not questions:
+        return []
+    spans, steps = near_median(spans, steps)
+    program = recorded_program(spans, tracks, steps, ops.join(spans, on="span_id", how="semi"), arrows)
+    asked = ([change for text in texts if _concerns(change := change_of(text), program)] for texts in questions)
+    return [_gain(scenario(program, wanted), wanted, step_ns) if wanted else None for wanted in asked]
+
+
+def _gain(row: Mapping[str, Any], wanted: Sequence[Change], step_ns: float) -> Gain:
+    scale = step_ns / row["step_ns"] if row["step_ns"] else 1.0
+    predicted_ns, low_ns, high_ns = (scale * row[name] for name in ("predicted_ns", "low_ns", "high_ns"))
+    question = "\n".join(map(str, wanted))
+    return Gain(question, step_ns, predicted_ns, row["gain_ratio"] or 0.0, low_ns, high_ns, row["basis"], row["reason"])
+
+
+def _concerns(change: Change, program: Program) -> bool:
+    """Whether the recording has anything that the change speaks of."""
+    try:
+        changed(program, [change])
+    except StepscopeError:
+        return False
+    return True
+
+
+#: Steps around the median one that a quick answer replays, on either side.
+_NEIGHBOURS = 1
+
+
+def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The spans and steps of the step of median length and of its neighbours; all if there are no more steps.
+
+    Device work counts where it was queued, and what ran when the first step began is part of it.
+    """
+    n = 2 * _NEIGHBOURS + 1
+    if steps.height <= n:
+        return spans, steps
+    steps = steps.sort("ts_ns")
+    rank = steps["rank"][int(steps["dur_ns"].arg_sort()[steps.height // 2])]
+    steps = steps.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
+    middle = int(steps["dur_ns"].arg_sort()[steps.height // 2])
+    first = min(max(middle - _NEIGHBOURS, 0), max(steps.height - n, 0))
+    steps = steps.slice(first, n)
+    low, high = steps["ts_ns"][0], steps["ts_ns"][-1] + steps["dur_ns"][-1]
+    is_work = pl.col("category").is_in(DEVICE_WORK)
+    queued = of_spans(spans, spans["launch_id"], "ts_ns")
+    called = pl.coalesce(pl.when(is_work).then(queued), "ts_ns")
+    runs_over = is_work & (called < low) & (pl.col("ts_ns") + pl.col("dur_ns") > low)
+    return spans.filter(((called >= low) & (called < high)) | runs_over), steps
+
+
 def _width(lengths: Ints) -> float:
     """The half width of the interval in which the mean of so many steps lies, in relation to it."""
     if lengths.size < 2 or not lengths.mean():
@@ -145,10 +213,8 @@ _LARGEST = 5
 def standard(program: Program) -> Iterator[dict[str, object]]:
     """The rows of the standard questions, those that do not apply left out."""
     for wanted in questions(program):
-        try:
+        if all(_concerns(change, program) for change in wanted):
             yield scenario(program, wanted)
-        except StepscopeError:  # the recording has nothing of the kind
-            continue
 
 
 def questions(program: Program) -> Iterator[list[Change]]:

@@ -411,8 +411,8 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
     gone = reached[rows] - np.where(follows, np.roll(reached, 1), 0.0)[rows]
     yield np.where(is_self, previous[rows], from_), node[rows], np.where(is_self, gone, after)
     rows = np.flatnonzero((moments.work >= 0) & (moments.kind == QUEUE))
-    after = moments.lag[rows] + (-np.inf if QUEUE in changes.without_waiting else 0.0)
-    yield moments.work[rows] + 1, node[rows], after
+    room = moments.lag[rows] + (-np.inf if QUEUE in changes.without_waiting else 0.0)
+    yield moments.work[rows] + 1, node[rows], room.astype(np.float64)
     yield from _of_loader(graph, changes, node)
     rows = np.flatnonzero((moments.work >= 0) & (moments.kind != QUEUE))
     one = moments.work[rows]
