@@ -113,6 +113,73 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
+class _Shape:
+    """The graph without the work of chains, whose times follow from two nodes.
+
+    Work in a *chain* follows the work before it on its stream, or a call that follows the same node of the host as the
+    calls of all work of the chain. So it begins a certain time after the *head* of the chain, or after that node.
+    """
+
+    is_chained: Bools
+    head: Ints  # of each node's chain; 0 for others
+    host: Ints
+    in_chain: Ints  # edges from work to the next one in its chain
+    of_call: Ints  # edges from the host to work in a chain
+    rows: Ints  # edges that stay: between nodes in no chain
+    by_chain: Ints  # edges from chained work to a node in no chain: each is one from the head and one from the host
+    order: Ints  # of all these edges, topological; their ends follow
+    from_: list[int]
+    to: list[int]
+
+    def chains(self, after: Floats) -> tuple[Floats, Floats]:
+        """How long after the head of its chain, and after its host's node, each node happens at the earliest, in ns."""
+        n = self.is_chained.size
+        steps, called = np.zeros(n), np.full(n, -np.inf)
+        steps[1:][self.is_chained[1:]] = after[self.in_chain]
+        along = np.cumsum(steps)
+        since_head = along - along[self.head]
+        calls = np.flatnonzero(self.of_call >= 0)
+        called[calls] = after[self.of_call[calls]] - since_head[calls]
+        place = np.argsort(np.argsort(called, kind="stable"), kind="stable")
+        first = np.cumsum(~self.is_chained) * n
+        best = np.maximum.accumulate(np.where(self.is_chained, place, -1) + first) - first
+        latest_call = np.where(best >= 0, called[np.argsort(place)[best]], -np.inf)
+        return np.where(self.is_chained, since_head, 0.0), np.where(self.is_chained, since_head + latest_call, -np.inf)
+
+
+def _shape(from_: Ints, to: Ints, recorded: Ints, n_work: int) -> _Shape:
+    """The shape of a graph with these edges; `recorded` is when each node happened."""
+    n, at = recorded.size, topological(from_, to, recorded)
+    is_work = to <= n_work
+    follows = is_work & (from_ == to - 1) & (from_ >= 1)
+    of_host = is_work & ((from_ == _SOURCE) | (from_ > n_work))
+    n_follows, n_host = (np.bincount(to[some], minlength=n) for some in (follows, of_host))
+    host = np.zeros(n, np.int64)
+    host[to[of_host]] = from_[of_host]
+    calls = np.flatnonzero(n_host == 1)
+    changes = np.zeros(n, np.bool_)
+    changes[calls] = np.append(True, host[calls][1:] != host[calls][:-1])[: calls.size]
+    chained = (n_follows == 1) & (n_host <= 1) & (np.bincount(to, minlength=n) == n_follows + n_host) & ~changes
+    head = np.maximum.accumulate(np.where(chained, 0, np.arange(n)))
+    last_call = np.maximum.accumulate(np.where(n_host == 1, np.arange(n), 0))
+    in_chain = np.flatnonzero(follows & chained[to])
+    in_chain = in_chain[np.argsort(to[in_chain])]
+    of_call = np.full(n, -1, np.int64)
+    rows = np.flatnonzero(of_host & chained[to])
+    of_call[to[rows]] = rows
+    key = ~chained[to]
+    plain, by_chain = np.flatnonzero(key & ~chained[from_]), np.flatnonzero(key & chained[from_])
+    host = np.where(chained, host[last_call], 0)
+    starts = np.concatenate((from_[plain], head[from_[by_chain]], host[from_[by_chain]]))
+    ends = np.concatenate((to[plain], to[by_chain], to[by_chain]))
+    order = np.argsort(at[ends], kind="stable")
+    return _Shape(
+        chained, np.where(chained, head, 0), host, in_chain, of_call, plain, by_chain, order,
+        starts[order].tolist(), ends[order].tolist(),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Node 0 is the origin, followed by the starts of work and the moments. `make` builds it."""
 
@@ -123,7 +190,7 @@ class Graph:
     origin: int
     lags: Lags
     spare: float = 0.5  # quantile of the lags that dependencies get which held nothing up
-    order: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)  # of edges; filled by the first run
+    shape: list[_Shape] = field(default_factory=list)  # filled by the first run
 
     @property
     def n_inferred(self) -> int:
@@ -137,32 +204,31 @@ class Graph:
         parts = [*_of_work(self, changes, reached), *_of_moments(self, changes, reached)]
         from_, to, after = (np.concatenate(column) for column in zip(*parts, strict=True))
         times = self._forward(from_, to, after)
-        position = _positions(
-            self,
-            changes,
-            reached,
-            np.tile(self.windows.main, 2),
-            np.concatenate((self.windows.begin, self.windows.end)),
-        )
-        begin, end = np.split(times[position[0]] + position[1], 2)
+        bounds = np.concatenate((self.windows.begin, self.windows.end))
+        node, since = _positions(self, changes, reached, np.tile(self.windows.main, 2), bounds)
+        begin, end = np.split(times[node] + since, 2)
         ended = times[1 : self.work.start.size + 1] + (self.work.end - self.work.start) * changes.work
         return Replay(times, begin, end, ended, (from_, to, after))
 
     def _forward(self, from_: Ints, to: Ints, after: Floats) -> Floats:
         """The earliest time of each node, in ns."""
-        n = 1 + self.work.start.size + self.moments.at.size
-        if not self.order:
+        if not self.shape:
             recorded = np.concatenate(([self.origin - 1], self.work.start, self.moments.at))
-            at = topological(from_, to, recorded)
-            rows = np.argsort(at[to], kind="stable")
-            self.order.append((at, rows, at[from_][rows], at[to][rows]))
-        at, rows, from_, to = self.order[0]
-        times = [float("-inf")] * n
-        times[int(at[_SOURCE])] = float(self.origin)
-        for one, other, lag in zip(from_.tolist(), to.tolist(), after[rows].tolist(), strict=True):
+            self.shape.append(_shape(from_, to, recorded, self.work.start.size))
+        shape = self.shape[0]
+        since_head, since_host = shape.chains(after)
+        times = [float("-inf")] * (1 + self.work.start.size + self.moments.at.size)
+        times[_SOURCE] = float(self.origin)
+        stay, split = after[shape.rows], shape.by_chain
+        split_lags = (since + after[split] for since in (since_head[from_[split]], since_host[from_[split]]))
+        lags = np.concatenate((stay, *split_lags))[shape.order].tolist()
+        for one, other, lag in zip(shape.from_, shape.to, lags, strict=True):
             when = times[one] + lag
-            times[other] = max(times[other], when)
-        return np.array(times)[at]
+            if when > times[other]:  # noqa: PLR1730  calling max takes twice as long
+                times[other] = when
+        known = np.array(times)
+        chained = np.maximum(known[shape.head] + since_head, known[shape.host] + since_host)
+        return np.where(shape.is_chained, chained, known)
 
     def lengths(self, run: Replay) -> Floats:
         """How long each window takes, in ns."""
