@@ -401,16 +401,16 @@ def _causes_first(timed: Sequence[tuple[str, Finding]], late: Sequence[Finding])
         facts += "; part of the communication time" if waits else ""
         finding = replace(straggler, details=(cause, facts, *more))
         is_cause = talk is not None and cost >= _GOOD_PART * waits
-        own = -(straggler.share_ratio or 0.0), -cost
+        own = _worth(finding)
         places.append((min(own, _worth(talk)) if is_cause and talk is not None else own, 0, finding))
     places.sort(key=lambda place: (*place[:2], -(place[2].value_ns or 0.0)))
     return [finding for _, _, finding in places]
 
 
 def _worth(finding: Finding) -> tuple[float, float]:
-    """Where a finding comes in the order of gains, then of costs."""
-    gained = 0.0 if finding.gain is None else finding.gain.gain_ratio
-    return -round(gained, 3), -(finding.value_ns or 0.0)
+    """Where a finding comes in the order of gains, then of costs. Its share stands for a gain that is not known."""
+    gained = finding.share_ratio if finding.gain is None else finding.gain.gain_ratio
+    return -round(gained or 0.0, 3), -(finding.value_ns or 0.0)
 
 
 def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: int) -> Finding:
@@ -435,7 +435,7 @@ def _finding(summaries: Sequence[Summary], of_rank: dict[int, Cost], whole_ns: i
     gain = _mean_gain([c.gain for c in of_rank.values() if c.gain is not None])
     if gain is not None:
         at = next((i for i, detail in enumerate(details) if detail.startswith("→")), len(details))
-        details.insert(at, _in_words(gain))
+        details.insert(at, _gain_text(gain))
     return Finding(
         title=cost.title,
         details=tuple(details),
@@ -459,18 +459,19 @@ def _mean_gain(gains: Sequence[Gain]) -> Gain | None:
                 first.basis, first.reason)  # fmt: skip
 
 
-def _in_words(gain: Gain) -> str:
+def _gain_text(gain: Gain) -> str:
     """'Fixing it: 161 → 131 ms, −19 %, between −17 % and −20 %'."""
 
     def change(ns: float) -> str:
         return f"{'−' if ns <= gain.step_ns else '+'}{percent(abs(1 - ns / gain.step_ns))}"
 
+    what = "Twice as fast" if gain.question.endswith(": 2x") else "Fixing it"
     if abs(gain.gain_ratio) < _NO_GAIN:
-        return f"Fixing it: less than {percent(_NO_GAIN)} of the step, as something else holds it up"
+        return f"{what}: saves less than {percent(_NO_GAIN)} of the step, which something else holds up"
     lead = f"{duration(gain.step_ns)} → {duration(gain.predicted_ns)}, {change(gain.predicted_ns)}"
     if gain.reason:
-        return f"Fixing it: at best {lead}: {gain.reason}"
-    return f"Fixing it: {lead}, between {change(gain.high_ns)} and {change(gain.low_ns)}"
+        return f"{what}: at best {lead}, as {gain.reason}"
+    return f"{what}: {lead}, between {change(gain.high_ns)} and {change(gain.low_ns)}"
 
 
 def _issues(summaries: Sequence[Summary]) -> pl.DataFrame:

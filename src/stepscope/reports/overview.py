@@ -178,13 +178,14 @@ _MENDED = {
     "idle sync": ("sync: removed",),
     "idle launching": ("launch: free",),
     "memcpy": ("copies: free",),
-    TALK: ("comm: overlapped",),
 }
 
 
-def _mended(kind: str) -> tuple[str, ...]:
+def _mended(kind: str, *, has_device: bool) -> tuple[str, ...]:
     """The changes that mend a cost of this kind; none if it is not known what would."""
     subject, _, name = kind.partition(" ")
+    if kind == TALK:
+        return ("comm: overlapped",) if has_device else ("comm: free",)
     if subject == "compute":
         return tuple(f"class {one}: 2x" for one in KERNEL_CLASSES if group_of(one) == name)
     if subject == "operator":
@@ -194,7 +195,9 @@ def _mended(kind: str) -> tuple[str, ...]:
 
 def _with_gains(trace: Trace, costs: Sequence[Cost], step_ns: float) -> list[Cost]:
     """The costs with what it is worth to mend each, in relation to a mean step of this length."""
-    questions = {kind: changes for kind in dict.fromkeys(cost.kind for cost in costs) if (changes := _mended(kind))}
+    has_device = bool(trace.spans["category"].is_in(DEVICE_WORK).any())
+    kinds = {cost.kind: _mended(cost.kind, has_device=has_device) for cost in costs}
+    questions = {kind: changes for kind, changes in kinds.items() if changes}
     try:
         answers = gains(
             trace.spans, trace.tracks, trace.steps, trace.ops, trace.arrows, list(questions.values()), step_ns

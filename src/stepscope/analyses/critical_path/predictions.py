@@ -14,13 +14,24 @@ from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.span_lookup import of_spans
 from stepscope.analyses.critical_path.changes import Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
-from stepscope.analyses.critical_path.replay import Program, binding, program_of
+from stepscope.analyses.critical_path.replay import (
+    LOADER,
+    QUEUE,
+    SOURCE,
+    Changes,
+    Graph,
+    Program,
+    Replay,
+    positions,
+    program_of,
+)
 from stepscope.analyses.critical_path.threads import host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, path_windows
 from stepscope.core.errors import MissingTable, StepscopeError
-from stepscope.core.intervals import Ints
+from stepscope.core.intervals import Ints, own_lengths
+from stepscope.core.names import map_names
 from stepscope.core.report import Gain
-from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Name, Table
+from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Table
 from stepscope.core.units import parse_duration
 
 BASES = {
@@ -32,16 +43,16 @@ PREDICTIONS = Table(
     "predictions",
     "what a change is worth: how long a step would take",
     (
-        Column("scenario", Name, "the change, as --if takes it; several are joined by ' + '", key=True),
+        Column("scenario", pl.String(), "the change, as --if takes it; several are joined by ' + '", key=True),
         Column("step_ns", pl.Float64(), "mean length of the recorded steps", "ns"),
         Column("predicted_ns", pl.Float64(), "mean length of a step with the change; at best, if it is a bound", "ns"),
         Column("gain_ratio", pl.Float64(), "what it saves of a step; at best, if it is a bound", "ratio"),
         Column("low_ns", pl.Float64(), "lower end of the interval in which the step should lie", "ns"),
         Column("high_ns", pl.Float64(), "upper end of that interval", "ns"),
         Column("basis", pl.Enum(list(BASES)), "; ".join(f"{name}: {doc}" for name, doc in BASES.items())),
-        Column("binds_next", Name, "what takes most of the changed step's critical path"),
+        Column("binds_next", pl.String(), "what takes most of the changed step's critical path"),
         Column("n_inferred", pl.Int64(), "dependencies that no field of the recording names"),
-        Column("reason", Name, "why it is a bound"),
+        Column("reason", pl.String(), "why it is a bound"),
     ),
 )
 
@@ -68,7 +79,7 @@ def predictions(
     measured_ns = None if measured_step is None else parse_duration(measured_step, default_unit="ms")
     program = recorded_program(spans, tracks, steps, ops, arrows)
     wanted = [change_of(text) for text in (changes or "").splitlines() if text.strip()]
-    rows = [scenario(program, wanted)] if wanted else list(standard(program))
+    rows = [scenario(program, wanted)] if wanted else standard(program)
     frame = PREDICTIONS.conform(pl.DataFrame(rows)) if rows else PREDICTIONS.empty()
     return scaled(frame.sort("gain_ratio", descending=True, nulls_last=True), measured_ns)
 
@@ -110,7 +121,7 @@ def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     is_gain = predicted < (1 - _LEAST_WIDTH) * step_ns
     if is_gain and not all(program.loader_known.values()) and "loader" not in {change.subject for change in wanted}:
         high, reason = max(high, step_ns), _PACE_UNKNOWN
-    spent = binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
+    spent = _binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
     return {
         "scenario": " + ".join(map(str, wanted)),
         "step_ns": step_ns,
@@ -190,6 +201,46 @@ def near_median(spans: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame,
     return spans.filter(((called >= low) & (called < high)) | runs_over), steps
 
 
+#: What can take up the time of a path.
+_PARTS = ("computation", "communication", "memcpy", "host", "data loader", "launch queue", "gaps between work")
+
+
+def _binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[str, float]:
+    """How long each of _PARTS takes on the path that ends a window, from the end back to its begin. Units: ns."""
+    from_, to, after = run.edges
+    is_last = run.times[from_] + after >= run.times[to] - 0.5
+    last = np.full(run.times.size, -1, np.int64)
+    last[to[is_last]] = from_[is_last]
+    spent, n_work = dict.fromkeys(_PARTS, 0.0), graph.work.start.size
+    mine = np.flatnonzero(graph.windows.queued == window)
+    end, node = float(run.end[window]), -1
+    if mine.size and run.ended[mine].max() >= end:
+        node = 1 + int(mine[run.ended[mine].argmax()])
+        end = float(run.ended[node - 1])
+    else:
+        main = np.array([graph.windows.main[window]])
+        node = int(positions(graph, changes, np.zeros(graph.moments.at.size), main, graph.windows.end[[window]])[0][0])
+        spent["host"] += end - float(run.times[node])
+    begin, upto = float(run.begin[window]), end
+    while node > SOURCE and run.times[node] > begin and last[node] >= 0:
+        before, now = int(last[node]), float(run.times[node])
+        if 1 <= node <= n_work:
+            spent[_PARTS[int(graph.work.sort[node - 1])]] += max(min(float(run.ended[node - 1]), upto) - now, 0.0)
+            gap = now - (float(run.ended[before - 1]) if 1 <= before <= n_work else float(run.times[before]))
+            spent["gaps between work" if 1 <= before <= n_work else "host"] += max(gap, 0.0)
+        else:
+            kind = int(graph.moments.kind[node - 1 - n_work])
+            waited = now - float(run.times[before])
+            if kind == LOADER and before > n_work and int(graph.moments.kind[before - 1 - n_work]) == LOADER:
+                spent["data loader"] += waited
+            elif kind == QUEUE and 1 <= before <= n_work:
+                spent["launch queue"] += waited
+            elif not 1 <= before <= n_work:
+                spent["host"] += waited
+        node, upto = before, now
+    return spent
+
+
 def _width(lengths: Ints) -> float:
     """The half width of the interval in which the mean of so many steps lies, in relation to it."""
     if lengths.size < 2 or not lengths.mean():
@@ -208,28 +259,46 @@ _ALWAYS = (
     "host: free",
 )
 _LARGEST = 5
+#: Subjects whose standard questions only bound what others can gain.
+_IMPOSSIBLE = frozenset({"device", "host"})
 
 
-def standard(program: Program) -> Iterator[dict[str, object]]:
-    """The rows of the standard questions, those that do not apply left out."""
-    for wanted in questions(program):
-        if all(_concerns(change, program) for change in wanted):
-            yield scenario(program, wanted)
+def standard(program: Program) -> list[dict[str, object]]:
+    """The rows of the standard questions that apply, and of the best two of them together: gains do not add up."""
+    asked = [wanted for wanted in questions(program) if all(_concerns(change, program) for change in wanted)]
+    rows = [scenario(program, wanted) for wanted in asked]
+    order = sorted(range(len(rows)), key=lambda i: -float(str(rows[i]["gain_ratio"] or 0.0)))
+    best = [asked[i] for i in order if not {change.subject for change in asked[i]} & _IMPOSSIBLE][:2]
+    return [*rows, scenario(program, [*best[0], *best[1]])] if len(best) == 2 else rows
 
 
 def questions(program: Program) -> Iterator[list[Change]]:
     """The changes of each standard question."""
-    work, spans = program.work, program.spans
-    names = spans["name"].gather(work.row).cast(pl.String)
-    spent = pl.DataFrame({"name": names, "ns": work.end - work.start})
-    for name in _longest(spent):
-        yield [change_of(f"kernel ~ ^{re.escape(name)}$: 2x")]
+    work, spans, threads = program.work, program.spans, program.threads
+    lengths = pl.Series(work.end - work.start)
+    names = spans["name"].gather(work.row)
+    for name in _longest(map_names(names, _family, pl.String()), lengths):
+        yield [Change("kernel", rf"\b{re.escape(name)}\b", "2x")]
+    ops = of_spans(spans, spans["op_id"].gather(work.row), "name")
+    if not work.row.size:
+        is_op = pl.Series(spans["category"].gather(threads.row) == "operator")
+        ops = spans["name"].gather(threads.row).filter(is_op)
+        lengths = pl.Series(own_lengths(threads.start, threads.end, threads.parent)).filter(is_op)
+    for name in _longest(ops.cast(pl.String), lengths):
+        yield [Change("op", f"^{re.escape(name)}$", "2x")]
     for text in _ALWAYS:
         yield [change_of(text)]
 
 
-def _longest(spent: pl.DataFrame) -> list[str]:
+def _family(name: str) -> str:
+    """The function that a kernel is a variant of: its name without what it returns, where it is, and its parameters."""
+    bare = name.replace("(anonymous namespace)", "").removeprefix("void ").lstrip(":")
+    return re.split(r"[<(]", bare, maxsplit=1)[0].rpartition("::")[2].strip() or name
+
+
+def _longest(names: pl.Series, lengths: pl.Series) -> list[str]:
     """The names with the most time."""
+    spent = pl.DataFrame({"name": names, "ns": lengths}).drop_nulls("name")
     sums = spent.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     return sums["name"].head(_LARGEST).to_list()
 

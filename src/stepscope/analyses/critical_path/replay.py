@@ -51,7 +51,8 @@ from stepscope.core.intervals import Bools, Intervals, Ints, covered
 Floats = NDArray[np.float64]
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
 Lags = Literal["recorded", "pooled"]
-_SOURCE = 0
+#: The node at the beginning.
+SOURCE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def _shape(from_: Ints, to: Ints, recorded: Ints, n_work: int) -> _Shape:
     n, at = recorded.size, topological(from_, to, recorded)
     is_work = to <= n_work
     follows = is_work & (from_ == to - 1) & (from_ >= 1)
-    of_host = is_work & ((from_ == _SOURCE) | (from_ > n_work))
+    of_host = is_work & ((from_ == SOURCE) | (from_ > n_work))
     n_follows, n_host = (np.bincount(to[some], minlength=n) for some in (follows, of_host))
     host = np.zeros(n, np.int64)
     host[to[of_host]] = from_[of_host]
@@ -205,7 +206,7 @@ class Graph:
         from_, to, after = (np.concatenate(column) for column in zip(*parts, strict=True))
         times = self._forward(from_, to, after)
         bounds = np.concatenate((self.windows.begin, self.windows.end))
-        node, since = _positions(self, changes, reached, np.tile(self.windows.main, 2), bounds)
+        node, since = positions(self, changes, reached, np.tile(self.windows.main, 2), bounds)
         begin, end = np.split(times[node] + since, 2)
         ended = times[1 : self.work.start.size + 1] + (self.work.end - self.work.start) * changes.work
         return Replay(times, begin, end, ended, (from_, to, after))
@@ -218,7 +219,7 @@ class Graph:
         shape = self.shape[0]
         since_head, since_host = shape.chains(after)
         times = [float("-inf")] * (1 + self.work.start.size + self.moments.at.size)
-        times[_SOURCE] = float(self.origin)
+        times[SOURCE] = float(self.origin)
         stay, split = after[shape.rows], shape.by_chain
         split_lags = (since + after[split] for since in (since_head[from_[split]], since_host[from_[split]]))
         lags = np.concatenate((stay, *split_lags))[shape.order].tolist()
@@ -237,46 +238,6 @@ class Graph:
         new, old = _lengths(windows, run.begin, run.end, run.ended), _lengths(windows, *recorded)
         result: Floats = np.maximum(windows.high - windows.low + new - old, 0)
         return result
-
-
-#: What can take up the time of a path.
-PARTS = ("computation", "communication", "memcpy", "host", "data loader", "launch queue", "gaps between work")
-
-
-def binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[str, float]:
-    """How long each of PARTS takes on the path that ends a window, from the end back to its begin. Units: ns."""
-    from_, to, after = run.edges
-    is_last = run.times[from_] + after >= run.times[to] - 0.5
-    last = np.full(run.times.size, -1, np.int64)
-    last[to[is_last]] = from_[is_last]
-    spent, n_work = dict.fromkeys(PARTS, 0.0), graph.work.start.size
-    mine = np.flatnonzero(graph.windows.queued == window)
-    end, node = float(run.end[window]), -1
-    if mine.size and run.ended[mine].max() >= end:
-        node = 1 + int(mine[run.ended[mine].argmax()])
-        end = float(run.ended[node - 1])
-    else:
-        main = np.array([graph.windows.main[window]])
-        node = int(_positions(graph, changes, np.zeros(graph.moments.at.size), main, graph.windows.end[[window]])[0][0])
-        spent["host"] += end - float(run.times[node])
-    begin, upto = float(run.begin[window]), end
-    while node > _SOURCE and run.times[node] > begin and last[node] >= 0:
-        before, now = int(last[node]), float(run.times[node])
-        if 1 <= node <= n_work:
-            spent[PARTS[int(graph.work.sort[node - 1])]] += max(min(float(run.ended[node - 1]), upto) - now, 0.0)
-            gap = now - (float(run.ended[before - 1]) if 1 <= before <= n_work else float(run.times[before]))
-            spent["gaps between work" if 1 <= before <= n_work else "host"] += max(gap, 0.0)
-        else:
-            kind = int(graph.moments.kind[node - 1 - n_work])
-            waited = now - float(run.times[before])
-            if kind == LOADER and before > n_work and int(graph.moments.kind[before - 1 - n_work]) == LOADER:
-                spent["data loader"] += waited
-            elif kind == QUEUE and 1 <= before <= n_work:
-                spent["launch queue"] += waited
-            elif not 1 <= before <= n_work:
-                spent["host"] += waited
-        node, upto = before, now
-    return spent
 
 
 def topological(from_: Ints, to: Ints, recorded: Ints) -> Ints:
@@ -414,7 +375,7 @@ def _on_threads(graph: Graph, changes: Changes, thread: Ints, times: Ints) -> Fl
     return after
 
 
-def _positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
+def positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
     """For each time on a thread the last node there before it, and how long after that node it is.
 
     `reached` is when each moment's thread would get there after the origin, if it never waited.
@@ -422,7 +383,7 @@ def _positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, ti
     moments = graph.moments
     last = latest(moments.thread, moments.at, thread, times)
     after = _on_threads(graph, changes, thread, times) - np.append(reached, 0.0)[last]
-    return np.where(last >= 0, last + 1 + graph.work.start.size, _SOURCE), after
+    return np.where(last >= 0, last + 1 + graph.work.start.size, SOURCE), after
 
 
 def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]:
@@ -447,10 +408,10 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
     typical = _quantile(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)], graph.spare)
     least = np.minimum(typical, work.start[rows] - submitted) * changes.waits[LAUNCH_DELAY]
     delay = np.where(held.by[rows] == LAUNCH, recorded[rows], least)
-    node, after = _positions(graph, changes, reached, work.thread[rows], submitted)
+    node, after = positions(graph, changes, reached, work.thread[rows], submitted)
     yield node, rows + 1, after + delay
     rows = np.flatnonzero(held.by == NOTHING)
-    yield np.full(rows.size, _SOURCE), rows + 1, (work.start[rows] - graph.origin).astype(np.float64)
+    yield np.full(rows.size, SOURCE), rows + 1, (work.start[rows] - graph.origin).astype(np.float64)
 
 
 def _pooled(gap: Ints, held: Held, work: Work) -> Ints:
@@ -468,10 +429,10 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
     moments, n_work = graph.moments, graph.work.start.size
     node = np.arange(moments.at.size) + 1 + n_work
     follows = np.append(False, moments.thread[1:] == moments.thread[:-1])[: node.size]
-    previous = np.where(follows, node - 1, _SOURCE)
+    previous = np.where(follows, node - 1, SOURCE)
     yield previous, node, np.zeros(node.size)
     rows = np.flatnonzero(moments.since != LONG_AGO)
-    from_, after = _positions(graph, changes, reached, moments.thread[rows], moments.since[rows])
+    from_, after = positions(graph, changes, reached, moments.thread[rows], moments.since[rows])
     # A moment without a wait is itself the latest by then: it follows the previous one.
     is_self = from_ >= node[rows]
     gone = reached[rows] - np.where(follows, np.roll(reached, 1), 0.0)[rows]
@@ -490,7 +451,7 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
         free |= changes.detached[one]
     yield one + 1, node[rows], np.where(free, -np.inf, took + tail)
     rows = np.flatnonzero(moments.source >= 0)
-    from_, after = _positions(graph, changes, reached, moments.source[rows], moments.at[rows])
+    from_, after = positions(graph, changes, reached, moments.source[rows], moments.at[rows])
     yield from_, node[rows], after
 
 
@@ -504,7 +465,7 @@ def _of_loader(graph: Graph, changes: Changes, node: Ints) -> Iterator[Edges]:
     rows = np.flatnonzero(is_batch & (moments.producer < 0) & (moments.at > moments.since))
     began = moments.at[rows] - moments.lag[rows] - graph.origin
     ready = (began + moments.lag[rows] * changes.loader + gone).astype(np.float64)
-    yield np.full(rows.size, _SOURCE), node[rows], ready
+    yield np.full(rows.size, SOURCE), node[rows], ready
 
 
 def _quantile(times: Ints, q: float) -> float:
