@@ -28,7 +28,7 @@ MIN_BLOCK, SMALL, SMALL_SEGMENT, MIN_LARGE, LARGE_SEGMENT = 512, MIB, 2 * MIB, 1
 #: or that the job called empty_cache.
 IGNORE, ALLOC, FREE, TAKEN, GIVEN_BACK, EMPTY_CACHE = range(6)
 _SHIFT = 64
-#: Addresses of a range for expandable segments.
+#: Addresses of a range for expandable segments, if the device's memory is not known.
 _ROOM = 1 << 42
 
 
@@ -119,6 +119,9 @@ class Allocator:
         #: Addresses of segments to come, by size, if known.
         self.addresses: dict[int, list[int]] = {}
         self._next = 1 << 50
+        # A range has an eighth more addresses than the device has memory.
+        self._room = _ROOM if settings.limit_bytes is None else settings.limit_bytes * 9 // 8
+        self._room += -self._room % LARGE_SEGMENT
         #: Where a block of `start` is now, by its address there.
         self.moved = self._placed(start)
 
@@ -160,8 +163,8 @@ class Allocator:
                 self._give(pool, free_from, end - free_from)
         if start.is_expandable:
             for pool_id, end in ends.items():
-                self._pools[pool_id].unmapped.append((end, _ROOM))
-                self._borders.add(end + _ROOM)
+                self._pools[pool_id].unmapped.append((end, self._room))
+                self._borders.add(end + self._room)
         return {address: address for address, _ in blocks}
 
     def alloc(self, size: int, pool_id: int) -> int | None:
@@ -170,12 +173,11 @@ class Allocator:
         address = self._best_fit(pool, size)
         if address is None:
             address = self._new_memory(pool, pool_id, size)
-            if address is None and self.reserved:
-                self._release_oversize(pool, size)
+            if address is None and self._release_oversize(pool, size):
                 address = self._new_memory(pool, pool_id, size)
-                if address is None:
-                    self.empty_cache()
-                    address = self._new_memory(pool, pool_id, size)
+            if address is None:
+                self.empty_cache()
+                address = self._new_memory(pool, pool_id, size)
             if address is None:
                 return None
         block = self._take(pool, address)
@@ -230,17 +232,18 @@ class Allocator:
         self._borders.discard(address)
         self.reserved -= size
 
-    def _release_oversize(self, pool: Pool, size: int) -> None:
+    def _release_oversize(self, pool: Pool, size: int) -> bool:
         """With max_split_size, give back one free block that is large enough, or the largest until they are."""
         least = self._settings.max_split_bytes
         if least is None or self._settings.expandable:
-            return
+            return False
         wanted, released = max(size, least), 0
         at = bisect_left(pool.free, wanted << _SHIFT)
         while released < wanted and pool.free and (at < len(pool.free) or pool.free[-1] >> _SHIFT >= least):
             key = pool.free[min(at, len(pool.free) - 1)]
             self._give_back(pool, key & ((1 << _SHIFT) - 1))
             released += key >> _SHIFT
+        return released >= wanted
 
     def _pool(self, pool_id: int) -> Pool:
         pool = self._pools.get(pool_id)
@@ -318,8 +321,8 @@ class Allocator:
         start = next((at for at, _ in map(self._chain_start, pool.unmapped) if self._chain(pool, at) >= size), None)
         if start is None:
             known = self.addresses.get(0)
-            start, room = known.pop() if known else self._next, max(_ROOM, 2 * size)
-            self._next += room
+            start, room = known.pop() if known else self._next, max(self._room, 2 * size)
+            self._next += 2 * room
             self._borders.update((start, start + room))
             insort(pool.unmapped, (start, room))
         while self._size.get(start, 0) < size:
