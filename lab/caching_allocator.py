@@ -119,8 +119,9 @@ class ExpandableSegment:
 class CachingAllocator:
     """`malloc`, `free` and what else a job can do. `conf` and `device` may be changed between calls."""
 
-    def __init__(self, device: Device, conf: Conf, *, with_time: bool = True, clock_us: int = 1_750_000_000_000_000) -> None:
-        self.device, self.conf, self.clock_us, self.with_time = device, conf, clock_us, with_time
+    def __init__(self, device: Device, conf: Conf, with_time: bool = True) -> None:
+        self.device, self.conf, self.with_time = device, conf, with_time
+        self.clock_us = 1_750_000_000_000_000
         self.pools: dict[tuple[int, bool], BlockPool] = {}
         self.events: list[dict[str, Any]] = []
         self.blocks: dict[int, Block] = {}

@@ -234,6 +234,8 @@ def _is_as_meant(case: Case) -> bool:
     failed = case.ops[case.failed_at]
     if case.kind in _REQUEST:
         return failed.stack[:-1] == _REQUEST[case.kind]
+    if case.kind == "held" and failed.size > 2 * max(op.size for op in case.ops[: case.failed_at] if op.do == "malloc"):
+        return False  # this is a large request
     fits = needed(case, Conf(expandable_segments=True))
     is_fragmented = fits is not None and fits <= case.available
     # A job that both grows and wastes has two causes; of such only those where growth is the larger one are taken.
@@ -404,7 +406,7 @@ class Job:
 
     def __init__(self, case: Case, conf: Conf | None = None) -> None:
         self.case = case
-        self.allocator = CachingAllocator(replace(case.device), conf or case.conf, with_time=not case.is_of_2023)
+        self.allocator = CachingAllocator(replace(case.device, returned={}), conf or case.conf, not case.is_of_2023)
         self.live: dict[int, tuple[Block, tuple[str, ...], int]] = {}
         self.annotations: list[dict[str, Any]] = []
         self.n_steps = 0

@@ -16,7 +16,7 @@ Expandable segments are one range of addresses for each stream and pool, into wh
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,6 +63,13 @@ class Settings:
         return -(-size // MIN_BLOCK) * MIN_BLOCK
 
 
+def segment_bytes(size: int) -> int:
+    """What the driver must have in one piece for a request of that (rounded) size."""
+    if size <= SMALL:
+        return SMALL_SEGMENT
+    return LARGE_SEGMENT if size < MIN_LARGE else -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """What the allocator has before the first event. Units: bytes.
@@ -75,19 +82,22 @@ class Start:
     #: Address and bytes of each block in use.
     blocks: Sequence[tuple[int, int]] = ()
     is_expandable: bool = False
+    #: The device's memory, as far as the process can have it; None: unknown.
+    device_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """What the allocator did. Units: bytes."""
 
+    #: Its state after the last event.
+    allocator: Allocator
     #: Number of the event and reserved bytes after it, wherever they change.
     reserved: list[tuple[int, int]]
-    peak_reserved_bytes: int
-    reserved_bytes: int
-    allocated_bytes: int
     #: Events at which the driver had no memory for a request.
     failed: list[int]
+    #: Where the model has a block that is at an address of the recording.
+    where: dict[int, int]
 
 
 class Pool:
@@ -115,12 +125,14 @@ class Allocator:
         self._start: dict[int, int] = {}  # of the free block that ends at an address
         self._segments: dict[int, tuple[int, int]] = {}  # size and pool by address; expandable: none
         self._borders: set[int] = set()  # where segments and ranges begin
+        self._taken: list[tuple[int, int]] = []  # start and end of each segment and range, in ascending order
         self.reserved = self.allocated = 0
         #: Addresses of segments to come, by size, if known.
         self.addresses: dict[int, list[int]] = {}
         self._next = 1 << 50
         # A range has an eighth more addresses than the device has memory.
-        self._room = _ROOM if settings.limit_bytes is None else settings.limit_bytes * 9 // 8
+        most = start.device_bytes or settings.limit_bytes
+        self._room = _ROOM if most is None else most * 9 // 8
         self._room += -self._room % LARGE_SEGMENT
         #: Where a block of `start` is now, by its address there.
         self.moved = self._placed(start)
@@ -138,34 +150,57 @@ class Allocator:
             return moved
         blocks = sorted(start.blocks)
         at = 0
-        ends: dict[int, int] = {}
+        ends: list[tuple[int, int]] = []  # of each range for expandable segments, with its pool
         for address, size, pool_id in sorted(start.segments):
+            if size <= 0 or not self._is_vacant(address, size):
+                continue
             pool = self._pool(pool_id)
             self.reserved += size
-            end, free_from = address + size, address
+            insort(self._taken, (address, address + size))
             if not start.is_expandable:
                 self._segments[address] = size, pool_id
                 self._borders.add(address)
-            elif pool_id in ends:
-                pool.unmapped.append((ends[pool_id], address - ends[pool_id]))
+            elif ends and ends[-1][1] == pool_id:
+                gap_from = ends.pop()[0]
+                if address > gap_from:
+                    pool.unmapped.append((gap_from, address - gap_from))
             else:
                 self._borders.add(address)
-            ends[pool_id] = end
+            free_from, end = address, address + size
+            ends.append((end, pool_id))
             while at < len(blocks) and blocks[at][0] < end:
                 block, used = blocks[at]
+                at += 1
+                if block < free_from or used <= 0 or block + used > end:
+                    continue
                 if block > free_from:
                     self._give(pool, free_from, block - free_from)
                 self.used[block] = used, pool_id
                 self.allocated += used
                 free_from = block + used
-                at += 1
             if free_from < end:
                 self._give(pool, free_from, end - free_from)
-        if start.is_expandable:
-            for pool_id, end in ends.items():
-                self._pools[pool_id].unmapped.append((end, self._room))
-                self._borders.add(end + self._room)
-        return {address: address for address, _ in blocks}
+        for end, pool_id in ends if start.is_expandable else ():
+            room = min((begin for begin, _ in self._taken if begin >= end), default=end + self._room) - end
+            if room:
+                insort(self._pools[pool_id].unmapped, (end, room))
+            self._borders.add(end + room)
+        return {address: address for address in self.used}
+
+    def _is_vacant(self, address: int, size: int) -> bool:
+        at = bisect_left(self._taken, (address, 0))
+        is_before = at == len(self._taken) or address + size <= self._taken[at][0]
+        return is_before and (at == 0 or self._taken[at - 1][1] <= address)
+
+    def _address_for(self, size: int, known: list[int] | None) -> int:
+        """Where new memory begins: where it was recorded, or after everything else."""
+        if known and self._is_vacant(known[0], size):
+            address = known.pop(0)
+        else:
+            address = self._next
+            self._next += size + LARGE_SEGMENT
+        insort(self._taken, (address, address + size))
+        return address
 
     def alloc(self, size: int, pool_id: int) -> int | None:
         """The address of a new block of that (rounded) size; None if the driver has no memory for it."""
@@ -206,6 +241,23 @@ class Allocator:
         self.allocated -= size
         self._merge(self._pools[pool_id], address, size)
 
+    def needed_for(self, size: int, pool_id: int) -> int:
+        """What stays reserved once all idle memory is given back, and a request has been granted without limit."""
+        self.empty_cache()
+        self._settings = replace(self._settings, limit_bytes=None)
+        self.alloc(self._settings.rounded(size), pool_id)
+        return self.reserved
+
+    def idle(self) -> list[tuple[int, int]]:
+        """Address and bytes of each free block."""
+        return sorted(self._size.items())
+
+    def segments(self) -> list[int]:
+        """Where segments, or mapped parts of ranges, begin."""
+        blocks = {**{address: size for address, (size, _) in self.used.items()}, **self._size}
+        ends = {address + size for address, size in blocks.items()}
+        return sorted(address for address in blocks if address not in ends or address in self._borders)
+
     def empty_cache(self) -> None:
         """Give all free segments back to the driver, and unmap the free pieces of expandable ones."""
         for pool_id, pool in self._pools.items():
@@ -219,16 +271,19 @@ class Allocator:
     def give_back(self, address: int, size: int) -> None:
         """Give one segment back, or unmap a part of a range, if it is free as a whole."""
         if self._settings.expandable:
-            at = next((at for at, more in self._size.items() if at <= address and address + size <= at + more), None)
-            pool = next((pool for pool in self._pools.values() if at is not None and self._is_of(pool, at)), None)
-            if at is not None and pool is not None:
-                self._unmap(pool, at, self._size[at])
+            for pool in self._pools.values():
+                for key in pool.free:
+                    at, more = key & ((1 << _SHIFT) - 1), key >> _SHIFT
+                    if at <= address and address + size <= at + more:
+                        self._unmap(pool, at, more)
+                        return
         elif address in self._segments and self._size.get(address) == self._segments[address][0]:
             self._give_back(self._pools[self._segments[address][1]], address)
 
     def _give_back(self, pool: Pool, address: int) -> None:
         size = self._take(pool, address)
         del self._segments[address]
+        self._taken.remove((address, address + size))
         self._borders.discard(address)
         self.reserved -= size
 
@@ -238,11 +293,13 @@ class Allocator:
         if least is None or self._settings.expandable:
             return False
         wanted, released = max(size, least), 0
-        at = bisect_left(pool.free, wanted << _SHIFT)
-        while released < wanted and pool.free and (at < len(pool.free) or pool.free[-1] >> _SHIFT >= least):
-            key = pool.free[min(at, len(pool.free) - 1)]
-            self._give_back(pool, key & ((1 << _SHIFT) - 1))
-            released += key >> _SHIFT
+        blocks = [(key >> _SHIFT, key & ((1 << _SHIFT) - 1)) for key in pool.free if key >> _SHIFT >= least]
+        whole = [(more, at) for more, at in blocks if at in self._segments and self._segments[at][0] == more]
+        enough = [block for block in whole if block[0] >= wanted]
+        for more, address in enough[:1] or whole[::-1]:
+            if released < wanted:
+                self._give_back(pool, address)
+                released += more
         return released >= wanted
 
     def _pool(self, pool_id: int) -> Pool:
@@ -295,18 +352,10 @@ class Allocator:
         """The address of a free block with new memory that is large enough; None if the driver has none."""
         if self._settings.expandable:
             return self._expanded(pool, size)
-        if size <= SMALL:
-            segment = SMALL_SEGMENT
-        else:
-            segment = LARGE_SEGMENT if size < MIN_LARGE else -(-size // SMALL_SEGMENT) * SMALL_SEGMENT
+        segment = segment_bytes(size)
         if not self._has(segment):
             return None
-        known = self.addresses.get(segment)
-        if known:
-            address = known.pop(0)
-        else:
-            address = self._next
-            self._next += segment
+        address = self._address_for(segment, self.addresses.get(segment))
         self._segments[address] = segment, pool_id
         self._borders.add(address)
         self.reserved += segment
@@ -320,9 +369,8 @@ class Allocator:
     def _expanded(self, pool: Pool, size: int) -> int | None:
         start = next((at for at, _ in map(self._chain_start, pool.unmapped) if self._chain(pool, at) >= size), None)
         if start is None:
-            known = self.addresses.get(0)
-            start, room = known.pop() if known else self._next, max(self._room, 2 * size)
-            self._next += 2 * room
+            room = max(self._room, 2 * size)
+            start = self._address_for(room, self.addresses.get(0, [])[-1:])
             self._borders.update((start, start + room))
             insort(pool.unmapped, (start, room))
         while self._size.get(start, 0) < size:
@@ -422,7 +470,7 @@ def replay(
     allocator = Allocator(settings, start)
     where, alloc, free = allocator.moved, allocator.alloc, allocator.free
     sizes: dict[int, int] = {}
-    reserved = peak = allocator.reserved
+    reserved = allocator.reserved
     levels, failed = [(-1, reserved)], []
     for number, (kind, address, size, pool_id) in enumerate(events):
         if kind == ALLOC:
@@ -446,6 +494,5 @@ def replay(
             allocator.give_back(address, size)
         if allocator.reserved != reserved:
             reserved = allocator.reserved
-            peak = max(peak, reserved)
             levels.append((number, reserved))
-    return Replayed(levels, peak, reserved, allocator.allocated, failed)
+    return Replayed(allocator, levels, failed, where)
