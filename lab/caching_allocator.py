@@ -1,7 +1,7 @@
 """PyTorch's caching allocator, written after its C++ source, on a device that is only a number of free bytes.
 
-It records its history as `torch.cuda.memory._record_memory_history` does, and gives the same snapshot. It shares no line
-with the model in `stepscope.analyses.memory.allocator`, which it checks.
+It records its history as `torch.cuda.memory._record_memory_history` does, and gives the same snapshot. It shares no
+line with the model in `stepscope.analyses.memory.allocator`, which it checks.
 """
 
 from __future__ import annotations
@@ -91,10 +91,12 @@ class Block:
 
     @property
     def is_free(self) -> bool:
+        """Whether nobody uses it."""
         return not self.is_allocated and not self.is_pending
 
     @property
     def is_split(self) -> bool:
+        """Whether it is only a part of a segment."""
         return self.previous is not None or self.following is not None
 
 
@@ -119,7 +121,7 @@ class ExpandableSegment:
 class CachingAllocator:
     """`malloc`, `free` and what else a job can do. `conf` and `device` may be changed between calls."""
 
-    def __init__(self, device: Device, conf: Conf, with_time: bool = True) -> None:
+    def __init__(self, device: Device, conf: Conf, *, with_time: bool = True) -> None:
         self.device, self.conf, self.with_time = device, conf, with_time
         self.clock_us = 1_750_000_000_000_000
         self.pools: dict[tuple[int, bool], BlockPool] = {}
@@ -426,13 +428,19 @@ def _expandable_size(block: Block) -> int:
     return block.size + (after.size if after is not None and not after.is_mapped else 0)
 
 
+def _state(block: Block) -> str:
+    if block.is_allocated:
+        return "active_allocated"
+    return "active_awaiting_free" if block.is_pending else "inactive"
+
+
 def _segment(run: list[Block], pool: BlockPool) -> dict[str, Any]:
     blocks = [
         {
             "address": block.address,
             "size": block.size,
             "requested_size": block.requested,
-            "state": "active_allocated" if block.is_allocated else "active_awaiting_free" if block.is_pending else "inactive",
+            "state": _state(block),
             "frames": block.frames,
         }
         for block in run

@@ -1,10 +1,9 @@
-"""Writes memory snapshots of simulated jobs, of which it is known what went wrong, and scores stepscope's answers.
+"""Writes memory snapshots of simulated jobs, of which it is known what went wrong.
 
 python memory_snapshots.py FOLDER [--cases 20] [--seed 0]     writes case-N.pickle, and truth.json with what is in them
-python memory_snapshots.py --score 200 [--seed 0]             asks stepscope about so many cases
-
-A job trains a random model on a device with `caching_allocator.CachingAllocator`, with noise: temporary tensors, frees in
-any order, a second stream whose frees are late, workspaces, lengths of sequences that vary. A case is one of `KINDS`.
+A job trains a random model on a device with `caching_allocator.CachingAllocator`, with noise: temporary tensors, frees
+in any order, a second stream whose frees are late, workspaces, lengths of sequences that vary. A case is one of
+`KINDS`.
 """
 
 from __future__ import annotations
@@ -13,14 +12,12 @@ import argparse
 import json
 import pickle
 import random
-import sys
-import tempfile
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from caching_allocator import GIB, KIB, MIB, Block, CachingAllocator, Conf, Device, Frames, OutOfMemory
+from caching_allocator import KIB, MIB, Block, CachingAllocator, Conf, Device, Frames, OutOfMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +35,9 @@ ANSWERS = {
     "healthy": None,
 }
 #: Memory that CUDA reports for devices in use. Units: MiB.
-DEVICES = (14_913, 16_151, 22_491, 24_210, 32_494, 40_326, 45_457, 48_514, 65_520, 81_051, 81_079, 95_830, 143_156, 182_638)
+DEVICES = (
+    14_913, 16_151, 22_491, 24_210, 32_494, 40_326, 45_457, 48_514, 65_520, 81_051, 81_079, 95_830, 143_156, 182_638,
+)  # fmt: skip
 NCCL_STREAM = 94_000_000_000_000
 _MAIN = "train.py:main:10"
 _PARTS = ("norm", "qkv", "attention", "fc", "gelu", "mask")
@@ -120,15 +119,16 @@ class Model:
         tokens = rng.choice([2048, 4096, 8192, 16384])
         return cls(
             n_layers=rng.choice([4, 6, 8, 12, 16, 24]),
-            parameters=tuple(n * hidden * hidden * width for n in (3, 1, 4, 4)) + (hidden * width, hidden * width),
+            parameters=(*(n * hidden * hidden * width for n in (3, 1, 4, 4)), hidden * width, hidden * width),
             embedding=rng.choice([32_000, 50_257]) * hidden * width,
-            activations=tuple(n * tokens * hidden * width for n in (1, 3, 1, 4, 4)) + (tokens * 4,),
+            activations=(*(n * tokens * hidden * width for n in (1, 3, 1, 4, 4)), tokens * 4),
             logits=tokens * rng.choice([8_000, 32_000]) * width,
             has_adam=rng.random() < 0.8,
         )
 
     def scaled(self, ratio: float) -> Model:
         """With all sizes so many times as large."""
+
         def times(sizes: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(max(256, int(size * ratio)) for size in sizes)
 
@@ -143,7 +143,11 @@ class Model:
 
 def _stack_of(part: str, layer: int) -> tuple[str, ...]:
     line = 40 + 7 * _PARTS.index(part)
-    return f"torch/nn/functional.py:{part}:{line + 1000}", f"model.py:{part}:{line}", f"model.py:block:{200 + layer % 2}"
+    return (
+        f"torch/nn/functional.py:{part}:{line + 1000}",
+        f"model.py:{part}:{line}",
+        f"model.py:block:{200 + layer % 2}",
+    )
 
 
 class Training:
@@ -367,7 +371,7 @@ def _fragmentation(training: Training, case: Case, available: int) -> None:
         script.malloc(rng.uniform(1.1, 1.5) * MIB, *_PIN)
         sizes.append(size)
     script.free(*fillers)
-    request = max(max(sizes), left - sum(sizes)) * rng.uniform(1.1, 2)
+    request = max(*sizes, left - sum(sizes)) * rng.uniform(1.1, 2)
     script.malloc(request, *_REQUEST["fragmentation"])
 
 
@@ -406,7 +410,8 @@ class Job:
 
     def __init__(self, case: Case, conf: Conf | None = None) -> None:
         self.case = case
-        self.allocator = CachingAllocator(replace(case.device, returned={}), conf or case.conf, not case.is_of_2023)
+        device = replace(case.device, returned={})
+        self.allocator = CachingAllocator(device, conf or case.conf, with_time=not case.is_of_2023)
         self.live: dict[int, tuple[Block, tuple[str, ...], int]] = {}
         self.annotations: list[dict[str, Any]] = []
         self.n_steps = 0
@@ -513,3 +518,28 @@ def write(case: Case, path: Path) -> None:
     """Write the snapshot as torch.cuda.memory._dump_snapshot does."""
     with path.open("wb") as file:
         pickle.dump(case.snapshot, file)
+
+
+def cases(n: int, seed: int = 0) -> Iterator[Case]:
+    """So many cases, the kinds in turn."""
+    for number in range(n):
+        yield make(KINDS[number % len(KINDS)], seed + number // len(KINDS))
+
+
+def main() -> None:
+    """Write cases and what is true of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    truth = {}
+    for number, case in enumerate(cases(options.cases, options.seed)):
+        write(case, options.folder / f"case-{number}.pickle")
+        truth[f"case-{number}"] = {"kind": case.kind, "answer": ANSWERS[case.kind], "stack": case.guilty}
+    (options.folder / "truth.json").write_text(json.dumps(truth, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

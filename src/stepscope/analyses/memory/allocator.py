@@ -27,7 +27,7 @@ MIN_BLOCK, SMALL, SMALL_SEGMENT, MIN_LARGE, LARGE_SEGMENT = 512, MIB, 2 * MIB, 1
 #: What an event does: nothing to the allocator's state, allocates, frees, says that a segment was taken or given back,
 #: or that the job called empty_cache.
 IGNORE, ALLOC, FREE, TAKEN, GIVEN_BACK, EMPTY_CACHE = range(6)
-_SHIFT = 64
+_SHIFT, _FAR = 64, 1 << 62
 #: Addresses of a range for expandable segments, if the device's memory is not known.
 _ROOM = 1 << 42
 
@@ -116,7 +116,7 @@ class Pool:
 class Allocator:
     """The state of a caching allocator. Units: bytes."""
 
-    def __init__(self, settings: Settings, start: Start = Start()) -> None:  # noqa: B008  a frozen value
+    def __init__(self, settings: Settings, start: Start = Start()) -> None:
         self._settings = settings
         self._pools: dict[int, Pool] = {}
         #: Size and pool of the block in use at an address.
@@ -127,8 +127,7 @@ class Allocator:
         self._borders: set[int] = set()  # where segments and ranges begin
         self._taken: list[tuple[int, int]] = []  # start and end of each segment and range, in ascending order
         self.reserved = self.allocated = 0
-        #: Addresses of segments to come, by size, if known.
-        self.addresses: dict[int, list[int]] = {}
+        self._expected: dict[int, list[int]] = {}  # addresses of segments to come, by size
         self._next = 1 << 50
         # A range has an eighth more addresses than the device has memory.
         most = start.device_bytes or settings.limit_bytes
@@ -140,52 +139,50 @@ class Allocator:
     def _placed(self, start: Start) -> dict[int, int]:
         """Take over the blocks in use where they are if the segments are of our kind, else allocate them anew."""
         if start.is_expandable != self._settings.expandable:
-            pools = sorted((address, size, pool_id) for address, size, pool_id in start.segments)
-            firsts = [address for address, _, _ in pools]
-            moved = {}
-            for address, size in start.blocks:
-                new = self.alloc(size, pools[bisect_right(firsts, address) - 1][2])
-                if new is not None:
-                    moved[address] = new
-            return moved
-        blocks = sorted(start.blocks)
-        at = 0
+            pools = sorted((address, pool_id) for address, _, pool_id in start.segments)
+            owners = [pools[bisect_right(pools, (address, _FAR)) - 1][1] for address, _ in start.blocks]
+            blocks = zip(start.blocks, owners, strict=True)
+            moved = {address: self.alloc(size, pool_id) for (address, size), pool_id in blocks}
+            return {address: new for address, new in moved.items() if new is not None}
+        rest = sorted(start.blocks, reverse=True)
         ends: list[tuple[int, int]] = []  # of each range for expandable segments, with its pool
         for address, size, pool_id in sorted(start.segments):
             if size <= 0 or not self._is_vacant(address, size):
                 continue
-            pool = self._pool(pool_id)
             self.reserved += size
             insort(self._taken, (address, address + size))
             if not start.is_expandable:
                 self._segments[address] = size, pool_id
                 self._borders.add(address)
             elif ends and ends[-1][1] == pool_id:
-                gap_from = ends.pop()[0]
-                if address > gap_from:
-                    pool.unmapped.append((gap_from, address - gap_from))
+                unmapped_from = ends.pop()[0]
+                if address > unmapped_from:
+                    self._pools[pool_id].unmapped.append((unmapped_from, address - unmapped_from))
             else:
                 self._borders.add(address)
-            free_from, end = address, address + size
-            ends.append((end, pool_id))
-            while at < len(blocks) and blocks[at][0] < end:
-                block, used = blocks[at]
-                at += 1
-                if block < free_from or used <= 0 or block + used > end:
-                    continue
-                if block > free_from:
-                    self._give(pool, free_from, block - free_from)
-                self.used[block] = used, pool_id
-                self.allocated += used
-                free_from = block + used
-            if free_from < end:
-                self._give(pool, free_from, end - free_from)
+            ends.append((address + size, pool_id))
+            self._fill(address, address + size, pool_id, rest)
         for end, pool_id in ends if start.is_expandable else ():
             room = min((begin for begin, _ in self._taken if begin >= end), default=end + self._room) - end
             if room:
                 insort(self._pools[pool_id].unmapped, (end, room))
             self._borders.add(end + room)
         return {address: address for address in self.used}
+
+    def _fill(self, begin: int, end: int, pool_id: int, rest: list[tuple[int, int]]) -> None:
+        """Place those blocks that lie in a segment, which are the last of the `rest`; what is between them is free."""
+        pool = self._pool(pool_id)
+        while rest and rest[-1][0] < end:
+            address, size = rest.pop()
+            if address < begin or size <= 0 or address + size > end:
+                continue
+            if address > begin:
+                self._give(pool, begin, address - begin)
+            self.used[address] = size, pool_id
+            self.allocated += size
+            begin = address + size
+        if begin < end:
+            self._give(pool, begin, end - begin)
 
     def _is_vacant(self, address: int, size: int) -> bool:
         at = bisect_left(self._taken, (address, 0))
@@ -267,6 +264,10 @@ class Allocator:
                     self._unmap(pool, address, size)
                 elif self._segments.get(address) == (size, pool_id):
                     self._give_back(pool, address)
+
+    def expect(self, address: int, size: int) -> None:
+        """The next segment of that size, or the next range, begins at that address."""
+        self._expected.setdefault(0 if self._settings.expandable else size, []).append(address)
 
     def give_back(self, address: int, size: int) -> None:
         """Give one segment back, or unmap a part of a range, if it is free as a whole."""
@@ -355,7 +356,7 @@ class Allocator:
         segment = segment_bytes(size)
         if not self._has(segment):
             return None
-        address = self._address_for(segment, self.addresses.get(segment))
+        address = self._address_for(segment, self._expected.get(segment))
         self._segments[address] = segment, pool_id
         self._borders.add(address)
         self.reserved += segment
@@ -370,7 +371,7 @@ class Allocator:
         start = next((at for at, _ in map(self._chain_start, pool.unmapped) if self._chain(pool, at) >= size), None)
         if start is None:
             room = max(self._room, 2 * size)
-            start = self._address_for(room, self.addresses.get(0, [])[-1:])
+            start = self._address_for(room, self._expected.get(0, [])[-1:])
             self._borders.update((start, start + room))
             insort(pool.unmapped, (start, room))
         while self._size.get(start, 0) < size:
@@ -408,7 +409,7 @@ class Allocator:
 
     def _unmap(self, pool: Pool, address: int, size: int) -> None:
         piece = SMALL_SEGMENT if pool.is_small else LARGE_SEGMENT
-        base = self._range_start(pool, address)
+        base = max(border for border in self._borders if border <= address)
         start = base + -(-(address - base) // piece) * piece
         end = base + (address + size - base) // piece * piece
         if start >= end:
@@ -422,13 +423,10 @@ class Allocator:
         insort(pool.unmapped, (start, end - start))
         self._join_unmapped(pool, start)
 
-    def _range_start(self, pool: Pool, address: int) -> int:
-        return max(border for border in self._borders if border <= address)
-
     def _join_unmapped(self, pool: Pool, address: int) -> None:
         at = bisect_left(pool.unmapped, (address, 0))
         for first in (at, at - 1):
-            if 0 <= first and first + 1 < len(pool.unmapped):
+            if first >= 0 and first + 1 < len(pool.unmapped):
                 (start, size), (after, more) = pool.unmapped[first : first + 2]
                 if start + size == after and after not in self._borders:
                     pool.unmapped[first : first + 2] = [(start, size + more)]
@@ -456,6 +454,9 @@ class Allocator:
         free = pool.free
         del free[bisect_left(free, size << _SHIFT | address)]
         return size
+
+
+_DECIDED = {TAKEN: Allocator.expect, GIVEN_BACK: Allocator.give_back}
 
 
 def replay(
@@ -488,10 +489,8 @@ def replay(
                 free(block)
         elif kind == EMPTY_CACHE:
             allocator.empty_cache()
-        elif follow and kind == TAKEN:
-            allocator.addresses.setdefault(0 if settings.expandable else size, []).append(address)
-        elif follow and kind == GIVEN_BACK:
-            allocator.give_back(address, size)
+        elif follow and kind in _DECIDED:
+            _DECIDED[kind](allocator, address, size)
         if allocator.reserved != reserved:
             reserved = allocator.reserved
             levels.append((number, reserved))

@@ -64,13 +64,17 @@ class Failure:
 
 
 def failures(
-    events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame, settings: Settings | None, capacity: int | None = None
+    events: pl.DataFrame,
+    segments: pl.DataFrame,
+    blocks: pl.DataFrame,
+    settings: Settings | None,
+    capacity: int | None = None,
 ) -> list[Failure]:
     """The last failure of each device; `capacity` is the device's memory, if known. Units: bytes."""
     result = []
     for device_id in events.filter(action="oom")["device_id"].unique().sort():
-        own = (frame.filter(device_id=device_id) for frame in (events, segments, blocks))
-        result.append(_failure(device_id, *own, settings, capacity))
+        own = [frame.filter(device_id=device_id) for frame in (events, segments, blocks)]
+        result.append(_failure(device_id, own[0], own[1], own[2], settings, capacity))
     return result
 
 
@@ -102,10 +106,10 @@ def _failure(
     lifetimes = _lifetimes(events, blocks)
     steps = _steps(lifetimes, at)
     stacks = _by_stack(lifetimes, steps, _held(done, lifetimes, at))
-    grown = stacks.filter("is_growing")["grown_bytes"].sum()
+    grown = int(stacks.filter("is_growing")["grown_bytes"].sum())
     outside = _outside(limit, max(reserved), capacity)
-    usual = events[:at].filter(pl.col("action").cast(pl.String) == "alloc")["bytes"].max() or 0
-    usual = max(usual, blocks.filter(pl.col("state") != "inactive")["requested_bytes"].max() or 0)
+    requests = lifetimes.filter(pl.col("made").fill_null(-1) < at)["bytes"]
+    usual = max(requests.to_list(), default=0)
     is_large = request > limit / 2 or (
         request > max(_LARGE_TIMES * usual, _LARGE_RATIO * limit) and usual <= max(largest, room)
     )
@@ -150,7 +154,13 @@ def _lifetimes(events: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     made = own.with_columns(freed=following).filter("is_alloc")
     old = own.filter(pl.col("event") == pl.col("event").min().over("address"), ~pl.col("is_alloc"))
     left = blocks.filter(pl.col("state") != "inactive").join(own, on="address", how="anti")
-    shape = {"address": pl.Int64(), "stack_id": pl.UInt32(), "bytes": pl.Int64(), "made": pl.Int64(), "freed": pl.Int64()}
+    shape = {
+        "address": pl.Int64(),
+        "stack_id": pl.UInt32(),
+        "bytes": pl.Int64(),
+        "made": pl.Int64(),
+        "freed": pl.Int64(),
+    }
     parts = (
         made.select("address", "stack_id", "bytes", "freed", made="event"),
         old.select("address", "bytes", freed="event"),
@@ -167,11 +177,15 @@ def _steps(lifetimes: pl.DataFrame, last: int) -> list[int]:
     """
     asked = lifetimes.filter(pl.col("made") < last).sort("made")
     gap = pl.col("made").diff()
-    gaps = asked.filter(pl.col("stack_id").is_not_null()).group_by("stack_id").agg(
-        pl.col("made"),
-        n=pl.len(),
-        spread=(gap - gap.median()).abs().quantile(0.75) / gap.median(),
-        span=pl.col("made").max() - pl.col("made").min(),
+    gaps = (
+        asked.filter(pl.col("stack_id").is_not_null())
+        .group_by("stack_id")
+        .agg(
+            pl.col("made"),
+            n=pl.len(),
+            spread=(gap - gap.median()).abs().quantile(0.75) / gap.median(),
+            span=pl.col("made").max() - pl.col("made").min(),
+        )
     )
     regular = gaps.filter(
         pl.col("n") >= _LEAST_STEPS, pl.col("spread") < _REGULAR, pl.col("span") > last * _LEAST_SPAN
@@ -180,9 +194,11 @@ def _steps(lifetimes: pl.DataFrame, last: int) -> list[int]:
         step = begins.search_sorted(asked["made"], side="right").cast(pl.Int64)
         freed = begins.search_sorted(asked["freed"].fill_null(_NEVER), side="right").cast(pl.Int64)
         between = asked.filter((step > 0) & (step < len(begins) - 1))
-        in_time = asked.filter((step > 0) & (step < len(begins) - 1) & (freed <= step + 1) & asked["freed"].is_not_null())
-        if in_time["bytes"].sum() > _FREED_RATIO * between["bytes"].sum():
-            return begins.to_list()
+        in_time = asked.filter(
+            (step > 0) & (step < len(begins) - 1) & (freed <= step + 1) & asked["freed"].is_not_null()
+        )
+        if float(in_time["bytes"].sum()) > _FREED_RATIO * float(between["bytes"].sum()):
+            return [int(begin) for begin in begins]
     return []
 
 

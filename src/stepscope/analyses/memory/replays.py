@@ -6,7 +6,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -18,7 +17,6 @@ from stepscope.analyses.memory.allocator import (
     IGNORE,
     LARGE_SEGMENT,
     MIB,
-    MIN_BLOCK,
     SMALL,
     TAKEN,
     Settings,
@@ -52,7 +50,9 @@ _KINDS = {
 }  # fmt: skip
 
 
-def recording(events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame, settings: Settings | None) -> Recording:
+def recording(
+    events: pl.DataFrame, segments: pl.DataFrame, blocks: pl.DataFrame, settings: Settings | None
+) -> Recording:
     """The history of one device as `replay` takes it, with the state before its first event.
 
     The state before is that at the end, with all events undone. The bytes of a block that was freed since are not
@@ -108,24 +108,30 @@ def _undone(
     events: list[tuple[int, int, int, int]], ranges: dict[int, tuple[int, int]], *, expandable: bool
 ) -> list[tuple[int, int, int]]:
     """The segments before the events: those after them, without what was taken and with what was given back."""
-    if not expandable:
-        for kind, address, size, pool_id in reversed(events):
-            if kind == GIVEN_BACK:
-                ranges[address] = size, pool_id
-            elif kind == TAKEN:
-                ranges.pop(address, None)
-        return sorted((address, size, pool_id) for address, (size, pool_id) in ranges.items())
+    decided = [event for event in events if event[0] in (TAKEN, GIVEN_BACK)]
+    if expandable:
+        return _unmapped(decided, ranges)
+    for kind, address, size, pool_id in reversed(decided):
+        if kind == GIVEN_BACK:
+            ranges[address] = size, pool_id
+        else:
+            ranges.pop(address, None)
+    return sorted((address, size, pool_id) for address, (size, pool_id) in ranges.items())
+
+
+def _unmapped(
+    decided: list[tuple[int, int, int, int]], ranges: dict[int, tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """The same for mapped ranges, which may be mapped and unmapped in other pieces."""
     change: Counter[int] = Counter()
     pools = {address: pool_id for address, (_, pool_id) in ranges.items()}
     for address, (size, _) in ranges.items():
-        change[address] += 1
-        change[address + size] -= 1
-    for kind, address, size, pool_id in events:
-        if kind in (TAKEN, GIVEN_BACK):
-            change[address] += 1 if kind == GIVEN_BACK else -1
-            change[address + size] += -1 if kind == GIVEN_BACK else 1
-            # A piece of the large pool is a multiple of 20 MiB.
-            pools.setdefault(address, pool_id // 2 * 2 + (size % LARGE_SEGMENT == 0))
+        change.update({address: 1, address + size: -1})
+    for kind, address, size, pool_id in decided:
+        sign = 1 if kind == GIVEN_BACK else -1
+        change.update({address: sign, address + size: -sign})
+        # A piece of the large pool is a multiple of 20 MiB.
+        pools.setdefault(address, pool_id // 2 * 2 + (size % LARGE_SEGMENT == 0))
     result, level, begin = [], 0, 0
     firsts = sorted(pools)
     for address in sorted(change):
@@ -133,8 +139,7 @@ def _undone(
         if before <= 0 < level:
             begin = address
         elif level <= 0 < before:
-            pool_id = pools[firsts[max(0, bisect_right(firsts, begin) - 1)]]
-            result.append((begin, address - begin, pool_id))
+            result.append((begin, address - begin, pools[firsts[max(0, bisect_right(firsts, begin) - 1)]]))
     return result
 
 
@@ -151,23 +156,23 @@ def _with_slack(
     result = []
     for at, (address, size) in enumerate(used):
         number = bisect_right(begins, address) - 1
+        begin = after = address + size
         if number >= 0 and ranges[number][2] % 2:
-            after = address + size
             end = min(ranges[number][0] + ranges[number][1], used[at + 1][0] if at + 1 < len(used) else _FAR)
             if 0 < end - after <= SMALL or size >= unsplit:
-                size = end - address
+                begin = end
             elif address in first:
                 near = requests[bisect_left(requests, after) : bisect_right(requests, min(end, after + SMALL))]
                 earliest = min(near, key=lambda request: first[request][0], default=None)
                 if earliest is not None and first[earliest][0] < first[address][0]:
-                    size = earliest - address
-        result.append((address, size))
+                    begin = earliest
+        result.append((address, begin - address))
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What one change of settings, or one more call of empty_cache, would save of a request that failed. Units: bytes."""
+    """What a job needs for a request that failed, with one change. Units: bytes."""
 
     change: str
     #: Reserved after the request, had all idle memory been given back before.
