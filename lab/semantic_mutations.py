@@ -285,7 +285,7 @@ def _packed(row: Row) -> bytes:
 
 _DECODERS: dict[str, Callable[[Path], Lists]] = {
     ".json": _json, ".hatchet": _json, ".csv": _csv, ".tsv": _csv, ".txt": _text, ".log": _text,
-    ".sqlite": _database, ".db": _database, ".rpd": _database, ".pb": _protobuf,
+    ".sqlite": _database, ".db": _database, ".rpd": _database, ".pb": _protobuf, ".pftrace": _protobuf,
 }  # fmt: skip
 
 
