@@ -20,8 +20,8 @@ help: ## this list
 demo: $(VENV)/.runs ## the report of a recorded training, in an environment made for it
 	$(BIN)/stepscope report $(DEMO)
 
-test: $(VENV)/.develops ## all tests but those in a browser, and docstring examples; with COVERAGE=1 branch coverage too, which must reach the bar in pyproject.toml
-	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal -m "not browser" $(if $(COVERAGE),--cov --cov-report=term)
+test: $(VENV)/.develops ## tests and docstring examples, but those in a browser; ALL=1 adds those that try whole collections, COVERAGE=1 measures branch coverage, which must reach the bar in pyproject.toml
+	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal -m "not browser$(if $(ALL),, and not exhaustive)" $(if $(COVERAGE),--cov --cov-report=term)
 
 browser: $(VENV)/.develops ## the page in a real browser; skipped where there is no chromium
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal tests/browser

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import mutations
+import stored_mutations
 from protobuf_writer import content, varint
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def seeds_in(folder: Path) -> list[Path]:
 
 def write_mutated(seed: Path, folder: Path, random: Random) -> list[str]:
     """Writes the seed, a file or a folder of files, with some changes of meaning; gives the files to open."""
+    if stored_mutations.is_stored(seed):
+        return [str(stored_mutations.write_mutated(seed, folder, random))]
     if seed.is_dir():
         shutil.copytree(seed, folder, dirs_exist_ok=True)
         for path in random.sample(files := sorted(folder.iterdir()), min(len(files), random.choice((1, 1, 2, 9)))):

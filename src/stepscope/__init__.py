@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         load,
         load_run,
         plot,
+        predict,
         report,
         schema_of,
         show,
@@ -70,6 +71,7 @@ __all__ = [
     "load",
     "load_run",
     "plot",
+    "predict",
     "report",
     "schema_of",
     "show",
@@ -78,7 +80,7 @@ __all__ = [
 ]
 
 _VERBS = (
-    "bench", "compare", "export", "load", "load_run", "plot", "report", "schema_of", "show", "sql", "tables",
+    "bench", "compare", "export", "load", "load_run", "plot", "predict", "report", "schema_of", "show", "sql", "tables",
 )  # fmt: skip
 _HOMES = {
     **dict.fromkeys(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from stepscope.analyses.critical_path.critical_path import _work
+from stepscope.analyses.critical_path.critical_path import recorded_work
 from stepscope.analyses.critical_path.threads import Threads, host_threads
 from stepscope.analyses.critical_path.work import Held, Work, held_up, path_work
 from stepscope.core.schema import ARROWS, OPS, SPANS, STEPS, TRACKS
@@ -96,5 +96,5 @@ def steps_of(*bounds: tuple[int, int], first: int = 0, unit: int = US) -> pl.Dat
 def parts_of(spans: pl.DataFrame) -> tuple[Threads, Work, Held]:
     """What the path is made from."""
     threads = host_threads(spans, PATH_TRACKS)
-    work = path_work(_work(spans, PATH_TRACKS), spans, threads)
+    work = path_work(recorded_work(spans, PATH_TRACKS), spans, threads)
     return threads, work, held_up(work, spans)

@@ -10,7 +10,7 @@ import polars as pl
 from hypothesis import strategies as st
 from path_traces import AUTOGRAD, MAIN, OTHER, PATH_TRACKS, STREAM_7, STREAM_8, US, Row, call, op, spans_of, steps_of
 
-from stepscope.analyses.critical_path.critical_path import _work
+from stepscope.analyses.critical_path.critical_path import recorded_work
 from stepscope.analyses.critical_path.longest_path import Joins, beginnings, joins
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, host_threads
 from stepscope.analyses.critical_path.waits import Handoffs, Waits, handoffs, waits
@@ -84,7 +84,7 @@ def case_of(drawn, border: int) -> Case:
         numbered.append(Row(**{**row.__dict__, "step": step}))
     spans = spans_of(*marks, *numbered, unit=UNIT)
     threads = host_threads(spans, PATH_TRACKS)
-    devices = _work(spans, PATH_TRACKS)
+    devices = recorded_work(spans, PATH_TRACKS)
     steps = steps_of(*bounds, unit=UNIT)
     windows, _ = path_windows(spans, PATH_TRACKS, steps, devices, threads, within=None, step=None)
     work = path_work(devices, spans, threads)

@@ -85,6 +85,7 @@ def shown(capsys, *words: str) -> str:
 WORDS = {
     "report": [["{}"], ["{}", "{1}", "--workers", "0"], ["\x1b[31m"], ["--bad\x1b[31m"], ["{}", "--counters", "\x1b"]],
     "show": [["spans", "{}"], ["spans", "{}", "{1}"], ["\x1b[2J", "{}"], ["spans", "{}", "--where", "\x1b[2J"]],
+    "predict": [["{}"], ["{}", "--if", "kernel ~ \x1b[2J: 2x"], ["{}", "--if", "\x1b[2J: 2x"]],
     "compare": [["{}", "{1}"], ["{}", "\x1b"], ["{}", "{1}", "--table", "kinds"], ["{}", "{1}", "--table", "kernels"]],
     "serve": [["\x1b[2J"], ["{}", "--host", "\x1b[2J"]],
     "sql": [["{}", 'SELECT name AS "\x1b[2J" FROM spans'], ["{}", "SELECT '\x1b'"], ["{}", 'SELECT "\x1b" FROM spans']],

@@ -14,6 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "lab"))
 import diagnosis
 
+pytestmark = pytest.mark.exhaustive
+
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 LATENCYPRISM = (
     "SGLang/cpu_compute_squeeze_out",

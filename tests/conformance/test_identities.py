@@ -11,6 +11,8 @@ from test_surfaces import COLLECTION, EVERYTHING, SMALL_BYTES, TRACES
 import stepscope
 from stepscope.reports.comparison import comparison
 
+pytestmark = pytest.mark.exhaustive
+
 #: Formats that are not in the list of traces.
 MORE = [
     str(path.relative_to(COLLECTION))

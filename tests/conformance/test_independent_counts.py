@@ -19,6 +19,8 @@ from raw_work import measure, union
 
 import stepscope
 
+pytestmark = pytest.mark.exhaustive
+
 EVERYTHING = os.environ.get("STEPSCOPE_SURFACES") == "all"
 SMALL_BYTES = 200_000
 COLLECTION = Path(__file__).parents[3] / "shared" / "data"

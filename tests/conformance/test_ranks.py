@@ -72,6 +72,7 @@ def test_clocks_that_are_put_wrong_are_put_right_again(parts, seed):
     assert np.abs(apart - np.median(apart)).max() < 1_000
 
 
+@pytest.mark.exhaustive
 def test_on_the_merged_timeline_none_ends_before_it_has_begun_everywhere(megatron):
     context = exports.Context(verbs.load_run, print)
     events = json.loads("".join(EXPORT(load_run(megatron), context).pieces))["traceEvents"]
@@ -90,6 +91,7 @@ def test_the_two_whose_hosts_come_late_are_named(megatron):
     assert table["cause"].to_list() == ["host", "host"]
 
 
+@pytest.mark.exhaustive
 def test_their_report_names_the_same_two(megatron):
     findings = verbs.report(load_run(megatron)).findings
     assert [f.title for f in findings if WAITS in f.title] == [f"Rank {rank} {WAITS}" for rank in (0, 6)]
@@ -105,6 +107,7 @@ def test_offsets_have_error_bars_and_bounds(megatron):
     assert table["exchanges"].to_list() == [84] * 8
 
 
+@pytest.mark.exhaustive
 def test_where_they_are_read_changes_nothing(megatron):
     here = show(megatron, "stragglers", workers=0)
     assert show(megatron, "stragglers", workers=2).equals(here)

@@ -14,6 +14,8 @@ from stepscope.reports.overview import overview
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.exhaustive
+
 FOLDERS = (
     "traces/hta", "traces/kineto", "traces/tracelens", "traces/more/ascend", "traces/more/ibm-spyre",
     "traces/more/kineto-cudagraph", "traces/more/kineto-multirank", "traces/more/kineto-recent", "traces/more/rocm-rpd",

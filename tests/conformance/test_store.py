@@ -58,6 +58,7 @@ def test_a_trace_survives_the_store(shared, tmp_path, path):
     check(str(shared / path), tmp_path / "kept")
 
 
+@pytest.mark.exhaustive
 def test_other_formats_do_as_well(shared, tmp_path):
     found = others(shared)
     assert len(found) >= 5
@@ -65,6 +66,7 @@ def test_other_formats_do_as_well(shared, tmp_path):
         check(path, tmp_path / str(i))
 
 
+@pytest.mark.exhaustive
 def test_a_real_job_is_reported_the_same_by_several_processes_and_from_a_store(shared, tmp_path):
     render = json.RENDERER.report
     assert render is not None

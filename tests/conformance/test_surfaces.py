@@ -11,6 +11,8 @@ import surface_checks
 
 import stepscope
 
+pytestmark = pytest.mark.exhaustive
+
 #: With STEPSCOPE_SURFACES=all every trace is asked everything; without it, what fits into a run of all tests.
 EVERYTHING = os.environ.get("STEPSCOPE_SURFACES") == "all"
 SMALL_BYTES = 250_000

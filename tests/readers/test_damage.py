@@ -138,6 +138,7 @@ def test_a_gzip_damaged_from_the_start_is_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_each_flipped_byte_loads_or_is_refused():
     for at in range(len(DOCUMENT)):
         data = bytearray(DOCUMENT)

@@ -38,6 +38,7 @@ _OF_TRACES = {
     "mfu": "stepscope.analyses.costs.mfu",
     "idle": "stepscope.analyses.steps.idle",
     "critical-path": "stepscope.analyses.critical_path.critical_path",
+    "predictions": "stepscope.analyses.critical_path.predictions",
     "launches": "stepscope.analyses.steps.launches",
     "transfers": "stepscope.analyses.steps.transfers",
     "overlap": "stepscope.analyses.steps.overlap",

@@ -183,6 +183,32 @@ def show(
     return frame
 
 
+def predict(
+    source: Source,
+    changes: str | Iterable[str] = (),
+    *,
+    measured_step: str | None = None,
+    on_missing: Callable[[str, StepscopeError], None] | None = None,
+) -> pl.DataFrame:
+    """How long a step would take with the changes, made together, as in ['class gemm: 2x', 'loader: hidden'].
+
+    Without changes the rows are the standard questions, largest gain first. `measured_step` is the length of a step
+    without the profiler, as in '1.9ms', to which all times are scaled. `on_missing` is called for each trace that is
+    left out (by default it warns). Units: ns.
+
+    Raises StepscopeError (no such change, or nothing that it changes), MissingTable (nothing recorded of the host).
+
+    >>> predict("examples/demo-cpu-decode", ["op ~ aten::linear: 2x"]).columns[:4]
+    ['scenario', 'step_ns', 'predicted_ns', 'gain_ratio']
+    """
+    from stepscope.query import tables
+
+    texts = (changes,) if isinstance(changes, str) else tuple(changes)
+    options: dict[str, Any] = {"changes": "\n".join(texts) or None, "measured_step": measured_step}
+    frame, _ = tables.collect(_opened(source), tables.find("predictions"), on_missing=on_missing or _warn, **options)
+    return frame
+
+
 def tables() -> pl.DataFrame:
     """The tables that `show` and `sql` know: a row for each, with its kind and description.
 

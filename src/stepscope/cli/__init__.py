@@ -26,7 +26,20 @@ if TYPE_CHECKING:
 
 _EPILOG = "Start with: stepscope report TRACE"
 #: Modules of this package, in the order of the help.
-VERBS = ("report", "show", "compare", "serve", "sql", "record", "export", "tables", "formats", "bench", "cache")
+VERBS = (
+    "report",
+    "show",
+    "compare",
+    "predict",
+    "serve",
+    "sql",
+    "record",
+    "export",
+    "tables",
+    "formats",
+    "bench",
+    "cache",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

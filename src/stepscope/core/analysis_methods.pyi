@@ -162,6 +162,13 @@ class AnalysisMethods:
         scale: str | None = None,
     ) -> pl.DataFrame:
         """What determined each step's length: the longest chain of operators, launches, kernels and waits; what-if."""
+    def predictions(
+        self,
+        *,
+        changes: str | None = None,
+        measured_step: str | None = None,
+    ) -> pl.DataFrame:
+        """What a change is worth: how long a step would take."""
     def launches(
         self,
         *,

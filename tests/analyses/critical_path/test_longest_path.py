@@ -25,7 +25,7 @@ from path_traces import (
 )
 from random_paths import UNIT, case_of, events, longest
 
-from stepscope.analyses.critical_path.critical_path import _work
+from stepscope.analyses.critical_path.critical_path import recorded_work
 from stepscope.analyses.critical_path.longest_path import KINDS, divided, joins, kinds_of, paths, pieces, spent
 from stepscope.analyses.critical_path.threads import LONG_AGO, host_threads
 from stepscope.analyses.critical_path.waits import handoffs, waits
@@ -101,7 +101,7 @@ def test_the_gap_before_work_has_its_kind(rows, expected):
 def parts(spans, low, high):
     threads, work, held = parts_of(spans)
     windows, _ = path_windows(
-        spans, PATH_TRACKS, steps_of((low, high)), _work(spans, PATH_TRACKS), threads, within=None, step=None
+        spans, PATH_TRACKS, steps_of((low, high)), recorded_work(spans, PATH_TRACKS), threads, within=None, step=None
     )
     passed = handoffs(spans, NO_OPS, NO_ARROWS, threads)
     joined = joins(waits(spans, PATH_TRACKS, threads, work), work, passed, passed)

@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from path_traces import AUTOGRAD, MAIN, STREAM_8, US, Row, call, kernel, op, parts_of, queued, spans_of
 from random_paths import UNIT, Case, case_of, events, schedule
 
-from stepscope.analyses.critical_path.replay import Scale, replayed, rules, scale_of
+from stepscope.analyses.critical_path.changes import rules, scale_of
+from stepscope.analyses.critical_path.replay import Changes, make
 from stepscope.analyses.critical_path.threads import LONG_AGO
 from stepscope.analyses.critical_path.work import ACROSS, BEFORE, KERNEL_WAIT, LAUNCH, LAUNCH_DELAY
 from stepscope.core.errors import StepscopeError
@@ -22,7 +22,8 @@ cases = st.builds(case_of, events, st.integers(0, 20))
 
 def lengths(case, text):
     supposed = scale_of(rules(text), case.spans, case.threads, case.work)
-    return replayed(case.work, case.held, case.waited, (case.passed, case.first), case.windows, supposed)
+    graph = make(case.work, case.held, case.waited, (case.passed, case.first), case.windows)
+    return np.rint(graph.lengths(graph.run(supposed))).astype(int)
 
 
 @settings(max_examples=50)
@@ -45,7 +46,7 @@ class Graph:
 
     case: Case
     text: str
-    factor: Scale
+    factor: Changes
     moments: list[tuple[int, int, int, int, int, int]]  # thread, at, since, work and the lag after it, source
 
     def factor_at(self, spans, supposed, tick):
@@ -180,98 +181,3 @@ def test_a_host_that_was_ahead_stays_so_no_longer_than_it_can():
     assert (case.windows.low // UNIT).tolist() == [0, 7]
     assert (case.windows.high // UNIT).tolist() == [7, 13]
     assert (lengths(case, "computation=0") // UNIT).tolist() == [2, 3]
-
-
-SPANS = spans_of(
-    Row(MAIN, 0, 40, "ProfilerStep#0", "step"),
-    op(2, 10, "aten::linear"),
-    op(4, 4, "aten::addmm"),
-    call(5, 2, key="a"),
-    call(20, 4, "cudaDeviceSynchronize"),
-    op(30, 5, "aten::relu", AUTOGRAD),
-    kernel(8, 12, "a", "ampere_sgemm_128x64"),
-    *queued(25, 2, 30, 5, "ncclDevKernel_AllReduce"),
-    Row(STREAM_8, 0, 3, "Memcpy HtoD", "memcpy"),
-)
-
-
-def scaled(text, spans=SPANS):
-    threads, work, _ = parts_of(spans)
-    return scale_of(rules(text), spans, threads, work)
-
-
-def on_main(text):
-    """When, in µs, the main thread would get to each 10 µs."""
-    return (scaled(text).on_thread(0, np.arange(0, 50, 10) * US, 0) / US).tolist()
-
-
-def test_a_rule_is_a_name_and_a_factor_and_several_are_divided_by_commas():
-    result = [
-        (rule.what, rule.factor, rule.kind, rule.device_only) for rule in rules("gemm=0.5, launch delay = 0,a,b=2")
-    ]
-    assert result == [
-        ("gemm", 0.5, None, True),
-        ("launch delay", 0.0, "launch_delay", False),
-        ("a,b", 2.0, None, False),
-    ]
-    assert [rule.factor for rule in rules("x=.5,y=1e-1")] == [0.5, 0.1]
-
-
-@pytest.mark.parametrize("text", ["gemm", "gemm=", "gemm=-1", "gemm=half", "a=1,b", "=2", "gemm=0.5x"])
-def test_what_is_no_rule_is_refused(text):
-    with pytest.raises(StepscopeError, match="not a scale"):
-        rules(text)
-
-
-def test_no_rule_and_no_pattern_are_refused():
-    with pytest.raises(StepscopeError, match="nothing to scale"):
-        rules("")
-    with pytest.raises(StepscopeError, match="not a regular expression"):
-        rules("(=1")
-
-
-def test_classes_scale_kernels_names_scale_kernels_and_the_host():
-    assert scaled("gemm=0.5").work.tolist() == [0.5, 1.0, 1.0]
-    assert on_main("gemm=0.5") == [0, 10, 20, 30, 40]
-    assert scaled("sgemm=0.5").work.tolist() == [0.5, 1.0, 1.0]
-    assert scaled("nccl=3").largest == 3.0
-    assert scaled("gemm=0.5").largest == 1.0
-
-
-def test_kinds_scale_device_work_of_that_sort():
-    assert scaled("computation=0.5").work.tolist() == [0.5, 1.0, 1.0]
-    assert scaled("communication=0.5").work.tolist() == [1.0, 0.5, 1.0]
-    assert scaled("memcpy=0.5").work.tolist() == [1.0, 1.0, 0.5]
-
-
-def test_a_name_on_the_host_scales_all_that_lies_in_it():
-    assert on_main("aten::linear=0.5") == [0, 6, 15, 25, 35]
-    assert on_main("linear|addmm=0") == [0, 2, 10, 20, 30]
-
-
-def test_a_kind_on_the_host_scales_what_is_innermost():
-    assert on_main("operator=0") == [0, 4, 12, 22, 32]
-    assert on_main("sync=0") == [0, 10, 20, 26, 36]
-    assert on_main("other_host=0") == [0, 8, 10, 16, 16]
-
-
-def test_of_several_rules_the_first_that_holds_counts():
-    assert on_main("addmm=0,linear=0.5") == [0, 4, 13, 23, 33]
-    assert on_main("linear=0.5,addmm=0") == on_main("linear=0.5")
-    assert scaled("sgemm=0.5,computation=0").work.tolist() == [0.5, 1.0, 1.0]
-    assert scaled("kernel wait=0.5,kernel_wait=0").waits.tolist() == [1.0, 0.5, 1.0]
-
-
-def test_waits_are_scaled_by_their_kind_whether_there_are_any_or_not():
-    assert scaled("launch delay=0,kernel-wait=0.5,unexplained=2").waits.tolist() == [0.0, 0.5, 2.0]
-
-
-@pytest.mark.parametrize("text", ["transformer=0.5", "attention=0.5", "dataloader=0"])
-def test_a_rule_that_holds_nowhere_is_refused(text):
-    with pytest.raises(StepscopeError, match="nothing to scale"):
-        scaled(text)
-
-
-def test_without_device_work_operators_that_exchange_data_are_communication():
-    spans = spans_of(op(0, 10, "c10d::allreduce_"))
-    assert scaled("communication=0", spans).on_thread(0, np.array([10 * US]), 0).tolist() == [0.0]

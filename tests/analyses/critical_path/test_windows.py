@@ -19,14 +19,14 @@ from path_traces import (
     steps_of,
 )
 
-from stepscope.analyses.critical_path.critical_path import _work
+from stepscope.analyses.critical_path.critical_path import recorded_work
 from stepscope.analyses.critical_path.threads import host_threads
 from stepscope.analyses.critical_path.windows import path_windows
 from stepscope.core.errors import MissingTable, StepscopeError, UnknownName
 
 
 def windows(spans, steps=NO_STEPS, within=None, step=None):
-    work, threads = _work(spans, PATH_TRACKS), host_threads(spans, PATH_TRACKS)
+    work, threads = recorded_work(spans, PATH_TRACKS), host_threads(spans, PATH_TRACKS)
     return path_windows(spans, PATH_TRACKS, steps, work, threads, within=within, step=step)
 
 

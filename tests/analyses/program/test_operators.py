@@ -178,7 +178,8 @@ def test_it_equals_counting_span_by_span(spans: pl.DataFrame) -> None:
     def own_host(r: dict[str, object]) -> int:
         points = set(range(r["ts_ns"], r["ts_ns"] + r["dur_ns"]))  # type: ignore[operator,call-overload]
         for c in rows:
-            above = [a for a in ancestors(c) if a["category"] in ("operator", "runtime")]
+            open_then = (a for a in ancestors(c) if a["ts_ns"] + a["dur_ns"] > c["ts_ns"])  # type: ignore[operator]
+            above = [a for a in open_then if a["category"] in ("operator", "runtime")]
             if c["category"] in ("operator", "runtime") and above and above[0] is r:
                 points -= set(range(c["ts_ns"], c["ts_ns"] + c["dur_ns"]))
         return len(points)

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.common.device_work import device_work
-from stepscope.analyses.critical_path.longest_path import KINDS, SPANNED, Kind, beginnings, joins, paths, pieces, spent
-from stepscope.analyses.critical_path.replay import replayed, rules, scale_of
+from stepscope.analyses.critical_path.changes import rules, scale_of
+from stepscope.analyses.critical_path.longest_path import KINDS, SPANNED, Kind, joins, paths, pieces, spent
+from stepscope.analyses.critical_path.replay import program_of
 from stepscope.analyses.critical_path.threads import Threads, host_threads
-from stepscope.analyses.critical_path.waits import handoffs, waits
 from stepscope.analyses.critical_path.windows import Windows, path_windows
-from stepscope.analyses.critical_path.work import held_up, path_work, rows_of
+from stepscope.analyses.critical_path.work import rows_of
 from stepscope.core.errors import MissingTable
 from stepscope.core.intervals import nearest
 from stepscope.core.schema import ARROWS, DEVICE_WORK, OPS, STEPS, Column, Name, Table
@@ -94,26 +94,23 @@ def critical_path(
     threads = host_threads(spans, tracks)
     if not threads.n_active.any():
         raise MissingTable("operators and the calls that queue work", needed_by="critical-path", topic="host")
-    devices = _work(spans, tracks)
+    devices = recorded_work(spans, tracks)
     windows, chosen = path_windows(spans, tracks, steps, devices, threads, within=within, step=step)
     shown = windows.only(chosen)
-    work = path_work(devices, spans, threads)
-    held = held_up(work, spans)
-    waited = waits(spans, tracks, threads, work)
-    passed = handoffs(spans, ops, arrows, threads)
-    first = beginnings(threads, windows, passed)
-    on_path = paths(work, held, joins(waited, work, passed, first), shown)
+    program = program_of(spans, tracks, ops, arrows, devices, threads, windows)
+    work, held = program.work, program.held
+    on_path = paths(work, held, joins(program.waited, work, program.passed, program.first), shown)
     rows = _named(pieces(spans, threads, work, held, on_path, shown), spans, threads, by)
     if by != "piece":
         total = _named(spent(spans, threads, work, shown), spans, threads, by)
         rows = _grouped(rows, total)
     if scale is None:
         return _finished(rows, shown, None)
-    supposed = scale_of(rules(scale), spans, threads, work)
-    return _finished(rows, shown, replayed(work, held, waited, (passed, first), windows, supposed)[chosen])
+    scaled = program.graph.lengths(program.graph.run(scale_of(rules(scale), spans, threads, work)))
+    return _finished(rows, shown, np.rint(scaled[chosen]).astype(np.int64))
 
 
-def _work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
+def recorded_work(spans: pl.DataFrame, tracks: pl.DataFrame) -> pl.DataFrame:
     """What `device_work` returns, or an empty frame with its columns."""
     if spans["category"].is_in(DEVICE_WORK).any():
         return device_work(spans, tracks, needed_by="critical-path")

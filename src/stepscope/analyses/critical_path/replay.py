@@ -1,25 +1,36 @@
-"""What if: the schedule of the recorded graph when some spans or waits take longer or shorter.
+"""The recorded program run again: when each piece of work starts and each wait ends if parts of it take other times.
 
-Everything happens as soon as all that it waits for has happened, which is a search for longest paths. Recorded times
-turn it into a search for shortest paths: the weight of a dependency is by how much it is shorter than the recorded time
-between its ends. That is never negative, so Dijkstra's search finds each moment's slack, and thus its new time.
+The graph is contracted. Its nodes are the starts of device work and the moments at which a host thread may have to
+wait; all else is host time between them, which stays as recorded, untraced gaps included. A forward pass in topological
+order gives every node its earliest time: the latest of what each of its dependencies allows. The dependency that held
+something up keeps its recorded lag, so that an unchanged replay is the recording; others get the usual lag of their
+kind, or the recorded time if that is less. Nothing is clamped, so a constraint that the recording did not feel, such as
+a full launch queue or a slow data loader, takes effect as soon as a change makes it matter.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import reduce
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
-from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
+from stepscope.analyses.critical_path.longest_path import beginnings
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, latest
-from stepscope.analyses.critical_path.waits import Handoffs, Waits
+from stepscope.analyses.critical_path.waits import (
+    Handoffs,
+    Limits,
+    Waits,
+    handoffs,
+    loader_limits,
+    no_limits,
+    queue_limits,
+    waits,
+)
 from stepscope.analyses.critical_path.windows import Windows
 from stepscope.analyses.critical_path.work import (
     ACROSS,
@@ -28,71 +39,35 @@ from stepscope.analyses.critical_path.work import (
     LAUNCH,
     LAUNCH_DELAY,
     NOTHING,
+    UNEXPLAINED,
     WAITS,
     Held,
     Work,
+    held_up,
+    path_work,
 )
-from stepscope.core.errors import StepscopeError
-from stepscope.core.intervals import Intervals, Ints, covered, difference, union
-from stepscope.core.names import KERNEL_CLASSES, kernel_class, map_names
+from stepscope.core.intervals import Bools, Intervals, Ints, covered
 
-_RULE = re.compile(r"\s*(?P<what>.+?)\s*=\s*(?P<factor>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+)\s*(?:,|$)")
-_HINT = "write it as in 'gemm=0.5,launch delay=0': a kind, a class of kernels or a regular expression, and a factor"
-
-
-#: Kinds of device work. All other kinds, except waits, are on the host.
-_SORTS = {"computation": COMPUTATION, "communication": COMMUNICATION, "memcpy": MEMCPY}
 Floats = NDArray[np.float64]
 Edges = tuple[Ints, Ints, Floats]  # from, to, how long after
+Lags = Literal["recorded", "pooled"]
 _SOURCE = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """What is scaled by `factor`: a kind of KINDS, or all whose name matches, anywhere or on devices only."""
+class Changes:
+    """What takes another time: factors of each piece of work, of each kind in WAITS, and of times on each thread.
 
-    what: str
-    factor: float
-    kind: str | None = None
-    matches: Callable[[str], bool] = bool
-    device_only: bool = False
-
-
-def rules(text: str) -> list[Rule]:
-    """The rules of a text such as 'gemm=0.5,launch delay=0'. Raises StepscopeError."""
-    result, at = [], 0
-    while at < len(text):
-        match = _RULE.match(text, at)
-        if match is None:
-            raise StepscopeError(f"not a scale: {text[at:]!r}", _HINT)
-        result.append(_rule(match["what"], float(match["factor"])))
-        at = match.end()
-    if not result:
-        raise StepscopeError("nothing to scale", _HINT)
-    return result
-
-
-def _rule(what: str, factor: float) -> Rule:
-    kind = what.lower().replace(" ", "_").replace("-", "_")
-    if kind in KINDS:
-        return Rule(what, factor, kind)
-    if what in KERNEL_CLASSES:
-        return Rule(what, factor, matches=lambda name: kernel_class(name) == what, device_only=True)
-    try:
-        search = re.compile(what).search
-    except re.error as error:
-        raise StepscopeError(f"not a regular expression: {what!r} ({error})", _HINT) from error
-    return Rule(what, factor, matches=lambda name: search(name) is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Factors of each piece of work, of each kind in WAITS, and of disjoint times on each thread."""
+    `without_waiting` are kinds of moments (of MOMENTS) that no longer wait. Nothing depends on work that is `detached`
+    but the next work of its stream and the end of the step.
+    """
 
     work: Floats
     waits: Floats
     host: tuple[tuple[tuple[float, Intervals], ...], ...]
-    largest: float
+    without_waiting: tuple[int, ...] = ()
+    detached: Bools | None = None
+    loader: float = 1.0
 
     def on_thread(self, thread: int, times: Ints, origin: int) -> Floats:
         """When a thread would get to each of these times, in ns after the origin, if it never waited."""
@@ -102,97 +77,230 @@ class Scale:
         return after
 
 
-def scale_of(wanted: Sequence[Rule], spans: pl.DataFrame, threads: Threads, work: Work) -> Scale:
-    """Where the rules hold; the first of several counts. Raises StepscopeError if a rule holds nowhere.
-
-    On the host, a rule for names holds for everything inside a matching span on its thread.
-    """
-    names = spans["name"].gather(work.row)
-    factor, free = np.ones(work.row.size), np.ones(work.row.size, np.bool_)
-    host: list[list[tuple[float, Intervals]]] = [[] for _ in threads.track]
-    of_waits = {rule.kind: rule.factor for rule in reversed(wanted)}
-    waits = np.array([of_waits.get(kind, 1.0) for kind in WAITS])
-    for rule in wanted:
-        if rule.kind is not None:
-            mine = np.isin(work.sort, [_SORTS[rule.kind]] if rule.kind in _SORTS else [])
-        else:
-            mine = map_names(names, rule.matches, pl.Boolean()).to_numpy()
-        factor[mine & free] = rule.factor
-        n_held = int(mine.sum())
-        free &= ~mine
-        for taken, held in zip(host, _held(rule, spans, threads, has_device=work.row.size > 0), strict=True):
-            n_held += held[0].size
-            rest = reduce(difference, (before for _, before in taken), held)
-            taken.append((rule.factor, rest))
-        if n_held == 0 and rule.kind not in WAITS:
-            raise StepscopeError(f"nothing to scale: no operator, call, range or kernel matches {rule.what!r}", _HINT)
-    return Scale(factor, waits, tuple(map(tuple, host)), max(1.0, *(rule.factor for rule in wanted)))
+def unchanged(work: Work, n_threads: int) -> Changes:
+    """Changes that change nothing."""
+    return Changes(np.ones(work.row.size), np.ones(len(WAITS)), ((),) * n_threads)
 
 
-def _held(rule: Rule, spans: pl.DataFrame, threads: Threads, *, has_device: bool) -> Iterator[Intervals]:
-    """The times at which the rule holds on each thread."""
-    if rule.device_only or rule.kind in WAITS:
-        none = np.empty(0, np.int64)
-        yield from ((none, none) for _ in threads.track)
-    elif rule.kind is not None:
-        whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
-        for thread in range(threads.track.size):
-            _, row, start, end = divided(threads, thread, whole)
-            mine = kinds_of(spans, row, has_device=has_device) == KIND_CODE[rule.kind]
-            yield union(start[mine], end[mine])
-    else:
-        matching = map_names(spans["name"].gather(threads.row), rule.matches, pl.Boolean()).to_numpy()
-        for thread in range(threads.track.size):
-            mine = np.flatnonzero(matching[threads.of(thread)]) + threads.of(thread).start
-            yield union(threads.start[mine], threads.end[mine])
+#: What a moment waits for: device work in a synchronising call or a blocking copy, another thread, room in the launch
+#: queue, the data loader.
+SYNC, COPY, THREAD, QUEUE, LOADER = MOMENTS = range(5)
 
 
 @dataclass(frozen=True, slots=True)
-class _Moments:
+class Moments:
     """Moments when host threads may have to wait, sorted by thread and time; times in ns."""
 
+    kind: Ints
     thread: Ints
     at: Ints
     since: Ints  # when the thread began to wait; LONG_AGO if it had not begun
-    work: Ints  # work that has to end first; -1 if none
+    work: Ints  # work that has to end first (queue: has to start); -1 if none
     lag: Ints  # how long after that the thread goes on
     source: Ints  # thread that has to get this far first; -1 if none
+    producer: Ints  # the moment at which a worker of the loader began this batch; -1 if none
 
 
 @dataclass(frozen=True, slots=True)
-class _Graph:
-    """Node 0 is the origin, followed by the starts of work and the moments."""
+class Replay:
+    """One run: when each node happened, when windows begin and end on the host, when work ends; and all edges."""
+
+    times: Floats
+    begin: Floats
+    end: Floats
+    ended: Floats
+    edges: Edges
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Node 0 is the origin, followed by the starts of work and the moments. `make` builds it."""
 
     work: Work
-    moments: _Moments
-    scale: Scale
+    held: Held
+    moments: Moments
+    windows: Windows
     origin: int
-    recorded: Ints  # when each node happened
-    reached: Floats  # when each moment's thread would get there after the origin, if it never waited
+    lags: Lags
+    spare: float = 0.5  # quantile of the lags that dependencies get which held nothing up
+    order: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)  # of edges; filled by the first run
+
+    @property
+    def n_inferred(self) -> int:
+        """How many dependencies no field of the recording names."""
+        guessed = np.isin(self.moments.kind, (THREAD, QUEUE, LOADER))
+        return int(guessed.sum()) + int((self.held.across >= 0).sum())
+
+    def run(self, changes: Changes) -> Replay:
+        """The program with these changes. Times in ns."""
+        reached = _on_threads(self, changes, self.moments.thread, self.moments.at)
+        parts = [*_of_work(self, changes, reached), *_of_moments(self, changes, reached)]
+        from_, to, after = (np.concatenate(column) for column in zip(*parts, strict=True))
+        times = self._forward(from_, to, after)
+        position = _positions(
+            self,
+            changes,
+            reached,
+            np.tile(self.windows.main, 2),
+            np.concatenate((self.windows.begin, self.windows.end)),
+        )
+        begin, end = np.split(times[position[0]] + position[1], 2)
+        ended = times[1 : self.work.start.size + 1] + (self.work.end - self.work.start) * changes.work
+        return Replay(times, begin, end, ended, (from_, to, after))
+
+    def _forward(self, from_: Ints, to: Ints, after: Floats) -> Floats:
+        """The earliest time of each node, in ns."""
+        n = 1 + self.work.start.size + self.moments.at.size
+        if not self.order:
+            recorded = np.concatenate(([self.origin - 1], self.work.start, self.moments.at))
+            at = topological(from_, to, recorded)
+            rows = np.argsort(at[to], kind="stable")
+            self.order.append((at, rows, at[from_][rows], at[to][rows]))
+        at, rows, from_, to = self.order[0]
+        times = [float("-inf")] * n
+        times[int(at[_SOURCE])] = float(self.origin)
+        for one, other, lag in zip(from_.tolist(), to.tolist(), after[rows].tolist(), strict=True):
+            when = times[one] + lag
+            times[other] = max(times[other], when)
+        return np.array(times)[at]
+
+    def lengths(self, run: Replay) -> Floats:
+        """How long each window takes, in ns."""
+        windows = self.windows
+        recorded = (t.astype(np.float64) for t in (windows.begin, windows.end, self.work.end))
+        new, old = _lengths(windows, run.begin, run.end, run.ended), _lengths(windows, *recorded)
+        result: Floats = np.maximum(windows.high - windows.low + new - old, 0)
+        return result
 
 
-def replayed(
-    work: Work, held: Held, waits: Waits, passed: tuple[Handoffs, ...], windows: Windows, scale: Scale
-) -> NDArray[np.int64]:
-    """How long each window would take, in ns. `passed` are all handoffs, in any order.
+#: What can take up the time of a path.
+PARTS = ("computation", "communication", "memcpy", "host", "data loader", "launch queue", "gaps between work")
 
-    The whole recording is replayed, as the host may be ahead of the device by more than a step. The dependency that
-    held something up keeps its recorded lag, scaled by its rule. Other dependencies get the median lag, or the recorded
-    time if that is less.
+
+def binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[str, float]:
+    """How long each of PARTS takes on the path that ends a window, from the end back to its begin. Units: ns."""
+    from_, to, after = run.edges
+    is_last = run.times[from_] + after >= run.times[to] - 0.5
+    last = np.full(run.times.size, -1, np.int64)
+    last[to[is_last]] = from_[is_last]
+    spent, n_work = dict.fromkeys(PARTS, 0.0), graph.work.start.size
+    mine = np.flatnonzero(graph.windows.queued == window)
+    end, node = float(run.end[window]), -1
+    if mine.size and run.ended[mine].max() >= end:
+        node = 1 + int(mine[run.ended[mine].argmax()])
+        end = float(run.ended[node - 1])
+    else:
+        main = np.array([graph.windows.main[window]])
+        node = int(_positions(graph, changes, np.zeros(graph.moments.at.size), main, graph.windows.end[[window]])[0][0])
+        spent["host"] += end - float(run.times[node])
+    begin, upto = float(run.begin[window]), end
+    while node > _SOURCE and run.times[node] > begin and last[node] >= 0:
+        before, now = int(last[node]), float(run.times[node])
+        if 1 <= node <= n_work:
+            spent[PARTS[int(graph.work.sort[node - 1])]] += max(min(float(run.ended[node - 1]), upto) - now, 0.0)
+            gap = now - (float(run.ended[before - 1]) if 1 <= before <= n_work else float(run.times[before]))
+            spent["gaps between work" if 1 <= before <= n_work else "host"] += max(gap, 0.0)
+        else:
+            kind = int(graph.moments.kind[node - 1 - n_work])
+            waited = now - float(run.times[before])
+            if kind == LOADER and before > n_work and int(graph.moments.kind[before - 1 - n_work]) == LOADER:
+                spent["data loader"] += waited
+            elif kind == QUEUE and 1 <= before <= n_work:
+                spent["launch queue"] += waited
+            elif not 1 <= before <= n_work:
+                spent["host"] += waited
+        node, upto = before, now
+    return spent
+
+
+def topological(from_: Ints, to: Ints, recorded: Ints) -> Ints:
+    """The place of each node in an order in which every edge leads forward.
+
+    It is that of recorded times where that is such an order. Nodes of a circle, which only events at one moment can
+    form, come in the order of time.
     """
-    moments = _moments(waits, work, passed)
+    at = np.empty(recorded.size, np.int64)
+    at[np.argsort(recorded, kind="stable")] = np.arange(recorded.size)
+    if (at[from_] < at[to]).all():
+        return at
+    heads = np.searchsorted(np.sort(from_), np.arange(recorded.size + 1)).tolist()
+    follows = to[np.argsort(from_, kind="stable")].tolist()
+    missing = np.bincount(to, minlength=recorded.size).tolist()
+    rank = at.tolist()
+    waiting = [(rank[node], node) for node, n in enumerate(missing) if not n]
+    heapq.heapify(waiting)
+    rest, done, n_done = iter(np.argsort(at).tolist()), [False] * recorded.size, 0
+    while n_done < recorded.size:
+        node = heapq.heappop(waiting)[1] if waiting else next(one for one in rest if not done[one])
+        if done[node]:
+            continue
+        done[node] = True
+        at[node] = n_done
+        n_done += 1
+        for other in follows[heads[node] : heads[node + 1]]:
+            missing[other] -= 1
+            if not missing[other] and not done[other]:
+                heapq.heappush(waiting, (rank[other], other))
+    return at
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A recorded program: its host threads, its device work, and what each waited for."""
+
+    spans: pl.DataFrame
+    threads: Threads
+    work: Work
+    held: Held
+    waited: Waits
+    passed: Handoffs
+    first: Handoffs
+    windows: Windows
+    graph: Graph
+    loader_known: dict[int, bool]  # threads with a loader that has workers, and whether its pace is known
+
+
+def program_of(
+    spans: pl.DataFrame,
+    tracks: pl.DataFrame,
+    ops: pl.DataFrame,
+    arrows: pl.DataFrame,
+    devices: pl.DataFrame,
+    threads: Threads,
+    windows: Windows,
+    *,
+    lags: Lags = "recorded",
+) -> Program:
+    """The program of a trace's tables. `devices` is what `device_work` returns."""
+    work = path_work(devices, spans, threads)
+    held = held_up(work, spans)
+    waited = waits(spans, tracks, threads, work)
+    passed = handoffs(spans, ops, arrows, threads)
+    first = beginnings(threads, windows, passed)
+    fetches, paces = loader_limits(spans, threads)
+    limits = queue_limits(work).and_also(fetches)
+    graph = make(work, held, waited, (passed, first), windows, limits, lags=lags)
+    return Program(spans, threads, work, held, waited, passed, first, windows, graph, paces)
+
+
+def make(
+    work: Work,
+    held: Held,
+    waited: Waits,
+    passed: Sequence[Handoffs],
+    windows: Windows,
+    limits: Limits | None = None,
+    *,
+    lags: Lags = "recorded",
+) -> Graph:
+    """The graph of a recording. `passed` are all handoffs, in any order.
+
+    With `lags` `pooled`, every launch delay and gap between kernels is replaced by the median of its kind.
+    """
+    moments = _moments(waited, work, passed, no_limits() if limits is None else limits)
     bounds = (work.start, moments.at, windows.begin, windows.low)
     origin = min(int(times.min()) for times in bounds if times.size)
-    recorded = np.concatenate(([origin], work.start, moments.at))
-    graph = _Graph(work, moments, scale, origin, recorded, np.zeros(moments.at.size))
-    graph.reached[:] = _on_threads(graph, moments.thread, moments.at)
-    times = _scheduled(graph, [*_of_work(graph, held), *_of_moments(graph)])
-    node, after = _positions(graph, np.tile(windows.main, 2), np.concatenate((windows.begin, windows.end)))
-    begin, end = np.split(times[node] + after, 2)
-    ended = times[1 : work.start.size + 1] + (work.end - work.start) * scale.work
-    new = _lengths(windows, begin, end, ended)
-    old = _lengths(windows, *(t.astype(np.float64) for t in (windows.begin, windows.end, work.end)))
-    return np.rint(np.maximum(windows.high - windows.low + new - old, 0)).astype(np.int64)
+    return Graph(work, held, moments, windows, origin, lags)
 
 
 def _lengths(windows: Windows, begin: Floats, end: Floats, ended: Floats) -> Floats:
@@ -204,66 +312,92 @@ def _lengths(windows: Windows, begin: Floats, end: Floats, ended: Floats) -> Flo
     return end - np.maximum(begin, np.concatenate((begin[:1], end[:-1])))
 
 
-def _moments(waits: Waits, work: Work, passed: tuple[Handoffs, ...]) -> _Moments:
+def _moments(waited: Waits, work: Work, passed: Sequence[Handoffs], limits: Limits) -> Moments:
     """All moments when a thread may wait, including those without a recorded wait."""
-    waited = waits.work >= 0
-    at = np.where(waited, np.append(work.end, 0)[waits.work], waits.end)
-    lag = np.where(waited, 0, waits.end - np.append(work.end, 0)[waits.queued])
-    tails = (waits.end - at)[waited]
-    lag = np.where(waited, 0, np.minimum(lag, np.median(tails) if tails.size else 0)).astype(np.int64)
-    since = np.where(waited, waits.start, waits.end)
-    nothing = np.full(waits.row.size, -1, np.int64)
-    parts = [(waits.thread, at, since, np.where(waited, waits.work, waits.queued), lag, nothing)]
+    is_held = waited.work >= 0
+    at = np.where(is_held, np.append(work.end, 0)[waited.work], waited.end)
+    lag = np.where(is_held, 0, waited.end - np.append(work.end, 0)[waited.queued])
+    tails = (waited.end - at)[is_held]
+    lag = np.where(is_held, 0, np.minimum(lag, np.median(tails) if tails.size else 0)).astype(np.int64)
+    since = np.where(is_held, waited.start, waited.end)
+    none = np.full(waited.row.size, -1, np.int64)
+    kind = np.where(waited.is_copy, COPY, SYNC)
+    awaited = np.where(is_held, waited.work, waited.queued)
+    parts = [(kind, waited.thread, at, since, awaited, lag, none, none)]
     for one in passed:
         none = np.full(one.at.size, -1, np.int64)
-        parts.append((one.thread, one.at, one.since, none, none, one.source))
+        parts.append((np.full(one.at.size, THREAD), one.thread, one.at, one.since, none, none, one.source, none))
+    n_before = sum(part[0].size for part in parts)
+    none = np.full(limits.at.size, -1, np.int64)
+    kind = np.where(limits.work >= 0, QUEUE, LOADER)
+    producer = np.where(limits.producer >= 0, limits.producer + n_before, -1)
+    parts.append((kind, limits.thread, limits.at, limits.since, limits.work, limits.after, none, producer))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    order = np.lexsort((columns[1], columns[0]))
-    return _Moments(*(column[order] for column in columns))
+    order = np.lexsort((columns[2], columns[1]))
+    place = np.append(np.argsort(order), -1)
+    columns[-1] = place[columns[-1]]
+    return Moments(*(column[order] for column in columns))
 
 
-def _on_threads(graph: _Graph, thread: Ints, times: Ints) -> Floats:
+def _on_threads(graph: Graph, changes: Changes, thread: Ints, times: Ints) -> Floats:
     """When a thread would get to each time, in ns after the origin, if it never waited."""
     after = np.zeros(times.size)
     for one in np.unique(thread):
         mine = thread == one
-        after[mine] = graph.scale.on_thread(int(one), times[mine], graph.origin)
+        after[mine] = changes.on_thread(int(one), times[mine], graph.origin)
     return after
 
 
-def _positions(graph: _Graph, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
-    """For each time on a thread the last node there before it, and how long after that node it is."""
+def _positions(graph: Graph, changes: Changes, reached: Floats, thread: Ints, times: Ints) -> tuple[Ints, Floats]:
+    """For each time on a thread the last node there before it, and how long after that node it is.
+
+    `reached` is when each moment's thread would get there after the origin, if it never waited.
+    """
     moments = graph.moments
     last = latest(moments.thread, moments.at, thread, times)
-    after = _on_threads(graph, thread, times) - np.append(graph.reached, 0.0)[last]
+    after = _on_threads(graph, changes, thread, times) - np.append(reached, 0.0)[last]
     return np.where(last >= 0, last + 1 + graph.work.start.size, _SOURCE), after
 
 
-def _of_work(graph: _Graph, held: Held) -> Iterator[Edges]:
+def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]:
     """The dependencies of work."""
-    work, scale = graph.work, graph.scale
+    work, held = graph.work, graph.held
     gap = work.start - held.at
-    recorded = gap * scale.waits[held.wait]
-    typical = _median(gap[held.wait == KERNEL_WAIT])
+    if graph.lags == "pooled":
+        gap = _pooled(gap, held, work)
+    recorded = gap * changes.waits[held.wait]
+    typical = _quantile(gap[held.wait == KERNEL_WAIT], graph.spare)
     for by, other in ((BEFORE, work.before), (ACROSS, held.across)):
         rows = np.flatnonzero(other >= 0)
         one = other[rows]
         until = np.minimum(work.end[one], work.start[rows])
-        least = np.minimum(typical, work.start[rows] - until) * scale.waits[KERNEL_WAIT]
+        least = np.minimum(typical, work.start[rows] - until) * changes.waits[KERNEL_WAIT]
         lag = np.where(held.by[rows] == by, recorded[rows], least)
-        yield one + 1, rows + 1, (until - work.start[one]) * scale.work[one] + lag
+        if by == ACROSS and changes.detached is not None:
+            lag[changes.detached[one]] = -np.inf
+        yield one + 1, rows + 1, (until - work.start[one]) * changes.work[one] + lag
     rows = np.flatnonzero(work.call >= 0)
     submitted = held.submitted[rows]
-    typical = _median(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)])
-    least = np.minimum(typical, work.start[rows] - submitted) * scale.waits[LAUNCH_DELAY]
+    typical = _quantile(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)], graph.spare)
+    least = np.minimum(typical, work.start[rows] - submitted) * changes.waits[LAUNCH_DELAY]
     delay = np.where(held.by[rows] == LAUNCH, recorded[rows], least)
-    node, after = _positions(graph, work.thread[rows], submitted)
+    node, after = _positions(graph, changes, reached, work.thread[rows], submitted)
     yield node, rows + 1, after + delay
     rows = np.flatnonzero(held.by == NOTHING)
     yield np.full(rows.size, _SOURCE), rows + 1, (work.start[rows] - graph.origin).astype(np.float64)
 
 
-def _of_moments(graph: _Graph) -> Iterator[Edges]:
+def _pooled(gap: Ints, held: Held, work: Work) -> Ints:
+    """Gaps replaced by the medians of their kind: what held the work up, and what the work is."""
+    pooled = gap.copy()
+    kind = held.by * 3 + work.sort
+    for one in np.unique(kind):
+        mine = (kind == one) & (held.wait != UNEXPLAINED) & (held.by != NOTHING)
+        pooled[mine] = np.median(gap[mine]) if mine.any() else 0
+    return pooled
+
+
+def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]:
     """The dependencies of host threads."""
     moments, n_work = graph.moments, graph.work.start.size
     node = np.arange(moments.at.size) + 1 + n_work
@@ -271,40 +405,40 @@ def _of_moments(graph: _Graph) -> Iterator[Edges]:
     previous = np.where(follows, node - 1, _SOURCE)
     yield previous, node, np.zeros(node.size)
     rows = np.flatnonzero(moments.since != LONG_AGO)
-    from_, after = _positions(graph, moments.thread[rows], moments.since[rows])
+    from_, after = _positions(graph, changes, reached, moments.thread[rows], moments.since[rows])
     # A moment without a wait is itself the latest by then: it follows the previous one.
     is_self = from_ >= node[rows]
-    gone = graph.reached[rows] - np.where(follows, np.roll(graph.reached, 1), 0.0)[rows]
+    gone = reached[rows] - np.where(follows, np.roll(reached, 1), 0.0)[rows]
     yield np.where(is_self, previous[rows], from_), node[rows], np.where(is_self, gone, after)
-    rows = np.flatnonzero(moments.work >= 0)
+    rows = np.flatnonzero((moments.work >= 0) & (moments.kind == QUEUE))
+    yield moments.work[rows] + 1, node[rows], moments.lag[rows].astype(np.float64)
+    yield from _of_loader(graph, changes, node)
+    rows = np.flatnonzero((moments.work >= 0) & (moments.kind != QUEUE))
     one = moments.work[rows]
-    took = (graph.work.end - graph.work.start)[one] * graph.scale.work[one]
+    took = (graph.work.end - graph.work.start)[one] * changes.work[one]
     at = moments.at[rows]
-    tail = graph.reached[rows] - _on_threads(graph, moments.thread[rows], at - moments.lag[rows])
-    yield one + 1, node[rows], took + tail
+    tail = reached[rows] - _on_threads(graph, changes, moments.thread[rows], at - moments.lag[rows])
+    free = np.isin(moments.kind[rows], changes.without_waiting)
+    if changes.detached is not None:
+        free |= changes.detached[one]
+    yield one + 1, node[rows], np.where(free, -np.inf, took + tail)
     rows = np.flatnonzero(moments.source >= 0)
-    from_, after = _positions(graph, moments.source[rows], moments.at[rows])
+    from_, after = _positions(graph, changes, reached, moments.source[rows], moments.at[rows])
     yield from_, node[rows], after
 
 
-def _median(times: Ints) -> float:
-    return float(np.median(times)) if times.size else 0.0
+def _of_loader(graph: Graph, changes: Changes, node: Ints) -> Iterator[Edges]:
+    """When batches are ready. Workers began the first ones before the recording, at the time that their pace gives."""
+    moments = graph.moments
+    is_batch = moments.kind == LOADER
+    rows = np.flatnonzero(is_batch & (moments.producer >= 0))
+    gone = 0.0 if changes.loader else -np.inf
+    yield node[moments.producer[rows]], node[rows], (moments.lag[rows] * changes.loader + gone).astype(np.float64)
+    rows = np.flatnonzero(is_batch & (moments.producer < 0) & (moments.at > moments.since))
+    began = moments.at[rows] - moments.lag[rows] - graph.origin
+    ready = (began + moments.lag[rows] * changes.loader + gone).astype(np.float64)
+    yield np.full(rows.size, _SOURCE), node[rows], ready
 
 
-def _scheduled(graph: _Graph, edges: list[Edges]) -> Floats:
-    """The new time of each node, in ns."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import dijkstra
-
-    from_, to, after = (np.concatenate(column) for column in zip(*edges, strict=True))
-    slow = graph.scale.largest
-    short = np.maximum(slow * (graph.recorded[to] - graph.recorded[from_]) - after, 0.0)
-    # Of several dependencies between two nodes the tightest counts; a sparse matrix would add them up.
-    order = np.lexsort((short, to, from_))
-    from_, to, short = from_[order], to[order], short[order]
-    first = np.append(True, (from_[1:] != from_[:-1]) | (to[1:] != to[:-1]))[: to.size]
-    n = graph.recorded.size
-    matrix = csr_array((short[first], (from_[first], to[first])), shape=(n, n))
-    slack = dijkstra(matrix, indices=np.array([_SOURCE]))[0]
-    times: Floats = graph.origin + slow * (graph.recorded - graph.origin) - slack
-    return times
+def _quantile(times: Ints, q: float) -> float:
+    return float(np.quantile(times, q)) if times.size else 0.0

@@ -120,6 +120,9 @@ class Columns:
         self.metrics = columns_of({"row": u4, "metric": u4, "value": f8})
         self.launch_flows = columns_of({"id": i8})["id"]
         self.has_launch_flows = False
+        self.has_correlations = False  # then the ends of these arrows say nothing more
+        self.launch_ends = columns_of({"ts": time, "lane": u4, "id": i8})
+        self.lanes = Interned()
         self.threads: dict[tuple[Any, Any], dict[str, str]] = {}
         json_texts = dict.fromkeys(("shapes", "types", "concrete"), self.texts)
         #: The texts that the columns of codes are codes of: arguments as they are, and as JSON.
@@ -182,6 +185,8 @@ class Columns:
     def _add_side_columns(self, kind: int, rows: NDArray[np.intp], args: list[Args]) -> None:
         for table in TABLES_OF.get(kind, ()):
             self.add_arguments(table, rows, args)
+        if kind in (CALL, DEVICE) and not self.has_correlations:
+            self.has_correlations = any(a.correlation is not None and a.correlation > 0 for a in args)
         if kind == DEVICE:
             launched = [(r, a) for r, a in zip(rows.tolist(), args, strict=True) if _is_launched(a)]
             self.add_arguments("kernels", [r for r, _ in launched], [a for _, a in launched])
@@ -333,6 +338,11 @@ def _arrows(columns: Columns, events: list[AnyEvent], *, start: bool) -> None:
         columns.has_launch_flows = True
         if start:
             columns.launch_flows.extend(launches)
+        if not columns.has_correlations:
+            ends, cols = [e for e in events if e.cat in _FLOW_TO_DEVICE], columns.launch_ends
+            cols["ts"].extend(columns.times([e.ts for e in ends]))
+            cols["lane"].extend(columns.lanes.codes([(e.pid, e.tid) for e in ends]))
+            cols["id"].extend(launches)
     if len(launches) == len(events):
         return
     between_hosts = [e for e in events if e.cat not in _FLOW_TO_DEVICE]

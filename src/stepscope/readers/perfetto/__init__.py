@@ -146,6 +146,7 @@ def _columns(recording: Recording, issues: IssueLog) -> Columns:
     for column, values in spans.items():
         columns.spans[column].extend(values)
     columns.n_events, columns.n_spans, columns.phases = of_event.size, n, {"X"}
+    columns.has_correlations = True  # arrows name spans, not places
     _add_side_tables(columns, arguments, kind)
     _add_flows(columns, recording, of_event, arguments, spans, is_device, kind)
     _add_counters(columns, recording, lanes)

@@ -1,0 +1,306 @@
+"""What a change does to a recorded program: 'class gemm: 2x' as factors of device work, host time and waits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+import polars as pl
+
+from stepscope.analyses.common.device_work import COMMUNICATION, COMPUTATION, MEMCPY
+from stepscope.analyses.critical_path.longest_path import KIND_CODE, KINDS, divided, kinds_of
+from stepscope.analyses.critical_path.replay import COPY, SYNC, Changes, Program, unchanged
+from stepscope.analyses.critical_path.threads import Threads
+from stepscope.analyses.critical_path.work import WAITS, Work
+from stepscope.core.errors import StepscopeError
+from stepscope.core.intervals import Bools, Intervals, difference, locate, union
+from stepscope.core.names import KERNEL_CLASSES, is_launch_call, kernel_class, map_names
+
+_RULE = re.compile(r"\s*(?P<what>.+?)\s*=\s*(?P<factor>\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+)\s*(?:,|$)")
+_HINT = "write it as in 'gemm=0.5,launch delay=0': a kind, a class of kernels or a regular expression, and a factor"
+#: Kinds of device work. All other kinds, except waits, are on the host.
+_SORTS = {"computation": COMPUTATION, "communication": COMMUNICATION, "memcpy": MEMCPY}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is scaled by `factor`: a kind of KINDS, or all whose name matches, anywhere or on devices only."""
+
+    what: str
+    factor: float
+    kind: str | None = None
+    matches: Callable[[str], bool] = bool
+    device_only: bool = False
+
+
+def rules(text: str) -> list[Rule]:
+    """The rules of a text such as 'gemm=0.5,launch delay=0'. Raises StepscopeError."""
+    result, at = [], 0
+    while at < len(text):
+        match = _RULE.match(text, at)
+        if match is None:
+            raise StepscopeError(f"not a scale: {text[at:]!r}", _HINT)
+        result.append(_rule(match["what"], float(match["factor"])))
+        at = match.end()
+    if not result:
+        raise StepscopeError("nothing to scale", _HINT)
+    return result
+
+
+def _rule(what: str, factor: float) -> Rule:
+    kind = what.lower().replace(" ", "_").replace("-", "_")
+    if kind in KINDS:
+        return Rule(what, factor, kind)
+    if what in KERNEL_CLASSES:
+        return Rule(what, factor, matches=lambda name: kernel_class(name) == what, device_only=True)
+    return Rule(what, factor, matches=searched(what, _HINT))
+
+
+def searched(pattern: str, hint: str) -> Callable[[str], bool]:
+    """Whether a name matches the regular expression. Raises StepscopeError if it is none."""
+    try:
+        search = re.compile(pattern).search
+    except re.error as error:
+        raise StepscopeError(f"not a regular expression: {pattern!r} ({error})", hint) from error
+    return lambda name: search(name) is not None
+
+
+def scale_of(wanted: Sequence[Rule], spans: pl.DataFrame, threads: Threads, work: Work) -> Changes:
+    """What the rules change; the first of several counts. Raises StepscopeError if a rule holds nowhere.
+
+    On the host, a rule for names holds for everything inside a matching span on its thread.
+    """
+    names = spans["name"].gather(work.row)
+    factor, free = np.ones(work.row.size), np.ones(work.row.size, np.bool_)
+    host: list[list[tuple[float, Intervals]]] = [[] for _ in threads.track]
+    of_waits = {rule.kind: rule.factor for rule in reversed(wanted)}
+    waits = np.array([of_waits.get(kind, 1.0) for kind in WAITS])
+    for rule in wanted:
+        if rule.kind is not None:
+            mine = np.isin(work.sort, [_SORTS[rule.kind]] if rule.kind in _SORTS else [])
+        else:
+            mine = map_names(names, rule.matches, pl.Boolean()).to_numpy()
+        factor[mine & free] = rule.factor
+        n_held = int(mine.sum())
+        free &= ~mine
+        for taken, held in zip(host, _held(rule, spans, threads, has_device=work.row.size > 0), strict=True):
+            n_held += held[0].size
+            taken.append((rule.factor, _rest(taken, held)))
+        if n_held == 0 and rule.kind not in WAITS:
+            raise StepscopeError(f"nothing to scale: no operator, call, range or kernel matches {rule.what!r}", _HINT)
+    return Changes(factor, waits, tuple(map(tuple, host)))
+
+
+def _rest(taken: Sequence[tuple[float, Intervals]], held: Intervals) -> Intervals:
+    """The part of the intervals for which no earlier rule holds."""
+    return reduce(difference, (before for _, before in taken), held)
+
+
+def _held(rule: Rule, spans: pl.DataFrame, threads: Threads, *, has_device: bool) -> Iterator[Intervals]:
+    """The times at which the rule holds on each thread."""
+    if rule.device_only or rule.kind in WAITS:
+        yield from nowhere(threads)
+    elif rule.kind is not None:
+        yield from _of_kinds(spans, threads, (rule.kind,), has_device=has_device)
+    else:
+        yield from _spans_like(spans, threads, rule.matches)
+
+
+def nowhere(threads: Threads) -> list[Intervals]:
+    """No times on any thread."""
+    none = np.empty(0, np.int64)
+    return [(none, none)] * threads.track.size
+
+
+def _of_kinds(
+    spans: pl.DataFrame, threads: Threads, kinds: Sequence[str], *, has_device: bool = True
+) -> Iterator[Intervals]:
+    """The times at which what is innermost on each thread is of one of the kinds."""
+    whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
+    codes = [KIND_CODE[kind] for kind in kinds]
+    for thread in range(threads.track.size):
+        _, row, start, end = divided(threads, thread, whole)
+        mine = np.isin(kinds_of(spans, row, has_device=has_device), codes)
+        yield union(start[mine], end[mine])
+
+
+def _spans_like(
+    spans: pl.DataFrame, threads: Threads, matches: Callable[[str], bool], categories: Sequence[str] = ()
+) -> Iterator[Intervals]:
+    """The times at which a span of such a name, and of these categories if any are given, is open on each thread."""
+    matching = map_names(spans["name"].gather(threads.row), matches, pl.Boolean()).to_numpy()
+    if categories:
+        matching = matching & spans["category"].gather(threads.row).is_in(categories).to_numpy()
+    for thread in range(threads.track.size):
+        mine = np.flatnonzero(matching[threads.of(thread)]) + threads.of(thread).start
+        yield union(threads.start[mine], threads.end[mine])
+
+
+#: Subjects of a change, and the changes that each understands; `2x` stands for any number.
+SUBJECTS = {
+    "kernel": ("2x", "removed"),
+    "op": ("2x", "removed"),
+    "class": ("2x", "removed"),
+    "range": ("2x", "removed"),
+    "launch": ("2x", "free"),
+    "loader": ("2x", "hidden"),
+    "sync": ("removed",),
+    "comm": ("2x", "free", "overlapped"),
+    "host": ("2x", "free"),
+    "device": ("2x", "free"),
+}
+_NAMED = {"kernel": "~ REGEX", "op": "~ REGEX", "class": "NAME", "range": "NAME"}
+_CHANGE = re.compile(r"\s*(?P<subject>[a-z]+)\s*(?P<name>.*?)\s*:\s*(?P<change>[^:]+?)\s*", re.DOTALL)
+_TIMES = re.compile(r"(?P<times>\d+(?:\.\d*)?|\.\d+)\s*(?:x|×)")
+#: Words for a factor of 0.
+_GONE = ("removed", "free", "hidden")
+_CHANGE_HINT = "write it as in 'class gemm: 2x' or 'loader: hidden'; stepscope predict --help lists subjects"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change in words: its subject, the name or pattern that it has, and what becomes of it."""
+
+    subject: str
+    name: str
+    change: str
+
+    @property
+    def factor(self) -> float | None:
+        """What durations are multiplied by; None if the change is of another kind."""
+        times = _TIMES.fullmatch(self.change)
+        if times is not None:
+            return 1 / float(times["times"])
+        return 0.0 if self.change in _GONE else None
+
+    def __str__(self) -> str:
+        joint = " ~ " if self.subject in ("kernel", "op") else " " if self.name else ""
+        return f"{self.subject}{joint}{self.name}: {self.change}"
+
+
+def change_of(text: str) -> Change:
+    """The change that a text such as 'kernel ~ sgemm: 2x' describes. Raises StepscopeError."""
+    match = _CHANGE.fullmatch(text)
+    if match is None:
+        raise StepscopeError(f"not a change: {text!r}", _CHANGE_HINT)
+    subject, name = match["subject"], match["name"].removeprefix("~").strip()
+    change = Change(subject, name, match["change"])
+    if subject not in SUBJECTS:
+        raise StepscopeError(f"not a subject of a change: {subject!r}", f"subjects are {', '.join(SUBJECTS)}")
+    times = _TIMES.fullmatch(change.change)
+    known = "2x" in SUBJECTS[subject] if times and float(times["times"]) else change.change in SUBJECTS[subject]
+    if not known:
+        raise StepscopeError(
+            f"{subject!r} has no change {change.change!r}", f"it can be {', '.join(SUBJECTS[subject])}"
+        )
+    if (subject in _NAMED) != bool(name):
+        usage = f"{subject} {_NAMED.get(subject, '')}".strip()
+        raise StepscopeError(f"not a change: {text!r}", f"write it as in '{usage}: {SUBJECTS[subject][0]}'")
+    if subject == "class" and name not in KERNEL_CLASSES:
+        raise StepscopeError(f"no class of kernels: {name!r}", f"classes are {', '.join(KERNEL_CLASSES)}")
+    return change
+
+
+def changed(program: Program, wanted: Sequence[Change]) -> Changes:
+    """What the changes do to a program together; where several hold, the first counts.
+
+    Raises StepscopeError if one of them concerns nothing in the recording.
+    """
+    result = unchanged(program.work, program.threads.track.size)
+    taken = np.zeros(program.work.row.size, np.bool_)
+    for change in wanted:
+        result, mine = _with(program, result, change, taken)
+        taken |= mine
+    return result
+
+
+def _with(program: Program, changes: Changes, change: Change, taken: Bools) -> tuple[Changes, Bools]:
+    """The changes with one more, and the device work that this one concerns."""
+    work, factor = program.work, change.factor
+    if change.subject == "comm" and change.change == "overlapped":
+        talks = work.sort == COMMUNICATION
+        _require(change, talks.any())
+        return replace(changes, detached=talks), talks & False
+    mine, held = _concerned(program, change)
+    gone = 0.0 if factor is None else factor
+    if change.subject == "sync":
+        stopped = (*changes.without_waiting, SYNC, COPY)
+        return replace(changes, without_waiting=stopped, host=_on_host(changes, held, gone)), mine
+    if change.subject == "loader":
+        changes = replace(changes, loader=gone)
+    waits = changes.waits
+    if change.subject == "launch":
+        waits = waits * np.array([gone if kind == "launch_delay" else 1.0 for kind in WAITS])
+    durations = np.where(mine & ~taken, changes.work * gone, changes.work)
+    return replace(changes, work=durations, waits=waits, host=_on_host(changes, held, gone)), mine
+
+
+def _on_host(
+    changes: Changes, held: Sequence[Intervals], factor: float
+) -> tuple[tuple[tuple[float, Intervals], ...], ...]:
+    """The factors of host time with a further one."""
+    return tuple((*taken, (factor, _rest(taken, more))) for taken, more in zip(changes.host, held, strict=True))
+
+
+def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]]:
+    """The device work, and the times on host threads, that a change speaks of. Raises StepscopeError if none."""
+    spans, threads, work = program.spans, program.threads, program.work
+    mine, held = np.zeros(work.row.size, np.bool_), nowhere(threads)
+    names = spans["name"].gather(work.row)
+    if change.subject in ("kernel", "class"):
+        matches = searched(change.name, _CHANGE_HINT) if change.subject == "kernel" else _is_of_class(change.name)
+        mine = map_names(names, matches, pl.Boolean()).to_numpy() & (work.sort != MEMCPY)
+    elif change.subject in ("op", "range"):
+        matches = searched(change.name, _CHANGE_HINT) if change.subject == "op" else _is_named(change.name)
+        categories = ("operator",) if change.subject == "op" else ("user_range", "module", "python", "step")
+        held = list(_spans_like(spans, threads, matches, categories))
+        mine = called_within(work, held)
+    elif change.subject == "launch":
+        held = list(_spans_like(spans, threads, is_launch_call, ("runtime", "driver")))
+    elif change.subject == "loader":
+        held = list(_spans_like(spans, threads, lambda _: True, ("dataloader",)))
+        # Of a loader with workers only the wait goes; the thread still takes the batch over.
+        for thread in program.loader_known:
+            held[thread] = nowhere(threads)[thread]
+        _require(change, program.loader_known or any(times[0].size for times in held))
+        return mine, held
+    elif change.subject == "sync":
+        held = list(_of_kinds(spans, threads, ("sync",)))
+        _require(change, bool(program.graph.moments.at.size))
+    elif change.subject == "comm":
+        mine = work.sort == COMMUNICATION
+        held = list(_of_kinds(spans, threads, ("communication",), has_device=work.row.size > 0))
+    elif change.subject == "host":
+        whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
+        loads = _spans_like(spans, threads, lambda _: True, ("dataloader",))
+        held = [difference(whole, loading) for loading in loads]
+    else:
+        mine = np.ones(work.row.size, np.bool_)
+    _require(change, mine.any() or any(times[0].size for times in held))
+    return mine, held
+
+
+def called_within(work: Work, held: Sequence[Intervals]) -> Bools:
+    """The device work whose calls begin within these times on their threads."""
+    mine = np.zeros(work.row.size, np.bool_)
+    for thread, times in enumerate(held):
+        rows = np.flatnonzero(work.thread == thread)
+        mine[rows] = locate(times, work.called[rows]) >= 0
+    return mine
+
+
+def _is_of_class(wanted: str) -> Callable[[str], bool]:
+    return lambda name: kernel_class(name) == wanted
+
+
+def _is_named(wanted: str) -> Callable[[str], bool]:
+    return lambda name: name == wanted
+
+
+def _require(change: Change, is_there: object) -> None:
+    """Raises StepscopeError if the recording has nothing that the change speaks of."""
+    if not is_there:
+        raise StepscopeError(f"nothing to change: the recording has nothing for {str(change)!r}", _CHANGE_HINT)
