@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from stepscope.reports._summary import Cost, Summary
 
 _TOOLS = {
-    "kineto": "Chrome trace", "ncu-csv": "Nsight Compute", "ncu-text": "Nsight Compute", "ncu-rep": "Nsight Compute",
-    "kernel-table": "Kernel table", "nsys": "Nsight Systems", "nsys-stats": "Nsight Systems",
+    "kineto": "Chrome trace", "perfetto": "Perfetto trace", "ncu-csv": "Nsight Compute", "ncu-text": "Nsight Compute",
+    "ncu-rep": "Nsight Compute", "kernel-table": "Kernel table", "nsys": "Nsight Systems",
+    "nsys-stats": "Nsight Systems",
 }  # fmt: skip
 #: What issues of severity error say about a file, the first that it has.
 _LOSSES = {
