@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from step_simulator import Body, Run
 
 COMPUTE, COPY, EXCHANGE, BRANCH = 7, 13, 20, 24
-WARM_UP, RECORDED = 5, 6
+WARM_UP, RECORDED = 6, 8  # recorded: a multiple of the number of workers, which deliver in bursts
 #: Name, class, and length relative to others.
 KERNELS = {
     "linear": (("ampere_sgemm_128x64_tn", 4.0),),
@@ -147,7 +147,7 @@ class _Builder:
         traits, body = self.traits, cast("list[Instruction]", [])
         if traits.workers is not None:
             name = NEXT.format("MultiProcessing" if traits.workers else "SingleProcess")
-            body += [Open(name, "user_annotation"), Next(self.noisy(60_000 if traits.workers else 8_000)), Close()]
+            body += [Open(name, "user_annotation"), Next(self.noisy(60_000 if traits.workers else 500)), Close()]
         if traits.copies:
             pageable = traits.copies == "pageable"
             title = f"Memcpy HtoD ({'Pageable' if pageable else 'Pinned'} -> Device)"
@@ -341,18 +341,14 @@ def calls_scaled(factor: float) -> Callable[[Program], Program]:
 
 
 def host_scaled(factor: float) -> Callable[[Program], Program]:
-    """All time of host threads but for waits. A loader without workers is one of them."""
+    """All time of host threads but for waits and data loading."""
 
     def change(i: Instruction, _: tuple[str, ...]) -> Instruction:
         if isinstance(i, Fork):
             return i._replace(wake_ns=round(i.wake_ns * factor))
-        return i._replace(ns=round(i.ns * factor)) if isinstance(i, Host | Launch | Record | Wait | Sync | Next) else i
+        return i._replace(ns=round(i.ns * factor)) if isinstance(i, Host | Launch | Record | Wait | Sync) else i
 
-    def whole(program: Program) -> Program:
-        inline = program.loader is not None and program.loader.workers == 0
-        return _each(change)(loader_scaled(factor)(program) if inline else program)
-
-    return whole
+    return _each(change)
 
 
 def spans_scaled(pattern: str, factor: float) -> Callable[[Program], Program]:
@@ -472,7 +468,14 @@ def possible_changes(traits: Traits, program: Program) -> list[Change]:
         changes |= {"comm: free": works_scaled(_is_exchange, 0.0), "comm: 2x": works_scaled(_is_exchange, 0.5)}
     elif not (traits.branch or traits.threads or traits.copies == "stream"):
         changes["launch: graphs"] = as_graphs
+    if traits.straggler > 1 and traits.ranks > 1:
+        changes["ranks: no stragglers"] = partial(_first_rank_faster, traits.straggler)
     return [Change((text,), apply) for text, apply in changes.items()]
+
+
+def _first_rank_faster(factor: float, program: Program) -> Program:
+    faster = works_scaled(lambda work: work.kind == "kernel", 1 / factor)(program)
+    return replace(program, ranks=(faster.ranks[0], *program.ranks[1:]))
 
 
 def _is_named(name: str, work: Work) -> bool:
@@ -514,11 +517,11 @@ class Case:
         return frozenset(kind for kind, holds in kinds.items() if holds)
 
 
-def _scales(change: Change) -> str:
-    """What a change scales; two that scale the same are not asked together."""
+def _scales(change: Change) -> set[str]:
+    """What a change scales; two that scale the same are not asked together. Spans hold work of host and device."""
     subject = change.texts[0].split(":")[0].split(" ")[0]
-    parts = {"launch": "host", "host": "host", "loader": "loader", "sync": "sync"}
-    return parts.get(subject, "device")
+    parts = {"launch": {"host"}, "host": {"host"}, "loader": {"loader"}, "sync": {"sync"}}
+    return parts.get(subject, {"host", "device"} if subject in ("op", "range") else {"device"})
 
 
 def random_case(seed: int, n_changes: int = 10) -> Case:
@@ -535,7 +538,7 @@ def random_case(seed: int, n_changes: int = 10) -> Case:
     changes = possible_changes(traits, program)
     order = rng.permutation(len(changes))[: n_changes - 1].tolist()
     chosen = [changes[i] for i in sorted(order)]
-    pairs = [pair for pair in combinations(chosen, 2) if len({_scales(change) for change in pair}) == 2]
+    pairs = [pair for pair in combinations(chosen, 2) if not _scales(pair[0]) & _scales(pair[1])]
     if pairs:
         first, second = pairs[int(rng.integers(len(pairs)))]
         chosen.append(Change(first.texts + second.texts, both(first.apply, second.apply)))

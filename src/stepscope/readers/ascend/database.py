@@ -16,7 +16,6 @@ import polars as pl
 from stepscope.core import files, intervals
 from stepscope.core import names as rules
 from stepscope.core.collectives import kind_of
-from stepscope.core.errors import UnknownFormat
 from stepscope.core.schema import (
     ARROWS,
     COLLECTIVES,
@@ -31,7 +30,6 @@ from stepscope.core.trace import Meta, Trace
 from stepscope.readers.ascend.tables import text_of, unit_of, with_kernels, with_memory
 from stepscope.readers.common.categories import HCCL_TYPES, by_name, odd_device_work, without_repeats_of_hccl
 from stepscope.readers.common.columns import ABSENT, torch_npu_arguments
-from stepscope.readers.common.source import IssueLog, give_back
 from stepscope.readers.common.span_builder import (
     CODE,
     WORK,
@@ -44,14 +42,14 @@ from stepscope.readers.common.span_builder import (
     span_table,
     steps_of,
 )
-from stepscope.readers.common.sqlite import opened
+from stepscope.readers.common.sqlite import read_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from stepscope.readers.common.source import Source
+    from stepscope.readers.common.source import IssueLog, Source
     from stepscope.readers.common.span_builder import Sorted
     from stepscope.readers.common.sqlite import Database
 
@@ -120,15 +118,8 @@ def read(source: Source) -> Trace:
 
     Raises CorruptInput (damaged database), UnknownFormat (another program's database), StepscopeError.
     """
-    issues = IssueLog()
-    with opened(source, issues) as db:
-        if not any(table in db for table in TABLES):
-            what = ", ".join(db.tables[:5]) or "nothing"
-            hint = "open ascend_pytorch_profiler_*.db, msprof_*.db or trace_view.json of the same run"
-            raise UnknownFormat(f"{source.label} is no trace of an Ascend device: it holds {what}", hint)
-        trace = _trace(db, source, issues)
-    give_back()
-    return trace
+    hint = "open ascend_pytorch_profiler_*.db, msprof_*.db or trace_view.json of the same run"
+    return read_database(source, TABLES, _trace, ("no trace of an Ascend device", hint))
 
 
 def _trace(db: Database, source: Source, issues: IssueLog) -> Trace:
