@@ -79,6 +79,7 @@ def _of_tests(put: Any) -> None:
     import nsys_stats_files as stats
     import paddle_profiles as paddle
     import perf_files as latencyprism
+    import perfetto_traces as perfetto
     import rocprof_files as rocm
 
     def empty(name: str, file: str) -> Path:
@@ -111,6 +112,7 @@ def _of_tests(put: Any) -> None:
     put("ncu-csv", "ncu.csv", "==PROF== Connected to process 7\n" + ncu.LONG + "".join(map(ncu.rows, range(6))))
     put("paddle-protobuf", "a.pb", paddle.training())
     put("paddle-json", "a.json", paddle.json_training())
+    put("perfetto", "a.pftrace", perfetto.TRAINING)
     rocm.folder(put("rocprof-csv", "77_x.csv", b"").parent, counter_collection=rocm.COUNTERS)
     put("rocprof-csv", "77_x.csv", b"").unlink()
     put("rocprof-json", "results.json", rocm.document())

@@ -139,7 +139,7 @@ def _meta(
         rank=rank,
         world_size=whole_number(_job(meta).get("world_size"), 31),
         host=_host(meta),
-        framework=_framework(meta, columns),
+        framework=framework_of(meta, columns),
         framework_version=next((str(meta[key]) for key in ("pytorch_version", "jax_version") if key in meta), None),
         origin_unix_ns=unix,
         origin_recorded_ns=origin_ns,
@@ -148,7 +148,8 @@ def _meta(
     )
 
 
-def _framework(meta: Mapping[str, Any], columns: Columns) -> str | None:
+def framework_of(meta: Mapping[str, Any], columns: Columns) -> str | None:
+    """The framework that the metadata, categories or processes of a trace name; None if none does."""
     if "schemaVersion" in meta or {"cpu_op", "Operator", "cuda_runtime"} & set(columns.cats):
         return "PyTorch"
     processes = [t.get("process_name", "") for t in columns.threads.values()]
@@ -170,6 +171,7 @@ def build_tables(
     tables = {"tracks": tracks.tracks, "devices": tracks.devices}
 
     calls, correlation, external = _calls(columns, spans, tracks)
+    calls = calls[category[calls] != CODE["operator"]]
     is_call = np.isin(category, CALLS)
     parent = parents(spans.ts, spans.dur, spans.track, ~is_device)
     category = without_repeats_of_hccl(category, parent, spans.name, name_list)
