@@ -262,6 +262,11 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         held = list(_spans_like(spans, threads, is_launch_call, ("runtime", "driver")))
     elif change.subject == "loader":
         held = list(_spans_like(spans, threads, lambda _: True, ("dataloader",)))
+        # Of a loader with workers only the wait goes; the thread still takes the batch over.
+        for thread in program.loader_known:
+            held[thread] = nowhere(threads)[thread]
+        _require(change, program.loader_known or any(times[0].size for times in held))
+        return mine, held
     elif change.subject == "sync":
         held = list(_of_kinds(spans, threads, ("sync",)))
         _require(change, bool(program.graph.moments.at.size))

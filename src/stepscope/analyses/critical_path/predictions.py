@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import numpy as np
 import polars as pl
 
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.critical_path.changes import Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
-from stepscope.analyses.critical_path.replay import Program, program_of
+from stepscope.analyses.critical_path.replay import Floats, Program, binding, program_of
 from stepscope.analyses.critical_path.threads import host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, path_windows
 from stepscope.core.errors import MissingTable, StepscopeError
@@ -64,7 +66,8 @@ def predictions(
     wanted = [change_of(text) for text in (changes or "").splitlines() if text.strip()]
     rows = [scenario(program, wanted)] if wanted else list(standard(program))
     frame = PREDICTIONS.conform(pl.DataFrame(rows)) if rows else PREDICTIONS.empty()
-    return scaled(frame.sort("gain_ratio", descending=True, nulls_last=True), measured_ns)
+    at_best = pl.coalesce("gain_ratio", 1 - pl.col("low_ns") / pl.col("step_ns"))
+    return scaled(frame.sort(at_best, descending=True, nulls_last=True), measured_ns)
 
 
 def recorded_program(
@@ -80,21 +83,48 @@ def recorded_program(
     return program_of(spans, tracks, ops, arrows, devices, threads, windows)
 
 
+#: Quantiles of the lags of dependencies that held nothing up: the median for the prediction, these for its interval.
+_SPARE = (0.1, 0.9)
+#: The least half width of an interval, in relation to the step.
+_LEAST_WIDTH = 0.01
+_PACE_UNKNOWN = "the step never waited for the data loader, so the loader's pace is not known"
+
+
 def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     """The row of one scenario."""
-    changes = changed(program, wanted)
-    step_ns = float((program.windows.high - program.windows.low).mean())
-    predicted = float(program.graph.lengths(changes).mean())
+    changes, graph, windows = changed(program, wanted), program.graph, program.windows
+    recorded = windows.high - windows.low
+    step_ns = float(recorded.mean())
+    run = graph.run(changes)
+    lengths = graph.lengths(run)
+    predicted = float(lengths.mean())
+    variants = [replace(graph, spare=spare) for spare in _SPARE]
+    means = [predicted, *(float(other.lengths(other.run(changes)).mean()) for other in variants)]
+    width = _width(lengths) * predicted
+    low, high, reason = max(min(means) - width, 0.0), max(means) + width, None
+    is_gain = predicted < (1 - _LEAST_WIDTH) * step_ns
+    if is_gain and not all(program.loader_known.values()) and "loader" not in {change.subject for change in wanted}:
+        high, reason = max(high, step_ns), _PACE_UNKNOWN
+    spent = binding(graph, run, changes, int(np.argsort(recorded)[recorded.size // 2]))
     return {
         "scenario": " + ".join(map(str, wanted)),
         "step_ns": step_ns,
-        "predicted_ns": predicted,
-        "gain_ratio": 1 - predicted / step_ns if step_ns else None,
-        "low_ns": predicted,
-        "high_ns": predicted,
-        "basis": "replayed",
-        "n_inferred": program.graph.n_inferred,
+        "predicted_ns": None if reason else predicted,
+        "gain_ratio": None if reason else 1 - predicted / step_ns if step_ns else None,
+        "low_ns": low,
+        "high_ns": high,
+        "basis": "bound" if reason else "replayed",
+        "binds_next": max(spent, key=lambda part: spent[part]),
+        "n_inferred": graph.n_inferred,
+        "reason": reason,
     }
+
+
+def _width(lengths: Floats) -> float:
+    """The half width of the interval in which the mean of so many steps lies, in relation to it."""
+    if lengths.size < 2 or not lengths.mean():
+        return _LEAST_WIDTH
+    return max(_LEAST_WIDTH, 2 * float(lengths.std(ddof=1) / lengths.mean()) / float(np.sqrt(lengths.size)))
 
 
 #: Questions that are asked of every recording, if it has what they are about.

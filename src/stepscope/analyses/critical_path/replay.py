@@ -21,7 +21,16 @@ from numpy.typing import NDArray
 
 from stepscope.analyses.critical_path.longest_path import beginnings
 from stepscope.analyses.critical_path.threads import LONG_AGO, Threads, latest
-from stepscope.analyses.critical_path.waits import Handoffs, Waits, handoffs, waits
+from stepscope.analyses.critical_path.waits import (
+    Handoffs,
+    Limits,
+    Waits,
+    handoffs,
+    loader_limits,
+    no_limits,
+    queue_limits,
+    waits,
+)
 from stepscope.analyses.critical_path.windows import Windows
 from stepscope.analyses.critical_path.work import (
     ACROSS,
@@ -89,18 +98,18 @@ class Moments:
     work: Ints  # work that has to end first (queue: has to start); -1 if none
     lag: Ints  # how long after that the thread goes on
     source: Ints  # thread that has to get this far first; -1 if none
-    producer: Ints  # the moment that the loader's work for this one begins at; -1 if none
-    inferred: Bools  # whether no field of the recording says so
+    producer: Ints  # the moment at which a worker of the loader began this batch; -1 if none
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The times of one run: of each node, of windows, and which edge each node waited for last."""
+    """One run: when each node happened, when windows begin and end on the host, when work ends; and all edges."""
 
     times: Floats
     begin: Floats
     end: Floats
     ended: Floats
+    edges: Edges
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +122,21 @@ class Graph:
     windows: Windows
     origin: int
     lags: Lags
+    spare: float = 0.5  # quantile of the lags that dependencies get which held nothing up
     order: list[tuple[Ints, Ints, Ints, Ints]] = field(default_factory=list)  # of edges; filled by the first run
 
     @property
     def n_inferred(self) -> int:
         """How many dependencies no field of the recording names."""
-        return int(self.moments.inferred.sum()) + int((self.held.across >= 0).sum())
+        guessed = np.isin(self.moments.kind, (THREAD, QUEUE, LOADER))
+        return int(guessed.sum()) + int((self.held.across >= 0).sum())
 
     def run(self, changes: Changes) -> Replay:
         """The program with these changes. Times in ns."""
         reached = _on_threads(self, changes, self.moments.thread, self.moments.at)
-        edges = [*_of_work(self, changes, reached), *_of_moments(self, changes, reached)]
-        times = self._forward(edges)
+        parts = [*_of_work(self, changes, reached), *_of_moments(self, changes, reached)]
+        from_, to, after = (np.concatenate(column) for column in zip(*parts, strict=True))
+        times = self._forward(from_, to, after)
         position = _positions(
             self,
             changes,
@@ -134,11 +146,10 @@ class Graph:
         )
         begin, end = np.split(times[position[0]] + position[1], 2)
         ended = times[1 : self.work.start.size + 1] + (self.work.end - self.work.start) * changes.work
-        return Replay(times, begin, end, ended)
+        return Replay(times, begin, end, ended, (from_, to, after))
 
-    def _forward(self, edges: list[Edges]) -> Floats:
+    def _forward(self, from_: Ints, to: Ints, after: Floats) -> Floats:
         """The earliest time of each node, in ns."""
-        from_, to, after = (np.concatenate(column) for column in zip(*edges, strict=True))
         n = 1 + self.work.start.size + self.moments.at.size
         if not self.order:
             recorded = np.concatenate(([self.origin - 1], self.work.start, self.moments.at))
@@ -153,13 +164,53 @@ class Graph:
             times[other] = max(times[other], when)
         return np.array(times)[at]
 
-    def lengths(self, changes: Changes) -> Floats:
-        """How long each window takes with the changes, in ns."""
-        windows, run = self.windows, self.run(changes)
+    def lengths(self, run: Replay) -> Floats:
+        """How long each window takes, in ns."""
+        windows = self.windows
         recorded = (t.astype(np.float64) for t in (windows.begin, windows.end, self.work.end))
         new, old = _lengths(windows, run.begin, run.end, run.ended), _lengths(windows, *recorded)
         result: Floats = np.maximum(windows.high - windows.low + new - old, 0)
         return result
+
+
+#: What can take up the time of a path.
+PARTS = ("computation", "communication", "memcpy", "host", "data loader", "launch queue", "gaps between work")
+
+
+def binding(graph: Graph, run: Replay, changes: Changes, window: int) -> dict[str, float]:
+    """How long each of PARTS takes on the path that ends a window, from the end back to its begin. Units: ns."""
+    from_, to, after = run.edges
+    is_last = run.times[from_] + after >= run.times[to] - 0.5
+    last = np.full(run.times.size, -1, np.int64)
+    last[to[is_last]] = from_[is_last]
+    spent, n_work = dict.fromkeys(PARTS, 0.0), graph.work.start.size
+    mine = np.flatnonzero(graph.windows.queued == window)
+    end, node = float(run.end[window]), -1
+    if mine.size and run.ended[mine].max() >= end:
+        node = 1 + int(mine[run.ended[mine].argmax()])
+        end = float(run.ended[node - 1])
+    else:
+        main = np.array([graph.windows.main[window]])
+        node = int(_positions(graph, changes, np.zeros(graph.moments.at.size), main, graph.windows.end[[window]])[0][0])
+        spent["host"] += end - float(run.times[node])
+    begin, upto = float(run.begin[window]), end
+    while node > _SOURCE and run.times[node] > begin and last[node] >= 0:
+        before, now = int(last[node]), float(run.times[node])
+        if 1 <= node <= n_work:
+            spent[PARTS[int(graph.work.sort[node - 1])]] += max(min(float(run.ended[node - 1]), upto) - now, 0.0)
+            gap = now - (float(run.ended[before - 1]) if 1 <= before <= n_work else float(run.times[before]))
+            spent["gaps between work" if 1 <= before <= n_work else "host"] += max(gap, 0.0)
+        else:
+            kind = int(graph.moments.kind[node - 1 - n_work])
+            waited = now - float(run.times[before])
+            if kind == LOADER and before > n_work and int(graph.moments.kind[before - 1 - n_work]) == LOADER:
+                spent["data loader"] += waited
+            elif kind == QUEUE and 1 <= before <= n_work:
+                spent["launch queue"] += waited
+            elif not 1 <= before <= n_work:
+                spent["host"] += waited
+        node, upto = before, now
+    return spent
 
 
 def topological(from_: Ints, to: Ints, recorded: Ints) -> Ints:
@@ -206,6 +257,7 @@ class Program:
     first: Handoffs
     windows: Windows
     graph: Graph
+    loader_known: dict[int, bool]  # threads with a loader that has workers, and whether its pace is known
 
 
 def program_of(
@@ -225,18 +277,27 @@ def program_of(
     waited = waits(spans, tracks, threads, work)
     passed = handoffs(spans, ops, arrows, threads)
     first = beginnings(threads, windows, passed)
-    graph = make(work, held, waited, (passed, first), windows, lags=lags)
-    return Program(spans, threads, work, held, waited, passed, first, windows, graph)
+    fetches, paces = loader_limits(spans, threads)
+    limits = queue_limits(work).and_also(fetches)
+    graph = make(work, held, waited, (passed, first), windows, limits, lags=lags)
+    return Program(spans, threads, work, held, waited, passed, first, windows, graph, paces)
 
 
 def make(
-    work: Work, held: Held, waited: Waits, passed: Sequence[Handoffs], windows: Windows, *, lags: Lags = "recorded"
+    work: Work,
+    held: Held,
+    waited: Waits,
+    passed: Sequence[Handoffs],
+    windows: Windows,
+    limits: Limits | None = None,
+    *,
+    lags: Lags = "recorded",
 ) -> Graph:
     """The graph of a recording. `passed` are all handoffs, in any order.
 
     With `lags` `pooled`, every launch delay and gap between kernels is replaced by the median of its kind.
     """
-    moments = _moments(waited, work, passed)
+    moments = _moments(waited, work, passed, no_limits() if limits is None else limits)
     bounds = (work.start, moments.at, windows.begin, windows.low)
     origin = min(int(times.min()) for times in bounds if times.size)
     return Graph(work, held, moments, windows, origin, lags)
@@ -251,28 +312,30 @@ def _lengths(windows: Windows, begin: Floats, end: Floats, ended: Floats) -> Flo
     return end - np.maximum(begin, np.concatenate((begin[:1], end[:-1])))
 
 
-def _moments(waits: Waits, work: Work, passed: Sequence[Handoffs]) -> Moments:
+def _moments(waited: Waits, work: Work, passed: Sequence[Handoffs], limits: Limits) -> Moments:
     """All moments when a thread may wait, including those without a recorded wait."""
-    waited = waits.work >= 0
-    at = np.where(waited, np.append(work.end, 0)[waits.work], waits.end)
-    lag = np.where(waited, 0, waits.end - np.append(work.end, 0)[waits.queued])
-    tails = (waits.end - at)[waited]
-    lag = np.where(waited, 0, np.minimum(lag, np.median(tails) if tails.size else 0)).astype(np.int64)
-    since = np.where(waited, waits.start, waits.end)
-    nothing = np.full(waits.row.size, -1, np.int64)
-    parts = [
-        (
-            np.full(waits.row.size, SYNC),
-            waits.thread, at, since, np.where(waited, waits.work, waits.queued), lag, nothing, nothing, nothing < 0,
-        )
-    ]  # fmt: skip
+    is_held = waited.work >= 0
+    at = np.where(is_held, np.append(work.end, 0)[waited.work], waited.end)
+    lag = np.where(is_held, 0, waited.end - np.append(work.end, 0)[waited.queued])
+    tails = (waited.end - at)[is_held]
+    lag = np.where(is_held, 0, np.minimum(lag, np.median(tails) if tails.size else 0)).astype(np.int64)
+    since = np.where(is_held, waited.start, waited.end)
+    none = np.full(waited.row.size, -1, np.int64)
+    kind = np.where(waited.is_copy, COPY, SYNC)
+    awaited = np.where(is_held, waited.work, waited.queued)
+    parts = [(kind, waited.thread, at, since, awaited, lag, none, none)]
     for one in passed:
         none = np.full(one.at.size, -1, np.int64)
-        parts.append(
-            (np.full(one.at.size, THREAD), one.thread, one.at, one.since, none, none, one.source, none, none < 0)
-        )
+        parts.append((np.full(one.at.size, THREAD), one.thread, one.at, one.since, none, none, one.source, none))
+    n_before = sum(part[0].size for part in parts)
+    none = np.full(limits.at.size, -1, np.int64)
+    kind = np.where(limits.work >= 0, QUEUE, LOADER)
+    producer = np.where(limits.producer >= 0, limits.producer + n_before, -1)
+    parts.append((kind, limits.thread, limits.at, limits.since, limits.work, limits.after, none, producer))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.lexsort((columns[2], columns[1]))
+    place = np.append(np.argsort(order), -1)
+    columns[-1] = place[columns[-1]]
     return Moments(*(column[order] for column in columns))
 
 
@@ -303,7 +366,7 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
     if graph.lags == "pooled":
         gap = _pooled(gap, held, work)
     recorded = gap * changes.waits[held.wait]
-    typical = _median(gap[held.wait == KERNEL_WAIT])
+    typical = _quantile(gap[held.wait == KERNEL_WAIT], graph.spare)
     for by, other in ((BEFORE, work.before), (ACROSS, held.across)):
         rows = np.flatnonzero(other >= 0)
         one = other[rows]
@@ -315,7 +378,7 @@ def _of_work(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edges]
         yield one + 1, rows + 1, (until - work.start[one]) * changes.work[one] + lag
     rows = np.flatnonzero(work.call >= 0)
     submitted = held.submitted[rows]
-    typical = _median(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)])
+    typical = _quantile(gap[(held.wait == LAUNCH_DELAY) & (gap > 0)], graph.spare)
     least = np.minimum(typical, work.start[rows] - submitted) * changes.waits[LAUNCH_DELAY]
     delay = np.where(held.by[rows] == LAUNCH, recorded[rows], least)
     node, after = _positions(graph, changes, reached, work.thread[rows], submitted)
@@ -347,7 +410,10 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
     is_self = from_ >= node[rows]
     gone = reached[rows] - np.where(follows, np.roll(reached, 1), 0.0)[rows]
     yield np.where(is_self, previous[rows], from_), node[rows], np.where(is_self, gone, after)
-    rows = np.flatnonzero(moments.work >= 0)
+    rows = np.flatnonzero((moments.work >= 0) & (moments.kind == QUEUE))
+    yield moments.work[rows] + 1, node[rows], moments.lag[rows].astype(np.float64)
+    yield from _of_loader(graph, changes, node)
+    rows = np.flatnonzero((moments.work >= 0) & (moments.kind != QUEUE))
     one = moments.work[rows]
     took = (graph.work.end - graph.work.start)[one] * changes.work[one]
     at = moments.at[rows]
@@ -361,5 +427,17 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
     yield from_, node[rows], after
 
 
-def _median(times: Ints) -> float:
-    return float(np.median(times)) if times.size else 0.0
+def _of_loader(graph: Graph, changes: Changes, node: Ints) -> Iterator[Edges]:
+    """When batches are ready. The first ones are ready when they were: their workers began before the recording."""
+    moments = graph.moments
+    is_batch = moments.kind == LOADER
+    rows = np.flatnonzero(is_batch & (moments.producer >= 0))
+    gone = 0.0 if changes.loader else -np.inf
+    yield node[moments.producer[rows]], node[rows], (moments.lag[rows] * changes.loader + gone).astype(np.float64)
+    rows = np.flatnonzero(is_batch & (moments.producer < 0) & (moments.at > moments.since))
+    ready = (moments.at[rows] - graph.origin + gone).astype(np.float64)
+    yield np.full(rows.size, _SOURCE), node[rows], ready
+
+
+def _quantile(times: Ints, q: float) -> float:
+    return float(np.quantile(times, q)) if times.size else 0.0
