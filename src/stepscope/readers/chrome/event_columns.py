@@ -62,6 +62,7 @@ class Columns:
         time = i8 if exact else f8
         self.spans = columns_of({"ts": time, "dur": time, "name": u4, "cat": u2, "track": u4})
         self.calls = columns_of({"row": u4, "correlation": i8})
+        self.kernels_of_calls = columns_of({"row": u4, "kernel": u4})
         self.ids = columns_of({"row": u4, "external": i8})
         self.ops = columns_of({
             "row": u4, "sequence": i8, "forward": i8,
@@ -156,6 +157,10 @@ class Columns:
             self._add_calls(rows, args)
             if kind == DEVICE:
                 self._add_device(rows, args)
+            elif any(a.kernel for a in args):
+                named = [(row, a.kernel) for row, a in zip(rows.tolist(), args, strict=True) if a.kernel]
+                self.kernels_of_calls["row"].extend([row for row, _ in named])
+                self.kernels_of_calls["kernel"].extend(self.names.codes([kernel for _, kernel in named]))
 
     def _add_ops(self, rows: NDArray[np.intp], args: list[Args]) -> None:
         cols, texts = self.ops, self.texts
