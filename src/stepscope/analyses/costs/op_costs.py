@@ -30,6 +30,7 @@ _SUMS = r"\d+\(sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)\)"
 _PASS = re.compile(rf"^execute_\w*?context_{_SUMS}_generation_{_SUMS}")
 #: Operators whose cost follows from such an annotation around them, and the positions of their queries and keys.
 PAGED = {"vllm::unified_attention_with_output": (0, 1), "sglang_profiler::attention_paged_attention_ragged": (2, 3)}
+_NUMBERED = re.compile(r"^(sglang_profiler::.*?)_\d+$")
 _INDUCTOR = re.compile(r"^triton_(?:poi|red|per)_fused_")
 FORMULAS = {**MATRIX, **ROWS}
 ARGUMENTS = ("input_shapes", "input_types", "concrete_inputs")
@@ -89,7 +90,12 @@ def fused(name: str, args: Arguments) -> Cost:
 
 def has_formula(name: str) -> bool:
     """Whether there is a formula for an operator of that name."""
-    return name in FORMULAS or name in PAGED or is_fused(name)
+    return name in FORMULAS or _paged(name) is not None or is_fused(name)
+
+
+def _paged(name: str) -> tuple[int, int] | None:
+    """The positions of queries and keys of attention over a paged cache. SGLang numbers its operators' names."""
+    return PAGED.get(_NUMBERED.sub(r"\1", name))
 
 
 @lru_cache(1 << 16)
@@ -111,8 +117,8 @@ def cost_of(
         return NO_FORMULA
     try:
         arguments = Arguments.parse(shapes, types, values)
-        if name in PAGED:
-            return paged_attention(arguments, *PAGED[name], annotation)
+        if (paged := _paged(name)) is not None:
+            return paged_attention(arguments, *paged, annotation)
         cost = FORMULAS[name](arguments) if name in FORMULAS else fused(name, arguments)
         return cost if cost.written is None else replace(cost, largest=_largest(arguments, cost.nbytes - cost.written))
     except Unclear as error:
@@ -218,7 +224,8 @@ def _costs(calls: Ints, spans: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 def _annotations(calls: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     """For calls that need it, the name of the enclosing range that gives the lengths of a pass's requests."""
-    needs = calls["name"].is_in(list(PAGED)).to_numpy()
+    paged = [name for name in calls["name"].unique().cast(pl.String).drop_nulls() if _paged(name) is not None]
+    needs = calls["name"].cast(pl.String).is_in(paged).fill_null(value=False).to_numpy()
     rows = np.full(calls.height, -1, np.int64)
     if needs.any():
         around = at_or_around(spans, _spans_named(spans, is_pass))
