@@ -245,7 +245,7 @@ def random_traits(seed: int) -> Traits:
     exchanges = rng.random() < 0.4
     shape = _pick(rng, plain=6, graph=1, branch=1, threads=0.6)
     return Traits(
-        layers, host, kernel, float(rng.uniform(4000, 9000)), float(rng.choice([0.0, 0.03, 0.1])),
+        layers, host, kernel, float(rng.uniform(4000, 9000)), float(rng.choice([0.01, 0.03, 0.1])),
         int(rng.choice([16, 24, 40, 64, 1024])), "stream" if rng.random() < 0.8 else "device",
         int(rng.choice([1, 2, 4], p=[0.6, 0.3, 0.1])) if exchanges else 1,
         int(rng.integers(1, 5)) if exchanges else 0,
@@ -341,14 +341,18 @@ def calls_scaled(factor: float) -> Callable[[Program], Program]:
 
 
 def host_scaled(factor: float) -> Callable[[Program], Program]:
-    """All host time but for waits and for the loader."""
+    """All time of host threads but for waits. A loader without workers is one of them."""
 
     def change(i: Instruction, _: tuple[str, ...]) -> Instruction:
         if isinstance(i, Fork):
             return i._replace(wake_ns=round(i.wake_ns * factor))
         return i._replace(ns=round(i.ns * factor)) if isinstance(i, Host | Launch | Record | Wait | Sync | Next) else i
 
-    return _each(change)
+    def whole(program: Program) -> Program:
+        inline = program.loader is not None and program.loader.workers == 0
+        return _each(change)(loader_scaled(factor)(program) if inline else program)
+
+    return whole
 
 
 def spans_scaled(pattern: str, factor: float) -> Callable[[Program], Program]:
@@ -394,6 +398,7 @@ def as_graphs(program: Program) -> Program:
     def main(body: Body) -> Body:
         out: list[Instruction] = []
         works: list[Work] = []
+        awaited = {i.target for i in body if isinstance(i, Sync) and i.of == "event"}
 
         def flush() -> None:
             if works:
@@ -402,7 +407,8 @@ def as_graphs(program: Program) -> Program:
 
         def visit(part: Body) -> None:
             for i in part:
-                stays = isinstance(i, Sync | Next | Step) or (isinstance(i, Launch) and i.works[0].kind == "memcpy")
+                stays = isinstance(i, Sync | Next | Step) or (isinstance(i, Record) and i.event in awaited)
+                stays |= isinstance(i, Launch) and i.works[0].kind == "memcpy"
                 if isinstance(i, Fork):
                     for _, inner in i.bodies:
                         visit(inner)

@@ -275,7 +275,8 @@ def _concerned(program: Program, change: Change) -> tuple[Bools, list[Intervals]
         held = list(_of_kinds(spans, threads, ("communication",), has_device=work.row.size > 0))
     elif change.subject == "host":
         whole = threads.start.min(keepdims=True), threads.end.max(keepdims=True)
-        held = [whole] * threads.track.size
+        loads = _spans_like(spans, threads, lambda _: True, ("dataloader",))
+        held = [difference(whole, loading) for loading in loads]
     else:
         mine = np.ones(work.row.size, np.bool_)
     _require(change, mine.any() or any(times[0].size for times in held))

@@ -12,10 +12,11 @@ import polars as pl
 from stepscope.analyses.common.analysis import analysis_of
 from stepscope.analyses.critical_path.changes import Change, change_of, changed
 from stepscope.analyses.critical_path.critical_path import recorded_work
-from stepscope.analyses.critical_path.replay import Floats, Program, binding, program_of
+from stepscope.analyses.critical_path.replay import Program, binding, program_of
 from stepscope.analyses.critical_path.threads import host_threads
 from stepscope.analyses.critical_path.windows import RECORDING, path_windows
 from stepscope.core.errors import MissingTable, StepscopeError
+from stepscope.core.intervals import Ints
 from stepscope.core.schema import ARROWS, OPS, STEPS, Column, Name, Table
 from stepscope.core.units import parse_duration
 
@@ -30,8 +31,8 @@ PREDICTIONS = Table(
     (
         Column("scenario", Name, "the change, as --if takes it; several are joined by ' + '", key=True),
         Column("step_ns", pl.Float64(), "mean length of the recorded steps", "ns"),
-        Column("predicted_ns", pl.Float64(), "mean length of a step with the change; null for a bound", "ns"),
-        Column("gain_ratio", pl.Float64(), "what it saves of a step; null for a bound", "ratio"),
+        Column("predicted_ns", pl.Float64(), "mean length of a step with the change; at best, if it is a bound", "ns"),
+        Column("gain_ratio", pl.Float64(), "what it saves of a step; at best, if it is a bound", "ratio"),
         Column("low_ns", pl.Float64(), "lower end of the interval in which the step should lie", "ns"),
         Column("high_ns", pl.Float64(), "upper end of that interval", "ns"),
         Column("basis", pl.Enum(list(BASES)), "; ".join(f"{name}: {doc}" for name, doc in BASES.items())),
@@ -66,8 +67,7 @@ def predictions(
     wanted = [change_of(text) for text in (changes or "").splitlines() if text.strip()]
     rows = [scenario(program, wanted)] if wanted else list(standard(program))
     frame = PREDICTIONS.conform(pl.DataFrame(rows)) if rows else PREDICTIONS.empty()
-    at_best = pl.coalesce("gain_ratio", 1 - pl.col("low_ns") / pl.col("step_ns"))
-    return scaled(frame.sort(at_best, descending=True, nulls_last=True), measured_ns)
+    return scaled(frame.sort("gain_ratio", descending=True, nulls_last=True), measured_ns)
 
 
 def recorded_program(
@@ -96,11 +96,13 @@ def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     recorded = windows.high - windows.low
     step_ns = float(recorded.mean())
     run = graph.run(changes)
-    lengths = graph.lengths(run)
-    predicted = float(lengths.mean())
+    # What was queued before the recording shortens the first steps of a replay, so the later ones are measured.
+    steady = slice(recorded.size // 2, None)
     variants = [replace(graph, spare=spare) for spare in _SPARE]
-    means = [predicted, *(float(other.lengths(other.run(changes)).mean()) for other in variants)]
-    width = _width(lengths) * predicted
+    lengths = [graph.lengths(run), *(other.lengths(other.run(changes)) for other in variants)]
+    whole = max(float(recorded[steady].sum()), 1.0)
+    means = [step_ns * float(each[steady].sum()) / whole for each in lengths]
+    predicted, width = means[0], _width(recorded[steady]) * means[0]
     low, high, reason = max(min(means) - width, 0.0), max(means) + width, None
     is_gain = predicted < (1 - _LEAST_WIDTH) * step_ns
     if is_gain and not all(program.loader_known.values()) and "loader" not in {change.subject for change in wanted}:
@@ -109,8 +111,8 @@ def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     return {
         "scenario": " + ".join(map(str, wanted)),
         "step_ns": step_ns,
-        "predicted_ns": None if reason else predicted,
-        "gain_ratio": None if reason else 1 - predicted / step_ns if step_ns else None,
+        "predicted_ns": predicted,
+        "gain_ratio": 1 - predicted / step_ns if step_ns else None,
         "low_ns": low,
         "high_ns": high,
         "basis": "bound" if reason else "replayed",
@@ -120,7 +122,7 @@ def scenario(program: Program, wanted: Sequence[Change]) -> dict[str, object]:
     }
 
 
-def _width(lengths: Floats) -> float:
+def _width(lengths: Ints) -> float:
     """The half width of the interval in which the mean of so many steps lies, in relation to it."""
     if lengths.size < 2 or not lengths.mean():
         return _LEAST_WIDTH

@@ -428,14 +428,15 @@ def _of_moments(graph: Graph, changes: Changes, reached: Floats) -> Iterator[Edg
 
 
 def _of_loader(graph: Graph, changes: Changes, node: Ints) -> Iterator[Edges]:
-    """When batches are ready. The first ones are ready when they were: their workers began before the recording."""
+    """When batches are ready. Workers began the first ones before the recording, at the time that their pace gives."""
     moments = graph.moments
     is_batch = moments.kind == LOADER
     rows = np.flatnonzero(is_batch & (moments.producer >= 0))
     gone = 0.0 if changes.loader else -np.inf
     yield node[moments.producer[rows]], node[rows], (moments.lag[rows] * changes.loader + gone).astype(np.float64)
     rows = np.flatnonzero(is_batch & (moments.producer < 0) & (moments.at > moments.since))
-    ready = (moments.at[rows] - graph.origin + gone).astype(np.float64)
+    began = moments.at[rows] - moments.lag[rows] - graph.origin
+    ready = (began + moments.lag[rows] * changes.loader + gone).astype(np.float64)
     yield np.full(rows.size, _SOURCE), node[rows], ready
 
 

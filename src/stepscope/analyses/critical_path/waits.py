@@ -257,7 +257,7 @@ def no_limits() -> Limits:
 
 #: A call is held up by a full queue if it takes this many times as long as the shortest, and that much longer.
 _BLOCKED, _BLOCKED_NS = 3, 5_000
-#: At least so many calls, and this share of those that end with a full queue, are held up.
+#: At least so many calls are held up, and this share of those that take so long.
 _LEAST_BLOCKED, _AT_PLATEAU = 3, 0.7
 #: Depths of a full queue differ by no more than this in relation to it, and by no more than _DEPTHS if that is less.
 _SAME_DEPTH, _DEPTHS = 0.02, 1
@@ -292,14 +292,14 @@ def _depth_when_full(work: Work, rows: Ints) -> int | None:
     begun = np.searchsorted(np.sort(work.start[rows]), work.returned[rows], side="right")
     depths = np.arange(rows.size) + 1 - begun
     depth = int(depths.max())
-    full = np.flatnonzero(depths >= depth - max(_DEPTHS, _SAME_DEPTH * depth))
-    if depth < 2 or full.size < _LEAST_BLOCKED:
-        return None
-    begins = work.start[rows[np.maximum(full - depth, 0)]]
-    ends_with_it = (begins >= work.called[rows[full]]) & (begins <= work.returned[rows[full]])
-    short = int(took.min())
-    is_blocked = ends_with_it & (took[full] > _BLOCKED * short) & (took[full] > short + _BLOCKED_NS)
-    return depth if is_blocked.sum() >= _LEAST_BLOCKED and is_blocked.mean() >= _AT_PLATEAU else None
+    begins = work.start[rows[np.maximum(np.arange(rows.size) - depth, 0)]]
+    is_full = (depths >= depth - max(_DEPTHS, _SAME_DEPTH * depth)) & (begins >= work.called[rows])
+    is_long = (
+        (took > _BLOCKED * took.min()) & (took > took.min() + _BLOCKED_NS) & (work.end[rows] > work.returned[rows])
+    )
+    held = is_long & is_full & (begins <= work.returned[rows])
+    is_queue = depth > 1 and held.sum() >= max(_LEAST_BLOCKED, _AT_PLATEAU * is_long.sum())
+    return depth if is_queue else None
 
 
 def _queued_calls(work: Work, rows: Ints, depth: int) -> Limits:
@@ -335,8 +335,10 @@ _ITSELF, _WORKERS = re.compile(r"SingleProcess"), re.compile(r"MultiProcess")
 _WAITED, _WAITED_SHARE = 4, 0.02
 #: The producer sets the pace if turns differ by less than this, in relation to the consumer's own part of them.
 _PACED = 0.5
-#: Turns and fetches that differ by no more than this are constant, and no fetch so long is only a copy.
-_CONSTANT, _LONGEST_COPY_NS = 0.01, 1_000_000
+#: Turns and fetches that differ by no more than this are constant; then a fetch of this share of a turn is a wait.
+_CONSTANT, _LONG_FETCH = 0.01, 0.05
+#: Taking a batch over takes no longer: workers hand it over in shared memory.
+_LONGEST_COPY_NS = 1_000_000
 _MOST_WORKERS = 16
 
 
@@ -381,8 +383,8 @@ def _fetches(thread: int, start: Ints, end: Ints) -> Limits | None:
         return None
     mean = float(turn.mean())
     is_constant = max(turn.std(), took[1:].std()) <= _CONSTANT * mean
-    paced = turn.std() < _PACED * own.std() or (is_constant and np.median(took) > _LONGEST_COPY_NS)
-    copy = 0 if paced else int(took.min())
+    paced = turn.std() < _PACED * own.std() or (is_constant and np.median(took) > _LONG_FETCH * mean)
+    copy = 0 if paced or took.min() > _LONGEST_COPY_NS else int(took.min())
     waited = (took > _WAITED * copy) & (took - copy > _WAITED_SHARE * mean)
     at = np.where(waited, end - copy, end)
     workers = _workers(at, waited)
@@ -394,6 +396,7 @@ def _fetches(thread: int, start: Ints, end: Ints) -> Limits | None:
     if not mine.any():
         return None
     after = np.where(waited, served, _usual(served, mine))
+    after[producer < 0] = int(np.median(served[mine]))
     n = at.size
     return Limits(
         np.full(n, thread, np.int64),
@@ -410,7 +413,7 @@ def _workers(at: Ints, waited: Bools) -> int:
     best, spread = 1, np.inf
     for workers in range(1, min(_MOST_WORKERS, at.size // 2) + 1):
         served = (at[workers:] - at[:-workers])[waited[workers:]]
-        if served.size < _LEAST_BLOCKED:
+        if served.size < 2:
             continue
         varies = float(served.std() / served.mean())
         if varies < _PACED * spread and spread > _CONSTANT:
