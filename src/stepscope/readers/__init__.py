@@ -101,7 +101,7 @@ def _opened(
     file, member = _one_file(path)
     trace = _trace(Source(file, member, max_bytes, progress), keep=keep)
     if capture_files(file) or "captured_launches" in trace.tables:
-        trace = with_captures(trace, file, lambda beside: _trace(Source(beside, None, max_bytes), keep=keep))
+        trace = with_captures(trace, file, lambda capture: _trace(Source(capture, None, max_bytes), keep=keep))
     if counters is None and side_file(file, (*COUNTER_FILES, *_OF_RECORDER)) is None:
         return trace
     from stepscope.readers.recorded.counters import FORMAT, attach, with_recording

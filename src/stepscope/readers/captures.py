@@ -71,8 +71,8 @@ def capture_files(path: str, rank: int | None = None) -> list[str]:
     inside = files.joined(folder, FOLDER)
     if files.is_url(path) or folder.endswith(FOLDER) or name == DETAILS or not files.is_folder(inside):
         return []
-    found = [file for file in files.files_in(inside, deep=False) if ".json" in file and not file.endswith(DETAILS)]
-    of_rank = {file: _RANK.search(files.split(file)[1]) for file in found}
+    traces = [file for file in files.files_in(inside, deep=False) if ".json" in file and not file.endswith(DETAILS)]
+    of_rank = {file: _RANK.search(files.split(file)[1]) for file in traces}
     return [file for file, its in of_rank.items() if its is None or rank is None or int(its[1]) == rank]
 
 
@@ -178,7 +178,7 @@ def graphs_of(capture: Trace, stated: int | None = None) -> Iterator[Graph]:
     if begins.is_empty() or ends.is_empty():
         return
     windows = _windows(spans, begins, ends)
-    launches = capture.table("captured_launches")
+    launches = capture.captured_launches
     calls = launches.with_columns(spans["ts_ns", "op_id"][launches["span_id"]])
     calls = calls.join_where(
         windows, pl.col("ts_ns") > pl.col("from_ns"), pl.col("ts_ns") < pl.col("until_ns")

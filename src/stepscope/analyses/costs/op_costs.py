@@ -6,13 +6,14 @@ Formulas cover PyTorch's operators, attention over a paged cache (from an engine
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from stepscope.analyses.common.batch_names import Part, batch_of
 from stepscope.analyses.common.span_lookup import at_or_around
 from stepscope.analyses.costs.arguments import PRECISION, Arguments, Unclear
 from stepscope.analyses.costs.matrix import MATRIX, Cost
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: How an engine annotates a pass: for requests in prefill (context) and in decode (generation) their number, and the
-#: sums of query lengths, of key lengths, of their squares and products.
-_SUMS = r"\d+\(sq(\d+)sk(\d+)sqsq(\d+)sqsk(\d+)\)"
-_PASS = re.compile(rf"^execute_\w*?context_{_SUMS}_generation_{_SUMS}")
 #: Operators whose cost follows from such an annotation around them, and the positions of their queries and keys.
 PAGED = {"vllm::unified_attention_with_output": (0, 1), "sglang_profiler::attention_paged_attention_ragged": (2, 3)}
 _NUMBERED = re.compile(r"^(sglang_profiler::.*?)_\d+$")
@@ -38,19 +35,10 @@ NO_FORMULA = "no formula for this operator"
 NO_OPERATOR = "no operator: what launched it is not in the trace"
 
 
-@dataclass(frozen=True, slots=True)
-class _Lengths:
-    """Sums over the requests of a pass that are in prefill, or in decode."""
-
-    q: int
-    kv: int
-    q_q: int
-    q_kv: int
-
-
 def is_pass(name: str) -> bool:
-    """Whether a range of that name gives the lengths of the requests of a pass."""
-    return _PASS.match(name) is not None
+    """Whether a range of that name gives the lengths of the requests of a batch."""
+    batch = batch_of(name)
+    return batch is not None and batch.context.has_sums and batch.generation.has_sums
 
 
 def is_fused(name: str) -> bool:
@@ -64,18 +52,23 @@ def paged_attention(args: Arguments, q_at: int, k_at: int, annotation: str | Non
     A prefill token attends to those before it and counts itself half; a decode token attends to all. Raises Unclear
     without an annotation that gives the lengths.
     """
-    match = _PASS.match(annotation or "")
-    if match is None:
+    batch = batch_of(annotation or "")
+    if batch is None or not is_pass(annotation or ""):
         raise Unclear("the lengths of its requests are not annotated")
-    sums = [int(n) for n in match.groups()]
-    context, generation = _Lengths(*sums[:4]), _Lengths(*sums[4:])
+    context, generation = (_known(part) for part in (batch.context, batch.generation))
     heads, depth = args.shape(q_at)[-2:]
     kv_heads = args.shape(k_at)[-2]
-    pairs = context.q_kv - context.q_q / 2 + generation.q_kv
+    (q, kv, q_q, q_kv), (new, all_kv, _, new_kv) = context, generation
+    pairs = q_kv - q_q / 2 + new_kv
     flop = 4 * heads * depth * pairs
-    moved = 2 * depth * (context.q + generation.q) * heads * args.element(q_at)
-    moved += 2 * depth * (context.kv + generation.kv) * kv_heads * args.element(k_at)
+    moved = 2 * depth * (q + new) * heads * args.element(q_at)
+    moved += 2 * depth * (kv + all_kv) * kv_heads * args.element(k_at)
     return Cost("attention", round(flop), moved, PRECISION.get(args.dtype(q_at)), matrix=True)
+
+
+def _known(part: Part) -> tuple[int, int, int, int]:
+    """The sums of a part that states them: of new tokens, of all tokens, of their squares and products."""
+    return part.q or 0, part.kv or 0, part.q_q or 0, part.q_kv or 0
 
 
 def fused(name: str, args: Arguments) -> Cost:
