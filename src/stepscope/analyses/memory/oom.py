@@ -10,6 +10,7 @@ from stepscope.analyses.memory.allocator import Replayed, Settings, replay, segm
 from stepscope.analyses.memory.replays import Recording, Saving, needed_with, recording
 
 _GIB = 1 << 30
+MOST_BYTES = 1 << 46
 #: So many events before a failure are replayed at most.
 MOST_EVENTS = 60_000
 #: What drivers report as the memory of devices, from and to, from 4 GiB on. Units: GiB.
@@ -93,7 +94,7 @@ def _failure(
     failed = at - first
     reserved = [level for number, level in history.reserved if number <= failed]
     oom = events.row(at, named=True)
-    request, free = oom["bytes"], oom["device_free_bytes"] or 0
+    request, free = (min(max(0, oom[column] or 0), MOST_BYTES) for column in ("bytes", "device_free_bytes"))
     # With memory in one piece at hand, it is a limit of the process' own that was reached.
     room = free if free < segment_bytes(history.settings.rounded(request)) else 0
     limit = reserved[-1] + room
