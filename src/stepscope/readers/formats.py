@@ -17,8 +17,9 @@ import polars as pl
 
 from stepscope.core import files
 from stepscope.core.errors import StepscopeError
-from stepscope.core.result_tables import NSYS, RESULTS
+from stepscope.core.result_tables import ASCEND, NSYS, RESULTS
 from stepscope.core.schema import ISSUES, TABLES
+from stepscope.readers import ascend
 from stepscope.readers.common.source import SQLITE_MAGIC
 from stepscope.readers.nsight import nsys_stats_files
 from stepscope.readers.rocm import rocprof_files
@@ -268,6 +269,27 @@ FORMATS = (
         cacheable=True,
     ),
     Format(
+        name="ascend",
+        doc="Ascend's profilers: a rank's folder as text or as SQLite (ascend_pytorch_profiler_*.db, msprof_*.db)",
+        module="ascend.folder",
+        signs=(
+            # The tables of these databases are listed anywhere in the file.
+            Sign(1.0, _SQLITE, path=ascend.DATABASE),
+            Sign(1.0, _SQLITE, (b"COMPUTE_TASK_INFO", b"STRING_IDS")),
+            Sign(1.0, _SQLITE, path=re.compile(r"(?:^|[/\\])analysis\.db\Z"), superseded=0.35),
+            Sign(1.0, re.compile(_OBJECT.pattern + b"|" + _LIST.pattern), (b'"ph"',), path=ascend.TIMELINE_PATH),
+            Sign(1.0, _OBJECT, (b'"Communication Time Info"',), superseded=0.35),
+            Sign(1.0, _OBJECT, (b'"Transport Type"', b'"Transit Size(MB)"'), superseded=0.35),
+            *(Sign(1.0, columns=columns, superseded=0.35) for columns in ascend.HEADERS.values()),
+        ),
+        provides=(
+            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
+            "counters", "stacks", "arrows", "steps", "issues", *ASCEND,
+        ),
+        companion_files=ascend.family,
+        is_superseded=ascend.is_superseded,
+    ),
+    Format(
         name="perfetto",
         doc="Perfetto's protobuf (.pftrace, .perfetto-trace), also packed: PyTorch, rocprofv3, and other track events",
         module="perfetto",
@@ -295,21 +317,6 @@ FORMATS = (
         provides=(
             "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
             "counters", "stacks", "steps", "issues",
-        ),
-        cacheable=True,
-    ),
-    Format(
-        name="ascend",
-        doc="Ascend's profilers, exported to SQLite (ascend_pytorch_profiler_*.db, msprof_*.db)",
-        module="ascend",
-        signs=(
-            # The tables of these databases are listed anywhere in the file.
-            Sign(1.0, _SQLITE, path=re.compile(r"(?:^|[/\\])(?:ascend_\w+_profiler|msprof)_?[\w-]*\.db\Z")),
-            Sign(1.0, _SQLITE, (b"COMPUTE_TASK_INFO", b"STRING_IDS")),
-        ),
-        provides=(
-            "devices", "tracks", "spans", "ops", "kernels", "transfers", "collectives", "kernel_metrics", "allocations",
-            "counters", "stacks", "arrows", "steps", "issues",
         ),
         cacheable=True,
     ),
