@@ -263,14 +263,9 @@ def _width(lengths: Ints) -> float:
 
 #: Questions that are asked of every recording, if it has what they are about.
 _ALWAYS = (
-    "launch: free",
-    "loader: hidden",
-    "sync: removed",
-    "comm: free",
-    "comm: overlapped",
-    "device: free",
-    "host: free",
-)
+    "launch: free", "launch: graphs", "loader: hidden", "sync: removed", "copies: free", "comm: free",
+    "comm: overlapped", "device: free", "host: free",
+)  # fmt: skip
 _LARGEST = 5
 #: Subjects whose standard questions only bound what others can gain.
 _IMPOSSIBLE = frozenset({"device", "host"})
