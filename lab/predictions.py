@@ -163,7 +163,7 @@ def oracle(args: argparse.Namespace) -> None:
     programs = [[a for a in rows if a.seed == seed and not a.failure] for seed in seeds]
     taus = [tau for group in programs if group and (tau := kendall(group)) is not None]
     firsts = [right for group in programs if group and (right := first_right(group)) is not None]
-    bound = [a for a in rows if {"queue full", "loader-bound"} & a.kinds and not a.failure]
+    bound = [a for a in rows if {"queue full", "loader-bound"} & a.kinds and a.basis not in ("", "bound")]
     taken = sum(a.predicted < a.truth - 0.02 for a in bound)
     print(f"\nKendall τ: mean {np.mean(taus):.3f}; first right: {np.mean(firsts):.1%} of {len(firsts)} programs")
     print(f"gains that queue or loader takes back: {taken} of {len(bound)}")
