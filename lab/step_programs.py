@@ -484,8 +484,9 @@ def possible_changes(traits: Traits, program: Program) -> list[Change]:
         "host: 2x": host_scaled(0.5),
         "device: 2x": works_scaled(lambda _: True, 0.5),
         "range Optimizer.step#AdamW.step: 2x": spans_scaled(r"^Optimizer\.step#AdamW\.step$", 0.5),
-        "op ~ aten::linear: 2x": spans_scaled("aten::linear", 0.5),
     }
+    if "linear" in traits.layers[traits.graph :]:
+        changes["op ~ aten::linear: 2x"] = spans_scaled("aten::linear", 0.5)
     if traits.ends or traits.copies == "pageable":
         changes["sync: removed"] = without_syncs
     if traits.workers is not None:
