@@ -464,11 +464,14 @@ TABLES: Mapping[str, Table] = {
 }  # fmt: skip
 
 
-def fitted(values: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """The values in that type. Numbers that do not fit a whole type become its largest or least; NaN becomes null.
+def no_number(dtype: pl.DataType) -> int:
+    """The value of a whole type that no column can hold (see `soundness.limits_of`): it is noticed, and counted."""
+    ends = np.iinfo(str(dtype).lower())
+    return int(ends.min or ends.max)
 
-    Neither end of a whole type is a value that can be (see `soundness.limits_of`), so that they are noticed.
-    """
+
+def fitted(values: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """The values in that type. Numbers that do not fit a whole type become its `no_number`; NaN becomes null."""
     if values.dtype == dtype:
         return values
     if not (dtype.is_integer() and values.dtype.is_numeric()):
@@ -477,8 +480,7 @@ def fitted(values: pl.Series, dtype: pl.DataType) -> pl.Series:
     cast = values.cast(dtype, strict=False)
     if cast.null_count() == values.null_count():
         return cast
-    ends = np.iinfo(str(dtype).lower())
-    end = pl.when((values < 0) & (ends.min < 0)).then(pl.lit(ends.min, dtype)).otherwise(pl.lit(ends.max, dtype))
+    end = pl.lit(no_number(dtype), dtype)
     return pl.select(pl.coalesce(cast, pl.when(values.is_not_null()).then(end)).alias(values.name)).to_series()
 
 
