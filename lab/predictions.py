@@ -78,7 +78,12 @@ class Answer:
         return low * 0.995 <= self.truth <= high * 1.005
 
 
-def ask(case: Case, folder: Path, without: str | None) -> list[Answer]:
+def true_steps(case: Case) -> list[float]:
+    """The step of each changed program, in ns."""
+    return [simulate(change.apply(case.program)).step_ns for change in case.changes]
+
+
+def ask(case: Case, truths: list[float], folder: Path, without: str | None = None) -> list[Answer]:
     """Record the case, ask all its questions."""
     paths = []
     for rank in case.run.ranks:
@@ -86,8 +91,7 @@ def ask(case: Case, folder: Path, without: str | None) -> list[Answer]:
         write(rank, case.program.first_step, paths[-1], without)
     source = stepscope.load(str(paths[0])) if len(paths) == 1 else [str(path) for path in paths]
     answers = []
-    for change in case.changes:
-        truth = simulate(change.apply(case.program)).step_ns
+    for change, truth in zip(case.changes, truths, strict=True):
         what = (case.seed, case.kinds, change.texts, case.run.step_ns, truth)
         try:
             row = stepscope.predict(source, list(change.texts)).row(0, named=True)
@@ -143,8 +147,9 @@ def oracle(args: argparse.Namespace) -> None:
         folder = Path(args.keep or temporary)
         for seed in seeds:
             case = random_case(seed)
+            truths = true_steps(case)
             for field in fields:
-                answers[field] += ask(case, folder, field)
+                answers[field] += ask(case, truths, folder, field)
     print(HEAD.format("left out"))
     for field, rows in answers.items():
         print(f"| {field or 'nothing':20} | {quantiles(rows)} |")

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import mutations
 import stored_mutations
+from protobuf_writer import content, varint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -280,14 +281,14 @@ def _packed(row: Row) -> bytes:
                 if isinstance(value, bytes)
                 else str(value).encode("utf-8", "replace")
             )
-            out += _as_varint(int(number) << 3 | 2) + _as_varint(len(raw)) + raw
+            out += content(int(number), raw)
         elif value is not None and wire == "0":
-            out += _as_varint(int(number) << 3) + _as_varint(
+            out += varint(int(number) << 3) + varint(
                 int(max(min(float(value), 1.8e19), -9e18)) if isinstance(value, float) else value
             )
         elif value is not None:
             code = "<d" if wire == "1" else "<f"
-            out += _as_varint(int(number) << 3 | int(wire)) + struct.pack(code, min(max(float(value), -3e38), 3e38))
+            out += varint(int(number) << 3 | int(wire)) + struct.pack(code, min(max(float(value), -3e38), 3e38))
     return bytes(out)
 
 
@@ -334,19 +335,10 @@ def _bits(value: Any, n: int) -> int:
     return abs(value if isinstance(value, int) else int(number) if math.isfinite(number) else 0) & (2**n - 1)
 
 
-def _as_varint(number: int) -> bytes:
-    number &= 2**64 - 1
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
-
-
 _DECODERS: dict[str, Callable[[Path], Lists]] = {
     ".json": _json, ".hatchet": _json, ".csv": _csv, ".tsv": _csv, ".txt": _text, ".log": _text,
     ".sqlite": _database, ".db": _database, ".rpd": _database, ".pb": _protobuf, ".ring": _ring,
-    ".ncu-rep": partial(_json, magic=b"NVR\0"),
+    ".pftrace": _protobuf, ".ncu-rep": partial(_json, magic=b"NVR\0"),
 }  # fmt: skip
 
 

@@ -81,6 +81,7 @@ def _of_tests(put: Any) -> None:
     import nsys_stats_files as stats
     import paddle_profiles as paddle
     import perf_files as latencyprism
+    import perfetto_traces as perfetto
     import rocprof_files as rocm
     import test_ascend as ascend
     import test_ncu_csv
@@ -123,6 +124,7 @@ def _of_tests(put: Any) -> None:
     ascend.database(empty("ascend-db", "ascend_pytorch_profiler_3.db").parent, ascend.ROWS)
     put("paddle-protobuf", "a.pb", paddle.training())
     put("paddle-json", "a.json", paddle.json_training())
+    put("perfetto", "a.pftrace", perfetto.TRAINING)
     rocm.folder(put("rocprof-csv", "77_x.csv", b"").parent, counter_collection=rocm.COUNTERS)
     put("rocprof-csv", "77_x.csv", b"").unlink()
     put("rocprof-json", "results.json", rocm.document())
