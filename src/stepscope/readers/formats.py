@@ -82,7 +82,10 @@ UNSUPPORTED = {
     ".perfetto-trace": ".json",
 }
 _KERNEL_METRICS = ("devices", "tracks", "spans", "kernels", "kernel_metrics", "issues")
+_DIGITS = re.compile(r"\d+")
 _OBJECT = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\{")
+_DUMP_AS_JSON = re.compile(rb'"(?:collective_seq_id|comm_lib_version|pg_config)"\s*:')
+_HEAD = 512  # bytes of a file that say whether it is one
 _LIST = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[")
 _LIST_OF_OBJECTS = re.compile(rb"[\xef\xbb\xbf \t\r\n]*\[\s*\{")
 _SQLITE = re.compile(re.escape(SQLITE_MAGIC))
@@ -210,6 +213,27 @@ def _is_text(head: bytes) -> bool:
 def unsupported_suffix(path: str) -> str | None:
     """The suffix by which a path is one of them."""
     return next((suffix for suffix in UNSUPPORTED if path.lower().endswith(suffix)), None)
+
+
+def family_of_dump(path: str) -> list[str]:
+    """The dumps of PyTorch's flight recorder in the folder of one: by their names, else those called alike."""
+    try:
+        if files.rank_of_dump(path) is None and not _is_dump_as_json(path):
+            return [path]
+        folder, name = files.split(path)
+        listed = files.files_in(folder or ".", deep=False)
+    except StepscopeError:  # a folder or bucket whose files may be read and not listed
+        return [path]
+    dumps = [files.joined(folder, files.split(file)[1]) for file in listed if files.rank_of_dump(file) is not None]
+    shape = _DIGITS.sub("0", name)
+    return dumps or [file for file in listed if _DIGITS.sub("0", files.split(file)[1]) == shape] or [path]
+
+
+def _is_dump_as_json(path: str) -> bool:
+    if not path.lower().endswith(".json") or files.is_url(path) or not Path(path).is_file():
+        return False
+    with files.opened(path) as file:
+        return _DUMP_AS_JSON.search(file.read(_HEAD)) is not None
 
 
 def _is_converted(path: str) -> bool:
@@ -424,6 +448,18 @@ FORMATS = (
             ),
         ),
         provides=("cycles", "attribution", "counters", "issues"),
+    ),
+    Format(
+        name="flight-recorder",
+        doc="dumps of PyTorch's flight recorder, pickle or JSON: all ranks of a folder together; see hangs.md",
+        module="flight_recorder",
+        signs=(
+            Sign(1.0, re.compile(rb"\x80[\x02-\x05]"), (b"pg_config", b"pg_status")),
+            Sign(1.0, _OBJECT, pattern=_DUMP_AS_JSON),
+            Sign(0.5, path=files.DUMP),  # empty, or torn in its first bytes
+        ),
+        provides=("collective_records", "group_status", "stacks", "issues"),
+        companion_files=family_of_dump,
     ),
     # Side files are not so sure that they would be taken for a trace of their folder.
     Format(

@@ -24,7 +24,8 @@ from stepscope.analyses.cycles.anchors import Anchor, calls_of, device_anchors, 
 from stepscope.analyses.cycles.content import Content, agreement, content_of, counts, is_whole, phases, reach
 from stepscope.core.errors import MissingTable, StepscopeError
 from stepscope.core.intervals import Ints
-from stepscope.core.schema import CYCLES, DEVICE_WORK, DEVICES, STEPS
+from stepscope.core.result_tables import CYCLES
+from stepscope.core.schema import DEVICE_WORK, DEVICES, STEPS
 
 Floats = NDArray[np.float64]
 
